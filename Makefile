@@ -1,0 +1,57 @@
+# `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks.
+# Each makes its own environment (.venv) from the versions in constraints.txt; nothing but Python 3.11+ and make is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := constraints.txt settings.ini setup.py pyproject.toml
+export OMP_WAIT_POLICY = PASSIVE
+export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+INSTALL = $(BIN)/python -m pip install --quiet --editable
+
+.PHONY: demo lab test fetch browser notebooks readme clean
+
+demo: .venv/.demo fetch
+	$(BIN)/salviz demo $(DEMO)
+
+lab: .venv/.lab fetch
+	$(BIN)/jupyter lab nbs/quickstart.ipynb
+
+test: .venv/.dev fetch browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
+
+fetch: .venv/.demo
+	$(BIN)/salviz fetch
+
+# Chromium for the tests that look at JupyterLab: installed where apt-get and root are at hand, explained elsewhere.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	  else echo 'No chromium found: the browser tests will be skipped. Install it with "apt-get install chromium" as root, or set CHROMIUM to a Chromium or Chrome.'; fi; }
+
+# Edit the notebooks, then: library, clean metadata and README follow from them.
+notebooks: .venv/.dev
+	$(BIN)/nbdev-export
+	$(BIN)/nbdev-clean
+
+readme: .venv/.dev
+	$(BIN)/python -m nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
+	sed -i.bak 's#](images/#](nbs/images/#' README.md && rm README.md.bak
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "salviz needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another one with make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: .venv/bin/python $(SOURCES)
+	$(INSTALL) .
+	@touch $@
+
+.venv/.lab: .venv/.demo
+	$(INSTALL) '.[lab]'
+	@touch $@
+
+.venv/.dev: .venv/.demo
+	$(INSTALL) '.[dev]'
+	@touch $@ .venv/.lab
+
+clean:
+	rm -rf .venv build dist *.egg-info

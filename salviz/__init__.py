@@ -1,0 +1,28 @@
+"Train language models with explanations and see what that does to attention."
+# Names are imported from their rooms when they are first used: `import salviz` costs nothing and does not import torch.
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_rooms = {
+    'assets': 'fetch asset',
+    'text': 'align TokenText',
+    'data': 'load_text subset encode Collator',
+    'models': 'load_classifier',
+    'attention': 'observe',
+    'attribution': 'input_saliency attention_attribution',
+    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance',
+    'runs': 'Run Snapshot runs_table',
+    'metrics': 'attention_agreement run_agreement',
+    'training': 'train load_model',
+    'views': 'attention_beside_saliency masked_sentence discard_map guided_heads view_for',
+    'figures': 'figure save_figure',
+    'demo': 'demo'}
+_home = {name: room for room, names in _rooms.items() for name in names.split()}
+__all__ = list(_home)
+
+def __getattr__(name):
+    if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
+    return getattr(import_module(f'salviz.{_home[name]}'), name)
+
+def __dir__(): return [*globals(), *__all__]

@@ -1,0 +1,43 @@
+"Small things that several test files share: a tokenizer, data and models that are made in a moment."
+import datasets
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+good, bad = 'fine warm funny moving lovely'.split(), 'dull cold silly empty clumsy'.split()
+things = 'the film a plot and this story of one actor with its music'.split()
+
+@pytest.fixture(scope='session')
+def tiny_data():
+    "Two classes that a word or two tell apart; sentences of 3 to 14 words"
+    g = torch.Generator().manual_seed(0)
+    def pick(words): return words[int(torch.randint(len(words), (1,), generator=g))]
+    def row(label):
+        words = [pick(things) for _ in range(int(torch.randint(2, 13, (1,), generator=g)))]
+        words.insert(int(torch.randint(len(words) + 1, (1,), generator=g)), pick(good if label else bad))
+        return dict(text=' '.join(words) + ' .', label=label)
+    features = datasets.Features(dict(text=datasets.Value('string'), label=datasets.ClassLabel(names=['negative', 'positive'])))
+    return datasets.DatasetDict({k: datasets.Dataset.from_list([row(i % 2) for i in range(n)], features=features)
+                                 for k, n in dict(train=37, validation=16, test=16).items()})
+
+@pytest.fixture(scope='session')
+def tiny_tokenizer():
+    "WordPiece over the words of `tiny_data`; some words fall into pieces"
+    tok = Tokenizer(models.WordPiece(unk_token='[UNK]'))
+    tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+    tok.train_from_iterator([' '.join(good[:3] + bad[:3] + things)] * 20, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special))
+    tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+    return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]', model_max_length=64)
+
+@pytest.fixture
+def tiny_bert(tiny_tokenizer):
+    "Function that makes the same small random BERT again and again; keyword arguments change its config"
+    def make(seed=0, **kw):
+        config = BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                            max_position_embeddings=64, pad_token_id=0, **{'num_labels': 2, **kw})
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return BertForSequenceClassification(config)
+    return make

@@ -1,0 +1,32 @@
+"What several test files need to look at a model from outside."
+import random
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+
+def state(model):
+    "Everything that looking at `model` must leave alone: modes, gradients, global randomness, attention, hooks"
+    return ([m.training for m in model.modules()], [p.requires_grad for p in model.parameters()],
+            [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+            torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate(),
+            model.config._attn_implementation, [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()])
+
+
+def same(a, b):
+    "Are two states equal?"
+    if isinstance(a, (list, tuple)): return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, torch.Tensor): return torch.equal(a, b)
+    if isinstance(a, np.ndarray): return (a == b).all()
+    return a == b
+
+
+def word_tokenizer(texts, *extra, longest):
+    "A tokenizer with a token for every word of `texts`, and for those in `extra`"
+    words = ['[PAD]', '[CLS]', '[SEP]', '[UNK]', *sorted({w for t in texts for w in t.split()}), *extra]
+    fast = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token='[UNK]'))
+    fast.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', special_tokens=[('[CLS]', 1), ('[SEP]', 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]', unk_token='[UNK]', model_max_length=longest)

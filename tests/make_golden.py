@@ -1,0 +1,180 @@
+"""Writes golden.json: small inputs and the outputs that numpy, torch and JavaScript must all give.
+
+Slow on purpose: plain Python floats and loops, straight from the equations, nothing of salviz. NaN (undefined) is null in the file.
+Run `python tests/make_golden.py` after adding a case; numbers are rounded to 12 digits.
+"""
+import json
+import math
+import random
+from fractions import Fraction
+from pathlib import Path
+
+PATH = Path(__file__).with_name('golden.json')
+
+
+def kept(n, p):
+    "floor(n(1-p)) in exact fractions: p is the decimal number that was written"
+    return math.floor(n*(1 - Fraction(str(p))))
+
+
+def candidate_row(row, allowed, p, region):
+    "AD-DROP eq. 6 for one row: sort the n allowed entries, keep the k lowest, the others and what ties with them are candidates"
+    values = sorted(v for v, a in zip(row, allowed) if a)
+    n, k = len(values), kept(len(values), p)
+    if k == n: return [False]*len(row)
+    if region == 'high': return [bool(a) and v >= values[k] for v, a in zip(row, allowed)]
+    return [bool(a) and v <= values[n - k - 1] for v, a in zip(row, allowed)]
+
+
+def discard_candidates(attribution, allowed, p, region):
+    return [candidate_row(r, a, p, region) for r, a in zip(attribution, allowed)]
+
+
+def pattern_matrix(name, real, occurs=None, boundary='uniform', multiple='uniform'):
+    "Attention guidance section 3.2, with next, previous and first among the real tokens"
+    size, positions = len(real), [i for i, r in enumerate(real) if r]
+    P = [[0.]*size for _ in range(size)]
+    goals = [i for i in positions if occurs[i]] if occurs is not None else positions
+    if not goals: return None
+    for place, i in enumerate(positions):
+        if name == 'first': P[i][positions[0]] = 1.
+        elif name in ('delim', 'period'):
+            for j in goals: P[i][j] = 1/len(goals) if multiple == 'uniform' else 1.
+        else:
+            other = place + (1 if name == 'next' else -1)
+            if 0 <= other < len(positions): P[i][positions[other]] = 1.
+            elif boundary == 'uniform':
+                for j in positions: P[i][j] = 1/len(positions)
+    return P
+
+
+def saliency_target(saliency, allowed, top_share, binarised):
+    "SalLM: the max(1, ceil(share n)) most positive tokens alike, or the positive part normalised"
+    places = [i for i, a in enumerate(allowed) if a]
+    target = [0.]*len(saliency)
+    if binarised:
+        k = max(1, math.ceil(len(places)*Fraction(str(top_share))))
+        for i in sorted(places, key=lambda i: (-saliency[i], i))[:k]: target[i] = 1.
+    else:
+        for i in places: target[i] = max(0., saliency[i])
+    total = math.fsum(target)
+    return [t/total if total else 0. for t in target]
+
+
+def distribution(x, counts):
+    total = math.fsum(v for v, c in zip(x, counts) if c)
+    return [v/total for v, c in zip(x, counts) if c] if total else None
+
+
+def entropy(row, allowed):
+    p = distribution(row, allowed)
+    return None if p is None else math.fsum(-v*math.log(v) for v in p if v > 0)
+
+
+def kl(p, q, counts):
+    p, q = distribution(p, counts), distribution(q, counts)
+    return None if p is None or q is None else math.fsum(a*math.log(a/b) for a, b in zip(p, q) if a > 0)
+
+
+def ranks(x):
+    "Mean of the places that a value and its equals occupy"
+    return [sum(v < w for v in x) + (sum(v == w for v in x) + 1)/2 for w in x]
+
+
+def spearman(a, b, counts):
+    a, b = (ranks([v for v, c in zip(x, counts) if c]) for x in (a, b))
+    if len(a) < 2: return None
+    ma, mb = math.fsum(a)/len(a), math.fsum(b)/len(b)
+    saa, sbb = math.fsum((x - ma)**2 for x in a), math.fsum((x - mb)**2 for x in b)
+    return math.fsum((x - ma)*(y - mb) for x, y in zip(a, b))/math.sqrt(saa*sbb) if saa and sbb else None
+
+
+def top_overlap(a, b, k, counts):
+    places = [i for i, c in enumerate(counts) if c]
+    best = [set(sorted(places, key=lambda i: (-x[i], i))[:k]) for x in (a, b)]
+    return len(best[0] & best[1])/len(best[0]) if places else None
+
+
+def product(X, Y): return [[math.fsum(X[i][k]*Y[k][j] for k in range(len(Y))) for j in range(len(Y[0]))] for i in range(len(X))]
+
+
+def rollout(attention, residual):
+    "Mean over heads, a share of the identity, rows normalised, later layers multiply from the left"
+    out = None
+    for layer in attention:
+        n = len(layer[0])
+        M = [[(1 - residual)*math.fsum(head[i][j] for head in layer)/len(layer) + residual*(i == j) for j in range(n)] for i in range(n)]
+        M = [[v/math.fsum(row) for v in row] for row in M]
+        out = M if out is None else product(M, out)
+    return out
+
+
+def softmax_row(rng, n, allowed):
+    e = [math.exp(rng.gauss(0, 1.5)) if a else 0. for a in allowed[:n]]
+    return [round(v/sum(e), 6) for v in e]
+
+
+def cases():
+    rng = random.Random(7)
+    # few distinct values, so that rows are full of ties; three decimals, so that float32 sees the same ties
+    coarse = lambda n: [rng.choice([-.5, -.125, 0., .25, 1., 3.]) for _ in range(n)]
+    fine = lambda n: [round(rng.gauss(0, 1), 3) for _ in range(n)]
+    bits = lambda n: [rng.random() < .75 for _ in range(n)]
+    out = {name: [] for name in ('kept_count', 'discard_candidates', 'pattern_matrix', 'saliency_target',
+                                 'entropy', 'kl', 'spearman', 'top_overlap', 'rollout')}
+    shares = [.1, .2, .3, .4, .5, .6, .7, .8, .9]
+    for p in shares: out['kept_count'].append(dict(n=[*range(1, 41), 128, 512], p=p, expected=[kept(n, p) for n in [*range(1, 41), 128, 512]]))
+    for i, p in enumerate([0., *shares, 1.]):
+        n, draw, region = rng.randint(1, 12), (fine, coarse)[i % 2], ('high', 'low')[i//2 % 2]
+        B = [draw(n) for _ in range(n)]
+        for allowed in ([[True]*n]*n, [bits(n)]*n, [[j <= k for j in range(n)] for k in range(n)]):
+            expected = discard_candidates(B, allowed, p, region)
+            out['discard_candidates'].append(dict(attribution=B, allowed=allowed, p=p, region=region, expected=expected))
+    reals = [[True]*5, [True]*4 + [False]*3, [False]*2 + [True]*4, [False, True, False], [True, False, True, True, False]]
+    for real in reals:
+        for boundary in ('uniform', 'zero'):
+            for name in ('next', 'prev', 'first'):
+                out['pattern_matrix'].append(dict(name=name, real=real, occurs=None, boundary=boundary, multiple='uniform',
+                                                  expected=pattern_matrix(name, real, boundary=boundary)))
+        for occurs in (bits(len(real)), [False]*len(real)):
+            for multiple in ('uniform', 'indicator'):
+                out['pattern_matrix'].append(dict(name='period', real=real, occurs=occurs, boundary='uniform', multiple=multiple,
+                                                  expected=pattern_matrix('period', real, occurs, multiple=multiple)))
+    for n, share in ((1, .1), (9, .1), (10, .1), (11, .1), (30, .1), (12, .25), (7, 1.)):
+        for draw in (fine, coarse):
+            s, allowed = draw(n), bits(n)
+            for counts in ([True]*n, allowed, [False]*n):
+                for binarised in (True, False):
+                    out['saliency_target'].append(dict(saliency=s, allowed=counts, top_share=share, binarised=binarised,
+                                                       expected=saliency_target(s, counts, share, binarised)))
+    for n in (1, 2, 5, 8):
+        for _ in range(3):
+            counts, everything, nothing = bits(n), [True]*n, [False]*n
+            row, other = softmax_row(rng, n, everything), softmax_row(rng, n, everything)
+            spiked = softmax_row(rng, n, bits(n)[:-1] + [True])
+            out['entropy'] += [dict(attention=r, allowed=c, expected=entropy(r, c)) for r in (row, spiked) for c in (everything, counts, nothing)]
+            out['kl'] += [dict(p=p, q=other, counts=c, expected=kl(p, other, c)) for p in (row, spiked) for c in (everything, counts, nothing)]
+            for draw in (fine, coarse):
+                a, b = draw(n), draw(n)
+                for c in (everything, counts):
+                    out['spearman'].append(dict(a=a, b=b, counts=c, expected=spearman(a, b, c)))
+                    out['top_overlap'].append(dict(a=a, b=b, k=2, counts=c, expected=top_overlap(a, b, 2, c)))
+    for layers, heads, n, residual in ((1, 1, 2, .5), (3, 2, 4, .5), (2, 3, 5, 0.), (4, 2, 3, .9)):
+        A = [[[softmax_row(rng, n, [True]*n) for _ in range(n)] for _ in range(heads)] for _ in range(layers)]
+        out['rollout'].append(dict(attention=A, residual=residual, expected=rollout(A, residual)))
+    return out
+
+
+def rounded(x):
+    if isinstance(x, float): return round(x, 12)
+    if isinstance(x, dict): return {k: rounded(v) for k, v in x.items()}
+    return [rounded(v) for v in x] if isinstance(x, list) else x
+
+
+def text():
+    "The file: one case a line"
+    body = ',\n'.join(f'"{name}": [\n' + ',\n'.join(json.dumps(rounded(c), allow_nan=False) for c in cs) + '\n]' for name, cs in cases().items())
+    return '{\n' + body + '\n}\n'
+
+
+if __name__ == '__main__': PATH.write_text(text())

@@ -1,0 +1,75 @@
+"The command line: what it prints, what it refuses, and the demo from end to end on few sentences."
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from salviz.runs import Run
+
+def salviz(*words, **kw): return subprocess.run([Path(sys.executable).parent/'salviz', *map(str, words)], capture_output=True, text=True, **kw)
+
+@pytest.fixture(scope='module')
+def demo(tmp_path_factory):
+    "A demo that was trained on 48 sentences"
+    out = tmp_path_factory.mktemp('demo')/'out'
+    done = salviz('demo', '--train-size', 48, '--out', out)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out, done
+
+names = ['plain', 'sallm', 'saliency-guided', 'ad-drop', 'attention-guidance']
+
+def test_demo_records_a_run_for_every_method(demo):
+    out, done = demo
+    for name in names:
+        run = Run(out/'runs'/name)
+        assert run.finished and len(run.steps) >= 7 and len(run.probes) == 8 and not run.damaged
+    assert len(list((out/'runs').iterdir())) == 5
+
+def test_demo_prints_one_table_and_says_what_it_is_not(demo):
+    out, done = demo
+    for title in ('Plain fine-tuning', 'SalLM', 'Saliency guided', 'AD-DROP', 'Attention guidance'): assert title in done.stdout
+    assert 'do not rank the methods' in ' '.join(done.stdout.split())
+    table = pd.read_csv(out/'table.csv', index_col=0)
+    assert len(table) == 5 and table.notna().all().all() and table.loc['Plain fine-tuning', 'time'] == 1
+    assert table['valid acc'].between(0, 1).all() and table['agreement'].between(-1, 1).all()
+    assert table.loc['SalLM', 'time incl. explanations'] > table.loc['SalLM', 'time']
+
+def test_demo_writes_a_page_that_needs_no_network(demo):
+    page = (demo[0]/'index.html').read_text()
+    assert page.count('<img ') == 8 and 'do not rank the methods' in page
+    assert not re.search(r'https?://|<script|<link|@import|src="(?!data:)', page)
+
+def test_demo_numbers_are_the_runs(demo):
+    table = pd.read_csv(demo[0]/'table.csv', index_col=0)
+    for title, name in zip(table.index, names):
+        run = Run(demo[0]/'runs'/name)
+        assert table.loc[title, 'test acc'] == run.scores('test')['accuracy'] and table.loc[title, 'valid acc'] == max(r['accuracy'] for r in run.eval_rows)
+
+def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
+    assert 'AttentionGuidance' in salviz('runs', demo[0]/'runs').stdout
+    file = tmp_path/'map.pdf'
+    assert salviz('figure', demo[0]/'runs'/'ad-drop', '--probe', 1, '--out', file).returncode == 0 and file.read_bytes()[:4] == b'%PDF'
+    again = salviz('figure', demo[0]/'runs'/'ad-drop', '--out', file)
+    assert again.returncode == 2 and 'exists already' in again.stderr
+    none = salviz('figure', demo[0]/'runs'/'ad-drop', '--step', 1234, '--out', tmp_path/'none.pdf')
+    assert none.returncode == 2 and 'there are 0' in none.stderr
+
+def test_training_from_the_command_line_can_be_looked_at(tmp_path):
+    file = tmp_path/'mine.csv'
+    pd.DataFrame(dict(sentence=[f'a {w} film number {i}' for i in range(40) for w in ('fine', 'dull')], sense=['good', 'bad'] * 40)).to_csv(file, index=False)
+    done = salviz('train', '--data', file, '--text', 'sentence', '--label', 'sense', '--method', 'ADDrop', '--set', 'p=.4', 'cross_tuning=False', '--epochs', 1, '--probes', 2, '--out', tmp_path/'run')
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = Run(tmp_path/'run')
+    assert run.config['method']['args']['p'] == .4 and 'discarded' in run.snapshot().arrays
+
+refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'), (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
+           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'), (('train', '--data', 'movie-sentence'), 'movie-sentences'),
+           (('runs', 'nowhere'), 'no such folder'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('fetch', 'glove'), 'minilm'), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
+
+@pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
+def test_mistakes_end_in_one_sentence(words, said, tmp_path):
+    done = salviz(*words, cwd=tmp_path)
+    assert done.returncode == 2 and said in done.stderr and 'Traceback' not in done.stderr and not list(tmp_path.iterdir())

@@ -1,0 +1,69 @@
+"The house: the library is what the notebooks export, the notebooks are clean and run, README is what its notebook says."
+import filecmp
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+root = Path(__file__).resolve().parents[1]
+bin = Path(sys.executable).parent
+notebooks = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+rooms = [n for n in notebooks if re.match(r'\d\d_', n)]
+
+def files(folder, pattern):
+    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if not {'.ipynb_checkpoints', '__pycache__'} & set(p.parts)}
+
+@pytest.fixture(scope='module')
+def fresh(tmp_path_factory):
+    "A copy of the project in which everything that follows from the notebooks was made anew"
+    copy = tmp_path_factory.mktemp('fresh')
+    for name in ['nbs', 'settings.ini', 'setup.py', 'pyproject.toml', 'README.md']:
+        (shutil.copytree if (root/name).is_dir() else shutil.copy)(root/name, copy/name)
+    for name in ['salviz/__init__.py', 'salviz/methods/__init__.py']:
+        (copy/name).parent.mkdir(exist_ok=True)
+        shutil.copy(root/name, copy/name)
+    for command in ('nbdev-export', 'nbdev-clean'): subprocess.run([bin/command], cwd=copy, check=True, capture_output=True)
+    return copy
+
+@pytest.mark.parametrize('folder,pattern', [('salviz', '*.py'), ('nbs', '*.ipynb')])
+def test_library_and_notebooks_agree_and_are_clean(fresh, folder, pattern):
+    here, there = root/folder, fresh/folder
+    assert files(here, pattern) == files(there, pattern), f'{folder}: run `make notebooks`, and remove modules that have no notebook'
+    _, differ, errors = filecmp.cmpfiles(here, there, sorted(files(here, pattern)), shallow=False)
+    assert not differ + errors, f'{folder}: edit the notebooks and run `make notebooks`'
+
+def test_readme_is_what_the_index_notebook_says(tmp_path):
+    subprocess.run([sys.executable, '-m', 'nbconvert', '--to', 'markdown', '--output-dir', tmp_path, '--output', 'README', root/'nbs'/'index.ipynb'], check=True, capture_output=True)
+    assert (tmp_path/'README.md').read_text().replace('](images/', '](nbs/images/') == (root/'README.md').read_text(), 'run `make readme`'
+
+@pytest.mark.parametrize('name', rooms)
+def test_notebook_runs(name, tmp_path):
+    "Every cell of every room, as nbdev runs them; what teaches must be true"
+    done = subprocess.run([bin/'nbdev-test', root/'nbs'/name, '--n-workers', '0', '--do-print'], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+@pytest.mark.parametrize('name', rooms)
+def test_notebook_explains(name):
+    "Prose for every third code cell at least, a check for every other exported cell, no cell that is a pasted module"
+    cells = json.loads((root/'nbs'/name).read_text())['cells']
+    source = lambda c: ''.join(c['source'])
+    code = [c for c in cells if c['cell_type'] == 'code' and source(c).strip()]
+    exported = [source(c) for c in code if re.search(r'^#\|\s*export', source(c), re.M)]
+    checks = sum(bool(re.search(r'\bassert\b|test_eq|test_close|expect_fail', source(c))) for c in code)
+    prose = [c for c in cells if c['cell_type'] == 'markdown']
+    assert max(len(s.splitlines()) for s in exported) <= 60
+    assert len(prose) * 3 >= len(code) and checks * 3 >= len(exported)
+    assert not any(o.get('output_type') == 'error' for c in code for o in c['outputs'])
+
+def test_no_output_is_large():
+    "Kept outputs teach and are small"
+    for name in notebooks:
+        for c in json.loads((root/'nbs'/name).read_text())['cells']: assert len(json.dumps(c.get('outputs', []))) < 400_000, name
+
+def test_nothing_reaches_for_the_network_at_import():
+    code = "import socket; socket.socket.connect = socket.create_connection = lambda *a, **k: 1/0; import salviz; from salviz import *; print('fine')"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip() == 'fine'

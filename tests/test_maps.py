@@ -1,0 +1,242 @@
+"""salviz.maps against tests/golden.json, against loops over random inputs, and at its edges"""
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.stats
+
+import make_golden as slow
+from salviz import maps
+
+golden = json.loads(slow.PATH.read_text())
+
+
+def floats(x): return np.array(x, dtype=np.float64)   # null, the file's undefined, becomes NaN
+
+
+def same(got, expected): np.testing.assert_allclose(floats(got), floats(expected), rtol=1e-9, atol=1e-11)
+
+
+def test_the_golden_file_is_what_its_script_writes(): assert slow.PATH.read_text() == slow.text()
+
+
+def test_the_golden_file_covers_ties_undefined_values_and_patterns_that_occur_nowhere():
+    B = [r for c in golden['discard_candidates'] for r in c['attribution']]
+    assert any(len(set(r)) < len(r) for r in B)
+    assert any(c['expected'] is None for c in golden['spearman']) and any(c['expected'] is None for c in golden['kl'])
+    assert any(c['expected'] is None for c in golden['pattern_matrix'])
+    assert any(sum(c['expected']) == 0 for c in golden['saliency_target'])
+
+
+@pytest.mark.parametrize('name', sorted(golden))
+def test_numpy_gives_the_golden_vectors(name):
+    for case in golden[name]:
+        expected = case['expected']
+        got = getattr(maps, name)(**{k: v for k, v in case.items() if k != 'expected'})
+        if name == 'pattern_matrix' and expected is None: assert got is None
+        else: same(got, expected)
+
+
+def test_kept_count_is_exact_for_every_share_with_two_decimals_and_up_to_512_keys():
+    n = np.arange(513)
+    for hundredths in range(101): np.testing.assert_array_equal(maps.kept_count(n, hundredths/100), n*(100 - hundredths)//100)
+    assert isinstance(maps.kept_count(10, .8), int)
+
+
+def allowed_masks(rng, shape):
+    "Padding at either end, causal, a sliding window, arbitrary holes and a row with nothing"
+    *lead, q, k = shape
+    i, j = np.indices((q, k))
+    holes = rng.random(shape) < .6
+    holes[..., 0, :] = False
+    return [np.ones((q, k), bool), j < k - rng.integers(k), j >= rng.integers(k), j <= i, abs(i - j) <= 2, holes]
+
+
+@pytest.mark.parametrize('region', ['high', 'low'])
+@pytest.mark.parametrize('dtype', [np.float64, np.float32, np.float16])
+def test_the_region_equals_a_sort_of_each_row(region, dtype):
+    rng = np.random.default_rng(0)
+    for trial in range(12):
+        shape = (2, 3, n := int(rng.integers(1, 14)), n)
+        B = rng.standard_normal(shape) if trial % 2 else rng.integers(-2, 3, shape)/4   # every other one full of ties
+        B = B.astype(dtype)
+        for allowed in allowed_masks(rng, shape):
+            full = np.broadcast_to(allowed, shape)
+            for p in (.1, .3, .5, .8, .9):
+                got = maps.discard_candidates(B, allowed, p, region)
+                for at in np.ndindex(shape[:-1]):
+                    assert got[at].tolist() == slow.candidate_row(B[at].astype(float).tolist(), full[at].tolist(), p, region)
+
+
+def test_forbidden_keys_never_matter_whatever_stands_there():
+    rng = np.random.default_rng(1)
+    B, allowed = rng.standard_normal((3, 8, 8)), np.tril(np.ones((8, 8), bool))
+    clean = maps.discard_candidates(B, allowed, .4)
+    for junk in (np.inf, -np.inf, np.nan, 1e30):
+        np.testing.assert_array_equal(maps.discard_candidates(np.where(allowed, B, junk), allowed, .4), clean)
+        np.testing.assert_allclose(maps.entropy(np.where(allowed, abs(B), junk), allowed), maps.entropy(abs(B)*allowed))
+        np.testing.assert_array_equal(maps.saliency_target(np.where(allowed, B, junk), allowed), maps.saliency_target(B, allowed))
+        np.testing.assert_array_equal(maps.spearman(np.where(allowed, B, junk), B, allowed), maps.spearman(B, B, allowed))
+
+
+def test_the_scale_of_attributions_does_not_matter():
+    B, allowed = np.random.default_rng(10).standard_normal((6, 6)) + 5, np.tril(np.ones((6, 6), bool))
+    for region in ('high', 'low'):
+        expected = maps.discard_candidates(B, allowed, .5, region)
+        for scale in (1e-30, 1e30): np.testing.assert_array_equal(maps.discard_candidates(B*scale, allowed, .5, region), expected)
+
+
+def test_infinite_attributions_are_ranked_like_others():
+    allowed = [1, 1, 1, 1, 0]
+    assert maps.discard_candidates([np.inf, 0., -np.inf, np.inf, 9.], allowed, .5).tolist() == [True, False, False, True, False]
+    assert maps.discard_candidates([np.inf, 0., -np.inf, np.inf, 9.], allowed, .5, 'low').tolist() == [False, True, True, False, False]
+
+
+def test_without_ties_the_region_has_exactly_n_minus_k_positions():
+    rng = np.random.default_rng(2)
+    B = rng.standard_normal((4, 40, 40))
+    for p in (.1, .3, .8):
+        for region in ('high', 'low'): assert (maps.discard_candidates(B, True, p, region).sum(-1) == 40 - maps.kept_count(40, p)).all()
+
+
+def test_a_row_of_equals_is_a_candidate_as_a_whole_unless_everything_is_kept():
+    for region in ('high', 'low'):
+        assert maps.discard_candidates(np.zeros((3, 7)), True, .3, region).all()
+        assert not maps.discard_candidates(np.zeros((3, 7)), True, 0., region).any()
+
+
+def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        n = int(rng.integers(1, 10))
+        real, occurs = rng.random(n) < .7, rng.random(n) < .4
+        for name in maps.pattern_names:
+            for boundary in ('uniform', 'zero'):
+                for multiple in ('uniform', 'indicator'):
+                    where = occurs if name in ('delim', 'period') else None
+                    got = maps.pattern_matrix(name, real, where, boundary, multiple)
+                    expected = slow.pattern_matrix(name, real.tolist(), None if where is None else where.tolist(), boundary, multiple)
+                    if expected is None: assert got is None
+                    else: same(got, expected)
+
+
+def test_default_pattern_rows_are_distributions_over_real_tokens():
+    real, occurs = np.array([0, 1, 1, 1, 1, 0], bool), np.array([1, 1, 0, 0, 1, 1], bool)
+    for name in maps.pattern_names:
+        P = maps.pattern_matrix(name, real, occurs if name in ('delim', 'period') else None)
+        np.testing.assert_allclose(P.sum(1), real)
+        assert not P[:, ~real].any()
+
+
+def test_the_saliency_target_equals_a_loop_over_rows():
+    rng = np.random.default_rng(4)
+    for trial in range(30):
+        shape = (3, int(rng.integers(1, 25)))
+        s = rng.standard_normal(shape) if trial % 2 else rng.integers(-1, 2, shape).astype(float)
+        allowed = rng.random(shape) < .7
+        for share in (.05, .1, .3, 1.):
+            for binarised in (True, False):
+                got = maps.saliency_target(s, allowed, share, binarised)
+                for row, a, g in zip(s, allowed, got): same(g, slow.saliency_target(row.tolist(), a.tolist(), share, binarised))
+
+
+def test_the_number_of_marked_tokens_is_exact_for_every_length():
+    for n in range(1, 129):
+        for hundredths in (7, 10, 14, 28, 30, 56, 68, 100):
+            assert (maps.saliency_target(np.arange(n), True, hundredths/100) > 0).sum() == -(-n*hundredths//100)
+
+
+def test_ranks_and_spearman_agree_with_scipy_row_by_row():
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        shape = (2, 3, int(rng.integers(2, 20)))
+        a, b, counts = rng.integers(0, 6, shape), rng.standard_normal(shape), rng.random(shape) < .8
+        r, rho = maps.ranks(a, counts), maps.spearman(a, b, counts)
+        for at in np.ndindex(shape[:-1]):
+            kept = counts[at]
+            np.testing.assert_array_equal(r[at][kept], scipy.stats.rankdata(a[at][kept]))
+            assert np.isnan(r[at][~kept]).all()
+            expected = slow.spearman(a[at].tolist(), b[at].tolist(), kept.tolist())
+            same(rho[at], expected)
+            if expected is not None: same(rho[at], scipy.stats.spearmanr(a[at][kept], b[at][kept]).statistic)
+
+
+def test_spearman_is_undefined_for_constants_and_single_positions():
+    for a, b, counts in (([1, 1, 1], [1, 2, 3], None), ([.1]*3, [.1]*3, None), ([1, 2], [1, 2], [1, 0]), ([1, 2], [1, 2], [0, 0]), ([], [], None)):
+        assert np.isnan(maps.spearman(a, b, counts))
+
+
+def test_kl_and_entropy_agree_with_scipy():
+    rng = np.random.default_rng(6)
+    p, q = rng.dirichlet(np.ones(9), (2, 4))
+    np.testing.assert_allclose(maps.kl(p, q), scipy.stats.entropy(p, q, axis=-1), rtol=1e-12)
+    np.testing.assert_allclose(maps.entropy(p), scipy.stats.entropy(p, axis=-1), rtol=1e-12)
+
+
+def test_kl_is_infinite_or_undefined_without_a_warning():
+    with np.errstate(all='raise'):
+        assert maps.kl([.5, .5, 0], [1, 0, 0]) == np.inf
+        assert np.isnan(maps.kl([0, 0], [.5, .5])) and np.isnan(maps.kl([.5, .5], [0, 0])) and np.isnan(maps.entropy([0., 0.]))
+        assert maps.kl([1, 0, 0], [.5, .5, 0]) == pytest.approx(np.log(2))
+
+
+def test_numbers_come_back_as_python_floats():
+    for x in (maps.kl([1, 2], [2, 1]), maps.spearman([1, 2], [2, 1]), maps.top_overlap([1, 2], [2, 1], 1)): assert type(x) is float
+
+
+def test_leading_dimensions_give_what_each_row_gives_alone():
+    rng = np.random.default_rng(7)
+    a, b, counts = rng.random((2, 3, 6)), rng.random((2, 3, 6)), rng.random((2, 3, 6)) < .7
+    for fn in (maps.kl, maps.spearman, lambda a, b, c: maps.top_overlap(a, b, 2, c)):
+        whole = fn(a, b, counts)
+        for at in np.ndindex(2, 3): same(whole[at], fn(a[at], b[at], counts[at]))
+
+
+def test_rollout_rows_stay_distributions_and_heads_are_averaged():
+    A = np.random.default_rng(8).dirichlet(np.ones(6), (4, 3, 6))
+    R = maps.rollout(A)
+    np.testing.assert_allclose(R.sum(-1), 1)
+    np.testing.assert_allclose(maps.rollout(A.mean(1)), R)
+    np.testing.assert_allclose(maps.rollout(A, residual=1.), np.eye(6))
+
+
+def test_bits_survive_packing_in_any_shape():
+    rng = np.random.default_rng(9)
+    for shape in ((), (0,), (1,), (7,), (8,), (9,), (2, 3, 5, 5), (3, 0, 4)):
+        x = rng.random(shape) < .5
+        packed, s = maps.pack_bits(x)
+        assert packed.dtype == np.uint8 and packed.size == (x.size + 7)//8 and s == shape
+        got = maps.unpack_bits(packed, s)
+        assert got.dtype == bool and got.shape == shape and (got == x).all()
+    assert maps.pack_bits(np.array([1, 0, 0, 0, 0, 0, 0, 0, 1], bool))[0].tolist() == [128, 128]   # highest bit first
+
+
+@pytest.mark.parametrize('call, words', [
+    (lambda: maps.kept_count(3, -.1), 'p must be between 0 and 1'),
+    (lambda: maps.kept_count(3, float('nan')), 'p must be between 0 and 1'),
+    (lambda: maps.discard_candidates([1., 2.], True, .3, 'middle'), "region must be 'high' or 'low', got 'middle'"),
+    (lambda: maps.discard_candidates([1., np.nan], True, .3), 'attribution is NaN at 1 of 2 counted positions'),
+    (lambda: maps.pattern_matrix('last', [1]), "name must be one of 'next', 'prev', 'first', 'delim', 'period', got 'last'"),
+    (lambda: maps.pattern_matrix('next', [1], boundary='one'), "boundary must be one of 'uniform', 'zero', got 'one'"),
+    (lambda: maps.pattern_matrix('delim', [1], [1], multiple='all'), "multiple must be one of 'uniform', 'indicator', got 'all'"),
+    (lambda: maps.pattern_matrix('next', [1], [1]), 'occurs'),
+    (lambda: maps.saliency_target([1.], [1], top_share=0), 'top_share must be above 0 and at most 1'),
+    (lambda: maps.saliency_target([np.nan], [1]), 'saliency is NaN'),
+    (lambda: maps.rollout(np.ones((2, 3))), 'attention must be'),
+    (lambda: maps.rollout(np.ones((1, 2, 2)), residual=2), 'residual must be between 0 and 1'),
+    (lambda: maps.entropy([-.1, 1.1]), 'attention must not be negative where it counts, got -0.1'),
+    (lambda: maps.kl([.5, .5], [-1., 2.]), 'q must not be negative'),
+    (lambda: maps.top_overlap([1.], [1.], 0), 'k must be at least 1'),
+    (lambda: maps.pack_bits(np.ones(3)), 'only Boolean arrays'),
+    (lambda: maps.unpack_bits(np.zeros(2, np.uint8), (3,)), 'shape (3,) needs 1 bytes, got 2'),
+])
+def test_bad_input_is_refused_in_a_sentence(call, words):
+    with pytest.raises(ValueError) as e: call()
+    assert words in str(e.value)
+
+
+def test_the_room_needs_neither_torch_nor_transformers():
+    code = 'import salviz.maps, salviz.text, sys; assert not {"torch", "transformers", "matplotlib"} & set(sys.modules)'
+    subprocess.run([sys.executable, '-c', code], check=True)

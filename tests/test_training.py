@@ -1,0 +1,248 @@
+"Training: what is recorded changes nothing, what is resumed ends the same, what is wrong is said before it starts."
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from salviz.data import Collator, encode, model_inputs
+from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
+from salviz.methods.base import Progress, Term
+from salviz.runs import Run
+from salviz.training import MethodTrainer, NonFiniteLoss, load_model, step_terms, train
+
+quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=3)
+
+@pytest.fixture
+def teacher(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'teacher', snapshots=0, **quick)
+
+methods = dict(plain=lambda t: FineTuning(), sallm=lambda t: SalLM(teacher=t, steps=4), guided=lambda t: SaliencyGuided(masked_share=.4),
+               ad_drop=lambda t: ADDrop(p=.4, q=.5), ad_drop_always=lambda t: ADDrop(p=.4, q=.5, cross_tuning=False), guidance=lambda t: AttentionGuidance(share=.5, alpha=10.))
+
+def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+@pytest.mark.parametrize('name', methods)
+def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+    ends = []
+    for snapshots in (0, 5):
+        model = tiny_bert()
+        train(model, tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/str(snapshots), snapshots=snapshots, **quick)
+        ends.append(weights(model))
+    assert torch.equal(*ends)
+    a, b = (Run(tmp_path/str(o)).train_rows for o in (0, 5))
+    assert [r['loss'] for r in a] == [r['loss'] for r in b]
+
+@pytest.mark.parametrize('name', ['sallm', 'guided', 'ad_drop_always', 'guidance'])
+def test_methods_change_training(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+    ends = []
+    for method in (FineTuning(), methods[name](teacher)):
+        model = tiny_bert()
+        train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/method.name, snapshots=0, **quick)
+        ends.append(weights(model))
+    assert not torch.equal(*ends)
+
+def test_plain_step_is_the_models_own_loss_and_gradient(tiny_bert, tiny_tokenizer, tiny_data):
+    model, batch = tiny_bert().double().eval(), first_rows(tiny_data, tiny_tokenizer, 8)
+    own = model(**model_inputs(batch), labels=batch['labels']).loss
+    ours = step_terms(FineTuning(), model, model, batch, Progress(), 'classification')['task'].loss.mean()
+    a, b = (torch.autograd.grad(o, model.parameters()) for o in (own, ours))
+    assert torch.allclose(own, ours, atol=1e-12)
+    assert all(torch.allclose(x, y, atol=1e-12) for x, y in zip(a, b))
+
+def first_rows(data, tokenizer, n):
+    rows = encode(data, tokenizer)['train']
+    return Collator(tokenizer)([rows[i] for i in range(n)])
+
+@pytest.mark.parametrize('name', methods)
+def test_accumulated_micro_batches_are_one_batch(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+    "37 examples: the last micro-batches are uneven, so a mean of means would be off"
+    ends = []
+    for batch_size, pieces in ((12, 1), (4, 3)):
+        model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
+        settings = {**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces}
+        run = train(model, tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/str(pieces), snapshots=0, **settings)
+        ends.append((weights(model), [r['loss'] for r in run.train_rows]))
+    (a, x), (b, y) = ends
+    assert len(x) == 8 and np.allclose(x, y, rtol=1e-6)
+    assert torch.allclose(a, b, atol=1e-6)
+
+class Watched(ADDrop):
+    "AD-DROP that knows when it is planning"
+    planning = False
+    def plan(self, model, batch, progress):
+        self.planning = True
+        try: return super().plan(model, batch, progress)
+        finally: self.planning = False
+
+def test_attribution_stays_in_full_precision_under_autocast(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    method, model, seen = Watched(cross_tuning=False), tiny_bert(), set()
+    model.bert.encoder.layer[0].attention.self.query.register_forward_hook(lambda m, i, out: seen.add((method.planning, m.training, out.dtype)))
+    train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 1, 'args': dict(bf16=True, use_cpu=True)})
+    assert {o for o in seen if o[1]} == {(True, True, torch.float32), (False, True, torch.bfloat16)}
+
+class Breaks(FineTuning):
+    "Plain fine-tuning that breaks down before a step, once"
+    def __init__(self): self.at = None
+    def plan(self, model, batch, progress):
+        if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
+        return super().plan(model, batch, progress)
+
+@pytest.mark.parametrize('at', [3, 7])
+def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    whole, resumed = tiny_bert(), tiny_bert()
+    train(whole, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=6, **quick)
+    method = Breaks()
+    method.at = at
+    with pytest.raises(KeyboardInterrupt): train(resumed, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=6, **quick)
+    broken = Run(tmp_path/'run')
+    assert not broken.finished and broken.state['error'].startswith('KeyboardInterrupt') and broken.steps
+    # the checkpoint at step 5 has the weights; before it, training starts over from the model that is given
+    b = train(tiny_bert(seed=9 if at > 5 else 0), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=6, resume=True, **quick)
+    a = Run(tmp_path/'whole')
+    assert [(r['step'], r['loss']) for r in a.train_rows] == [(r['step'], r['loss']) for r in b.train_rows]
+    assert a.steps == b.steps and 'error' not in b.state
+    for s in a.snapshots():
+        for k, x in s.arrays.items(): assert np.array_equal(x, b.snapshot(s.step, s.probe).arrays[k]), (s.step, k)
+    assert (tmp_path/'run'/'superseded').exists()
+
+def test_a_killed_training_leaves_a_whole_run_that_can_be_resumed(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    tiny_bert().save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
+    script = textwrap.dedent(f"""
+        import datasets
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from salviz.training import train
+        model, tok = AutoModelForSequenceClassification.from_pretrained({str(tmp_path/'model')!r}), AutoTokenizer.from_pretrained({str(tmp_path/'model')!r})
+        train(model, tok, datasets.load_from_disk({str(tmp_path/'data')!r}), run_dir={str(tmp_path/'run')!r}, epochs=400, batch_size=8, probes=2, snapshots=400, progress=False)""")
+    p = subprocess.Popen([sys.executable, '-c', script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while p.poll() is None and time.monotonic() < until:
+        if (tmp_path/'run'/'config.json').exists() and len(Run(tmp_path/'run').checkpoints) > 1: break
+    assert p.poll() is None
+    os.kill(p.pid, signal.SIGKILL); p.wait()
+    run = Run(tmp_path/'run')
+    assert run.damaged == [] and not run.finished
+    assert len(run.snapshots()) == sum(1 for _ in (run.path/'snapshots').glob('step-*.safetensors')) > 0
+    model, tokenizer = load_model(run, 'last')
+    with pytest.raises(ValueError, match='settings'): # other settings would be another run
+        train(model, tokenizer, tiny_data, run_dir=run.path, resume=True, **quick)
+
+class Sick(FineTuning):
+    "A method whose second term becomes NaN in a certain step"
+    def __init__(self, step=3, value=float('nan')): self.step, self.value = step, value
+    def terms(self, outputs, maps, plan, batch, progress):
+        loss = outputs['main'].logits.sum(-1) * 0 + 1
+        return dict(well=Term(loss), sick=Term(loss * self.value if progress.step + 1 >= self.step else loss))
+
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+@pytest.mark.parametrize('flush_every', [1, 4])
+def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
+    init = MethodTrainer.__init__
+    monkeypatch.setattr(MethodTrainer, '__init__', lambda self, *a, **k: init(self, *a, flush_every=flush_every, **k))
+    model = tiny_bert()
+    with pytest.raises(NonFiniteLoss, match='sick loss became (nan|inf) in step 3'):
+        train(model, tiny_tokenizer, tiny_data, Sick(value=value), run_dir=tmp_path/'run', snapshots=11, **quick)
+    run = Run(tmp_path/'run')
+    assert [r['step'] for r in run.train_rows] == [1, 2] and run.steps[:3] == [0, 1, 2] and 'sick' in run.state['error']
+    if flush_every == 1: assert weights(model).isfinite().all()
+
+def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6}
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=2, early_stopping=2, **settings)
+    assert run.finished and run.summary['steps'] == 15 and run.steps == [0, 15]
+
+def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    model = tiny_bert()
+    run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 4, 'learning_rate': 3e-3})
+    best = max(run.eval_rows, key=lambda r: r['accuracy'])
+    assert run.summary['best_step'] == best['step'] and torch.equal(weights(load_model(run)[0]), weights(model))
+    for step in run.checkpoints: load_model(run, step)
+
+def test_own_texts_are_probes_without_labels(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
+    texts = ['the film is <img onerror=alert(1)> fine', 'a dull plot']
+    for name in methods:
+        run = train(tiny_bert(), tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/name, snapshots=2, **{**quick, 'probes': texts})
+        for s, text in zip(run.snapshots(step=-1), texts): assert s.label is None and s.texts == (text,) and s.arrays['attention'].shape[-1] == len(s.tokens)
+
+def test_pairs_train_and_are_recorded(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    pairs = datasets.DatasetDict({k: d.add_column('text_pair', d['text'][::-1]) for k, d in tiny_data.items()})
+    run = train(tiny_bert(), tiny_tokenizer, pairs, run_dir=tmp_path/'run', snapshots=2, **quick)
+    assert len(run.snapshot().texts) == 2 and sum(run.snapshot().is_special) == 3
+
+def test_a_snapshot_shows_the_draw_that_training_would_make(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    "The recorder calls the method's own plan: the same example in another batch at the same step gets the same draw"
+    method = ADDrop(p=.5, q=.5, cross_tuning=False, first_pass='eval')
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2, **{**quick, 'args': dict(save_only_model=True)})
+    step, model = max(run.checkpoints), load_model(run, max(run.checkpoints))[0]
+    for s in run.snapshots(step=step):
+        example = dict(input_ids=tiny_tokenizer(s.texts[0])['input_ids'], attention_mask=[1]*len(s.tokens), example_id=s.info['example_id'], labels=s.label,
+                       word_ids=s.word_ids.tolist(), special_tokens_mask=s.is_special.astype(int).tolist())
+        longer = {**example, 'example_id': 0, 'input_ids': example['input_ids'] + [5]*7, 'attention_mask': [1]*(len(s.tokens) + 7),
+                  'word_ids': example['word_ids'] + [-1]*7, 'special_tokens_mask': example['special_tokens_mask'] + [0]*7}
+        plan = method.plan(model, Collator(tiny_tokenizer)([longer, example]), Progress(step, 2, step, 2, seed=0))
+        n = len(s.tokens)
+        drop = np.stack([plan.drop[l][1, :, :n, :n].numpy() for l in s.layers['discarded']])
+        assert s.arrays['discarded'].any() and (drop == s.arrays['discarded']).mean() > .999
+
+bad = dict(
+    method=(dict(method='ADDrop'), 'must be a method object'),
+    epochs=(dict(epochs=0), 'epochs must be a whole number of at least 1, got 0'),
+    cross_tuning=(dict(method=ADDrop(), epochs=1), 'ADDrop: .*at least'),
+    layer=(dict(method=ADDrop(layers=[7], cross_tuning=False)), 'layers 0 to 1'),
+    heads=(dict(method=AttentionGuidance(share=.4)), 'AttentionGuidance: '),
+    period=(dict(method=AttentionGuidance(patterns={'period': [0]}), no_period=True), "pattern 'period'"),
+    snapshots=(dict(snapshots=1), 'snapshots must be 0'),
+    rate=(dict(learning_rate=2.), 'learning_rate must be between 0 and 1'),
+    probes=(dict(probes=17), 'validation split has 16 examples'),
+    split=(dict(probes='dev'), "no split 'dev'; available: train, validation, test"),
+    no_probes=(dict(probes=[]), 'probes is empty'),
+    empty_probe=(dict(probes=['  ']), 'empty'),
+    arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not know'),
+    classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
+    resume=(dict(resume=True), 'no run in'),
+)
+
+@pytest.mark.parametrize('case', bad)
+def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    given, said = bad[case]
+    given = dict(given)
+    data = tiny_data if not given.pop('no_period', False) else datasets.DatasetDict({k: d.map(lambda r: dict(text=r['text'].replace('.', ''))) for k, d in tiny_data.items()})
+    model = tiny_bert(num_labels=given.pop('num_labels', 2))
+    with pytest.raises((ValueError, FileNotFoundError), match=said) as e:
+        train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, **given})
+    assert not (tmp_path/'run').exists() and '\n' not in str(e.value)
+
+def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
+    with pytest.raises(FileExistsError, match='exists already'): train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
+    with pytest.raises(FileNotFoundError, match='config.json'): train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **quick)
+    assert [p.name for p in (tmp_path/'run').iterdir()] == ['mine.txt']
+
+def test_an_empty_split_and_a_foreign_label_are_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    empty = datasets.DatasetDict({**tiny_data, 'test': tiny_data['test'].select([])})
+    with pytest.raises(ValueError, match='test split is empty'): train(tiny_bert(), tiny_tokenizer, empty, run_dir=tmp_path/'run', **quick)
+    plain = datasets.DatasetDict({k: datasets.Dataset.from_list([dict(text=r['text'], label=r['label'] + 1) for r in d]) for k, d in tiny_data.items()})
+    with pytest.raises(ValueError, match='labels must be 0 to 1, got 2'): train(tiny_bert(), tiny_tokenizer, plain, run_dir=tmp_path/'run', **quick)
+
+def test_long_texts_are_truncated_with_one_warning_that_counts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    with pytest.warns(UserWarning, match='longer than 8 tokens and were cut') as w:
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, max_length=8, **quick)
+    assert sum('of 69 texts' in str(o.message) for o in w) == 1
+
+def test_importing_salviz_or_the_look_wing_imports_no_torch():
+    code = 'import sys, salviz, salviz.views, salviz.runs, salviz.metrics, salviz.maps, salviz.text, salviz.figures, salviz.cli; print(sorted({"torch", "transformers"} & set(sys.modules)))'
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+
+def test_importing_the_compute_wing_imports_no_drawing():
+    code = 'import sys, salviz.training, salviz.methods; print(sorted({"matplotlib", "plotly", "ipywidgets", "salviz.views", "salviz.figures"} & set(sys.modules)))'
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+
+def test_every_public_name_is_there():
+    import salviz
+    for name in salviz.__all__: assert getattr(salviz, name).__doc__, name

@@ -1,0 +1,308 @@
+"Views: the numbers of a picture are the snapshot's, without torch, without a plotting library"
+import dataclasses, subprocess, sys
+
+import numpy as np
+import pytest
+
+from salviz.runs import Snapshot
+from salviz.views import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, attention_beside_saliency, discard_map, guided_heads,
+                          masked_sentence, outline, row_boxes, pattern_name, view_for)
+
+sentence = 'still , this flick is un ##forget ##table and fun .'.split()
+classes = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
+
+
+def sentence_of(n):
+    "Tokens of a sentence of `n` tokens with [CLS] and [SEP]"
+    return ['[CLS]', *(sentence[i % len(sentence)] for i in range(n - 2)), '[SEP]']
+
+
+def invent(n=12, layers=6, heads=12, tokens=None, method='ADDrop', seed=0, kind='bert', drop=(), **info):
+    "A plausible snapshot with the evidence of all four methods; `drop` names arrays to leave out"
+    rng = np.random.default_rng(seed)
+    tokens = list(tokens or sentence_of(n)); n = len(tokens)
+    special = np.array([o in ('[CLS]', '[SEP]') for o in tokens])
+    words, word_ids = [], []
+    for o, s in zip(tokens, special):
+        if not s and not o.startswith('##'): words.append('')
+        if not s: words[-1] += o.removeprefix('##')
+        word_ids.append(-1 if s else len(words) - 1)
+    word_ids = np.array(word_ids)
+    may = np.tril(np.ones((n, n))) if kind == 'causal' else np.ones((n, n))
+    attention = rng.gamma(.4, size=(layers, heads, n, n)) * may
+    attention[..., 0] += 1.5; attention[..., -1] += 1.5*may[:, -1]
+    near = np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n)))) * may
+    attention += 2*near
+    P = np.zeros((heads, n, n)); i = np.arange(n)
+    P[0, i[:-1], i[1:]] = 1; P[0, -1] = 1/n
+    P[1, i[1:], i[:-1]] = 1; P[1, 0] = 1/n
+    P[2:heads//2, :, 0] = 1
+    attention[:, :heads//2] += 9*P[:heads//2]*may
+    attention /= attention.sum(-1, keepdims=True)
+    attribution = rng.standard_t(3, (layers, heads, n, n)) * attention * 2e-3 * np.linspace(2, .5, layers)[:, None, None, None]
+    attribution[-1, :, 1:] = 0
+    allowed = may.astype(bool)
+    candidates = np.zeros(attribution.shape, dtype=bool)
+    for q in range(n):
+        m = int(allowed[q].sum()); k = int(m*.7 + 1e-6)
+        candidates[:, :, q, :m] = attribution[:, :, q, :m] >= np.sort(attribution[:, :, q, :m], -1)[..., min(k, m - 1)][..., None]
+    discarded = candidates & (rng.random(candidates.shape) < .2)
+    saliency = rng.normal(0, .3, n) * ~special
+    method_saliency = rng.normal(.05, .004, n) * rng.choice([-1, 1], n) * ~special * rng.random(n)
+    top = np.argsort(-method_saliency + 9*special)[:max(1, int(np.ceil(.1*(~special).sum())))]
+    target = np.zeros(n); target[top] = 1/len(top)
+    word_saliency = np.bincount(word_ids[~special], method_saliency[~special], len(words))
+    low = np.argsort(word_saliency)[:int(.4*len(words))]
+    is_masked = np.isin(word_ids, low)
+    masked = list(tokens)
+    for w in low:
+        kept = [v for v in range(len(words)) if v not in low]
+        source = ([v for v in kept if v < w][-1:] + [v for v in kept if v > w][:1])[0]
+        pieces = [tokens[p] for p in np.flatnonzero(word_ids == source)]
+        for k, p in enumerate(np.flatnonzero(word_ids == w)): masked[p] = pieces[k % len(pieces)]
+    arrays = dict(attention=attention, saliency=saliency, saliency_target=target, attention_attribution=attribution, discard_candidates=candidates,
+                  discarded=discarded, pattern_target=np.tile(P, (layers, 1, 1, 1)), guided=np.tile(np.arange(heads) < heads//2, (layers, 1)),
+                  masked_input=np.arange(n), is_masked=is_masked, method_saliency=method_saliency,
+                  probabilities=np.array([.03, .07, .1, .55, .25]), masked_probabilities=np.array([.05, .15, .2, .4, .2]))
+    over_layers = {k: list(range(layers)) for k in arrays if arrays[k].shape[0] == layers and arrays[k].ndim > 1}
+    return Snapshot(step=120, epoch=2., probe=3, arrays={k: v for k, v in arrays.items() if k not in drop}, texts=[' '.join(words)], tokens=tokens,
+                    layers={k: v for k, v in over_layers.items() if k not in drop},
+                    labels=[o.removeprefix('##') for o in tokens], words=words, word_ids=word_ids, is_special=special, label=3, classes=classes,
+                    info={**dict(method=method, args=dict(p=.3, q=.2), seed=1, drawn_step=120, pooled_row=0, masked_tokens=masked), **info})
+
+
+def spearman_by_hand(a, b):
+    "Rank correlation with average ranks, from the definition"
+    def rank(x): return np.array([np.mean([i for i, o in enumerate(sorted(x)) if o == v]) for v in x])
+    ra, rb = rank(list(a)), rank(list(b))
+    return float(np.mean((ra - ra.mean())*(rb - rb.mean())) / (ra.std()*rb.std()))
+
+
+def test_importing_views_brings_neither_torch_nor_a_plotting_library():
+    code = "import sys, salviz.views; print([m for m in ('torch', 'transformers', 'matplotlib', 'plotly', 'ipywidgets') if m in sys.modules])"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+
+
+def test_a_view_is_frozen_down_to_its_arrays():
+    view = discard_map(invent())
+    with pytest.raises(dataclasses.FrozenInstanceError): view.title = 'other'
+    with pytest.raises(ValueError): view.values[0, 0] = 1
+
+
+def test_making_a_view_leaves_the_snapshot_as_it_was():
+    snap = invent(); before = {k: v.copy() for k, v in snap.arrays.items()}
+    for make in (attention_beside_saliency, masked_sentence, discard_map, guided_heads): make(snap)
+    assert all(np.array_equal(before[k], snap.arrays[k]) for k in before)
+
+
+@pytest.mark.parametrize('n', [3, 12, 60])
+def test_attention_and_saliency_are_those_of_the_pooled_row_normalised_over_ordinary_tokens(n):
+    snap = invent(n); view = attention_beside_saliency(snap)
+    row = np.mean([snap.arrays['attention'][-1, h, 0] for h in range(12)], axis=0)
+    inside = [i for i in range(n) if not snap.is_special[i]]
+    for i in range(n):
+        if i in inside:
+            assert view.attention[i] == pytest.approx(row[i] / sum(row[j] for j in inside))
+            assert view.saliency[i] == pytest.approx(snap.arrays['saliency'][i] / sum(abs(snap.arrays['saliency'][j]) for j in inside))
+            assert view.target[i] == pytest.approx(snap.arrays['saliency_target'][i])
+        else: assert np.isnan(view.attention[i]) and np.isnan(view.saliency[i])
+    if n > 3: assert view.agreement == pytest.approx(spearman_by_hand(row[inside], np.abs(snap.arrays['saliency'][inside])))
+    assert view.special_share == pytest.approx(1 - sum(row[i] for i in inside))
+
+
+def test_the_agreement_is_the_number_that_the_tables_print():
+    from salviz.metrics import attention_agreement
+    snap = invent(20)
+    assert attention_beside_saliency(snap).agreement == pytest.approx(attention_agreement(snap))
+
+
+def test_the_last_token_of_a_decoder_can_be_the_pooled_row():
+    snap = invent(9, kind='causal', pooled_row=8)
+    view = attention_beside_saliency(snap, layer=2)
+    ratio = view.attention[3] / view.attention[4]
+    assert ratio == pytest.approx(snap.arrays['attention'][2, :, 8, 3].mean() / snap.arrays['attention'][2, :, 8, 4].mean())
+
+
+def test_without_the_models_own_saliency_the_methods_is_shown_and_named():
+    view = attention_beside_saliency(invent(drop=('saliency',)))
+    assert 'method' in view.saliency_name and view.teacher_saliency is None
+
+
+def test_saliency_of_a_word_is_the_sum_over_its_pieces():
+    snap = invent(12); view = masked_sentence(snap)
+    for w, word in enumerate(snap.words):
+        at = view.labels.index(word)
+        assert view.saliency[at] == pytest.approx(sum(snap.arrays['method_saliency'][i] for i in range(12) if snap.word_ids[i] == w))
+
+
+def test_replaced_words_show_what_stands_there_in_the_masked_copy():
+    snap = invent(60); view = masked_sentence(snap)
+    places, at = [], 0
+    for i, w in enumerate(snap.word_ids):
+        if w < 0 or i == 0 or w != snap.word_ids[i - 1]: places.append([])
+        places[-1].append(i)
+    assert len(places) == len(view.labels) and view.is_replaced.sum() > 5
+    for u, positions in enumerate(places):
+        masked = ''.join(snap.info['masked_tokens'][i].removeprefix('##') for i in positions)
+        assert view.masked_labels[u].replace(' ', '') == masked
+        assert bool(view.is_replaced[u]) == bool(snap.arrays['is_masked'][positions].any())
+        if view.is_replaced[u]:
+            source = view.sources[u]
+            assert not view.is_replaced[source] and masked[:2] == view.labels[source][:2]
+            assert not any(not view.is_replaced[v] for v in range(source + 1, u) if source < u)
+
+
+def test_a_mask_token_has_no_source_and_is_shown_as_it_is():
+    snap = invent(12); tokens = [('[MASK]' if m else t) for t, m in zip(snap.tokens, snap.arrays['is_masked'])]
+    snap.info['masked_tokens'] = tokens
+    view = masked_sentence(snap)
+    assert set(view.sources[view.is_replaced]) == {-1}
+    assert all('[MASK]' in o for o, r in zip(view.masked_labels, view.is_replaced) if r)
+
+
+def test_words_of_a_pair_are_never_replaced_across_the_separator():
+    tokens = ['[CLS]', 'good', '[SEP]', 'bad', 'film', '[SEP]']
+    snap = invent(tokens=tokens)
+    snap.arrays['is_masked'] = np.array([0, 0, 0, 1, 0, 0], dtype=bool)
+    snap.info['masked_tokens'] = ['[CLS]', 'good', '[SEP]', 'good', 'film', '[SEP]']
+    assert masked_sentence(snap).sources[3] == -1
+
+
+@pytest.mark.parametrize('kind', ['bert', 'causal'])
+def test_the_discard_map_shows_one_heads_numbers_and_nothing_that_may_not_be_attended(kind):
+    snap = invent(9, kind=kind); view = discard_map(snap, layer=2, head=5)
+    for q in range(9):
+        for k in range(9):
+            if kind == 'causal' and k > q:
+                assert np.isnan(view.values[q, k]) and not view.candidates[q, k] and not view.discarded[q, k]
+            else:
+                assert view.values[q, k] == snap.arrays['attention_attribution'][2, 5, q, k]
+                assert view.candidates[q, k] == snap.arrays['discard_candidates'][2, 5, q, k]
+                assert view.discarded[q, k] == snap.arrays['discarded'][2, 5, q, k]
+
+
+def test_the_default_head_has_the_largest_typical_row_and_the_caption_says_so():
+    snap = invent(20); view = discard_map(snap)
+    masses = {(l, h): np.median([sum(abs(snap.arrays['attention_attribution'][l, h, q])) for q in range(20)]) for l in range(6) for h in range(12)}
+    assert (view.layer, view.head) == max(masses, key=masses.get)
+    assert 'largest median row sum' in view.caption
+    assert 'largest median row sum' not in discard_map(snap, 1, 1).caption
+    assert discard_map(snap, layer=3).layer == 3
+    assert discard_map(snap, head=7).head == 7
+    for word in ('AD-DROP', 'step 120', 'p = 0.3', 'q = 0.2', f'layer {view.layer}', f'head {view.head}'): assert word in view.title
+
+
+def test_layers_are_numbered_as_in_the_model_not_as_in_the_array():
+    snap = invent(9)
+    for k in ('attention_attribution', 'discard_candidates', 'discarded'):
+        snap.arrays[k] = snap.arrays[k][[1, 4]]; snap.layers[k] = [1, 4]
+    assert np.array_equal(discard_map(snap, layer=4, head=0).values, snap.arrays['attention_attribution'][1, 0])
+    with pytest.raises(ValueError, match='layer=2 .*available: 1, 4'): discard_map(snap, layer=2)
+    with pytest.raises(ValueError, match='head=12 .*available: 0 to 11'): discard_map(snap, head=12)
+
+
+def test_the_outline_of_a_region_walls_in_exactly_its_cells():
+    region = np.random.default_rng(0).random((7, 7)) < .4
+    walls = {(tuple(a), tuple(b)) for a, b in unit_pieces(outline(region))}
+    inside = lambda r, c: 0 <= r < 7 and 0 <= c < 7 and bool(region[r, c])
+    for r in range(-1, 8):
+        for c in range(-1, 8):
+            assert (((c - .5, r - .5), (c - .5, r + .5)) in walls) == (inside(r, c) != inside(r, c - 1))
+            assert (((c - .5, r + .5), (c + .5, r + .5)) in walls) == (inside(r, c) != inside(r + 1, c))
+
+
+def test_the_boxes_of_a_region_hold_exactly_its_cells_and_never_touch_in_a_row():
+    region = np.random.default_rng(1).random((9, 9)) < .5
+    held = np.zeros_like(region)
+    for y, a, b in row_boxes(region):
+        assert not held[y, a:b].any() and (a == 0 or not region[y, a - 1]) and (b == 9 or not region[y, b])
+        held[y, a:b] = True
+    assert np.array_equal(held, region)
+
+
+def unit_pieces(segments):
+    "Borders of length one that `segments` consist of, each from its smaller end; none may be drawn twice"
+    pieces = []
+    for (x0, y0), (x1, y1) in segments.tolist():
+        for k in range(round(x1 - x0 + y1 - y0)):
+            step = (1, 0) if y0 == y1 else (0, 1)
+            a = (x0 + k*step[0], y0 + k*step[1]); pieces.append((a, (a[0] + step[0], a[1] + step[1])))
+    assert len(pieces) == len(set(pieces))
+    return pieces
+
+
+def test_guided_heads_show_one_head_of_each_pattern_and_its_residual():
+    snap = invent(12); view = guided_heads(snap)
+    assert (view.layer, view.heads, view.patterns) == (0, (0, 1, 2), ('next', 'prev', 'first'))
+    for i, h in enumerate(view.heads):
+        A, P = snap.arrays['attention'][0, h], snap.arrays['pattern_target'][0, h]
+        assert view.residuals[i] == pytest.approx(sum((A[q, k] - P[q, k])**2 for q in range(12) for k in range(12)) / 144)
+        assert np.array_equal(view.attention[i], A) and np.array_equal(view.target[i], P)
+    assert guided_heads(snap, layer=3, heads=[4, 5]).patterns == ('first', 'first')
+    with pytest.raises(ValueError, match='layer 0 guides heads 0, 1, 2, 3, 4, 5; asked for 7'): guided_heads(snap, heads=[7])
+
+
+def test_patterns_are_recognised_with_either_boundary_and_after_storage_in_half_precision():
+    n = 7; labels = list('abcdefg')
+    for boundary in (0, 1/n):
+        forward = np.eye(n, k=1); forward[-1] = boundary
+        assert pattern_name(forward.astype(np.float16), labels) == 'next'
+        assert pattern_name(forward[::-1, ::-1].astype(np.float16), labels) == 'prev'
+    third = np.zeros((n, n)); third[:, [2, 4, 6]] = 1/3
+    assert pattern_name(third.astype(np.float16), labels) == 'to c e g'
+
+
+def test_every_token_of_a_map_is_labelled_once_in_order():
+    snap = invent(60)
+    for make in (attention_beside_saliency, discard_map, guided_heads): assert make(snap).labels == tuple(snap.labels)
+    assert ' '.join(o for o, s in zip(masked_sentence(snap).labels, masked_sentence(snap).is_special) if not s) == ' '.join(snap.words)
+
+
+def test_the_picture_is_chosen_by_the_evidence():
+    assert type(view_for(invent())) is DiscardMap
+    assert type(view_for(invent(drop=('discarded',)))) is GuidedHeads
+    assert type(view_for(invent(drop=('discarded', 'pattern_target')))) is MaskedSentence
+    assert type(view_for(invent(drop=('discarded', 'guided', 'is_masked', 'masked_input')))) is AttentionBesideSaliency
+    with pytest.raises(ValueError, match='holds probabilities, which is not enough for any of'):
+        view_for(Snapshot(step=0, epoch=0., probe=0, tokens=['a'], arrays=dict(probabilities=np.ones(2))))
+
+
+@pytest.mark.parametrize('make, missing', [(attention_beside_saliency, 'attention'), (masked_sentence, 'is_masked'), (discard_map, 'discarded'),
+                                           (guided_heads, 'pattern_target')])
+def test_an_error_names_what_is_missing_and_what_there_is(make, missing):
+    with pytest.raises(ValueError, match=f'{make.__name__}: .* holds no {missing}; it holds .*probabilities'): make(invent(drop=(missing,)))
+
+
+def test_values_that_are_not_finite_are_left_out_and_noted():
+    snap = invent(12)
+    snap.arrays['saliency'][3] = np.nan; snap.arrays['attention_attribution'][:, :, 2, 2] = np.inf; snap.arrays['method_saliency'][3] = np.nan
+    view = attention_beside_saliency(snap)
+    assert np.isfinite(view.agreement) and np.nansum(np.abs(view.saliency)) == pytest.approx(1) and '1 of the values of saliency' in view.notes[0]
+    assert np.isfinite(discard_map(snap).limit) and 'attribution' in discard_map(snap).notes[0]
+    assert np.isfinite(masked_sentence(snap).limit) and masked_sentence(snap).notes
+
+
+def test_saliency_that_is_zero_everywhere_still_gives_a_picture():
+    snap = invent(12); snap.arrays['saliency'][:] = 0; snap.arrays['attention_attribution'][:] = 0
+    view = attention_beside_saliency(snap)
+    assert np.isnan(view.agreement) and 'undefined' in view.subtitle and not np.nansum(view.saliency)
+    assert discard_map(snap).limit == 1
+
+
+def test_a_sentence_of_special_tokens_only_is_refused():
+    tokens = ['[CLS]', '[SEP]']
+    lone = Snapshot(step=0, epoch=0., probe=0, tokens=tokens, word_ids=[-1, -1], words=[], info=dict(pooled_row=0, masked_tokens=tokens),
+                    arrays=dict(attention=np.full((1, 1, 2, 2), .5), saliency=np.zeros(2), is_masked=np.zeros(2, dtype=bool)))
+    with pytest.raises(ValueError, match='special'): attention_beside_saliency(lone)
+    with pytest.raises(ValueError, match='special'): masked_sentence(lone)
+
+
+def test_a_snapshot_that_went_through_a_run_gives_the_same_picture(tmp_path):
+    from salviz.runs import Run
+    snap = invent(12); run = Run.create(tmp_path/'run', {}); run.save(snap)
+    back = run.snapshot(120, 3)
+    assert back.words == snap.words
+    assert np.array_equal(discard_map(back, 1, 2).candidates, discard_map(snap, 1, 2).candidates)
+    assert masked_sentence(back).masked_labels == masked_sentence(snap).masked_labels
+    assert guided_heads(back).patterns == ('next', 'prev', 'first')
+    assert np.nanmax(np.abs(attention_beside_saliency(back).attention - attention_beside_saliency(snap).attention)) < 1e-3
