@@ -4,9 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := constraints.txt settings.ini setup.py pyproject.toml
 export OMP_WAIT_POLICY = PASSIVE
-export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-INSTALL = $(BIN)/python -m pip install --quiet --editable
+INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
 .PHONY: demo lab test fetch browser notebooks readme clean
 
@@ -24,9 +23,9 @@ fetch: .venv/.demo
 
 # Chromium for the tests that look at JupyterLab: installed where apt-get and root are at hand, explained elsewhere.
 browser:
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || { \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
-	  else echo 'No chromium found: the browser tests will be skipped. Install it with "apt-get install chromium" as root, or set CHROMIUM to a Chromium or Chrome.'; fi; }
+	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
+	echo 'No Chromium found: the browser tests will be skipped. Install it with "apt-get install chromium" as root, or set CHROMIUM to a Chromium or Chrome.'
 
 # Edit the notebooks, then: library, clean metadata and README follow from them.
 notebooks: .venv/.dev
@@ -40,6 +39,7 @@ readme: .venv/.dev
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "salviz needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name another one with make PYTHON=...")'
 	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel
 
 .venv/.demo: .venv/bin/python $(SOURCES)
 	$(INSTALL) .

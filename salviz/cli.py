@@ -74,9 +74,10 @@ def run_runs(a):
 def run_figure(a):
     from salviz.figures import figure, save_figure
     from salviz.runs import Run
-    from salviz.views import view_for
+    from salviz.views import telling_snapshot, view_for
     if Path(a.out).exists() and not a.force: raise FileExistsError(f'{a.out} exists already; use --force to write it again')
-    view = view_for(Run(a.run).snapshot(step=a.step, probe=a.probe))
+    run = Run(a.run)
+    view = view_for(telling_snapshot(run, a.probe) if a.step is None else run.snapshot(step=a.step, probe=a.probe))
     save_figure(figure(view, width=a.width), a.out)
     print(f'{a.out}: {view.caption}')
 
@@ -113,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
     arg('folder')
     arg = add('figure', run_figure, "write a run's characteristic picture for one probe")
     arg('run', help='folder of the run')
-    arg('--step', type=int, default=-1, help='recorded step (default: the last one)')
+    arg('--step', type=int, help='recorded step (default: the last one at which the method was at work)')
     arg('--probe', type=int, default=0, help='number of the probe (default %(default)s)')
     arg('--width', type=float, default=6.75, help='inches (default %(default)s)')
     arg('--out', required=True, help='file to write: .pdf, .svg or .png')

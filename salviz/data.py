@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value, concatenate_datasets, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value, concatenate_datasets, load_dataset
 
 from .assets import asset, hub_silence
 from .text import align_batch
@@ -69,7 +69,8 @@ def _one_table(part):
 def _from_hub(name, config, revision):
     "The data set `name` on the Hub, or an error that also lists the packaged ones"
     here = f'packaged data sets: {", ".join(packaged_texts)}'
-    silence = hub_silence(name, 'dataset', revision)
+    try: silence = hub_silence(name, 'dataset', revision)
+    except ValueError as e: raise ValueError(f'{e} ({here})') from None
     if silence and not silence.startswith('OfflineModeIsEnabled'):
         raise ConnectionError(f'{name!r} is not packaged ({here}) and the Hub cannot be asked for it ({silence}); '
                               'with HF_HUB_OFFLINE=1 a copy that was loaded before is used')
@@ -197,7 +198,14 @@ def _drop_unusable(tables, label):
             del tables[name]
     return tables
 
-# %% ../nbs/03_data.ipynb #032
+# %% ../nbs/03_data.ipynb #033
+def _source_name(source):
+    "What a run calls data that came from `source`: a name, a file's name, or the kind of object"
+    if isinstance(source, (str, Path)): return Path(source).name if Path(source).suffix in readers else str(source)
+    if isinstance(source, dict): return ', '.join(dict.fromkeys(_source_name(part) for part in source.values()))
+    return type(source).__name__
+
+# %% ../nbs/03_data.ipynb #034
 def load_text(
     source,                # packaged name, name on the Hub, path (.csv, .jsonl, .parquet), data frame, Dataset, or {split: one of the last four}
     *,
@@ -225,11 +233,12 @@ def load_text(
         columns['label'] = _label_ids(plain[split], names, split, numbered)
         if rated: columns['rating'] = list(table['rating'])
         types = dict(text=Value('string'), text_pair=Value('string'), label=ClassLabel(names=names), rating=Value('float64'))
-        parts[split] = Dataset.from_dict(columns, Features({name: types[name] for name in columns}))
+        features = Features({name: types[name] for name in columns})
+        parts[split] = Dataset.from_dict(columns, info=DatasetInfo(features=features, dataset_name=_source_name(source)))
     parts = _make_missing(parts, splits, seed)
     return DatasetDict({name: parts[name] for name in _splits})
 
-# %% ../nbs/03_data.ipynb #040
+# %% ../nbs/03_data.ipynb #042
 def _rows_wanted(size, n, name):
     "The number of rows out of `n` that `size` asks for; `name` is the argument's name"
     if isinstance(size, str) and size == 'full': return n
@@ -251,7 +260,7 @@ def subset(
     return DatasetDict({name: part if wanted[name] == len(part) else part.select(stratified_order(part['label'], seed)[:wanted[name]])
                         for name, part in data.items()})
 
-# %% ../nbs/03_data.ipynb #043
+# %% ../nbs/03_data.ipynb #045
 def fingerprint(data) -> str:
     "sha256 over the contents of a Dataset or DatasetDict"
     digest = hashlib.sha256()
@@ -263,7 +272,7 @@ def fingerprint(data) -> str:
             for start in range(0, len(part), 1000): add(part[start:start + 1000][name])
     return digest.hexdigest()
 
-# %% ../nbs/03_data.ipynb #046
+# %% ../nbs/03_data.ipynb #048
 _types = dict(input_ids=Sequence(Value('int32')), attention_mask=Sequence(Value('int8')), token_type_ids=Sequence(Value('int8')),
               word_ids=Sequence(Value('int32')), segments=Sequence(Value('int8')), special_tokens_mask=Sequence(Value('int8')),
               length=Value('int32'), example_id=Value('int64'))
@@ -278,7 +287,7 @@ def _encode_chunk(texts, pairs, tokenizer, max_length):
         columns['token_type_ids'] = tokenizer(texts, pairs, truncation=True, max_length=max_length)['token_type_ids']
     return columns, [a.truncated for a in aligned]
 
-# %% ../nbs/03_data.ipynb #047
+# %% ../nbs/03_data.ipynb #049
 def _longest(tokenizer, max_length):
     "The number of tokens that a text may have: `max_length`, or by default what `tokenizer` allows, 512 at most"
     if max_length is None: return min(tokenizer.model_max_length, 512)
@@ -305,7 +314,7 @@ def _encode_all(texts, pairs, labels, tokenizer, max_length, first_id):
         chunks.append(Dataset.from_dict(columns, Features(features))); cut += cut_here
     return concatenate_datasets(chunks), cut
 
-# %% ../nbs/03_data.ipynb #049
+# %% ../nbs/03_data.ipynb #051
 def encode(
     data,            # a Dataset or DatasetDict as `load_text` returns it
     tokenizer,       # a fast tokenizer of transformers
@@ -323,7 +332,7 @@ def encode(
     _warn_cut(cut, max_length)
     return DatasetDict(parts) if isinstance(data, dict) else parts['']
 
-# %% ../nbs/03_data.ipynb #053
+# %% ../nbs/03_data.ipynb #055
 def encode_texts(
     texts,           # list of strings
     tokenizer,       # a fast tokenizer of transformers
@@ -341,7 +350,7 @@ def encode_texts(
     _warn_cut(cut, _longest(tokenizer, max_length))
     return encoded
 
-# %% ../nbs/03_data.ipynb #056
+# %% ../nbs/03_data.ipynb #058
 class Collator:
     "Rows of an encoded Dataset → one batch of tensors, padded on the right"
     def __init__(self,
@@ -363,7 +372,7 @@ class Collator:
         if 'special_tokens_mask' in batch: batch['is_special'] = batch.pop('special_tokens_mask').bool()
         return batch | {name: torch.tensor([row[name] for row in rows]) for name in ('labels', 'example_id') if name in rows[0]}
 
-# %% ../nbs/03_data.ipynb #059
+# %% ../nbs/03_data.ipynb #061
 def model_inputs(batch:dict) -> dict:
     "The part of `batch` that a model's forward takes"
     return {name: batch[name] for name in ('input_ids', 'attention_mask', 'token_type_ids') if name in batch}

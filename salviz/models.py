@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'packaged_models', 'forked_random', 'undisturbed', 'device_of', 'pooled_rows',
-           'load_classifier']
+           'load_classifier', 'longest_input']
 
 # %% ../nbs/04_models.ipynb #003
 import random
@@ -97,7 +97,8 @@ def _locate(name, revision):
     if name in packaged_models: return asset(name), True, ''
     if Path(name).expanduser().is_dir(): return Path(name).expanduser(), True, ''
     if str(name).startswith(('.', '/', '~')): raise FileNotFoundError(f'there is no folder {name} to load a model from')
-    silence = hub_silence(str(name), 'model', revision)
+    try: silence = hub_silence(str(name), 'model', revision)
+    except ValueError as e: raise ValueError(f'{e} (packaged models: {", ".join(packaged_models)})') from None
     return str(name), bool(silence), silence
 
 @contextmanager
@@ -165,3 +166,20 @@ def load_classifier(
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
     _give_padding(model, tokenizer)
     return model.eval(), tokenizer
+
+# %% ../nbs/04_models.ipynb #036
+def longest_input(
+    model,           # a classifier, or `None` to ask the tokenizer alone
+    tokenizer,
+    max_length=None, # what the user asks for; `None`: as much as possible, 512 at most
+) -> int:
+    "The number of tokens that a text may have, special ones included"
+    limit = getattr(model.config.get_text_config(), 'max_position_embeddings', None) if model is not None else None
+    if limit:
+        offsets = [m.padding_idx + 1 for name, m in model.named_modules() if name.endswith('position_embeddings') and getattr(m, 'padding_idx', None)]
+        limit -= max(offsets, default=0)
+    limit = min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
+    if max_length is None: return min(limit, 512)
+    if type(max_length) is not int: raise ValueError(f'max_length must be a number of tokens, got {max_length!r}')
+    if max_length > limit: raise ValueError(f'max_length must be at most {limit}, which is all that the model has positions for, got {max_length}')
+    return max_length

@@ -389,6 +389,11 @@ def _scan(self:Run) -> tuple: # ({(step, probe): path}, [Damage])
     return dict(sorted(found.items())), wrong
 
 @patch(as_prop=True)
+def recorded(self:Run) -> list:
+    "(step, probe) of every snapshot"
+    return list(self._scan()[0])
+
+@patch(as_prop=True)
 def steps(self:Run) -> list:
     "Steps of which there are snapshots"
     return sorted({s for s, _ in self._scan()[0]})

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['method_titles', 'View', 'AttentionBesideSaliency', 'attention_beside_saliency', 'MaskedSentence', 'masked_sentence',
            'row_boxes', 'outline', 'DiscardMap', 'blocked_keys', 'discard_map', 'pattern_name', 'GuidedHeads',
-           'guided_heads', 'view_for']
+           'guided_heads', 'view_for', 'telling_snapshot']
 
 # %% ../nbs/16_views.ipynb #003
 from dataclasses import dataclass
@@ -401,3 +401,13 @@ def view_for(snapshot) -> View:
     holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
     raise ValueError(f'view_for: the snapshot of step {snapshot.step}, probe {snapshot.probe} holds {holds}, '
                      f'which is not enough for any of: {wanted}')
+
+# %% ../nbs/16_views.ipynb #064
+def telling_snapshot(
+    run,         # a `Run`
+    probe:int=0,
+):
+    "The last snapshot of `probe` at which the run's method was at work; the last one, if it never was"
+    for step in reversed([s for s, p in run.recorded if p == probe]):
+        if (snapshot := run.snapshot(step, probe)).info.get('phase') != 'fine-tuning': return snapshot
+    return run.snapshot(probe=probe)

@@ -35,8 +35,8 @@ def tiny_tokenizer():
 def tiny_bert(tiny_tokenizer):
     "Function that makes the same small random BERT again and again; keyword arguments change its config"
     def make(seed=0, **kw):
-        config = BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-                            max_position_embeddings=64, pad_token_id=0, **{'num_labels': 2, **kw})
+        sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=64, num_labels=2)
+        config = BertConfig(vocab_size=len(tiny_tokenizer), pad_token_id=0, **{**sizes, **kw})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return BertForSequenceClassification(config)

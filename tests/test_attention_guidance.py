@@ -217,7 +217,7 @@ def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
 
 def make_trainer(tmp_path, model, first_batch):
     run = Run(tmp_path/'run') if (tmp_path/'run').exists() else Run.create(tmp_path/'run', {})
-    return SimpleNamespace(model=model, run=run, first_batch=first_batch)
+    return SimpleNamespace(model=model, run=run, first_batch=first_batch, share=lambda x: x)
 
 
 def test_alpha_none_is_chosen_on_the_first_batch_and_kept_when_a_run_is_resumed(tmp_path):
@@ -268,7 +268,7 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'names a layer twice'),
     (dict(layers=[3]), 'layers 0 to 2'),
     (dict(patterns={'period': [0]}), 'pattern .period. looks at ., which occurs nowhere in the training data'),
-    (dict(patterns={'band': [0]}, own=dict(band=torch.eye(4))), "own pattern 'band' has 4 rows, but the longest training example has 13 tokens"),
+    (dict(patterns={'band': [0]}, own=dict(band=torch.eye(4))), "own pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
 def test_what_cannot_work_is_refused_before_training(arguments, says):
     without = make_data([t.replace('.', '') or 'a' for t in texts[:5]])

@@ -1,5 +1,7 @@
 "The command line: what it prints, what it refuses, and the demo from end to end on few sentences."
+import dataclasses
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,20 @@ def test_demo_writes_a_page_that_needs_no_network(demo):
     page = (demo[0]/'index.html').read_text()
     assert page.count('<img ') == 8 and 'do not rank the methods' in page
     assert not re.search(r'https?://|<script|<link|@import|src="(?!data:)', page)
+
+def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_path):
+    "With three epochs the last one is plain fine-tuning under cross-tuning: the map is that of the epoch before"
+    from salviz.demo import write_pictures
+    copy = tmp_path/'ad-drop'
+    shutil.copytree(demo[0]/'runs'/'ad-drop', copy, ignore=shutil.ignore_patterns('checkpoints'))
+    run = Run(copy)
+    last = run.snapshot(probe=0)
+    plain = dataclasses.replace(last, step=last.step + 3, info={**last.info, 'phase': 'fine-tuning'}, layers={'attention': last.layers['attention']},
+                                arrays={k: v for k, v in last.arrays.items() if k in ('attention', 'saliency', 'probabilities')})
+    run.save(plain)
+    (path, caption), = write_pictures({'ad-drop': run}, tmp_path/'pictures', probes=[0])['ad-drop']
+    assert f'step {last.step}' in caption and path.exists()
+    assert salviz('figure', copy, '--out', tmp_path/'map.png').returncode == 0
 
 def test_demo_numbers_are_the_runs(demo):
     table = pd.read_csv(demo[0]/'table.csv', index_col=0)

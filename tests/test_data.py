@@ -355,3 +355,10 @@ def test_unlabelled_rows_make_a_batch_without_labels(tokenizer):
 def test_a_tokenizer_that_cannot_pad_is_refused():
     with pytest.raises(ValueError, match='has no padding token; set tokenizer.pad_token, or load it with load_classifier'):
         Collator(byte_level(pad_token=None))
+
+
+def test_the_name_of_the_source_travels_with_the_data(tmp_path):
+    frame = pd.DataFrame(dict(text=[f'a film number {i}' for i in range(40)], label=['good', 'bad'] * 20))
+    frame.to_csv(tmp_path/'mine.csv', index=False)
+    named = {'mine.csv': tmp_path/'mine.csv', 'DataFrame': frame, 'movie-sentences': 'movie-sentences'}
+    for name, source in named.items(): assert subset(load_text(source), 20, validation_size=2, test_size=2)['train'].info.dataset_name == name

@@ -198,10 +198,24 @@ bad = dict(
     heads=(dict(method=AttentionGuidance(share=.4)), 'AttentionGuidance: '),
     period=(dict(method=AttentionGuidance(patterns={'period': [0]}), no_period=True), "pattern 'period'"),
     snapshots=(dict(snapshots=1), 'snapshots must be 0'),
-    rate=(dict(learning_rate=2.), 'learning_rate must be between 0 and 1'),
+    rate=(dict(learning_rate=2.), 'learning_rate must be above 0 and below 1'),
     probes=(dict(probes=17), 'validation split has 16 examples'),
     split=(dict(probes='dev'), "no split 'dev'; available: train, validation, test"),
     no_probes=(dict(probes=[]), 'probes is empty'),
+    mixed_probes=(dict(probes=['a', ('b', 'c')]), 'not a mixture'),
+    number_probes=(dict(probes=[1, 2]), 'not a mixture'),
+    probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))), 'labels must be 0 to 1, got 7 in the probes'),
+    probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))), 'no column text; it has sentence'),
+    method_name=(dict(method='sallm'), 'FineTuning.*SalLM.*ADDrop'),
+    no_layers=(dict(method=ADDrop(layers=[], cross_tuning=False)), 'at least one layer'),
+    no_layers_sallm=(dict(method=SalLM(layers=[])), 'at least one layer'),
+    no_layers_guidance=(dict(method=AttentionGuidance(layers=[])), 'at least one layer'),
+    seed=(dict(seed=-1), 'seed must be'),
+    keep=(dict(keep=0), 'keep must be a whole number of at least 1'),
+    stopping=(dict(early_stopping='x'), 'early_stopping must be a whole number'),
+    owned=(dict(args=dict(num_train_epochs=1)), "own argument epochs"),
+    unserved=(dict(args=dict(label_smoothing_factor=.1)), 'label_smoothing_factor'),
+    positions=(dict(max_length=65), 'must be at most 64'),
     empty_probe=(dict(probes=['  ']), 'empty'),
     arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not know'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
@@ -225,10 +239,72 @@ def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny
     assert [p.name for p in (tmp_path/'run').iterdir()] == ['mine.txt']
 
 def test_an_empty_split_and_a_foreign_label_are_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    for texts in (['fine', ' '], ['fine', None]):
+        hollow = datasets.DatasetDict({**tiny_data, 'validation': datasets.Dataset.from_dict(dict(text=texts, label=[0, 1]))})
+        with pytest.raises(ValueError, match='1 texts of the validation split are empty .first: row 1'): train(tiny_bert(), tiny_tokenizer, hollow, run_dir=tmp_path/'run', **quick)
+    for label in (None, .5, 'good'):
+        odd = datasets.DatasetDict({**tiny_data, 'validation': datasets.Dataset.from_dict(dict(text=['fine'], label=[label]))})
+        with pytest.raises(ValueError, match='labels must be 0 to 1, got'): train(tiny_bert(), tiny_tokenizer, odd, run_dir=tmp_path/'run', **quick)
     empty = datasets.DatasetDict({**tiny_data, 'test': tiny_data['test'].select([])})
     with pytest.raises(ValueError, match='test split is empty'): train(tiny_bert(), tiny_tokenizer, empty, run_dir=tmp_path/'run', **quick)
     plain = datasets.DatasetDict({k: datasets.Dataset.from_list([dict(text=r['text'], label=r['label'] + 1) for r in d]) for k, d in tiny_data.items()})
     with pytest.raises(ValueError, match='labels must be 0 to 1, got 2'): train(tiny_bert(), tiny_tokenizer, plain, run_dir=tmp_path/'run', **quick)
+
+def test_a_model_with_fewer_positions_than_its_tokenizer_allows_gets_shorter_texts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    with pytest.warns(UserWarning, match='longer than 10 tokens and were cut'):
+        train(tiny_bert(max_position_embeddings=10), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **quick)
+
+def test_starting_over_from_other_weights_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    method, model = Breaks(), tiny_bert()
+    method.at = 3
+    with pytest.raises(KeyboardInterrupt): train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', **quick)
+    with pytest.raises(ValueError, match='no longer has the weights'): train(model, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', resume=True, **quick)
+
+def test_a_step_of_which_some_probes_are_missing_is_recorded_again(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    method = Breaks()
+    method.at = 7
+    with pytest.raises(KeyboardInterrupt): train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=3, **quick)
+    (tmp_path/'run'/'snapshots'/'step-00000005.probe-002.safetensors').unlink()
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=3, resume=True, **quick)
+    assert run.recorded == [(s, p) for s in (0, 5, 10) for p in range(3)]
+    assert run.summary['train_seconds'] == pytest.approx(sum(r['seconds'] for r in run.train_rows)) and len(run.train_rows) == 10
+
+def test_the_best_checkpoint_is_the_best_of_those_that_are_there(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 3, 'keep': 9})
+    for name in ('summary.json', 'metrics.jsonl'): (run.path/name).unlink()
+    for step, accuracy in ((5, .8), (10, .6), (15, .9)): run.log(dict(kind='eval', step=step, accuracy=accuracy))
+    (run.path/'checkpoints'/'checkpoint-15'/'trainer_state.json').write_text('{')
+    assert torch.equal(weights(load_model(run)[0]), weights(load_model(run, 5)[0]))
+    assert not torch.equal(weights(load_model(run)[0]), weights(load_model(run, 'last')[0]))
+
+two = '''
+import sys, datasets, torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from salviz.methods import *
+from salviz.training import train
+folder, name, out, batch = sys.argv[1:]
+model = AutoModelForSequenceClassification.from_pretrained(folder + '/model', torch_dtype=torch.float64)
+method = dict(guided=SaliencyGuided(masked_share=.4), ad_drop=ADDrop(p=.4, q=.5, cross_tuning=False), guidance=AttentionGuidance(), sallm=SalLM(steps=2))[name]
+train(model, AutoTokenizer.from_pretrained(folder + '/model'), datasets.load_from_disk(folder + '/data'), method, run_dir=out, probes=2, snapshots=2, epochs=1,
+      batch_size=int(batch), learning_rate=1e-3, progress=False, args=dict(use_cpu=True))
+'''
+
+@pytest.mark.parametrize('name', ['guided', 'ad_drop', 'guidance', 'sallm'])
+def test_two_processes_train_like_one(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    "gloo on the CPU, without dropout, the same global batch: the same losses within rounding, and one run"
+    model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
+    model.save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model')
+    datasets.DatasetDict({**tiny_data, 'train': tiny_data['train'].select(range(32))}).save_to_disk(tmp_path/'data')
+    (tmp_path/'two.py').write_text(two)
+    for launcher, out, batch in (([], 'one', 8), (['-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', str(29500 + os.getpid() % 2000)], 'two', 4)):
+        done = subprocess.run([sys.executable, *launcher, tmp_path/'two.py', tmp_path, name, tmp_path/out, str(batch)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    a, b = Run(tmp_path/'one'), Run(tmp_path/'two')
+    assert b.finished and len(a.train_rows) == len(b.train_rows) == 4 and a.steps == b.steps
+    assert np.allclose([r['loss'] for r in a.train_rows], [r['loss'] for r in b.train_rows], rtol=1e-6)
+    assert a.state.get('alpha') == b.state.get('alpha')
+    x, y = (weights(load_model(r)[0]) for r in (a, b))
+    assert torch.allclose(x, y, atol=1e-6)
 
 def test_long_texts_are_truncated_with_one_warning_that_counts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.warns(UserWarning, match='longer than 8 tokens and were cut') as w:

@@ -62,7 +62,7 @@ def drop_uniform(
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #022
 def pass_seed(seed:int, step:int) -> int:
-    "A seed for the dropout of the first pass, of (`seed`, `step`)"
+    "A seed for the dropout of the first pass, of (`seed`, `step`): one for the whole batch, so what is attributed depends a little on the batch too"
     return int(np.random.SeedSequence((abs(seed), step)).generate_state(1)[0])
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #025

@@ -227,7 +227,7 @@ def choose_alpha(self:AttentionGuidance, model, batch) -> int:
 def prepare(self:AttentionGuidance, trainer):
     "Settle alpha: as given, as the run remembers it, or by its first batch"
     known = self.alpha if self.alpha is not None else trainer.run.state.get('alpha')
-    self._alpha = self.choose_alpha(trainer.model, trainer.first_batch()) if known is None else known
+    self._alpha = trainer.share(self.choose_alpha(trainer.model, trainer.first_batch()) if known is None else known)
     trainer.run.set_state(alpha=self._alpha)
 
 # %% ../../nbs/11_methods_attention_guidance.ipynb #038
@@ -239,8 +239,9 @@ def check(self:AttentionGuidance, model, tokenizer, data, epochs):
     used = {name for by_pattern in heads.values() for name in by_pattern}
     self._tokenizer, self._ids = tokenizer, {name: pattern_ids(name, tokenizer) for name in sorted(used & set(needs_ids))}
     lengths = list(train['length'])
+    longest = max([*lengths, *(data['probes']['length'] if 'probes' in data else [])])
     for name, size in {name: len(p) for name, p in (self.own or {}).items() if not callable(p)}.items():
-        self.require(size >= max(lengths), f'own pattern {name!r} has {size} rows, but the longest training example has {max(lengths)} tokens; '
+        self.require(size >= longest, f'own pattern {name!r} has {size} rows, but the longest training example or probe has {longest} tokens; '
                      'give a larger matrix or a function(tokens)')
     shown = [self._first_with(name, ids, train['input_ids']) for name, ids in self._ids.items()]
     rows = dict.fromkeys([lengths.index(max(lengths)), *shown])

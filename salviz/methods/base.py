@@ -112,6 +112,7 @@ class Method:
         task = task_of(model)
         served_here = next((served[c.__name__] for c in type(self).__mro__ if c.__name__ in served), tuple(task_losses))
         self.require(task in served_here, f'does not serve {task}; it serves {", ".join(served_here)}')
+        self.require(getattr(self, 'layers', None) not in ([], ()), 'layers must name at least one layer, or be None for all')
 
     def phase(self, progress) -> str:
         "What the epoch at `progress` does, for methods that do not do the same in all: the method's name, or 'fine-tuning' in a plain epoch"

@@ -15,7 +15,7 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 
-from ..attention import check_layers
+from ..attention import check_layers, check_observable
 from ..attribution import input_saliency
 from ..data import Collator
 from .base import FineTuning, Method, Plan, Term, check_choice, check_weight, example_mean
@@ -45,7 +45,7 @@ def saliency_target(
 def _normalised(x, counts):
     "`x` [batch, tokens] at 0 where it does not count, and with sum 1"
     x = torch.where(counts, x, 0.)
-    return x / x.sum(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+    return x / x.sum(-1, keepdim=True).clamp(min=1e-12) # below that a gradient would overflow
 
 def _kl(a, t, counts):
     tiny = torch.finfo(a.dtype).tiny # attention may underflow to 0: the loss is large then, but not infinite
@@ -187,6 +187,7 @@ def terms(self:SalLM, outputs, maps, plan, batch, progress) -> dict:
 def check(self:SalLM, model, tokenizer, data, epochs):
     "Refuse layers and heads that cannot be asked, and a teacher that speaks of other tokens or classes"
     Method.check(self, model, tokenizer, data, epochs)
+    check_observable(model)
     check_layers(model, self.layers)
     pooled_rows(model, {k: v.to(device_of(model)) for k, v in Collator(tokenizer)([data['train'][0]]).items()})
     if self.teacher is None: return
@@ -210,25 +211,31 @@ def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
 def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     "A plainly fine-tuned copy of `trainer`'s model"
     from salviz.training import load_model, train
-    path = trainer.run.path/'teacher'
-    done = path.exists() and Run(path).finished
+    path = trainer.home/'teacher'
+    there, done = trainer.share((path.exists(), path.exists() and Run(path).finished))
     if not done:
-        train(copy.deepcopy(trainer.model), trainer.tokenizer, trainer.data, method=FineTuning(), run_dir=path, resume=path.exists(),
+        train(copy.deepcopy(trainer.model), trainer.tokenizer, trainer.data, method=FineTuning(), run_dir=path, resume=there,
               progress=trainer.show_progress, **trainer.settings)
     return load_model(path)
 
 # %% ../../nbs/12_methods_sallm.ipynb #036
 @patch
+def _explain_all(self:SalLM, teacher, trainer):
+    "Write `teacher`'s explanations of the training set and the probes into the run"
+    if not isinstance(self.teacher, torch.nn.Module): teacher.to(device_of(trainer.model))
+    parts, start = [trainer.encoded['train'], trainer.probe_set], time.perf_counter()
+    with tqdm(total=sum(map(len, parts)), desc='SalLM: explanations', unit='example', disable=not trainer.show_progress) as bar:
+        made = [explain(teacher, part, trainer.collate, self.steps, trainer.args.train_batch_size, bar) for part in parts]
+    trainer.run.save_arrays('explanations', {name: np.concatenate([m[name] for m in made]) for name in made[0]})
+    trainer.run.set_state(explanation_seconds=time.perf_counter() - start)
+
+@patch
 def prepare(self:SalLM, trainer):
     "Explain the training set and the probes, unless the run has the explanations already"
-    if 'explanation_seconds' not in trainer.run.state: # written last, so everything is there if it is
+    if trainer.share('explanation_seconds' not in trainer.run.state): # written last, so everything is there if it is
         with undisturbed(trainer.model):
             teacher = (self._train_teacher(trainer) if self.teacher is None else self._load_teacher())[0]
-            if not isinstance(self.teacher, torch.nn.Module): teacher.to(device_of(trainer.model))
-            parts, start = [trainer.encoded['train'], trainer.probe_set], time.perf_counter()
-            with tqdm(total=sum(map(len, parts)), desc='SalLM: explanations', unit='example', disable=not trainer.show_progress) as bar:
-                made = [explain(teacher, part, trainer.collate, self.steps, trainer.args.train_batch_size, bar) for part in parts]
-        trainer.run.save_arrays('explanations', {name: np.concatenate([m[name] for m in made]) for name in made[0]})
-        trainer.run.set_state(explanation_seconds=time.perf_counter() - start)
+            if trainer.is_world_process_zero(): self._explain_all(teacher, trainer)
+    trainer.share(None) # the other processes wait until the first one has written them
     self._loaded = None # the teacher has done its work; its memory is the student's now
-    self.explanations = Explanations(**trainer.run.load_arrays('explanations')).to(device_of(trainer.model))
+    self.explanations = Explanations(**Run(trainer.home).load_arrays('explanations')).to(device_of(trainer.model))
