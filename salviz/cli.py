@@ -94,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
     arg('names', nargs='*', help='what to bring; default: everything')
     arg('--force', action='store_true', help='bring it again even if it is there')
     arg = add('demo', run_demo, 'train plainly and with all four methods, write table and pictures')
-    arg('--train-size', type=size, default=384, help="training sentences, or 'full' (default %(default)s)")
+    arg('--train-size', type=size, default=256, help="training sentences, or 'full' (default %(default)s)")
     arg('--epochs', type=int, default=2, help='passes over the data, at least 2 (default %(default)s)')
     arg('--seed', type=int, default=0, help='default %(default)s')
     arg('--out', help='new folder to write to (default demo-TIME)')

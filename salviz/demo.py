@@ -139,7 +139,7 @@ columns_note = ('Accuracy and macro-F1 at the checkpoint with the best validatio
 # %% ../nbs/19_demo.ipynb #021
 def demo(
     out=None,          # new folder for runs, pictures and page; default demo-TIME
-    train_size=384,    # training sentences, or 'full'; validation and test are at most as large
+    train_size=256,    # training sentences, or 'full'; validation and test are at most as large
     epochs:int=2,
     seed:int=0,
     batch_size:int=8,
