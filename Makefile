@@ -13,7 +13,7 @@ demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
 
 lab: .venv/.lab fetch
-	$(BIN)/jupyter lab nbs/quickstart.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/quickstart.ipynb
 
 test: .venv/.dev fetch browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
