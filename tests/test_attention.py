@@ -1,27 +1,36 @@
 "Observed attention against the models' own eager attention and against loops written from the equations"
-import copy, gc, io, math, pickle, threading, weakref
+import copy, gc, io, math, pickle, sys, threading, weakref
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import (AlbertConfig, AlbertForSequenceClassification, AutoModelForSequenceClassification, BartConfig, BartModel, BertConfig,
-                          BertForSequenceClassification, BertModel, DebertaV2Config, DebertaV2ForSequenceClassification,
-                          DistilBertConfig, DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification, FNetConfig,
-                          FNetForSequenceClassification, Gemma2Config, Gemma2Model, GPT2Config, GPT2ForSequenceClassification, LlamaConfig,
-                          LlamaForSequenceClassification, LongformerConfig, LongformerForSequenceClassification, ModernBertConfig,
-                          ModernBertForSequenceClassification, MPNetConfig, MPNetModel, RobertaConfig, RobertaForSequenceClassification, T5Config,
-                          T5EncoderModel, T5ForSequenceClassification)
+from transformers import (AlbertConfig, AlbertForSequenceClassification, AttentionInterface, AttentionMaskInterface,
+                          AutoModelForSequenceClassification, BartConfig, BartForCausalLM, BartForConditionalGeneration,
+                          BartForSequenceClassification, BertConfig, BertForSequenceClassification, BertModel, DebertaConfig,
+                          DebertaForSequenceClassification, DebertaV2Config, DebertaV2ForSequenceClassification, DistilBertConfig,
+                          DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification, EncoderDecoderConfig,
+                          EncoderDecoderModel, FNetConfig, FNetForSequenceClassification, FunnelConfig, FunnelModel, Gemma2Config, Gemma2Model,
+                          GPT2Config, GPT2ForSequenceClassification, GPT2Model, LEDConfig, LEDModel, LlamaConfig, LlamaForSequenceClassification,
+                          LongformerConfig, LongformerForSequenceClassification, MarianConfig, MarianMTModel, ModernBertConfig,
+                          ModernBertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, MPNetModel, RobertaConfig,
+                          RobertaForSequenceClassification, T5Config, T5EncoderModel, T5ForConditionalGeneration, T5ForSequenceClassification,
+                          T5ForTokenClassification)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
-
-from salviz.attention import attention_stack, check_layers, check_observable, head_count, layer_count, observe
+from salviz.attention import attention_parts, attention_stack, check_layers, check_observable, head_count, layer_count, observe
 
 PAD = 1
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24, max_position_embeddings=40,
              pad_token_id=PAD)
-t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4)
+t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=3, num_decoder_layers=2, num_heads=4, dropout_rate=.2, pad_token_id=PAD,
+                eos_token_id=3, decoder_start_token_id=2)
+bart_sizes = dict(vocab_size=40, d_model=16, encoder_layers=3, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=2,
+                  encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=40, pad_token_id=PAD, bos_token_id=2, eos_token_id=3,
+                  decoder_start_token_id=2, forced_eos_token_id=None, dropout=.1, attention_dropout=.2)
+deberta_sizes = dict(relative_attention=True, pos_att_type=['c2p', 'p2c'], max_relative_positions=12)
 ends = dict(bos_token_id=2, eos_token_id=3)
 dropouts = dict(hidden_dropout_prob=.1, attention_probs_dropout_prob=.2)
 builders = dict(
@@ -35,9 +44,14 @@ builders = dict(
                                                            global_attn_every_n_layers=2, cls_token_id=2, sep_token_id=3, **ends)),
     gpt2=lambda: GPT2ForSequenceClassification(GPT2Config(vocab_size=40, n_embd=16, n_layer=3, n_head=4, n_positions=40, attn_pdrop=.2,
                                                           resid_pdrop=.1, embd_pdrop=.1, pad_token_id=PAD, **ends)),
-    llama=lambda: LlamaForSequenceClassification(LlamaConfig(**sizes, num_key_value_heads=2, attention_dropout=.2, **ends)))
-decoders = 'gpt2', 'llama'
-cases = [(a, p) for a in builders for p in (('right', 'left', 'none') if a in decoders else ('right', 'none'))]
+    llama=lambda: LlamaForSequenceClassification(LlamaConfig(**sizes, num_key_value_heads=2, attention_dropout=.2, **ends)),
+    deberta=lambda: DebertaForSequenceClassification(DebertaConfig(**sizes, **dropouts, **deberta_sizes)),
+    deberta2=lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**sizes, **dropouts, **deberta_sizes, position_buckets=6, share_att_key=True,
+                                                                        conv_kernel_size=3, conv_act='gelu')),
+    t5_encoder=lambda: T5ForTokenClassification(T5Config(**t5_sizes)))
+decoders, own_forward = ('gpt2', 'llama'), ('deberta', 'deberta2') # the latter do not ask the registry
+any_side = *decoders, *own_forward, 't5_encoder'
+cases = [(a, p) for a in builders for p in (('right', 'left', 'none') if a in any_side else ('right', 'none'))]
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +104,7 @@ def own_mask(arch, attention_mask, layer, b, i, j):
     "May query i attend key j? From the definition of each architecture"
     ok = bool(attention_mask[b, j])
     if arch in decoders: ok = ok and j <= i
+    if arch in own_forward: ok = ok and bool(attention_mask[b, i]) # its pads do not look around
     if arch == 'modernbert' and layer % 2 == 1: ok = ok and abs(i - j) <= 3 # local_attention=6: three to each side
     return ok
 
@@ -136,7 +151,7 @@ def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
         for p, q in zip(model.parameters(), eager.parameters()): assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad)
 
 
-@pytest.mark.parametrize('arch', ['bert', 'gpt2', 'llama'])
+@pytest.mark.parametrize('arch', ['bert', 'gpt2', 'llama', 'deberta2', 't5_encoder'])
 def test_under_bfloat16_autocast_maps_and_logits_are_the_eager_ones(arch):
     model, inputs = built(arch), batch()
     with torch.autocast('cpu', torch.bfloat16):
@@ -172,7 +187,7 @@ def test_pads_causality_and_sliding_window_are_kept_and_reported(arch, padding):
     if arch == 'modernbert': assert not maps.allowed(1)[0, 0].all() and (maps.allowed(0)[0, 0] | (inputs['attention_mask'][0] == 0)).all()
 
 
-@pytest.mark.parametrize('arch', builders)
+@pytest.mark.parametrize('arch', [a for a in builders if a not in own_forward])
 def test_layers_that_nobody_observes_are_computed_by_the_fused_kernel(arch, monkeypatch):
     model, inputs, calls, fused = built(arch), batch(), [], F.scaled_dot_product_attention
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or fused(*a, **k))
@@ -224,7 +239,8 @@ def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
     assert not torch.equal(maps[1], plain[1])
 
 
-@pytest.mark.parametrize('arch,padding', [('llama', 'left'), ('gpt2', 'right'), ('modernbert', 'right')])
+@pytest.mark.parametrize('arch,padding', [('llama', 'left'), ('gpt2', 'right'), ('modernbert', 'right'), ('deberta', 'left'), ('deberta2', 'right'),
+                                          ('t5_encoder', 'left')])
 def test_dropping_goes_together_with_causality_windows_and_left_pads(arch, padding):
     model, inputs = built(arch, torch.float64), batch(padding)
     drop = torch.rand(3, 4, 14, 14, generator=torch.Generator().manual_seed(3)) < .7
@@ -258,7 +274,6 @@ def test_gradients_with_dropping_are_those_of_minus_infinity():
         scores = scores.masked_fill((inputs['attention_mask'] == 0)[:, None, None], -math.inf)
         return (scores.softmax(-1) @ value).transpose(1, 2), None
 
-    from transformers import AttentionInterface
     AttentionInterface.register('literal', literal)
     model.set_attn_implementation('literal')
     theirs = model(**inputs).logits
@@ -267,7 +282,28 @@ def test_gradients_with_dropping_are_those_of_minus_infinity():
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
 
 
-@pytest.mark.parametrize('arch', ['bert', 'llama', 'albert'])
+@pytest.mark.parametrize('arch', ['deberta', 'deberta2', 't5_encoder'])
+def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monkeypatch):
+    model, inputs = built(arch, torch.float64).base_model, batch(n=8, lengths=(8, 5, 2))
+    drop, real = torch.rand(3, 4, 8, 8, generator=torch.Generator().manual_seed(4)) < .5, inputs['attention_mask'].bool()
+    drop[..., 0] = False # so that no real row needs protection and -inf is safe
+    with observe(model, 1, drop={1: drop}) as maps: states = model(**inputs).last_hidden_state[real]
+    ours = torch.autograd.grad(states.square().sum(), list(model.parameters()), allow_unused=True)
+    calls, softmax = [], F.softmax
+
+    def literal(scores, dim):
+        calls.append(1)
+        return softmax(scores.masked_fill(drop, -math.inf) if len(calls) == 2 else scores, dim)
+    eager = as_eager(model)
+    monkeypatch.setattr(F, 'softmax', literal)
+    theirs = eager(**inputs, output_attentions=True)
+    assert len(calls) == 3 and torch.equal(states, theirs.last_hidden_state[real])
+    assert torch.equal(maps[1].transpose(1, 2)[real], theirs.attentions[1].transpose(1, 2)[real])
+    expected = torch.autograd.grad(theirs.last_hidden_state[real].square().sum(), list(eager.parameters()), allow_unused=True)
+    for a, b in zip(ours, expected): assert (a is None and b is None) or torch.equal(a, b)
+
+
+@pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta', 'deberta2', 't5_encoder'])
 def test_gradients_wrt_the_unscaled_map_carry_the_factor_of_scale(arch):
     model, inputs = built(arch, torch.float64), batch()
     for layer in (0, 2):
@@ -278,7 +314,7 @@ def test_gradients_wrt_the_unscaled_map_carry_the_factor_of_scale(arch):
         with observe(model, layer) as plain: model(**inputs)
         assert torch.equal(maps[layer], plain[layer])
 
-        if arch == 'llama': continue # rounds its softmax to float32: too coarse for differences
+        if arch in ('llama', 't5_encoder', 'deberta'): continue # softmax or norms are rounded to float32: too coarse for differences
         def f(a):
             with torch.no_grad(), observe(model, layer, scale={layer: a}): return model(**inputs).logits[:, 0].sum().item()
         with observe(model, layer, scale={layer: .6}) as maps: score = model(**inputs).logits[:, 0].sum()
@@ -481,7 +517,7 @@ def test_dropped_and_scaled_layers_are_observed_too():
     assert maps.layers == (0, 1, 2) and maps.stacked().shape[1] == 3
 
 
-@pytest.mark.parametrize('arch', ['bert', 'llama', 'albert'])
+@pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta2', 't5_encoder'])
 def test_maps_take_gradients_when_every_parameter_is_frozen(arch):
     model, inputs = built(arch, torch.float64), batch()
     with observe(model) as maps: expected = torch.autograd.grad(model(**inputs).logits[:, 0].sum(), [maps[l] for l in maps])
@@ -492,8 +528,9 @@ def test_maps_take_gradients_when_every_parameter_is_frozen(arch):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_without_gradients_maps_carry_no_graph():
-    model, inputs = built('bert'), batch()
+@pytest.mark.parametrize('arch', ['bert', 'deberta2'])
+def test_without_gradients_maps_carry_no_graph(arch):
+    model, inputs = built(arch), batch()
     with observe(model) as expected: model(**inputs)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode(), observe(model) as maps: model(**inputs)
@@ -529,18 +566,16 @@ def test_second_derivatives_go_through_observed_attention():
 
 
 @pytest.mark.parametrize('build,name,reason', [
-    (lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**sizes)), 'DebertaV2Model', 'does not go through .*ELECTRA or ModernBERT'),
+    (lambda: FunnelModel(FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1, 1])), 'FunnelModel',
+     'does not go through .*BERT, .*DeBERTa, .*T5'),
     (lambda: LongformerForSequenceClassification(LongformerConfig(**sizes, attention_window=4)), 'LongformerModel',
      'does not go through .*ModernBERT'),
     (lambda: MPNetModel(MPNetConfig(**sizes)), 'MPNetModel', 'does not go through .*RoBERTa'),
     (lambda: FNetForSequenceClassification(FNetConfig(**sizes)), 'FNetModel', 'does not go through'),
-    (lambda: T5ForSequenceClassification(T5Config(**t5_sizes)), 'T5Model', 'encoder-decoder'),
-    (lambda: T5EncoderModel(T5Config(**t5_sizes)), 'T5EncoderModel', 'position_bias|encoder-decoder'),
-    (lambda: BartModel(BartConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16,
-                                  decoder_attention_heads=2, decoder_ffn_dim=16, max_position_embeddings=20)), 'BartModel', 'encoder-decoder'),
+    (lambda: LEDModel(LEDConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16,
+                                decoder_attention_heads=2, decoder_ffn_dim=16, attention_window=4)), 'LEDModel', 'does not go through .*BART'),
     (lambda: Gemma2Model(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=4)), 'Gemma2Model', 'softcap, tanh'),
-    (lambda: BertModel(BertConfig(**sizes, is_decoder=True, add_cross_attention=True)), 'BertModel', 'cross-attention'),
-], ids=['deberta-v2', 'longformer', 'mpnet', 'fnet', 't5', 't5 encoder', 'bart', 'gemma2', 'cross-attention'])
+], ids=['funnel', 'longformer', 'mpnet', 'fnet', 'led', 'gemma2'])
 def test_models_that_cannot_be_observed_are_refused_by_name_with_the_reason(build, name, reason):
     model = build().eval()
     before = everything(model)
@@ -575,7 +610,8 @@ class Fixed(nn.Module):
 def test_a_model_whose_layers_do_not_all_pass_by_raises_instead_of_returning_other_layers_maps():
     for arch, change in (('bert', lambda m: setattr(m.bert.encoder.layer[0].attention, 'self', Fixed())),
                          ('llama', lambda m: m.model.layers.__delitem__(1)),
-                         ('distilbert', lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0]))):
+                         ('distilbert', lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0])),
+                         ('deberta2', lambda m: m.deberta.encoder.layer.__delitem__(1))):
         model = built(arch)
         change(model)
         if arch == 'llama': model.model.config.layer_types = None
@@ -594,7 +630,7 @@ def test_a_part_called_past_the_whole_model_cannot_pass_for_a_second_pass():
 
 
 def test_nothing_to_observe_leaves_any_model_untouched():
-    model = DebertaV2ForSequenceClassification(DebertaV2Config(**sizes)).eval()
+    model = MPNetForSequenceClassification(MPNetConfig(**sizes)).eval()
     for nothing in ([], (), {}, set()):
         with observe(model, nothing, drop={}, scale={}) as maps: model(**batch())
         assert maps.layers == () and len(maps) == 0
@@ -618,7 +654,7 @@ def test_wrong_arguments_are_named_in_one_sentence():
     assert check_layers(model, [np.int64(1), -1]) == (1, 2) and check_layers(model, range(2)) == (0, 1) and check_layers(model, -1) == (2,)
 
 
-@pytest.mark.parametrize('arch,padding', [('bert', 'right'), ('llama', 'left')])
+@pytest.mark.parametrize('arch,padding', [('bert', 'right'), ('llama', 'left'), ('deberta2', 'left')])
 def test_copies_and_pickles_of_an_observed_model_are_ordinary_models(arch, padding, tmp_path):
     model, inputs = built(arch), batch(padding)
     expected, keys = model(**inputs).logits, list(model.state_dict())
@@ -641,7 +677,8 @@ def test_copies_and_pickles_of_an_observed_model_are_ordinary_models(arch, paddi
     assert type(inner) is type(model.config) and inner is not model.config
     copies += [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
     for net in copies:
-        assert net.config is net.base_model.config and type(net.config) is type(model.config) and net.config._attn_implementation == 'sdpa'
+        assert net.config is net.base_model.config and type(net.config) is type(model.config)
+        assert net.config._attn_implementation == ('eager' if arch in own_forward else 'sdpa')
         with observe(net) as again: net(**inputs)
         assert all(torch.equal(again[l], maps[l]) for l in maps)
 
@@ -665,8 +702,9 @@ def test_an_observation_is_freed_when_its_maps_are():
     assert gone() is None
 
 
-def test_attentions_that_the_model_returns_are_those_of_the_observed_layers():
-    model, inputs = built('bert'), batch()
+@pytest.mark.parametrize('arch', ['bert', 'deberta2', 't5_encoder'])
+def test_attentions_that_the_model_returns_are_those_of_the_observed_layers(arch):
+    model, inputs = built(arch), batch()
     with observe(model) as maps: out = model(**inputs, output_attentions=True)
     assert len(out.attentions) == 3 and all(torch.equal(out.attentions[l], maps[l]) for l in maps)
 
@@ -712,3 +750,395 @@ def test_long_inputs_of_modernbert_see_their_window_and_nothing_else():
     far = (torch.arange(30)[:, None] - torch.arange(30)).abs() > 3
     full = maps.allowed(1)[0, 0]
     assert (maps[1][0, :, far] == 0).all() and (maps[0][0, :, far] > 0).any() and not full[far].any() and full[~far].all()
+
+
+seq2seq = dict(
+    marian=lambda: MarianMTModel(MarianConfig(**bart_sizes)),
+    bart=lambda: BartForConditionalGeneration(BartConfig(**bart_sizes)),
+    t5=lambda: T5ForConditionalGeneration(T5Config(**t5_sizes)))
+builders_of_pairs = dict(
+    gpt2_cross=lambda: GPT2Model(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=4, n_positions=40, attn_pdrop=.2, add_cross_attention=True)),
+    bert_cross=lambda: BertModel(BertConfig(**{**sizes, 'num_hidden_layers': 2}, **dropouts, is_decoder=True, add_cross_attention=True)))
+parts = 'encoder', 'decoder', 'cross'
+kinds = dict(encoder='encoder_attentions', decoder='decoder_attentions', cross='cross_attentions')
+
+
+def pair(arch, dtype=torch.float32, seed=0):
+    "A random model with cross-attention in eval mode, whose attention is far from uniform"
+    torch.manual_seed(seed)
+    model = {**seq2seq, **builders_of_pairs}[arch]()
+    for name, x in model.named_parameters():
+        if x.dim() > 1: nn.init.normal_(x, std=.4)
+    return model.eval().to(dtype)
+
+
+def pair_batch(padding='right', n=9, lengths=(9, 4, 6), arch='marian', dtype=torch.float32):
+    "Three sources of up to 14 and targets of up to 9 tokens, all padded on one side"
+    source, target = batch(padding), batch(padding, n, lengths)
+    if arch not in builders_of_pairs: return dict(source, decoder_input_ids=target['input_ids'], decoder_attention_mask=target['attention_mask'])
+    states = torch.randn(3, 14, 16, generator=torch.Generator().manual_seed(3)).to(dtype)
+    return dict(target, encoder_hidden_states=states, encoder_attention_mask=source['attention_mask'])
+
+
+def kind_of(path):
+    "Which kind of attention the module at `path` computes, from the model files"
+    if any(name in path for name in ('encoder_attn', 'EncDecAttention', 'crossattention')): return 'cross'
+    return 'encoder' if path.startswith(('model.encoder.', 'encoder.block')) else 'decoder'
+
+
+class OnlyPartEager:
+    "A copy of `model` in which `part` runs the model file's own eager attention, and all the rest the fused kernel; `seen` collects what it returns"
+    def __init__(self, model, part):
+        self.model, self.part, self.seen = copy.deepcopy(model), part, []
+        self.kinds = {m: kind_of(name) for name, m in self.model.named_modules()}
+        AttentionInterface.register('only_part_eager', self.attend)
+        AttentionMaskInterface.register('only_part_eager', sdpa_mask)
+        self.model.set_attn_implementation('only_part_eager')
+
+    def attend(self, module, query, key, value, mask, **kwargs):
+        if self.kinds[module] != self.part: return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
+        n, k = query.shape[2], key.shape[2]
+        if mask is None and self.part == 'decoder' and n > 1: mask = torch.ones(n, k, dtype=torch.bool).tril()[None, None]
+        dtype = next(self.model.parameters()).dtype # not the query's: under autocast that is another one
+        least = torch.finfo(torch.float32 if dtype == torch.float64 else dtype).min
+        added = None if mask is None else torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, least)
+        out, A = sys.modules[type(module).__module__].eager_attention_forward(module, query, key, value, added, **kwargs)
+        self.seen.append(A)
+        return out, A
+
+    def __call__(self, **kwargs):
+        self.seen.clear()
+        return self.model(**kwargs)
+
+
+def states_of(out): return out.logits if hasattr(out, 'logits') else out.last_hidden_state
+
+
+@pytest.mark.parametrize('dtype,padding', [(torch.float64, 'right'), (torch.float64, 'left'), (torch.float64, 'none'), (torch.float32, 'right'),
+                                           (torch.bfloat16, 'left')], ids=str)
+@pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts] + [(a, p) for a in builders_of_pairs for p in parts[1:]])
+def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch, part, dtype, padding):
+    model, inputs = pair(arch, dtype), pair_batch(padding, arch=arch, dtype=dtype)
+    reference = OnlyPartEager(model, part)
+    with observe(model, part=part) as maps: out = states_of(model(**inputs, use_cache=False))
+    theirs = states_of(reference(**inputs, use_cache=False))
+    n = 3 if part == 'encoder' else 2
+    assert len(maps) == len(reference.seen) == layer_count(model, part) == n and torch.equal(out, theirs)
+    shape = 3, head_count(model, part), *dict(encoder=(14, 14), decoder=(9, 9), cross=(9, 14))[part]
+    for l in maps: assert maps[l].shape == shape and torch.equal(maps[l], reference.seen[l])
+    target = inputs['attention_mask' if arch in builders_of_pairs else 'decoder_attention_mask']
+    score = lambda x: (x * noise(x, 7) * target[..., None]).sum() # a row without keys passes no gradient here, a meaningless one in eager attention
+    for a, b in zip(torch.autograd.grad(score(out), [maps[l] for l in maps], retain_graph=True),
+                    torch.autograd.grad(score(theirs), reference.seen, retain_graph=True)): assert torch.equal(a, b)
+    queries = inputs['attention_mask'] if part == 'encoder' else target
+    loss_of(out * target[..., None], [maps[l] for l in maps], queries).backward()
+    loss_of(theirs * target[..., None], reference.seen, queries).backward()
+    for (name, p), q in zip(model.named_parameters(), reference.model.parameters()):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None: assert torch.equal(p.grad, q.grad), name
+
+
+@pytest.mark.parametrize('arch', seq2seq)
+def test_the_three_parts_are_what_the_whole_eager_model_calls_so(arch):
+    model, inputs = pair(arch), pair_batch()
+    theirs = as_eager(model)(**inputs, output_attentions=True)
+    for part in parts:
+        with observe(model, part=part) as maps: logits = model(**inputs).logits
+        torch.testing.assert_close(maps.stacked(), torch.stack(theirs[kinds[part]], 1), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(logits, theirs.logits, atol=1e-4, rtol=1e-4)
+    with observe(model) as maps: model(**inputs)
+    for l in range(3): assert torch.equal(maps[l], theirs.encoder_attentions[l])
+
+
+@pytest.mark.parametrize('part', parts)
+@pytest.mark.parametrize('arch', seq2seq)
+def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(arch, part):
+    model, inputs = pair(arch).train(), pair_batch()
+    reference = OnlyPartEager(model, part)
+    for after in (False, True):
+        torch.manual_seed(5)
+        with observe(model, after_dropout=after, part=part) as maps: logits = model(**inputs).logits
+        torch.manual_seed(5)
+        theirs = reference(**inputs).logits
+        assert torch.equal(logits, theirs)
+        for l in maps:
+            if after: assert torch.equal(maps[l], reference.seen[l])
+            else:
+                dropped = reference.seen[l] == 0
+                torch.testing.assert_close(torch.where(dropped, 0., maps[l] / .8), reference.seen[l])
+                assert (dropped & (maps[l] > 0)).any()
+        for net, out in ((model, logits), (reference.model, theirs)):
+            net.zero_grad()
+            out.sum().backward()
+        for p, q in zip(model.parameters(), reference.model.parameters()): assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad)
+
+
+@pytest.mark.parametrize('part', parts)
+@pytest.mark.parametrize('arch', ['bart', 't5'])
+def test_encoder_decoders_under_bfloat16_autocast_are_eager_too(arch, part):
+    model, inputs = pair(arch), pair_batch()
+    reference = OnlyPartEager(model, part)
+    with torch.autocast('cpu', torch.bfloat16):
+        with observe(model, part=part) as maps: logits = model(**inputs).logits
+        assert torch.equal(logits, reference(**inputs).logits)
+    for l in maps: assert maps[l].dtype == reference.seen[l].dtype and torch.equal(maps[l], reference.seen[l])
+
+
+@pytest.mark.parametrize('padding', ['right', 'left', 'none'])
+@pytest.mark.parametrize('arch', [*seq2seq, *builders_of_pairs])
+def test_each_part_reports_its_own_pads_and_causality(arch, padding):
+    model, inputs = pair(arch), pair_batch(padding, arch=arch)
+    target, source = (inputs[k] for k in (('attention_mask', 'encoder_attention_mask') if arch in builders_of_pairs else
+                                          ('decoder_attention_mask', 'attention_mask')))
+    for part in parts[1:] if arch in builders_of_pairs else parts:
+        with observe(model, part=part) as maps: model(**inputs)
+        keys = target if part == 'decoder' else source
+        for l in maps:
+            allowed = maps.allowed(l)
+            assert allowed.shape == (3, 1, *maps[l].shape[2:])
+            for b in range(3):
+                for i in range(allowed.shape[2]):
+                    expected = [bool(keys[b, j]) and (part != 'decoder' or j <= i) for j in range(keys.shape[1])]
+                    assert allowed[b, 0, i].tolist() == expected, (part, b, i)
+            assert (maps[l].masked_select(~allowed & allowed.any(-1, keepdim=True)) == 0).all()
+
+
+@pytest.mark.parametrize('part', parts)
+@pytest.mark.parametrize('arch', ['marian', 't5'])
+def test_dropping_in_a_part_renormalises_its_rows_and_protects_them(arch, part):
+    model, inputs = pair(arch, torch.float64), pair_batch('left')
+    with observe(model, 0, part=part) as plain: model(**inputs)
+    A, allowed = plain[0], plain.allowed(0).expand_as(plain[0])
+    drop = torch.rand(A.shape, generator=torch.Generator().manual_seed(3)) < .7
+    drop[0, 1, 2] = True
+    with observe(model, 0, drop={0: drop}, scale={-1: .5}, part=part) as maps: logits = model(**inputs).logits
+    assert torch.isfinite(logits).all() and maps.layers == (0, layer_count(model, part) - 1)
+    for row in np.ndindex(*A.shape[:3]):
+        keys = [j for j in range(A.shape[3]) if allowed[row][j]]
+        kept = [j for j in keys if not drop[row][j]] or keys
+        expected = torch.zeros(A.shape[3], dtype=torch.float64)
+        for j in kept: expected[j] = A[row][j] / sum(A[row][k] for k in kept)
+        torch.testing.assert_close(maps[0][row], expected if keys else A[row], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('part', parts)
+def test_scaling_a_part_puts_its_factor_between_map_and_output(part):
+    model, inputs = pair('marian', torch.float64), pair_batch()
+
+    def f(alpha):
+        with observe(model, 1, scale={1: alpha}, part=part) as maps: return model(**inputs).logits[:, 3].sum(), maps[1]
+    alpha = torch.tensor([.3, .7, 1.], dtype=torch.float64)[:, None, None, None].requires_grad_()
+    score, A = f(alpha)
+    wrt_map, wrt_alpha = torch.autograd.grad(score, [A, alpha])
+    torch.testing.assert_close((wrt_map * A).sum((1, 2, 3)), (alpha * wrt_alpha).flatten())
+    step = torch.zeros_like(alpha)
+    step[1] = 1e-5
+    with torch.no_grad(): numeric = (f(alpha + step)[0] - f(alpha - step)[0]) / 2e-5
+    assert wrt_alpha[1].item() == pytest.approx(numeric.item(), rel=1e-6, abs=1e-8)
+    assert torch.equal(A, f(1.)[1])
+
+
+@pytest.mark.parametrize('arch', seq2seq)
+def test_layers_and_parts_that_nobody_observes_stay_on_the_fused_kernel(arch, monkeypatch):
+    model, inputs, calls, fused = pair(arch), pair_batch(), [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or fused(*a, **k))
+    expected = model(**inputs).logits
+    assert len(calls) == 3 + 2 + 2
+    for part, layers, left in (('encoder', None, 4), ('encoder', 1, 6), ('decoder', None, 5), ('decoder', -1, 6), ('cross', None, 5), ('cross', 0, 6),
+                               ('cross', [], 7)):
+        calls.clear()
+        with observe(model, layers, part=part) as maps: logits = model(**inputs).logits
+        assert len(calls) == left and len(maps) == 7 - left
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize('arch', seq2seq)
+def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(arch):
+    model, inputs = pair(arch), pair_batch()
+    source = {k: inputs[k] for k in ('input_ids', 'attention_mask')}
+    encoder = model.get_encoder()
+    with observe(model) as expected: model(**inputs)
+    assert (layer_count(model), head_count(model), check_observable(model)) == (3, 4, encoder) and check_layers(model, -1) == (2,)
+    with observe(model) as maps: encoder(**source)
+    assert all(torch.equal(maps[l], expected[l]) for l in range(3))
+    assert attention_parts(encoder) == {None: encoder} and (layer_count(encoder), head_count(encoder)) == (3, 4)
+    for run, kwargs in ((encoder, source), (model, inputs)):
+        with observe(encoder, [0, -1], drop={1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}) as maps: run(**kwargs)
+        assert all(torch.equal(maps[l], expected[l]) for l in range(3))
+    with pytest.raises(ValueError, match="must be None, since there is one stack of self-attention; got 'encoder'"): layer_count(encoder, 'encoder')
+
+
+def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_default():
+    torch.manual_seed(0)
+    model, inputs = BartForCausalLM(BartConfig(**bart_sizes)).eval(), batch('left')
+    theirs = as_eager(model)(**inputs, output_attentions=True)
+    with observe(model) as maps: logits = model(**inputs).logits
+    assert layer_count(model) == 2 and head_count(model) == 2 and torch.equal(logits, theirs.logits)
+    for l in maps: assert torch.equal(maps[l], theirs.attentions[l])
+    with observe(model) as maps: # pass after pass, although the model goes past its wrapper
+        for _ in range(3): model(**inputs)
+    with observe(model, part='cross') as maps:
+        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\) has 2 layers, but 0 attention calls'): model(**inputs)
+    whole = pair('t5')
+    decoder, inputs = whole.get_decoder(), pair_batch()
+    with observe(whole, part='cross') as expected: whole(**inputs)
+    with observe(decoder, part='cross') as maps: whole(**inputs)
+    assert all(torch.equal(maps[l], expected[l]) for l in range(2)) and layer_count(decoder) == 2
+
+
+def test_two_models_joined_to_one_translate_with_three_observable_parts():
+    torch.manual_seed(0)
+    sides = [BertConfig(**{**sizes, 'num_hidden_layers': n}, is_decoder=n == 2, add_cross_attention=n == 2) for n in (3, 2)]
+    model = EncoderDecoderModel(EncoderDecoderConfig.from_encoder_decoder_configs(*sides)).eval()
+    inputs, eager = pair_batch(), as_eager(model)
+    theirs = eager(**inputs, output_attentions=True)
+    for part in parts:
+        with observe(model, part=part) as maps: model(**inputs)
+        assert layer_count(model, part) == len(theirs[kinds[part]]) == len(maps)
+        for l in maps: torch.testing.assert_close(maps[l], theirs[kinds[part]][l], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize('build', [lambda: BartForSequenceClassification(BartConfig(**bart_sizes)),
+                                   lambda: T5ForSequenceClassification(T5Config(**t5_sizes))], ids=['bart', 't5'])
+def test_classifiers_that_are_encoder_decoders_give_their_encoders_maps_with_gradients(build):
+    torch.manual_seed(0)
+    model, inputs = build().eval(), batch('none')
+    inputs['input_ids'][:, -1] = 3
+    with observe(model) as maps: logits = model(**inputs).logits
+    theirs = as_eager(model)(**inputs, output_attentions=True)
+    grads = torch.autograd.grad(logits[:, 1].sum(), [maps[l] for l in maps])
+    for l in maps: assert torch.equal(maps[l], theirs.encoder_attentions[l])
+    for a, b in zip(grads, torch.autograd.grad(theirs.logits[:, 1].sum(), theirs.encoder_attentions)):
+        assert a.abs().sum() > 0
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize('beams', [1, 2])
+@pytest.mark.parametrize('arch', seq2seq)
+def test_generate_leaves_the_maps_of_the_last_pass_of_each_part(arch, beams):
+    model, source = pair(arch), batch()
+    how = dict(max_new_tokens=5, min_new_tokens=5, num_beams=beams, do_sample=False)
+    theirs = as_eager(model).generate(**source, **how, output_attentions=True, return_dict_in_generate=True)
+    for part in parts:
+        with observe(model, part=part) as maps: tokens = model.generate(**source, **how)
+        assert torch.equal(tokens, theirs.sequences)
+        last = theirs[kinds[part]] if part == 'encoder' else theirs[kinds[part]][-1]
+        for l in maps:
+            assert maps[l].shape == last[l].shape == (3 if part == 'encoder' else 3 * beams, head_count(model, part), *last[l].shape[2:])
+            torch.testing.assert_close(maps[l], last[l], atol=1e-5, rtol=1e-4)
+            assert part == 'decoder' or maps.allowed(l)[0, 0, 0].tolist() == [True] * 14 # the first source has no pads
+        assert not maps[0].requires_grad
+
+
+def test_generate_with_dropped_positions_works_in_the_encoder_and_is_refused_in_words_where_shapes_grow():
+    model, source = pair('marian'), batch()
+    how = dict(max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    drop = torch.zeros(3, 4, 14, 14, dtype=torch.bool)
+    drop[..., 1] = True
+    with observe(model, 0, drop={0: drop}) as maps: model.generate(**source, **how)
+    assert (maps[0][..., 1] == 0).all()
+    for part in parts[1:]:
+        with pytest.raises(ValueError, match=r'drop\[0\] must be broadcastable to .* = \[3, 2, 1, \d+\], got \[3, 4, 14, 14\]'):
+            with observe(model, drop={0: drop}, part=part): model.generate(**source, **how)
+    with observe(model, drop={0: drop[:, :1, :1]}, part='cross') as maps: model.generate(**source, **how) # the source does not grow
+    assert (maps[0][..., 1] == 0).all()
+
+
+def test_encoder_and_decoder_may_be_observed_at_once_but_not_the_two_parts_of_one_decoder():
+    model, inputs = pair('bart'), pair_batch()
+    before = everything(model)
+    alone = {}
+    for part in parts:
+        with observe(model, part=part) as alone[part]: model(**inputs)
+    for inner in parts[1:]:
+        with observe(model) as read, observe(model, part=inner) as written: model(**inputs)
+        assert all(torch.equal(read[l], alone['encoder'][l]) for l in read)
+        for l in written: torch.testing.assert_close(written[l], alone[inner][l], atol=1e-5, rtol=1e-4) # behind another encoder kernel
+    for first, second in (('decoder', 'cross'), ('cross', 'decoder'), ('cross', 'cross')):
+        with observe(model, part=first) as maps:
+            refused = pytest.raises(RuntimeError, match=rf'BartForConditionalGeneration \({second}\) is already being observed')
+            with refused, observe(model, part=second): pass
+            model(**inputs)
+        assert all(torch.equal(maps[l], alone[first][l]) for l in maps)
+    alone_in_a_wrapper = T5EncoderModel(T5Config(**t5_sizes))
+    for a, b in ((alone_in_a_wrapper, alone_in_a_wrapper.encoder), (alone_in_a_wrapper.encoder, alone_in_a_wrapper)):
+        with observe(a):
+            with pytest.raises(RuntimeError, match='already being observed'), observe(b): pass
+    assert everything(model) == before
+
+
+@pytest.mark.parametrize('part', parts)
+@pytest.mark.parametrize('arch', seq2seq)
+def test_leaving_an_encoder_decoder_restores_it_also_after_exceptions(arch, part):
+    model, inputs = pair(arch), pair_batch()
+    before, expected = everything(model), model(**inputs).logits
+    with observe(model, [0], part=part): model(**inputs)
+    assert everything(model) == before
+    with pytest.raises(ZeroDivisionError), observe(model, part=part): 1 / 0
+    bad = dict(inputs, **{'input_ids' if part == 'encoder' else 'decoder_input_ids': torch.full((3, 9), 999)})
+    with pytest.raises(IndexError), observe(model, part=part): model(**bad)
+    with pytest.raises(ValueError, match='drop'), observe(model, drop={1: torch.zeros(3, 4, 2, 2, dtype=torch.bool)}, part=part): model(**inputs)
+    assert everything(model) == before and torch.equal(model(**inputs).logits, expected)
+
+
+def test_copies_of_an_observed_encoder_decoder_are_ordinary_models(tmp_path):
+    model, inputs = pair('bart'), pair_batch()
+    expected = model(**inputs).logits
+    with observe(model) as maps, observe(model, part='cross') as cross:
+        model(**inputs)
+        held = maps[0], cross[0]
+        model.save_pretrained(tmp_path)
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), BartForConditionalGeneration.from_pretrained(tmp_path)]
+        for net in copies: assert torch.equal(net.eval()(**inputs).logits, expected)
+        assert maps[0] is held[0] and cross[0] is held[1] and 'salviz' not in (tmp_path / 'config.json').read_text()
+    with observe(model, part='cross') as alone: model(**inputs)
+    for net in copies:
+        with observe(net, part='cross') as again: net(**inputs)
+        assert all(torch.equal(again[l], alone[l]) for l in alone)
+
+
+@pytest.mark.parametrize('build', [lambda: pair('t5'), lambda: built('deberta2')], ids=['t5', 'deberta2'])
+def test_a_twin_that_shares_the_config_never_notices_nor_do_two_observed_ones(build):
+    model = build()
+    twin = type(model)(model.config).eval()
+    inputs = pair_batch() if model.config.is_encoder_decoder else batch('left')
+    expected = twin(**inputs).logits
+    with observe(model) as maps:
+        logits, held = model(**inputs).logits, maps[0]
+        assert torch.equal(twin(**inputs).logits, expected) and maps[0] is held
+        with observe(twin, 1) as others:
+            twin(**inputs)
+            assert torch.equal(model(**inputs).logits, logits)
+    assert torch.equal(maps[0], held) and list(others) == [1] and not torch.equal(others[1], maps[1])
+
+
+@pytest.mark.parametrize('build,inputs', [(lambda: pair('marian'), pair_batch), (lambda: built('deberta2'), batch)], ids=['marian', 'deberta2'])
+def test_checkpointing_and_compilation_are_refused_here_too(build, inputs):
+    model = build()
+    part = 'cross' if model.config.is_encoder_decoder else None
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match='gradient checkpointing is on'), observe(model, part=part): pass
+    model.gradient_checkpointing_disable()
+    with observe(model, part=part): model(**inputs())
+    check_observable(model, part).compile()
+    with pytest.raises(ValueError, match=f'{type(model.base_model).__name__} cannot be observed: it is compiled'), observe(model, part=part): pass
+
+
+def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
+    torch.manual_seed(0)
+    model = BartForConditionalGeneration(BartConfig(**bart_sizes, encoder_layerdrop=1.))
+    with observe(model): model.eval()(**pair_batch())
+    with pytest.raises(RuntimeError, match=r'has 3 layers, but 0 attention calls .*\(layerdrop 0\)'), observe(model): model.train()(**pair_batch())
+
+
+def test_parts_that_a_model_does_not_have_are_named():
+    model, plain = pair('t5'), built('bert')
+    for wrong in ('self', 0, ['encoder'], True):
+        for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: layer_count(model, wrong), lambda: check_layers(model, 0, part=wrong)):
+            with pytest.raises(ValueError, match="T5ForConditionalGeneration it must be 'encoder' or 'decoder' or 'cross'; got"): refuse()
+    for part in parts:
+        with pytest.raises(ValueError, match='BertForSequenceClassification it must be None, since'), observe(plain, part=part): pass
+    with pytest.raises(ValueError, match="GPT2Model it must be 'decoder' or 'cross'; got 'encoder'"): check_observable(pair('gpt2_cross'), 'encoder')
+    with pytest.raises(ValueError, match=r'layers: T5ForConditionalGeneration \(cross\) has the layers 0 to 1'), observe(model, 2, part='cross'): pass
+    with observe(model, part='cross') as maps: model(**pair_batch())
+    with pytest.raises(KeyError, match=r'layer 2 of T5ForConditionalGeneration \(cross\) is not observed; observed: 0, 1'): maps[2]
