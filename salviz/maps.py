@@ -4,7 +4,9 @@
 
 # %% auto #0
 __all__ = ['pattern_names', 'kept_count', 'discard_candidates', 'pattern_matrix', 'top_mask', 'saliency_target', 'rollout',
-           'entropy', 'kl', 'ranks', 'spearman', 'top_overlap', 'pack_bits', 'unpack_bits']
+           'entropy', 'kl', 'ranks', 'dense_ranks', 'spearman', 'top_overlap', 'pack_bits', 'unpack_bits', 'cube_code',
+           'cube_value', 'level_code', 'level_value', 'table_code', 'order_code', 'order_value', 'keyed_uniform',
+           'drop_mask']
 
 # %% ../nbs/00_maps.ipynb #003
 import math
@@ -180,7 +182,23 @@ def ranks(
     np.put_along_axis(out, order, (first + last)/2 + 1, -1)
     return np.where(counts, out, np.nan)
 
-# %% ../nbs/00_maps.ipynb #041
+# %% ../nbs/00_maps.ipynb #042
+def dense_ranks(
+    x,           # numbers [..., n]
+    counts=None, # bool, broadcastable to `x`: positions that count
+) -> np.ndarray: # uint8 (uint16 for rows of 256 and more) [..., n]: 1 for the lowest; 0 where it does not count
+    "Ranks of `x` along the last axis in which equal values share one and none is left out"
+    x = np.asarray(x)
+    counts = ~np.isnan(x) & (True if counts is None else np.asarray(counts, bool))
+    order = np.lexsort((x, ~counts), axis=-1)
+    ascending = np.take_along_axis(x, order, -1)
+    rises = np.ones(x.shape, bool)
+    rises[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
+    out = np.empty(x.shape, np.uint8 if x.shape[-1] < 256 else np.uint16)
+    np.put_along_axis(out, order, rises.cumsum(-1).astype(out.dtype), -1)
+    return np.where(counts, out, 0).astype(out.dtype)
+
+# %% ../nbs/00_maps.ipynb #044
 def spearman(
     a, b,        # numbers [..., n]
     counts=None, # bool, broadcastable to both: positions that count
@@ -193,7 +211,7 @@ def spearman(
     spread = np.sqrt((ra**2).sum(-1)*(rb**2).sum(-1))
     return _scalar(np.divide((ra*rb).sum(-1), spread, out=np.full(spread.shape, np.nan), where=spread > 0))
 
-# %% ../nbs/00_maps.ipynb #044
+# %% ../nbs/00_maps.ipynb #047
 def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest to compare
@@ -206,7 +224,7 @@ def top_overlap(
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)
     return _scalar(np.divide(both, of, out=np.full(of.shape, np.nan), where=of > 0))
 
-# %% ../nbs/00_maps.ipynb #047
+# %% ../nbs/00_maps.ipynb #050
 def pack_bits(
     x, # bool, any shape
 ):
@@ -223,3 +241,150 @@ def unpack_bits(
     size, packed = math.prod(shape), np.asarray(packed, dtype=np.uint8)
     if len(packed) != (size + 7)//8: raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
     return np.unpackbits(packed, count=size).astype(bool).reshape(shape)
+
+# %% ../nbs/00_maps.ipynb #055
+def _cubes():
+    "For `cube_code`: the lowest code of each upper half of a float32's bits, and the value above which the next code is nearer"
+    t = np.arange(255)/254
+    value = t*t*t
+    above = np.append((value[1:] + value[:-1])/2, [np.inf, np.inf])
+    half = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid='ignore'): lowest = np.searchsorted(above[:254], half.clip(0, 1), side='left').astype(np.uint8)
+    lowest[~np.isfinite(half) | np.isnan(half)] = 255
+    return np.append(value, np.nan).astype(np.float32), above.astype(np.float32), lowest
+
+_cube_values, _cube_above, _cube_lowest = _cubes()
+
+def cube_code(
+    x, # probabilities, any shape; NaN and infinities are kept apart
+) -> np.ndarray: # uint8, shape of `x`: 0 to 254, or 255 where `x` is not finite
+    "One byte for each probability: the code c whose value (c/254)³ is nearest"
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    low, high = (np.fmin.reduce(x, None), np.fmax.reduce(x, None)) if x.size else (0, 0)
+    if np.isfinite(low) and low < -.001 or np.isfinite(high) and high > 1.001:
+        raise ValueError(f'cube_code is for probabilities between 0 and 1, got values from {low:.4g} to {high:.4g}')
+    code = _cube_lowest[(x.view(np.uint32) >> 16).astype(np.uint16)]
+    return code + (x > _cube_above[code])
+
+def cube_value(code) -> np.ndarray: # float32
+    "The probabilities that the bytes `code` of `cube_code` stand for; NaN for 255"
+    return _cube_values[np.asarray(code, np.uint8)]
+
+# %% ../nbs/00_maps.ipynb #058
+def level_code(
+    x, # numbers of any sign [..., query, key]
+) -> tuple: # (uint8, shape of `x`: 128 + c, 0 where `x` is not finite; scale float64 [...])
+    "One byte for each number: c from -127 to 127, whose value ±(c/127)²·scale is nearest; scale: the largest magnitude of its map"
+    x = np.asarray(x)
+    x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
+    finite = np.isfinite(x)
+    if not finite.all(): x = np.where(finite, x, 0)
+    scale = np.maximum(x.max((-2, -1), initial=0), -x.min((-2, -1), initial=0))
+    scale = np.array([float(f'{s:.6g}') for s in scale.ravel()]).reshape(scale.shape)   # few digits: they are written down as text
+    y = np.abs(x)
+    y *= np.divide(127**2, scale, out=np.zeros_like(scale), where=scale > 0)[..., None, None].astype(x.dtype)
+    y -= .25
+    np.sqrt(np.maximum(y, 0, out=y), out=y)
+    y += .5
+    c = np.minimum(y, 127, out=y).astype(np.uint8)
+    code = np.where(x < 0, 128 - c, 128 + c)
+    return np.where(finite, code, 0).astype(np.uint8), scale
+
+def level_value(code, scale) -> np.ndarray: # float32
+    "The numbers that the bytes `code` [..., query, key] of `level_code` stand for, given each map's `scale` [...]; NaN for 0"
+    t = np.arange(-128, 128)/127
+    values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
+    return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)
+
+# %% ../nbs/00_maps.ipynb #061
+def table_code(
+    x, # numbers, any shape
+): # (uint8, shape of `x`: places in the list; the list, float32), or None if there are more than 256 different values
+    "`x` as places in a list of its different values"
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    bits = x.ravel().view(np.uint32)
+    half, one = (bits >> 16).astype(np.uint16), np.zeros(65536, np.uint32)
+    one[half] = bits
+    if (one[half] == bits).all():
+        seen = np.zeros(65536, bool)
+        seen[half] = True
+        found = np.flatnonzero(seen)
+        if len(found) > 256: return None
+        place = np.zeros(65536, np.uint8)
+        place[found] = np.arange(len(found))
+        return place[half].reshape(x.shape), one[found].view(np.float32)
+    found, code = np.unique(bits, return_inverse=True)
+    return None if len(found) > 256 else (code.astype(np.uint8).reshape(x.shape), found.view(np.float32))
+
+# %% ../nbs/00_maps.ipynb #064
+def order_code(
+    ranks, # uint8 [..., n] from `dense_ranks`, at most 128 a row
+    codes, # uint8 [..., n], rising with what was ranked
+): # uint8 [..., n], 0 where there is no rank; None if the ranks are not the order of the codes with some order among equals
+    "What `codes` leave open about `ranks`"
+    shape, n = ranks.shape, ranks.shape[-1]
+    r, c = ranks.reshape(-1, n), codes.reshape(-1, n)
+    by_rank = np.argsort(r, axis=-1, kind='stable')
+    r_up, c_up = (np.take_along_axis(x, by_rank, -1).astype(np.int16) for x in (r, c))
+    step, rise = np.diff(r_up, axis=-1, prepend=0), np.diff(c_up, axis=-1, prepend=0)
+    within = np.diff(r_up > 0, axis=-1, prepend=False) | (r_up == 0)   # the first rank of a row may have any code
+    if n > 128 or (step > 1).any() or (~within & ((rise < 0) | (step == 0) & (rise != 0))).any(): return None
+    order = np.lexsort((c, r == 0), axis=-1)   # equal codes side by side, in the order of their places; what has no rank at the end
+    r_on, c_on = (np.take_along_axis(x, order, -1) for x in (r, c))
+    c_on = np.where(r_on > 0, c_on, -1 - np.arange(n))
+    known, higher = np.zeros(r.shape, bool), np.zeros(r.shape, np.uint8)
+    pairs, rows = [], np.arange(len(r))
+    for d in range(1, n):   # what is not alike at this distance is not alike any further
+        rows = rows[(c_on[rows, d:] == c_on[rows, :-d]).any(-1)]
+        if not len(rows): break
+        pairs.append((d, rows))
+    for d, rows in pairs: known[rows, d:] |= r_on[rows, d:] == r_on[rows, :-d]
+    for d, rows in pairs: higher[rows, d:] += (c_on[rows, d:] == c_on[rows, :-d]) & ~known[rows, :-d] & (r_on[rows, :-d] > r_on[rows, d:])
+    out = np.zeros(r.shape, np.uint8)
+    np.put_along_axis(out, order, np.where(r_on > 0, 1 + 2*higher + known, 0).astype(np.uint8), -1)
+    return out.reshape(shape)
+
+def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
+    "The ranks that `order_code` made into `rest`"
+    shape, n = np.shape(rest), np.shape(rest)[-1]
+    told, c = np.reshape(rest, (-1, n)), np.reshape(codes, (-1, n))
+    higher, known = np.divmod(told.astype(np.int16) - 1, 2)
+    level = np.zeros(told.shape, np.int16)   # of each place among those with its code, as far as they have been read
+    for j in range(n):
+        same = (c[:, :j] == c[:, j:j + 1]) & (told[:, :j] > 0)
+        place = np.where(same, level[:, :j], -1).max(-1, initial=-1) + 1 - higher[:, j]
+        level[:, j] = place - known[:, j]
+        level[:, :j] += same & (known[:, j:j + 1] == 0) & (level[:, :j] >= place[:, None]) & (told[:, j:j + 1] > 0)
+    return dense_ranks(c*np.int32(256) + level, told > 0).reshape(shape)
+
+# %% ../nbs/00_maps.ipynb #067
+def _mixed(x):
+    "MurmurHash3's 32-bit finaliser on the uint32 array `x`"
+    x = (x ^ (x >> np.uint32(16)))*np.uint32(0x85ebca6b)
+    x = (x ^ (x >> np.uint32(13)))*np.uint32(0xc2b2ae35)
+    return x ^ (x >> np.uint32(16))
+
+def keyed_uniform(
+    example_id:int, # of the example
+    shape:tuple,    # of its draw
+    seed:int,       # of the run
+    step:int,       # optimiser step
+    stream:int=0,   # tells apart the draws of one step, such as its layers
+) -> np.ndarray: # float32 `shape` in [0, 1)
+    "Uniform numbers that depend on nothing but (`seed`, `step`, `example_id`, `stream`, position): `methods.base.keyed_uniform` of one example"
+    golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
+    for part in (seed, step, stream, example_id): key = _mixed((key ^ np.uint32(int(part) & 0xffffffff)) + golden)
+    key = key[0]
+    for n in shape: key = _mixed(key[..., None] + (np.arange(n, dtype=np.uint32) + np.uint32(1))*golden)
+    return (key >> np.uint32(8)).astype(np.float32)*np.float32(2**-24)
+
+# %% ../nbs/00_maps.ipynb #070
+def drop_mask(
+    candidates, # bool [..., query, key], from `discard_candidates`
+    allowed,    # bool, broadcastable: keys that this query may attend
+    q:float,    # probability with which a candidate is dropped
+    uniform,    # numbers in [0, 1), shape of `candidates`: the draw
+) -> np.ndarray: # bool [..., query, key]
+    "Which of the `candidates` are dropped by the draw `uniform` < `q` (Yang et al. 2022, eq. 7)"
+    dropped = np.asarray(candidates) & allowed & (uniform < np.float32(q))
+    return dropped & (allowed & ~dropped).any(-1, keepdims=True)

@@ -100,7 +100,7 @@ def plain_memory(x) -> np.ndarray:
     return np.array(x, dtype=x.dtype.newbyteorder('<'), order='C')
 
 def shrink(
-    name:str,     # of the array: those that end in "probabilities" keep float32
+    name:str,     # of the array: those that end in "probabilities", "saliency" or "saliency_target" keep float32
     x:np.ndarray, # bool, integer or floating point
 ) -> tuple: # (array as stored, {} or {'bits': shape} or {'exponent': e})
     "A small form of `x` for storing, and what `grow` needs to undo it"
@@ -108,7 +108,7 @@ def shrink(
         bits, shape = pack_bits(x)
         return bits, dict(bits=list(shape))
     if x.dtype.kind not in 'iuf': raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, integers and floating point can be stored')
-    if x.dtype.kind == 'f' and name.endswith('probabilities'): x = x.astype(np.float32)
+    if x.dtype.kind == 'f' and name.endswith(('probabilities', 'saliency', 'saliency_target')): x = x.astype(np.float32)
     elif x.dtype.kind == 'f':
         top = np.abs(x[np.isfinite(x)]).max(initial=0)
         exponent = math.frexp(top)[1] - 15 if top else 0
@@ -123,8 +123,8 @@ def grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
 
 # %% ../nbs/13_runs.ipynb #023
 shapes = dict( # L recorded layers, H heads, n tokens (query, key), C classes
-    attention='LHnn', attention_attribution='LHnn', discard_candidates='LHnn', discarded='LHnn', pattern_target='LHnn', guided='LH',
-    saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', probabilities='C', masked_probabilities='C')
+    attention='LHnn', attention_attribution='LHnn', attribution_ranks='LHnn', discard_candidates='LHnn', discarded='LHnn', pattern_target='LHnn', guided='LH',
+    saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', rationale='n', probabilities='C', masked_probabilities='C')
 
 # %% ../nbs/13_runs.ipynb #024
 @dataclass(eq=False, repr=False)

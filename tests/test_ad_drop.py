@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import (BertConfig, BertForSequenceClassification, DebertaV2Config, DebertaV2ForSequenceClassification, GPT2Config,
+from transformers import (BertConfig, BertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, GPT2Config,
                           GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification)
 
 from helpers import same, state
@@ -193,7 +193,7 @@ def test_pads_are_never_attributed_dropped_or_shown(kind, side):
     plan = ADDrop(p=.9, q=.9, cross_tuning=False).plan(tiny(kind), batch, EVEN)
     real = batch['attention_mask'].bool()
     pairs = real[:, None, :, None] & real[:, None, None, :]
-    for name, layers in plan.evidence.items():
+    for name, layers in plan.shown().items():
         for x in layers.values(): assert (torch.where(pairs, 0, x) == 0).all(), name
 
 
@@ -232,7 +232,7 @@ def test_only_the_named_layers_are_observed_and_dropped_from():
     model, batch = tiny('bert'), collate(examples())
     for layers, expected in ((0, [0]), ([-1], [2]), ([2, 0], [0, 2]), (None, [0, 1, 2])):
         plan = ADDrop(layers=layers, cross_tuning=False).plan(model, batch, EVEN)
-        assert sorted(plan.drop) == expected and all(sorted(x) == expected for x in plan.evidence.values())
+        assert sorted(plan.drop) == expected and all(sorted(x) == expected for x in plan.shown().values())
 
 
 def test_gold_labels_attribute_another_class_and_an_unlabelled_example_falls_back_to_its_pseudo_label():
@@ -255,7 +255,7 @@ def test_a_plan_leaves_no_trace(first_pass):
     before, inputs = state(model), {k: v.clone() for k, v in batch.items()}
     plan = ADDrop(cross_tuning=False, first_pass=first_pass).plan(model, batch, EVEN)
     assert same(before, state(model)) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
-    assert not any(x.requires_grad for layers in plan.evidence.values() for x in layers.values())
+    assert not any(x.requires_grad for layers in plan.shown().values() for x in layers.values())
 
 
 def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
@@ -291,8 +291,8 @@ def test_what_cannot_work_is_refused_before_training():
     ADDrop(cross_tuning=False).check(model, None, None, 1)
     with pytest.raises(ValueError, match='0 to 2'): ADDrop(layers=[0, 3]).check(model, None, None, 2)
     small = dict(vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3)
-    other = DebertaV2ForSequenceClassification(DebertaV2Config(**small))
-    with pytest.raises(ValueError, match='DebertaV2.* cannot be observed'): ADDrop().check(other, None, None, 2)
+    other = MPNetForSequenceClassification(MPNetConfig(**small))
+    with pytest.raises(ValueError, match='MPNet.* cannot be observed'): ADDrop().check(other, None, None, 2)
 
 
 @pytest.mark.parametrize('kwargs, message', [

@@ -240,3 +240,36 @@ def test_bad_input_is_refused_in_a_sentence(call, words):
 def test_the_room_needs_neither_torch_nor_transformers():
     code = 'import salviz.maps, salviz.text, sys; assert not {"torch", "transformers", "matplotlib"} & set(sys.modules)'
     subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_the_draw_and_what_it_drops_are_those_of_training():
+    import torch
+    from salviz.methods import ad_drop, base
+    rng = np.random.default_rng(0)
+    for example, seed, step, layer in [(0, 0, 0, 0), (256, 5, 14, 5), (2**40 + 7, 2**31, 10**6, 31), (12345, -3, 1, 11)]:
+        drawn = maps.keyed_uniform(example, (3, 13, 13), seed, step, layer)
+        expected = base.keyed_uniform(torch.tensor([example]), (3, 13, 13), seed, step, stream=layer)[0]
+        np.testing.assert_array_equal(drawn, expected.numpy())
+        for q in (.1, .3, .7, .999):
+            candidates, allowed = rng.random((3, 13, 13)) < .6, np.tri(13, dtype=bool)
+            np.testing.assert_array_equal(maps.drop_mask(candidates, allowed, q, drawn),
+                                          ad_drop.drop_mask(torch.tensor(candidates), torch.tensor(allowed), q, expected).numpy())
+
+
+@pytest.mark.parametrize('n', [1, 2, 7, 40, 128])
+def test_ranks_come_back_from_what_their_codes_leave_open(n):
+    rng = np.random.default_rng(n)
+    for tied in (0, 1, 3, 9):
+        x = rng.normal(size=(5, 4, n)).round(tied)*(rng.random((5, 4, 1)) < .8)
+        allowed = rng.random((5, 4, n)) < .7
+        ranks, codes = maps.dense_ranks(x, allowed), maps.level_code(x)[0]
+        rest = maps.order_code(ranks, codes)
+        np.testing.assert_array_equal(maps.order_value(rest, codes), ranks)
+        np.testing.assert_array_equal(rest > 0, ranks > 0)
+
+
+def test_ranks_that_are_not_an_order_of_their_codes_are_left_alone():
+    codes = np.uint8([[1, 2, 3, 3]])
+    for ranks in ([[2, 1, 3, 4]], [[1, 1, 2, 3]], [[1, 2, 4, 5]], [[2, 3, 4, 5]]): assert maps.order_code(np.uint8(ranks), codes) is None
+    assert maps.order_code(np.ones((1, 129), np.uint8), np.ones((1, 129), np.uint8)) is None
+    assert maps.order_code(np.zeros((1, 4), np.uint8), codes).tolist() == [[0]*4]
