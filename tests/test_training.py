@@ -157,6 +157,15 @@ def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=2, early_stopping=2, **settings)
     assert run.finished and run.summary['steps'] == 15 and run.steps == [0, 15]
 
+def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6, 'early_stopping': 3, 'keep': 9}
+    whole = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=2, **settings)
+    method = Breaks()
+    method.at = whole.summary['steps'] - 3
+    with pytest.raises(KeyboardInterrupt): train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2, **settings)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=2, resume=True, **settings)
+    assert run.summary['steps'] == whole.summary['steps'] and run.steps == whole.steps
+
 def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     model = tiny_bert()
     run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 4, 'learning_rate': 3e-3})
@@ -174,6 +183,30 @@ def test_pairs_train_and_are_recorded(tmp_path, tiny_bert, tiny_tokenizer, tiny_
     pairs = datasets.DatasetDict({k: d.add_column('text_pair', d['text'][::-1]) for k, d in tiny_data.items()})
     run = train(tiny_bert(), tiny_tokenizer, pairs, run_dir=tmp_path/'run', snapshots=2, **quick)
     assert len(run.snapshot().texts) == 2 and sum(run.snapshot().is_special) == 3
+
+def marked(**columns): return datasets.Dataset.from_dict(dict(text=['a funny film .', 'cold and silly music'], label=[1, 0], **columns))
+
+@pytest.mark.parametrize('rationale', [[[0, 1, 0, 0], [1, 0, 1, 0]], [[False, True, False, False], [True, False, True, False]],
+                                       [[[2, 7]], [[0, 4], [9, 14]]], [[[2, 4]], [[1, 2], [9, 10]]]], ids=['flags', 'bools', 'spans', 'parts'])
+def test_human_rationales_of_probes_are_recorded_by_token(rationale, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, SalLM(teacher=tiny_bert(), steps=2), run_dir=tmp_path/'run', snapshots=2,
+                **{**quick, 'probes': marked(rationale=rationale)})
+    for s, words in zip(run.snapshots(step=-1), (['funny'], ['cold', 'silly'])):
+        x = s.arrays['rationale']
+        assert x.dtype == bool and x.shape == (len(s.tokens),) and {s.words[i] for i in s.word_ids[x]} == set(words)
+        if len(rationale[0]) == 4 or rationale[0][0][1] == 7: # whole words: all their pieces
+            assert x.sum() == sum(s.words[i] in words for i in s.word_ids if i >= 0)
+
+def test_a_rationale_may_be_missing_or_empty_and_pairs_name_the_text(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    for i, (rationale, found) in enumerate([([None, [[0, 4]]], (None, ['cold'])), ([[], [[5, 8]]], ([], ['and']))]):
+        run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/str(i), snapshots=2, **{**quick, 'epochs': 1, 'probes': marked(rationale=rationale)})
+        for s, words in zip(run.snapshots(step=-1), found):
+            assert ('rationale' in s.arrays) == (words is not None)
+            if words is not None: assert [s.words[i] for i in dict.fromkeys(s.word_ids[s.arrays['rationale']])] == words
+    pairs = datasets.DatasetDict({k: d.add_column('text_pair', d['text'][::-1]) for k, d in tiny_data.items()})
+    probes = marked(text_pair=['the plot', 'the film'], rationale=[[[1, 4, 8]], [[0, 0, 4]]])
+    run = train(tiny_bert(), tiny_tokenizer, pairs, run_dir=tmp_path/'pairs', snapshots=2, **{**quick, 'epochs': 1, 'probes': probes})
+    for s, word in zip(run.snapshots(step=-1), ('plot', 'cold')): assert {s.words[i] for i in s.word_ids[s.arrays['rationale']]} == {word}
 
 def test_a_snapshot_shows_the_draw_that_training_would_make(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "The recorder calls the method's own plan: the same example in another batch at the same step gets the same draw"
@@ -206,6 +239,9 @@ bad = dict(
     number_probes=(dict(probes=[1, 2]), 'not a mixture'),
     probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))), 'labels must be 0 to 1, got 7 in the probes'),
     probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))), 'no column text; it has sentence'),
+    rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])), 'rationale of row 0 must be .* for its words.*4 words'),
+    rationale_spans=(dict(probes=marked(rationale=[[[2, 7]], [[0, 99]]])), 'rationale of row 1 must be .*inside of the text'),
+    rationale_text=(dict(probes=marked(rationale=['it is funny', 'cold'])), 'rename the column'),
     method_name=(dict(method='sallm'), 'FineTuning.*SalLM.*ADDrop'),
     no_layers=(dict(method=ADDrop(layers=[], cross_tuning=False)), 'at least one layer'),
     no_layers_sallm=(dict(method=SalLM(layers=[])), 'at least one layer'),
