@@ -1,9 +1,22 @@
 "Small things that several test files share: a tokenizer, data and models that are made in a moment."
+import asyncio
+
 import datasets
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
+
+@pytest.fixture(autouse=True)
+def loop_of_its_own(request):
+    "The browser that lives through all tests keeps an event loop running in this thread; tests that do not use it must be free to run their own"
+    if 'browser' in request.fixturenames: yield; return
+    loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(loop)
 
 good, bad = 'fine warm funny moving lovely'.split(), 'dull cold silly empty clumsy'.split()
 things = 'the film a plot and this story of one actor with its music'.split()
@@ -41,3 +54,9 @@ def tiny_bert(tiny_tokenizer):
             torch.manual_seed(seed)
             return BertForSequenceClassification(config)
     return make
+
+# Files whose tests take long each come first, so that no process is left alone with one of them at the end.
+long_files = ['test_cli', 'test_house', 'test_lab_explorer', 'test_live', 'test_training', 'test_lab', 'test_payload', 'test_bertviz']
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: long_files.index(item.path.stem) if item.path.stem in long_files else len(long_files))

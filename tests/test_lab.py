@@ -1,7 +1,6 @@
 "The quickstart in a real JupyterLab in a real Chromium, as its reader runs it."
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,14 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 nbs = Path(__file__).resolve().parents[1]/'nbs'
-flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync').split()
-
-def chromium():
-    "Path of a Chromium or Chrome, None where there is none"
-    return os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
 
 @contextmanager
 def lab(root):
@@ -44,17 +37,15 @@ def lab(root):
     finally: server.terminate(); server.wait(20)
 
 @pytest.fixture(scope='module')
-def quickstart(tmp_path_factory):
+def quickstart(tmp_path_factory, browser):
     "The page after all cells of the quickstart were run, and what went wrong on the way"
-    if not chromium(): pytest.skip('NO BROWSER: install Chromium (as root: apt-get install chromium) or set CHROMIUM, so that the quickstart is looked at')
     root = tmp_path_factory.mktemp('lab')/'work'
     root.mkdir()
     nb = json.loads((nbs/'quickstart.ipynb').read_text())
     for c in nb['cells']:
         if c['cell_type'] == 'code': c.update(outputs=[], execution_count=None, source=[l.replace('320', '96').replace('160', '48') for l in c['source']])
     (root/'quickstart.ipynb').write_text(json.dumps(nb))
-    with lab(root) as url, sync_playwright() as pw:
-        browser = pw.chromium.launch(executable_path=chromium(), args=flags)
+    with lab(root) as url:
         page = browser.new_page(viewport=dict(width=1300, height=1000))
         page.errors, page.outside = [], []
         page.on('pageerror', lambda e: page.errors.append(str(e)))
@@ -71,7 +62,7 @@ def quickstart(tmp_path_factory):
         page.wait_for_timeout(1500)
         page.saved = json.loads((root/'quickstart.ipynb').read_text())
         yield page
-        browser.close()
+        page.close()
 
 def outputs(page): return [o for c in page.saved['cells'] if c['cell_type'] == 'code' for o in c['outputs']]
 
@@ -82,7 +73,7 @@ def test_all_cells_run_without_an_error(quickstart):
 def test_training_shows_a_notebook_bar(quickstart): assert quickstart.bars >= 1
 
 def test_the_discard_maps_are_pictures_on_the_page(quickstart):
-    drawn = quickstart.locator('.jp-OutputArea-output img')
+    drawn = quickstart.locator('.jp-RenderedImage img')
     assert drawn.count() == 2
     for i in range(2): assert drawn.nth(i).evaluate('o => o.complete && o.naturalWidth > 800')
     assert sum('image/png' in o.get('data', {}) for o in outputs(quickstart)) == 2

@@ -1,0 +1,235 @@
+// The mathematics of salviz.maps and of the methods' draws, number for number: all are checked against tests/golden.json.
+// Maps are flat, row after row; masks are 0 or 1; n is the number of keys of a row.
+
+const counted = (counts, k, n) => !counts || Boolean(counts[counts.length === n ? k % n : k]);
+
+export function keptCount(n, p) { return Math.floor(n * (1 - p) + 1e-6); }
+
+// AD-DROP's candidate discard region. Only comparisons within a row matter, so ranks serve as well as attributions.
+export function discardCandidates(attribution, allowed, n, p, region = 'high') {
+  const out = new Uint8Array(attribution.length), row = new Float64Array(n), high = region === 'high';
+  for (let start = 0; start < out.length; start += n) {
+    let size = 0;
+    for (let k = start; k < start + n; k++) if (counted(allowed, k, n)) row[size++] = attribution[k];
+    const kept = keptCount(size, p);
+    if (kept === size) continue;
+    const threshold = row.subarray(0, size).sort()[high ? kept : size - kept - 1];
+    for (let k = start; k < start + n; k++) {
+      out[k] = Number(counted(allowed, k, n) && (high ? attribution[k] >= threshold : attribution[k] <= threshold));
+    }
+  }
+  return out;
+}
+
+// MurmurHash3's 32-bit finaliser.
+function mixed(x) {
+  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
+  return x ^ (x >>> 16);
+}
+
+const goldenRatio = 0x9e3779b9;
+
+// The draw of one layer: (head, query, key) → a number in [0, 1), the same bits as methods.base.keyed_uniform.
+export function keyedUniform(exampleId, heads, n, seed, step, layer) {
+  let key = 0, lastHead = -1, lastQuery = -1, headKey = 0, queryKey = 0;
+  for (const part of [seed, step, layer, exampleId]) key = mixed(((key ^ (part >>> 0)) + goldenRatio) | 0);
+  return (head, query, place) => {
+    if (head !== lastHead) { headKey = mixed((key + Math.imul(head + 1, goldenRatio)) | 0); lastHead = head; lastQuery = -1; }
+    if (query !== lastQuery) { queryKey = mixed((headKey + Math.imul(query + 1, goldenRatio)) | 0); lastQuery = query; }
+    return (mixed((queryKey + Math.imul(place + 1, goldenRatio)) | 0) >>> 8) * 2 ** -24;
+  };
+}
+
+// Which candidates are dropped where the draw `uniform` (query, key) is below q; a row never loses all that it may attend to.
+export function dropMask(candidates, allowed, n, q, uniform) {
+  const out = new Uint8Array(candidates.length), limit = Math.fround(q);
+  for (let query = 0; query * n < out.length; query++) {
+    let keepsOne = false;
+    for (let key = 0; key < n; key++) {
+      const k = query * n + key;
+      if (!counted(allowed, k, n)) continue;
+      if (candidates[k] && uniform(query, key) < limit) out[k] = 1;
+      else keepsOne = true;
+    }
+    if (!keepsOne) out.fill(0, query * n, (query + 1) * n);
+  }
+  return out;
+}
+
+// Attention guidance's pattern for the `real` tokens, null where nothing `occurs`.
+export function patternMatrix(name, real, occurs = null, boundary = 'uniform', multiple = 'uniform') {
+  const n = real.length, out = new Float64Array(n * n), at = [];
+  for (let i = 0; i < n; i++) if (real[i]) at.push(i);
+  const found = occurs ? at.filter(i => occurs[i]) : at;
+  if (!found.length) return null;
+  const offset = {next: 1, prev: -1}[name];
+  at.forEach((i, place) => {
+    const goal = at[place + offset];
+    if (name === 'first') out[i * n + at[0]] = 1;
+    else if (occurs) for (const j of found) out[i * n + j] = multiple === 'uniform' ? 1 / found.length : 1;
+    else if (goal !== undefined) out[i * n + goal] = 1;
+    else if (boundary === 'uniform') for (const j of at) out[i * n + j] = 1 / at.length;
+  });
+  return out;
+}
+
+// The k largest among those that count; the earlier comes first among equals.
+export function topMask(x, k, counts = null) {
+  const out = new Uint8Array(x.length), places = [];
+  for (let i = 0; i < x.length; i++) if (counted(counts, i, x.length)) places.push(i);
+  for (const i of places.sort((a, b) => x[b] - x[a] || a - b).slice(0, Math.max(0, k))) out[i] = 1;
+  return out;
+}
+
+function normalised(x) {
+  const total = x.reduce((a, b) => a + b, 0);
+  return total > 0 ? x.map(v => v / total) : x.fill(0);
+}
+
+// What SalLM's loss asks of attention; all 0 where nothing is allowed, or not binarised and nothing is positive.
+export function saliencyTarget(saliency, allowed, topShare = .1, binarised = true) {
+  const n = saliency.length, target = new Float64Array(n);
+  if (binarised) {
+    let size = 0;
+    for (let i = 0; i < n; i++) size += Number(counted(allowed, i, n));
+    target.set(topMask(saliency, Math.max(1, Math.ceil(size * topShare - 1e-6)), allowed));
+  } else for (let i = 0; i < n; i++) target[i] = counted(allowed, i, n) ? Math.max(0, saliency[i]) : 0;
+  return normalised(target);
+}
+
+// Ranks from 1 among those that count, NaN elsewhere; ties get the mean of their places.
+export function ranksOf(x, counts = null) {
+  const out = new Float64Array(x.length).fill(NaN), places = [];
+  for (let i = 0; i < x.length; i++) if (counted(counts, i, x.length)) places.push(i);
+  places.sort((a, b) => x[a] - x[b]);
+  for (let first = 0, last; first < places.length; first = last + 1) {
+    for (last = first; last + 1 < places.length && x[places[last + 1]] === x[places[first]];) last++;
+    for (let k = first; k <= last; k++) out[places[k]] = (first + last) / 2 + 1;
+  }
+  return out;
+}
+
+// NaN where it is undefined: fewer than two positions, or one side constant.
+export function spearman(a, b, counts = null) {
+  const ra = ranksOf(a, counts), rb = ranksOf(b, counts);
+  let size = 0, ab = 0, aa = 0, bb = 0;
+  for (const r of ra) if (r === r) size++;
+  for (let i = 0; i < ra.length; i++) {
+    if (ra[i] !== ra[i]) continue;
+    const da = ra[i] - (size + 1) / 2, db = rb[i] - (size + 1) / 2;
+    ab += da * db; aa += da * da; bb += db * db;
+  }
+  return aa * bb > 0 ? ab / Math.sqrt(aa * bb) : NaN;
+}
+
+function rowTotal(x, start, n, counts) {
+  let total = 0;
+  for (let k = start; k < start + n; k++) if (counted(counts, k, n)) total += x[k];
+  return total;
+}
+
+// KL(p || q) in nats of two rows, each normalised over what counts; NaN where one of them has no mass.
+export function kl(p, q, counts = null) {
+  const n = p.length, allP = rowTotal(p, 0, n, counts), allQ = rowTotal(q, 0, n, counts);
+  if (!(allP > 0 && allQ > 0)) return NaN;
+  let sum = 0;
+  for (let i = 0; i < n; i++) if (counted(counts, i, n) && p[i]) sum += p[i] / allP * (Math.log(p[i] / allP) - Math.log(q[i] / allQ));
+  return sum;
+}
+
+// Entropy in nats of each row, normalised over its allowed keys; NaN for a row without mass.
+export function entropy(rows, n, allowed = null) {
+  const out = new Float64Array(rows.length / n);
+  for (let row = 0; row < out.length; row++) {
+    const total = rowTotal(rows, row * n, n, allowed);
+    if (!(total > 0)) { out[row] = NaN; continue; }
+    for (let k = row * n; k < (row + 1) * n; k++) {
+      const p = counted(allowed, k, n) ? rows[k] / total : 0;
+      if (p > 0) out[row] -= p * Math.log(p);
+    }
+  }
+  return out;
+}
+
+export function topOverlap(a, b, k, counts = null) {
+  const chosen = topMask(a, k, counts), other = topMask(b, k, counts);
+  let of = 0, both = 0;
+  for (let i = 0; i < chosen.length; i++) { of += chosen[i]; both += chosen[i] & other[i]; }
+  return of ? both / of : NaN;
+}
+
+function multiplied(a, b, n) {
+  const out = new Float64Array(n * n);
+  for (let i = 0; i < n; i++) {
+    for (let m = 0; m < n; m++) {
+      const share = a[i * n + m];
+      if (share) for (let j = 0; j < n; j++) out[i * n + j] += share * b[m * n + j];
+    }
+  }
+  return out;
+}
+
+// How much of each input token reaches each row through all layers; `layers` are maps [n*n], means over heads, first layer first.
+export function rollout(layers, n, residual = .5) {
+  const mixedIn = layers.map(layer => {
+    const map = Float64Array.from(layer, (v, k) => (1 - residual) * v + (k % (n + 1) === 0 ? residual : 0));
+    for (let start = 0; start < map.length; start += n) {
+      const total = rowTotal(map, start, n, null);
+      for (let k = start; k < start + n; k++) map[k] = total > 0 ? map[k] / total : 0;
+    }
+    return map;
+  });
+  return mixedIn.slice(1).reduce((below, layer) => multiplied(layer, below, n), mixedIn[0]);
+}
+
+// Saliency guided training: the floor(share · words) words of lowest saliency, the earlier first among equals.
+export function lowestWords(saliency, isWord, share, ranking = 'signed') {
+  const out = new Uint8Array(saliency.length), words = [];
+  for (let w = 0; w < saliency.length; w++) if (counted(isWord, w, saliency.length)) words.push(w);
+  const value = ranking === 'magnitude' ? Float64Array.from(saliency, Math.abs) : saliency;
+  const k = Math.floor(words.length * share + 1e-6);
+  for (const w of words.sort((a, b) => value[a] - value[b] || a - b).slice(0, k)) out[w] = 1;
+  return out;
+}
+
+// The words that can be masked, in order: first token, number of pieces, block (of tokens without a special one between), saliency.
+function maskableWords(saliency, wordIds, segments) {
+  const words = [], column = new Int32Array(wordIds.length).fill(-1);
+  const segment = i => segments ? segments[i] : wordIds[i] < 0 ? -1 : 0;
+  for (let i = 0, block = 0; i < wordIds.length; i++) {
+    const changes = i === 0 || segment(i) !== segment(i - 1);
+    if (changes) block++;
+    if (wordIds[i] < 0 || segment(i) < 0) continue;
+    if (changes || wordIds[i] !== wordIds[i - 1]) words.push({first: i, pieces: 0, block, saliency: 0});
+    const word = words.at(-1);
+    column[i] = words.length - 1;
+    word.pieces++;
+    word.saliency = Math.fround(word.saliency + saliency[i]);   // as torch adds them up
+  }
+  return {words, column};
+}
+
+// The word that replaces each low one: the kept one before it, else by `first` the 'next' one, none ('keep'), or the mask token ('mask'): -1.
+function fillSource(words, low, first) {
+  const kept = (w, by, block) => { while (words[w]?.block === block && low[w]) w += by; return words[w]?.block === block ? w : -1; };
+  return words.map((word, w) => {
+    if (!low[w]) return -1;
+    const before = kept(w, -1, word.block);
+    return before >= 0 || first !== 'next' ? before : kept(w, 1, word.block);
+  });
+}
+
+// Saliency guided training's masked copy: which tokens are replaced, and by the token at which place (-1: by the mask token).
+export function maskedWords(saliency, wordIds, {share, ranking = 'signed', first = 'next', segments = null}) {
+  const {words, column} = maskableWords(saliency, wordIds, segments);
+  const low = lowestWords(words.map(w => w.saliency), null, share, ranking), source = fillSource(words, low, first);
+  const masked = new Uint8Array(wordIds.length), filled = Int32Array.from(wordIds, (_, i) => i);
+  column.forEach((w, i) => {
+    if (w < 0 || !low[w] || (source[w] < 0 && first !== 'mask')) return;
+    masked[i] = 1;
+    const fill = words[source[w]];
+    filled[i] = fill ? fill.first + (i - words[w].first) % fill.pieces : -1;
+  });
+  return {masked, source: filled, low, words};
+}

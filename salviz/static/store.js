@@ -1,0 +1,115 @@
+// What there is to look at: runs, their probes, and the frames (one probe at one step) that were shipped.
+import {decodeFrame} from './codec.js';
+
+const cachedFrames = 64;
+
+function storeSameTexts(a, b) { return JSON.stringify([a.texts, a.tokens]) === JSON.stringify([b.texts, b.tokens]); }
+
+function frameKey(run, probe, step) { return `${run}/${probe}/${step}`; }
+
+export class Store {
+  constructor() {
+    this.meta = {format: 1, runs: [], shipped: ''};
+    this.bytes = new Map();
+    this.decoded = new Map();
+    this.shippedSteps = new Map();
+    this.logged = [];
+    this.listeners = {frames: new Set(), rows: new Set(), meta: new Set(), status: new Set()};
+  }
+
+  on(event, listener) {
+    if (!this.listeners[event]) throw new Error(`the store has no event ${event}; it has ${Object.keys(this.listeners).join(', ')}`);
+    this.listeners[event].add(listener);
+    return () => this.listeners[event].delete(listener);
+  }
+
+  tell(event, what) { for (const listener of [...this.listeners[event]]) listener(what); }
+
+  load(meta) {
+    if (meta.format !== 1) throw new Error(`this explorer reads format 1, the data has ${meta.format}`);
+    this.meta = meta;
+    this.tell('meta');
+  }
+
+  get runs() { return this.meta.runs; }
+  run(i) { return this.runs[i] ?? null; }
+  probe(run, probe) { return this.run(run)?.probes.find(p => p.id === probe) ?? null; }
+  rows(run) { return this.logged[run] ?? []; }
+
+  setRows(run, rows) { this.logged[run] = rows; this.tell('rows', run); }
+  addRows(run, rows) { this.setRows(run, this.rows(run).concat(rows)); }
+
+  addFrame(bytes) {
+    const frame = decodeFrame(bytes), key = frameKey(frame.run, frame.probe, frame.step), place = `${frame.run}/${frame.probe}`;
+    this.bytes.set(key, bytes);
+    this.keep(key, frame);
+    if (!this.shippedSteps.has(place)) this.shippedSteps.set(place, new Set());
+    this.shippedSteps.get(place).add(frame.step);
+    this.tell('frames', {run: frame.run, probe: frame.probe, step: frame.step});
+    return frame;
+  }
+
+  dropFrame(run, probe, step) {
+    const key = frameKey(run, probe, step);
+    if (!this.bytes.delete(key)) return;
+    this.decoded.delete(key);
+    this.shippedSteps.get(`${run}/${probe}`).delete(step);
+    this.tell('frames', {run, probe, step});
+  }
+
+  // Decoded frames keep views on the shipped bytes and what was derived from them; the latter is bounded.
+  keep(key, frame) {
+    this.decoded.delete(key);
+    this.decoded.set(key, frame);
+    while (this.decoded.size > cachedFrames) this.decoded.delete(this.decoded.keys().next().value);
+  }
+
+  frame(run, probe, step) {
+    const key = frameKey(run, probe, step), bytes = this.bytes.get(key);
+    if (!bytes) return null;
+    const frame = this.decoded.get(key) ?? decodeFrame(bytes);
+    this.keep(key, frame);
+    return frame;
+  }
+
+  has(run, probe, step) { return this.bytes.has(frameKey(run, probe, step)); }
+  shipped(run, probe) { return [...(this.shippedSteps.get(`${run}/${probe}`) ?? [])].sort((a, b) => a - b); }
+
+  steps(run, probe) {
+    const recorded = (this.run(run)?.recorded ?? []).filter(([p]) => p === probe).map(([, step]) => step);
+    return [...new Set([...recorded, ...this.shipped(run, probe)])].sort((a, b) => a - b);
+  }
+
+  why(run, probe, step) {
+    if (this.has(run, probe, step)) return '';
+    const of = this.run(run);
+    if (!of) return `There is no run ${run} here.`;
+    if (!this.probe(run, probe)) return `${of.title} has no probe ${probe} here. ${this.meta.shipped}`.trim();
+    if (!this.steps(run, probe).includes(step)) return `Step ${step} was not recorded.`;
+    return `Step ${step} was recorded but is not on this page. ${this.meta.shipped}`.trim();
+  }
+
+  nearest(run, probe, step) {
+    const steps = this.shipped(run, probe);
+    if (!steps.length) return null;
+    return steps.reduce((best, s) => Math.abs(s - step) < Math.abs(best - step) ? s : best);
+  }
+
+  // The step in view: the chosen one, or the newest that is here.
+  stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run, state.probe).at(-1) ?? null; }
+  // The other side of a comparison: the same sentence in the other run, at the step asked for or the nearest that is here.
+  matchOf(state) {
+    if (!state.compare) return null;
+    const {run, step} = state.compare, here = this.probe(state.run, state.probe);
+    const same = p => run === state.run ? p.id === state.probe : here && storeSameTexts(p, here);
+    const probe = this.run(run)?.probes.find(same);
+    if (!probe) return {run, probe: null, step: null, frame: null};
+    const at = this.nearest(run, probe.id, step ?? this.stepOf(state) ?? 0);
+    return {run, probe: probe.id, step: at, frame: at === null ? null : this.frame(run, probe.id, at)};
+  }
+
+  frameOf(state) {
+    const step = this.stepOf(state);
+    return step === null ? null : this.frame(state.run, state.probe, step);
+  }
+}

@@ -1,0 +1,20 @@
+// Light or dark: as JupyterLab says, else as the reader's system says.
+
+function themeNow(system) {
+  const lab = document.body.dataset.jpThemeLight;
+  if (lab !== undefined) return lab === 'true' ? 'light' : 'dark';
+  return system.matches ? 'dark' : 'light';
+}
+
+// Calls `tell` with 'light' or 'dark' now and at each change; returns a function that ends this.
+export function watchTheme(tell) {
+  const system = window.matchMedia('(prefers-color-scheme: dark)'), now = () => tell(themeNow(system));
+  const body = new MutationObserver(now);
+  body.observe(document.body, {attributes: true, attributeFilter: ['data-jp-theme-light']});
+  system.addEventListener('change', now);
+  now();
+  return () => {
+    body.disconnect();
+    system.removeEventListener('change', now);
+  };
+}

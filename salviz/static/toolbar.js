@@ -1,0 +1,64 @@
+// What stands above the panels: which run and sentence, how tokens are shown, which colours.
+
+function toolbarSelect(label, choices, onChange) {
+  const wrap = document.createElement('label'), select = document.createElement('select');
+  wrap.className = 'sv-field';
+  wrap.append(label, select);
+  select.addEventListener('change', () => onChange(select.value));
+  const fill = entries => {
+    if (JSON.stringify(entries) === select.dataset.entries) return;
+    select.dataset.entries = JSON.stringify(entries);
+    select.replaceChildren(...entries.map(([value, text]) => new Option(text, value)));
+  };
+  fill(choices);
+  return {el: wrap, select, fill, show: value => { select.value = String(value); }};
+}
+
+function toolbarCheck(label, onChange) {
+  const wrap = document.createElement('label'), box = document.createElement('input');
+  wrap.className = 'sv-check';
+  box.type = 'checkbox';
+  wrap.append(box, label);
+  box.addEventListener('change', () => onChange(box.checked));
+  return {el: wrap, show: value => { box.checked = value; }};
+}
+
+function shortText(text, most = 60) { return text.length > most ? `${text.slice(0, most - 1)}…` : text; }
+
+export function probeTitle(probe) { return `${probe.id}: ${shortText(probe.texts.join(' | '))}`; }
+
+export function toolbar({store, state}) {
+  const el = document.createElement('div'), where = document.createElement('span');
+  el.className = 'sv-toolbar';
+  el.setAttribute('role', 'toolbar');
+  el.setAttribute('aria-label', 'what is shown');
+  where.className = 'sv-where';
+  const run = toolbarSelect('Run', [], v => state.set({run: Number(v), step: null}));
+  const probe = toolbarSelect('Sentence', [], v => state.set({probe: Number(v)}));
+  const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(o => [o, o]), v => state.set({palette: v}));
+  const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
+  const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
+  el.append(run.el, probe.el, where, special.el, words.el, palette.el);
+
+  const update = () => {
+    run.fill(store.runs.map((r, i) => [String(i), r.title]));
+    run.el.hidden = store.runs.length < 2;
+    probe.fill((store.run(state.run)?.probes ?? []).map(p => [String(p.id), probeTitle(p)]));
+    run.show(state.run);
+    probe.show(state.probe);
+    palette.show(state.palette);
+    special.show(!state.hideSpecial);
+    words.show(state.mergeWords);
+    where.textContent = toolbarWhere(store, state);
+  };
+  return {el, update};
+}
+
+function toolbarWhere(store, state) {
+  const of = store.run(state.run), step = store.stepOf(state);
+  if (!of) return 'No run is loaded.';
+  if (step === null) return of.live ? `${of.title}: waiting for the first look at the sentences` : `${of.title}: nothing was recorded`;
+  const frame = store.frame(state.run, state.probe, step), phase = of.cross_tuning && frame?.info?.phase;
+  const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '', phase || ''];
+  return parts.filter(Boolean).join(', ');
+}

@@ -1,0 +1,193 @@
+// Panel 'triptych': attention | saliency or attribution | their signed difference, for the same tokens; below, the chosen row of each with its
+// tokens.
+import {entryTitle, layersOf, mapOf, pooledRow, saliencyOf} from './derive.js';
+import {ranksOf, spearman} from './maths.js';
+import {colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from './colour.js';
+import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken, SharpCanvas} from './canvas.js';
+import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {MapRow} from './maprow.js';
+
+const triptychKeys = ['run', 'probe', 'step', 'entry', 'row', 'hideSpecial', 'mergeWords', 'scale', 'palette', 'theme', 'frames', 'meta', 'size'];
+const bandHeight = 20, bandGap = 4;
+
+// A row's places from 0 (lowest) to 1 (highest); what does not count is NaN, ties share their mean.
+export function rowPlaces(values, count) {
+  const out = new Float32Array(values.length).fill(NaN);
+  for (let r = 0; r < count; r++) {
+    const row = Array.from(values.subarray(r * count, (r + 1) * count)), counts = row.map(v => Number(Number.isFinite(v)));
+    const many = counts.reduce((a, b) => a + b, 0);
+    const ranks = ranksOf(row.map(v => Number.isFinite(v) ? v : 0), counts);
+    for (let c = 0; c < count; c++) if (counts[c]) out[r * count + c] = many > 1 ? (ranks[c] - 1) / (many - 1) : .5;
+  }
+  return out;
+}
+
+// Each row over the units that count, summing to 1; the others are NaN.
+export function rowShares(values, count, counts) {
+  const out = new Float32Array(values.length).fill(NaN);
+  for (let r = 0; r < values.length / count; r++) {
+    let total = 0;
+    for (let c = 0; c < count; c++) if (counts[c] && Number.isFinite(values[r * count + c])) total += values[r * count + c];
+    for (let c = 0; c < count; c++) if (counts[c] && Number.isFinite(values[r * count + c])) out[r * count + c] = total > 0
+      ? values[r * count + c] / total : 0;
+  }
+  return out;
+}
+
+class Triptych {
+  constructor(ctx) {
+    this.ctx = ctx;
+    this.wanted = null;
+    this.el = plainText('section', 'sv-panel sv-triptych');
+    this.el.setAttribute('aria-label', 'attention beside its explanation');
+    this.title = plainText('h3', 'sv-title');
+    this.beside = choiceOf([['attribution', 'attribution of attention'], ['saliency', 'saliency of tokens']],
+      what => { this.wanted = what; this.update(new Set(['size'])); });
+    const head = plainText('div', 'sv-head');
+    head.append(this.title, labelled('beside', this.beside));
+    this.note = plainText('p', 'sv-note');
+    this.words = plainText('p', 'sv-note sv-words');
+    this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r)});
+    this.bands = new SharpCanvas('sv-canvas');
+    this.bandStage = plainText('div', 'sv-stage');
+    this.bandStage.append(this.bands.el);
+    this.bandTitle = plainText('h4', 'sv-subtitle');
+    this.el.append(head, this.note, this.maps.el, this.maps.tip, this.bandTitle, this.bandStage, this.words);
+    this.bands.el.addEventListener('pointermove', e => this.bandMoved(e));
+  }
+
+  update(changed) {
+    if (!triptychKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx, why = this.look();
+    this.title.textContent = entryTitle(state.entry);
+    this.note.textContent = why;
+    this.note.hidden = !why;
+    for (const el of [this.maps.el, this.maps.tip, this.bandStage, this.bandTitle, this.words]) el.hidden = !this.items;
+    if (!this.items || !this.maps.el.clientWidth) return;
+    const row = this.units.findIndex(u => u.tokens.includes(state.row ?? pooledRow(store.frameOf(state))));
+    this.row = Math.max(0, row);
+    const label = `Attention, ${this.kind} and their difference for ${entryTitle(state.entry)}.`;
+    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: true, label}, this.el, state.theme);
+    this.drawBands();
+    this.words.textContent = this.sayAgreement();
+  }
+
+  look() {
+    const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe);
+    this.items = null;
+    if (!probe) return 'There is no sentence to show.';
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this sentence yet.';
+    const attention = mapOf(frame, state.entry, 'attention'), attribution = mapOf(frame, state.entry, 'attribution'), saliency = saliencyOf(frame);
+    const there = {attribution: Boolean(attribution.values && attribution.n === attention.n), saliency: Boolean(saliency)};
+    if (!attention.values) return attention.note;
+    this.kind = there[this.wanted] ? this.wanted : there.attribution ? 'attribution' : 'saliency';
+    this.beside.value = this.kind;
+    [...this.beside.options].forEach(option => { option.disabled = !there[option.value]; });
+    if (!there[this.kind]) return `Neither attribution of attention nor saliency was recorded at step ${frame.step}.`;
+    this.units = shownUnits(probe, state, attention);
+    this.attention = unitMap(attention, this.units);
+    this.attention.values = blankBlocked(this.attention.values, frame, state.entry, attention, this.units);
+    if (this.kind === 'attribution') this.besideAttribution(frame, attribution, attention);
+    else this.besideSaliency(frame, saliency);
+    const layers = layersOf(frame, 'attribution'), missing = this.wanted === 'attribution' && this.kind !== 'attribution';
+    return missing ? `No attribution of ${entryTitle(state.entry)}${layers.length ? `; it is there for layers ${layers.join(', ')}` : ''}.` : '';
+  }
+
+  scale(values, signed, limit) { return colourScaleOf({limit: limit ?? largestOf(values), signed, palette: this.ctx.state.palette,
+    theme: this.ctx.state.theme}); }
+
+  attentionItem(frame) {
+    const limit = scaleLimit(frame, 'attention', this.attention.values, this.ctx.state);
+    return {title: 'attention', values: this.attention.values, scale: this.scale(null, false, limit), scaleTitle: 'attention',
+      half: this.attention.half};
+  }
+
+  besideAttribution(frame, map, attentionMap) {
+    const {state} = this.ctx, made = unitMap(map, this.units), count = this.units.length;
+    const values = blankBlocked(made.values, frame, state.entry, attentionMap, this.units), a = rowPlaces(this.attention.values, count);
+    const b = rowPlaces(values, count);
+    this.items = [this.attentionItem(frame),
+      {title: 'attribution', values, scale: this.scale(null, true, scaleLimit(frame, 'attribution', values, state)),
+        scaleTitle: 'attention attribution', half: made.half},
+      {title: 'difference of ranks', values: a.map((v, k) => v - b[k]), scale: this.scale(null, true, 1),
+        scaleTitle: 'rank of attention − attribution', half: () => 0}];
+  }
+
+  besideSaliency(frame, saliency) {
+    const count = this.units.length, counts = this.units.map(u => !u.special);
+    const over = this.units.map(u => u.tokens.reduce((sum, k) => sum + Math.abs(saliency.values[k]), 0));
+    const shares = rowShares(Float32Array.from({length: count * count}, (_, k) => over[k % count]), count, counts);
+    const own = rowShares(this.attention.values, count, counts);
+    const difference = own.map((v, k) => v - shares[k]);
+    this.items = [this.attentionItem(frame),
+      {title: '|saliency|', values: shares, scale: this.scale(shares, false), scaleTitle: 'share, alike in all rows', half: () => NaN},
+      {title: 'difference', values: difference, scale: this.scale(difference, true), scaleTitle: 'attention − |saliency|', half: () => NaN}];
+    this.saliencyName = saliency.name;
+  }
+
+  chooseRow(row) {
+    const {tokens} = this.units[row], {state} = this.ctx;
+    state.set({row: tokens.includes(state.row) ? null : tokens[0]});
+  }
+
+  cellText(row, column) {
+    const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
+    const said = this.items.map(({title, values, half}) => `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : 'left out'}`);
+    return `${query} → ${key}: ${said.join(', ')}`;
+  }
+
+  // Three rows of cells with the tokens above them: the chosen row of each map.
+  drawBands() {
+    const {state} = this.ctx, inks = inksOf(this.el, state.theme), {bands, units, items} = this, width = this.bandStage.clientWidth;
+    const {context} = bands;
+    const names = items.map(item => item.title), left = labelRoom(context, names, inks.font, 130) + 12, count = units.length;
+    const cell = Math.min(64, (width - left - 2) / count);
+    const longest = labelRoom(context, units.map(u => u.label), inks.bold, 90), key = longest <= cell - 6 ? 12 : longest, y = key + 6;
+    bands.size(width, y + 3 * (bandHeight + bandGap) + 2);
+    this.bandGrids = items.map((_, i) => new CellGrid({x: left, y: y + i * (bandHeight + bandGap), width: cell * count, height: bandHeight,
+      ratio: bands.ratio,
+      columns: {count, from: 0, span: count}, rows: {count: 1, from: 0, span: 1}}));
+    columnLabels(context, this.bandGrids[0], units, {y: y - 4, room: key, inks, marked: new Set([this.row])});
+    items.forEach((item, i) => this.drawBand(item, this.bandGrids[i], inks));
+    const cells = values => units.slice(0, 40).map((u, c) => `${u.label.slice(0, 40)} ${shortNumber(values[this.row * count + c])}`).join(', ');
+    const said = items.map(({title, values}) => `${title}: ${cells(values)}`);
+    bands.el.setAttribute('aria-label', said.join('. '));
+    bands.el.salviz = {grids: this.bandGrids, row: this.row};
+    this.bandTitle.textContent = `The row of ${quotedToken(units[this.row].label)}`;
+  }
+
+  drawBand(item, grid, inks) {
+    const {context} = this.bands, count = this.units.length;
+    Object.assign(context, {font: inks.font, fillStyle: inks.fg, textAlign: 'right', textBaseline: 'middle'});
+    context.fillText(item.title, grid.x - 6, grid.y + grid.height / 2 + .5);
+    for (let c = 0; c < count; c++) {
+      context.fillStyle = cssColour(scaleColour(item.scale, item.values[this.row * count + c]));
+      context.fillRect(grid.left(c), grid.y, grid.left(c + 1) - grid.left(c), grid.height);
+    }
+    context.strokeStyle = inks.line;
+    context.lineWidth = 1;
+    context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
+  }
+
+  bandMoved(e) {
+    const [x, y] = this.bands.at(e), grid = this.bandGrids?.[0];
+    if (!grid || x < grid.x || x >= grid.x + grid.width || y > this.bandGrids[2].y + bandHeight) return;
+    this.maps.tip.textContent = this.cellText(this.row, grid.columnAt(x));
+  }
+
+  sayAgreement() {
+    const count = this.units.length, [a, b] = this.items.map(({values}) => Array.from(values.subarray(this.row * count, (this.row + 1) * count)));
+    const counts = a.map((v, c) => Number(Number.isFinite(v) && Number.isFinite(b[c]) && !this.units[c].special));
+    const r = spearman(a.map(v => v || 0), b.map(v => v || 0), counts);
+    const what = this.kind === 'attribution' ? 'attribution' : `the size of ${this.saliencyName}`;
+    const how = this.kind === 'attribution' ? 'The difference compares ranks within each row, from 0 to 1: the two have no common unit.'
+      : 'For the difference, each row of attention and |saliency| are shares over ordinary tokens.';
+    const said = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
+    return `Rank correlation of attention and ${what} in this row, over ordinary tokens: ${said}. ${how}`;
+  }
+}
+
+export function triptychPanel(ctx) {
+  const panel = new Triptych(ctx);
+  return {el: panel.el, panel, update: changed => panel.update(changed)};
+}

@@ -1,0 +1,122 @@
+// Token text that is safe and fair to look at, numbers as words, and the small pieces of page that the panels of words are made of.
+import {cssColour, scaleTicks, shortNumber} from './colour.js';
+
+export function wordsNode(tag, className = '', ...children) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
+}
+
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+  return node;
+}
+
+// Joiners hold emoji and Indic or Arabic letters together; anywhere else nobody would see them.
+const joinedLetters = '\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\uFE0F\\p{Script=Arabic}\\p{Script=Devanagari}\\p{Script=Bengali}\\p{M}';
+const joiner = `(?<=[${joinedLetters}])\\p{Join_Control}(?=[\\p{L}\\p{Extended_Pictographic}])`;
+const unseen = new RegExp(`${joiner}|[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\u115F\\u1160\\u2800\\u3164\\uFFA0]`, 'gu');
+const joins = new RegExp(joiner, 'u');
+const seenMarks = {'\n': '↵', '\t': '⇥', '\r': '␍'};
+
+function unseenMark(found, at, text) {
+  if (/\p{Join_Control}/u.test(found) && joins.test(text.slice(Math.max(0, at - 2), at + 3))) return found;
+  const code = found.codePointAt(0);
+  if (seenMarks[found]) return seenMarks[found];
+  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
+  return code === 0x7f ? '␡' : `‹U+${code.toString(16).toUpperCase().padStart(4, '0')}›`;
+}
+
+// Zero-width, control and direction characters as marks; nothing is silently invisible.
+export function visibleText(text) {
+  if (text === '') return '∅';
+  if (/^\s+$/u.test(text)) return [...text].map(c => seenMarks[c] ?? '␣').join('');
+  return text.replace(unseen, unseenMark).replace(/^\p{M}/u, '◌$&');
+}
+
+// Cut between what readers see as letters, never within one.
+export function cutText(text, most = 28) {
+  if (text.length <= most) return text;
+  const letters = [...new Intl.Segmenter().segment(text.slice(0, most * 8))].map(s => s.segment);
+  let kept = '';
+  for (const letter of letters.slice(0, most)) {
+    if (kept.length + letter.length > most * 4) break;
+    kept += letter;
+  }
+  return kept.length < text.length ? `${kept}…` : text;
+}
+
+const wordsRtl = /^[^\p{L}]*[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
+export function directionOf(texts) { return wordsRtl.test(texts.join(' ').slice(0, 1000)) ? 'rtl' : 'ltr'; }
+
+export function numberWords(x, digits = 3) {
+  if (!Number.isFinite(x)) return 'undefined';
+  if (x === 0) return '0';
+  const size = Math.abs(x), said = size >= 1e-4 && size < 1e5 ? String(Number(x.toPrecision(digits))) : x.toExponential(digits - 1);
+  return said.replace(/-/g, '−');
+}
+
+export function countWords(n, one, many = `${one}s`) { return `${n} ${n === 1 ? one : many}`; }
+
+// A token as it stands on a chip: short, nothing in it invisible. Only the beginning of a huge one is ever looked at.
+export function chipText(label, most = 28) {
+  const shown = cutText(visibleText(label.slice(0, 400)), most);
+  return label.length > 400 && !shown.endsWith('…') ? `${shown}…` : shown;
+}
+
+export function isCut(label, most = 28) { return label.length > 400 || chipText(label, most) !== visibleText(label); }
+export function quoted(label, most = 28) { return `\u2068‘${chipText(label, most)}’\u2069`; }
+
+// Token texts in quotes, few of them.
+export function listWords(texts, most = 6) {
+  const shown = texts.slice(0, most).map(t => quoted(t)).join(' ');
+  return texts.length > most ? `${shown} and ${texts.length - most} more` : shown;
+}
+
+// Where the words of a sentence begin and end: [{tokens, special, label, word}], special tokens by themselves.
+export function wordGroups(probe) {
+  const groups = [];
+  probe.word_ids.forEach((word, i) => {
+    const last = groups.at(-1);
+    if (word >= 0 && last?.word === word) last.tokens.push(i);
+    else groups.push({word, tokens: [i], special: word < 0, label: word >= 0 ? probe.words[word] : probe.labels[i]});
+  });
+  return groups;
+}
+
+function channelLight(c) {
+  const x = c / 255;
+  return x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4;
+}
+
+// WCAG's relative luminance of a packed colour.
+export function luminanceOf(packed) {
+  return .2126 * channelLight(packed & 255) + .7152 * channelLight((packed >> 8) & 255) + .0722 * channelLight((packed >> 16) & 255);
+}
+
+// Black or white, whichever reads better: one of them has a contrast of at least 4.5.
+export function inkOn(packed) { return luminanceOf(packed) > .179 ? '#000000' : '#ffffff'; }
+
+export function paintToken(node, packed) {
+  const background = packed === null ? '' : cssColour(packed);
+  if (node.dataset.fill === background) return;
+  node.dataset.fill = node.style.backgroundColor = background;
+  node.style.color = packed === null ? '' : inkOn(packed);
+}
+
+// A scale as a bar with numbers below it.
+export function scaleBar(scale) {
+  const bar = wordsNode('div', 'sv-scale-bar'), ticks = wordsNode('div', 'sv-scale-ticks');
+  const stops = Array.from({length: 33}, (_, i) => cssColour(scale.table[Math.round(255 * i / 32)]));
+  bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(', ')})`;
+  for (const [value, place] of scaleTicks(scale, .2)) {
+    const tick = wordsNode('span', 'sv-scale-tick', shortNumber(value));
+    tick.style.left = `${100 * place}%`;
+    tick.dataset.end = place === 0 ? 'low' : place === 1 ? 'high' : '';
+    ticks.append(tick);
+  }
+  const el = wordsNode('div', 'sv-scale', bar, ticks);
+  el.dir = 'ltr';
+  return el;
+}
