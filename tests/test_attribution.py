@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import LayerIntegratedGradients
-from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForSequenceClassification, DistilBertConfig,
+from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification, DistilBertConfig,
                           DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification, GPT2Config,
-                          GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, ModernBertConfig,
+                          GPT2ForSequenceClassification, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, ModernBertConfig,
                           ModernBertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification)
 
 from helpers import same, state
@@ -258,3 +258,65 @@ def test_attribution_in_train_mode_is_drawn_from_its_seed_alone():
 def test_an_unknown_attribution_method_is_refused():
     with pytest.raises(ValueError, match="method must be 'gradient', got 'rollout'"):
         attention_attribution(tiny('bert'), uneven_batch(), method='rollout')
+
+
+def masked(kind):
+    "A random language model in float64 with a mask or a causal head"
+    common = dict(vocab_size=60, pad_token_id=PAD, initializer_range=.4, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = BertForMaskedLM(BertConfig(**common)) if kind == 'bert' else LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, **common))
+    return model.double().eval()
+
+
+@pytest.mark.parametrize('kind', ['bert', 'llama'])
+@pytest.mark.parametrize('method', METHODS)
+def test_a_function_as_target_explains_any_logit_of_any_head(kind, method):
+    model, batch = masked(kind), uneven_batch()
+    at, token = torch.tensor([6, 0, 3]), torch.tensor([9, 41, 17])
+    seen = []
+    def score(outputs, rows):
+        seen.append(rows.tolist())
+        return outputs.logits[torch.arange(len(rows)), at[rows], token[rows]]
+    saliency = input_saliency(model, batch, method, target=score, batch_size=2, steps=4)
+    assert {r for rows in seen for r in rows} == {0, 1, 2} and max(map(len, seen)) == 2
+    weight = model.get_input_embeddings().weight.detach()
+    for i, where, ids in sentences(batch):
+        x, nodes = weight[ids], [(k - .5)/4 for k in range(1, 5)] if method == 'integrated_gradients' else [1.]
+        start, g = (weight[PAD] if len(nodes) > 1 else torch.zeros(24, dtype=torch.float64)), torch.zeros_like(x)
+        for a in nodes:
+            point = (start + a*(x - start)).clone().requires_grad_()
+            model(inputs_embeds=point[None]).logits[0, at[i], token[i]].backward(inputs=[point])
+            g += point.grad/len(nodes)
+        expected = g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs' else (g*(x - start)).sum(1)
+        torch.testing.assert_close(saliency[i, where], expected, rtol=1e-8, atol=1e-11)
+
+
+def test_attention_attribution_of_a_function_is_the_gradient_of_its_score():
+    model, batch = masked('bert'), uneven_batch()
+    attribution, allowed = attention_attribution(model, batch, target=lambda outputs, rows: outputs.logits[:, 1, 7] + outputs.logits[:, 2, 9])
+    model.set_attn_implementation('eager')
+    for i, at, ids in sentences(batch):
+        outputs = model(input_ids=ids[None], output_attentions=True)
+        expected = torch.autograd.grad(outputs.logits[0, 1, 7] + outputs.logits[0, 2, 9], outputs.attentions)
+        for l in attribution: torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected[l][0], rtol=1e-8, atol=1e-11)
+
+
+def test_a_named_token_is_the_baseline_where_a_model_has_no_pad_token():
+    model, batch = tiny('bert'), uneven_batch()
+    one = {k: v[:1] for k, v in batch.items()}
+    expected = input_saliency(model, one, baseline=PAD)
+    other = input_saliency(model, one, baseline=7)
+    model.config.pad_token_id = None
+    torch.testing.assert_close(input_saliency(model, one, baseline=PAD), expected, rtol=0, atol=0)
+    assert not torch.allclose(other, expected)
+    assert completeness_error(model, one, input_saliency(model, one, steps=200, baseline=7), baseline=7) < .1
+
+
+@pytest.mark.parametrize('target, message', [
+    ('predicted', r'has logits of shape \[30?, 7, 60\] and so no class to explain; say what the score is with target='),
+    (lambda outputs, rows: outputs.logits[:, 0], r'target must return one score for each of 30? rows, got \[30?, 60\]'),
+    (lambda outputs, rows: 1., 'target must return one score for each of 30? rows, got float')])
+@pytest.mark.parametrize('look', [input_saliency, attention_attribution])
+def test_a_score_that_is_none_is_refused_in_one_sentence(look, target, message):
+    with pytest.raises(ValueError, match=message): look(masked('bert'), uneven_batch(), target=target)
