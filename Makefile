@@ -7,19 +7,23 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test fetch browser notebooks readme clean
+.PHONY: demo lab test fetch bertviz browser notebooks readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
 
 lab: .venv/.lab fetch
-	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/quickstart.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ContentsManager.pre_save_hook=salviz.explorer.strip_on_save nbs/quickstart.ipynb
 
-test: .venv/.dev fetch browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(TESTS)
+test: .venv/.dev fetch bertviz browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 fetch: .venv/.demo
 	$(BIN)/salviz fetch
+
+# The scripts that bertviz's views need, from the package registry as well.
+bertviz: .venv/.dev
+	$(BIN)/salviz fetch bertviz
 
 # Chromium for the tests that look at JupyterLab: installed where apt-get and root are at hand, explained elsewhere.
 browser:

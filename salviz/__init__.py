@@ -15,8 +15,12 @@ _rooms = {
     'runs': 'Run Snapshot runs_table',
     'metrics': 'attention_agreement run_agreement',
     'training': 'train load_model',
+    'live': 'start_training Training',
     'views': 'attention_beside_saliency masked_sentence discard_map guided_heads view_for',
     'figures': 'figure save_figure',
+    'explorer': 'Explorer strip_views',
+    'explore_model': 'explore',
+    'bertviz_bridge': 'bertviz_view',
     'demo': 'demo'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)

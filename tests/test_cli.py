@@ -1,5 +1,6 @@
 "The command line: what it prints, what it refuses, and the demo from end to end on few sentences."
 import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import invented
 from salviz.runs import Run
 
 def salviz(*words, **kw): return subprocess.run([Path(sys.executable).parent/'salviz', *map(str, words)], capture_output=True, text=True, **kw)
@@ -17,7 +19,7 @@ def salviz(*words, **kw): return subprocess.run([Path(sys.executable).parent/'sa
 def demo(tmp_path_factory):
     "A demo that was trained on 48 sentences"
     out = tmp_path_factory.mktemp('demo')/'out'
-    done = salviz('demo', '--train-size', 48, '--out', out)
+    done = salviz('demo', '--train-size', 48, '--probes', 2, '--snapshots', 4, '--out', out)
     assert done.returncode == 0, done.stderr[-4000:]
     return out, done
 
@@ -27,7 +29,7 @@ def test_demo_records_a_run_for_every_method(demo):
     out, done = demo
     for name in names:
         run = Run(out/'runs'/name)
-        assert run.finished and len(run.steps) >= 7 and len(run.probes) == 8 and not run.damaged
+        assert run.finished and len(run.steps) >= 3 and len(run.probes) == 2 and not run.damaged
     assert len(list((out/'runs').iterdir())) == 5
 
 def test_demo_prints_one_table_and_says_what_it_is_not(demo):
@@ -81,9 +83,29 @@ def test_training_from_the_command_line_can_be_looked_at(tmp_path):
     run = Run(tmp_path/'run')
     assert run.config['method']['args']['p'] == .4 and 'discarded' in run.snapshot().arrays
 
+def test_a_run_is_shown_as_a_page(tmp_path):
+    for name in ('one', 'two'): invented.run(tmp_path/name, 'ADDrop')
+    done = salviz('show', 'one', '--compare', 'two', '--probes', '0', '--steps', '0,-1', cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith('one.html: ') and '1 sentence x 2 steps' in done.stdout, done.stderr
+    assert (tmp_path/'one.html').read_text().startswith('<!doctype html>')
+    again = salviz('show', 'one', cwd=tmp_path)
+    assert again.returncode == 2 and 'use --force' in again.stderr
+    assert salviz('show', 'one', '--layers', '0-1', '--force', cwd=tmp_path).returncode == 0
+    large = salviz('show', 'one', '--out', 'large.html', '--limit', '0.1', cwd=tmp_path)
+    assert large.returncode == 2 and 'choose fewer sentences (--probes), steps (--steps), layers (--layers), or allow it with --limit 0' in large.stderr and not (tmp_path/'large.html').exists()
+    none = salviz('show', 'one', '--probes', '7', '--out', 'none.html', cwd=tmp_path)
+    assert none.returncode == 2 and 'there are [0, 1]' in none.stderr
+
+def test_dead_views_are_stripped_from_the_command_line(tmp_path):
+    live = {'text/plain': ['x'], 'image/png': 'iVBOR', 'application/vnd.jupyter.widget-view+json': dict(model_id='e')}
+    nb = dict(cells=[dict(cell_type='code', source=[], metadata={}, execution_count=1, outputs=[dict(output_type='display_data', metadata={}, data=live)])], metadata={}, nbformat=4, nbformat_minor=5)
+    (tmp_path/'a.ipynb').write_text(json.dumps(nb))
+    assert salviz('strip', 'a.ipynb', cwd=tmp_path).stdout == 'a.ipynb: 1 widget view removed\n'
+    assert 'widget-view' not in (tmp_path/'a.ipynb').read_text()
+
 refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'), (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
            (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'), (('train', '--data', 'movie-sentence'), 'movie-sentences'),
-           (('runs', 'nowhere'), 'no such folder'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('fetch', 'glove'), 'minilm'), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
+           (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'), (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('fetch', 'glove'), 'minilm'), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
