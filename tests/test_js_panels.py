@@ -481,3 +481,11 @@ def test_long_sentences_say_what_was_not_shipped(page):
     show(page, [s], panels=panels, state=dict(colour='attention'))
     assert 'thumbnail' in text(page, '.sv-sentence-main')
     assert json.loads(json.dumps(state(page)))['colour'] == 'attention' and len(chips(page)) == 150
+
+def test_a_human_rationale_is_what_is_coloured_and_its_absence_is_said(page):
+    words, marked = ['[CLS]', 'a', 'lovely', 'film', '[SEP]'], np.array([False, False, True, False, False])
+    show(page, [by_hand(words, rationale=marked)], panels=['sentence'], state=dict(colour='rationale'))
+    backs = [back for back, _ in fills(page)]
+    assert backs[2] != backs[1] == backs[3] and 'what people marked' in text(page, '.sv-sentence')
+    show(page, [by_hand(words)], panels=['sentence'], state=dict(colour='rationale'))
+    assert 'There is no human rationale for this sentence' in text(page, '.sv-sentence')
