@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test fetch bertviz browser notebooks readme clean
+.PHONY: demo lab test slow fetch bertviz browser notebooks readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -17,6 +17,10 @@ lab: .venv/.lab fetch
 
 test: .venv/.dev fetch bertviz browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+# What takes long and repeats what a test of `make test` shows for another case.
+slow: .venv/.dev fetch bertviz browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(TESTS)
 
 fetch: .venv/.demo
 	$(BIN)/salviz fetch

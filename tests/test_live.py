@@ -119,7 +119,7 @@ odd = dict(accumulated=(7, dict(batch_size=4, gradient_accumulation=2)), weights
            weights_only_epoch=(10, dict(args=dict(save_only_model=True))), by_steps=(7, dict(args=steps)), by_steps_epoch=(10, dict(args=steps)),
            early=(7, dict(early_stopping=3, epochs=20, learning_rate=1e-6, snapshots=2)), keep_one=(7, dict(keep=1)))
 
-@pytest.mark.parametrize('name', odd)
+@pytest.mark.parametrize('name', [pytest.param(o, marks=pytest.mark.slow) if o in ('weights_only', 'by_steps', 'keep_one') else o for o in odd])
 def test_stopping_and_resuming_changes_nothing_whatever_the_settings(name, start, block):
     at, settings = odd[name]
     settings = {'epochs': 3, **settings}
@@ -367,7 +367,7 @@ training.subscribe(look)
 there.wait()
 '''
 
-@pytest.mark.parametrize('pause', ['paused', 'running'])
+@pytest.mark.parametrize('pause', [pytest.param('paused', marks=pytest.mark.slow), 'running'])
 def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start, block, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     tiny_bert().save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
     settings = {**quick, 'epochs': 20} # the script comes to its end long before the training does

@@ -325,7 +325,7 @@ train(model, AutoTokenizer.from_pretrained(folder + '/model'), datasets.load_fro
       batch_size=int(batch), learning_rate=1e-3, progress=False, args=dict(use_cpu=True))
 '''
 
-@pytest.mark.parametrize('name', ['guided', 'ad_drop', 'guidance', 'sallm'])
+@pytest.mark.parametrize('name', [pytest.param('guided', marks=pytest.mark.slow), 'ad_drop', pytest.param('guidance', marks=pytest.mark.slow), 'sallm'])
 def test_two_processes_train_like_one(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "gloo on the CPU, without dropout, the same global batch: the same losses within rounding, and one run"
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
