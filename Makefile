@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test slow fetch bertviz browser notebooks readme clean
+.PHONY: demo lab test slow fetch extras browser notebooks readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -15,19 +15,19 @@ demo: .venv/.demo fetch
 lab: .venv/.lab fetch
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ContentsManager.pre_save_hook=salviz.explorer.strip_on_save nbs/quickstart.ipynb
 
-test: .venv/.dev fetch bertviz browser
+test: .venv/.dev fetch extras browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 # What takes long and repeats what a test of `make test` shows for another case.
-slow: .venv/.dev fetch bertviz browser
+slow: .venv/.dev fetch extras browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(TESTS)
 
 fetch: .venv/.demo
 	$(BIN)/salviz fetch
 
-# The scripts that bertviz's views need, from the package registry as well.
-bertviz: .venv/.dev
-	$(BIN)/salviz fetch bertviz
+# Data of the other tasks (tags, scores, digits, series) and the scripts that bertviz's views need, from the package registry as well.
+extras: .venv/.dev
+	$(BIN)/salviz fetch all
 
 # Chromium for the tests that look at JupyterLab: installed where apt-get and root are at hand, explained elsewhere.
 browser:

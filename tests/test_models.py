@@ -6,11 +6,12 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModelForSequenceClassification, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, BertForSequenceClassification, PreTrainedTokenizerFast
 
 from salviz.assets import asset
 from salviz.data import Collator, encode_texts, model_inputs
-from salviz.models import device_of, forked_random, load_classifier, pooled_rows, reads_first, reads_last, undisturbed
+from salviz.models import (decoder_start, device_of, forked_random, load_classifier, load_model_for, longest_input, pooled_rows, reads_first, reads_last, tasks_of_kind,
+                           undisturbed)
 
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, intermediate_size=32,
              max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
@@ -253,3 +254,114 @@ def test_a_hub_that_does_not_answer_leaves_only_local_copies(monkeypatch):
     with pytest.raises(ConnectionError, match='cannot be asked for it .ConnectError: cut.'):
         load_classifier('someone/some-model', revision='v2', cache_dir=os.devnull)
     assert asked == [('someone/some-model', 'model', 'v2')]
+
+
+classes = {'token_classification': dict(labels=['O', 'B-x', 'I-x'])}
+
+@pytest.mark.parametrize('task,kind,head,width', [
+    ('classification', 'bert', 'BertForSequenceClassification', 3), ('regression', 'gpt2', 'GPT2ForSequenceClassification', 1),
+    ('regression', 'bert', 'BertForSequenceClassification', 1), ('token_classification', 'electra', 'ElectraForTokenClassification', 3),
+    ('token_classification', 'llama', 'LlamaForTokenClassification', 3), ('masked_lm', 'deberta-v2', 'DebertaV2ForMaskedLM', 40),
+    ('masked_lm', 'bert', 'BertForMaskedLM', 40)])
+def test_each_task_gets_its_head_on_the_weights_in_the_folder(task, kind, head, width, tmp_path):
+    saved = save(tmp_path, kind).base_model
+    wanted = dict(ignore_mismatched_sizes=True) if task == 'regression' else {}
+    model, tokenizer = load_model_for(task, tmp_path, **classes.get(task, {}), **wanted)
+    assert type(model).__name__ == head and not model.training and tokenizer.pad_token_id is not None
+    batch = Collator(tokenizer)(list(encode_texts(['a good film', 'bad'], tokenizer)))
+    logits = model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits
+    assert logits.shape == ((2, width) if 'SequenceClassification' in head else (*batch['input_ids'].shape, width))
+    here = model.base_model.state_dict()
+    assert all(torch.equal(x, here[k]) for k, x in saved.state_dict().items() if k in here) and len(here.keys() & saved.state_dict()) >= 20
+    if task == 'token_classification': assert model.config.id2label == {0: 'O', 1: 'B-x', 2: 'I-x'}
+    if task == 'regression': assert model.config.problem_type == 'regression'
+
+def test_a_discriminator_comes_with_its_head(tmp_path):
+    with forked_random(0): saved = transformers.ElectraForPreTraining(AutoConfig.for_model('electra', **sizes, embedding_size=8))
+    save(tmp_path, 'bert'); saved.save_pretrained(tmp_path)
+    model, _ = load_model_for('replaced_token_detection', tmp_path)
+    assert type(model) is type(saved) and all(torch.equal(a, b) for a, b in zip(model.parameters(), saved.parameters()))
+
+@pytest.mark.parametrize('kind', ['marian', 'bart', 't5'])
+def test_an_encoder_decoder_is_loaded_with_all_its_weights_and_its_start(kind, tmp_path):
+    save(tmp_path)
+    saved = encoder_decoder(kind)
+    saved.save_pretrained(tmp_path)
+    model, tokenizer = load_model_for('seq2seq', tmp_path)
+    assert type(model) is type(saved) and decoder_start(model) == 2 and decoder_start(tiny('bert')) is None
+    assert all(torch.equal(x, model.state_dict()[k]) for k, x in saved.state_dict().items())
+    assert tokenizer.pad_token_id == model.config.pad_token_id == 0
+
+def encoder_decoder(kind, **config):
+    own = dict(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2) if kind == 't5' else dict(d_model=16, encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=20)
+    if kind == 'led': own |= dict(max_encoder_position_embeddings=24, max_decoder_position_embeddings=16, attention_window=4)
+    with forked_random(0):
+        return AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **own, **{**dict(vocab_size=40, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2), **config})).eval()
+
+def test_a_decoder_that_does_not_say_how_it_begins_is_refused_and_can_be_told(tmp_path):
+    save(tmp_path)
+    encoder_decoder('t5', decoder_start_token_id=None).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match='does not say with which token its decoder begins; pass decoder_start_token_id') as e: load_model_for('seq2seq', tmp_path)
+    assert '\n' not in str(e.value)
+    assert decoder_start(load_model_for('seq2seq', tmp_path, decoder_start_token_id=0)[0]) == 0
+
+@pytest.mark.parametrize('task', ['token_classification', 'regression', 'masked_lm'])
+def test_a_new_head_of_any_task_follows_the_seed_alone(task):
+    head = lambda seed: [p for n, p in load_model_for(task, seed=seed, **classes.get(task, {}))[0].named_parameters() if not n.startswith('bert.')]
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    first = head(3)
+    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1] and random.getstate() == before[2]
+    torch.manual_seed(2)
+    assert first and all(torch.equal(a, b) for a, b in zip(first, head(3))) and not all(torch.equal(a, b) for a, b in zip(first, head(4)))
+
+def test_classification_is_what_load_classifier_gives():
+    a, b = load_model_for('classification', labels=['x', 'y'], seed=5)[0], load_classifier(labels=['x', 'y'], seed=5)[0]
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters())) and a.config.to_dict() == b.config.to_dict()
+
+@pytest.mark.parametrize('arguments,reason', [
+    (dict(task='seq2seq'), 'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. bert serves classification, regression'),
+    (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
+    (dict(task='image_classification'), "no head for task='image_classification'; available: classification, .*salviz.nets"),
+    (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes, so num_labels and labels do not apply'),
+    (dict(task='regression', num_labels=2), 'regression has no classes'),
+    (dict(task='token_classification'), 'has no trained head for tokens; name the tags with labels=')])
+def test_a_task_that_a_model_cannot_serve_is_refused_with_what_can(arguments, reason):
+    with pytest.raises(ValueError, match=reason) as e: load_model_for(**arguments)
+    assert '\n' not in str(e.value)
+
+def test_heads_are_refused_where_the_table_of_transformers_means_something_else(tmp_path):
+    "BART stands in the table of masked language models, as a writer of whole texts"
+    assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'regression', 'seq2seq'] and tasks_of_kind(AutoConfig.for_model('vit')) == []
+    save(tmp_path); encoder_decoder('bart').save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match='is a bart model, for which transformers has no masked-language-model head'): load_model_for('masked_lm', tmp_path)
+
+@pytest.mark.parametrize('kind,part', [('bert', 'classifier'), ('llama', 'score')])
+def test_a_tagger_does_not_begin_with_the_head_of_a_sequence_classifier(kind, part, tmp_path):
+    "Both heads have the same name in the file, and here the same size"
+    saved = getattr(save(tmp_path, kind), part).weight
+    first, again, other = (getattr(load_model_for('token_classification', tmp_path, num_labels=3, seed=seed)[0], part).weight for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, saved) and not torch.equal(first, other)
+    assert load_model_for('token_classification', tmp_path, num_labels=5)[0].config.num_labels == 5
+    load_model_for('token_classification', tmp_path, num_labels=3)[0].save_pretrained(tmp_path)
+    assert load_classifier(tmp_path, num_labels=7)[0].config.num_labels == 7
+
+def test_a_trained_head_of_a_tagger_or_a_scorer_is_kept_or_replaced_only_when_asked(tmp_path):
+    save(tmp_path, num_labels=1)
+    assert torch.equal(load_model_for('regression', tmp_path)[0].classifier.weight, tiny('bert', num_labels=1).classifier.weight)
+    load_model_for('token_classification', tmp_path, labels=['O', 'x', 'y'])[0].save_pretrained(tmp_path)
+    assert load_model_for('token_classification', tmp_path)[0].config.id2label[2] == 'y'
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes'): load_model_for('token_classification', tmp_path, num_labels=5)
+    save(tmp_path)
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 1'): load_model_for('regression', tmp_path)
+
+@pytest.mark.parametrize('kind,longest', [('marian', 20), ('bart', 20), ('led', 16)])
+def test_texts_and_targets_fit_where_an_encoder_decoder_has_positions(kind, longest, tmp_path):
+    save(tmp_path)
+    tokenizer, model = load_classifier(tmp_path)[1], encoder_decoder(kind)
+    assert longest_input(model, tokenizer) == longest
+    with torch.no_grad():
+        model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest), 5))
+        with pytest.raises(IndexError): model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest + 1), 5))
+    with pytest.raises(ValueError, match=f'max_length must be at most {longest}'): longest_input(model, tokenizer, longest + 1)
+    assert longest_input(encoder_decoder('t5'), tokenizer) == 512
