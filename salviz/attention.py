@@ -77,7 +77,8 @@ def layer_count(
     "Number of attention layers that one pass through `part` of `model` goes through"
     part, stack = check_part(model, part)
     n = _configured(stack.config, part, 'layers', 'num_hidden_layers')
-    if not isinstance(n, int): raise ValueError(f'{type(model).__name__} does not say how many layers it has (config.num_hidden_layers)')
+    if not isinstance(n, int): raise ValueError(f'{type(model).__name__} cannot be observed: its config names no attention layers (num_hidden_layers); '
+                                              'use a transformer, such as BERT or GPT-2')
     return n * getattr(stack.config, 'inner_group_num', 1) # ALBERT
 
 def head_count(model, part=None) -> int:

@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import (BertConfig, BertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, GPT2Config,
-                          GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification)
+from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification,
+                          BertForTokenClassification, DebertaV2Config, DebertaV2ForSequenceClassification, DistilBertConfig,
+                          DistilBertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, GPT2Config,
+                          GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, MistralConfig,
+                          MistralForSequenceClassification, ModernBertConfig, ModernBertForSequenceClassification)
 
 from helpers import same, state
 from salviz.attention import observe
-from salviz.methods.ad_drop import ADDrop, discard_candidates, drop_mask
-from salviz.methods.base import Plan, Progress, keyed_uniform
+from salviz.methods.ad_drop import (ADDrop, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, prior_experiment, prior_method,
+                                    random_attribution)
+from salviz.methods.base import FineTuning, Plan, Progress, keyed_uniform
+from test_attribution import reference_integrated, scaled_pass, translator
 
 LENGTHS, PAD, EVEN = (7, 3, 5), 0, Progress(step=12, epoch=2, seed=5)
 
@@ -21,8 +26,17 @@ def tiny(kind, dropout=0.):
     "A random classifier whose attention is far from uniform: BERT and GPT-2 in float64, Llama in float32"
     common = dict(vocab_size=60, num_labels=3, pad_token_id=PAD, initializer_range=.4)
     encoder = dict(common, hidden_size=24, num_attention_heads=4, intermediate_size=32)
+    small = dict(encoder, num_hidden_layers=2)
+    others = dict(
+        albert=lambda: AlbertForSequenceClassification(AlbertConfig(embedding_size=16, **dict(small, num_hidden_layers=3))),
+        distilbert=lambda: DistilBertForSequenceClassification(DistilBertConfig(dim=24, n_layers=2, n_heads=4, hidden_dim=32, **common)),
+        modernbert=lambda: ModernBertForSequenceClassification(ModernBertConfig(
+            local_attention=4, classifier_pooling='cls', bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **dict(small, num_hidden_layers=4))),
+        mistral=lambda: MistralForSequenceClassification(MistralConfig(sliding_window=3, num_key_value_heads=2, **small)),
+        deberta=lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**small)))
     with torch.random.fork_rng():
         torch.manual_seed(1)
+        if kind in others: return others[kind]().eval()
         if kind == 'llama': # rotary angles and softmax are float32 in any precision
             return LlamaForSequenceClassification(LlamaConfig(num_hidden_layers=2, num_key_value_heads=2, **encoder)).eval()
         if kind == 'gpt2':
@@ -244,8 +258,12 @@ def test_gold_labels_attribute_another_class_and_an_unlabelled_example_falls_bac
     assert torch.equal(look('gold', unlabelled), look('pseudo', batch))
 
 
+KINDS = ('gradient', 'integrated_gradients', 'attention', 'random')
+
+
 @pytest.mark.parametrize('first_pass', ['train', 'eval'])
-def test_a_plan_leaves_no_trace(first_pass):
+@pytest.mark.parametrize('attribution', KINDS)
+def test_a_plan_leaves_no_trace(first_pass, attribution):
     model, batch = tiny('bert', dropout=.3), collate(examples())
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -253,9 +271,25 @@ def test_a_plan_leaves_no_trace(first_pass):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
     before, inputs = state(model), {k: v.clone() for k, v in batch.items()}
-    plan = ADDrop(cross_tuning=False, first_pass=first_pass).plan(model, batch, EVEN)
+    plan = ADDrop(cross_tuning=False, first_pass=first_pass, attribution=attribution, steps=3).plan(model, batch, EVEN)
     assert same(before, state(model)) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
     assert not any(x.requires_grad for layers in plan.shown().values() for x in layers.values())
+
+
+@pytest.mark.parametrize('attribution, bad_pass', [('gradient', 1), ('attention', 1), *[('integrated_gradients', n) for n in (1, 2, 5)]])
+def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
+    model, batch, passes = tiny('bert', dropout=.3), collate(examples()), []
+    model.train()
+    model.bert.encoder.layer[1].eval()
+    for i, p in enumerate(model.parameters()): p.requires_grad_(i % 3 > 0)
+    def fail(module, args, output):
+        passes.append(1)
+        if len(passes) == bad_pass: raise RuntimeError('broken head')
+    model.classifier.register_forward_hook(fail)
+    before = state(model)
+    with pytest.raises(RuntimeError, match='broken head'):
+        ADDrop(cross_tuning=False, attribution=attribution, steps=30).plan(model, batch, EVEN)
+    assert same(before, state(model))
 
 
 def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
@@ -296,6 +330,10 @@ def test_what_cannot_work_is_refused_before_training():
 
 
 @pytest.mark.parametrize('kwargs, message', [
+    (dict(attribution='lime'), "attribution must be one of 'gradient', 'integrated_gradients', 'attention', 'random', got 'lime'"),
+    (dict(reading='literal'), "reading must be one of 'paper', 'standard'"),
+    (dict(random_form='rows'), "random_form must be one of 'region', 'positions'"),
+    (dict(q=1.2), 'q must be'), (dict(q=0), 'q must be above 0 and at most 1'), (dict(q=True), 'q must be'),
     (dict(p=0), 'p must be between 0 and 1, both excluded'), (dict(p=1.), 'p must be'), (dict(q=-.1), 'q must be'), (dict(q='a'), "got 'a'"),
     (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"), (dict(region='top'), 'region must be one of'),
     (dict(first_pass=None), 'first_pass must be one of'), (dict(cross_tuning='yes'), 'cross_tuning must be one of'),
@@ -310,3 +348,350 @@ def test_the_region_agrees_with_the_golden_vectors():
     for case in cases:
         found = discard_candidates(torch.tensor(case['attribution'], dtype=torch.float64), torch.tensor(case['allowed']), case['p'], case['region'])
         assert found.tolist() == case['expected']
+
+
+@pytest.mark.parametrize('steps', [0, 2.5, True])
+def test_the_number_of_nodes_is_checked(steps):
+    with pytest.raises(ValueError, match='steps must be a whole number of at least 1'): ADDrop(steps=steps)
+
+
+# Other attributions
+
+def check_against(plan, batch, i, l, b, seen, p, q, u, close, region='high'):
+    "Example `i` and layer `l` of `plan` are the region and the drop that follow from the attribution `b` [heads, n, n] of the real tokens"
+    allowed = seen.expand_as(b)
+    torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i).to(b), torch.where(allowed, b, 0.), **close)
+    region_ = reference_candidates(b, allowed, p, region)
+    assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region_)
+    for index in np.ndindex(*b.shape[:2]):
+        found = {j for j in range(b.shape[2]) if region_[index][j]}
+        expected = reference_drop(found, int(allowed[index].sum()), q, u[index])
+        assert {j for j in range(b.shape[2]) if own(plan.drop[l], batch, i)[index][j]} == expected
+
+
+def draw(r, heads, l, progress=EVEN):
+    n = len(r['ids'])
+    return keyed_uniform(torch.tensor([r['example_id']]), (heads, n, n), progress.seed, progress.step, stream=l)[0]
+
+
+@pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama'])
+@pytest.mark.parametrize('kwargs', [dict(reading='paper'), dict(reading='standard', region='low'), dict(reading='paper', target='gold')], ids=str)
+def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_sentence_alone(kind, kwargs):
+    model, rows = tiny(kind), examples()
+    batch = collate(rows)
+    plan = ADDrop(p=.5, q=.5, steps=4, cross_tuning=False, first_pass='eval', attribution='integrated_gradients', **kwargs).plan(model, batch, EVEN)
+    close = dict(rtol=1e-3, atol=1e-4) if kind == 'llama' else dict(rtol=1e-7, atol=1e-10)
+    for i, r in enumerate(rows):
+        inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
+        c = r['label'] if kwargs.get('target') == 'gold' else model(**inputs).logits[0].argmax().item()
+        seen = torch.ones(n, n, dtype=torch.bool)
+        for l in plan.drop:
+            b = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 4, kwargs['reading'])
+            ours = own(plan.evidence['attention_attribution'][l], batch, i) # ties of float32 are broken by its own rounding
+            torch.testing.assert_close(ours, b, **close)
+            seen = seen if kind == 'bert' else seen.tril()
+            check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), close, kwargs.get('region', 'high'))
+
+
+def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_from_the_nodes():
+    model, batch = tiny('bert'), collate(examples())
+    inputs = {k: batch[k] for k in ('input_ids', 'attention_mask')}
+    there = model(**inputs).logits.argmax(-1)
+    nodes = [[scaled_pass(model, dict(input_ids=r['ids'][None]), 0, k/4)[0].logits.argmax().item() for r in examples()] for k in (1, 2, 3)]
+    assert any(node != there.tolist() for node in nodes)
+    look = lambda **kw: ADDrop(attribution='integrated_gradients', steps=4, cross_tuning=False, first_pass='eval', **kw).plan(
+        model, dict(batch, labels=there), EVEN).evidence['attention_attribution']
+    assert all(torch.equal(b, look(target='gold')[l]) for l, b in look().items())
+
+
+@pytest.mark.parametrize('kind', ['bert', 'gpt2', 'albert', 'modernbert'])
+@pytest.mark.parametrize('region', ['high', 'low'])
+def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
+    model, rows = tiny(kind), examples()
+    batch = collate(rows)
+    plan = ADDrop(p=.4, q=.7, cross_tuning=False, first_pass='eval', attribution='attention', region=region).plan(model, batch, EVEN)
+    model.set_attn_implementation('eager')
+    for i, r in enumerate(rows):
+        for l, A in enumerate(model(input_ids=r['ids'][None], output_attentions=True).attentions):
+            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            torch.testing.assert_close(ours, A[0].detach(), rtol=1e-5, atol=1e-6)
+            check_against(plan, batch, i, l, ours, A[0, :1] > 0, .4, .7, draw(r, 4, l), dict(rtol=0, atol=0), region)
+    if region == 'high': # whatever a row keeps for certain has less attention than its candidates
+        A, chosen = plan.evidence['attention_attribution'][0][0, 0], plan.evidence['discard_candidates'][0][0, 0]
+        assert all(a[c].min() >= a[~c].max() for a, c in zip(A, chosen) if c.any() and not c.all())
+
+
+EVERY = ('bert', 'albert', 'distilbert', 'deberta', 'modernbert', 'gpt2', 'llama', 'mistral')
+
+
+@pytest.mark.parametrize('kind, side', [(k, 'right') for k in EVERY] + [('llama', 'left'), ('mistral', 'left'), ('bert', 'left')])
+def test_what_a_query_may_see_is_known_without_a_pass(kind, side):
+    model, batch = tiny(kind), collate(examples(), side, 9)
+    check_sight(model)
+    real = batch['attention_mask'].bool()
+    with torch.no_grad(), observe(model) as maps: model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
+    seen = attendable(model, batch, maps.layers)
+    for l in maps: assert torch.equal(seen[l], maps.allowed(l) & real[:, None, :, None])
+    if kind == 'modernbert': assert not torch.equal(seen[0], seen[1]) # every third layer sees everything
+    if kind == 'mistral': assert seen[0][0, 0].sum(-1).max() == 3
+
+
+@pytest.mark.parametrize('kind', EVERY)
+@pytest.mark.parametrize('p', [.3, .8])
+def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_costs_no_pass(kind, p):
+    model, rows = tiny(kind), examples() + [dict(ids=torch.arange(5, 45), example_id=77, label=0)]
+    batch, passes = collate(rows), []
+    with torch.no_grad(), observe(model) as maps: model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
+    seen = {l: maps.allowed(l) & batch['attention_mask'].bool()[:, None, :, None] for l in maps}
+    for m in model.modules(): m.register_forward_hook(lambda *args: passes.append(1))
+    plan = ADDrop(p=p, q=.5, cross_tuning=False, attribution='random').plan(model, batch, EVEN)
+    assert not passes and sorted(plan.drop) == sorted(seen)
+    for l, region in plan.evidence['discard_candidates'].items():
+        n = seen[l].sum(-1).expand(region.shape[:3])
+        expected = torch.tensor([k - int(k*(1 - Fraction(str(p)))) for k in range(41)])
+        assert torch.equal(region.sum(-1), expected[n]) and not (region & ~seen[l]).any()
+        assert not (plan.drop[l] & ~region).any() and ((seen[l] & ~plan.drop[l]).any(-1) | (n == 0)).all()
+
+
+@pytest.mark.parametrize('form', ['region', 'positions'])
+def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example_alone(form):
+    rows = [dict(ids=torch.randint(5, 60, (24,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0) for i in range(24)]
+    model, method = tiny('bert'), ADDrop(p=.5, q=.4, cross_tuning=False, attribution='random', random_form=form)
+    plan = method.plan(model, collate(rows), EVEN)
+    region, dropped = plan.evidence['discard_candidates'][0], plan.drop[0]
+    assert abs(region.double().mean().item() - .5) < .01 and abs(dropped.double().mean().item() - .2) < .01
+    assert abs(dropped[region].double().mean().item() - .4) < .01 # what is dropped does not depend on why it is a candidate
+    sizes = region.sum(-1).double()
+    if form == 'region': assert (sizes == 12).all()
+    else: assert abs(sizes.var().item() - 24*.5*.5) < .8 # every position for itself
+    neighbours = (dropped[..., 1:] & dropped[..., :-1]).double().mean().item()
+    assert abs(neighbours - (.04 if form == 'positions' else .04*(12*11/(24*23))/.25)) < .005
+    few = method.plan(model, collate([rows[7], rows[2]], 'left', 31), EVEN)
+    for at, i in enumerate((7, 2)):
+        for l in plan.drop: assert torch.equal(own(few.drop[l], collate([rows[7], rows[2]], 'left', 31), at), plan.drop[l][i])
+    other = [method.plan(model, collate(rows), Progress(step=s, epoch=2, seed=e)).evidence['discard_candidates'][0] for s, e in ((12, 6), (13, 5))]
+    assert not any(torch.equal(x, region) for x in other) and not torch.equal(plan.evidence['discard_candidates'][1], region)
+
+
+def test_the_region_that_is_shown_of_random_numbers_is_the_one_that_is_trained():
+    rows = examples() + [dict(ids=torch.arange(5, 45), example_id=77, label=0)]
+    batch = collate(rows)
+    plan = ADDrop(p=.3, cross_tuning=False, attribution='random').plan(tiny('gpt2'), batch, EVEN)
+    for l, ranks in plan.shown()['attribution_ranks'].items():
+        seen = ranks > 0
+        assert torch.equal(reference_candidates(ranks, seen, .3), plan.evidence['discard_candidates'][l])
+        assert torch.equal(seen, (plan.evidence['attention_attribution'][l] > 0) | seen) and seen[0, 0].sum() == 7*8/2
+
+
+def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
+    batch = dict(input_ids=torch.ones(1, 512, dtype=torch.int64), attention_mask=torch.ones(1, 512, dtype=torch.int64), example_id=torch.tensor([3]))
+    draws, numbers = drop_uniform(batch, 2, seed=0, step=1, layer=-1), random_attribution(batch, 2, seed=0, step=1, layer=0)
+    assert (draws.sort(-1).values.diff() == 0).any() and (numbers.sort(-1).values.diff() > 0).all()
+    assert numbers.min() >= 0 and numbers.max() < 1 and (numbers.float() - draws).abs().max() < 1e-6
+
+
+def test_protected_special_tokens_are_never_dropped_at_random_either():
+    batch = collate(examples())
+    for form in ('region', 'positions'):
+        plan = ADDrop(p=.9, q=1, cross_tuning=False, attribution='random', random_form=form, protect_special=True).plan(tiny('bert'), batch, EVEN)
+        assert plan.drop[0].any() and not (plan.drop[0] & batch['is_special'][:, None, None, :]).any()
+
+
+def test_a_model_that_lets_queries_see_otherwise_is_refused():
+    odd = tiny('modernbert')
+    odd.config.layer_types = ['chunked_attention', *odd.config.layer_types[1:]]
+    with pytest.raises(ValueError, match="attribution='random' does not know what chunked_attention of ModernBert"):
+        attendable(odd, collate(examples()), [0])
+    wrong = tiny('gpt2')
+    for block in wrong.transformer.h: block.attn.is_causal = False # its mask is causal all the same
+    with pytest.raises(ValueError, match="attribution='random' cannot tell without a pass what GPT2ForSequenceClassification lets a query see"):
+        ADDrop(attribution='random').check(wrong, None, None, 2)
+    ADDrop(attribution='random').check(tiny('mistral'), None, None, 2)
+
+
+def test_all_of_the_region_is_dropped_with_probability_one_and_a_whole_row_never():
+    plan = ADDrop(p=.4, q=1, cross_tuning=False, attribution='random').plan(tiny('gpt2'), collate(examples()), EVEN)
+    for l, dropped in plan.drop.items():
+        region, first = plan.evidence['discard_candidates'][l], torch.zeros(7, 1, dtype=torch.bool)
+        first[0] = True # the first query of a causal model sees one key, and keeps it
+        assert torch.equal(dropped, region & ~first) and (region & first).any()
+
+
+# Other tasks
+
+def head(cls, num_labels):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return cls(BertConfig(vocab_size=60, num_labels=num_labels, pad_token_id=PAD, initializer_range=.4, hidden_size=24, num_attention_heads=4,
+                              intermediate_size=32, num_hidden_layers=2, hidden_dropout_prob=0., attention_probs_dropout_prob=0.)).double().eval()
+
+
+def each_gradient(model, inputs, score, layers):
+    "d score / dA [heads, n, n] of one sentence alone, layer by layer"
+    for l in layers:
+        outputs, A = scaled_pass(model, inputs, l, 1.)
+        yield l, torch.autograd.grad(score(outputs), A)[0][0]
+
+
+@pytest.mark.parametrize('target', ['pseudo', 'gold'])
+@pytest.mark.parametrize('first_pass', ['train', 'eval'])
+def test_a_regression_attributes_minus_the_squared_error_against_the_gold_score(target, first_pass):
+    model, rows = head(BertForSequenceClassification, 1), examples()
+    batch = collate(rows)
+    batch['labels'] = torch.tensor([2.5, -1., .3]).double()
+    plan = ADDrop(cross_tuning=False, target=target, first_pass=first_pass).plan(model, batch, EVEN)
+    for i, r in enumerate(rows):
+        y = batch['labels'][i]
+        for l, b in each_gradient(model, dict(input_ids=r['ids'][None]), lambda o: -(o.logits[0, 0] - y)*(o.logits[0, 0] - y), (0, 1)):
+            torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
+    # the sign: a little more attention where the attribution is highest lowers the squared error
+    A, found = plan.evidence['attention_attribution'][0], []
+    for i, r in enumerate(rows):
+        b = own(A, batch, i)
+        factor = torch.ones_like(b)
+        factor.view(-1)[b.argmax()] += 1e-4
+        loss = [(scaled_pass(model, dict(input_ids=r['ids'][None]), 0, f)[0].logits[0, 0] - batch['labels'][i])**2 for f in (1., factor)]
+        found.append((loss[1] < loss[0]).item())
+    assert all(found)
+
+
+def test_an_unlabelled_regression_is_attributed_by_its_number_and_integrated_gradients_take_the_gold_score():
+    model, rows = head(BertForSequenceClassification, 1), examples()
+    batch = collate(rows)
+    unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
+    plan = ADDrop(cross_tuning=False, first_pass='eval').plan(model, unlabelled, EVEN)
+    path = ADDrop(cross_tuning=False, attribution='integrated_gradients', steps=3).plan(model, dict(batch, labels=torch.tensor([2., -1., 0.])), EVEN)
+    for i, r in enumerate(rows):
+        inputs, y = dict(input_ids=r['ids'][None]), (2., -1., 0.)[i]
+        for l, b in each_gradient(model, inputs, lambda o: o.logits[0, 0], (0, 1)):
+            torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
+            expected = reference_integrated(model, inputs, lambda o: -(o.logits[0, 0] - y)**2, l, 3)
+            torch.testing.assert_close(own(path.evidence['attention_attribution'][l], batch, i), expected, rtol=1e-7, atol=1e-10)
+
+
+def token_score(logits, labels):
+    "Minus the mean of -log p over the labelled tokens, one by one"
+    total, n = 0., 0
+    for x, c in zip(logits, labels):
+        if c != -100: total, n = total + (x[c] - x.exp().sum().log()), n + 1
+    return total/n
+
+
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('target', ['pseudo', 'gold'])
+def test_labels_of_tokens_are_attributed_by_minus_the_cross_entropy_over_what_counts(side, target):
+    model, rows = head(BertForTokenClassification, 4), examples()
+    batch = collate(rows, side)
+    batch['labels'] = torch.where(batch['is_special'], -100, batch['input_ids'] % 4)
+    batch['labels'][0, batch['attention_mask'][0].nonzero()[2]] = -100 # the second piece of a word
+    plan = ADDrop(p=.5, cross_tuning=False, target=target, first_pass='eval').plan(model, batch, EVEN)
+    for i, r in enumerate(rows):
+        at = batch['attention_mask'][i].nonzero().squeeze(1)
+        inputs = dict(input_ids=r['ids'][None], position_ids=at[None]) # BERT counts positions from the first column
+        labels = batch['labels'][i, at].tolist() if target == 'gold' else model(**inputs).logits[0].argmax(-1).tolist()
+        for l, b in each_gradient(model, inputs, lambda o: token_score(o.logits[0], labels), (0, 1)):
+            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            torch.testing.assert_close(ours, b, rtol=1e-7, atol=1e-11)
+            region = reference_candidates(ours, torch.ones_like(ours, dtype=torch.bool), .5)
+            assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
+
+
+def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
+    model, rows = head(BertForTokenClassification, 4), examples()
+    whole = ADDrop(cross_tuning=False, first_pass='eval').plan(model, collate(rows), EVEN)
+    for i, r in enumerate(rows):
+        alone = ADDrop(cross_tuning=False, first_pass='eval').plan(model, collate([r]), EVEN)
+        for l in (0, 1):
+            expected = alone.evidence['attention_attribution'][l][0]
+            torch.testing.assert_close(own(whole.evidence['attention_attribution'][l], collate(rows), i), expected, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize('kind', ['marian', 't5'])
+@pytest.mark.parametrize('kwargs', [dict(), dict(target='gold'), dict(attribution='integrated_gradients', steps=3), dict(attribution='attention'),
+                                    dict(attribution='random')], ids=str)
+def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(kind, kwargs):
+    model, rows = translator(kind), examples()
+    batch = collate(rows)
+    batch['labels'], batch['decoder_input_ids'] = torch.full((3, 4), -100), torch.full((3, 4), PAD)
+    batch['decoder_attention_mask'] = torch.zeros(3, 4, dtype=torch.int64)
+    for i, m in enumerate((4, 2, 3)):
+        words = torch.arange(20 + i, 20 + i + m)
+        batch['labels'][i, :m], batch['decoder_input_ids'][i, 1:m], batch['decoder_attention_mask'][i, :m] = words, words[:-1], 1
+    method = ADDrop(p=.5, q=.5, cross_tuning=False, first_pass='eval', **kwargs)
+    method.check(model, None, None, 2)
+    plan = method.plan(model, batch, EVEN)
+    assert sorted(plan.drop) == [0, 1] and plan.drop[0].shape == (3, 4, 7, 7)
+    for i, r in enumerate(rows):
+        m = int(batch['decoder_attention_mask'][i].sum())
+        inputs = dict(input_ids=r['ids'][None], decoder_input_ids=batch['decoder_input_ids'][i:i+1, :m])
+        labels = batch['labels'][i, :m].tolist() if kwargs.get('target') == 'gold' else model(**inputs).logits[0].argmax(-1).tolist()
+        score = lambda o: token_score(o.logits[0], labels)
+        seen = torch.ones(len(r['ids']), len(r['ids']), dtype=torch.bool)
+        for l in (0, 1):
+            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            kind_ = kwargs.get('attribution', 'gradient')
+            if kind_ == 'gradient': expected = next(b for _, b in each_gradient(model, inputs, score, (l,)))
+            elif kind_ == 'integrated_gradients': expected = reference_integrated(model, inputs, score, l, 3)
+            elif kind_ == 'attention': expected = scaled_pass(model, inputs, l, 1.)[1][0].detach()
+            else: expected = ours
+            torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-10)
+            check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), dict(rtol=0, atol=0))
+    forward = {k: batch[k] for k in ('input_ids', 'attention_mask', 'decoder_input_ids', 'decoder_attention_mask')}
+    with torch.no_grad(), observe(model, drop=plan.drop) as maps: model(**forward)
+    real = batch['attention_mask'].bool()[:, None, :, None]
+    assert all(torch.equal((maps[l] == 0) & maps.allowed(l) & real, plan.drop[l]) for l in plan.drop)
+    with torch.no_grad(), observe(model, part='cross') as cross: model(**forward)
+    assert all((cross[l] > 0)[cross.allowed(l).expand_as(cross[l])].all() for l in cross)
+
+
+def test_a_shared_layer_is_dropped_from_by_the_number_of_its_call():
+    model, batch = tiny('albert').double(), collate(examples())
+    plan = ADDrop(p=.5, q=.5, layers=[0, 2], cross_tuning=False).plan(model, batch, EVEN)
+    with torch.no_grad(), observe(model, layers=[], drop=plan.drop) as maps:
+        model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
+    assert sorted(plan.drop) == list(maps) == [0, 2] and not torch.equal(plan.drop[0], plan.drop[2])
+    real = batch['attention_mask'].bool()[:, None, :, None]
+    for l in maps: assert torch.equal((maps[l] == 0) & maps.allowed(l) & real, plan.drop[l])
+
+
+def test_a_task_that_is_not_served_is_refused_by_name():
+    with pytest.raises(ValueError, match='ADDrop: does not serve masked_lm; it serves classification, regression, token_classification, seq2seq'):
+        ADDrop().check(head(BertForMaskedLM, 2), None, None, 2)
+
+
+# The experiment of section 2.2
+
+def test_the_four_runs_of_the_prior_experiment_are_what_section_two_says():
+    assert isinstance(prior_method('none'), FineTuning)
+    for strategy in ('random', 'high', 'low'):
+        method = prior_method(strategy)
+        assert (method.p, method.q, method.layers, method.cross_tuning) == (.3, 1, 0, False)
+        expected = ('random', 'pseudo', 'high') if strategy == 'random' else ('gradient', 'gold', strategy)
+        assert (method.attribution, method.target, method.region) == expected
+    sampled = prior_method('low', rate=.3, p=.6, layers=[0, 1])
+    assert (sampled.p, sampled.q, sampled.layers) == (.6, .5, [0, 1])
+    with pytest.raises(ValueError, match="strategy must be one of 'none', 'random', 'high', 'low', got 'middle'"): prior_method('middle')
+    for bad in (dict(rate=.5, p=.3), dict(rate=0), dict(rate=1.)):
+        with pytest.raises(ValueError, match='rate must lie between 0 and p'): prior_method('high', **bad)
+
+
+def test_the_same_number_of_positions_goes_at_random_high_and_low():
+    model, batch = tiny('bert'), collate(examples())
+    gone = {s: prior_method(s).plan(model, batch, EVEN).drop[0].sum(-1) for s in ('random', 'high', 'low')}
+    assert torch.equal(gone['random'], gone['high']) and torch.equal(gone['random'], gone['low']) and gone['random'].any()
+
+
+def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_the_losses(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+    from salviz.training import train
+    model, settings = tiny_bert(), dict(epochs=2, batch_size=8, learning_rate=1e-3, seed=3)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    table = prior_experiment(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'kept', **settings)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert list(table.columns) == ['strategy', 'epoch', 'split', 'loss'] and len(table) == 4*2*2 and np.isfinite(table.loss).all()
+    assert {p.name for p in (tmp_path/'kept').iterdir()} == set(table.strategy) == {'none', 'random', 'high', 'low'}
+    method = ADDrop(p=.3, q=1, layers=0, cross_tuning=False, target='gold', region='low')
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'own', probes=1, snapshots=0, progress=False, **settings)
+    steps = [r['task'] for r in run.train_rows]
+    low = table[(table.strategy == 'low')]
+    np.testing.assert_allclose(low[low.split == 'train'].loss, [np.mean(steps[:5]), np.mean(steps[5:])], rtol=1e-6)
+    np.testing.assert_allclose(low[low.split == 'validation'].loss, [r['loss'] for r in run.eval_rows], rtol=1e-6)

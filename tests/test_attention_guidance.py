@@ -1,20 +1,25 @@
 """Attention guidance: the loss against loops in float64 from the paper's equations, and everything that it refuses"""
+import json
 import math
 import random
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
+from transformers import AlbertConfig, AlbertForSequenceClassification, ElectraConfig, ElectraForPreTraining, MarianConfig, MarianMTModel
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
+from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5ForConditionalGeneration
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
 from helpers import word_tokenizer
 from salviz.attention import observe
 from salviz.data import Collator, encode, model_inputs
+from salviz.methods import attention_guidance
 from salviz.methods.attention_guidance import AttentionGuidance, alpha_at, assign_heads, comparable_alpha, default_heads, guidance_loss
-from salviz.methods.base import Progress
+from salviz.methods.base import FineTuning, Progress, served
 from salviz.runs import Run
 
 texts = ['a film . about nothing . really', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k', 'no stop here', '. . .']
@@ -64,17 +69,19 @@ def reference_pattern(name, tokens, boundary, multiple):
     return P
 
 
-def reference_loss(attentions, heads, reduction, boundary='uniform', multiple='uniform'):
+def reference_loss(attentions, heads, reduction, boundary='uniform', multiple='uniform', batch=None):
     "Eq. 2 and 3, example by example and cell by cell, in float64"
+    ids, mask = (batch or make_batch())['input_ids'].tolist(), (batch or make_batch())['attention_mask'].tolist()
     losses = []
-    for b in range(len(texts)):
-        tokens = tokenizer.convert_ids_to_tokens(data['train'][b]['input_ids'])
+    for b in range(len(ids)):
+        at = [i for i in range(len(ids[b])) if mask[b][i]]
+        tokens = tokenizer.convert_ids_to_tokens([ids[b][i] for i in at])
         n, total = len(tokens), 0.
         for layer, by_pattern in heads.items():
             for name, numbers in by_pattern.items():
                 P = reference_pattern(name, tokens, boundary, multiple)
                 if P is None: continue
-                squares = [(float(attentions[layer][b, h, p, q]) - P[p, q])**2 for h in numbers for p in range(n) for q in range(n)]
+                squares = [(float(attentions[layer][b, h, at[p], at[q]]) - P[p, q])**2 for h in numbers for p in range(n) for q in range(n)]
                 total += sum(squares) if reduction == 'sum' else sum(squares) / len(squares)
         losses.append(total)
     return losses
@@ -87,6 +94,52 @@ assignments = [
     dict(patterns={0: {'period': [2]}, -1: {'first': [0, 1], 'prev': [3]}}),
     dict(patterns={'band': [0, 1], 'self': [3]}, layers=[1, 2],
          own=dict(band=torch.ones(32, 32).tril(1).triu(-1)/3, self=lambda tokens: np.eye(len(tokens))))]
+
+
+def around(tokens): return [[1/3 if abs(p - q) <= 1 else 0. for q in range(len(tokens))] for p in range(len(tokens))]
+
+
+tables = [
+    ({0: {0: 'next', 3: around}, 2: {1: around, 2: around, 3: 'period'}}, {0: {'next': [0], 'band': [3]}, 2: {'band': [1, 2], 'period': [3]}}),
+    ({(1, 2): torch.eye(32), (1, 0): 'delim', (-1, 1): torch.eye(32), (1, 3): np.eye(32)}, {1: {'self': [2, 3], 'delim': [0]}, 2: {'self': [1]}}),
+    ({(0, h): ('next', 'prev', 'first', around)[h] for h in range(4)}, {0: {'next': [0], 'prev': [1], 'first': [2], 'band': [3]}})]
+
+
+@pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+@pytest.mark.parametrize('table, means', tables)
+def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share_a_pattern_share_its_mean(table, means, reduction, boundary, multiple):
+    model, method = make_bert(), AttentionGuidance(table, alpha=1, reduction=reduction, boundary=boundary, multiple=multiple)
+    method.check(model, tokenizer, data, epochs=1)
+    term, maps, plan = loss_and_maps(method, model, batch)
+    expected = reference_loss({l: maps[l].detach().double() for l in maps.layers}, means, reduction, boundary, multiple)
+    np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)
+    assert plan.layers == tuple(sorted(means))
+    asked = {(i, h) for i, l in enumerate(sorted(means)) for hs in means[l].values() for h in hs}
+    assert {tuple(x) for x in plan.shown()['guided'][0].nonzero().tolist()} == asked # the first text has a full stop
+    assert method.prescribes(model) == {l: sorted(h for hs in means[l].values() for h in hs) for l in sorted(means)}
+
+
+def test_a_table_and_the_same_assignment_by_name_are_one_method_to_the_bit_and_in_the_config():
+    table = AttentionGuidance({(0, 1): around, (0, 2): around, (1, 0): 'next'}, alpha=1)
+    named = AttentionGuidance({0: dict(around=[1, 2]), 1: dict(next=[0])}, own=dict(around=around), alpha=1)
+    for m in (table, named): m.check(make_bert(), tokenizer, data, epochs=1)
+    assert table.args() == named.args() and repr(table) == repr(named)
+    assert torch.equal(*(loss_and_maps(m, make_bert(), batch)[0].loss for m in (table, named)))
+
+
+def test_patterns_without_a_name_get_one_each_that_is_nobodys():
+    def next(tokens): return np.eye(len(tokens))
+    matrices = [torch.eye(32), torch.ones(32, 32)/32, torch.eye(32).tolist()]
+    method = AttentionGuidance({0: {0: next, 1: lambda t: None, 2: lambda t: None, 3: 'next'}, 1: dict(enumerate(matrices)), 2: dict(matrix=[0])},
+                               own=dict(matrix=torch.zeros(32, 32)))
+    assert method.patterns == {0: {'own next': [0], 'function': [1], 'function 2': [2], 'next': [3]}, 1: {'matrix 2': [0, 2], 'matrix 3': [1]}, 2: {'matrix': [0]}}
+    assert list(method.own) == ['matrix', 'own next', 'function', 'function 2', 'matrix 2', 'matrix 3'] and method.own['own next'] is next
+
+
+def test_a_method_with_another_matrix_has_another_config():
+    a, b, again = (AttentionGuidance({(0, 0): m}).args()['own'] for m in (torch.eye(8), torch.eye(8).flip(0), torch.eye(8).tolist()))
+    assert a != b and a == again and a['matrix'].startswith('matrix [8, 8], checksum ')
 
 
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
@@ -198,12 +251,23 @@ def test_the_gradient_goes_into_guided_heads_only():
 
 @pytest.mark.parametrize('schedule', ['linear', 'constant-then-linear'])
 @pytest.mark.parametrize('total', [1, 50, 19_999, 20_000, 20_001, 100_000])
-def test_the_schedule_falls_as_written(schedule, total):
-    for step in sorted({0, 1, total // 2, total - 1, min(20_000, total), total}):
+@pytest.mark.parametrize('constant', [0, 1, 30, 20_000])
+def test_the_schedule_falls_as_written(schedule, total, constant):
+    for step in sorted({0, 1, total // 2, total - 1, min(constant, total), total}):
         if schedule == 'linear': expected = 7. * (1 - step/total)
-        elif step < 20_000: expected = 7.
-        else: expected = 7. * (total - step) / max(1, total - 20_000)
-        assert alpha_at(Progress(step=step, total_steps=total), 7., schedule) == pytest.approx(max(0., expected), abs=1e-12)
+        elif step < constant: expected = 7.
+        else: expected = 7. * (total - step) / max(1, total - constant)
+        assert alpha_at(Progress(step=step, total_steps=total), 7., schedule, constant) == pytest.approx(max(0., expected), abs=1e-12)
+
+
+def test_the_weight_of_the_term_follows_the_schedule_and_the_steps_that_were_asked_for():
+    model = make_bert()
+    def weights(**kwargs):
+        method = AttentionGuidance({'next': [0]}, alpha=8, **kwargs)
+        return [loss_and_maps(method, model, batch, Progress(step=s, total_steps=40))[0].weight for s in (0, 10, 20, 30, 40)]
+    assert weights() == [8, 6, 4, 2, 0]
+    assert weights(schedule='constant-then-linear') == [8]*5 # the authors' 20,000 steps
+    assert weights(schedule='constant-then-linear', constant_steps=20) == [8, 8, 8, 4, 0]
 
 
 def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
@@ -267,6 +331,9 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(patterns={7: {'next': [0]}}), 'layers 0 to 2'),
     (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'names a layer twice'),
     (dict(layers=[3]), 'layers 0 to 2'),
+    (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"), (dict(patterns={(5, 0): 'next'}), 'layers 0 to 2'),
+    (dict(patterns={0: {-1: 'next'}}), 'has head -1'), (dict(patterns={(0, 0): 'diagonal'}), 'is not known; available: next, prev'),
+    (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'names a layer twice'),
     (dict(patterns={'period': [0]}), 'pattern .period. looks at ., which occurs nowhere in the training data'),
     (dict(patterns={'band': [0]}, own=dict(band=torch.eye(4))), "own pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
@@ -283,6 +350,10 @@ def test_what_cannot_work_is_refused_before_training(arguments, says):
     (dict(patterns={}), 'patterns must be'), (dict(patterns='next'), 'patterns must be'), (dict(patterns={0: []}), 'patterns must be'),
     (dict(patterns={0: {}}), 'patterns must be'),
     (dict(patterns={0: {'next': [0]}}, layers=0), 'leave out layers'),
+    (dict(patterns={(0, 1, 2): 'next'}), 'patterns must be'), (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
+    (dict(patterns={(0, 0): 'next'}, layers=0), 'leave out layers'), (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
+    (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must hold shares of attention'),
+    (dict(constant_steps=-1), 'constant_steps must be a whole number'), (dict(constant_steps=.5), 'constant_steps must be a whole number'),
     (dict(own=dict(next=torch.eye(3)), patterns={'next': [0]}), 'own has a pattern called'),
     (dict(own=dict(mine=torch.eye(3))), "own pattern 'mine' is given to no head"),
     (dict(own=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
@@ -326,12 +397,12 @@ def test_patterns_out_of_a_sliding_windows_reach_are_refused_in_that_layer_only(
 
 
 def test_the_recorded_arguments_are_plain_values():
-    import json
     def verbs(tokens): return None
     method = AttentionGuidance({'verbs': [0], 'band': [1]}, own=dict(verbs=verbs, band=torch.eye(4)))
-    assert json.loads(json.dumps(method.args()))['own'] == dict(verbs='verbs', band='matrix [4, 4]')
+    assert json.loads(json.dumps(method.args()))['own'] == dict(verbs='verbs', band='matrix [4, 4], checksum ' + f'{zlib.crc32(np.eye(4).tobytes()):08x}')
+    assert json.loads(json.dumps(AttentionGuidance({(1, 0): verbs, (1, 2): 'next'}).args()))['patterns'] == {'1': dict(verbs=[0], next=[2])}
     assert AttentionGuidance().args() == dict(patterns=None, share=.5, alpha=None, layers=None, boundary='uniform', multiple='uniform',
-                                              reduction='mean', schedule='linear', own=None)
+                                              reduction='mean', schedule='linear', constant_steps=20_000, own=None)
 
 
 def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
@@ -342,3 +413,190 @@ def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
         loss.backward(); optimiser.step(); optimiser.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < .5*losses[0]
+
+
+# Every task of the papers, on small models from scratch
+
+small = dict(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=32,
+             pad_token_id=0, initializer_range=.2)
+def make_marian():
+    return MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=2,
+        encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=32, pad_token_id=0, eos_token_id=2, decoder_start_token_id=0, init_std=.2))
+def make_t5():
+    return T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=1, num_heads=4, pad_token_id=0,
+        eos_token_id=2, decoder_start_token_id=0, initializer_factor=3.))
+made = dict(
+    classification=lambda: BertForSequenceClassification(BertConfig(**small, num_labels=3)),
+    albert=lambda: AlbertForSequenceClassification(AlbertConfig(**{**small, 'num_hidden_layers': 3}, embedding_size=16, num_labels=3)),
+    regression=lambda: BertForSequenceClassification(BertConfig(**small, num_labels=1)),
+    token_classification=lambda: BertForTokenClassification(BertConfig(**small, num_labels=5)),
+    masked_lm=lambda: BertForMaskedLM(BertConfig(**small)),
+    replaced_token_detection=lambda: ElectraForPreTraining(ElectraConfig(**small, embedding_size=16)),
+    seq2seq=make_marian, t5=make_t5)
+tasks_of = dict(albert='classification', t5='seq2seq')
+
+bare = data.select_columns(['input_ids', 'attention_mask', 'length']) # no labels and no segments: check(...) needs neither
+
+
+def make_model(name):
+    torch.manual_seed(0)
+    return made[name]().eval()
+
+
+def task_batch(name, side='right', seed=0):
+    "A batch for the model `name` from uneven texts, padded on `side`, with labels as its task has them"
+    task, g = tasks_of.get(name, name), torch.Generator().manual_seed(seed)
+    rows = [r['input_ids'] for r in data['train']]
+    width = max(map(len, rows)) + 2
+    ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width, dtype=torch.long)
+    for b, r in enumerate(rows):
+        at = slice(0, len(r)) if side == 'right' else slice(width - len(r), width)
+        ids[b, at], mask[b, at] = torch.tensor(r), 1
+    made_up = dict(input_ids=ids, attention_mask=mask)
+    if task == 'classification': return made_up | dict(labels=torch.randint(3, (len(rows),), generator=g))
+    if task == 'regression': return made_up | dict(labels=5*torch.rand(len(rows), generator=g))
+    if task == 'seq2seq':
+        labels = torch.randint(3, len(tokenizer), (len(rows), 6), generator=g)
+        for b in range(len(rows)): labels[b, 2 + b % 5:] = -100
+        return made_up | dict(labels=labels, decoder_input_ids=torch.cat([torch.zeros(len(rows), 1).long(), labels[:, :-1].clamp(min=0)], 1))
+    n_labels = dict(token_classification=5, masked_lm=len(tokenizer), replaced_token_detection=2)[task]
+    labels = torch.randint(n_labels, ids.shape, generator=g)
+    counts = mask.bool() if task == 'replaced_token_detection' else mask.bool() & (torch.rand(ids.shape, generator=g) < .5)
+    if task == 'masked_lm': made_up['input_ids'] = ids.masked_fill(counts & (torch.rand(ids.shape, generator=g) < .5), 3)
+    return made_up | dict(labels=labels.masked_fill(~counts, -100))
+
+
+def eager_attentions(model, batch):
+    "The (encoder's) attention that transformers' own slow path gives, float64"
+    model.set_attn_implementation('eager')
+    taken = {k: batch[k] for k in ('input_ids', 'attention_mask', 'decoder_input_ids') if k in batch}
+    with torch.no_grad(): out = model(**taken, output_attentions=True)
+    return [a.double() for a in (out.encoder_attentions if 'encoder_attentions' in out else out.attentions)]
+
+
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+@pytest.mark.parametrize('name', list(made))
+def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, reduction, side):
+    model, given = make_model(name), task_batch(name, side)
+    heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [0], 'delim': [2], 'first': [1, 3]}}
+    method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+    method.check(model, tokenizer, bare, epochs=1)
+    plan = method.plan(model, given, Progress())
+    with observe(model, layers=list(plan.layers)) as maps: outputs = model(**model_inputs(given))
+    term = method.terms(dict(main=outputs), maps, plan, given, Progress())['attention_guidance']
+    expected = reference_loss(eager_attentions(model, given), heads, reduction, batch=given)
+    np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=5e-5)
+
+
+def test_every_task_that_the_method_serves_is_among_these():
+    assert {tasks_of.get(name, name) for name in made} == set(served['AttentionGuidance'])
+
+
+def reference_task_loss(name, outputs, batch):
+    "The mean over examples of each example's own loss, label by label"
+    logits, labels, losses = outputs.logits.detach().double(), batch['labels'].tolist(), []
+    for b in range(len(logits)):
+        if name == 'regression': losses.append((float(logits[b, 0]) - labels[b])**2); continue
+        rows, wanted = ([logits[b]], [labels[b]]) if logits[b].dim() == 1 and name != 'replaced_token_detection' else (logits[b], labels[b])
+        here = []
+        for z, y in zip(rows, wanted):
+            if y == -100: continue
+            if name == 'replaced_token_detection': here.append(math.log(1 + math.exp(-float(z) if y == 1 else float(z))))
+            else: here.append(math.log(sum(math.exp(float(v)) for v in z)) - float(z[y]))
+        losses.append(sum(here) / len(here) if here else 0.)
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize('name', list(made))
+def test_alpha_none_weighs_the_guidance_against_the_tasks_own_loss_on_the_first_batch(name, tmp_path, monkeypatch):
+    model, given, seen = make_model(name), task_batch(name), []
+    def spy(task_loss, guidance): seen.append((task_loss, guidance)); return comparable_alpha(task_loss, guidance)
+    monkeypatch.setattr(attention_guidance, 'comparable_alpha', spy)
+    method = AttentionGuidance()
+    method.check(model, tokenizer, bare, epochs=1)
+    method.prepare(make_trainer(tmp_path, model, lambda: given))
+    with torch.no_grad(): outputs = model(**model_inputs(given))
+    heads = {layer: dict(next=[0], prev=[1]) for layer in range(3 if name == 'albert' else 2)}
+    guidance = reference_loss(eager_attentions(model, given), heads, 'mean', batch=given)
+    assert seen[0][0] == pytest.approx(reference_task_loss(tasks_of.get(name, name), outputs, given), rel=1e-4)
+    assert seen[0][1] == pytest.approx(sum(guidance) / len(guidance), rel=1e-4)
+    assert Run(tmp_path/'run').state['alpha'] == comparable_alpha(*seen[0]) == method._alpha
+
+
+@pytest.mark.parametrize('name', ['seq2seq', 't5'])
+def test_in_a_translation_model_one_next_and_one_prev_head_of_each_encoder_layer_are_guided_and_the_decoders_causality_forbids_nothing(name):
+    model, method, given = make_model(name), AttentionGuidance(alpha=1), task_batch(name)
+    assert method.heads(model) == {0: dict(next=[0], prev=[1]), 1: dict(next=[0], prev=[1])}
+    method.check(model, tokenizer, bare, epochs=1)
+    plan = method.plan(model, given, Progress())
+    with observe(model, layers=list(plan.layers)) as maps: model(**model_inputs(given))
+    method.guidance(maps, plan, given).mean().backward()
+    encoder = set(model.get_encoder().parameters()) # the embedding is shared
+    assert all(p.grad is None or not p.grad.any() for p in model.get_decoder().parameters() if p not in encoder)
+    assert any(p.grad is not None and p.grad.any() for p in model.get_encoder().parameters())
+    with pytest.raises(ValueError, match='share=0.25 has no meaning for an encoder-decoder'): AttentionGuidance(share=.25).heads(model)
+
+
+def test_patterns_are_made_of_the_tokens_that_the_model_reads_and_not_of_those_behind_the_mask():
+    model, method = make_model('masked_lm'), AttentionGuidance({'period': [0]}, alpha=1)
+    method.check(model, tokenizer, bare, epochs=1)
+    hidden, dot = make_batch([2]), tokenizer.convert_tokens_to_ids('.')
+    at = (hidden['input_ids'][0] == dot).nonzero()[0, 0].item()
+    labels = torch.full_like(hidden['input_ids'], -100); labels[0, at] = dot
+    hidden = dict(input_ids=hidden['input_ids'].masked_fill(labels != -100, tokenizer.unk_token_id), attention_mask=hidden['attention_mask'], labels=labels)
+    hidden['input_ids'][0, 1] = dot # replaced by a full stop
+    P = method.plan(model, hidden, Progress()).shown()['pattern_target'][0][0, 0]
+    expected = reference_pattern('period', tokenizer.convert_ids_to_tokens(hidden['input_ids'][0].tolist()), 'uniform', 'uniform')
+    np.testing.assert_allclose(P.numpy(), expected, rtol=1e-6)
+    assert P[0, 1] > 0 and P[0, at] == 0
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+@pytest.mark.parametrize('name', ['albert', 'seq2seq', 'masked_lm'])
+def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_heads_and_nothing_elsewhere(name, reduction):
+    model, given = make_model(name).double(), task_batch(name)
+    heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [2]}}
+    method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+    method.check(model, tokenizer, bare, epochs=1)
+    plan = method.plan(model, given, Progress())
+    with torch.no_grad(), observe(model, layers=[0, 1]) as maps: model(**model_inputs(given))
+    maps = {l: maps[l].clone().requires_grad_() for l in (0, 1)}
+    method.guidance(maps, plan, given).sum().backward()
+    for layer, by_name in heads.items():
+        expected = np.zeros(maps[layer].shape)
+        for b in range(len(given['input_ids'])):
+            n = int(given['attention_mask'][b].sum())
+            for pattern, numbers in by_name.items():
+                P = reference_pattern(pattern, tokenizer.convert_ids_to_tokens(given['input_ids'][b, :n].tolist()), 'uniform', 'uniform')
+                if P is None: continue
+                for h in numbers:
+                    A = maps[layer].detach()[b, h, :n, :n].numpy()
+                    expected[b, h, :n, :n] = 2*(A - P) / (1 if reduction == 'sum' else len(numbers)*n*n)
+        np.testing.assert_allclose(maps[layer].grad.numpy(), expected, rtol=1e-5, atol=1e-7) # 1/n is written in float32
+
+
+def test_every_application_of_alberts_shared_layer_is_guided_by_its_own_number():
+    model = make_model('albert')
+    first, last = (AttentionGuidance({l: {'next': [0]}}, alpha=1) for l in (0, 2))
+    given = task_batch('albert')
+    by_layer = [loss_and_maps(m, model, given)[0].loss for m in (first, last, AttentionGuidance({'next': [0]}, layers=[0, 2], alpha=1))]
+    assert not torch.allclose(by_layer[0], by_layer[1]) and torch.allclose(by_layer[0] + by_layer[1], by_layer[2])
+
+
+def test_patterns_on_a_causal_model_with_padding_on_the_left_are_the_equations():
+    model, method = make_gpt2(), AttentionGuidance({'prev': [0], 'first': [1, 2]}, alpha=1, boundary='zero')
+    method.check(model, tokenizer, data, epochs=1)
+    given = task_batch('classification', 'left')
+    term, _, _ = loss_and_maps(method, model, given)
+    heads = {l: {'prev': [0], 'first': [1, 2]} for l in range(2)}
+    np.testing.assert_allclose(term.loss.detach().numpy(), reference_loss(eager_attentions(model, given), heads, 'mean', 'zero', batch=given), rtol=2e-5)
+
+
+def test_two_methods_cannot_both_guide_one_head():
+    class Mine(FineTuning):
+        def prescribes(self, model): return {1: [2]}
+    model = make_bert()
+    (AttentionGuidance({(1, 1): 'next'}, alpha=1) + Mine()).check(model, tokenizer, data, epochs=1)
+    with pytest.raises(ValueError, match='AttentionGuidance and Mine both give head 2 of layer 1 a target'):
+        (AttentionGuidance({(1, 2): 'next'}, alpha=1) + Mine()).check(model, tokenizer, data, epochs=1)

@@ -3,14 +3,21 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from captum.attr import LayerIntegratedGradients
-from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification, DistilBertConfig,
+from torch import nn
+from transformers import (AlbertConfig, AlbertForSequenceClassification, AttentionInterface, AttentionMaskInterface, BertConfig, BertForMaskedLM,
+                          BertForSequenceClassification, DistilBertConfig,
                           DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification, GPT2Config,
-                          GPT2ForSequenceClassification, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, ModernBertConfig,
-                          ModernBertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification)
+                          GPT2ForSequenceClassification, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, MarianConfig, MarianMTModel,
+                          ModernBertConfig, ModernBertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification, T5Config,
+                          T5ForConditionalGeneration)
+from transformers.masking_utils import sdpa_mask
+from transformers.modeling_outputs import ImageClassifierOutput
 
 from helpers import same, state
-from salviz.attribution import attention_attribution, completeness_error, input_saliency
+from salviz.attribution import attention_attribution, attention_completeness_error, completeness_error, input_saliency
+from salviz.nets import DigitCNN, DigitCNNConfig, SeriesLSTM, SeriesLSTMConfig, TextLSTM, TextLSTMConfig
 
 PAD, LENGTHS = 0, (7, 3, 5)
 # A rotary model computes its angles in float32 in any precision, so a sentence that padding moves to the right is the same to seven digits only.
@@ -167,7 +174,10 @@ def test_integrated_gradients_without_a_pad_token_are_refused():
 
 
 LOOKS = [lambda m, b: input_saliency(m, b), lambda m, b: attention_attribution(m, b), lambda m, b: attention_attribution(m, b, training=True, seed=4),
-         lambda m, b: completeness_error(m, b, torch.zeros(3, 7))]
+         lambda m, b: completeness_error(m, b, torch.zeros(3, 7)),
+         lambda m, b: attention_attribution(m, b, method='attention', training=True, seed=4),
+         lambda m, b: attention_attribution(m, b, method='integrated_gradients', training=True, seed=4, steps=3, batch_size=4),
+         lambda m, b: attention_completeness_error(m, b, {1: torch.ones(3, 4, 7, 7)})]
 
 
 @pytest.mark.parametrize('look', LOOKS)
@@ -256,7 +266,7 @@ def test_attribution_in_train_mode_is_drawn_from_its_seed_alone():
 
 
 def test_an_unknown_attribution_method_is_refused():
-    with pytest.raises(ValueError, match="method must be 'gradient', got 'rollout'"):
+    with pytest.raises(ValueError, match="method must be one of 'gradient', 'integrated_gradients', 'attention', got 'rollout'"):
         attention_attribution(tiny('bert'), uneven_batch(), method='rollout')
 
 
@@ -320,3 +330,341 @@ def test_a_named_token_is_the_baseline_where_a_model_has_no_pad_token():
 @pytest.mark.parametrize('look', [input_saliency, attention_attribution])
 def test_a_score_that_is_none_is_refused_in_one_sentence(look, target, message):
     with pytest.raises(ValueError, match=message): look(masked('bert'), uneven_batch(), target=target)
+
+
+# Attention: integrated gradients and A itself
+
+PATH = {} # what the reference attention below does in the next pass: number of the call to scale, its factor, and then the A of that call
+
+
+def reference_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None, **kwargs):
+    "softmax(QK' + bias) V for one sentence without padding; the call that PATH names has its A as a leaf, and its output made from factor times A"
+    key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+    scores = query @ key.transpose(2, 3) * (query.shape[-1]**-.5 if scaling is None else scaling)
+    if position_bias is not None: scores = scores + position_bias
+    causal = getattr(module, 'is_causal', False) if is_causal is None else is_causal
+    if attention_mask is not None: scores = scores.masked_fill(~attention_mask, -torch.inf)
+    elif causal: scores = scores.masked_fill(~torch.ones(scores.shape[2:], dtype=torch.bool).tril(), -torch.inf)
+    A = scores.softmax(-1)
+    if PATH['call'] == PATH['layer']:
+        A = PATH['A'] = A.detach().requires_grad_()
+        A = PATH['factor']*A
+    PATH['call'] += 1
+    return (A @ value).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register('reference', reference_attention)
+AttentionMaskInterface.register('reference', sdpa_mask)
+
+
+def scaled_pass(model, inputs, layer, factor):
+    "Outputs of one sentence with the attention of `layer` times `factor`, and its unscaled A as a leaf"
+    old = model.config._attn_implementation
+    model.set_attn_implementation('reference')
+    PATH.update(call=0, layer=layer, factor=factor)
+    outputs = model(**inputs)
+    model.set_attn_implementation(old)
+    return outputs, PATH['A']
+
+
+def reference_integrated(model, inputs, score, layer, steps=20, reading='paper'):
+    "Eq. 3 for one sentence, node by node: [heads, query, key]"
+    total = 0.
+    for k in range(1, steps + 1):
+        outputs, A = scaled_pass(model, inputs, layer, k/steps)
+        gradient = torch.autograd.grad(score(outputs), A)[0][0] # with respect to the unscaled A
+        total = total + (gradient if reading == 'paper' else gradient/(k/steps))
+    return A.detach()[0]*total/steps
+
+
+def bert_by_hand(model, ids, mask, layer, factor):
+    "Logits of one padded sentence from the weights of a BERT alone, with A of `layer` a leaf and scaled"
+    w = {k: v.detach() for k, v in model.state_dict().items()}
+    eps = model.config.layer_norm_eps
+    def linear(x, name): return x @ w[f'{name}.weight'].T + w[f'{name}.bias']
+    def norm(x, name):
+        spread = (x.var(-1, keepdim=True, unbiased=False) + eps).sqrt()
+        return (x - x.mean(-1, keepdim=True))/spread*w[f'{name}.weight'] + w[f'{name}.bias']
+    e = 'bert.embeddings'
+    x = w[f'{e}.word_embeddings.weight'][ids] + w[f'{e}.position_embeddings.weight'][:len(ids)] + w[f'{e}.token_type_embeddings.weight'][0]
+    x, leaf = norm(x, f'{e}.LayerNorm'), None
+    for l in range(model.config.num_hidden_layers):
+        b, heads = f'bert.encoder.layer.{l}', []
+        q, k, v = (linear(x, f'{b}.attention.self.{name}') for name in ('query', 'key', 'value'))
+        A = torch.stack([(q[:, o:o+6] @ k[:, o:o+6].T / 6**.5).masked_fill(mask == 0, -torch.inf).softmax(-1) for o in range(0, 24, 6)])
+        if l == layer:
+            leaf = A.detach().requires_grad_()
+            A = factor*leaf
+        context = torch.cat([A[h] @ v[:, 6*h:6*h+6] for h in range(4)], -1)
+        x = norm(x + linear(context, f'{b}.attention.output.dense'), f'{b}.attention.output.LayerNorm')
+        x = norm(x + linear(F.gelu(linear(x, f'{b}.intermediate.dense')), f'{b}.output.dense'), f'{b}.output.LayerNorm')
+    return linear(linear(x[0], 'bert.pooler.dense').tanh(), 'classifier'), leaf
+
+
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of_a_bert(side, reading):
+    model, batch = tiny('bert'), uneven_batch(side)
+    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=6, batch_size=7)
+    for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
+        c = bert_by_hand(model, ids, mask, None, 1.)[0].argmax().item()
+        real = (mask[:, None] & mask).bool()
+        for l in range(3):
+            expected = torch.zeros(4, 7, 7, dtype=torch.float64)
+            for k in range(1, 7):
+                logits, A = bert_by_hand(model, ids, mask, l, k/6)
+                gradient = torch.autograd.grad(logits[c], A)[0]
+                for h, q, key in np.ndindex(4, 7, 7):
+                    term = gradient[h, q, key].item() if reading == 'paper' else gradient[h, q, key].item()*6/k
+                    if real[q, key]: expected[h, q, key] += A[h, q, key].item()*term/6
+            torch.testing.assert_close(attribution[l][i], expected, rtol=1e-7, atol=1e-10)
+            assert torch.equal(allowed[l][i, 0], real) and (expected != 0).any() == (l < 2 or side == 'right' or mask.all())
+
+
+@pytest.mark.parametrize('kind', ['albert', 'distilbert', 'gpt2', 'llama'])
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+def test_integrated_attention_scales_one_layer_at_a_time_also_where_layers_share_a_module_or_are_causal(kind, reading):
+    model, batch = tiny(kind), uneven_batch()
+    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=5)
+    for i, at, ids in sentences(batch):
+        inputs = dict(input_ids=ids[None])
+        c = model(**inputs).logits[0].argmax().item()
+        for l in attribution:
+            expected = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 5, reading)
+            close = dict(rtol=1e-3, atol=1e-4) if kind == 'llama' else dict(rtol=1e-7, atol=1e-10) # a Llama's softmax is in float32
+            torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected, **close)
+        if kind in DECODERS: assert torch.equal(allowed[0][i, 0][at][:, at], torch.ones(len(at), len(at), dtype=torch.bool).tril())
+
+
+def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
+    model, batch = tiny('bert'), uneven_batch()
+    there = model(**batch).logits.argmax(-1)
+    at_first_node = [scaled_pass(model, dict(input_ids=ids[None]), 0, .05)[0].logits.argmax().item() for _, _, ids in sentences(batch)]
+    assert at_first_node != there.tolist() # the node itself would say other classes
+    for l, b in attention_attribution(model, batch, method='integrated_gradients')[0].items():
+        assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
+
+
+def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_does():
+    model, batch = tiny('bert'), uneven_batch()
+    errors = []
+    for steps in (50, 100, 200):
+        attribution, _ = attention_attribution(model, batch, method='integrated_gradients', reading='standard', steps=steps)
+        errors.append(attention_completeness_error(model, batch, attribution))
+        for i, _, ids in sentences(batch):
+            c = model(input_ids=ids[None]).logits[0].argmax().item()
+            for l, b in attribution.items():
+                there, gone = (scaled_pass(model, dict(input_ids=ids[None]), l, f)[0].logits[0, c] for f in (1., 0.))
+                gain = there - gone
+                np.testing.assert_allclose(errors[-1][l][i].item(), abs((b[i].sum() - gain)/gain).item(), rtol=1e-5)
+    for l in range(3): # the right ends of the steps: half the error for twice the steps, and so none in the end
+        np.testing.assert_allclose(errors[1][l]/errors[2][l], 2, rtol=.1)
+        assert (2*errors[2][l] - errors[1][l]).abs().max() < .01
+    paper, _ = attention_attribution(model, batch, method='integrated_gradients', steps=200)
+    assert attention_completeness_error(model, batch, paper)[0].max() > .1
+
+
+def test_nothing_is_dropped_out_on_the_path_and_the_prediction_comes_from_the_pass_in_train_mode():
+    model, batch, target = tiny('bert', dropout=.3), uneven_batch(), torch.tensor([2, 0, 1])
+    look = lambda target, **kw: attention_attribution(model, batch, target, layers=1, method='integrated_gradients', steps=4, **kw)[0][1]
+    still = look(target)
+    model.train()
+    assert torch.equal(look(target), still) and torch.equal(look(target, training=True, seed=1), still) and model.training
+    # with dropout some seed predicts other classes, and then something else is explained
+    assert not all(torch.equal(look('predicted', training=True, seed=seed), look('predicted')) for seed in range(8))
+    assert torch.equal(look('predicted', training=True, seed=5), look('predicted', training=True, seed=5))
+
+
+@pytest.mark.parametrize('batch_size', [1, 2, 4, 1000])
+def test_nodes_are_batched_within_bounds_and_that_does_not_change_the_result(batch_size):
+    model, batch, rows = tiny('bert'), uneven_batch(), []
+    whole = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7)[0]
+    handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])), with_kwargs=True)
+    parts = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7, batch_size=batch_size)[0]
+    handle.remove()
+    assert max(rows) <= max(batch_size, 1) and sum(rows) == 3*7*3
+    for l in whole: torch.testing.assert_close(parts[l], whole[l], rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize('kind, side', [(k, 'right') for k in ENCODERS + DECODERS])
+def test_attention_as_attribution_is_the_models_own_attention(kind, side):
+    model, batch = tiny(kind), uneven_batch(side)
+    attribution, allowed = attention_attribution(model, batch, method='attention', layers=[0, -1])
+    assert not any(b.requires_grad for b in attribution.values())
+    model.set_attn_implementation('eager')
+    for i, at, ids in sentences(batch):
+        own = model(input_ids=ids[None], output_attentions=True).attentions
+        for l, b in attribution.items():
+            torch.testing.assert_close(b[i][:, at][:, :, at], own[l][0], rtol=1e-5, atol=1e-6) # some take their softmax in float32
+            assert (b[i][:, ~allowed[l][i, 0]] == 0).all()
+
+
+@pytest.mark.parametrize('kwargs, message', [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
+    (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'), (dict(batch_size=True), 'batch_size must be'),
+    (dict(layers=3), 'has the layers 0 to 2'), (dict(part='cross'), 'part: for BertForSequenceClassification it must be None')])
+def test_wrong_arguments_of_integrated_attention_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message): attention_attribution(tiny('bert'), uneven_batch(), method='integrated_gradients', **kwargs)
+
+
+# Encoder-decoders
+
+def translator(kind):
+    "A random translation model in float64"
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        if kind == 't5':
+            config = T5Config(vocab_size=60, d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=4, dropout_rate=0., pad_token_id=PAD,
+                              eos_token_id=1, decoder_start_token_id=PAD, initializer_factor=3.)
+            return T5ForConditionalGeneration(config).double().eval()
+        config = MarianConfig(vocab_size=60, d_model=24, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, dropout=0., pad_token_id=PAD, eos_token_id=1, forced_eos_token_id=1,
+            decoder_start_token_id=PAD, init_std=.4, scale_embedding=True)
+        return MarianMTModel(config).double().eval()
+
+
+def pairs():
+    "The uneven batch with targets of 4, 2 and 3 tokens that share tokens with their sources"
+    batch = uneven_batch()
+    target, mask = torch.full((3, 4), PAD), torch.zeros(3, 4, dtype=torch.int64)
+    for i, n in enumerate((4, 2, 3)): target[i, 1:n], mask[i, :n] = batch['input_ids'][i, 1:n], 1
+    return dict(batch, decoder_input_ids=target, decoder_attention_mask=mask)
+
+
+def first_token(outputs, rows): return outputs.logits[:, 1].log_softmax(-1)[:, 9]
+
+
+@pytest.mark.parametrize('kind', ['marian', 't5'])
+@pytest.mark.parametrize('one_module', [False, True])
+@pytest.mark.parametrize('method', METHODS)
+def test_the_saliency_of_a_translation_is_that_of_its_source_tokens_alone(kind, one_module, method):
+    model, batch = translator(kind), pairs()
+    if one_module: model.set_input_embeddings(model.get_input_embeddings()) # as after resizing: encoder and decoder read with one and the same module
+    saliency = input_saliency(model, batch, method, target=first_token, steps=4, batch_size=5)
+    weight, times = model.get_input_embeddings().weight.detach(), 24**.5 if kind == 'marian' else 1.
+    for i, at, ids in sentences(batch):
+        x, nodes = weight[ids], [(k - .5)/4 for k in range(1, 5)] if method == 'integrated_gradients' else [1.]
+        start, g = (weight[PAD] if len(nodes) > 1 else torch.zeros(24, dtype=torch.float64)), torch.zeros_like(x)
+        n = batch['decoder_attention_mask'][i].sum()
+        for a in nodes:
+            point = (start + a*(x - start)).clone().requires_grad_()
+            outputs = model(inputs_embeds=times*point[None], decoder_input_ids=batch['decoder_input_ids'][i:i+1, :n])
+            outputs.logits[0, 1].log_softmax(-1)[9].backward(inputs=[point])
+            g += point.grad/len(nodes)
+        expected = g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs' else (g*(x - start)).sum(1)
+        torch.testing.assert_close(saliency[i, at], expected, rtol=1e-8, atol=1e-11)
+        assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
+
+
+def test_a_translation_with_integrated_gradients_is_complete():
+    model, batch = translator('marian'), pairs()
+    def error(steps): return completeness_error(model, batch, input_saliency(model, batch, target=first_token, steps=steps, baseline=7), first_token, 7)
+    coarse, fine = error(5), error(200)
+    assert (fine < coarse/20).all() and fine.max() < .05
+
+
+@pytest.mark.parametrize('kind', ['marian', 't5'])
+def test_the_attention_of_an_encoder_is_attributed_by_all_methods(kind):
+    model, batch = translator(kind), pairs()
+    found = {m: attention_attribution(model, batch, first_token, method=m, steps=4) for m in ('gradient', 'integrated_gradients', 'attention')}
+    for i, at, ids in sentences(batch):
+        inputs = dict(input_ids=ids[None], decoder_input_ids=batch['decoder_input_ids'][i:i+1, :batch['decoder_attention_mask'][i].sum()])
+        for l in (0, 1):
+            outputs, A = scaled_pass(model, inputs, l, 1.)
+            expected = dict(gradient=torch.autograd.grad(outputs.logits[0, 1].log_softmax(-1)[9], A)[0][0], attention=A[0].detach(),
+                            integrated_gradients=reference_integrated(model, inputs, lambda o: o.logits[0, 1].log_softmax(-1)[9], l, 4))
+            for m, (maps, allowed) in found.items():
+                assert sorted(maps) == [0, 1] and maps[l].shape == (3, 4, 7, 7)
+                torch.testing.assert_close(maps[l][i][:, at][:, :, at], expected[m], rtol=1e-7, atol=1e-10)
+                assert allowed[l][i].sum() == len(ids)**2
+
+
+def test_the_other_parts_of_a_translation_have_target_tokens_as_queries():
+    model, batch = translator('marian'), pairs()
+    cross, seen = attention_attribution(model, batch, first_token, part='cross', method='attention')
+    own, causal = attention_attribution(model, batch, first_token, part='decoder')
+    assert cross[0].shape == (3, 4, 4, 7) and own[0].shape == (3, 4, 4, 4)
+    for i, (n, m) in enumerate(zip((4, 2, 3), LENGTHS)):
+        assert torch.equal(seen[0][i, 0], (torch.arange(4) < n)[:, None] & (torch.arange(7) < m))
+        assert torch.equal(causal[0][i, 0], (torch.arange(4) < n)[:, None] & torch.ones(4, 4, dtype=torch.bool).tril())
+        torch.testing.assert_close(cross[0][i, :, :n].sum(-1), torch.ones(4, n, dtype=torch.float64))
+
+
+# Images, series, and texts that no LayerNorm reads
+
+class Colours(nn.Module):
+    "Three channels, with a BatchNorm"
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.Flatten(), nn.Linear(4*4*5, 3))
+    def forward(self, pixel_values): return ImageClassifierOutput(logits=self.net(pixel_values))
+
+
+def signals(kind):
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        if kind == 'colours': return Colours().double().eval(), dict(pixel_values=torch.rand(3, 3, 6, 7).double())
+        if kind == 'digits': return DigitCNN(DigitCNNConfig()).double().eval(), dict(pixel_values=torch.rand(2, 1, 28, 28).double())
+        return SeriesLSTM(SeriesLSTMConfig(shape=(9, 4), hidden_size=5, num_labels=3)).double().eval(), dict(values=torch.rand(3, 9, 4).double())
+
+
+@pytest.mark.parametrize('kind', ['colours', 'digits', 'series'])
+@pytest.mark.parametrize('method', ['gradient', 'input_x_gradient', 'integrated_gradients'])
+def test_the_saliency_of_pixels_and_cells_is_that_of_each_signal_alone_by_the_equation(kind, method):
+    model, batch = signals(kind)
+    (name, x), = batch.items()
+    saliency = input_saliency(model, batch, method, steps=3, batch_size=2)
+    for i in range(len(x)):
+        c, g = model(**{name: x[i:i+1]}).logits[0].argmax(), torch.zeros_like(x[i])
+        for a in (1/6, 3/6, 5/6) if method == 'integrated_gradients' else (1.,):
+            point = (a*x[i]).clone().requires_grad_()
+            model(**{name: point[None]}).logits[0, c].backward(inputs=[point])
+            g += point.grad/(3 if method == 'integrated_gradients' else 1)
+        each = g if method == 'gradient' else g*x[i]
+        expected = each if kind == 'series' else sum(each[channel] for channel in range(len(each)))/len(each)
+        torch.testing.assert_close(saliency[i], expected, rtol=1e-8, atol=1e-12)
+    assert completeness_error(model, batch, input_saliency(model, batch, steps=200)).max() < .02
+
+
+def test_looking_at_a_signal_leaves_no_trace():
+    model, batch = signals('colours')
+    model.train()
+    buffers = {k: v.clone() for k, v in model.state_dict().items()}
+    random, modes, grads = torch.get_rng_state(), [m.training for m in model.modules()], [p.grad for p in model.parameters()]
+    input_saliency(model, batch)
+    assert all(torch.equal(v, buffers[k]) for k, v in model.state_dict().items()) and torch.equal(random, torch.get_rng_state())
+    assert modes == [m.training for m in model.modules()] and grads == [p.grad for p in model.parameters()]
+    assert not batch['pixel_values'].requires_grad
+
+
+def test_a_function_explains_what_it_says_of_a_signal():
+    model, batch = signals('series')
+    saliency = input_saliency(model, batch, 'gradient', target=lambda o, rows: o.logits[:, 2] - o.logits[:, 0])
+    x = batch['values'].clone().requires_grad_()
+    logits = model(values=x).logits
+    torch.testing.assert_close(saliency, torch.autograd.grad((logits[:, 2] - logits[:, 0]).sum(), x)[0])
+    given = input_saliency(model, batch, 'gradient', target=torch.tensor([1, 1, 0]))
+    torch.testing.assert_close(given, torch.autograd.grad(sum(model(values=x).logits[i, c] for i, c in enumerate((1, 1, 0))), x)[0])
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(method='gradient_norm'), "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients' for values"),
+    (dict(baseline=3), 'baseline names a token, but values are no tokens'), (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
+def test_what_a_signal_cannot_be_asked_is_refused(kwargs, message):
+    model, batch = signals('series')
+    with pytest.raises(ValueError, match=message): input_saliency(model, batch, **{'method': 'gradient', **kwargs})
+    with pytest.raises(ValueError, match='inputs must hold one of input_ids, pixel_values, values'): input_saliency(model, dict(labels=torch.zeros(3)))
+
+
+def test_the_literal_sum_is_there_where_no_layernorm_follows_the_embeddings():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = TextLSTM(TextLSTMConfig(vocab_size=60, num_labels=3, pad_token_id=PAD)).double().eval()
+    batch = uneven_batch()
+    saliency = input_saliency(model, batch, 'gradient')
+    weight = model.get_input_embeddings().weight.detach()
+    for i, at, ids in sentences(batch):
+        x = weight[ids].clone().requires_grad_()
+        logits = model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0]
+        logits[logits.argmax()].backward(inputs=[x])
+        torch.testing.assert_close(saliency[i, at], x.grad.sum(1), rtol=1e-8, atol=1e-12)
+        assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()

@@ -7,11 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
+from torch import nn
+from transformers import (BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, LlamaConfig,
+                          LlamaForSequenceClassification)
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from helpers import same, state
+from salviz.methods import saliency_guided
 from salviz.methods.base import Progress
-from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, mask_words
+from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, fill_values, mask_cells, mask_words
+from salviz.nets import nets, small_net
+from salviz.recording import run_passes
 
 PAD, CLS, SEP, MASK = 0, 1, 2, 3
 
@@ -22,6 +28,9 @@ def tiny(kind='bert', dropout=0.):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         if kind == 'llama': return LlamaForSequenceClassification(LlamaConfig(**common)).double().eval()
+        if kind == 'gpt2':
+            return GPT2ForSequenceClassification(GPT2Config(vocab_size=100, n_embd=24, n_layer=2, n_head=4, num_labels=3, pad_token_id=PAD, bos_token_id=CLS, eos_token_id=SEP,
+                                                            initializer_range=.4)).double().eval()
         return BertForSequenceClassification(BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **common)).double().eval()
 
 
@@ -50,6 +59,12 @@ def collate(rows, side='right', length=None):
     return dict(input_ids=padded(column('ids'), PAD), attention_mask=padded([[1]*len(x) for x in column('ids')], 0), word_ids=word_ids,
                 is_special=word_ids < 0, segments=padded(column('segments'), -1), example_id=torch.tensor(column('example_id')),
                 labels=torch.tensor(column('label')))
+
+
+def trainer_of(model, batch, tokenizer=None):
+    "What `prepare` needs of a trainer"
+    said = {}
+    return SimpleNamespace(model=model, tokenizer=tokenizer, first_batch=lambda: batch, run=SimpleNamespace(set_state=said.update, state=said))
 
 
 def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
@@ -257,7 +272,7 @@ def test_what_cannot_work_is_refused_before_training():
 def test_the_mask_token_comes_from_the_trainers_tokenizer():
     model, batch, method = tiny(), collate(random_rows(8)), SaliencyGuided(masked_share=.9, first='mask')
     with pytest.raises(ValueError, match="first='mask' needs mask_token_id"): method.plan(model, batch, Progress())
-    method.prepare(SimpleNamespace(tokenizer=SimpleNamespace(mask_token_id=MASK)))
+    method.prepare(trainer_of(model, batch, SimpleNamespace(mask_token_id=MASK)))
     plan = method.plan(model, batch, Progress())
     assert (plan.evidence['masked_input'] == MASK).any() and 'mask_token_id' not in method.args()
 
@@ -266,7 +281,388 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
     (dict(masked_share=0), 'masked_share must be between 0 and 1, both excluded'), (dict(masked_share=1.), 'masked_share must be'),
     (dict(masked_share=float('nan')), 'got nan'), (dict(weight=-1), 'weight must be a finite number of at least 0, got -1'),
     (dict(weight=float('inf')), 'weight must be'), (dict(saliency='lime'), 'saliency must be one of'),
+    (dict(fill='noise'), "fill must be 'uniform', 'mean', or the background as a finite number or tensor, got 'noise'"),
+    (dict(fill=float('nan')), 'fill must be'), (dict(fill=torch.tensor([0., math.inf])), 'fill must be'), (dict(fill=True), 'fill must be'),
+    (dict(fill_range='batch'), "fill_range must be one of 'feature', 'sample', got 'batch'"),
+    (dict(passes='train'), "passes must be one of 'eval', 'reuse', got 'train'"),
+    (dict(passes='reuse', saliency='integrated_gradients'), "passes='reuse' has the gradient at the input only"),
     (dict(ranking='abs'), 'ranking must be one of'), (dict(first='drop'), "first must be one of 'next', 'keep', 'mask', got 'drop'"),
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted'")])
 def test_arguments_out_of_range_are_refused(kwargs, message):
     with pytest.raises(ValueError, match='SaliencyGuided: .*' + message): SaliencyGuided(**kwargs)
+
+
+class Net(nn.Module):
+    "A tiny classifier of images ('conv', 'norm': with batch normalisation), series ('lstm') or words ('words': LSTM without any normalisation)"
+    def __init__(self, kind, dropout=0.):
+        super().__init__()
+        self.kind, self.config = kind, SimpleNamespace(_attn_implementation=None, pad_token_id=PAD)
+        self.salviz_task = {'lstm': 'series_classification', 'words': 'classification'}.get(kind, 'image_classification')
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            if kind in ('conv', 'norm'):
+                self.body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4) if kind == 'norm' else nn.Identity(), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout))
+                self.head = nn.Linear(48, 3)
+            else:
+                if kind == 'words': self.words = nn.Embedding(100, 5)
+                self.body, self.drop, self.head = nn.LSTM(5, 6, batch_first=True, bidirectional=kind == 'words'), nn.Dropout(dropout), nn.Linear(12 if kind == 'words' else 6, 3)
+        self.double().eval()
+
+    def get_input_embeddings(self): return self.words
+
+    def forward(self, pixel_values=None, values=None, input_ids=None, attention_mask=None):
+        if self.kind == 'words':
+            packed = nn.utils.rnn.pack_padded_sequence(self.words(input_ids), attention_mask.sum(1), batch_first=True, enforce_sorted=False)
+            x = self.drop(self.body(packed)[1][0].transpose(0, 1).flatten(1))
+        elif self.kind == 'lstm': x = self.drop(self.body(values)[0][:, -1])
+        else: x = self.body(pixel_values)
+        return SequenceClassifierOutput(logits=self.head(x))
+
+
+def signals(kind, count=5):
+    "Random images with three channels of 4 x 5 pixels, or series with 7 times of 5 features, each with a range of its own"
+    rng = np.random.default_rng(count)
+    shape = (count, 7, 5) if kind == 'lstm' else (count, 3, 4, 5)
+    scale = rng.uniform(.5, 9, (count, 1, 5) if kind == 'lstm' else (count, 3, 1, 1))
+    x = torch.tensor(rng.normal(size=shape)*scale + 3*scale)
+    return {'values' if kind == 'lstm' else 'pixel_values': x, 'labels': torch.arange(count) % 3, 'example_id': torch.arange(count)*7 + 3}
+
+
+def name_of(batch): return 'values' if 'values' in batch else 'pixel_values'
+
+
+def reference_low(saliency, share, ranking):
+    "Indices (as tuples) of the floor(share · n) lowest cells of one sample, the earlier one of equals first"
+    at = list(np.ndindex(*saliency.shape))
+    score = {i: abs(saliency[i].item()) if ranking == 'magnitude' else saliency[i].item() for i in at}
+    return set(sorted(at, key=lambda i: (score[i], at.index(i)))[:int(len(at)*Fraction(str(share)))])
+
+
+def own_values(x, i, fill_range):
+    "Values of the sample `x` among which that at `i` has its range"
+    if fill_range == 'sample': return x.flatten().tolist()
+    return (x[i[0]] if x.dim() == 3 and len(i) == 3 and x.shape[0] == 3 else x[:, i[-1]]).flatten().tolist()
+
+
+@pytest.mark.parametrize('kind', ['conv', 'lstm'])
+@pytest.mark.parametrize('fill_range', ['feature', 'sample'])
+@pytest.mark.parametrize('fill', ['uniform', 'mean', -2.5, 'background'])
+@pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
+def test_masked_images_and_series_are_those_of_a_loop(kind, ranking, fill, fill_range):
+    batch = signals(kind)
+    x = batch[name_of(batch)]
+    series, g = kind == 'lstm', torch.Generator().manual_seed(5)
+    background = torch.randn(x.shape[1:], generator=g).double()
+    saliency = torch.randint(-2, 3, x.shape if series else (len(x), 4, 5), generator=g).double() # many ties
+    for share in (.01, .1, .29, .5, .93):
+        filled = fill_values(x, background if fill == 'background' else fill, fill_range, batch['example_id'], seed=1, step=2)
+        masked, is_masked = mask_cells(x, saliency, filled, share, ranking)
+        assert masked.shape == x.shape and is_masked.shape == saliency.shape and is_masked.dtype == torch.bool
+        for b in range(len(x)):
+            low = reference_low(saliency[b], share, ranking)
+            assert {i for i in np.ndindex(*saliency[b].shape) if is_masked[b][i]} == low
+            for i in np.ndindex(*x[b].shape):
+                new, old, among = masked[b][i].item(), x[b][i].item(), own_values(x[b], i, fill_range)
+                if (i if series else i[1:]) not in low: assert new == old
+                elif fill == 'uniform': assert min(among) <= new <= max(among) and new != old
+                elif fill == 'mean': assert abs(new - sum(among)/len(among)) < 1e-12
+                else: assert new == (background[i].item() if fill == 'background' else fill)
+
+
+@pytest.mark.parametrize('shape', [(3, 40, 30), (200, 10)])
+def test_uniform_fills_cover_the_range_of_each_feature_evenly(shape):
+    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(1)).double()*torch.tensor([1., 2., 4., 8.]).view(4, *[1]*len(shape)) - 1
+    for fill_range in ('feature', 'sample'):
+        u = fill_values(x, 'uniform', fill_range, torch.arange(4))
+        for b in range(4):
+            features = range(shape[0]) if len(shape) == 3 else range(shape[1])
+            for f in features:
+                mine, own = (u[b, f], x[b, f]) if len(shape) == 3 else (u[b, :, f], x[b, :, f])
+                if fill_range == 'sample': own = x[b]
+                position = (mine - own.min()) / (own.max() - own.min())
+                assert 0 <= position.min() < .12 and .88 < position.max() <= 1 and abs(position.mean() - .5) < .16
+        assert u.unique().numel() > .99*u.numel()
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16])
+def test_uniform_fills_stay_in_range_in_every_precision(dtype):
+    x = (torch.rand(8, 3, 30, 30, generator=torch.Generator().manual_seed(1))*1e-3 + 1).to(dtype)
+    u = fill_values(x, example_id=torch.arange(8))
+    assert u.dtype == dtype and (u >= x.amin((2, 3), keepdim=True)).all() and (u <= x.amax((2, 3), keepdim=True)).all()
+
+
+@pytest.mark.parametrize('kind', ['conv', 'lstm'])
+def test_a_fill_belongs_to_seed_step_and_example_and_to_nothing_else(kind):
+    model, batch, method = Net(kind), signals(kind), SaliencyGuided(masked_share=.5)
+    random_before = torch.get_rng_state()
+    look = lambda b, **at: method.plan(model, b, Progress(**at)).evidence['masked_map']
+    whole = look(batch, seed=1, step=4)
+    for order in ([2], [4, 0], [3, 1, 2, 4, 0]):
+        assert torch.equal(look({k: v[order] for k, v in batch.items()}, seed=1, step=4), whole[order])
+    for other in (dict(seed=2, step=4), dict(seed=1, step=5)): assert not torch.equal(look(batch, **other), whole)
+    assert not torch.equal(look({**batch, 'example_id': batch['example_id'] + 1}, seed=1, step=4), whole)
+    assert torch.equal(look(batch, seed=1, step=4, epoch=3, total_steps=9), whole) and torch.equal(torch.get_rng_state(), random_before)
+
+
+def reference_map(model, name, x, c):
+    "Gradient of the logit of class `c` for one sample alone; of an image the mean over the channels, by a loop"
+    x = x[None].clone().requires_grad_()
+    gradient, = torch.autograd.grad(model(**{name: x}).logits[0, c], x)
+    if name == 'values': return gradient[0]
+    return torch.tensor([[sum(gradient[0, k, i, j].item() for k in range(3))/3 for j in range(5)] for i in range(4)], dtype=torch.float64)
+
+
+@pytest.mark.parametrize('kind', ['conv', 'norm', 'lstm'])
+@pytest.mark.parametrize('target', ['gold', 'predicted'])
+@pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
+def test_the_plan_for_a_batch_of_signals_is_the_equations_applied_to_each_alone(kind, target, ranking):
+    model, batch = Net(kind), signals(kind)
+    name = name_of(batch)
+    plan = SaliencyGuided(masked_share=.29, target=target, ranking=ranking, fill=0).plan(model, batch, Progress())
+    assert set(plan.evidence) == {'saliency_map', 'masked_map', 'is_masked_map'} and set(plan.inputs) == {'masked'} and not plan.later
+    assert plan.inputs['masked'].keys() == {name} and plan.inputs['masked'][name] is plan.evidence['masked_map']
+    chosen = []
+    for b, x in enumerate(batch[name]):
+        c = batch['labels'][b].item() if target == 'gold' else model(**{name: x[None]}).logits.argmax().item()
+        chosen.append(c)
+        saliency = reference_map(model, name, x, c)
+        np.testing.assert_allclose(plan.evidence['saliency_map'][b].numpy(), saliency.numpy(), rtol=1e-9, atol=1e-13)
+        low = reference_low(plan.evidence['saliency_map'][b], .29, ranking)
+        assert {i for i in np.ndindex(*saliency.shape) if plan.evidence['is_masked_map'][b][i]} == low
+        for i in np.ndindex(*x.shape): assert plan.evidence['masked_map'][b][i] == (0 if (i if kind == 'lstm' else i[1:]) in low else x[i])
+    assert (chosen == batch['labels'].tolist()) == (target == 'gold') # so the two targets are told apart
+
+
+@pytest.mark.parametrize('kind', ['conv', 'norm', 'lstm'])
+def test_a_plan_for_signals_leaves_no_trace_and_looks_in_eval_mode(kind):
+    model, batch = Net(kind, dropout=.4), signals(kind)
+    in_eval = SaliencyGuided().plan(model, batch, Progress()).evidence['saliency_map']
+    model.train()
+    for i, p in enumerate(model.parameters()):
+        p.requires_grad_(i % 3 > 0)
+        if i % 2: p.grad = torch.ones_like(p)
+    before, buffers, inputs = state(model), [b.clone() for b in model.buffers()], {k: v.clone() for k, v in batch.items()}
+    plan = SaliencyGuided().plan(model, batch, Progress())
+    assert same(before, state(model)) and same(buffers, list(model.buffers())) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
+    torch.testing.assert_close(plan.evidence['saliency_map'], in_eval, rtol=1e-12, atol=1e-16) # frozen parameters change the order of sums in an LSTM
+    assert not any(v.requires_grad for v in plan.evidence.values())
+    assert kind != 'norm' or len(buffers) == 3
+
+
+@pytest.mark.parametrize('kind', ['conv', 'lstm'])
+def test_a_step_on_signals_has_the_gradient_of_equation_four(kind):
+    model, batch, weight = Net(kind), signals(kind), .7
+    name, method = name_of(batch), SaliencyGuided(masked_share=.5, weight=weight)
+    plan = method.plan(model, batch, Progress())
+    outputs = dict(main=model(**{name: batch[name]}), masked=model(**plan.inputs['masked']))
+    task = torch.nn.functional.cross_entropy(outputs['main'].logits, batch['labels'])
+    term = method.terms(outputs, None, plan, batch, Progress())['consistency']
+    ours = torch.autograd.grad(task + term.weight*term.loss.mean(), list(model.parameters()))
+    total = 0.
+    for x, masked, c in zip(batch[name], plan.evidence['masked_map'], batch['labels']):
+        p, q = (model(**{name: o[None]}).logits[0].softmax(-1) for o in (x, masked))
+        total = total + (-p[c].log() + weight*sum(p[j]*(p[j]/q[j]).log() for j in range(3))) / len(batch['labels'])
+    for a, b in zip(ours, torch.autograd.grad(total, list(model.parameters()))): torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11)
+
+
+def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
+    model, rows = Net('words'), random_rows(11)
+    batch = collate(rows)
+    plan = SaliencyGuided(masked_share=.5).plan(model, batch, Progress())
+    for i, r in enumerate(rows):
+        n, x = len(r['ids']), model.words.weight.detach()[torch.tensor(r['ids'])].requires_grad_()
+        state = model.body(x[None])[1][0].transpose(0, 1).flatten(1)
+        gradient, = torch.autograd.grad(model.head(state)[0, r['label']], x)
+        saliency = [sum(gradient[t].tolist()) for t in range(n)]
+        np.testing.assert_allclose(plan.evidence['saliency'][i, :n].numpy(), saliency, rtol=1e-8, atol=1e-12)
+        expected, masked = reference_mask(r['ids'], plan.evidence['saliency'][i, :n].tolist(), r['word_ids'], r['segments'], .5, 'next', 'signed')
+        assert plan.evidence['masked_input'][i, :n].tolist() == expected and plan.evidence['is_masked'][i, :n].tolist() == masked
+        assert not plan.evidence['saliency'][i, n:].any() and not plan.evidence['is_masked'][i, n:].any()
+    assert plan.evidence['is_masked'].any()
+
+
+def case(kind, dropout=0.):
+    "A model and a batch of its own kind"
+    if kind in ('bert', 'llama'): return tiny(kind, dropout), collate(random_rows(12))
+    return Net(kind, dropout), collate(random_rows(12)) if kind == 'words' else signals(kind)
+
+
+def step(method, model, batch, seed=0):
+    "One training step without the optimiser: plan, loss and gradients of the parameters, and how many forward passes it took"
+    passes = []
+    method.saliency_for(model, batch) # as `check` does before training
+    handle = model.register_forward_hook(lambda *a: passes.append(model.training))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        plan = method.plan(model, batch, Progress(step=3, seed=1))
+        outputs, maps = run_passes(model, model, batch, plan)
+        loss = nn.functional.cross_entropy(outputs['main'].logits, batch['labels']) + sum(t.weight*t.loss.mean() for t in method.terms(outputs, maps, plan, batch, Progress()).values())
+        assert all(p.grad is None for p in model.parameters())
+        gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    handle.remove()
+    return plan, outputs, loss.detach(), gradients, passes
+
+
+@pytest.mark.parametrize('kind', ['bert', 'llama', 'words', 'conv', 'lstm'])
+@pytest.mark.parametrize('target', ['gold', 'predicted'])
+def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(kind, target):
+    model, batch = case(kind)
+    model.train()
+    (a, _, loss, gradients, passes), (b, _, again, others, fewer) = (
+        step(SaliencyGuided(masked_share=.5, target=target, passes=p), model, batch) for p in ('eval', 'reuse'))
+    assert passes == [False, True, True] and fewer == [True, True]
+    assert a.evidence.keys() == b.evidence.keys()
+    for k, v in a.evidence.items():
+        if k.startswith('saliency'): torch.testing.assert_close(v, b.evidence[k], rtol=1e-9, atol=1e-13)
+        else: assert torch.equal(v, b.evidence[k])
+    torch.testing.assert_close(loss, again, rtol=1e-12, atol=0)
+    for x, y in zip(gradients, others):
+        assert (x is None) == (y is None)
+        if x is not None: torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize('kind', ['bert', 'words', 'conv', 'norm', 'lstm'])
+@pytest.mark.parametrize('saliency', ['input_x_gradient', None])
+def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(kind, saliency):
+    model, batch = case(kind, dropout=.4)
+    model.train()
+    plan, outputs, loss, gradients, _ = step(SaliencyGuided(masked_share=.5, saliency=saliency, passes='reuse'), model, batch, seed=4)
+    assert not any(v.requires_grad for v in plan.evidence.values())
+    name = 'input_ids' if 'input_ids' in batch else name_of(batch)
+    found = plan.evidence['saliency' if name == 'input_ids' else 'saliency_map']
+    with torch.random.fork_rng(): # the two passes again, with the masked copy known beforehand
+        torch.manual_seed(4)
+        x = (model.get_input_embeddings()(batch['input_ids']) if name == 'input_ids' else batch[name]).detach().requires_grad_()
+        inputs = {k: batch[k] for k in ('input_ids', 'attention_mask') if k in batch} if name == 'input_ids' else {name: x}
+        hook = model.get_input_embeddings().register_forward_hook(lambda *a: x) if name == 'input_ids' else None
+        score = model(**inputs).logits[torch.arange(len(x)), batch['labels']].sum()
+        if hook: hook.remove()
+        gradient, = torch.autograd.grad(score, x)
+        gradient = gradient*x.detach() if saliency or kind == 'bert' else gradient
+        expected = gradient.sum(-1)*batch['attention_mask'] if name == 'input_ids' else gradient.mean(1) if name == 'pixel_values' else gradient
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
+        torch.manual_seed(4)
+        main, masked = model(**{k: batch[k] for k in inputs}), model(**{**{k: batch[k] for k in inputs}, name: plan.evidence['masked_input' if name == 'input_ids' else 'masked_map']})
+        assert torch.equal(main.logits, outputs['main'].logits) and torch.equal(masked.logits, outputs['masked'].logits)
+        p, q = main.logits.log_softmax(-1), masked.logits.log_softmax(-1)
+        alone = nn.functional.nll_loss(p, batch['labels']) + (p.exp()*(p - q)).sum(-1).mean()
+        for a, b in zip(gradients, torch.autograd.grad(alone, list(model.parameters()), allow_unused=True)):
+            assert (a is None) == (b is None)
+            if a is not None: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+    assert torch.equal(loss, alone.detach()) or abs(loss - alone) < 1e-14
+
+
+def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
+    row = dict(input_ids=[CLS, 11, 12, 13, SEP])
+    expected = dict(bert='input_x_gradient', gpt2='input_x_gradient', llama='input_x_gradient', words='gradient', conv='gradient', norm='gradient', lstm='gradient')
+    for kind, saliency in expected.items():
+        model = tiny(kind) if kind in ('bert', 'gpt2', 'llama') else Net(kind)
+        batch = collate(random_rows(1)) if hasattr(model, 'get_input_embeddings') and kind not in ('conv', 'norm', 'lstm') else signals(kind)
+        data = dict(train=[row if 'input_ids' in batch else {k: v[0].tolist() for k, v in batch.items()}])
+        method = SaliencyGuided()
+        method.check(model, None, data, 1)
+        assert method.chosen == {type(model): saliency}, kind
+        trainer = trainer_of(model, None)
+        method.prepare(trainer)
+        assert trainer.run.state == dict(saliency_method=saliency) and method.args()['saliency'] is None
+        default, named = (m.plan(model, batch, Progress()).evidence for m in (method, SaliencyGuided(saliency=saliency)))
+        assert all(torch.equal(v, named[k]) for k, v in default.items())
+    for kind, refused in dict(bert=True, gpt2=True, llama=False).items(): # so the default of Llama is a choice, not forced
+        try: SaliencyGuided(saliency='gradient').check(tiny(kind), None, dict(train=[row]), 1)
+        except ValueError as e: assert refused and 'identically zero' in str(e)
+        else: assert not refused
+
+
+def test_the_default_saliency_is_looked_for_once_for_each_kind_of_model(monkeypatch):
+    asked, real = [], saliency_guided.default_saliency
+    monkeypatch.setattr(saliency_guided, 'default_saliency', lambda model, batch: asked.append(type(model)) or real(model, batch))
+    method, words, bert, batch = SaliencyGuided(), Net('words'), tiny(), collate(random_rows(1))
+    for i in range(3):
+        method.plan(words, batch, Progress(step=i)); method.plan(bert, batch, Progress(step=i))
+    assert asked == [Net, BertForSequenceClassification]
+    SaliencyGuided(saliency='gradient').plan(words, batch, Progress())
+    fresh = SaliencyGuided()
+    fresh.prepare(trainer_of(words, batch))
+    assert asked == [Net, BertForSequenceClassification, Net] and fresh.chosen == {Net: 'gradient'}
+
+
+@pytest.mark.parametrize('kind, kwargs, message', [
+    ('words', dict(fill='mean'), 'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see first'),
+    ('words', dict(fill=0), 'fill and fill_range are for images and series'), ('words', dict(fill_range='sample'), 'fill and fill_range are for images'),
+    ('words', dict(fill=torch.zeros(2)), 'fill and fill_range are for images'),
+    ('conv', dict(first='mask'), "first='mask' is for text; in images and series fill says what stands in for a masked value"),
+    ('lstm', dict(saliency='gradient_abs'), "saliency='gradient_abs' is for the embeddings of text; for images and series use 'gradient' .with ranking='magnitude'"),
+    ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' is for the embeddings of text"),
+    ('conv', dict(fill=torch.zeros(3)), r'fill has the shape \[3\], which does not expand to that of a sample, \[3, 4, 5\]'),
+    ('lstm', dict(fill=torch.zeros(1, 7, 5)), r'fill has the shape \[1, 7, 5\], which does not expand to that of a sample, \[7, 5\]')])
+def test_options_that_do_not_go_with_the_data_are_refused_before_training(kind, kwargs, message):
+    row = dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words' else {k: v[0].tolist() for k, v in signals(kind).items()}
+    with pytest.raises(ValueError, match='SaliencyGuided: ' + message): SaliencyGuided(**kwargs).check(Net(kind), None, dict(train=[row]), 1)
+
+
+@pytest.mark.parametrize('kind, fill', [('conv', torch.ones(3, 4, 5)), ('conv', torch.ones(3, 1, 1)), ('conv', torch.ones(5)), ('lstm', torch.ones(5)), ('lstm', 1), ('lstm', torch.tensor(1.))])
+def test_backgrounds_of_every_fitting_shape_are_taken(kind, fill):
+    batch = signals(kind)
+    method, row = SaliencyGuided(masked_share=.5, fill=fill), {k: v[0].tolist() for k, v in batch.items()}
+    method.check(Net(kind), None, dict(train=[row]), 1)
+    plan = method.plan(Net(kind), batch, Progress())
+    where = plan.evidence['is_masked_map']
+    assert (plan.evidence['masked_map'].movedim(1, -1)[where] if kind == 'conv' else plan.evidence['masked_map'][where]).eq(1).all() and where.any()
+
+
+@pytest.mark.parametrize('saliency', ['input_x_gradient', 'integrated_gradients'])
+def test_other_saliencies_rank_signals_too(saliency):
+    model, batch = Net('lstm'), signals('lstm')
+    plan = SaliencyGuided(masked_share=.5, saliency=saliency).plan(model, batch, Progress())
+    x, m, total = batch['values'][1], 20, torch.zeros(7, 5).double()
+    for i in range(m if saliency == 'integrated_gradients' else 1): # midpoints of the way from zeros
+        at = (i + .5)/m if saliency == 'integrated_gradients' else 1.
+        total += reference_map(model, 'values', x*at, batch['labels'][1].item())
+    expected = x*total/(m if saliency == 'integrated_gradients' else 1)
+    np.testing.assert_allclose(plan.evidence['saliency_map'][1].numpy(), expected.numpy(), rtol=1e-8, atol=1e-12)
+    assert {i for i in np.ndindex(7, 5) if plan.evidence['is_masked_map'][1][i]} == reference_low(plan.evidence['saliency_map'][1], .5, 'signed')
+
+
+small = {'digit-cnn': dict(shape=(1, 12, 10), filters=(2, 3), hidden_size=6), 'resnet18': dict(shape=(3, 8, 8), filters=(8, 8, 12, 12)),
+         'lstm': dict(shape=(6, 5)), 'input-cell-lstm': dict(shape=(6, 5)), 'tcn': dict(shape=(12, 4)), 'transformer': dict(shape=(6, 5)),
+         'text-lstm': dict(vocab_size=100, embedding_size=6, hidden_size=5)}
+
+
+@pytest.mark.parametrize('passes', ['eval', 'reuse'])
+@pytest.mark.parametrize('name', nets)
+def test_every_small_net_is_served_and_left_as_it_was(name, passes):
+    model = small_net(name, num_labels=3, **small[name]).double()
+    rng = np.random.default_rng(3)
+    if name == 'text-lstm': batch = collate(random_rows(13))
+    else: batch = {model.main_input_name: torch.tensor(rng.normal(size=(5, *model.config.shape))), 'labels': torch.arange(5) % 3, 'example_id': torch.arange(5)}
+    what, row = model.main_input_name, {k: v[0].tolist() for k, v in batch.items()}
+    method = SaliencyGuided(masked_share=.5, passes=passes)
+    method.check(model, SimpleNamespace(mask_token_id=MASK), dict(train=[row]), 1)
+    assert method.chosen == {type(model): 'gradient'}
+    for b in model.buffers(): # running statistics that are not those of a new net
+        if b.is_floating_point(): b.add_(torch.tensor(rng.uniform(-.1, .1, b.shape)))
+    model.train()
+    before, buffers = state(model), [b.clone() for b in model.buffers()]
+    plan = method.plan(model, batch, Progress())
+    assert same(before, state(model)) and same(buffers, list(model.buffers()))
+    assert name != 'resnet18' or len(buffers) > 40
+    if passes == 'reuse': # the look of a recorder: the same pass, in eval mode
+        model.eval()
+        run_passes(model, model, batch, plan)
+        model.train()
+    found = plan.evidence['saliency' if what == 'input_ids' else 'saliency_map']
+    model.eval()
+    for i in range(5):
+        n = int(batch['attention_mask'][i].sum()) if what == 'input_ids' else None
+        x = (model.get_input_embeddings()(batch['input_ids'][i, :n]) if n else batch[what][i]).detach()[None].requires_grad_()
+        gradient, = torch.autograd.grad(model(**{'inputs_embeds' if n else what: x}).logits[0, batch['labels'][i]], x)
+        expected = gradient[0].sum(-1) if n else gradient[0].mean(0) if what == 'pixel_values' else gradient[0]
+        assert expected.abs().max() > 0
+        torch.testing.assert_close(found[i, :n] if n else found[i], expected, rtol=1e-8, atol=1e-12)
+
+
+def test_a_batch_with_norms_has_other_statistics_in_a_reused_pass():
+    model, batch = Net('norm'), signals('norm')
+    model.train()
+    (own, *_), (reused, *_) = (step(SaliencyGuided(masked_share=.5, passes=p), model, batch) for p in ('eval', 'reuse'))
+    assert (own.evidence['saliency_map'] - reused.evidence['saliency_map']).abs().max() > 1e-3

@@ -1,5 +1,7 @@
 """SalLM: targets, loss and explanations against loops in float64, the teacher's checks, and a run that is resumed"""
+import copy
 import functools
+import inspect
 import json
 import math
 import random
@@ -10,16 +12,23 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
+from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForSequenceClassification, GPT2Config,
+                          GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, ModernBertConfig,
+                          ModernBertForSequenceClassification)
 
 import salviz.methods.sallm as room
+import salviz.training as training
 from helpers import word_tokenizer
 from salviz.attention import observe
 from salviz.data import Collator, encode, encode_texts, model_inputs
 from salviz.methods.base import FineTuning, Progress
-from salviz.methods.sallm import Explanations, SalLM, agreement_loss, explain, pooled_attention, saliency_target
+from salviz.attribution import attention_attribution
+from salviz.methods.saliency_guided import SaliencyGuided
+from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention, saliency_target,
+                                  taken_over, token_saliency)
+from salviz.nets import TextLSTM, TextLSTMConfig
 from salviz.runs import Run
-from salviz.training import train
+from salviz.training import load_model, train
 
 texts = ['a film . about nothing', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k l m n', 'no stop here', '. . .',
          'one two', 'three words here']
@@ -68,6 +77,15 @@ def reference_loss(attention, target, counts, loss):
         a, t = ([math.exp(x)/sum(math.exp(y) for y in p) for x in p] for p in (a, t))
     if loss == 'mse': return sum((x - y)**2 for x, y in zip(a, t)) / len(at)
     return sum(y * math.log(y/x) for x, y in zip(a, t) if y > 0)
+
+
+def reference_layer_loss(attention, real, pooled, target, counts, method):
+    "One example and layer, in float64: attention [heads][query][key], `real` positions, row `pooled`; as `method` asks"
+    heads = range(len(attention)) if method.heads is None else method.heads
+    rows = [pooled] if method.rows == 'pooled' else list(real)
+    asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(len(counts))] for h in heads]
+    if method.per_head: return sum(reference_loss(a, target, counts, method.loss) for a in asked)/len(asked)
+    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(len(counts))], target, counts, method.loss)
 
 
 def random_rows(count=200, width=17):
@@ -149,8 +167,37 @@ def test_half_precision_attention_is_compared_in_single_precision():
     assert got.dtype == torch.float32
 
 
+@pytest.mark.parametrize('per_head', [False, True])
+@pytest.mark.parametrize('heads', [None, [2], [3, 1]])
+@pytest.mark.parametrize('rows', ['pooled', 'mean'])
+@pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
+def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_side(loss, rows, heads, per_head):
+    rng, width = np.random.default_rng(2), 9
+    method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
+    starts, ends = [0, 3, 0, 2, 1], [9, 9, 4, 7, 2] # whole, padded on the left, on the right, on both sides, a single token
+    real, special = np.zeros((5, width), bool), rng.random((5, width)) < .3
+    for b in range(5): real[b, starts[b]:ends[b]] = True
+    for causal in (False, True):
+        allowed = np.zeros((5, 1, width, width), bool)
+        for b in range(5):
+            for q in range(width):
+                for k in range(starts[b], ends[b]): allowed[b, 0, q, k] = k <= q or not causal
+        attention = rng.random((5, 4, width, width))**4 * allowed
+        attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True).clip(1e-9), 7.) # pads' own rows hold rubbish
+        counts = real & ~special
+        pooled = [ends[b] - 1 if causal else starts[b] for b in range(5)]
+        target = saliency_target(torch.tensor(rng.normal(size=(5, width))), torch.tensor(counts), .4)
+        got = layer_loss(torch.tensor(attention), torch.tensor(allowed), target, torch.tensor(counts), torch.tensor(pooled) if rows == 'pooled' else None,
+                         torch.tensor(real), heads, per_head, loss)
+        for b in range(5):
+            queries = [pooled[b]] if rows == 'pooled' else range(starts[b], ends[b])
+            seen = [bool(counts[b, k]) and any(allowed[b, 0, q, k] for q in queries) for k in range(width)]
+            expected = reference_layer_loss(attention[b], range(starts[b], ends[b]), pooled[b], target[b], seen, method)
+            assert got[b].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
 def prepared(method, teacher):
-    method.explanations = Explanations(**explain(teacher, data['train'], collate, method.steps))
+    method.explanations = Explanations(**explain(teacher, data['train'], collate, method.steps, saliency=method.saliency, target=method.target))
     return method
 
 
@@ -178,14 +225,15 @@ def known_saliency(seed, steps):
     return [reference_saliency(teacher, row, row['labels'], steps) for row in data['train']]
 
 
-@pytest.mark.parametrize('arguments', [dict(), dict(top_share=.5, weight=2.), dict(binarised=False),
-                                       dict(layers=(0, -1)), dict(loss='mse'), dict(loss='released')])
+@pytest.mark.parametrize('arguments', [dict(), dict(top_share=.5, weight=2.), dict(binarised=False), dict(layers=(0, -1)), dict(loss='mse'), dict(loss='released'),
+                                       dict(heads=[2, 0]), dict(rows='mean', layers=None), dict(per_head=True, heads=[1, 3], layers=(1, 2), binarised=False),
+                                       dict(rows='mean', per_head=True, loss='released', layers=(0, 2))])
 def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments):
     teacher, model = make_bert(1), make_bert(0)
     method = prepared(SalLM(teacher, steps=4, **arguments), teacher)
     term, plan = one_step(method, model, make_batch(pad_to=24))
     model.set_attn_implementation('eager')
-    layers = sorted(l % 3 for l in method.layers)
+    layers = sorted(l % 3 for l in method.layers or range(3))
     for b, row in enumerate(data['train']):
         saliency = known_saliency(1, 4)[b]
         n, special = len(row['input_ids']), row['special_tokens_mask']
@@ -196,8 +244,7 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
         with torch.no_grad(): attentions = model(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
         for layer in layers:
-            heads = [[float(attentions[layer][0, h, 0, i]) for i in range(n)] for h in range(4)]
-            losses.append(reference_loss([sum(h[i] for h in heads)/4 for i in range(n)], target, counts, method.loss))
+            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method))
         assert term.loss[b].item() == pytest.approx(sum(losses)/len(losses), rel=1e-3, abs=1e-6)
     assert term.weight == method.weight and plan.layers == tuple(layers)
 
@@ -255,20 +302,88 @@ def test_explanations_are_found_by_id_in_any_order_on_either_side_of_padding():
             assert got[b][mask[b].bool()].tolist() == values[i].tolist() and got[b][~mask[b].bool()].abs().sum() == 0
 
 
-def test_the_pooled_row_of_a_decoder_is_its_last_real_token():
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=len(tokenizer), n_layer=2, n_head=4, n_embd=32, n_positions=24, num_labels=3,
-                        pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    model = GPT2ForSequenceClassification(config).eval()
-    method = prepared(SalLM(model, steps=2), model)
+def make_decoder(kind, seed=0):
+    torch.manual_seed(seed)
+    ends = dict(vocab_size=len(tokenizer), num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    if kind == 'gpt2': return GPT2ForSequenceClassification(GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=32, initializer_range=.2, **ends)).eval()
+    config = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, initializer_range=.2,
+                         max_position_embeddings=32, **ends)
+    return LlamaForSequenceClassification(config).eval()
+
+
+@pytest.mark.parametrize('arguments', [dict(), dict(rows='mean'), dict(per_head=True, heads=[0, 3], layers=None)])
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('kind', ['gpt2', 'llama'])
+def test_a_decoder_is_asked_in_its_last_real_row_on_either_side_of_padding(kind, side, arguments):
+    model = make_decoder(kind)
+    method = prepared(SalLM(model, steps=2, **arguments), model)
     method.check(model, tokenizer, data, epochs=1)
-    term, plan = one_step(method, model, batch)
-    with observe(model) as maps: model(**model_inputs(batch))
+    padded = make_batch(pad_to=24)
+    lengths = padded['attention_mask'].sum(1).tolist()
+    if side == 'left': padded = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v for k, v in padded.items()}
+    term, plan = one_step(method, model, padded)
+    with observe(model) as maps: model(**model_inputs(padded))
+    assert len(set(lengths)) > 3 and plan.layers == ((1,) if method.layers else (0, 1))
     for b, row in enumerate(data['train']):
-        n, special = len(row['input_ids']), row['special_tokens_mask']
-        a = maps[1][b, :, n - 1].mean(0)[:n].tolist()
-        assert term.loss[b].item() == pytest.approx(reference_loss(a, plan.evidence['saliency_target'][b], [not s for s in special], 'kl'), rel=1e-4)
-    assert torch.equal(pooled_attention(maps[1], plan.targets['sallm'][2])[0], maps[1][0, :, len(data['train'][0]['input_ids']) - 1].mean(0))
+        n, first = lengths[b], 24 - lengths[b] if side == 'left' else 0
+        counts = [False]*first + [not s for s in row['special_tokens_mask']] + [False]*(24 - first - n)
+        expected = [reference_layer_loss(maps[l][b].tolist(), range(first, first + n), first + n - 1, plan.evidence['saliency_target'][b], counts, method)
+                    for l in plan.layers]
+        assert term.loss[b].item() == pytest.approx(sum(expected)/len(expected), rel=1e-4, abs=1e-6)
+    if side == 'right': assert torch.equal(pooled_attention(maps[1], torch.tensor(lengths) - 1)[0], maps[1][0, :, lengths[0] - 1].mean(0))
+
+
+def reference_gradient(teacher, row, label):
+    "The embeddings of one example, and the gradient of a class's logit there, in float64"
+    teacher = make_bert(1).double()
+    x = teacher.get_input_embeddings().weight.detach()[torch.tensor(row['input_ids'])].requires_grad_()
+    return x.detach(), torch.autograd.grad(teacher(inputs_embeds=x[None]).logits[0, label], x)[0]
+
+
+def reference_tokens(row, label, saliency):
+    "Saliency of one example for one class, token by token"
+    if saliency == 'integrated_gradients': return reference_saliency(make_bert(1), row, label, 3).tolist()
+    x, gradient = reference_gradient(make_bert(1), row, label)
+    if saliency == 'input_x_gradient': return [sum(float(a*b) for a, b in zip(*pair)) for pair in zip(x, gradient)]
+    if saliency == 'gradient_norm': return [math.sqrt(sum(float(g)**2 for g in token)) for token in gradient]
+    teacher = make_bert(1).double()
+    teacher.set_attn_implementation('eager')
+    out = teacher(torch.tensor([row['input_ids']]), output_attentions=True)
+    last = torch.autograd.grad(out.logits[0, label], out.attentions[-1])[0] if saliency == 'attention_gradient' else out.attentions[-1].detach()
+    return [sum(float(last[0, h, 0, i]) for h in range(4))/4 for i in range(len(row['input_ids']))]
+
+
+@pytest.mark.parametrize('target', ['gold', 'predicted', 'all'])
+@pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention', 'attention_gradient'])
+def test_explanations_are_the_definition_for_every_saliency_and_target(saliency, target):
+    teacher = make_bert(1)
+    found = Explanations(**explain(teacher, data['train'], collate, 3, saliency=saliency, target=target)).lookup(make_batch(pad_to=24))
+    for b in range(4):
+        row = data['train'][b]
+        with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
+        classes = dict(gold=[row['labels']], predicted=[said], all=[0, 1, 2])[target]
+        each = [reference_tokens(row, c, saliency) for c in classes]
+        expected = [sum(e[i] for e in each)/len(each) for i in range(len(row['input_ids']))]
+        np.testing.assert_allclose(found[b, :len(expected)], expected, atol=2e-5)
+        assert found[b, len(expected):].abs().sum() == 0
+    assert any(make_bert(1)(**model_inputs(batch)).logits.argmax(-1) != batch['labels'])
+
+
+def test_integrated_attention_and_a_function_of_ones_own_can_teach():
+    teacher, seen = make_bert(1), []
+    got = token_saliency(teacher, batch, 'attention_integrated_gradients', 'gold', steps=3)
+    maps, _ = attention_attribution(teacher, batch, batch['labels'], layers=[2], method='integrated_gradients', steps=3)
+    for b in range(4): assert got[b].tolist() == pytest.approx([sum(maps[2][b, h, 0, i].item() for h in range(4))/4 for i in range(got.shape[1])], abs=1e-6)
+    def own(model, batch, classes):
+        seen.append((model.training, classes.tolist()))
+        return batch['input_ids'] * (1. + classes[:, None])
+    teacher.train()
+    real = batch['attention_mask'].bool()
+    assert torch.equal(token_saliency(teacher, batch, own), torch.where(real, batch['input_ids'] * (1. + batch['labels'][:, None]), 0.))
+    assert torch.equal(token_saliency(teacher, batch, own, 'all'), torch.where(real, batch['input_ids'] * 2., 0.))
+    assert [c for _, c in seen] == [batch['labels'].tolist(), [0]*8, [1]*8, [2]*8] and not any(t for t, _ in seen) and teacher.training
+    method = prepared(SalLM(teacher, saliency=own), teacher)
+    assert method.plan(make_bert(), batch, Progress()).evidence['saliency_target'].sum() > 0
 
 
 @pytest.mark.parametrize('arguments, says', [
@@ -277,7 +392,13 @@ def test_the_pooled_row_of_a_decoder_is_its_last_real_token():
     (dict(top_share=math.nan), 'top_share must be above 0'),
     (dict(steps=0), 'steps must be a whole number'), (dict(steps=2.5), 'steps must be a whole number'),
     (dict(steps=True), 'steps must be a whole number'),
-    (dict(binarised=1), 'binarised must be True or False'), (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'")])
+    (dict(binarised=1), 'binarised must be True or False'), (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'"),
+    (dict(per_head=None), 'per_head must be True or False'), (dict(rows='all'), "rows must be one of 'pooled', 'mean', got 'all'"),
+    (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all'"), (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
+    (dict(saliency='lime'), 'saliency must be one of .*, or a function'), (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
+    (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'), (dict(heads=2), 'heads must be None'),
+    (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
+    (dict(teacher='a', explanations='b'), 'with explanations= no teacher is asked')])
 def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
     with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM(**arguments)
 
@@ -288,9 +409,43 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
     with pytest.raises(ValueError, match='has another vocabulary'): SalLM(make_bert(vocab_size=99)).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match='layers 0 to 2'): SalLM(make_bert(), layers=(3,)).check(model, tokenizer, data, 1)
     with pytest.raises(FileNotFoundError): SalLM(tmp_path/'nowhere').check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
+        SalLM(heads=[1, 4]).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'): SalLM(refresh=2).check(model, tokenizer, data, 2)
+    with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"): SalLM(saliency='gradient').check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'): SalLM(saliency=lambda m, b, c: c).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match="weights of BertForSequenceClassification .* do not fit"):
+        wide = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=1, num_attention_heads=2, hidden_size=8, intermediate_size=8, num_labels=3))
+        SalLM(wide, start='teacher').check(model, tokenizer, data, 1)
+
+
+def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
+    ends = dict(vocab_size=len(tokenizer), pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+    bart = BartForSequenceClassification(BartConfig(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
+                                                    encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=24, num_labels=3, **ends))
+    for rows in ('pooled', 'mean'):
+        with pytest.raises(ValueError, match='BartForSequenceClassification is an encoder-decoder model'): SalLM(rows=rows).check(bart, tokenizer, data, 1)
+    config = dict(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=3, pad_token_id=0,
+                  bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    mean = ModernBertForSequenceClassification(ModernBertConfig(classifier_pooling='mean', **config))
+    with pytest.raises(ValueError, match='reads all rows'): SalLM().check(mean, tokenizer, data, 1)
+    run = train(mean, tokenizer, raw, SalLM(make_bert(1), rows='mean', steps=2), run_dir=tmp_path/'run', **{**settings, 'snapshots': 0})
+    assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
+    lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
+    with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='SalLM: does not serve regression; it serves classification'): SalLM().check(make_bert(num_labels=1), tokenizer, data, 1)
+
+
+def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
+    assert SalLM(heads=[1], layers=None).prescribes(make_bert()) == {0: (1,), 1: (1,), 2: (1,)} and SalLM().prescribes(make_bert()) == {2: (0, 1, 2, 3)}
+    both = SaliencyGuided() + prepared(SalLM(steps=2), make_bert(1))
+    both.check(make_bert(), tokenizer, data, 1)
+    plan = both.plan(make_bert(), batch, Progress())
+    assert plan.layers == (2,) and plan.shown()['saliency_target'].sum() == pytest.approx(8)
 
 
 settings = dict(probes=2, snapshots=2, epochs=1, batch_size=4, learning_rate=1e-3, seed=0, progress=False)
+defaults = {k: p.default for k, p in inspect.signature(train).parameters.items() if p.default is not p.empty and k not in ('method', 'run_dir', 'resume')}
 
 
 @pytest.fixture(scope='module')
@@ -359,9 +514,9 @@ def test_a_resumed_run_reads_its_explanations_and_asks_no_teacher(tmp_path, monk
 def test_explanations_that_were_cut_off_are_made_anew(tmp_path, monkeypatch):
     run, teacher, made = Run.create(tmp_path/'run', {}), make_bert(1), []
     real_explain = room.explain
-    def killed(*args):
+    def killed(*args, **kwargs):
         if made: raise KeyboardInterrupt
-        made.append(1); return real_explain(*args)
+        made.append(1); return real_explain(*args, **kwargs)
     monkeypatch.setattr(room, 'explain', killed)
     with pytest.raises(KeyboardInterrupt): SalLM(teacher, steps=2).prepare(make_trainer(run))
     assert 'explanation_seconds' not in Run(run.path).state
@@ -389,3 +544,141 @@ def test_a_teacher_that_was_trained_partly_is_continued_and_a_finished_one_is_us
     monkeypatch.setattr('salviz.training.load_model', lambda path: (make_bert(1), tokenizer))
     SalLM(steps=2).prepare(make_trainer(run))
     assert [(c['resume'], c['run_dir'], c['method'].name) for c in calls] == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
+
+
+def rows_of(run): return [(r['step'], r['loss'], r['task'], r['saliency_agreement']) for r in run.train_rows]
+
+
+class Watched(SalLM):
+    "SalLM that keeps a copy of the model at the begin of each epoch, and what it is explained by then; breaks down before step `at` once"
+    name = 'SalLM'
+    at = None
+    def epoch_begin(self, trainer, epoch):
+        self.__dict__.setdefault('seen', {})[epoch] = copy.deepcopy(trainer.model).eval()
+        super().epoch_begin(trainer, epoch)
+        self.__dict__.setdefault('used', {})[epoch] = self.explanations.lookup(batch)
+    def plan(self, model, batch, progress):
+        if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
+        return super().plan(model, batch, progress)
+
+
+@pytest.mark.parametrize('refresh, anew', [(1, [2, 3, 4]), (2, [3]), (3, [4])])
+def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh, anew, teacher_run, tmp_path):
+    method = Watched(teacher_run, steps=3, refresh=refresh, binarised=False)
+    run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **{**settings, 'epochs': 4})
+    assert run.state['refreshed'] == anew and sorted(method.seen) == [1, 2, 3, 4]
+    teacher, made = load_model(teacher_run)[0], {1: 'teacher'}
+    for epoch in range(1, 5):
+        of = max(e for e in (1, *anew) if e <= epoch)
+        explainer = teacher if of == 1 else method.seen[of]
+        for b in range(3):
+            row = data['train'][b]
+            expected = reference_saliency(explainer, row, row['labels'], 3)
+            np.testing.assert_allclose(method.used[epoch][b, :len(expected)], expected, atol=1e-5)
+        if epoch in anew: assert (method.used[epoch] - method.used[epoch - 1]).abs().max() > 1e-3
+    assert {p.stem for p in (run.path/'arrays').iterdir()} >= {'explanations', *(f'explanations-epoch-{e}' for e in anew)}
+    shown = run.snapshot(step=-1).arrays['method_saliency']
+    assert np.abs(shown - run.snapshot(step=0).arrays['method_saliency']).max() > 1e-3
+
+
+@pytest.mark.parametrize('arguments, at', [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
+def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, teacher_run, tmp_path):
+    kw = {**settings, 'epochs': 3}
+    whole = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments), run_dir=tmp_path/'whole', **kw)
+    method = Watched(teacher_run, steps=2, **arguments)
+    method.at = at
+    with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **kw)
+    again = train(make_bert(9 if at > 1 else 0), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments), run_dir=tmp_path/'run', resume=True, **kw)
+    assert rows_of(again) == rows_of(whole) and len(rows_of(whole)) == 6
+    for s in whole.snapshots():
+        for k, x in s.arrays.items(): assert np.array_equal(x, again.snapshot(s.step, s.probe).arrays[k], equal_nan=True), (s.step, k)
+
+
+def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_its_begin(teacher_run, tmp_path, monkeypatch):
+    kw = {**settings, 'epochs': 2, 'batch_size': 2}
+    def method(): return SalLM(teacher_run, steps=2, refresh=1)
+    whole = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'whole', **kw)
+    class StopAt6(training.Control):
+        def hold(self, trainer): return trainer.state.global_step == 6
+    job = training.open_job(model=make_bert(), tokenizer=tokenizer, data=raw, method=method(), run_dir=tmp_path/'run', resume=False,
+                            **{**defaults, **kw})
+    with pytest.raises(training.Stopped): training.fit(job, StopAt6())
+    assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
+    monkeypatch.setattr(room, 'explain', never)
+    held = method()
+    held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4)) # a snapshot that is missing at step 6 shows what step 6 followed
+    assert held.explained_epoch == 2
+    again = train(make_bert(9), tokenizer, raw, method(), run_dir=tmp_path/'run', resume=True, **kw)
+    assert rows_of(again) == rows_of(whole) and len(rows_of(whole)) == 8
+
+
+def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_path):
+    for name, teacher in dict(run=teacher_run, model=make_bert(3), own=None).items():
+        method = Watched(teacher, steps=2, start='teacher')
+        run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/name, **settings)
+        expected = (teacher if name == 'model' else load_model(Run(run.path/'teacher') if name == 'own' else teacher_run)[0]).state_dict()
+        assert all(torch.equal(v, expected[k]) for k, v in method.seen[1].state_dict().items())
+        assert any((v - expected[k]).abs().max() > 1e-4 for k, v in load_model(run)[0].state_dict().items())
+    fresh = Watched(teacher_run, steps=2)
+    train(make_bert(), tokenizer, raw, fresh, run_dir=tmp_path/'fresh', **settings)
+    assert all(torch.equal(v, fresh.seen[1].state_dict()[k]) for k, v in make_bert().state_dict().items())
+
+
+def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_when_a_run_starts_from_it_again(tmp_path):
+    run = Run.create(tmp_path/'run', {})
+    first, again = make_trainer(run, steps_per_epoch=2), make_trainer(run, steps_per_epoch=2)
+    SalLM(make_bert(1), steps=2, start='teacher').prepare(first)
+    SalLM(make_bert(1), steps=2, start='teacher').prepare(again)
+    assert all(torch.equal(v, make_bert(1).state_dict()[k]) for k, v in again.model.state_dict().items())
+    with pytest.raises(ValueError, match='no longer has the weights that this run started from'):
+        SalLM(make_bert(2), steps=2, start='teacher').prepare(make_trainer(run, steps_per_epoch=2))
+    (run.path/'checkpoints'/'checkpoint-2').mkdir(parents=True)
+    (run.path/'checkpoints'/'checkpoint-2'/'trainer_state.json').write_text('{"global_step": 2}')
+    later = make_trainer(run, steps_per_epoch=2) # a checkpoint has weights of its own, and asks for no teacher
+    SalLM(make_bert(2), steps=2, start='teacher').prepare(later)
+    assert all(torch.equal(v, make_bert().state_dict()[k]) for k, v in later.model.state_dict().items())
+
+
+def never(*args, **kwargs): raise AssertionError('explained again')
+
+
+def test_explanations_serve_another_run_as_if_it_had_made_them(teacher_run, tmp_path, monkeypatch):
+    first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
+    monkeypatch.setattr(room, 'explain', never)
+    for name, given in dict(run=first, path=str(first.path)).items():
+        again = train(make_bert(), tokenizer, raw, SalLM(explanations=given, steps=2), run_dir=tmp_path/name, **settings)
+        assert rows_of(again) == rows_of(first) and again.config['method']['args']['explanations'] == str(first.path)
+    chained = SalLM(explanations=again, steps=2, weight=.5)
+    train(make_bert(), tokenizer, DatasetDict(train=rows.select([6, 1, 4]), validation=raw['validation']), chained, run_dir=tmp_path/'part', **settings)
+    part = encode(DatasetDict(train=rows.select([6, 1, 4])), tokenizer)['train']
+    a = chained.explanations.lookup(collate([part[i] for i in range(3)]))
+    b = Explanations(**{k: first.load_arrays('explanations')[k] for k in ('example_id', 'length', 'saliency')}).lookup(make_batch([6, 1, 4]))
+    assert torch.equal(a, b) and not a.isnan().any() and part['example_id'] != data['train'].select([6, 1, 4])['example_id']
+
+
+def test_explanations_of_something_else_are_refused_by_name(teacher_run, tmp_path):
+    first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
+    def refused(says, data=raw, tok=tokenizer, model=None, probes=2, **arguments):
+        with pytest.raises(ValueError, match=says):
+            train(model or make_bert(), tok, data, SalLM(**{'explanations': first, 'steps': 2, **arguments}), run_dir=tmp_path/'no', **{**settings, 'probes': probes})
+        assert not (tmp_path/'no').exists()
+    refused('were made with steps=2, this method asks for steps=20; make both the same', steps=20)
+    refused("were made with target='gold', this method asks for target='all'", target='all')
+    refused("were made with saliency='integrated_gradients', steps=2, this method asks for saliency='gradient_norm', steps=None", saliency='gradient_norm')
+    refused(f'{teacher_run.path.name} holds no explanations; name a run of SalLM', explanations=teacher_run)
+    other = word_tokenizer([*texts[::-1], 'aa'], longest=24)
+    refused('were made with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
+    changed = rows.map(lambda row: dict(label=(row['label'] + (row['text'] == 'fun')) % 3), features=features)
+    refused('do not cover 1 of the 8 examples in train; they serve the same texts, labels', data=DatasetDict(train=changed, validation=raw['validation']))
+    refused('do not cover 1 of the 1 examples in probes; look at the same ones', probes=['long and dull'])
+    refused('do not cover', data=DatasetDict(train=rows, validation=rows.select(range(4, 8)).map(lambda row: dict(label=0), features=features)), probes=4)
+
+
+def test_what_was_explained_is_known_by_tokens_and_label_alone():
+    one, two = contents(data['train']), contents(data['train'].select([5, 0]))
+    assert len(set(one.tolist())) == 8 and two.tolist() == [one[5], one[0]]
+    assert contents(data['train'].remove_columns('labels')).tolist() != one.tolist()
+    made = explain(make_bert(1), data['train'], collate, 2)
+    made['content'] = np.array([dict(zip(data['train']['example_id'], one))[i] for i in made['example_id']])
+    found, missing = taken_over(made, encode_texts(['fun and long'], tokenizer))
+    assert missing == 1 and all(len(v) == 0 for v in found.values())
