@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['pattern_names', 'kept_count', 'discard_candidates', 'pattern_matrix', 'top_mask', 'saliency_target', 'rollout',
-           'entropy', 'kl', 'ranks', 'dense_ranks', 'spearman', 'top_overlap', 'pack_bits', 'unpack_bits', 'cube_code',
-           'cube_value', 'level_code', 'level_value', 'table_code', 'order_code', 'order_value', 'keyed_uniform',
-           'drop_mask']
+           'entropy', 'kl', 'pattern_share', 'ranks', 'dense_ranks', 'spearman', 'top_overlap', 'pack_bits',
+           'unpack_bits', 'cube_code', 'cube_value', 'level_code', 'level_value', 'table_code', 'order_code',
+           'order_value', 'keyed_uniform', 'drop_mask']
 
 # %% ../nbs/00_maps.ipynb #003
 import math
@@ -165,6 +165,21 @@ def kl(
     return _scalar(terms.sum(-1))
 
 # %% ../nbs/00_maps.ipynb #039
+def pattern_share(
+    attention, # [..., query, key] probabilities
+    pattern,   # [query, key], or broadcastable to `attention`; its positions are the cells above 0
+): # float, or array [...], in [0, 1]; NaN where no row counts, or attention in a row that counts is NaN
+    "How much of the `attention` of each head lies on the positions of `pattern`, mean over the rows that it guides"
+    A, on = np.asarray(attention, dtype=np.float64), np.asarray(pattern) > 0
+    if A.ndim < 2 or A.shape[-1] != A.shape[-2] or on.shape[-2:] != A.shape[-2:]:
+        raise ValueError(f'attention [..., n, n] and pattern [n, n] must have the same n, got shapes {list(A.shape)} and {list(on.shape)}')
+    positions, total = on.sum(-1), A.sum(-1)
+    counts = (positions > 0) & (positions < A.shape[-1]) & (total != 0)
+    share = np.divide((A*on).sum(-1), total, out=np.zeros(total.shape), where=counts)
+    rows = counts.sum(-1)
+    return _scalar(np.divide(share.sum(-1), rows, out=np.full(rows.shape, np.nan), where=rows > 0))
+
+# %% ../nbs/00_maps.ipynb #043
 def ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
@@ -182,7 +197,7 @@ def ranks(
     np.put_along_axis(out, order, (first + last)/2 + 1, -1)
     return np.where(counts, out, np.nan)
 
-# %% ../nbs/00_maps.ipynb #042
+# %% ../nbs/00_maps.ipynb #046
 def dense_ranks(
     x,           # numbers [..., n]
     counts=None, # bool, broadcastable to `x`: positions that count
@@ -198,7 +213,7 @@ def dense_ranks(
     np.put_along_axis(out, order, rises.cumsum(-1).astype(out.dtype), -1)
     return np.where(counts, out, 0).astype(out.dtype)
 
-# %% ../nbs/00_maps.ipynb #044
+# %% ../nbs/00_maps.ipynb #048
 def spearman(
     a, b,        # numbers [..., n]
     counts=None, # bool, broadcastable to both: positions that count
@@ -211,7 +226,7 @@ def spearman(
     spread = np.sqrt((ra**2).sum(-1)*(rb**2).sum(-1))
     return _scalar(np.divide((ra*rb).sum(-1), spread, out=np.full(spread.shape, np.nan), where=spread > 0))
 
-# %% ../nbs/00_maps.ipynb #047
+# %% ../nbs/00_maps.ipynb #051
 def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest to compare
@@ -224,7 +239,7 @@ def top_overlap(
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)
     return _scalar(np.divide(both, of, out=np.full(of.shape, np.nan), where=of > 0))
 
-# %% ../nbs/00_maps.ipynb #050
+# %% ../nbs/00_maps.ipynb #054
 def pack_bits(
     x, # bool, any shape
 ):
@@ -242,7 +257,7 @@ def unpack_bits(
     if len(packed) != (size + 7)//8: raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
     return np.unpackbits(packed, count=size).astype(bool).reshape(shape)
 
-# %% ../nbs/00_maps.ipynb #055
+# %% ../nbs/00_maps.ipynb #059
 def _cubes():
     "For `cube_code`: the lowest code of each upper half of a float32's bits, and the value above which the next code is nearer"
     t = np.arange(255)/254
@@ -270,7 +285,7 @@ def cube_value(code) -> np.ndarray: # float32
     "The probabilities that the bytes `code` of `cube_code` stand for; NaN for 255"
     return _cube_values[np.asarray(code, np.uint8)]
 
-# %% ../nbs/00_maps.ipynb #058
+# %% ../nbs/00_maps.ipynb #062
 def level_code(
     x, # numbers of any sign [..., query, key]
 ) -> tuple: # (uint8, shape of `x`: 128 + c, 0 where `x` is not finite; scale float64 [...])
@@ -296,7 +311,7 @@ def level_value(code, scale) -> np.ndarray: # float32
     values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
     return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)
 
-# %% ../nbs/00_maps.ipynb #061
+# %% ../nbs/00_maps.ipynb #065
 def table_code(
     x, # numbers, any shape
 ): # (uint8, shape of `x`: places in the list; the list, float32), or None if there are more than 256 different values
@@ -316,7 +331,7 @@ def table_code(
     found, code = np.unique(bits, return_inverse=True)
     return None if len(found) > 256 else (code.astype(np.uint8).reshape(x.shape), found.view(np.float32))
 
-# %% ../nbs/00_maps.ipynb #064
+# %% ../nbs/00_maps.ipynb #068
 def order_code(
     ranks, # uint8 [..., n] from `dense_ranks`, at most 128 a row
     codes, # uint8 [..., n], rising with what was ranked
@@ -357,7 +372,7 @@ def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
         level[:, :j] += same & (known[:, j:j + 1] == 0) & (level[:, :j] >= place[:, None]) & (told[:, j:j + 1] > 0)
     return dense_ranks(c*np.int32(256) + level, told > 0).reshape(shape)
 
-# %% ../nbs/00_maps.ipynb #067
+# %% ../nbs/00_maps.ipynb #071
 def _mixed(x):
     "MurmurHash3's 32-bit finaliser on the uint32 array `x`"
     x = (x ^ (x >> np.uint32(16)))*np.uint32(0x85ebca6b)
@@ -378,7 +393,7 @@ def keyed_uniform(
     for n in shape: key = _mixed(key[..., None] + (np.arange(n, dtype=np.uint32) + np.uint32(1))*golden)
     return (key >> np.uint32(8)).astype(np.float32)*np.float32(2**-24)
 
-# %% ../nbs/00_maps.ipynb #070
+# %% ../nbs/00_maps.ipynb #074
 def drop_mask(
     candidates, # bool [..., query, key], from `discard_candidates`
     allowed,    # bool, broadcastable: keys that this query may attend

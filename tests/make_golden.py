@@ -95,6 +95,16 @@ def top_overlap(a, b, k, counts):
     return len(best[0] & best[1])/len(best[0]) if places else None
 
 
+def pattern_share(attention, pattern):
+    "One head: mean over the rows that the pattern guides of the share of attention on its positions"
+    shares = []
+    for row, guide in zip(attention, pattern):
+        positions = [g > 0 for g in guide]
+        if not any(positions) or all(positions) or not math.fsum(row): continue
+        shares.append(math.fsum(a for a, o in zip(row, positions) if o)/math.fsum(row))
+    return math.fsum(shares)/len(shares) if shares else None
+
+
 def product(X, Y): return [[math.fsum(X[i][k]*Y[k][j] for k in range(len(Y))) for j in range(len(Y[0]))] for i in range(len(X))]
 
 
@@ -162,6 +172,13 @@ def cases():
     for layers, heads, n, residual in ((1, 1, 2, .5), (3, 2, 4, .5), (2, 3, 5, 0.), (4, 2, 3, .9)):
         A = [[[softmax_row(rng, n, [True]*n) for _ in range(n)] for _ in range(heads)] for _ in range(layers)]
         out['rollout'].append(dict(attention=A, residual=residual, expected=rollout(A, residual)))
+    out['pattern_share'] = []
+    for n in (1, 2, 5, 8):
+        A, dead = [softmax_row(rng, n, bits(n)[:-1] + [True]) for _ in range(n)], [[0.]*n for _ in range(n)]
+        weights = [[float(a)/(1 + i) for a in bits(n)] for i in range(n)]
+        for P in (pattern_matrix('next', [True]*n), pattern_matrix('prev', [True]*n, boundary='zero'), pattern_matrix('first', [True]*n), weights, dead, [[1.]*n]*n):
+            out['pattern_share'].append(dict(attention=A, pattern=P, expected=pattern_share(A, P)))
+        out['pattern_share'].append(dict(attention=A[:-1] + [[0.]*n], pattern=weights, expected=pattern_share(A[:-1] + [[0.]*n], weights)))
     return out
 
 

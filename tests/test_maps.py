@@ -273,3 +273,31 @@ def test_ranks_that_are_not_an_order_of_their_codes_are_left_alone():
     for ranks in ([[2, 1, 3, 4]], [[1, 1, 2, 3]], [[1, 2, 4, 5]], [[2, 3, 4, 5]]): assert maps.order_code(np.uint8(ranks), codes) is None
     assert maps.order_code(np.ones((1, 129), np.uint8), np.ones((1, 129), np.uint8)) is None
     assert maps.order_code(np.zeros((1, 4), np.uint8), codes).tolist() == [[0]*4]
+
+
+def test_the_share_of_a_pattern_equals_a_loop_over_heads_and_rows():
+    rng = np.random.default_rng(3)
+    for n in (2, 3, 7, 12):
+        A = rng.dirichlet(np.ones(n), (2, 3, n)).astype(np.float32)
+        weights = rng.normal(size=(n, n)).clip(0)*(rng.random((n, 1)) < .8)
+        for P in (np.eye(n, k=1), np.tile(np.eye(n)[0], (n, 1)), weights, maps.pattern_matrix('next', np.ones(n, bool)), np.zeros((n, n))):
+            got = maps.pattern_share(A, P)
+            assert got.shape == (2, 3)
+            for at in np.ndindex(2, 3): same(got[at], slow.pattern_share(A[at].astype(float).tolist(), P.tolist()))
+            same(maps.pattern_share(A, np.stack([P, P, P])), got.tolist())   # a pattern of its own for each head
+
+
+def test_the_share_of_a_pattern_knows_no_scale_and_ignores_rows_that_it_does_not_guide():
+    rng = np.random.default_rng(4)
+    A, P = rng.dirichlet(np.ones(6), (3, 6)), np.eye(6, k=1)
+    want = maps.pattern_share(A, P)
+    assert (want > 0).all() and (want < 1).all()
+    same(maps.pattern_share(A*7, P*.01), want.tolist())
+    other = A.copy()
+    other[:, -1] = np.nan                       # the last row has no next token
+    same(maps.pattern_share(other, P), want.tolist())
+    other[1, 2, 4] = np.nan
+    assert np.isnan(maps.pattern_share(other, P)).tolist() == [False, True, False]
+    assert isinstance(maps.pattern_share(A[0], P), float) and maps.pattern_share(np.eye(6, k=1), P) == 1 and maps.pattern_share(np.eye(6, k=-1), P) == 0
+    for shape in ((6,), (5, 5), (6, 5)):
+        with pytest.raises(ValueError, match='must have the same n, got shapes'): maps.pattern_share(A, np.ones(shape))

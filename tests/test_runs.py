@@ -562,6 +562,126 @@ def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
         with pytest.raises(ValueError, match=said): dataclasses.replace(look(), **kwargs)
 
 
+# What an earlier salviz wrote, byte for byte
+OLD = raw_header(
+    r'{"__metadata__":{"salviz.snapshot":"{\"step\": 3, \"epoch\": 0.5, \"probe\": 0, \"layers\": {\"attention\": [0], \"discarded\": [0]}, \"texts\": '
+    r'[\"a\"], \"tokens\": [\"[CLS]\", \"a\"], \"labels\": [\"[CLS]\", \"a\"], \"words\": [\"a\"], \"word_ids\": [-1, 0], \"is_special\": [true, false], '
+    r'\"label\": 1, \"classes\": [\"no\", \"yes\"], \"losses\": {\"task\": 0.5}, \"info\": {\"method\": \"ADDrop\", \"pooled_row\": 0}, \"format\": 1, '
+    r'\"stored\": {\"attention\": {\"exponent\": -15}, \"discarded\": {\"bits\": [1, 1, 2, 2]}, \"saliency\": {}, \"probabilities\": {}}, \"checksum\": 3263'
+    r'586256}"},"probabilities":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"saliency":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},"attention":{"'
+    r'dtype":"F16","shape":[1,1,2,2],"data_offsets":[16,24]},"discarded":{"dtype":"U8","shape":[1],"data_offsets":[24,25]}}'
+    + ' '*2, bytes.fromhex('0000803e0000403f0000003f000080be007000760074007460'))
+
+
+def picture(modality, step=0, probe=0, **kwargs):
+    "A snapshot of an image of three channels or of a series of seven steps"
+    rng = np.random.default_rng((step, probe))
+    whole, flat = ((3, 5, 4), (5, 4)) if modality == 'image' else ((7, 3), (7, 3))
+    seen, mask = (1013 + rng.normal(size=whole)).astype(np.float32), rng.random(flat) > .6
+    arrays = dict(input=seen, saliency_map=rng.normal(size=flat).astype(np.float32), method_saliency_map=rng.normal(size=flat).astype(np.float32),
+                  masked_map=np.where(mask, np.float32(1000.125), seen), is_masked_map=mask, probabilities=np.float32([.2, .5, .3]), masked_probabilities=np.float32([.3, .4, .3]))
+    if modality == 'series': arrays['informative'] = rng.random(flat) > .5
+    return Snapshot(**{**dict(step=step, epoch=0., probe=probe, arrays=arrays, label=2, classes=['a', 'b', 'c'], info=dict(modality=modality)), **kwargs})
+
+
+@pytest.mark.parametrize('modality', ['image', 'series'])
+def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modality):
+    want = picture(modality, 40)
+    run.save(want)
+    got = Run(run.path).snapshot(40)
+    assert set(got.arrays) == set(want.arrays) and (got.tokens, got.texts, got.words, list(got.word_ids)) == ([], (), [], [])
+    for k, x in want.arrays.items(): assert got.arrays[k].dtype == x.dtype and np.array_equal(got.arrays[k], x), k
+    changed = (got.arrays['masked_map'] != got.arrays['input']).reshape(-1, *got.arrays['is_masked_map'].shape).any(0)
+    assert np.array_equal(changed, got.arrays['is_masked_map']) # cells that were not masked are equal, so the mask can be read off
+    assert (got.label, got.info['modality']) == (2, modality) and f'{modality}' in repr(got) and "label 'c', predicted 'b' with 0.50" in repr(got)
+    assert safetensors.numpy.load(encode_snapshot(want))['is_masked_map'].nbytes == math.ceil(want.arrays['is_masked_map'].size/8)
+
+
+def test_arrays_of_images_and_series_that_do_not_fit_one_another_are_refused_by_name():
+    for modality, name, shape, said in (('image', 'saliency_map', (4, 5), r"'saliency_map' must have shape \[h, w\] with C=3, c=3, h=5, w=4, got \[4, 5\]"),
+                                        ('image', 'is_masked_map', (3, 5, 4), r'shape \[h, w\]'), ('image', 'masked_map', (1, 5, 4), r'\[c, h, w\]'),
+                                        ('image', 'method_saliency_map', (5,), r'\[h, w\]'), ('series', 'input', (3, 7), r"must have shape \[T, F\]"),
+                                        ('series', 'informative', (7,), r'\[T, F\]'), ('series', 'probabilities', (2,), 'C=3'), ('image', 'input', (5, 4), r'\[c, h, w\]')):
+        s = picture(modality)
+        with pytest.raises(ValueError, match=said): dataclasses.replace(s, arrays={**s.arrays, name: np.ones(shape)})
+    for kwargs in (dict(tokens=['a']), dict(texts=('a',)), dict(words=['a'])):
+        with pytest.raises(ValueError, match="one of modality 'image' has no tokens, texts or words, got"): picture('image', **kwargs)
+    with pytest.raises(ValueError, match="must be 'text', 'image' or 'series', got 'sound'"): picture('image', info=dict(modality='sound'))
+
+
+def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run):
+    n, score = 6, 3.1415926
+    run.save(look(40, label=score, classes=[], arrays=dict(prediction=np.float32([2.7182817]))))
+    got = run.snapshot(40)
+    assert (got.label, got.arrays['prediction'].tolist()) == (score, [float(np.float32(2.7182817))]) and 'label 3.142, predicted 2.718' in repr(got)
+    confidence = np.float32([np.nan, .1234567, .9, .8, .7, np.nan])
+    run.save(look(41, label=None, arrays=dict(token_confidence=confidence), info=dict(task='token_classification', token_labels=[None, 'B-LOC', 'O', None, 'O', None],
+                                                                                        token_predictions=[None, 'O', 'O', None, 'O', None])))
+    got = run.snapshot(41)
+    assert np.array_equal(got.arrays['token_confidence'], confidence, equal_nan=True) and got.info['token_labels'] == [None, 'B-LOC', 'O', None, 'O', None]
+    run.save(look(42, label=None, arrays=dict(target_probability=np.float32([.123456, .9])), info=dict(target_tokens=['a', '</s>'], predicted_tokens=['b', '</s>'])))
+    assert run.snapshot(42).arrays['target_probability'].tolist() == np.float32([.123456, .9]).tolist() and run.damaged == []
+    for kwargs, said in ((dict(arrays=dict(token_confidence=np.ones(5))), r"'token_confidence' must have shape \[n\] with n=6"), (dict(label=math.inf), 'a finite score or None, got inf'),
+                         (dict(arrays=dict(prediction=np.ones(2))), r"'prediction' must have shape \[1\]"), (dict(label='positive'), "or None, got 'positive'"),
+                         (dict(info=dict(token_labels=['O']*5)), r"info\['token_labels'\] must have 6 entries, one for each token, got 5"),
+                         (dict(info=dict(target_tokens=['a'], predicted_tokens=['a', 'b'])), r"info\['predicted_tokens'\] must have 1 entries, one for each target token, got 2"),
+                         (dict(arrays=dict(target_probability=np.ones(2)), info=dict(target_tokens=['a'])), r"info\['target_tokens'\] must have 2 entries")):
+        with pytest.raises(ValueError, match=said): look(**kwargs)
+    assert type(look(label=np.int64(2)).label) is int and type(look(label=np.float32(2)).label) is float
+
+
+def test_runs_recorded_before_images_and_scores_open_unchanged_and_are_written_with_the_same_bytes():
+    s = decode_snapshot(OLD)
+    assert (s.label, s.step, s.tokens, s.texts) == (1, 3, ['[CLS]', 'a'], ('a',)) and s.arrays['saliency'].tolist() == [.5, -.25] and s.arrays['discarded'].tolist() == [[[[False, True], [True, False]]]]
+    assert encode_snapshot(s) == OLD
+
+
+@pytest.mark.parametrize('modality', ['image', 'series'])
+@pytest.mark.parametrize('kind', ['cut', 'one flipped bit', 'tokens of a text'])
+def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, kind):
+    run.save(picture(modality, 30)), run.save(picture(modality, 30, 1))
+    file = run.path/'snapshots/step-00000030.probe-001.safetensors'
+    data = file.read_bytes()
+    if kind == 'cut': data = data[:-9]
+    elif kind == 'one flipped bit': data = data[:-50] + bytes([data[-50] ^ 4]) + data[-49:]
+    else:
+        n = int.from_bytes(data[:8], 'little')
+        meta = json.loads(json.loads(data[8:8+n])['__metadata__']['salviz.snapshot']) | dict(tokens=['a'], labels=['a'], word_ids=[0], is_special=[False])
+        data = safetensors.numpy.save(safetensors.numpy.load(data), {'salviz.snapshot': json.dumps(meta)})
+    file.write_bytes(data)
+    reader = Run(run.path)
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter('always')
+        seen = [(s.step, s.probe) for s in reader.snapshots(step=30)]
+    assert seen == [(30, 0)] and [d.file for d in reader.damaged] == [f'snapshots/{file.name}']
+    with pytest.raises(KeyError, match='no step 30 of probe 1 in run: its file '): reader.snapshot(30, 1)
+
+
+def test_what_is_best_is_what_the_config_says(tmp_path):
+    rows = [dict(step=s, kind='eval', spearman=a, mse=b, loss=c) for s, a, b, c in ((1, .2, 3., 5.), (2, .6, 1., 4.), (3, .6, 2., 1.), (4, math.nan, 0., .5))]
+    for metric, best, names in ((dict(name='spearman', greater_is_better=True), 2, ['spearman', 'mse', 'loss']), (dict(name='loss', greater_is_better=False), 4, ['loss', 'spearman', 'mse']),
+                                (dict(name='mse', greater_is_better=False), 4, ['mse', 'spearman', 'loss']), (dict(name='loss'), 4, ['loss', 'spearman', 'mse'])):
+        run = Run.create(tmp_path/f'{metric}', dict(best_metric=metric, method='FineTuning'))
+        assert run.best_step is None and run.measures == list(dict.fromkeys([metric['name'], 'loss']))
+        for r in rows: run.log(r)
+        assert (run.best_step, run.measures) == (best, names) and run.scores()['mse'] == rows[best - 1]['mse']
+        for step in (1, 3): checkpoint(run, step)
+        assert run.best_checkpoint.name == 'checkpoint-3'
+        run.log(dict(kind='score', split='test', step=best, examples=5, loss=2., **{k: .25 for k in names if k != 'loss'}))
+        assert run.measures == names and 'examples' not in run.scores('test') and run.scores('test')[names[0]] == (2. if names[0] == 'loss' else .25)
+    assert 'validation loss 0.500, mean squared error 0.000 at step 4' in repr(run) # the Spearman there is undefined
+
+
+def test_the_table_of_runs_has_a_column_for_each_score(tmp_path):
+    a = Run.create(tmp_path/'a', dict(best_metric=dict(name='f1', greater_is_better=True)))
+    a.log(dict(kind='eval', step=1, epoch=1., f1=.5, accuracy=.9, loss=1.)), a.log(dict(kind='score', split='test', step=1, examples=3, f1=.4, accuracy=.8, loss=1.))
+    assert list(runs_table(tmp_path).columns) == ['name', 'method', 'seed', 'steps', 'validation_f1', 'validation_accuracy', 'test_f1', 'test_accuracy', 'train_loss', 'finished', 'damaged']
+    b = Run.create(tmp_path/'b', dict(best_metric=dict(name='loss', greater_is_better=False)))
+    b.log(dict(kind='eval', step=7, loss=2., accuracy=.3))
+    t = runs_table(tmp_path).set_index('name')
+    assert (t.validation_f1['a'], t.test_f1['a'], t.validation_loss['b'], t.validation_accuracy['b']) == (.5, .4, 2., .3) and math.isnan(t.validation_f1['b']) and math.isnan(t.validation_loss['a'])
+
+
 def test_layers_are_known_by_the_models_own_numbers(run):
     attention = np.stack([np.full((2, 6, 6), x) for x in (.25, .5, 1.)])
     run.save(Snapshot(40, 0., 0, dict(attention=attention), dict(attention=[1, 4, 11]), tokens=list('abcdef')))
