@@ -26,7 +26,7 @@ import numpy as np
 import traitlets as T
 from fastcore.basics import patch
 
-from .payload import as_run, bundle, json_text, meta as describe, pack_frame, run_meta, styles
+from .payload import as_run, bundle, json_text, meta as describe, pack_frame, run_meta, same_probe, styles
 from .runs import Snapshot, write_whole
 from .page import chosen
 
@@ -141,7 +141,7 @@ def plotly_gz() -> bytes:
     except ModuleNotFoundError: return b''
     return gzip.compress(file.read_bytes(), 6, mtime=0) if file.is_file() else b''
 
-panel_names = ('heads', 'map', 'triptych', 'sentence', 'time', 'compare', 'whatif')
+panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'time', 'compare', 'whatif') # 'signal': an image or a series
 
 def check_panels(panels):
     "`panels` as a list, or an error that names those there are"
@@ -559,7 +559,7 @@ def look(self:Explorer):
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"
-    return any(o['id'] == probe and (o['texts'], o['tokens']) == (sentence['texts'], sentence['tokens']) for o in m['probes'])
+    return any(o['id'] == probe and same_probe(o) == same_probe(sentence) for o in m['probes'])
 
 # %% ../nbs/21_explorer.ipynb #051
 @patch

@@ -69,9 +69,10 @@ class Page:
     def sentence(self, name='the page') -> str:
         "How large the page is, and why"
         s = self.sizes()
-        each = sum(len(text) for _, o, text in self.parts if o.startswith('salviz-frames'))/max(self.weights, 1)
+        packed = sum(len(text) for _, o, text in self.parts if o.startswith('salviz-frames'))
+        each = f'{packed/self.weights:.2f} bytes a weight and frame' if self.weights else f'{packed/max(self.frames, 1)/1e3:.1f} kB a frame'
         return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} sentence{"s"*(self.probes != 1)} x '
-                f'{self.steps} step{"s"*(self.steps != 1)}, {each:.2f} bytes a weight and frame')
+                f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
 def _too_large(total, share, limit):
     "The error for a page that has `total` bytes after `share` of it was packed"
@@ -153,7 +154,7 @@ def page_of(
     parts = [*texts, *(('text/plain', name, text) for name, text in frames), *([('text/plain', 'salviz-plotly', plotly)] if plotly else [])]
     return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}), len(metas[0]['probes']), weights)
 
-# %% ../nbs/22_page.ipynb #018
+# %% ../nbs/22_page.ipynb #020
 _policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
 _template = '''<!doctype html>
 <html lang="en">
@@ -190,7 +191,7 @@ def page_html(made:Page) -> str:
     if '</style' in styles().lower(): raise ValueError('a style sheet in salviz/static/ holds </style, which would end the style element')
     return _template.format(policy=_policy, title=html.escape(f'{made.title}: salviz'), styles=styles(), parts=parts, program=_in_script(made.program))
 
-# %% ../nbs/22_page.ipynb #020
+# %% ../nbs/22_page.ipynb #022
 def write_page(
     made:Page,
     path,        # of the file

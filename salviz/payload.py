@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['codecs', 'most_tokens', 'most_cells', 'frame_magic', 'page_magic', 'json_text', 'encode_array', 'decode_array',
-           'pool_cells', 'frame_bytes', 'pack_frame', 'split_frame', 'follow', 'unpack_frame', 'coarsen', 'pack_page',
-           'unpack_page', 'as_run', 'planned_steps', 'run_meta', 'meta', 'static_text', 'parse_module', 'bundle',
-           'exported', 'styles']
+           'pool_cells', 'method_args', 'frame_bytes', 'pack_frame', 'split_frame', 'follow', 'unpack_frame', 'coarsen',
+           'pack_page', 'unpack_page', 'as_run', 'planned_steps', 'same_probe', 'run_meta', 'meta', 'static_text',
+           'parse_module', 'bundle', 'exported', 'styles']
 
 # %% ../nbs/19_payload.ipynb #003
 import json
@@ -44,7 +44,8 @@ def json_text(x) -> str:
 codecs = dict(
     attention='cube8', attention_attribution='level8', attribution_ranks='rank', discard_candidates='bits', discarded='bits', guided='bits',
     is_masked='bits', rationale='bits', pattern_target='table8', saliency='f32', method_saliency='f32', saliency_target='f32',
-    probabilities='f32', masked_probabilities='f32', masked_input='i32')
+    probabilities='f32', masked_probabilities='f32', masked_input='i32', token_confidence='f32', target_probability='f32', prediction='f32',
+    input='level8', saliency_map='level8', method_saliency_map='level8', masked_map='level8', is_masked_map='bits', informative='bits')
 
 def encode_array(
     name:str, # decides the code, see `codecs`
@@ -116,8 +117,14 @@ def _ranks(snapshot, full=()):
 
 # %% ../nbs/19_payload.ipynb #021
 frame_magic = b'SVF1'
-_info = ('method', 'args', 'seed', 'drawn_step', 'method_epoch', 'phase', 'example_id', 'pooled_row', 'saliency_method', 'explains', 'notes',
-         'masked_tokens', 'masked_labels')
+_info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'phase', 'example_id', 'pooled_row', 'saliency_method', 'explains',
+         'notes', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions', 'target_tokens', 'predicted_tokens',
+         'feature_names')
+
+def method_args(info:dict, name:str) -> dict:
+    "The arguments of the method `name` as `info` of a snapshot tells them; {} if it had no part in it"
+    if name in (info.get('methods') or {}): return info['methods'][name] or {}
+    return (info.get('args') or {}) if info.get('method', name) == name else {}
 
 def _arrays(snapshot, full, names, layers):
     "{name: (array, layers or None, cells of a thumbnail or None)} of what a frame of `snapshot` holds, and where its ranks come from"
@@ -151,7 +158,7 @@ def frame_bytes(header:dict, blocks:dict) -> bytes:
     text += b' '*(-len(text) % 8)
     return b''.join([frame_magic, len(text).to_bytes(4, 'little'), text, *parts])
 
-# %% ../nbs/19_payload.ipynb #022
+# %% ../nbs/19_payload.ipynb #023
 def pack_frame(
     snapshot:Snapshot,
     run:int=0,   # number of the run in the explorer
@@ -167,14 +174,14 @@ def pack_frame(
         blocks[name] = dict(spec, **({} if at is None else dict(layers=list(at))), **({} if cells is None else dict(pooled=cells))), data
     info = {k: snapshot.info[k] for k in _info if k in snapshot.info}
     if source: info['ranks'] = source
-    if {'attention', 'saliency'} <= set(snapshot.arrays) and 'pooled_row' in snapshot.info: info['agreement'] = attention_agreement(snapshot)
+    if {'attention', 'saliency'} <= set(snapshot.arrays) and snapshot.tokens: info['agreement'] = attention_agreement(snapshot)
     if 'masked_tokens' in info and 'masked_labels' not in info:   # every filled-in token but a mask is one of the sentence's own
         known = dict(zip(snapshot.tokens, snapshot.labels))
         info['masked_labels'] = [known.get(t, t) for t in info['masked_tokens']]
     return frame_bytes(dict(run=run, probe=snapshot.probe, step=snapshot.step, epoch=snapshot.epoch, label=snapshot.label,
                             losses=snapshot.losses, info=info), blocks)
 
-# %% ../nbs/19_payload.ipynb #025
+# %% ../nbs/19_payload.ipynb #026
 def split_frame(data:bytes) -> tuple: # (header, payload)
     "Header and payload of a frame; a `ValueError` gives the reason why `data` is none"
     if len(data) < 8 or data[:4] != frame_magic: raise ValueError('these bytes are no frame of salviz')
@@ -215,10 +222,10 @@ def unpack_frame(
         except (ValueError, KeyError, TypeError, IndexError) as e: raise ValueError(f'array {name} of the frame is not all there ({e})') from None
     return dict(header, arrays=arrays, specs=specs)
 
-# %% ../nbs/19_payload.ipynb #028
+# %% ../nbs/19_payload.ipynb #029
 def _follows(spec, info, arrays):
     "How the region described by `spec` can be computed from the frame's other `arrays`, None if it cannot"
-    args, n = info.get('args') or {}, spec['shape'][-1]
+    args = method_args(info, 'ADDrop')
     ranks, candidates = arrays.get('attribution_ranks'), arrays['discard_candidates']
     if ranks is None or ranks.shape != tuple(spec['shape']) or not {'p', 'q', 'region'} <= set(args): return None
     shut = np.flatnonzero(~candidates.any((0, 1, 2))).tolist() if args.get('protect_special') else []
@@ -231,13 +238,13 @@ def _left_out(header, arrays):
     trials = dict(discard_candidates=_follows(specs['discard_candidates'], info, arrays))
     draw = [info.get(k) for k in ('example_id', 'seed', 'drawn_step')]
     if 'discarded' in specs and trials['discard_candidates'] and all(isinstance(o, int) for o in draw):
-        trials['discarded'] = {'from': 'discard_candidates', 'q': info['args']['q'], **dict(zip(('example', 'seed', 'step'), draw))}
+        trials['discarded'] = {'from': 'discard_candidates', 'q': method_args(info, 'ADDrop')['q'], **dict(zip(('example', 'seed', 'step'), draw))}
     for name, f in trials.items():
         if f and specs[name].get('layers') == specs['attribution_ranks'].get('layers') and (follow(dict(specs[name], follows=f), arrays) == arrays[name]).all():
             found[name] = f
     return found
 
-# %% ../nbs/19_payload.ipynb #030
+# %% ../nbs/19_payload.ipynb #031
 _coarser = [(1, 1), (2, 1), (4, 1), (8, 1), (8, 2), (16, 2), (16, 4), (32, 4), (32, 8)]   # of attributions, of attention
 
 def coarsen(codec:str, codes:np.ndarray, k:int) -> np.ndarray:
@@ -255,7 +262,7 @@ def _bits(x):
     counts = counts[counts > 0]
     return float((counts*np.log2(counts.sum()/counts)).sum()) if len(counts) else 0.
 
-# %% ../nbs/19_payload.ipynb #032
+# %% ../nbs/19_payload.ipynb #033
 def _plan(
     frame,       # dict: header, codes {name: uint8}, follows
     later:dict,  # plan of the frame after it, {} for the last one
@@ -287,7 +294,7 @@ def _plans(frames, rough):
         plans.insert(0, later)
     return plans, sum(size for plan in plans for *_, size in plan.values())
 
-# %% ../nbs/19_payload.ipynb #034
+# %% ../nbs/19_payload.ipynb #035
 page_magic = b'SVP1'
 
 def _write_page(frames, plans):
@@ -305,7 +312,7 @@ def _write_page(frames, plans):
 
 def pack_page(
     frames,     # from `pack_frame`: one probe of one run, in the order of steps
-    budget=1.5, # bytes a weight and frame that it may take; None: whatever it takes, and nothing is made coarser
+    budget=1.5, # bytes a weight and frame that it may take; None (or frames without attention): whatever it takes, and nothing is made coarser
 ) -> bytes:
     "`frames` as they lie in a page; read by unpackPage in codec.js"
     ready, weights = [], 0
@@ -314,16 +321,17 @@ def pack_page(
         regions = unpack_frame(data, ('attribution_ranks', 'discard_candidates', 'discarded'))['arrays']
         codes = {name: np.frombuffer(payload, np.uint8, s['bytes'], s['offset']) for name, s in header['arrays'].items() if 'follows' not in s}
         ready.append(dict(header=header, codes=codes, follows=_left_out(header, regions)))
-        weights += max((math.prod(s['shape']) for s in header['arrays'].values()), default=0)
+        sizes = [s['shape'] for s in header['arrays'].values()]
+        weights += max(map(math.prod, sizes)) if any(len(o) == 4 for o in sizes) else 0
     plans = lambda rough: _plans(ready, dict(zip(('level8', 'cube8'), rough)))
-    if budget is None: return _write_page(ready, plans(_coarser[0])[0])
+    if budget is None or not weights: return _write_page(ready, plans(_coarser[0])[0])
     for most in (budget*weights, budget*weights + 2000):   # headers alone may be more than the budget of a few words
         for rough in _coarser:
             found, size = plans(rough)
             if size <= most and len(page := _write_page(ready, found)) <= most: return page
     return _write_page(ready, found)
 
-# %% ../nbs/19_payload.ipynb #035
+# %% ../nbs/19_payload.ipynb #036
 def unpack_page(data:bytes) -> list:
     "The frames in a page; a `ValueError` says what is wrong with `data`"
     if data[:4] != page_magic: raise ValueError('these bytes are no page of salviz')
@@ -344,7 +352,7 @@ def unpack_page(data:bytes) -> list:
     except (ValueError, KeyError, TypeError, zlib.error) as e: raise ValueError(f'the page is damaged ({e})') from None
     return out
 
-# %% ../nbs/19_payload.ipynb #039
+# %% ../nbs/19_payload.ipynb #040
 def _by_hand(snapshots):
     "A list of `Snapshot` with the attributes of a `Run` that are needed to look at it"
     got = 'an empty list' if not snapshots else next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None)
@@ -369,7 +377,7 @@ def as_run(
     if isinstance(run, (str, Path)): return Run(run)
     return run.run if hasattr(run, 'run') and not hasattr(run, 'recorded') else run
 
-# %% ../nbs/19_payload.ipynb #042
+# %% ../nbs/19_payload.ipynb #043
 def planned_steps(run) -> tuple: # (total steps, steps an epoch), None where unknown
     "How many optimiser steps `run` has or will have"
     settings, sizes = run.config.get('settings') or {}, (run.config.get('data') or {}).get('sizes') or {}
@@ -382,9 +390,16 @@ def planned_steps(run) -> tuple: # (total steps, steps an epoch), None where unk
     return total if total is not None else run.steps[-1] if run.steps else None, an_epoch
 
 def _sentence(snapshot):
-    "What there is to know about the sentence of `snapshot`"
+    "What there is to know about the sentence of `snapshot`, or about its image or series, which is known by a checksum"
+    seen = snapshot.arrays.get('input')
     return dict(id=snapshot.probe, texts=list(snapshot.texts), tokens=snapshot.tokens, labels=snapshot.labels, words=snapshot.words,
-                word_ids=snapshot.word_ids.tolist(), is_special=snapshot.is_special.tolist(), label=snapshot.label, matches=None)
+                word_ids=snapshot.word_ids.tolist(), is_special=snapshot.is_special.tolist(), label=snapshot.label, matches=None,
+                task=snapshot.info.get('task', 'classification'), modality=snapshot.info.get('modality', 'text'),
+                input=None if seen is None else zlib.crc32(np.ascontiguousarray(seen, dtype='<f4').tobytes()))
+
+def same_probe(sentence:dict) -> str:
+    "What two descriptions of the same sentence, image or series have in common"
+    return json_text([sentence.get(k) for k in ('texts', 'tokens', 'input')])
 
 def _choose(have, wanted, what):
     "`wanted` of what is there, all if None; negative steps count from the end"
@@ -394,7 +409,7 @@ def _choose(have, wanted, what):
     if missing := [o for o in chosen if o not in have]: raise ValueError(f'{what} {missing} were not recorded; there are {list(have)}')
     return sorted(set(chosen))
 
-# %% ../nbs/19_payload.ipynb #044
+# %% ../nbs/19_payload.ipynb #045
 def _readable(run, recorded):
     "[(probe, step)] of the `recorded` snapshots that can be read, {probe: sentence}, classes, and what is wrong with the others"
     good, sentences, notes, classes = [], {}, [], []
@@ -417,17 +432,18 @@ def run_meta(
     run = as_run(run)
     probes, steps = _choose(run.probes, probes, 'probes'), _choose(run.steps, steps, 'steps')
     recorded, sentences, classes, notes = _readable(run, [(s, p) for s, p in run.recorded if p in probes and s in steps])
-    same = {json_text([o['texts'], o['tokens']]): o['id'] for o in (matches or dict(probes=sentences.values()))['probes']}
-    for o in sentences.values(): o['matches'] = same.get(json_text([o['texts'], o['tokens']]))
+    same = {same_probe(o): o['id'] for o in (matches or dict(probes=sentences.values()))['probes']}
+    for o in sentences.values(): o['matches'] = same.get(same_probe(o))
     method, model = run.config.get('method') or {}, run.config.get('model') or {}
     name, args = method.get('name', '?'), method.get('args') or {}
+    parts = args if ' + ' in name else {name: args}   # `A + B` writes {A: arguments, B: arguments}
     total, an_epoch = planned_steps(run)
-    return dict(name=Path(run.path).name, title=method_titles.get(name, name), method=name, args=args, seed=run.config.get('seed'),
+    return dict(name=Path(run.path).name, title=' + '.join(method_titles.get(o, o) for o in name.split(' + ')), method=name, args=args, seed=run.config.get('seed'),
                 model={k: model.get(k) for k in ('name', 'layers', 'heads')}, live=live, finished=run.finished, total_steps=total, steps_per_epoch=an_epoch,
-                classes=list(classes), cross_tuning=bool(args.get('cross_tuning')), recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
+                classes=list(classes), cross_tuning=any(isinstance(o, dict) and bool(o.get('cross_tuning')) for o in parts.values()), recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in run.damaged] + [n for n in notes if not any(d.reason in n for d in run.damaged)])
 
-# %% ../nbs/19_payload.ipynb #045
+# %% ../nbs/19_payload.ipynb #046
 def meta(
     runs,       # what `run_meta` returned for each run, or runs themselves
     shipped='', # a sentence on what was left out and how to get it
@@ -442,7 +458,7 @@ def meta(
     except PackageNotFoundError: number = ''
     return _finite(dict(format=1, version=number, runs=out, shipped=shipped))
 
-# %% ../nbs/19_payload.ipynb #048
+# %% ../nbs/19_payload.ipynb #049
 _import = re.compile(r"import\s*\{([^}]*)\}\s*from\s*'\./([\w-]+\.js)';\s*(?://.*)?")
 _declared = re.compile(r'^(export\s+)?(?:async\s+)?(?:function\b\s*\*?|class\b|const\b|let\b|var\b)\s*(\w+|[\[{][^=]*[\]}])', re.M)
 
@@ -467,7 +483,7 @@ def parse_module(name:str, text:str) -> dict: # imports [(names, module)], names
     names = {o: bool(m[1]) for m in _declared.finditer(text) for o in re.findall(r'\w+', re.sub(r'\w+\s*:', '', m[2]))}
     return dict(imports=imports, names=names, body=re.sub(r'^export\s+(?=(async\s+)?(function|class|const|let|var)\b)', '', text, flags=re.M))
 
-# %% ../nbs/19_payload.ipynb #050
+# %% ../nbs/19_payload.ipynb #051
 def _in_order(entries, read):
     "{name: parsed module} of `entries` and all they import, those that are imported first"
     found, open_ = {}, []

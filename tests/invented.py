@@ -44,6 +44,86 @@ def run(path, method='FineTuning', probes=(0, 1), steps=(0, 10, 20, 30), tokens=
     if finish and steps: made.finish(steps=max(steps))
     return made
 
+# ---- what other tasks and other kinds of input record
+
+def image(step=0, probe=0, height=10, width=12, channels=1, masked=True, seed=0):
+    "A snapshot of an image: a bright block, its saliency (which gathers on the block with the steps), its masked copy"
+    rng = np.random.default_rng([seed, step, probe])
+    block = np.zeros((height, width), bool)
+    block[2:6, 3 + probe:8 + probe] = True
+    shown = np.random.default_rng(probe).normal(0, .1, (channels, height, width)) + block*np.linspace(1, .4, channels)[:, None, None]
+    saliency = rng.normal(0, 1, (height, width))*np.where(block, 1, 1/(1 + step/4))
+    arrays = dict(input=shown, saliency_map=saliency, probabilities=np.array([.2, .7, .1], np.float32))
+    if masked:
+        lowest = saliency <= np.median(saliency)
+        arrays |= dict(method_saliency_map=saliency*1.1, is_masked_map=lowest, masked_map=np.where(lowest, rng.uniform(-.1, 1, shown.shape), shown),
+                       masked_probabilities=np.array([.3, .6, .1], np.float32))
+    return Snapshot(step=step, epoch=step/10, probe=probe, arrays=arrays, label=1, classes=['cat', 'dog', 'ship'], losses=dict(task=.4),
+                    info=dict(method='SaliencyGuided', args=dict(masked_share=.5), methods=dict(SaliencyGuided=dict(masked_share=.5)), modality='image',
+                              task='image_classification', seed=0, drawn_step=step, example_id=probe, saliency_method='gradient'))
+
+def series(step=0, probe=0, time=40, features=6, box=True, seed=0, names=None):
+    "A snapshot of a multivariate series with an informative box"
+    rng, where = np.random.default_rng([seed, step, probe]), np.zeros((time, features), bool)
+    where[time//4:time//2, 1:max(2, features//2)] = True
+    shown = np.random.default_rng(probe).normal(0, 1, (time, features)) + where
+    saliency = rng.normal(0, .3, (time, features))*np.where(where, 1 + step/10, 1/(1 + step/10))
+    lowest = abs(saliency) <= np.median(abs(saliency))
+    arrays = dict(input=shown, saliency_map=saliency, is_masked_map=lowest, masked_map=np.where(lowest, rng.uniform(shown.min(), shown.max(), shown.shape), shown),
+                  probabilities=np.array([.35, .65], np.float32), masked_probabilities=np.array([.5, .5], np.float32))
+    if box: arrays['informative'] = where
+    return Snapshot(step=step, epoch=step/10, probe=probe, arrays=arrays, label=0, classes=['positive', 'negative'], losses=dict(task=.4),
+                    info=dict(method='SaliencyGuided', args={}, methods=dict(SaliencyGuided={}), modality='series', task='series_classification', seed=0, drawn_step=step,
+                              example_id=probe, saliency_method='gradient', **({} if names is None else dict(feature_names=names))))
+
+def _text(step, probe, tokens, task, info, arrays, **kw):
+    "A snapshot of a text without a pooled row"
+    s = snapshot(step, probe, tokens)
+    keep = {k: s.arrays[k] for k in ('attention', 'saliency')}
+    return Snapshot(**{**{k: getattr(s, k) for k in ('step', 'epoch', 'probe', 'texts', 'tokens', 'labels', 'words', 'word_ids', 'losses')}, 'arrays': keep | arrays, 'label': None,
+                       'info': {**{k: v for k, v in s.info.items() if k != 'pooled_row'}, 'methods': dict(FineTuning={}), 'task': task, **info}, **kw})
+
+def tagged(step=0, probe=0, tokens=None, gold=None, said=None):
+    "A snapshot of token classification: labels on the first token of a word"
+    tokens = tokens or ['[CLS]', 'ada', 'love', '##lace', 'lives', 'in', 'london', '[SEP]']
+    gold = gold or [None, 'B-PER', 'I-PER', None, 'O', 'O', 'B-LOC', None]
+    said = said or [None, 'B-PER', 'O', 'O', 'O', 'O', 'B-LOC', None]
+    sure = np.array([np.nan if o is None else .5 + .05*i for i, o in enumerate(said)], np.float32)
+    return _text(step, probe, tokens, 'token_classification', dict(token_labels=gold, token_predictions=said), dict(token_confidence=sure), classes=['O', 'B-PER', 'I-PER', 'B-LOC'])
+
+def masked_words(step=0, probe=0, task='masked_lm'):
+    "A snapshot of masked-LM pre-training, or of replaced-token detection"
+    detect = task == 'replaced_token_detection'
+    tokens = ['[CLS]', 'the', 'goat' if detect else '[MASK]', 'sat', 'on', 'the', 'mat', '[SEP]']
+    gold = [None, *(['original', 'replaced', *['original']*4] if detect else [None, 'cat', None, None, None, 'mat']), None]
+    said = [None, *(['original', 'original', 'original', 'original', 'replaced', 'original'] if detect else [None, 'dog', None, None, None, 'mat']), None]
+    sure = np.array([np.nan if o is None else .6 for o in said], np.float32)
+    return _text(step, probe, tokens, task, dict(token_labels=gold, token_predictions=said), dict(token_confidence=sure))
+
+def translated(step=0, probe=0, target=None, said=None):
+    "A snapshot of translation: maps of the encoder, target tokens with the teacher-forced predictions"
+    target, said = target or ['das', 'ist', 'gut', '.', '</s>'], said or ['das', 'war', 'gut', '.', '</s>']
+    return _text(step, probe, ['this', 'is', 'good', '.', '</s>'], 'seq2seq', dict(target_tokens=target, predicted_tokens=said),
+                 dict(target_probability=np.linspace(.9, .1, len(target)).astype(np.float32)))
+
+def scored(step=0, probe=0, label=3.8, said=2.9):
+    "A snapshot of regression"
+    s = snapshot(step, probe, method='ADDrop')
+    arrays = {k: v for k, v in s.arrays.items() if k != 'probabilities'} | dict(prediction=np.array([said + step/50], np.float32))
+    return Snapshot(**{**vars(s), 'arrays': arrays, 'label': label, 'classes': [], 'info': {**s.info, 'task': 'regression', 'methods': dict(ADDrop=s.info['args'])}})
+
+def both(step=0, probe=0, own='diagonal', layers=2, heads=3):
+    "A snapshot of attention guidance with a pattern of one's own and AD-DROP together"
+    s, n = snapshot(step, probe, method='ADDrop', layers=layers, heads=heads), len(sentence)
+    target = np.zeros((layers, heads, n, n), np.float32)
+    target[:, 0], target[:, 1, :, 0] = np.eye(n), 1
+    guided = np.zeros((layers, heads), bool)
+    guided[:, :2] = True
+    methods_ = dict(AttentionGuidance=dict(patterns={own: [0], 'first': [1]}, own={own: 'matrix'}, reduction='mean'), ADDrop=methods['ADDrop'])
+    arrays = s.arrays | dict(pattern_target=target, guided=guided)
+    return Snapshot(**{**vars(s), 'arrays': arrays, 'layers': {k: list(range(layers)) for k, v in arrays.items() if v.ndim == 4 or k == 'guided'},
+                       'info': {**s.info, 'method': 'AttentionGuidance + ADDrop', 'args': methods_, 'methods': methods_}})
+
 model_js = '''class Model {
   constructor(state) { this.state = state; this.listeners = {}; this.sent = []; this.saved = 0; this.dead = false; }
   get(k) { return this.state[k]; }

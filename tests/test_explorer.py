@@ -288,8 +288,16 @@ def drawn(png):
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures import _render
     explorer = Explorer(invented.run(tmp_path/method, method))
-    for panel in (None, *panel_names):
+    for panel in (None, *(o for o in panel_names if o != 'signal')):
         assert drawn(_render(explorer.picture(panel), 'png', 50)) > 20, panel
+    with pytest.raises(ValueError): explorer.picture('signal')   # there is neither an image nor a series
+
+@pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated, invented.scored])
+def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
+    explorer = Explorer([make(s, p) for s in (0, 10) for p in (0, 1)])
+    found = explorer._repr_mimebundle_()
+    assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.look().snapshot.step == 10
+    assert explorer.look().other.probe == 0 and len(explorer.view.get_state('index')['index']) == 4
 
 def test_the_picture_shows_what_is_chosen_in_the_browser(run):
     explorer = Explorer(run)

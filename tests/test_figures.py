@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+import invented
 from salviz.figures import blue, faint, figure, save_figure, signed
-from salviz.views import attention_beside_saliency, discard_map, guided_heads, masked_sentence
+from salviz.pictures import Look, picture
+from salviz.runs import Snapshot
+from salviz.views import (attention_beside_saliency, discard_map, guided_heads, masked_sentence, pattern_shares, saliency_distribution, scored_sentence, signal_view,
+                          token_labels, translation, view_for)
 from test_views import invent
 
 makers = dict(SalLM=attention_beside_saliency, SaliencyGuided=masked_sentence, ADDrop=discard_map, AttentionGuidance=guided_heads)
@@ -218,3 +222,160 @@ def test_other_file_kinds_are_refused_by_name(path):
 def test_a_notebook_can_show_a_figure_without_pyplot():
     data, size = figure(view_of('SalLM'))._repr_png_()
     assert data[:4] == b'\x89PNG' and size['width'] == 675
+
+
+# Other tasks and other kinds of input
+
+def long_tagged(n):
+    "A tagged sentence of `n` tokens of which every third is wrong"
+    tokens = invent(n).tokens
+    gold = [None if o in ('[CLS]', '[SEP]') or o.startswith('##') else ('B-ORGANISATION', 'O', 'I-PER')[i % 3] for i, o in enumerate(tokens)]
+    return invented.tagged(tokens=tokens, gold=gold, said=[o and ('O' if i % 3 == 0 else o) for i, o in enumerate(gold)])
+
+
+def long_translated(n):
+    "A translation of a sentence of `n` tokens"
+    snap, target = invent(n, layers=2, heads=3), [f'wort{i % 7}' for i in range(n)]
+    snap.info.update(target_tokens=target, predicted_tokens=[o if i % 4 else 'other' for i, o in enumerate(target)])
+    snap.arrays['target_probability'] = np.linspace(0, 1, n)
+    return snap
+
+
+seen = dict(digit=lambda: signal_view(invented.image(step=10)), colour=lambda: signal_view(invented.image(step=10, channels=3, height=32, width=32)),
+            tall=lambda: signal_view(invented.image(step=10, height=40, width=10)), plain=lambda: signal_view(invented.image(masked=False)),
+            long_series=lambda: signal_view(invented.series(time=150, features=12)), named=lambda: signal_view(invented.series(names=['acceleration along x', 'y', 'z', '$v^2$', 'w', ''])),
+            square=lambda: signal_view(invented.series(time=50, features=50)), single=lambda: signal_view(invented.series(time=24, features=1, box=False)),
+            distribution=lambda: saliency_distribution(invented.image(0), invented.image(30)), tagged=lambda: token_labels(invented.tagged()), long_tagged=lambda: token_labels(long_tagged(60)),
+            masked=lambda: token_labels(invented.masked_words()), translated=lambda: translation(invented.translated()), long_translated=lambda: translation(long_translated(40)),
+            scored=lambda: scored_sentence(invented.scored(), span=(0, 5)), far=lambda: scored_sentence(invented.scored(label=-3., said=12.)),
+            shares=lambda: pattern_shares(invented.both()), large_shares=lambda: pattern_shares(invented.both(layers=12, heads=12)), together=lambda: view_for(invented.both()))
+
+
+@pytest.mark.parametrize('name, width', [*((o, 6.75) for o in seen), *((o, 3.25) for o in ('digit', 'tall', 'long_series', 'named', 'distribution', 'long_tagged', 'translated', 'far', 'shares'))])
+def test_figures_of_other_tasks_and_inputs_are_legible_at_both_widths(name, width):
+    fig = figure(seen[name](), width)
+    assert fig.get_figwidth() == width
+    check_legible(fig)
+
+
+def test_drawn_signals_hold_the_views_numbers_on_common_scales():
+    view = signal_view(invented.image(step=10, channels=3))
+    shown = [ax.images[0] for ax in figure(view).axes if ax.images]
+    for im, want in zip(shown, (view.input, view.saliency, view.method_saliency, view.masked)): assert np.array_equal(im.get_array(), want) and im.get_interpolation() == 'nearest'
+    assert shown[1].get_clim() == (-view.limit, view.limit)
+    view = signal_view(invented.series())
+    shown = [ax.images[0] for ax in figure(view).axes if ax.images]
+    for im, want in zip(shown, (view.input, view.saliency, view.masked)): assert np.array_equal(im.get_array(), want.T)
+    assert shown[0].get_clim() == shown[2].get_clim() == view.span
+
+
+def test_informative_cells_are_framed_in_every_panel():
+    for view in (signal_view(invented.series()), signal_view(invented.series(time=20, features=20))):
+        for ax in figure(view).axes:
+            if not ax.images or not len(ax.images[0].get_array()) > 1: continue
+            ends = np.concatenate([s for s in ax.collections[-1].get_segments()])
+            rows, columns = np.nonzero(view.informative.T)
+            assert ends.min(0).tolist() == [columns.min() - .5, rows.min() - .5] and ends.max(0).tolist() == [columns.max() + .5, rows.max() + .5]
+
+
+def test_drawn_histograms_and_tables_hold_the_views_numbers():
+    view = saliency_distribution(invented.series(0), invented.series(30))
+    before, after = [p for p in figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
+    assert np.array_equal(before.get_data().values, view.shares[0]) and np.array_equal(after.get_data().values, view.shares[1])
+    view = pattern_shares(invented.both(layers=4, heads=6))
+    tables = [ax for ax in figure(view).axes if ax.images and ax.images[0].get_array().shape == (4, 6)]
+    for ax, values, guided in zip(tables, view.shares, view.guided):
+        assert np.array_equal(ax.images[0].get_array(), values) and [o.get_text() for o in ax.texts] == [f'{100*x:.0f}' for x in values.ravel()]
+        framed = {(round(p.get_y() + .44), round(p.get_x() + .44)) for p in ax.patches}
+        assert framed == {tuple(o) for o in np.argwhere(guided)}
+    assert len(tables) == 2
+
+
+def test_wrong_answers_can_be_told_in_grey_print_and_nothing_is_said_of_tokens_that_were_not_asked():
+    view = token_labels(invented.tagged())
+    texts = texts_of(figure(view))
+    assert [o.get_text() for o in texts if o.get_weight() == 'bold' and o.get_text() != view.title] == ['O']
+    assert sorted(o.get_text() for o in texts if o.get_text() in ('O', 'B-PER', 'I-PER', 'B-LOC')) == sorted(['B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'B-PER', 'O', 'O', 'O', 'O', 'B-LOC'])
+    assert not any('␣' in o.get_text() for o in texts)
+    view = translation(invented.translated())
+    assert {o.get_text() for o in texts_of(figure(view)) if o.get_weight() == 'bold'} == {view.title, 'war', 'encoder, layer 1, mean over heads'}
+
+
+def test_hostile_labels_answers_targets_and_feature_names_are_drawn_literally():
+    bad = ['<img onerror=1>', '$x^2$', '中文', '\u202eabc', '', 'a'*90, '\t', r'$\frac{']
+    tagged = invented.tagged(gold=[None, *bad[:6], None], said=[None, *bad[1:7], None])
+    pair = invented.translated(target=bad, said=bad[::-1])
+    views = [token_labels(tagged), translation(pair), signal_view(invented.series(names=bad[:6])), pattern_shares(invented.both(), {o: np.eye(8) for o in bad[:3]})]
+    for view in views:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter('always')
+            fig = figure(view)
+            check_legible(fig)
+        texts = [o.get_text() for o in fig.findobj(Text)]
+        assert len(caught) == 1 and '$x^2$' in texts and '□□' in texts
+
+
+def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
+    image, pair, score, both = invented.image(5), invented.translated(), invented.scored(), invented.both()
+    image.arrays['saliency_map'][1, 1] = np.nan
+    image.arrays['input'][0, 0, 0] = np.inf
+    pair.arrays['attention'][:, :, 0, 0] = np.nan
+    score.arrays['saliency'][2] = np.nan
+    both.arrays['attention'][0, 0] = np.nan
+    for view in (signal_view(image), translation(pair), scored_sentence(score), pattern_shares(both)):
+        fig = figure(view)
+        check_legible(fig)
+        assert any('not finite' in o.get_text() for o in fig.texts), type(view)
+
+
+def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
+    views = view_for(invented.both())
+    fig = figure(views)
+    assert fig.get_figheight() == pytest.approx(sum(figure(o).get_figheight() for o in views))
+    assert [o.get_text()[:3] for o in fig.texts if o.get_weight() == 'bold' and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
+    assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(figure(views), tmp_path/'b.pdf').read_bytes()
+    with pytest.raises(ValueError, match='got list; make one with view_for'): figure([])
+    with pytest.raises(ValueError, match='got str; make one with view_for'): figure([views[0], 'map'])
+
+
+@pytest.mark.parametrize('name', ['digit', 'named', 'translated', 'scored'])
+def test_figures_of_other_tasks_are_the_same_bytes_every_time(name, tmp_path):
+    for kind in ('pdf', 'svg', 'png'):
+        one, two = (save_figure(figure(seen[name]()), tmp_path/f'{i}.{kind}').read_bytes() for i in range(2))
+        assert one == two
+
+
+rows = [dict(kind='train', step=i, loss=2/(1 + i), task=1/(1 + i)) for i in range(1, 9)] + [dict(kind='eval', step=8, spearman=-.2, mse=1., loss=1.)]
+made = dict(image=invented.image, series=invented.series, tagged=invented.tagged, masked=invented.masked_words, translated=invented.translated, scored=invented.scored, both=invented.both)
+
+
+@pytest.mark.parametrize('kind', made)
+def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(kind):
+    check_legible(picture(Look(made[kind](20), other=made[kind](0))))
+    fig = picture(Look(made[kind](20), other=made[kind](0), name='run', rows=rows))
+    texts = ' '.join(o.get_text() for o in fig.findobj(Text))
+    own = dict(image='masked copy X̃', series='time step', tagged='answer', masked='answer', translated='target', scored='predicted', both='sentence, coloured by saliency')[kind]
+    assert own in texts and 'Spearman' in texts and ('attention of all heads' in texts) == (kind not in ('image', 'series'))
+    assert ('saliency over the largest magnitude' in texts) == (kind in ('image', 'series'))
+
+
+def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reason():
+    image, text = Look(invented.image(20)), Look(invented.tagged())
+    for panel in ('heads', 'map', 'triptych'):
+        with pytest.raises(ValueError, match='holds no attention'): picture(image, panel)
+    with pytest.raises(ValueError, match='give compare='): picture(image, 'compare')
+    with pytest.raises(ValueError, match='is of a text, not of an image or series'): picture(text, 'signal')
+    for panel in ('signal', 'sentence', 'whatif'): assert any('masked copy' in o.get_text() for o in picture(image, panel).findobj(Text))
+    for panel in ('heads', 'map', 'sentence', 'whatif'): check_legible(picture(text, panel))
+
+
+def test_the_notes_of_a_signal_stand_below_its_page():
+    snap = invented.image(20)
+    snap.arrays['saliency_map'][0, 0] = np.nan
+    for panel in (None, 'signal'): assert any('not finite' in o.get_text() for o in picture(Look(snap, rows=rows), panel).texts)
+
+
+def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by_the_mean_row():
+    snap = invented.both()
+    del snap.arrays['saliency'], snap.info['pooled_row']
+    assert any('coloured by attention, mean over rows' in o.get_text() for o in picture(Look(snap), 'sentence').texts)

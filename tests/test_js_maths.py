@@ -28,6 +28,7 @@ calls = '''{
     kl: c => sv.kl(c.p, c.q, c.counts ?? null),
     spearman: c => sv.spearman(c.a, c.b, c.counts ?? null),
     top_overlap: c => sv.topOverlap(c.a, c.b, c.k, c.counts ?? null),
+    pattern_share: c => sv.patternShare(c.attention.flat(), c.pattern.flat(), c.attention.length),
     rollout: c => { const maps = c.attention.map(l => l.flat()[0].length === undefined ? l.flat() : l.map(h => h.flat()));
         const mean = maps.map(m => Array.isArray(m[0]) ? m[0].map((_, k) => m.reduce((s, h) => s + h[k], 0) / m.length) : m);
         return [...sv.rollout(mean, Math.sqrt(mean[0].length), c.residual ?? .5)]; },

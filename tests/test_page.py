@@ -177,3 +177,14 @@ def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
     assert page_of(Run(run.path), steps=[0, 20, 30]).frames == 6
     (run.path/'config.json').write_text('{')
     with pytest.raises(ValueError, match='not JSON'): page_text(run.path)
+
+def test_a_page_of_series_and_one_of_images_open_at_every_step(browser, tmp_path):
+    for make, said in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'), (invented.image, 'Image')):
+        path = write_page(page_of([make(s, p) for s in (0, 10, 20) for p in (0, 1)], panels=['signal', 'heads', 'sentence']), tmp_path/f'{said}.html')
+        p = opened(browser, path)
+        before = canvases(p)
+        assert p.inner_text('.sv-signal .sv-title') == said and [c[0] for c in before] == ['sv-panel sv-signal']*len(before) and p.locator('.sv-heads').is_hidden()
+        p.evaluate('() => { salviz.state.set({step: 0, probe: 1}); }'); settled(p)
+        p.evaluate('() => salviz.whole()'); settled(p)
+        assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20] and canvases(p)[0] != before[0] and p.evaluate('() => window.hit') is None
+        closed(p, path)

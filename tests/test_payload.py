@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+import invented
 from salviz.assets import asset
 from salviz.data import load_text, subset
 from salviz.maps import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
@@ -314,3 +315,36 @@ def test_what_would_not_work_on_the_page_is_refused_when_it_is_joined():
 def test_a_run_becomes_frames_without_torch():
     code = "import sys; import salviz.payload; print({'torch', 'transformers', 'matplotlib', 'ipywidgets', 'anywidget'} & set(sys.modules))"
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'PYTHONPATH': ''}).stdout.strip() == 'set()'
+
+# ---- images, series, answers for tokens, methods together
+
+def test_images_and_series_travel_within_their_stated_step_and_answers_as_they_are():
+    for s in (invented.image(channels=3), invented.series(names=['<b>', *'abcde'])):
+        f = unpack_frame(pack_frame(s))
+        assert set(f['arrays']) == set(s.arrays) and f['info']['modality'] == s.info['modality'] and f['info'].get('feature_names') == s.info.get('feature_names')
+        for name in ('is_masked_map', *(['informative'] if 'informative' in s.arrays else [])): np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
+        for name in ('input', 'saliency_map', 'masked_map'):
+            x, got = s.arrays[name], f['arrays'][name]
+            scale = abs(x).max((-2, -1), keepdims=True)
+            assert (abs(got - x) <= scale/127*np.sqrt(abs(x)/scale) + scale/127**2).all(), name
+    s = invented.tagged()
+    f = unpack_frame(pack_frame(s))
+    assert f['info']['token_labels'] == s.info['token_labels'] and f['info']['task'] == 'token_classification' and 'pooled_row' not in f['info']
+    np.testing.assert_array_equal(f['arrays']['token_confidence'], s.arrays['token_confidence'])
+    assert unpack_frame(pack_frame(invented.translated()))['info']['predicted_tokens'] == ['das', 'war', 'gut', '.', '</s>']
+    assert unpack_frame(pack_frame(invented.scored()))['arrays']['prediction'].tolist() == np.float32([2.9]).tolist()
+
+def test_images_are_the_same_where_their_numbers_are():
+    a, b = meta([[invented.image(0, p) for p in (0, 1)], [invented.image(7, p) for p in (1, 2)]])['runs']
+    assert [p['matches'] for p in b['probes']] == [1, None] and [p['modality'] for p in a['probes']] == ['image']*2
+
+def test_a_page_of_images_is_exact_however_large():
+    frames = [pack_frame(invented.image(s, channels=3, height=60, width=60)) for s in range(12)]
+    assert sum(map(len, frames)) > 3*60*60*12 and unpack_page(pack_page(frames)) == frames
+
+def test_a_region_follows_from_the_arguments_of_its_own_method():
+    args = dict(p=.3, q=.3, region='high')
+    s = snapshot(info=dict(method='AttentionGuidance + ADDrop', args=dict(ADDrop=args), methods=dict(AttentionGuidance={}, ADDrop=args), example_id=1, seed=0, drawn_step=3))
+    s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(s.arrays['attention_attribution'], True, .3), [0, 1]
+    assert 'follows' in unpack_frame(unpack_page(pack_page([pack_frame(s)]))[0])['specs']['discard_candidates']
+    assert run_meta([invented.both()])['title'] == 'Attention guidance + AD-DROP' and run_meta([invented.both()])['cross_tuning']

@@ -4,9 +4,12 @@ import dataclasses, subprocess, sys
 import numpy as np
 import pytest
 
-from salviz.runs import Snapshot
-from salviz.views import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, attention_beside_saliency, discard_map, guided_heads,
-                          masked_sentence, outline, row_boxes, pattern_name, view_for)
+import invented
+from salviz.maps import kl, pattern_share
+from salviz.runs import Run, Snapshot
+from salviz.views import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares, ScoredSentence, SignalView, TokenLabels, Translation, Views,
+                          attention_beside_saliency, discard_map, guided_heads, masked_sentence, methods_of, outline, own_patterns, pattern_name, pattern_shares,
+                          row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation, view_for)
 
 sentence = 'still , this flick is un ##forget ##table and fun .'.split()
 classes = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
@@ -306,3 +309,195 @@ def test_a_snapshot_that_went_through_a_run_gives_the_same_picture(tmp_path):
     assert masked_sentence(back).masked_labels == masked_sentence(snap).masked_labels
     assert guided_heads(back).patterns == ('next', 'prev', 'first')
     assert np.nanmax(np.abs(attention_beside_saliency(back).attention - attention_beside_saliency(snap).attention)) < 1e-3
+
+
+# Other tasks and other kinds of input
+
+kinds = dict(image=(invented.image, SignalView), series=(invented.series, SignalView), tagged=(invented.tagged, TokenLabels), masked=(invented.masked_words, TokenLabels),
+             translated=(invented.translated, Translation))
+
+
+@pytest.mark.parametrize('kind', kinds)
+def test_each_kind_of_snapshot_has_its_own_picture_and_the_same_after_a_run_has_stored_it(kind, tmp_path):
+    make, view_type = kinds[kind]
+    snap, run = make(step=10), Run.create(tmp_path/'run', {})
+    run.save(snap)
+    view, back = view_for(snap), view_for(run.snapshot(10))
+    assert type(view) is type(back) is view_type and (view.title, view.subtitle, view.labels) == (back.title, back.subtitle, back.labels)
+    for f in dataclasses.fields(view):
+        a, b = getattr(view, f.name), getattr(back, f.name)
+        if isinstance(a, np.ndarray): assert a.shape == b.shape and not a.flags.writeable and np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True), f.name
+        else: assert a == b or isinstance(a, float) and np.isclose(a, b, rtol=1e-3, equal_nan=True) or isinstance(a, tuple) and np.allclose(a, b), f.name
+
+
+@pytest.mark.parametrize('channels', [1, 2, 3])
+def test_an_image_and_its_masked_copy_are_shown_on_one_scale_for_all_channels(channels):
+    snap = invented.image(step=10, channels=channels)
+    x, masked, view = snap.arrays['input'], snap.arrays['masked_map'], signal_view(snap)
+    low, high = min(x.ravel().tolist()), max(x.ravel().tolist())
+    for i in range(x.shape[1]):
+        for j in range(x.shape[2]):
+            for shown, own in ((view.input, x), (view.masked, masked)):
+                want = [(own[c, i, j] - low)/(high - low) for c in range(channels)]
+                if channels == 2: want = [sum(want)/2]
+                assert shown[i, j].tolist() == pytest.approx([min(1, max(0, v)) for v in want])
+    beyond = sum(any(not low <= v <= high for v in masked[:, i, j]) for i in range(x.shape[1]) for j in range(x.shape[2]))
+    assert any(o.startswith(f'{beyond} pixels of the masked copy lie beyond') for o in view.notes) == (beyond > 0)
+    assert any('mean over 2 channels' in o for o in view.notes) == (channels == 2)
+    assert np.array_equal(view.saliency, snap.arrays['saliency_map']) and np.array_equal(view.is_masked, snap.arrays['is_masked_map'])
+    p, q = snap.arrays['probabilities'].tolist(), snap.arrays['masked_probabilities'].tolist()
+    assert view.divergence == pytest.approx(sum(a*np.log(a/b) for a, b in zip(p, q)), rel=1e-5)
+    assert 'label: dog' in view.subtitle and 'predicted: dog (0.70)' in view.subtitle and f'{int(view.is_masked.sum())} of 120 pixels masked' in view.subtitle
+
+
+def test_a_series_keeps_its_units_and_says_how_much_saliency_lies_where_the_information_is():
+    snap = invented.series(step=10, names=list('abcdef'))
+    view, s, box = signal_view(snap), snap.arrays['saliency_map'], snap.arrays['informative']
+    assert np.array_equal(view.input, snap.arrays['input']) and np.array_equal(view.masked, snap.arrays['masked_map']) and view.feature_names == tuple('abcdef')
+    inside = sum(abs(s[t, f]) for t in range(40) for f in range(6) if box[t, f])/sum(abs(s[t, f]) for t in range(40) for f in range(6))
+    assert view.informative_share == pytest.approx(inside) and f'{inside:.0%} of |saliency| in the informative cells' in view.subtitle
+    plain = signal_view(invented.series(step=10, box=False))
+    assert np.isnan(plain.informative_share) and 'informative' not in plain.subtitle + plain.caption
+
+
+def test_a_signal_without_a_masked_copy_probabilities_or_variation_is_shown_as_far_as_it_goes():
+    bare = Snapshot(0, 0., 0, dict(input=np.full((1, 3, 3), 7.), saliency_map=np.zeros((3, 3))), info=dict(modality='image'))
+    view = signal_view(bare)
+    assert view.masked is view.is_masked is view.method_saliency is view.probabilities is None and view.limit == 1 and np.isnan(view.divergence) and not view.input.any()
+    snap = invented.image(step=10)
+    snap.arrays['saliency_map'][2, 3] = np.nan
+    snap.arrays['method_saliency_map'] = snap.arrays['saliency_map'].copy()
+    assert '1 of the values of saliency are not finite' in signal_view(snap).notes[-1] and np.isfinite(signal_view(snap).limit) and signal_view(snap).method_saliency is None
+    with pytest.raises(ValueError, match="must be 'image' or 'series', got None"): signal_view(Snapshot(0, 0., 0, dict(input=np.ones((3, 3)), saliency_map=np.ones((3, 3)))))
+    with pytest.raises(ValueError, match='signal_view: .* holds no input, saliency_map; it holds attention'): signal_view(invented.tagged())
+
+
+def test_the_distribution_counts_cells_of_samples_that_are_scaled_one_by_one():
+    first, last = ([make(step, p) for p in (0, 1) for make in [invented.image]] for step in (0, 20))
+    last[1].arrays['saliency_map'] *= 1000 # one sample with large gradients must not make the others look small
+    view = saliency_distribution(first, last)
+    for side, shares, near in zip((first, last), view.shares, view.near_zero):
+        values = [v/max(abs(w) for w in s.arrays['saliency_map'].ravel()) for s in side for v in s.arrays['saliency_map'].ravel()]
+        for k in range(41):
+            low, high = view.edges[k], view.edges[k + 1]
+            assert shares[k] == pytest.approx(sum(low <= v < high or k == 40 and v == 1 for v in values)/len(values))
+        assert near == pytest.approx(sum(abs(v) <= .1 for v in values)/len(values))
+    assert view.near_zero[1] > view.near_zero[0] and view.names == ('step 0', 'step 20') and '2 probes' in view.title
+    with pytest.raises(ValueError, match=r'must be of the same probes, got \[0\] and \[1\]'): saliency_distribution(first[0], last[1])
+
+
+def test_the_distribution_of_a_text_leaves_out_special_tokens():
+    a, b = invent(12), invent(12)
+    a.arrays['saliency'] = np.r_[99., np.linspace(.05, 1, 10), 99.]
+    view = saliency_distribution(a, b)
+    assert view.near_zero[0] == pytest.approx(.1) and 'tokens within' in view.subtitle
+    with pytest.raises(ValueError, match='holds no saliency; it holds attention'): saliency_distribution(*[Snapshot(0, 0., 0, dict(attention=np.ones((1, 1, 1, 1))), tokens=['a'])]*2)
+
+
+def test_answers_are_right_or_wrong_only_where_there_is_a_label():
+    view = token_labels(invented.tagged())
+    assert view.gold == (None, 'B-PER', 'I-PER', None, 'O', 'O', 'B-LOC', None) and view.predicted[3] == 'O'
+    assert view.is_wrong.tolist() == [False, False, True, *[False]*5] and view.subtitle.startswith('4 of 5 labelled tokens right')
+    assert np.isnan(view.confidence[[0, 7]]).all() and np.isnan(view.saliency[[0, -1]]).all()
+    snap = invented.masked_words()
+    assert token_labels(snap).subtitle.startswith('1 of 2 chosen tokens right   mean confidence 0.60')
+    assert token_labels(invented.masked_words(task='replaced_token_detection')).subtitle.startswith('4 of 6 tokens right')
+    del snap.info['token_labels'], snap.arrays['token_confidence'], snap.arrays['saliency']
+    bare = token_labels(snap)
+    assert bare.subtitle == 'no labels' and not bare.is_wrong.any() and bare.saliency is None and np.isnan(bare.confidence).all()
+    with pytest.raises(ValueError, match='token_labels: snapshot.info has no token_predictions'): token_labels(invent())
+
+
+def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right():
+    snap = invented.translated()
+    A, view = snap.arrays['attention'], translation(snap)
+    for q in range(5):
+        for k in range(5): assert view.attention[q, k] == pytest.approx(sum(A[1, h, q, k] for h in range(3))/3)
+    assert view.is_wrong.tolist() == [False, True, False, False, False] and view.subtitle == '4 of 5 target tokens right under teacher forcing'
+    assert np.array_equal(translation(snap, layer=0, head=2).attention, A[0, 2]) and 'layer 0, head 2' in translation(snap, 0, 2).caption
+    snap.layers['attention'] = [3, 5]
+    assert translation(snap).layer == 5 and np.array_equal(translation(snap, 3, 1).attention, A[0, 1])
+    with pytest.raises(ValueError, match='layer=1 was not observed .*available: 3, 5'): translation(snap, 1)
+    for drop in ('attention', 'saliency', 'target_probability'): snap.arrays.pop(drop)
+    bare = translation(snap)
+    assert bare.attention is bare.saliency is bare.layer is None and np.isnan(bare.probability).all() and 'map' not in bare.caption
+    with pytest.raises(ValueError, match='needs target_tokens and predicted_tokens'): translation(invent())
+
+
+@pytest.mark.parametrize('gold, said, span', [(3.8, 2.9, (0, 4)), (-1.5, 2., (-2, 2)), (None, 0., (0, 1)), (5., 5., (0, 5))])
+def test_a_score_stands_on_a_scale_that_holds_both_numbers(gold, said, span):
+    snap = invented.scored(label=gold, said=said)
+    view = scored_sentence(snap)
+    assert (view.gold, view.predicted, view.span) == (gold, pytest.approx(said), span)
+    assert ('error' in view.subtitle) == (gold is not None) and scored_sentence(snap, span=(0, 5)).span == (0, 5)
+    for i, word in enumerate(view.labels[1:-1]): assert view.saliency[i + 1] == pytest.approx(sum(snap.arrays['saliency'][p] for p in range(8) if snap.word_ids[p] == i))
+
+
+def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked():
+    snap = invented.both(layers=3, heads=4)
+    view, A = pattern_shares(snap), snap.arrays['attention']
+    assert view.patterns == ('diagonal', 'first') and view.shares.shape == (2, 3, 4) and view.layers == (0, 1, 2)
+    for l in range(3):
+        for h in range(4):
+            assert view.shares[0, l, h] == pytest.approx(sum(A[l, h, q, q]/sum(A[l, h, q]) for q in range(8))/8)
+            assert view.shares[1, l, h] == pytest.approx(sum(A[l, h, q, 0]/sum(A[l, h, q]) for q in range(8))/8)
+            assert view.guided[:, l, h].tolist() == [h == 0, h == 1]
+    assert view.uniform.tolist() == [1/8, 1/8] and 'Share of each head' in view.caption
+    assert np.array_equal(pattern_shares(snap, dict(mine=np.eye(8, k=2))).shares[0], pattern_share(A, np.eye(8, k=2)))
+    snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][1:2]
+    snap.layers['pattern_target'] = snap.layers['guided'] = [1]
+    assert pattern_shares(snap).guided.any((0, 2)).tolist() == [False, True, False] and guided_heads(snap).patterns == ('diagonal', 'first')
+    snap.arrays['guided'][:] = False
+    with pytest.raises(ValueError, match='no head is guided .*give patterns='): pattern_shares(snap)
+
+
+def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
+    def named(patterns, own): return own_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, own=own))))
+    def invented_with(methods):
+        s = invented.both()
+        s.info['methods'] = methods
+        return s
+    assert named(dict(mine=[0, 2], next=[1]), dict(mine='f')) == {(l, h): 'mine' for l in (0, 1) for h in (0, 2)}
+    assert named({'0': dict(mine=[1]), '1': dict(next=[1])}, dict(mine='f')) == {(0, 1): 'mine'}
+    assert named(None, None) == named(dict(next=[0]), None) == {} and own_patterns(invent()) == {}
+
+
+def test_methods_that_were_combined_have_a_picture_each():
+    snap = invented.both()
+    views = view_for(snap)
+    assert isinstance(views, Views) and [type(o) for o in views] == [GuidedHeads, PatternShares, DiscardMap]
+    assert views.caption.startswith('(a) Attention of guided heads') and '(c) Attention attribution of layer' in views.caption
+    assert all(o.title.startswith('Attention guidance + AD-DROP, step 0, probe 0') for o in views) and 'p = 0.3, q = 0.4' in views[2].title
+    for k in ('discarded', 'discard_candidates'): del snap.arrays[k] # a plain epoch of cross-tuning
+    assert [type(o) for o in view_for(snap)] == [GuidedHeads, PatternShares]
+    snap.arrays['guided'][:] = False # and a sentence in which no pattern occurs
+    assert type(view_for(snap)) is AttentionBesideSaliency
+    assert methods_of(invent(method='SalLM')) == dict(SalLM=dict(p=.3, q=.2)) and methods_of(Snapshot(0, 0., 0)) == {}
+    three = invent(method='SaliencyGuided + SalLM', methods=dict(SaliencyGuided={}, SalLM={}))
+    assert [type(o) for o in view_for(three)] == [MaskedSentence, AttentionBesideSaliency]
+
+
+def test_regression_shows_what_its_method_does_and_its_score_where_there_is_no_method():
+    snap = invented.scored()
+    assert type(view_for(snap)) is DiscardMap and 'score: 3.80' in view_for(snap).subtitle and 'predicted: 2.90' in view_for(snap).subtitle
+    for k in ('discarded', 'discard_candidates'): del snap.arrays[k]
+    assert type(view_for(snap)) is ScoredSentence
+
+
+def test_random_regions_lie_over_attention_and_say_so():
+    snap = invent(9, args=dict(p=.3, q=.2, attribution='random'))
+    view = discard_map(snap, layer=2, head=4)
+    assert np.array_equal(view.values, snap.arrays['attention'][2, 4]) and view.what == 'attention' and view.caption.endswith('The regions were drawn at random.')
+    assert np.array_equal(view.candidates, snap.arrays['discard_candidates'][2, 4]) and 'median' not in discard_map(snap).caption
+    assert discard_map(invent(9, args=dict(attribution='attention'))).what == 'attention'
+    assert discard_map(invent(9, args=dict(attribution='integrated_gradients'))).what == 'attention attribution (integrated gradients)'
+
+
+def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_number_is_the_tables():
+    from salviz.metrics import attention_agreement
+    snap = invented.tagged()
+    view, A = attention_beside_saliency(snap), snap.arrays['attention'][-1]
+    inside = range(1, 7)
+    mean = [np.mean([A[h, q, k] for h in range(3) for q in inside]) for k in inside]
+    assert view.attention[1:7].tolist() == pytest.approx([m/sum(mean) for m in mean]) and view.agreement == pytest.approx(attention_agreement(snap))
+    assert view.attention_name == 'attention (mean over rows)' and 'mean over their rows; this model pools none' in view.caption

@@ -6,12 +6,18 @@ import {triptychPanel} from './triptych.js';
 import {comparePanel} from './compare.js';
 import {whatIfPanel} from './whatif.js';
 import {sentencePanel} from './sentence.js';
+import {signalPanel} from './signal.js';
 import {timePanel} from './time.js';
 import {toolbar} from './toolbar.js';
 
-const appPanels = {heads: headsPanel, map: mapPanel, triptych: triptychPanel, compare: comparePanel, whatif: whatIfPanel, sentence: sentencePanel, time: timePanel};
+const appPanels = {
+  heads: headsPanel, map: mapPanel, triptych: triptychPanel, compare: comparePanel, whatif: whatIfPanel, sentence: sentencePanel, signal: signalPanel,
+  time: timePanel,
+};
 const appTabs = {map: 'Map', triptych: 'Triptych', compare: 'Compare', whatif: 'What if'};
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
+
+const appMaps = ['heads', 'map', 'triptych', 'compare'];
 
 export const panelNames = Object.keys(appPanels);
 
@@ -46,6 +52,25 @@ class AppPanel {
   }
 }
 
+// Images and series have neither tokens nor maps of heads, sentences are no images, and some networks for text have no attention.
+function appFits(name, {probe, frame, run}) {
+  const signal = Boolean(probe?.modality) && probe.modality !== 'text';
+  if (name === 'time') return true;
+  if (signal || name === 'signal') return signal === (name === 'signal');
+  return !appMaps.includes(name) || !frame || Boolean(run?.model?.heads) || frame.names.some(given => given.startsWith('attention'));
+}
+
+// Why the panels that were asked for are not there; nothing to say while others show the same sentence.
+function appMissing(shown, fitting, {probe}) {
+  const rest = shown.filter(name => !fitting.includes(name) && name !== 'signal');
+  const text = !probe?.modality || probe.modality === 'text', others = fitting.some(name => name !== 'time');
+  if (!probe || shown.every(name => name === 'time') || others && !text) return '';
+  if (text && rest.length) return 'This model has no attention, so there are no maps.';
+  if (text) return others ? '' : 'This is a sentence; the panel ‘signal’ shows images and series.';
+  const what = probe.modality === 'series' ? 'a series' : 'an image', names = rest.map(name => `‘${name}’`).join(', ');
+  return `This is ${what}, which has neither tokens nor maps of heads: ${names} cannot show it, the panel ‘signal’ does.`;
+}
+
 function tabsBar(names, state) {
   const bar = appElement('div', 'sv-tabs');
   bar.setAttribute('role', 'tablist');
@@ -64,7 +89,8 @@ function tabsBar(names, state) {
     bar.append(button);
     return button;
   });
-  const show = chosen => buttons.forEach((button, i) => {
+  const show = (chosen, fitting) => buttons.forEach((button, i) => {
+    button.hidden = !fitting.includes(names[i]);
     button.setAttribute('aria-selected', String(names[i] === chosen));
     button.tabIndex = names[i] === chosen ? 0 : -1;
   });
@@ -98,7 +124,7 @@ function appSettle(store, state) {
   if (!of) return;
   if (!store.probe(state.run, state.probe) && of.probes.length) state.set({probe: of.probes[0].id});
   const frame = store.frameOf(state);
-  if (state.entry.layer !== null || !frame) return;
+  if (state.entry.layer !== null || !frame?.get('attention')) return;
   // In a plain epoch nothing is attributed; the last frame of the run in which the method was at work tells.
   const steps = store.shipped(state.run, state.probe).reverse(), frames = steps.slice(0, 8).map(step => store.frame(state.run, state.probe, step));
   state.set({entry: appFirstEntry(frames.find(f => f.get('attention_attribution') || f.get('guided')) ?? frame)});
@@ -106,6 +132,7 @@ function appSettle(store, state) {
 
 export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null, request = () => {}} = {}) {
   const shown = panels ?? panelNames, root = appElement('div', 'salviz'), said = appElement('div', 'sv-said');
+  const missing = appElement('p', 'sv-note sv-missing');
   const unknown = shown.filter(name => !(name in appPanels));
   if (unknown.length) throw new Error(`no panel ${unknown.join(', ')}; there are ${panelNames.join(', ')}`);
   said.setAttribute('aria-live', 'polite');
@@ -114,7 +141,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
 
   const bar = toolbar(ctx), body = appElement('div', 'sv-body'), side = appElement('div', 'sv-side');
   const tabbed = shown.filter(name => name in appTabs), tabs = tabsBar(tabbed, state), made = shown.map(name => new AppPanel(name, ctx));
-  root.append(bar.el, body, said);
+  root.append(bar.el, missing, body, said);
   for (const panel of made) (panel.name in appTabs ? side : body).append(panel.el);
   if (tabbed.length > 1) side.prepend(tabs.el);
   if (tabbed.length) body.append(side);
@@ -124,9 +151,14 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   const update = changed => {
     if (changed.has('meta') || changed.has('frames')) appSettle(store, state);
     root.dataset.theme = state.theme;
-    const tab = tabbed.includes(state.tab) ? state.tab : tabbed[0];
-    tabs.show(tab);
-    for (const panel of made) panel.el.hidden = panel.name in appTabs && panel.name !== tab;
+    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run)};
+    const fitting = shown.filter(name => appFits(name, seen)), open = tabbed.filter(name => fitting.includes(name));
+    const tab = open.includes(state.tab) ? state.tab : open[0];
+    tabs.show(tab, open);
+    missing.textContent = appMissing(shown, fitting, seen);
+    missing.hidden = !missing.textContent;
+    side.hidden = !open.length;
+    for (const panel of made) panel.el.hidden = !fitting.includes(panel.name) || panel.name in appTabs && panel.name !== tab;
     bar.update(changed);
     for (const panel of made) panel.update(changed);
   };

@@ -28,7 +28,8 @@ export class Tensor {
     const {codec, shape, layers = null, pooled = 1} = spec;
     Object.assign(this, {name, spec, codec, shape, layers, pooled, bytes, frame, of});
     this.size = codecProduct(shape);
-    this.mapSize = shape.length === 4 ? shape[2] * shape[3] : this.size;
+    // Heads of all layers, or channels of an image; anything else is one map.
+    this.mapSize = shape.length > 2 ? shape.at(-2) * shape.at(-1) : this.size;
     const View = codecViews[codec] ?? Uint8Array;
     if (bytes && codec !== 'bits') this.all = new View(bytes.buffer, bytes.byteOffset, bytes.length / View.BYTES_PER_ELEMENT);
   }
@@ -39,7 +40,7 @@ export class Tensor {
     return new Tensor(this.name, spec, null, this.frame, {tensor: this, i, head});
   }
 
-  map(i, head) { return this.shape.length === 4 ? i * this.shape[1] + head : 0; }
+  map(i, head) { return this.shape.length === 4 ? i * this.shape[1] + head : this.shape.length === 3 ? i : 0; }
   scaleOf(i = 0, head = 0) { return this.of ? this.of.tensor.scaleOf(this.of.i, this.of.head) : this.spec.scale?.flat()[this.map(i, head)] ?? 0; }
 
   codes(i = 0, head = 0) {
@@ -72,10 +73,11 @@ export class Tensor {
   }
 
   values() {
-    const maps = this.shape.length === 4 ? this.shape[0] * this.shape[1] : 1, make = this.codec === 'bits' ? 'bit' : 'at';
+    const across = this.shape.length === 4 ? this.shape[1] : 1, maps = this.shape.length > 2 ? this.shape[0] * across : 1;
+    const make = this.codec === 'bits' ? 'bit' : 'at';
     if (maps === 1) return this[make]();
     const out = new (make === 'bit' ? Uint8Array : Float32Array)(this.size);
-    for (let m = 0; m < maps; m++) out.set(this[make](Math.floor(m / this.shape[1]), m % this.shape[1]), m * this.mapSize);
+    for (let m = 0; m < maps; m++) out.set(this[make](Math.floor(m / across), m % across), m * this.mapSize);
     return out;
   }
 

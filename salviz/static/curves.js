@@ -1,5 +1,5 @@
 // Curves of a run: losses, scores and weights over the steps, in one plotly figure that is updated in place.
-import {pooledRow} from './derive.js';
+import {pooledRow, rowOrMean} from './derive.js';
 import {spearman} from './maths.js';
 import {countWords, numberWords, setText, wordsNode} from './words.js';
 
@@ -10,6 +10,8 @@ const curveColours = {
   dark: ['#e6e6e6', '#56b4e9', '#ff8a3d', '#2fc79a', '#e08ec0', '#f0c040', '#8fb1ff', '#c9a27c'],
 };
 const notATerm = new Set(['kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
+// What an evaluation tells besides scores; losses have other sizes than they.
+const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1', 'mse']);
 const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
 const smoothFrom = 120;
 
@@ -77,11 +79,11 @@ function rowSeries(rows, key) {
 function varies(y) { return y.length > 1 && y.some(v => v !== y[0]); }
 
 // Mean over heads of one row of the last layer, in double precision: what ties there must tie here.
-function lastRow(tensor, row) {
+function lastRow(tensor, row, counts) {
   const [layers, heads, n] = tensor.shape, out = new Float64Array(n);
   for (let head = 0; head < heads; head++) {
-    const map = tensor.at(layers - 1, head);
-    for (let k = 0; k < n; k++) out[k] += map[row * n + k];
+    const given = rowOrMean(tensor.at(layers - 1, head), n, row, counts);
+    for (let k = 0; k < n; k++) out[k] += given[k];
   }
   return out.map(v => v / heads);
 }
@@ -91,7 +93,7 @@ export function frameAgreement(frame, special) {
   if ('agreement' in frame.info) return frame.info.agreement ?? NaN;
   const tensor = frame.get('attention'), saliency = frame.get('saliency')?.values(), counts = special.map(s => !s);
   if (!tensor || !saliency || tensor.pooled > 1 || counts.filter(Boolean).length < 3) return NaN;
-  const attention = lastRow(tensor, pooledRow(frame)), size = saliency.map(Math.abs);
+  const attention = lastRow(tensor, pooledRow(frame), counts), size = saliency.map(Math.abs);
   if (counts.some((c, i) => c && Number.isNaN(attention[i] + size[i]))) return NaN;
   return spearman(attention, size, counts);
 }
@@ -162,9 +164,11 @@ function weightCurves(rows) {
 
 function scoreCurves(rows, agreement) {
   const evals = rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'), few = {marks: true, subplot: 1};
+  const others = [...new Set(evals.flatMap(row => Object.keys(row).filter(name => !notAScore.has(name) && Number.isFinite(row[name]))))];
   const curves = [
     {name: 'validation accuracy', colour: 3, ...few, ...rowSeries(evals, 'accuracy')},
     {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
+    ...others.map((name, i) => ({name: `validation ${plainWords(name)}`, colour: [5, 6, 2, 7][i % 4], ...few, ...rowSeries(evals, name)})),
     {name: `agreement of attention and saliency (${countWords(agreement.probes, 'sentence')})`, colour: 4, ...few, x: agreement.x, y: agreement.y},
   ];
   return curves.filter(curve => curve.x.length);

@@ -1,5 +1,5 @@
 // What several panels compute from a frame: the map of an entry, scores of heads, regions, targets, saliency.
-import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, rollout, saliencyTarget, spearman} from './maths.js';
+import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternShare, rollout, saliencyTarget, spearman} from './maths.js';
 
 const derivedOnce = new WeakMap(), derivedMost = 16;
 
@@ -105,7 +105,28 @@ export function mapOf(frame, entry, what = 'attention') {
   });
 }
 
-export function pooledRow(frame) { return frame?.info?.pooled_row ?? 0; }
+// The row whose state the model's head reads; null where it reads all of them (token tasks, translation), and the mean over rows stands in for it.
+export function pooledRow(frame) { return frame?.info?.pooled_row ?? null; }
+
+// Row `row` of a map of n columns, or the mean over its rows (those that count) where that is null; what is not finite is left out.
+export function rowOrMean(values, n, row, rows = null) {
+  if (row !== null) return values.subarray(row * n, (row + 1) * n);
+  const sums = new Float64Array(n), counts = new Uint32Array(n);
+  for (let k = 0; k < values.length; k++) {
+    if (!Number.isFinite(values[k]) || rows && !rows[Math.floor(k / n)]) continue;
+    sums[k % n] += values[k];
+    counts[k % n]++;
+  }
+  return Float32Array.from(sums, (sum, k) => sum / counts[k]);
+}
+
+// What was at work: one method, or several at once; older runs tell only one name and its arguments.
+export function methodNames(frame) { return Object.keys(frame?.info?.methods ?? {[frame?.info?.method ?? '']: 0}); }
+
+export function methodArgs(frame, name) {
+  const {methods, method, args} = frame?.info ?? {};
+  return (methods ? methods[name] : (method ?? name) === name ? args : null) ?? {};
+}
 
 // The saliency that is shown: the model's own where it was recorded, else the one that the method works with.
 export function saliencyOf(frame) {
@@ -121,8 +142,8 @@ function specialOf(store, frame) { return store.probe(frame.run, frame.probe)?.i
 function scoreAgreement(map, frame, special) {
   const saliency = saliencyOf(frame)?.values, n = map.n;
   if (!saliency || map.pooled > 1) return NaN;
-  const row = map.values.subarray(pooledRow(frame) * n, (pooledRow(frame) + 1) * n);
-  return spearman(row, saliency.map(Math.abs), special.map(s => !s));
+  const counts = special.map(s => !s);
+  return spearman(rowOrMean(map.values, n, pooledRow(frame), counts), saliency.map(Math.abs), counts);
 }
 
 function scoreEntropy(map) {
@@ -177,7 +198,8 @@ export function lossShares(frame) {
   const guided = frame?.get('guided'), target = frame?.get('pattern_target');
   if (!guided || !target) return null;
   return derivedFor(frame, 'shares', () => {
-    const heads = guided.shape[1], flags = guided.values(), losses = new Float32Array(flags.length), sums = frame.info.args?.reduction === 'sum';
+    const heads = guided.shape[1], flags = guided.values(), losses = new Float32Array(flags.length);
+    const sums = methodArgs(frame, 'AttentionGuidance').reduction === 'sum';
     guided.layers.forEach((layer, i) => {
       for (let h = 0; h < heads; h++) {
         if (!flags[i * heads + h]) continue;
@@ -186,6 +208,32 @@ export function lossShares(frame) {
     });
     const total = losses.reduce((a, b) => a + (Number.isFinite(b) ? b : 0), 0);
     return {layers: guided.layers, heads, guided: flags, losses, shares: losses.map(l => total > 0 ? l / total : 0)};
+  });
+}
+
+// Patterns of one layer: as they were given for it (negative numbers count from the last layer), or for all layers.
+function patternsOfLayer(frame, layer) {
+  const {patterns} = methodArgs(frame, 'AttentionGuidance'), names = Object.keys(patterns ?? {}), layers = layersOf(frame, 'attention');
+  if (!names.length || names.some(name => !/^-?\d+$/.test(name))) return patterns ?? {};
+  return patterns[names.find(name => (Number(name) < 0 ? layers.at(Number(name)) : Number(name)) === layer)] ?? {};
+}
+
+// The name under which a head's pattern was given; null where the paper's default was taken.
+export function patternGiven(frame, layer, head) {
+  return Object.entries(patternsOfLayer(frame, layer)).find(([, heads]) => [heads].flat().includes(head))?.[0] ?? null;
+}
+
+// The share of each guided head's attention on its pattern, in the order of lossShares; NaN where a head is not guided.
+export function patternShares(frame) {
+  const guided = frame?.get('guided'), target = frame?.get('pattern_target');
+  if (!guided || !target) return null;
+  return derivedFor(frame, 'pattern shares', () => {
+    const heads = guided.shape[1], flags = guided.values();
+    return Float32Array.from(flags, (flag, k) => {
+      const layer = guided.layers[Math.floor(k / heads)];
+      const [a, t] = ['attention', 'pattern_target'].map(name => headMap(frame, name, layer, k % heads));
+      return flag && a && t && a.pooled * t.pooled === 1 ? patternShare(a.values, t.values, a.n) : NaN;
+    });
   });
 }
 
@@ -242,14 +290,14 @@ export function patternOf(name, probe, boundary = 'uniform', multiple = 'uniform
 export function targetOf(frame, state, layer, head, probe = null) {
   const n = probe?.tokens.length, chosen = state.whatIf?.pattern;
   if (chosen && probe) {
-    const {boundary, multiple} = {...frame?.info?.args, ...state.whatIf};
+    const {boundary, multiple} = {...methodArgs(frame, 'AttentionGuidance'), ...state.whatIf};
     const values = patternOf(chosen, probe, boundary, multiple);
     return values && {values: Float32Array.from(values), n, name: chosen, recomputed: true};
   }
   const map = mapOf(frame, {kind: 'head', layer, head}, 'target');
   const guided = frame?.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
   if (!map.values || (i >= 0 && !guided.values()[i * guided.shape[1] + head])) return null;
-  return {values: map.values, n: map.n, name: 'recorded pattern', recomputed: false};
+  return {values: map.values, n: map.n, name: patternGiven(frame, layer, head) ?? 'recorded pattern', recomputed: false};
 }
 
 // SalLM's target over the ordinary tokens, as recorded or with another share.

@@ -1,12 +1,15 @@
 // Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing, sorting and filtering.
-import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, scoreLabels, visibleTokens} from './derive.js';
+import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven, patternShares, pooledRow, scoreLabels} from './derive.js';
+import {visibleTokens} from './derive.js';
 import {colourScale, colourScaleOf, paintScale, percent, shortNumber} from './colour.js';
-import {buttonOf, cellsOfPixels, choiceOf, doubleStroke, inksOf, labelled, overlayInks, plainText, SharpCanvas} from './canvas.js';
+import {buttonOf, cellsOfPixels, choiceOf, doubleStroke, fitText, inksOf, labelled, overlayInks, plainText} from './canvas.js';
+import {quotedToken, SharpCanvas, shownToken} from './canvas.js';
+import {patternWords} from './overlays.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme', 'frames', 'meta', 'size',
   'overlays'];
-const gridGap = 3, smallestTile = 14, largestTile = 110, tallestGrid = 660, rolloutDelay = 120, quickRollout = 48;
+const gridGap = 3, smallestTile = 14, largestTile = 110, tallestGrid = 660, slowDelay = 120, quickTokens = 48;
 const sortTitles = {order: 'layer and head', agreement: 'agreement with saliency', pattern: 'pattern loss', entropy: 'entropy',
   change: 'change since the start'};
 const shortScores = {agreement: 'agreement', pattern: 'pattern loss', entropy: 'entropy', change: 'change'};
@@ -151,6 +154,7 @@ class HeadsGrid {
     this.sharp = new SharpCanvas('sv-canvas', 'application');
     this.painter = new TilePainter();
     this.means = new GridMeans();
+    this.names = new Map();
     this.build();
     this.listen();
   }
@@ -163,12 +167,14 @@ class HeadsGrid {
     this.sort = choiceOf(Object.entries(sortTitles), sort => state.set({sort}));
     this.filter = choiceOf(filterSizes.map(k => [k, k ? `first ${k}` : 'all']), k => state.set({filter: Number(k)}));
     const head = plainText('div', 'sv-head');
-    head.append(plainText('h3', 'sv-title', 'Heads'), this.what.el, labelled('sorted by', this.sort), labelled('show', this.filter));
+    this.title = plainText('h3', 'sv-title', 'Heads');
+    head.append(this.title, this.what.el, labelled('sorted by', this.sort), labelled('show', this.filter));
     this.stage = plainText('div', 'sv-stage');
     this.stage.append(this.sharp.el);
     this.tip = plainText('output', 'sv-tip');
     this.note = plainText('p', 'sv-note');
-    this.el.append(head, this.note, this.stage, this.tip);
+    this.patterns = plainText('p', 'sv-note sv-patterns');
+    this.el.append(head, this.note, this.stage, this.tip, this.patterns);
   }
 
   update(changed) {
@@ -179,11 +185,14 @@ class HeadsGrid {
     this.sort.value = state.sort;
     this.filter.value = String(state.filter);
     this.what.update(frame);
+    this.title.textContent = frame?.info?.task === 'seq2seq' ? 'Heads of the encoder' : 'Heads';
     const tensor = frame?.get(this.name) ?? null, why = this.missing(tensor);
     this.tensor = tensor;
     this.note.textContent = why;
     this.note.hidden = !why;
     this.stage.hidden = this.tip.hidden = !tensor;
+    this.guided = tensor ? this.guidedHeads() : [];
+    this.sayPatterns();
     if (!tensor || !this.stage.clientWidth) return;
     this.arrange();
     this.draw();
@@ -265,11 +274,11 @@ class HeadsGrid {
     this.painter.prepare(sharp.context, this.place.side, n, this.visible);
     this.order = codeStrengths(tensor.codec);
     this.tables = new Map();
-    const maps = this.flows ? null : this.means.of(this.frame, this.name);
     for (const tile of this.tiles) {
       [tile.x, tile.y] = this.place2d(tile);
-      this.drawTile(tile, maps);
+      if (tile.entry.kind === 'head') this.drawTile(tile);
     }
+    this.drawSlow();
     this.drawGuided(inks);
     this.drawLabels(inks);
     this.drawLegend(inks);
@@ -279,11 +288,10 @@ class HeadsGrid {
     sharp.el.setAttribute('aria-label', `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose.`);
   }
 
-  drawTile(tile, maps) {
-    const {kind, head} = tile.entry, {ratio} = this.place;
-    if (kind === 'rollout') return this.drawRollout(tile);
-    if (kind === 'head') this.paintCodes(tile.i, head);
-    else this.paintValues(kind === 'heads' ? maps.heads[tile.i] : kind === 'layers' ? maps.layers[head] : maps.all);
+  drawTile(tile, values = null) {
+    const {ratio} = this.place;
+    if (values) this.paintValues(values);
+    else this.paintCodes(tile.i, tile.entry.head);
     this.painter.put(Math.round(tile.x * ratio), Math.round(tile.y * ratio));
   }
 
@@ -317,34 +325,81 @@ class HeadsGrid {
     paintScale(scale, picked, painter.colours);
   }
 
-  // The product of all layers takes longer than all else together, so it waits until the reader stays at a frame.
-  drawRollout(tile) {
-    const {frame} = this, {context} = this.sharp, {css} = this.place;
+  // Means over heads and layers, and the product of all layers, take longer than all else together: they wait until the reader stays at a frame.
+  drawSlow() {
+    const {frame, tiles} = this, {context} = this.sharp, {css} = this.place, slow = tiles.filter(tile => tile.entry.kind !== 'head');
     clearTimeout(this.later);
-    if (this.rolledOut === frame || this.tensor.shape.at(-1) <= quickRollout) return this.paintRollout(tile);
+    if (this.averaged === this.slowKey() || this.tensor.shape.at(-1) <= quickTokens) return this.paintSlow(slow);
     context.strokeStyle = this.inks.line;
-    context.strokeRect(tile.x + .5, tile.y + .5, css - 1, css - 1);
-    this.later = setTimeout(() => { if (this.frame === frame && this.tiles.includes(tile)) this.paintRollout(tile); }, rolloutDelay);
+    for (const {x, y} of slow) context.strokeRect(x + .5, y + .5, css - 1, css - 1);
+    this.later = setTimeout(() => { if (this.frame === frame && this.tiles === tiles) this.paintSlow(slow); }, slowDelay);
+    return null;
   }
 
-  paintRollout(tile) {
-    const map = mapOf(this.frame, tile.entry, 'attention'), {ratio} = this.place;
-    this.rolledOut = this.frame;
-    if (!map.values) return;
-    this.paintValues(map.values);
-    this.painter.put(Math.round(tile.x * ratio), Math.round(tile.y * ratio));
-    if (sameEntry(tile.entry, this.ctx.state.entry)) this.drawChosenTile(this.inks);
+  slowKey() { return [this.frame.run, this.frame.probe, this.frame.step, this.name].join(); }
+
+  paintSlow(tiles) {
+    if (!tiles.length) return;
+    const {frame} = this, maps = this.means.of(frame, this.name);
+    this.averaged = this.slowKey();
+    for (const tile of tiles) {
+      const {kind, head} = tile.entry, rolled = kind === 'rollout' ? mapOf(frame, tile.entry, 'attention').values : null;
+      const values = kind === 'heads' ? maps.heads[tile.i] : kind === 'layers' ? maps.layers[head] : kind === 'all' ? maps.all : rolled;
+      if (values) this.drawTile(tile, values);
+    }
+    if (tiles.some(tile => sameEntry(tile.entry, this.ctx.state.entry))) this.drawChosenTile(this.inks);
   }
 
-  // Guided heads carry a corner, and a bar as long as their share of the pattern loss is of the largest share.
+  // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided heads. A sentence's patterns stay.
+  guidedHeads() {
+    const {store, state} = this.ctx, found = lossShares(this.frame), overlaps = patternShares(this.frame), target = this.frame.get('pattern_target');
+    if (!found) return [];
+    const labels = store.probe(state.run, state.probe).labels, n = labels.length;
+    return [...found.guided].flatMap((flag, k) => {
+      const layer = found.layers[Math.floor(k / found.heads)], head = k % found.heads;
+      if (!flag) return [];
+      const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n, labels);
+      const key = [this.frame.run, this.frame.probe, layer, head].join();
+      if (!this.names.has(key)) this.names.set(key, patternGiven(this.frame, layer, head) ?? named());
+      return [{layer, head, name: this.names.get(key), share: overlaps[k], loss: found.shares[k]}];
+    });
+  }
+
+  guidedAt({kind, layer, head}) { return kind === 'head' ? this.guided.find(o => o.layer === layer && o.head === head) ?? null : null; }
+
+  // "Guided heads (corner): next, 2 heads, 61 % to 83 % of their pattern; …"
+  sayPatterns() {
+    const byName = new Map();
+    for (const o of this.guided) byName.set(o.name, [...byName.get(o.name) ?? [], o.share]);
+    const said = [...byName].map(([name, shares]) => {
+      const known = shares.filter(Number.isFinite).sort((a, b) => a - b), ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
+      return `${quotedToken(name)} ${shares.length > 1 ? `${shares.length} heads, ` : ''}${known.length ? ends.join(' to ') : 'unknown'}`;
+    });
+    this.patterns.hidden = !said.length;
+    const about = 'Guided heads (corner), and the share of their attention that lies on the positions of their pattern';
+    this.patterns.textContent = said.length ? `${about}: ${said.join('; ')}. Bars: shares of the pattern loss.` : '';
+  }
+
+  // The name of the pattern and the head's share of it, where there is room for them.
+  drawPatternName(tile, {name, share}, inks) {
+    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme), lines = [shownToken(name), percent(share)];
+    if (css < 44 || !Number.isFinite(share)) return;
+    Object.assign(context, {font: inks.small, textAlign: 'right', textBaseline: 'bottom'});
+    Object.assign(context, {lineJoin: 'round', lineWidth: 3, strokeStyle: halo, fillStyle: ink});
+    lines.forEach((line, i) => {
+      const text = fitText(context, line, css - 8), y = tile.y + css - 6 - 11 * (lines.length - 1 - i);
+      context.strokeText(text, tile.x + css - 3, y);
+      context.fillText(text, tile.x + css - 3, y);
+    });
+  }
+
+  // Guided heads carry a corner, their pattern's name, and a bar as long as their share of the pattern loss is of the largest share.
   drawGuided(inks) {
-    const found = lossShares(this.frame), {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme);
-    if (!found) return;
-    const most = Math.max(...found.shares, 1e-12);
+    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme), most = Math.max(...this.guided.map(o => o.loss), 1e-12);
     for (const tile of this.tiles) {
-      const at = tile.entry.kind === 'head' ? found.layers.indexOf(tile.entry.layer) * found.heads + tile.entry.head : -1;
-      if (at < 0 || !found.guided[at]) continue;
-      const corner = new Path2D(), size = Math.max(5, css * .2), length = (css - 2) * found.shares[at] / most;
+      const found = this.guidedAt(tile.entry);
+      if (!found) continue;
+      const corner = new Path2D(), size = Math.max(5, css * .2), length = (css - 2) * found.loss / most;
       corner.moveTo(tile.x, tile.y);
       corner.lineTo(tile.x + size, tile.y);
       corner.lineTo(tile.x, tile.y + size);
@@ -356,6 +411,7 @@ class HeadsGrid {
       context.fillRect(tile.x, tile.y + css - 5, length + 2, 5);
       context.fillStyle = inks.accent;
       context.fillRect(tile.x + 1, tile.y + css - 4, length, 3);
+      this.drawPatternName(tile, found, inks);
     }
   }
 
@@ -423,11 +479,12 @@ class HeadsGrid {
   }
 
   tileText({entry}) {
-    const by = this.ctx.state.sort === 'order' ? 'agreement' : this.ctx.state.sort, score = this.scoreOf(entry, by), found = lossShares(this.frame);
-    const at = found && entry.kind === 'head' ? found.layers.indexOf(entry.layer) * found.heads + entry.head : -1;
+    const by = this.ctx.state.sort === 'order' ? 'agreement' : this.ctx.state.sort, score = this.scoreOf(entry, by), found = this.guidedAt(entry);
+    const title = pooledRow(this.frame) === null ? scoreLabels[by][0].replace('pooled row', 'mean over ordinary rows') : scoreLabels[by][0];
     const said = [entryTitle(entry)];
-    if (Number.isFinite(score)) said.push(`${scoreLabels[by][0]}: ${shortNumber(score)}`);
-    if (at >= 0 && found.guided[at]) said.push(`guided, ${percent(found.shares[at])} of the pattern loss`);
+    if (Number.isFinite(score)) said.push(`${title}: ${shortNumber(score)}`);
+    const share = Number.isFinite(found?.share) ? `, ${percent(found.share)} of its attention lies there` : '';
+    if (found) said.push(`guided to ${quotedToken(found.name)}${share}, ${percent(found.loss)} of the pattern loss`);
     return said.join('; ');
   }
 

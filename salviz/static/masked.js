@@ -98,7 +98,8 @@ export function classBars(frame, classes) {
   const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i], {gold: frame.label === i, predicted: i === top}));
   const list = wordsNode('ul', 'sv-classes', ...rows), el = wordsNode('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
-  const said = `Filled bars: the sentence X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
+  const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';
+  const said = `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
   if (q) el.append(wordsNode('p', 'sv-note', said));
   return el;
 }

@@ -233,3 +233,20 @@ export function maskedWords(saliency, wordIds, {share, ranking = 'signed', first
   });
   return {masked, source: filled, low, words};
 }
+
+// Share of the attention on the positions of a pattern, mean over the rows that it guides: not those that it leaves empty
+// or wants everywhere.
+export function patternShare(attention, target, n) {
+  let sum = 0, rows = 0;
+  for (let start = 0; start < n * n; start += n) {
+    let on = 0, there = 0, all = 0;
+    for (let k = start; k < start + n; k++) {
+      all += attention[k];
+      if (target[k] > 0) { on++; there += attention[k]; }
+    }
+    if (!(on > 0 && on < n) || all === 0) continue;
+    sum += there / all;
+    rows++;
+  }
+  return rows ? sum / rows : NaN;
+}

@@ -1,5 +1,6 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern, and what they mean in words.
-import {pooledRow, layersOf, lossShares, regionOf, saliencyOf, sallmTarget, targetOf} from './derive.js';
+import {layersOf, lossShares, methodArgs, methodNames, patternGiven, patternShares, pooledRow, regionOf, saliencyOf} from './derive.js';
+import {sallmTarget, targetOf} from './derive.js';
 import {percent, shortNumber} from './colour.js';
 import {doubleStroke, labelled, overlayInks, plainText, tickBox} from './canvas.js';
 
@@ -29,7 +30,7 @@ export function overlaysOf(frame, state, entry, probe, units) {
   }
   marks.allowedCount = region.allowed ? region.allowed.reduce((a, b) => a + b, 0) : n * n;
   if (!target || target.n !== n) return marks;
-  marks.pattern = target.recomputed ? target.name : patternWords(target.values, n, probe.labels);
+  marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer, entry.head) ?? patternWords(target.values, n, probe.labels);
   marks.target = Float32Array.from({length: count * count}, (_, k) => {
     const queries = units[Math.floor(k / count)].tokens, keys = units[k % count].tokens;
     return queries.reduce((sum, q) => sum + keys.reduce((s, j) => s + target.values[q * n + j], 0), 0) / queries.length;
@@ -47,7 +48,7 @@ export function patternWords(values, n, labels) {
   return same && pointed.length && pointed.length < n ? `to ${[...new Set(pointed)].join(' ')}` : 'own pattern';
 }
 
-// Keys that no head of the layer attends to: causally forbidden, or outside of the window.
+// Keys that no head of the layer attends to: causally forbidden, or outside of the window; null where there are none.
 const blockedOnce = new WeakMap();
 
 export function blockedKeys(frame, layer) {
@@ -57,12 +58,16 @@ export function blockedKeys(frame, layer) {
   const known = blockedOnce.get(frame);
   if (known.has(layer)) return known.get(layer);
   const blocked = new Uint8Array(tensor.mapSize).fill(1);
-  for (let head = 0; head < tensor.shape[1]; head++) {
+  let left = blocked.length;
+  for (let head = 0; head < tensor.shape[1] && left; head++) {
     const codes = tensor.codes(i, head);
-    for (let k = 0; k < blocked.length; k++) if (codes[k]) blocked[k] = 0;
+    for (let k = 0; k < blocked.length; k++) {
+      left -= blocked[k] & Number(codes[k] > 0);
+      blocked[k] &= Number(codes[k] === 0);
+    }
   }
-  known.set(layer, blocked);
-  return blocked;
+  known.set(layer, left ? blocked : null);
+  return left ? blocked : null;
 }
 
 // The outline around touching cells: an edge wherever the neighbour is not in the region.
@@ -159,7 +164,7 @@ export function overlayChecks({state}) {
 
 function regionWords(frame, state, marks) {
   if (!marks.candidates) return '';
-  const of = marks.recomputed ? state.whatIf : frame.info.args ?? {};
+  const of = marks.recomputed ? state.whatIf : methodArgs(frame, 'ADDrop');
   const given = ['p', 'q'].filter(o => Number.isFinite(of[o])).map(o => `${o} = ${shortNumber(of[o])}`);
   const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined)`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
@@ -172,8 +177,9 @@ function patternLossWords(frame, entry, marks) {
   if (!marks.target) return '';
   const said = `Pattern: ${marks.pattern}.`, shares = lossShares(frame), i = shares?.layers.indexOf(entry.layer) ?? -1;
   if (i < 0 || !shares.guided[i * shares.heads + entry.head]) return `${said} The training does not guide this head.`;
-  const share = shares.shares[i * shares.heads + entry.head];
-  return `${said} This head has ${percent(share)} of the pattern loss of this sentence.`;
+  const at = i * shares.heads + entry.head, overlap = patternShares(frame)[at];
+  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.` : '';
+  return `${said}${follows} This head has ${percent(shares.shares[at])} of the pattern loss of this sentence.`;
 }
 
 // One or two sentences on what the overlays show, or why there is nothing to show.
@@ -184,11 +190,11 @@ export function overlayWords(frame, state, entry, marks) {
   const said = [];
   if (methodRegion) said.push(regionWords(frame, state, marks) || missingRegion(frame, entry));
   if (guides) said.push(patternLossWords(frame, entry, marks) || 'This head is not guided.');
-  if (frame.info.method === 'ADDrop' && !methodRegion) said.push(`No discard region at this step${plainPhase(frame)}.`);
+  if (methodNames(frame).includes('ADDrop') && !methodRegion) said.push(`No discard region at this step${plainPhase(frame)}.`);
   return said.join(' ');
 }
 
-function plainPhase(frame) { return frame.info.phase === 'fine-tuning' ? ': cross-tuning spends this epoch on plain fine-tuning' : ''; }
+function plainPhase({info: {phase}}) { return phase && !phase.includes('ad_drop') ? ': cross-tuning spends this epoch on plain fine-tuning' : ''; }
 
 function missingRegion(frame, entry) {
   const layers = layersOf(frame, 'discard_candidates');
@@ -199,7 +205,7 @@ function missingRegion(frame, entry) {
 // SalLM's target beside the row that it pulls: both over ordinary tokens, each summing to 1.
 export function sallmRows(frame, state, special, rowMap) {
   const target = sallmTarget(frame, state, special);
-  if (!target || !rowMap?.values || rowMap.n !== special.length) return null;
+  if (!target || !rowMap?.values || rowMap.n !== special.length || pooledRow(frame) === null) return null;
   const n = rowMap.n, row = rowMap.values.slice(pooledRow(frame) * n, (pooledRow(frame) + 1) * n);
   const normal = values => {
     const total = values.reduce((sum, v, i) => sum + (special[i] ? 0 : v), 0);

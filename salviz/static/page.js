@@ -3,7 +3,7 @@ import {mountApp} from './app.js';
 import {unpackPage} from './codec.js';
 import {plotlyLoader} from './plotly.js';
 import {State} from './state.js';
-import {Store} from './store.js';
+import {sameProbe, Store} from './store.js';
 import {watchTheme} from './theme.js';
 
 function pageText(id) { return document.getElementById(id)?.textContent ?? ''; }
@@ -18,8 +18,9 @@ function pageBytes(id) {
 
 // Probe numbers of every run that show the sentence in view: a comparison needs both sides.
 function pageSame(store, {run, probe}) {
-  const here = store.probe(run, probe), same = p => JSON.stringify([p.texts, p.tokens]) === JSON.stringify([here?.texts, here?.tokens]);
-  return store.runs.flatMap((of, i) => of.probes.filter(p => i === run ? p.id === probe : same(p)).map(p => `salviz-frames-${i}-${p.id}`));
+  const here = store.probe(run, probe);
+  const shows = (p, i) => i === run ? p.id === probe : here && sameProbe(p, here);
+  return store.runs.flatMap((of, i) => of.probes.filter(p => shows(p, i)).map(p => `salviz-frames-${i}-${p.id}`));
 }
 
 // Frames of a sentence, once they are asked for: `ready` when the newest is there, `whole` when all are.

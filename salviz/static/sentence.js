@@ -1,8 +1,9 @@
 // The sentence: its tokens coloured by saliency, by attention of the chosen row, or by their difference; choosing rows and tokens; probabilities.
 import {colourScaleOf, percent, scaleColour, shortNumber} from './colour.js';
 import {choiceOf, labelled} from './canvas.js';
-import {entryTitle, mapOf, pooledRow, saliencyOf, unitsOf} from './derive.js';
-import {classBars, copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
+import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from './derive.js';
+import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
+import {labelRows, LabelLines, outcomeOf, targetLine} from './answers.js';
 import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted, scaleBar, setText, visibleText} from './words.js';
 import {wordGroups, wordsNode} from './words.js';
 
@@ -14,17 +15,19 @@ const overOrdinary = 'each as shares of the ordinary tokens';
 
 function sumOver(values, tokens) { return tokens.reduce((sum, i) => sum + values[i], 0); }
 
-// Pieces of the query: the chosen token, or with whole words all pieces of its word.
+// Pieces of the query: the chosen token, or with whole words all pieces of its word; none where all rows count alike.
 function queryPieces(probe, state, frame) {
   const row = state.row ?? pooledRow(frame);
+  if (row === null) return [];
   return state.mergeWords ? wordGroups(probe).find(g => g.tokens.includes(row))?.tokens ?? [row] : [row];
 }
 
-// Attention that the chosen row pays to each token [n], or null and why; a word's row is the mean of its pieces' rows.
+// Attention that the chosen row pays to each token [n], or null and why; a word's row is the mean of its pieces' rows, no row that of all.
 export function attentionOfRow(frame, probe, state) {
   const map = mapOf(frame, state.entry, 'attention'), pieces = queryPieces(probe, state, frame);
   if (!map.values) return {values: null, note: map.note, pieces};
   if (map.pooled > 1) return {values: null, note: `Only a thumbnail of ${map.title} is here, so single rows of attention are not known.`, pieces};
+  if (!pieces.length) return {values: [...rowOrMean(map.values, map.n, null)], note: '', pieces};
   const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key], 0) / pieces.length);
   return {values, note: '', pieces};
 }
@@ -62,13 +65,19 @@ export function sentenceScale(values, state) {
 }
 
 function rowName(frame, probe, pieces) {
+  if (!pieces.length) return 'a row on average';
   const label = pieces.length > 1 ? probe.words[probe.word_ids[pieces[0]]] : probe.labels[pieces[0]] ?? '';
   return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains ? 'model' : 'classifier'} reads)` : ''}`;
 }
 
+const explainedWords = {
+  regression: 'the score', token_classification: 'the labels of the tokens', masked_lm: 'the masked tokens',
+  replaced_token_detection: 'the answers for the tokens', seq2seq: 'the target tokens',
+};
+
 function saliencyWords(frame, values) {
   const method = frame.info?.saliency_method?.replaceAll('_', ' ');
-  const explained = frame.info?.explains ?? 'the predicted class';
+  const explained = frame.info?.explains ?? explainedWords[frame.info?.task] ?? 'the predicted class';
   const of = values.name === 'saliency' ? `${method ? `${method}, ` : ''}for ${explained}` : 'of the method';
   return `Saliency (${of}): orange speaks for it, blue against it.`;
 }
@@ -81,6 +90,8 @@ function legendWords(frame, probe, state, values) {
   if (state.colour === 'rationale') said.push('Coloured: what people marked as the reason.');
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialShare))
     said.push(`Special tokens are left out of the scale; they get ${percent(values.specialShare)} of the attention.`);
+  if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
+    said.push('This task reads no single row: until a token is chosen, attention is the mean over all rows.');
   if (state.mergeWords) said.push(`Words are sums over their pieces${state.colour === 'saliency' ? '' : '; as a query, the mean of them'}.`);
   return said.join(' ');
 }
@@ -107,7 +118,8 @@ function lossWords(frame, run) {
     const weight = losses[`${name}_weight`];
     return `${name.replaceAll('_', ' ')} ${numberWords(losses[name])}${weight === undefined ? '' : ` (weight ${numberWords(weight)})`}`;
   };
-  const guess = frame.label === null && run ? ' There is no label: the predicted class stands in for it.' : '';
+  const classes = ['classification', undefined].includes(frame.info?.task);
+  const guess = frame.label === null && run && classes ? ' There is no label: the predicted class stands in for it.' : '';
   return `Losses of this sentence at this step: ${names.map(one).join(', ')}.${guess}`;
 }
 
@@ -132,9 +144,11 @@ class Sentence {
     this.full.dir = 'auto';
     this.full.tabIndex = 0;
     this.full.setAttribute('aria-label', 'full text of the token');
+    this.labels = new LabelLines();
+    this.target = targetLine();
     this.bars = wordsNode('div', 'sv-sentence-bars');
     this.losses = wordsNode('p', 'sv-note');
-    const left = wordsNode('div', 'sv-sentence-main', this.line, this.reading, this.full, this.sum, this.scale, this.legend);
+    const left = wordsNode('div', 'sv-sentence-main', this.line, this.target.el, this.reading, this.full, this.sum, this.scale, this.legend);
     const body = wordsNode('div', 'sv-sentence-body', left, wordsNode('div', 'sv-sentence-side', this.bars, this.losses));
     this.el = wordsNode('section', 'sv-panel sv-sentence', this.heading, body);
     this.el.setAttribute('aria-label', 'Sentence');
@@ -191,6 +205,8 @@ class Sentence {
     this.frame = store.frameOf(state);
     if (!this.probe) return this.missing(store.why(state.run, state.probe, 0));
     this.copy = recordedCopy(this.frame, this.probe);
+    this.rows = labelRows(this.frame);
+    this.translated = Boolean(this.frame?.info?.target_tokens);
     this.build();
     this.values = sentenceValues(this.frame, this.probe, state, this.units);
     this.paint();
@@ -203,14 +219,15 @@ class Sentence {
     this.built = null;
     for (const part of [this.reading, this.sum, this.full, this.losses]) setText(part, '');
     this.bars.replaceChildren();
+    this.target.show(null);
     this.scale.replaceChildren();
     setText(this.legend, why);
   }
 
   // The page's nodes are made anew only for another sentence or another way to cut it.
   build() {
-    const {state} = this.ctx, how = [state.run, state.probe, state.mergeWords, state.hideSpecial, Boolean(this.copy), this.probe.tokens.length];
-    const key = how.join();
+    const {state} = this.ctx, {run, probe, mergeWords, hideSpecial} = state;
+    const key = [run, probe, mergeWords, hideSpecial, Boolean(this.copy), Boolean(this.rows), this.translated, this.probe.tokens.length].join();
     if (key === this.built) return;
     this.built = key;
     this.hovered = null;
@@ -219,6 +236,7 @@ class Sentence {
     this.copies = [];
     this.line.dir = directionOf(this.probe.texts);
     this.line.classList.toggle('sv-with-copy', Boolean(this.copy));
+    this.labels.clear();
     this.line.replaceChildren(...this.columns());
     if (this.chips[0]) this.chips[0].tabIndex = 0;
   }
@@ -229,12 +247,16 @@ class Sentence {
     words.forEach((word, w) => {
       const chips = this.chips.filter((_, k) => word.tokens.includes(this.units[k].tokens[0]));
       if (!chips.length) return;
-      const column = wordsNode('span', 'sv-word', wordsNode('span', 'sv-pieces', ...chips));
+      const under = chip => wordsNode('span', 'sv-labelled', chip, this.labels.node(this.units[this.chips.indexOf(chip)].tokens));
+      const pieces = this.rows ? chips.map(under) : chips;
+      const column = wordsNode('span', 'sv-word', wordsNode('span', 'sv-pieces', ...pieces));
       if (this.copy) this.copies.push([column.appendChild(copyNode()), w]);
       columns.push(column);
     });
     const name = (sign, about) => Object.assign(wordsNode('span', 'sv-line-name', sign), {title: about});
     if (this.copy) columns.unshift(wordsNode('span', 'sv-word sv-line-names', name('X', 'the sentence'), name('X̃', 'its masked copy')));
+    if (this.rows) columns.unshift(this.labels.names(this.rows));
+    if (this.translated) columns.unshift(wordsNode('span', 'sv-word', wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
     return columns;
   }
 
@@ -249,6 +271,8 @@ class Sentence {
       chip.setAttribute('aria-selected', String(unit.tokens.some(i => chosen.has(i))));
     });
     for (const [node, w] of this.copies) paintCopy(node, this.copy[w]);
+    if (this.rows) this.labels.paint(this.rows);
+    this.target.show(this.frame);
     this.paintScale(scale, Boolean(shown));
   }
 
@@ -268,7 +292,7 @@ class Sentence {
     const why = frame ? missingColour[state.colour] ?? values.note : away;
     const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy)}.` : '';
     setText(this.legend, !frame || !values[state.colour] ? why : legendWords(frame, probe, state, values) + copied);
-    this.bars.replaceChildren(...(frame ? [classBars(frame, run.classes ?? [])] : []));
+    this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));
     setText(this.losses, [lossWords(frame, run), ...(frame?.info?.notes ?? [])].filter(Boolean).map(said => said.replace(/[^.]$/, '$&.')).join(' '));
     this.saySum();
     this.read(this.hovered);
@@ -290,8 +314,10 @@ class Sentence {
     this.hovered = k;
     if (!this.values || !this.probe) return;
     const {frame, probe, values} = this, at = k ?? -1, unit = this.units[at];
-    const about = frame ? unit && unitWords(values, at, frame, probe) : 'no values at this step';
-    const row = frame && values.row ? `Row: ${rowName(frame, probe, values.pieces)}. Click a token for its row, Shift-click to add up several.` : '';
+    const labelled = unit && this.rows && this.labels.words(unit.tokens, this.rows);
+    const about = frame ? unit && [labelled, unitWords(values, at, frame, probe)].filter(Boolean).join('; ') : 'no values at this step';
+    const chosen = values.pieces.length ? rowName(frame, probe, values.pieces) : 'the mean over all rows';
+    const row = frame && values.row ? `Row: ${chosen}. Click a token for its row, Shift-click to add up several.` : '';
     setText(this.reading, unit ? `${quoted(unit.label)}${unit.special ? ' (special)' : ''}: ${about}` : row);
     const kept = unit ?? this.units.find(u => u.tokens.includes(this.ctx.state.row));
     setText(this.full, kept && isCut(kept.label) ? visibleText(kept.label) : '');

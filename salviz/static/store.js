@@ -3,7 +3,10 @@ import {decodeFrame} from './codec.js';
 
 const cachedFrames = 64;
 
-function storeSameTexts(a, b) { return JSON.stringify([a.texts, a.tokens]) === JSON.stringify([b.texts, b.tokens]); }
+// Sentences are known by their words, images and series by the checksum of their numbers.
+function probeKey({texts, tokens, input}) { return JSON.stringify([texts, tokens, input]); }
+
+export function sameProbe(a, b) { return probeKey(a) === probeKey(b); }
 
 function frameKey(run, probe, step) { return `${run}/${probe}/${step}`; }
 
@@ -101,7 +104,7 @@ export class Store {
   matchOf(state) {
     if (!state.compare) return null;
     const {run, step} = state.compare, here = this.probe(state.run, state.probe);
-    const same = p => run === state.run ? p.id === state.probe : here && storeSameTexts(p, here);
+    const same = p => run === state.run ? p.id === state.probe : here && sameProbe(p, here);
     const probe = this.run(run)?.probes.find(same);
     if (!probe) return {run, probe: null, step: null, frame: null};
     const at = this.nearest(run, probe.id, step ?? this.stepOf(state) ?? 0);

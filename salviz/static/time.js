@@ -4,7 +4,7 @@ import {countWords, setText, wordsNode} from './words.js';
 
 const timeSpeeds = [1, 2, 4, 8, 15, 30];
 const timeKeys = ['meta', 'frames', 'rows', 'run', 'probe', 'step', 'playing', 'speed'];
-const phaseWords = {ad_drop: 'AD-DROP phase', 'fine-tuning': 'plain fine-tuning phase'};
+const phaseNames = {ad_drop: 'AD-DROP phase', 'fine-tuning': 'plain fine-tuning phase'};
 
 function timeButton(text, label, onClick) {
   const button = wordsNode('button', 'sv-time-button', text);
@@ -15,6 +15,12 @@ function timeButton(text, label, onClick) {
   return button;
 }
 
+// What cross-tuning does in this epoch; methods at work together are told apart by a plus.
+export function phaseWords(run, frame) {
+  const phase = run?.cross_tuning ? frame?.info?.phase : null;
+  return phase ? phaseNames[phase.includes('ad_drop') ? 'ad_drop' : 'fine-tuning'] : '';
+}
+
 // 'step 40 of 160, epoch 2, AD-DROP phase'
 export function stepWords(store, state) {
   const run = store.run(state.run), step = store.stepOf(state);
@@ -22,8 +28,8 @@ export function stepWords(store, state) {
   const frame = store.frame(state.run, state.probe, step), total = Math.max(run.total_steps ?? 0, store.steps(state.run, state.probe).at(-1) ?? 0);
   const each = run.steps_per_epoch, epochs = each > 0 ? Math.max(1, Math.ceil(total / each)) : 1;
   const epoch = frame?.info?.method_epoch ?? (each > 0 ? Math.min(epochs, Math.floor(step / each) + 1) : null);
-  const phase = run.cross_tuning ? phaseWords[frame?.info?.phase] : null;
-  return [total ? `step ${step} of ${total}` : `step ${step}`, epoch === null ? '' : `epoch ${epoch}`, phase ?? ''].filter(Boolean).join(', ');
+  const where = total ? `step ${step} of ${total}` : `step ${step}`;
+  return [where, epoch === null ? '' : `epoch ${epoch}`, phaseWords(run, frame)].filter(Boolean).join(', ');
 }
 
 // Plays the shipped steps at the asked pace, whatever the pace of the screen.

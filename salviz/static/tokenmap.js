@@ -21,6 +21,7 @@ export function unitMap(map, units) {
   const count = units.length, at = units.map((u, i) => u.block ? [i] : u.tokens), values = new Float32Array(count * count);
   const over = (r, c, f) => at[r].reduce((sum, q) => sum + at[c].reduce((s, k) => s + f(q * map.n + k), 0), 0) / at[r].length;
   const single = at.every(tokens => tokens.length === 1), cell = k => [Math.floor(k / count), k % count];
+  if (single && count === map.n) return {values: Float32Array.from(map.values), count, half: k => map.halfStep(k)};
   for (let r = 0, o = 0; r < count; r++) for (let c = 0; c < count; c++, o++) {
     values[o] = single ? map.values[at[r][0] * map.n + at[c][0]] : over(r, c, k => map.values[k]);
   }
@@ -31,6 +32,8 @@ export function unitMap(map, units) {
 export function blankBlocked(values, frame, entry, map, units) {
   const blocked = entry.kind === 'rollout' ? null : blockedKeys(frame, entry.layer ?? layersOf(frame, 'attention')[0]);
   if (blocked?.length !== map.n * map.n) return values;
+  const plain = units.length === map.n && units.every((u, i) => u.block || u.tokens.length === 1 && u.tokens[0] === i);
+  if (plain) return values.map((v, k) => blocked[k] ? NaN : v);
   const at = units.map((u, i) => u.block ? [i] : u.tokens), count = units.length;
   return values.map((v, k) => at[Math.floor(k / count)].every(q => at[k % count].every(j => blocked[q * map.n + j])) ? NaN : v);
 }

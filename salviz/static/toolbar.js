@@ -1,4 +1,6 @@
 // What stands above the panels: which run and sentence, how tokens are shown, which colours.
+import {phaseWords} from './time.js';
+import {visibleText} from './words.js';
 
 function toolbarSelect(label, choices, onChange) {
   const wrap = document.createElement('label'), select = document.createElement('select');
@@ -11,7 +13,8 @@ function toolbarSelect(label, choices, onChange) {
     select.replaceChildren(...entries.map(([value, text]) => new Option(text, value)));
   };
   fill(choices);
-  return {el: wrap, select, fill, show: value => { select.value = String(value); }};
+  const name = text => { wrap.firstChild.textContent = text; };
+  return {el: wrap, select, fill, name, show: value => { select.value = String(value); }};
 }
 
 function toolbarCheck(label, onChange) {
@@ -23,9 +26,15 @@ function toolbarCheck(label, onChange) {
   return {el: wrap, show: value => { box.checked = value; }};
 }
 
+const toolbarNames = {image: 'Image', series: 'Series'};
+
 function shortText(text, most = 60) { return text.length > most ? `${text.slice(0, most - 1)}…` : text; }
 
-export function probeTitle(probe) { return `${probe.id}: ${shortText(probe.texts.join(' | '))}`; }
+// A sentence by its words, an image or a series by its class.
+export function probeTitle(probe, classes = []) {
+  const given = probe.modality in toolbarNames ? classes[probe.label] ?? '' : probe.texts.join(' | ');
+  return given ? `${probe.id}: ${shortText(visibleText(given.slice(0, 400)))}` : `${probe.id}`;
+}
 
 export function toolbar({store, state}) {
   const el = document.createElement('div'), where = document.createElement('span');
@@ -43,7 +52,10 @@ export function toolbar({store, state}) {
   const update = () => {
     run.fill(store.runs.map((r, i) => [String(i), r.title]));
     run.el.hidden = store.runs.length < 2;
-    probe.fill((store.run(state.run)?.probes ?? []).map(p => [String(p.id), probeTitle(p)]));
+    probe.fill((store.run(state.run)?.probes ?? []).map(p => [String(p.id), probeTitle(p, store.run(state.run).classes)]));
+    const {modality} = store.probe(state.run, state.probe) ?? {}, signal = modality in toolbarNames;
+    probe.name(signal ? toolbarNames[modality] : 'Sentence');
+    for (const part of [special, words, palette]) part.el.hidden = signal;
     run.show(state.run);
     probe.show(state.probe);
     palette.show(state.palette);
@@ -58,7 +70,8 @@ function toolbarWhere(store, state) {
   const of = store.run(state.run), step = store.stepOf(state);
   if (!of) return 'No run is loaded.';
   if (step === null) return of.live ? `${of.title}: waiting for the first look at the sentences` : `${of.title}: nothing was recorded`;
-  const frame = store.frame(state.run, state.probe, step), phase = of.cross_tuning && frame?.info?.phase;
-  const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '', phase || ''];
+  const frame = store.frame(state.run, state.probe, step);
+  const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
+  const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];
   return parts.filter(Boolean).join(', ');
 }

@@ -1,6 +1,6 @@
 // Panel 'triptych': attention | saliency or attribution | their signed difference, for the same tokens; below, the chosen row of each with its
 // tokens.
-import {entryTitle, layersOf, mapOf, pooledRow, saliencyOf} from './derive.js';
+import {entryTitle, layersOf, mapOf, pooledRow, rowOrMean, saliencyOf} from './derive.js';
 import {ranksOf, spearman} from './maths.js';
 import {colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from './colour.js';
 import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken, SharpCanvas} from './canvas.js';
@@ -65,9 +65,9 @@ class Triptych {
     for (const el of [this.maps.el, this.maps.tip, this.bandStage, this.bandTitle, this.words]) el.hidden = !this.items;
     if (!this.items || !this.maps.el.clientWidth) return;
     const row = this.units.findIndex(u => u.tokens.includes(state.row ?? pooledRow(store.frameOf(state))));
-    this.row = Math.max(0, row);
+    this.row = row < 0 && (state.row ?? pooledRow(store.frameOf(state))) !== null ? 0 : row;
     const label = `Attention, ${this.kind} and their difference for ${entryTitle(state.entry)}.`;
-    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: true, label}, this.el, state.theme);
+    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: this.row >= 0, label}, this.el, state.theme);
     this.drawBands();
     this.words.textContent = this.sayAgreement();
   }
@@ -130,6 +130,15 @@ class Triptych {
     state.set({row: tokens.includes(state.row) ? null : tokens[0]});
   }
 
+  // The row in view of a map: the chosen one, the one that the classifier reads, or the mean over all of them.
+  band({values}) { return rowOrMean(values, this.units.length, this.row < 0 ? null : this.row); }
+
+  bandText(column) {
+    const value = item => this.band(item)[column];
+    const said = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item)) : 'left out'}`);
+    return `mean over rows → ${quotedToken(this.units[column].label)}: ${said.join(', ')}`;
+  }
+
   cellText(row, column) {
     const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
     const said = this.items.map(({title, values, half}) => `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : 'left out'}`);
@@ -149,19 +158,20 @@ class Triptych {
       columns: {count, from: 0, span: count}, rows: {count: 1, from: 0, span: 1}}));
     columnLabels(context, this.bandGrids[0], units, {y: y - 4, room: key, inks, marked: new Set([this.row])});
     items.forEach((item, i) => this.drawBand(item, this.bandGrids[i], inks));
-    const cells = values => units.slice(0, 40).map((u, c) => `${u.label.slice(0, 40)} ${shortNumber(values[this.row * count + c])}`).join(', ');
-    const said = items.map(({title, values}) => `${title}: ${cells(values)}`);
+    const cells = band => units.slice(0, 40).map((u, c) => `${u.label.slice(0, 40)} ${shortNumber(band[c])}`).join(', ');
+    const said = items.map(item => `${item.title}: ${cells(this.band(item))}`);
     bands.el.setAttribute('aria-label', said.join('. '));
     bands.el.salviz = {grids: this.bandGrids, row: this.row};
-    this.bandTitle.textContent = `The row of ${quotedToken(units[this.row].label)}`;
+    const mean = 'The mean over all rows: this task reads no single one';
+    this.bandTitle.textContent = this.row < 0 ? mean : `The row of ${quotedToken(units[this.row].label)}`;
   }
 
   drawBand(item, grid, inks) {
-    const {context} = this.bands, count = this.units.length;
+    const {context} = this.bands, count = this.units.length, band = this.band(item);
     Object.assign(context, {font: inks.font, fillStyle: inks.fg, textAlign: 'right', textBaseline: 'middle'});
     context.fillText(item.title, grid.x - 6, grid.y + grid.height / 2 + .5);
     for (let c = 0; c < count; c++) {
-      context.fillStyle = cssColour(scaleColour(item.scale, item.values[this.row * count + c]));
+      context.fillStyle = cssColour(scaleColour(item.scale, band[c]));
       context.fillRect(grid.left(c), grid.y, grid.left(c + 1) - grid.left(c), grid.height);
     }
     context.strokeStyle = inks.line;
@@ -172,18 +182,19 @@ class Triptych {
   bandMoved(e) {
     const [x, y] = this.bands.at(e), grid = this.bandGrids?.[0];
     if (!grid || x < grid.x || x >= grid.x + grid.width || y > this.bandGrids[2].y + bandHeight) return;
-    this.maps.tip.textContent = this.cellText(this.row, grid.columnAt(x));
+    this.maps.tip.textContent = this.row < 0 ? this.bandText(grid.columnAt(x)) : this.cellText(this.row, grid.columnAt(x));
   }
 
   sayAgreement() {
-    const count = this.units.length, [a, b] = this.items.map(({values}) => Array.from(values.subarray(this.row * count, (this.row + 1) * count)));
+    const [a, b] = this.items.map(item => Array.from(this.band(item)));
     const counts = a.map((v, c) => Number(Number.isFinite(v) && Number.isFinite(b[c]) && !this.units[c].special));
     const r = spearman(a.map(v => v || 0), b.map(v => v || 0), counts);
     const what = this.kind === 'attribution' ? 'attribution' : `the size of ${this.saliencyName}`;
     const how = this.kind === 'attribution' ? 'The difference compares ranks within each row, from 0 to 1: the two have no common unit.'
       : 'For the difference, each row of attention and |saliency| are shares over ordinary tokens.';
     const said = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
-    return `Rank correlation of attention and ${what} in this row, over ordinary tokens: ${said}. ${how}`;
+    const where = this.row < 0 ? 'on average over rows' : 'in this row';
+    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${said}. ${how}`;
   }
 }
 

@@ -1,7 +1,8 @@
 // What if: other settings of a method, recomputed here from the arrays of the frame beside what was recorded. This is how the methods are taught.
 import {buttonOf, CellGrid, CellPainter, choiceOf, labelled, rangeOf, SharpCanvas, tickBox} from './canvas.js';
 import {colourScaleOf, percent, scaleColour, shortNumber} from './colour.js';
-import {entryTitle, mapOf, patternOf, pooledRow, ranksOfHead, regionOf, regionWith, sallmTarget, targetOf} from './derive.js';
+import {entryTitle, mapOf, methodArgs, methodNames, patternGiven, patternOf, pooledRow, ranksOfHead} from './derive.js';
+import {regionOf, regionWith, sallmTarget, targetOf} from './derive.js';
 import {copyCount, copyWords, recordedCopy} from './masked.js';
 import {keptCount, kl, maskedWords} from './maths.js';
 import {drawCrosses, drawRegion, drawTarget, patternWords} from './overlays.js';
@@ -101,7 +102,7 @@ class WhatIfGroup {
   }
 
   set(changes) { this.ctx.state.set({whatIf: withoutEmpty({...this.ctx.state.whatIf, ...changes})}); }
-  get args() { return this.frame.info.method === this.method ? this.frame.info.args ?? {} : {}; }
+  get args() { return methodArgs(this.frame, this.method); }
   get settings() { return this.ctx.state.whatIf ?? {}; }
   get head() { return this.ctx.state.entry; }
 
@@ -147,7 +148,7 @@ class WhatIfRegion extends WhatIfGroup {
     const {layer, head} = this.head, {frame} = this;
     if (this.whyHead()) return this.whyHead();
     if (ranksOfHead(frame, layer, head)) return '';
-    if (frame.info.phase === 'fine-tuning') return plainEpoch;
+    if (frame.info.phase && !frame.info.phase.includes('ad_drop') && methodNames(frame).includes('ADDrop')) return plainEpoch;
     const layers = frame.layers('attribution_ranks');
     if (layers.length && !layers.includes(layer)) return `Layer ${layer} has no attribution ranks; layers ${layers.join(', ')} have.`;
     return layers.length || frame.names.some(name => name.startsWith('attribution_ranks')) ? chosenOnly('ranks') : noRanks;
@@ -296,7 +297,8 @@ class WhatIfPattern extends WhatIfGroup {
 
   lossWords() {
     const said = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, made} = this, where = this.headWords();
-    const recorded = was ? `recorded (${patternWords(was.values, was.n, this.probe.labels)}): ${said(was)}` : 'recorded: this head is not guided';
+    const name = was && (patternGiven(this.frame, this.head.layer, this.head.head) ?? patternWords(was.values, was.n, this.probe.labels));
+    const recorded = was ? `recorded (${name}): ${said(was)}` : 'recorded: this head is not guided';
     if (!this.settings.pattern) return `${where}, ${recorded}.`;
     return `What if, ${where}: ${made ? said(made) : 'the sentence has no token of this pattern, so the head would not be guided'}; ${recorded}.`;
   }
@@ -347,7 +349,7 @@ class WhatIfTarget extends WhatIfGroup {
     this.share.range.disabled = !now.binarised;
     this.binarised.checked = now.binarised;
     const count = special.filter(s => !s).length, marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
-    const teacher = frame.get('method_saliency') && frame.info.method === 'SalLM' ? ' for the teacher' : '';
+    const teacher = frame.get('method_saliency') && methodNames(frame).includes('SalLM') ? ' for the teacher' : '';
     const marks = marked === 1 ? `Of ${count} tokens the one with the highest saliency${teacher} gets the whole target`
       : `Of ${count} tokens the ${marked} with the highest saliency${teacher} get equal shares of the target`;
     const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
@@ -362,6 +364,7 @@ class WhatIfTarget extends WhatIfGroup {
     const layer = this.frame.layers('attention').at(-1), map = mapOf(this.frame, {kind: 'heads', layer}, 'attention');
     if (!target || !map.values || map.pooled > 1) return NaN;
     const row = pooledRow(this.frame);
+    if (row === null) return NaN;
     return kl(target, map.values.subarray(row * map.n, (row + 1) * map.n), this.probe.is_special.map(s => !s));
   }
 
@@ -497,11 +500,11 @@ class WhatIf {
     this.el.setAttribute('aria-label', 'What if');
   }
 
-  // The run's own method comes first and is open.
-  order(method) {
-    if (method === this.ordered) return;
-    this.ordered = method;
-    const own = this.groups.filter(g => g.method === method), rest = this.groups.filter(g => g.method !== method);
+  // The run's own methods come first; the first of them is open.
+  order(methods) {
+    if (methods.join() === this.ordered) return;
+    this.ordered = methods.join();
+    const own = this.groups.filter(g => methods.includes(g.method)), rest = this.groups.filter(g => !methods.includes(g.method));
     this.list.replaceChildren(...[...own, ...rest].map(g => g.el));
     const first = own[0] ?? this.groups.find(g => g.frame && !g.why()) ?? rest[0];
     for (const group of this.groups) group.el.open = group === first;
@@ -517,7 +520,7 @@ class WhatIf {
     if (!frame || !probe) return;
     const room = this.list.clientWidth - 24;
     for (const group of this.groups) Object.assign(group, {frame, probe});
-    this.order(frame.info.method ?? store.run(state.run).method);
+    this.order(frame.info.method ? methodNames(frame) : store.run(state.run).method.split(' + '));
     for (const group of this.groups) group.update(frame, probe, room);
   }
 }
