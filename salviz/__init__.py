@@ -7,8 +7,11 @@ __version__ = "0.1.0"
 _rooms = {
     'assets': 'fetch asset',
     'text': 'align TokenText',
-    'data': 'load_text subset encode Collator',
-    'models': 'load_classifier',
+    'data': 'load_text load_tokens load_pairs subset encode Collator',
+    'signals': 'load_images load_series synthetic_series vanishing_series',
+    'models': 'load_classifier load_model_for',
+    'nets': 'small_net',
+    'pretraining': 'train_tokenizer small_model MaskTokens ReplaceTokens',
     'attention': 'observe',
     'attribution': 'input_saliency attention_attribution',
     'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance',
@@ -16,7 +19,8 @@ _rooms = {
     'metrics': 'attention_agreement run_agreement',
     'training': 'train load_model',
     'live': 'start_training Training',
-    'views': 'attention_beside_saliency masked_sentence discard_map guided_heads view_for',
+    'views': 'attention_beside_saliency masked_sentence discard_map guided_heads signal_view saliency_distribution token_labels translation scored_sentence '
+             'pattern_shares view_for',
     'figures': 'figure save_figure',
     'explorer': 'Explorer strip_views',
     'explore_model': 'explore',

@@ -12,7 +12,7 @@ import pytest
 root = Path(__file__).resolve().parents[1]
 bin = Path(sys.executable).parent
 notebooks = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
-rooms = [n for n in notebooks if re.match(r'\d\d_', n)]
+rooms = [n for n in notebooks if re.match(r'\d\d[a-z]?_', n)]
 
 def files(folder, pattern):
     return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if not {'.ipynb_checkpoints', '__pycache__'} & set(p.parts)}
