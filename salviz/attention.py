@@ -209,6 +209,11 @@ class Maps:
         if keep is None: keep = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self[layer].device)
         return keep.expand(shape[0], -1, *shape[2:])
 
+    def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
+        "Keys that each query did attend in this pass: allowed and not dropped"
+        drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
+        return allowed if drop is None else protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
+
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "All captured maps in one tensor, in the order of `layers`"
         return torch.stack([self[l] for l in self], 1)

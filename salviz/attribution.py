@@ -7,7 +7,7 @@ __all__ = ['readings', 'reductions', 'signal_reductions', 'attentions', 'check_t
            'what_is_read', 'has_encoder_and_decoder', 'source_stack', 'word_embeddings', 'embeddings_replaced',
            'input_gradient', 'real_tokens', 'reduced', 'check_sum', 'path_nodes', 'baseline_embedding',
            'read_and_start', 'check_counts', 'repeated', 'input_saliency', 'completeness_error', 'real_queries',
-           'attention_attribution', 'integrated_attention', 'attention_completeness_error']
+           'check_after_dropout', 'attention_attribution', 'integrated_attention', 'attention_completeness_error']
 
 # %% ../nbs/06_attribution.ipynb #003
 from contextlib import contextmanager, nullcontext
@@ -270,7 +270,17 @@ def real_queries(model, inputs:dict, part=None) -> torch.Tensor:
     mask = inputs.get('decoder_attention_mask')
     return torch.ones(1, 1, dtype=torch.bool, device=inputs['input_ids'].device) if mask is None else mask.bool()
 
-# %% ../nbs/06_attribution.ipynb #051
+# %% ../nbs/06_attribution.ipynb #050
+def check_after_dropout(after_dropout, method:str, training):
+    "Refuse `after_dropout` where nothing is dropped out"
+    if after_dropout not in (True, False): raise ValueError(f'after_dropout must be True or False, got {after_dropout!r}')
+    if not after_dropout: return
+    if method == 'integrated_gradients':
+        raise ValueError("after_dropout=True does nothing with method='integrated_gradients', which has dropout off on its path; "
+                         "leave it out, or take method='gradient' or 'attention'")
+    if not training: raise ValueError('after_dropout=True does nothing in eval mode, where nothing is dropped out; leave it out, or pass training=True')
+
+# %% ../nbs/06_attribution.ipynb #053
 def attention_attribution(
     model,
     inputs:dict,         # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...
@@ -283,9 +293,11 @@ def attention_attribution(
     reading='paper',     # of AD-DROP's eq. 3: 'paper' or 'standard', see `integrated_attention`
     part=None,           # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
     batch_size:int=None, # rows in a forward pass of IGA; None: as many as there are examples, and at least 32
+    after_dropout=False, # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
 ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
     "What each attention position does to the score `target`; 0 where it is not allowed"
     if method not in attentions: raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
+    check_after_dropout(after_dropout, method, training)
     inputs = model_inputs(inputs)
     check_target(target, len(inputs['input_ids']))
     if method == 'integrated_gradients':
@@ -293,14 +305,15 @@ def attention_attribution(
     is_query = real_queries(model, inputs, part)[:, None, :, None]
     rows = torch.arange(len(inputs['input_ids']), device=inputs['input_ids'].device)
     differentiate = method == 'gradient'
-    with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), observe(model, layers=layers, part=part) as maps:
+    look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
+    with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
         outputs = model(**inputs)
         if differentiate: found = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: found = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
     return {l: torch.where(allowed[l], x, 0.) for l, x in zip(maps.layers, found)}, allowed
 
-# %% ../nbs/06_attribution.ipynb #060
+# %% ../nbs/06_attribution.ipynb #064
 def _along(model, inputs, rows, target, layer, steps, standard, part, batch_size):
     "Integrated attention of one `layer` for the examples `rows`, at most `batch_size`, and where it is allowed"
     inputs, total = {k: v[rows] for k, v in inputs.items()}, 0.
@@ -333,7 +346,7 @@ def integrated_attention(model, inputs, target, layers, training, seed, steps, r
             allowed[l] = allowed[l] & real_queries(model, inputs, part)[:, None, :, None]
     return {l: torch.where(allowed[l], b, 0.) for l, b in maps.items()}, allowed
 
-# %% ../nbs/06_attribution.ipynb #063
+# %% ../nbs/06_attribution.ipynb #067
 def attention_completeness_error(
     model,
     inputs:dict,

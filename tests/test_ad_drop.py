@@ -14,10 +14,10 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, BertCon
 
 from helpers import same, state
 from salviz.attention import observe
-from salviz.methods.ad_drop import (ADDrop, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, prior_experiment, prior_method,
-                                    random_attribution)
+from salviz.methods.ad_drop import (ADDrop, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, pass_seed, prior_experiment,
+                                    prior_method, random_attribution)
 from salviz.methods.base import FineTuning, Plan, Progress, keyed_uniform
-from test_attribution import reference_integrated, scaled_pass, translator
+from test_attribution import attention_dropout, bert_by_hand, reference_integrated, scaled_pass, translator
 
 LENGTHS, PAD, EVEN = (7, 3, 5), 0, Progress(step=12, epoch=2, seed=5)
 
@@ -261,9 +261,11 @@ def test_gold_labels_attribute_another_class_and_an_unlabelled_example_falls_bac
 KINDS = ('gradient', 'integrated_gradients', 'attention', 'random')
 
 
-@pytest.mark.parametrize('first_pass', ['train', 'eval'])
-@pytest.mark.parametrize('attribution', KINDS)
-def test_a_plan_leaves_no_trace(first_pass, attribution):
+def path(attribution, steps): return dict(steps=steps) if attribution == 'integrated_gradients' else {}
+
+
+@pytest.mark.parametrize('attribution, first_pass', [(a, f) for a in KINDS for f in ('train', 'eval') if (a, f) != ('random', 'eval')])
+def test_a_plan_leaves_no_trace(attribution, first_pass):
     model, batch = tiny('bert', dropout=.3), collate(examples())
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -271,7 +273,7 @@ def test_a_plan_leaves_no_trace(first_pass, attribution):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
     before, inputs = state(model), {k: v.clone() for k, v in batch.items()}
-    plan = ADDrop(cross_tuning=False, first_pass=first_pass, attribution=attribution, steps=3).plan(model, batch, EVEN)
+    plan = ADDrop(cross_tuning=False, first_pass=first_pass, attribution=attribution, **path(attribution, 3)).plan(model, batch, EVEN)
     assert same(before, state(model)) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
     assert not any(x.requires_grad for layers in plan.shown().values() for x in layers.values())
 
@@ -288,7 +290,7 @@ def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
     model.classifier.register_forward_hook(fail)
     before = state(model)
     with pytest.raises(RuntimeError, match='broken head'):
-        ADDrop(cross_tuning=False, attribution=attribution, steps=30).plan(model, batch, EVEN)
+        ADDrop(cross_tuning=False, attribution=attribution, **path(attribution, 30)).plan(model, batch, EVEN)
     assert same(before, state(model))
 
 
@@ -342,6 +344,29 @@ def test_arguments_out_of_range_are_refused(kwargs, message):
     with pytest.raises(ValueError, match='ADDrop: .*' + message): ADDrop(**kwargs)
 
 
+IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradients',)), reading=('standard', ('integrated_gradients',)),
+            target=('gold', ('gradient', 'integrated_gradients')), region=('low', ('gradient', 'integrated_gradients', 'attention')),
+            first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')), after_dropout=(True, ('gradient', 'attention')))
+
+
+@pytest.mark.parametrize('attribution', KINDS)
+@pytest.mark.parametrize('name', IDLE)
+def test_an_option_that_its_attribution_does_not_read_is_refused_and_one_that_it_reads_is_not(name, attribution):
+    value, readers = IDLE[name]
+    make = lambda: ADDrop(attribution=attribution, **{name: value})
+    if attribution in readers: assert getattr(make(), name) == value
+    else:
+        message = f"^ADDrop: {name}={value!r} does nothing with attribution='{attribution}' .*; leave it out, or take attribution='{readers[0]}'"
+        with pytest.raises(ValueError, match=message) as refused: make()
+        assert all(repr(r) in str(refused.value) for r in readers)
+
+
+def test_the_map_after_dropout_is_refused_in_a_first_pass_that_drops_nothing_out():
+    with pytest.raises(ValueError, match="ADDrop: after_dropout=True does nothing with first_pass='eval'.*or take first_pass='train'"):
+        ADDrop(after_dropout=True, first_pass='eval')
+    with pytest.raises(ValueError, match="ADDrop: after_dropout must be one of True, False, got 'yes'"): ADDrop(after_dropout='yes')
+
+
 def test_the_region_agrees_with_the_golden_vectors():
     cases = json.loads((Path(__file__).parent/'golden.json').read_text())['discard_candidates']
     assert len(cases) > 10
@@ -352,7 +377,7 @@ def test_the_region_agrees_with_the_golden_vectors():
 
 @pytest.mark.parametrize('steps', [0, 2.5, True])
 def test_the_number_of_nodes_is_checked(steps):
-    with pytest.raises(ValueError, match='steps must be a whole number of at least 1'): ADDrop(steps=steps)
+    with pytest.raises(ValueError, match=f'^ADDrop: steps must be a whole number of at least 1, got {steps!r}$'): ADDrop(steps=steps)
 
 
 # Other attributions
@@ -419,6 +444,27 @@ def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
     if region == 'high': # whatever a row keeps for certain has less attention than its candidates
         A, chosen = plan.evidence['attention_attribution'][0][0, 0], plan.evidence['discard_candidates'][0][0, 0]
         assert all(a[c].min() >= a[~c].max() for a, c in zip(A, chosen) if c.any() and not c.all())
+
+
+@pytest.mark.parametrize('attribution', ['gradient', 'attention'])
+@pytest.mark.parametrize('after', [False, True])
+def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribution):
+    model, rows = tiny('bert'), examples()
+    batch = collate(rows)
+    noise = attention_dropout(model, .3, (3, 4, 7, 7), pass_seed(EVEN.seed, EVEN.step))
+    plan = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution, after_dropout=after).plan(model, batch, EVEN)
+    for i, r in enumerate(rows):
+        n, own_noise = len(r['ids']), [x[i] for x in noise]
+        ids, mask = batch['input_ids'][i], batch['attention_mask'][i]
+        c = bert_by_hand(model, ids, mask, None, 1., own_noise)[0].argmax().item()
+        for l in range(3):
+            logits, A = bert_by_hand(model, ids, mask, l, 1., own_noise, after)
+            b = torch.autograd.grad(logits[c], A)[0] if attribution == 'gradient' else A.detach()
+            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            torch.testing.assert_close(ours, b[:, :n, :n], rtol=1e-8, atol=1e-11)
+            check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .4, .5, draw(r, 4, l), dict(rtol=0, atol=0))
+    unlike = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution, after_dropout=not after).plan(model, batch, EVEN)
+    assert not torch.equal(unlike.evidence['discard_candidates'][0], plan.evidence['discard_candidates'][0])
 
 
 EVERY = ('bert', 'albert', 'distilbert', 'deberta', 'modernbert', 'gpt2', 'llama', 'mistral')
@@ -617,7 +663,7 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
     for i, m in enumerate((4, 2, 3)):
         words = torch.arange(20 + i, 20 + i + m)
         batch['labels'][i, :m], batch['decoder_input_ids'][i, 1:m], batch['decoder_attention_mask'][i, :m] = words, words[:-1], 1
-    method = ADDrop(p=.5, q=.5, cross_tuning=False, first_pass='eval', **kwargs)
+    method = ADDrop(p=.5, q=.5, cross_tuning=False, **kwargs) # these models have no dropout
     method.check(model, None, None, 2)
     plan = method.plan(model, batch, EVEN)
     assert sorted(plan.drop) == [0, 1] and plan.drop[0].shape == (3, 4, 7, 7)

@@ -1,7 +1,9 @@
 """Attention guidance: the loss against loops in float64 from the paper's equations, and everything that it refuses"""
+import inspect
 import json
 import math
 import random
+import warnings
 import zlib
 from types import SimpleNamespace
 
@@ -15,11 +17,15 @@ from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
 from helpers import word_tokenizer
+import salviz.training as training
 from salviz.attention import observe
 from salviz.data import Collator, encode, model_inputs
 from salviz.methods import attention_guidance
+from salviz.methods.ad_drop import ADDrop
 from salviz.methods.attention_guidance import AttentionGuidance, alpha_at, assign_heads, comparable_alpha, default_heads, guidance_loss
 from salviz.methods.base import FineTuning, Progress, served
+from salviz.models import undisturbed
+from salviz.recording import run_passes
 from salviz.runs import Run
 
 texts = ['a film . about nothing . really', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k', 'no stop here', '. . .']
@@ -279,17 +285,18 @@ def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
         with pytest.raises(ValueError, match='give alpha as a number'): comparable_alpha(*bad)
 
 
-def make_trainer(tmp_path, model, first_batch):
+def make_trainer(tmp_path, model, first_batches, steps=(1, 1), share=lambda x: x, reduce=lambda x, how: x, first=True):
     run = Run(tmp_path/'run') if (tmp_path/'run').exists() else Run.create(tmp_path/'run', {})
-    return SimpleNamespace(model=model, run=run, first_batch=first_batch, share=lambda x: x)
+    return SimpleNamespace(model=model, run=run, first_batches=first_batches, share=share, accelerator=SimpleNamespace(reduce=reduce),
+                           steps_per_epoch=steps[0], args=SimpleNamespace(num_train_epochs=float(steps[1])), is_world_process_zero=lambda: first)
 
 
-def test_alpha_none_is_chosen_on_the_first_batch_and_kept_when_a_run_is_resumed(tmp_path):
+def test_alpha_none_is_chosen_on_the_first_step_and_kept_when_a_run_is_resumed(tmp_path):
     model, method = make_bert(), AttentionGuidance()
     expect = method.choose_alpha(model, batch)
     plan = method.plan(model, batch, Progress())
     with pytest.raises(ValueError, match='alpha=None is chosen by prepare'): loss_and_maps(method, model, batch)
-    method.prepare(make_trainer(tmp_path, model, lambda: batch))
+    method.prepare(make_trainer(tmp_path, model, lambda: [batch]))
     term, maps, _ = loss_and_maps(method, model, batch, Progress(step=25, total_steps=100))
     assert term.weight == expect*.75
     with torch.no_grad(): task = torch.nn.functional.cross_entropy(model(**model_inputs(batch)).logits, batch['labels']).item()
@@ -307,6 +314,83 @@ def test_a_given_alpha_is_used_and_recorded(tmp_path):
     model, method = make_bert(), AttentionGuidance(alpha=3)
     method.prepare(make_trainer(tmp_path, model, None))
     assert loss_and_maps(method, model, batch)[0].weight == 3 and Run(tmp_path/'run').state['alpha'] == 3
+
+
+def uneven(seed):
+    "32 texts of 8 to 28 words"
+    rng, words = np.random.default_rng(seed), [w for t in texts for w in t.split()]
+    rows = [' '.join(rng.choice(words, rng.integers(8, 29))) for _ in range(32)]
+    features = Features(dict(text=Value('string'), label=ClassLabel(names=['x', 'y', 'z'])))
+    return DatasetDict(train=Dataset.from_dict(dict(text=rows, label=rng.integers(0, 3, 32).tolist()), features=features))
+
+
+def chosen(raw, folder, **settings):
+    "The trainer of a run in `folder` after the method chose its alpha, and that alpha"
+    method = AttentionGuidance()
+    job = training.open_job(make_bert(), tokenizer, DatasetDict(train=raw['train'], validation=raw['train'].select(range(4))), method, folder, False, False,
+                            **{**defaults, 'epochs': 1, 'probes': 1, 'snapshots': 0, **settings})
+    trainer = training.make_trainer(job, training.Control())
+    method.prepare(trainer)
+    return trainer, Run(folder).state['alpha']
+
+
+defaults = {k: p.default for k, p in inspect.signature(training.train).parameters.items() if p.default is not p.empty and k not in ('method', 'run_dir', 'resume', 'progress')}
+
+
+def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches(tmp_path):
+    apart = 0
+    for seed in range(4):
+        raw = uneven(seed)
+        _, whole = chosen(raw, tmp_path/f'whole-{seed}', batch_size=32)
+        trainer, cut = chosen(raw, tmp_path/f'cut-{seed}', batch_size=8, gradient_accumulation=4)
+        sums = np.zeros(2)
+        for row in encode(raw, tokenizer)['train']: # one by one
+            given = Collator(tokenizer)([row])
+            with torch.no_grad(): outputs = make_bert()(**model_inputs(given))
+            heads = {layer: dict(next=[0], prev=[1]) for layer in range(3)}
+            sums += reference_task_loss('classification', outputs, given), reference_loss(eager_attentions(make_bert(), given), heads, 'mean', batch=given)[0]
+        assert whole == cut == comparable_alpha(*(sums/32))
+        assert [len(b['input_ids']) for b in trainer.first_batches()] == [8]*4
+        apart += AttentionGuidance().choose_alpha(make_bert(), trainer.first_batches()[0]) != whole
+    assert apart # the first micro-batch by itself would have said something else
+
+
+def test_alpha_none_is_chosen_from_the_sums_of_all_processes_and_a_process_that_has_no_alpha_of_a_resumed_run_is_told_it(tmp_path):
+    model, parts, sent = make_bert(), [[make_batch([3, 2])], [make_batch([0]), make_batch([1, 4, 5])]], []
+    whole = AttentionGuidance().choose_alpha(model, batch)
+    for i, part in enumerate(parts):
+        def spy(x, how): sent.append((x, how)); return x
+        AttentionGuidance().prepare(make_trainer(tmp_path/str(i), model, lambda: part, reduce=spy))
+    assert [how for _, how in sent] == ['sum', 'sum'] and [x[2].item() for x, _ in sent] == [2, 4] and sent[0][0].dtype == torch.float64
+    for i, part in enumerate(parts):
+        method = AttentionGuidance()
+        method.prepare(make_trainer(tmp_path/f'both-{i}', model, lambda: part, reduce=lambda x, how: x + sent[1 - i][0]))
+        assert method._alpha == whole
+    def never(*args): raise AssertionError('the first process, which knows, would not take part')
+    method = AttentionGuidance()
+    method.prepare(make_trainer(tmp_path/'other', model, never, share=lambda x: 100, reduce=never))
+    assert method._alpha == 100
+
+
+def test_who_waits_for_20_000_steps_in_a_shorter_training_is_told_once(tmp_path):
+    def said(steps, first=True, **kwargs):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter('always')
+            AttentionGuidance(alpha=1, **kwargs).prepare(make_trainer(tmp_path, make_bert(), None, steps=steps, first=first))
+        return [str(o.message) for o in found]
+    late = dict(schedule='constant-then-linear')
+    assert said((40, 3), **late) == ["AttentionGuidance: schedule='constant-then-linear' holds the weight for constant_steps=20000 steps and this training has 120, "
+                                     "so it never falls; give constant_steps below 120, or schedule='linear'"]
+    assert len(said((10_000, 2), **late)) == len(said((10, 2), constant_steps=20, **late)) == 1
+    assert said((40, 3), first=False, **late) == said((10_000, 3), **late) == said((10, 2), constant_steps=19, **late) == said((40, 3)) == []
+
+
+def test_a_training_that_is_too_short_says_so_when_it_starts(tmp_path):
+    raw = uneven(0)
+    with pytest.warns(UserWarning, match='this training has 1, so it never falls') as found:
+        training.train(make_bert(), tokenizer, DatasetDict(train=raw['train'].select(range(8)), validation=raw['train'].select(range(2))),
+                       AttentionGuidance(schedule='constant-then-linear'), run_dir=tmp_path/'run', batch_size=8, epochs=1, snapshots=0, probes=1, progress=False)
+    assert sum('never falls' in str(o.message) for o in found) == 1
 
 
 def test_half_of_the_heads_are_guided_by_default_in_every_layer():
@@ -353,7 +437,7 @@ def test_what_cannot_work_is_refused_before_training(arguments, says):
     (dict(patterns={(0, 1, 2): 'next'}), 'patterns must be'), (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
     (dict(patterns={(0, 0): 'next'}, layers=0), 'leave out layers'), (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
     (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must hold shares of attention'),
-    (dict(constant_steps=-1), 'constant_steps must be a whole number'), (dict(constant_steps=.5), 'constant_steps must be a whole number'),
+    (dict(after_dropout=1), 'after_dropout must be True or False, got 1'), (dict(constant_steps=-1), 'constant_steps must be a whole number'), (dict(constant_steps=.5), 'constant_steps must be a whole number'),
     (dict(own=dict(next=torch.eye(3)), patterns={'next': [0]}), 'own has a pattern called'),
     (dict(own=dict(mine=torch.eye(3))), "own pattern 'mine' is given to no head"),
     (dict(own=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
@@ -402,7 +486,7 @@ def test_the_recorded_arguments_are_plain_values():
     assert json.loads(json.dumps(method.args()))['own'] == dict(verbs='verbs', band='matrix [4, 4], checksum ' + f'{zlib.crc32(np.eye(4).tobytes()):08x}')
     assert json.loads(json.dumps(AttentionGuidance({(1, 0): verbs, (1, 2): 'next'}).args()))['patterns'] == {'1': dict(verbs=[0], next=[2])}
     assert AttentionGuidance().args() == dict(patterns=None, share=.5, alpha=None, layers=None, boundary='uniform', multiple='uniform',
-                                              reduction='mean', schedule='linear', constant_steps=20_000, own=None)
+                                              reduction='mean', schedule='linear', constant_steps=20_000, own=None, after_dropout=False)
 
 
 def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
@@ -515,7 +599,7 @@ def test_alpha_none_weighs_the_guidance_against_the_tasks_own_loss_on_the_first_
     monkeypatch.setattr(attention_guidance, 'comparable_alpha', spy)
     method = AttentionGuidance()
     method.check(model, tokenizer, bare, epochs=1)
-    method.prepare(make_trainer(tmp_path, model, lambda: given))
+    method.prepare(make_trainer(tmp_path, model, lambda: [given]))
     with torch.no_grad(): outputs = model(**model_inputs(given))
     heads = {layer: dict(next=[0], prev=[1]) for layer in range(3 if name == 'albert' else 2)}
     guidance = reference_loss(eager_attentions(model, given), heads, 'mean', batch=given)
@@ -560,8 +644,9 @@ def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_hea
     method = AttentionGuidance(heads, alpha=1, reduction=reduction)
     method.check(model, tokenizer, bare, epochs=1)
     plan = method.plan(model, given, Progress())
-    with torch.no_grad(), observe(model, layers=[0, 1]) as maps: model(**model_inputs(given))
-    maps = {l: maps[l].clone().requires_grad_() for l in (0, 1)}
+    with torch.no_grad(), observe(model, layers=[0, 1]) as observed: model(**model_inputs(given))
+    class Copied(dict): allowed, seen = observed.allowed, observed.seen
+    maps = Copied({l: observed[l].clone().requires_grad_() for l in (0, 1)})
     method.guidance(maps, plan, given).sum().backward()
     for layer, by_name in heads.items():
         expected = np.zeros(maps[layer].shape)
@@ -600,3 +685,91 @@ def test_two_methods_cannot_both_guide_one_head():
     (AttentionGuidance({(1, 1): 'next'}, alpha=1) + Mine()).check(model, tokenizer, data, epochs=1)
     with pytest.raises(ValueError, match='AttentionGuidance and Mine both give head 2 of layer 1 a target'):
         (AttentionGuidance({(1, 2): 'next'}, alpha=1) + Mine()).check(model, tokenizer, data, epochs=1)
+
+
+# Positions that another method drops in the same step, and attention dropout
+
+def reference_dropped_loss(maps, drop, given, heads, reduction):
+    "Eq. 2 and 3 over the real cells that `drop` leaves; a row that would lose all its keys keeps them. The mean is over n*n cells"
+    losses = []
+    for b in range(len(given['input_ids'])):
+        n, total = int(given['attention_mask'][b].sum()), 0.
+        tokens = tokenizer.convert_ids_to_tokens(given['input_ids'][b, :n].tolist())
+        for layer, by_pattern in heads.items():
+            for name, numbers in by_pattern.items():
+                P = reference_pattern(name, tokens, 'uniform', 'uniform')
+                if P is None: continue
+                found = 0.
+                for h in numbers:
+                    for p in range(n):
+                        gone = [layer in drop and bool(drop[layer][b, h, p, q]) for q in range(n)]
+                        if all(gone): gone = [False]*n
+                        found += sum((float(maps[layer][b, h, p, q]) - P[p, q])**2 for q in range(n) if not gone[q])
+                total += found if reduction == 'sum' else found / (len(numbers)*n*n)
+        losses.append(total)
+    return losses
+
+
+def step(method, model, given, progress=Progress(seed=3)):
+    "A step as the trainer takes it: (term, maps, plan)"
+    plan = method.plan(model, given, progress)
+    outputs, maps = run_passes(model, model, given, plan)
+    return method.terms(outputs, maps, plan, given, progress)['attention_guidance'], maps, plan
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+def test_what_ad_drop_drops_in_the_same_step_does_not_enter_the_sum_and_the_cells_stay_as_many(reduction):
+    heads = {0: {'next': [1], 'first': [0, 3]}, 2: {'prev': [2], 'period': [0]}}
+    model, given = make_bert().train(), make_batch(pad_to=16)
+    both = AttentionGuidance(heads, alpha=1, reduction=reduction) + ADDrop(p=.9, q=.8, layers=[1, 2], cross_tuning=False)
+    both.check(model, tokenizer, data, epochs=1)
+    term, maps, plan = step(both, model, given)
+    expected = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, plan.drop, given, heads, reduction)
+    np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)
+    whole = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, {}, given, heads, reduction)
+    assert max(abs(a - b)/a for a, b in zip(expected, whole)) > .1
+    maps[2].retain_grad()
+    term.loss.sum().backward()
+    dropped = maps.allowed(2) & ~maps.seen(2)
+    assert dropped.any() and (maps[2].grad[dropped] == 0).all() and maps[2].grad[:, 2].any()
+
+
+def test_rows_that_would_lose_all_their_keys_are_guided_as_ever():
+    model, given, method = make_bert(), make_batch(), AttentionGuidance({1: {'next': [0]}}, alpha=1)
+    plan = method.plan(model, given, Progress())
+    with torch.no_grad(), observe(model, layers=[1]) as maps: model(**model_inputs(given))
+    plain = method.guidance(maps, plan, given)
+    with torch.no_grad(), observe(model, layers=[1], drop={1: torch.ones(len(texts), 4, *maps[1].shape[2:], dtype=torch.bool)}) as maps: model(**model_inputs(given))
+    assert torch.equal(method.guidance(maps, plan, given), plain)
+
+
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where_the_mask_forbids_some(reduction):
+    for model, heads in ((make_bert(), {0: {'next': [1], 'period': [0, 2]}}), (make_gpt2(), {1: {'next': [0], 'first': [1, 2]}})):
+        method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+        if not isinstance(model, GPT2ForSequenceClassification): method.check(model, tokenizer, data, epochs=1) # which refuses next in a causal model
+        plan, total = method.plan(model, batch, Progress()), 0.
+        with torch.no_grad(), observe(model, layers=list(plan.layers)) as maps: model(**model_inputs(batch))
+        real, parts = batch['attention_mask'].bool(), []
+        for layer, by_pattern in heads.items():
+            for name, numbers in by_pattern.items():
+                target, guided = plan.targets['attention_guidance'][1][name]
+                cells = (real[:, :, None] & real[:, None, :])[:, None]
+                x = torch.where(cells, maps[layer][:, numbers] - target[:, None], 0.).square().sum((1, 2, 3))
+                parts.append(torch.where(guided, x if reduction == 'sum' else x / (len(numbers) * real.sum(1).square()), 0.))
+        assert torch.equal(method.guidance(maps, plan, batch), torch.stack(parts).sum(0))
+
+
+@pytest.mark.parametrize('after', [False, True])
+def test_in_training_the_maps_are_those_before_dropout_or_after_it(after):
+    model = make_bert(attention_probs_dropout_prob=.3)
+    method = AttentionGuidance({0: {'next': [1]}, 2: {'first': [0, 3]}}, alpha=1, after_dropout=after)
+    method.check(model, tokenizer, data, epochs=1)
+    with undisturbed(model, training=True, seed=5): term, maps, _ = step(method, model, batch)
+    other = {}
+    for late in (False, True):
+        with undisturbed(model, training=True, seed=5), observe(model, layers=[0, 2], after_dropout=late) as found: model(**model_inputs(batch))
+        other[late] = {l: found[l].detach().double() for l in (0, 2)}
+    for l in (0, 2): assert torch.equal(maps[l].double(), other[after][l]) and not torch.equal(*(other[x][l] for x in (False, True)))
+    expected = reference_dropped_loss(other[after], {}, batch, {0: {'next': [1]}, 2: {'first': [0, 3]}}, 'mean')
+    np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)

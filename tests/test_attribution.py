@@ -176,6 +176,7 @@ def test_integrated_gradients_without_a_pad_token_are_refused():
 LOOKS = [lambda m, b: input_saliency(m, b), lambda m, b: attention_attribution(m, b), lambda m, b: attention_attribution(m, b, training=True, seed=4),
          lambda m, b: completeness_error(m, b, torch.zeros(3, 7)),
          lambda m, b: attention_attribution(m, b, method='attention', training=True, seed=4),
+         lambda m, b: attention_attribution(m, b, training=True, seed=4, after_dropout=True),
          lambda m, b: attention_attribution(m, b, method='integrated_gradients', training=True, seed=4, steps=3, batch_size=4),
          lambda m, b: attention_completeness_error(m, b, {1: torch.ones(3, 4, 7, 7)})]
 
@@ -263,6 +264,40 @@ def test_attribution_in_train_mode_is_drawn_from_its_seed_alone():
     torch.rand(5)
     assert torch.equal(look(1), first) and not torch.equal(look(2), first)
     assert not torch.equal(attention_attribution(model, batch)[0][0], first)
+
+
+def attention_dropout(model, rate, shape, seed):
+    "Let attention of a BERT without any other dropout drop out; gives what its train mode multiplies A [batch, heads, n, n] with, drawn from `seed`"
+    for block in model.bert.encoder.layer: block.attention.self.dropout.p = rate
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return [F.dropout(torch.ones(shape, dtype=torch.float64), rate) for _ in model.bert.encoder.layer]
+
+
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('method', ['gradient', 'attention'])
+@pytest.mark.parametrize('after', [False, True])
+def test_in_train_mode_the_map_is_that_before_dropout_or_after_it_from_the_weights_of_a_bert(after, method, side):
+    model, batch = tiny('bert'), uneven_batch(side)
+    noise = attention_dropout(model, .3, (3, 4, 7, 7), seed=8)
+    found, allowed = attention_attribution(model, batch, method=method, training=True, seed=8, after_dropout=after)
+    for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
+        own, real = [x[i] for x in noise], (mask[:, None] & mask).bool()
+        c = bert_by_hand(model, ids, mask, None, 1., own)[0].argmax().item()
+        for l in range(3):
+            logits, A = bert_by_hand(model, ids, mask, l, 1., own, after)
+            b = torch.autograd.grad(logits[c], A)[0] if method == 'gradient' else A.detach()
+            torch.testing.assert_close(found[l][i], torch.where(real, b, 0.), rtol=1e-8, atol=1e-11)
+            assert torch.equal(allowed[l][i, 0], real) # what is dropped out may be attended all the same
+    gone = (noise[0] == 0) & allowed[0]
+    assert gone.any() and (found[0][gone] == 0).all() == (after == (method == 'attention'))
+
+
+@pytest.mark.parametrize('kwargs, message', [
+    (dict(training=True, method='integrated_gradients'), "after_dropout=True does nothing with method='integrated_gradients'"),
+    (dict(training=False), 'after_dropout=True does nothing in eval mode'), (dict(after_dropout='yes'), "after_dropout must be True or False, got 'yes'")])
+def test_the_map_after_dropout_is_refused_where_nothing_is_dropped_out(kwargs, message):
+    with pytest.raises(ValueError, match=message): attention_attribution(tiny('bert'), uneven_batch(), **{'after_dropout': True, **kwargs})
 
 
 def test_an_unknown_attribution_method_is_refused():
@@ -377,8 +412,9 @@ def reference_integrated(model, inputs, score, layer, steps=20, reading='paper')
     return A.detach()[0]*total/steps
 
 
-def bert_by_hand(model, ids, mask, layer, factor):
-    "Logits of one padded sentence from the weights of a BERT alone, with A of `layer` a leaf and scaled"
+def bert_by_hand(model, ids, mask, layer, factor, noise=None, after=False):
+    """Logits of one padded sentence from the weights of a BERT alone, with A of `layer` a leaf and scaled.
+    `noise` [layers][heads, n, n]: what attention dropout multiplies A with; `after`: is the leaf A after it?"""
     w = {k: v.detach() for k, v in model.state_dict().items()}
     eps = model.config.layer_norm_eps
     def linear(x, name): return x @ w[f'{name}.weight'].T + w[f'{name}.bias']
@@ -392,9 +428,11 @@ def bert_by_hand(model, ids, mask, layer, factor):
         b, heads = f'bert.encoder.layer.{l}', []
         q, k, v = (linear(x, f'{b}.attention.self.{name}') for name in ('query', 'key', 'value'))
         A = torch.stack([(q[:, o:o+6] @ k[:, o:o+6].T / 6**.5).masked_fill(mask == 0, -torch.inf).softmax(-1) for o in range(0, 24, 6)])
+        if noise is not None and after: A = A*noise[l]
         if l == layer:
             leaf = A.detach().requires_grad_()
             A = factor*leaf
+        if noise is not None and not after: A = A*noise[l]
         context = torch.cat([A[h] @ v[:, 6*h:6*h+6] for h in range(4)], -1)
         x = norm(x + linear(context, f'{b}.attention.output.dense'), f'{b}.attention.output.LayerNorm')
         x = norm(x + linear(F.gelu(linear(x, f'{b}.intermediate.dense')), f'{b}.output.dense'), f'{b}.output.LayerNorm')

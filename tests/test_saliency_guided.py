@@ -666,3 +666,63 @@ def test_a_batch_with_norms_has_other_statistics_in_a_reused_pass():
     model.train()
     (own, *_), (reused, *_) = (step(SaliencyGuided(masked_share=.5, passes=p), model, batch) for p in ('eval', 'reuse'))
     assert (own.evidence['saliency_map'] - reused.evidence['saliency_map']).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('reentrant', [True, False])
+def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
+    model, row = tiny(), dict(input_ids=[CLS, 11, 12, 13, SEP])
+    model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
+    with pytest.raises(ValueError, match="SaliencyGuided: passes='reuse'.*gradient checkpointing.*use passes='eval', or call model.gradient_checkpointing_disable") as e:
+        SaliencyGuided(passes='reuse').check(model, None, dict(train=[row]), 1)
+    assert '\n' not in str(e.value)
+    method, batch = SaliencyGuided(masked_share=.5), collate(random_rows(14))
+    method.check(model, None, dict(train=[row]), 1)
+    found = []
+    for checkpointed in (True, False): # a pass of its own does not mind
+        if not checkpointed: model.gradient_checkpointing_disable()
+        model.train().zero_grad()
+        plan = method.plan(model, batch, Progress())
+        outputs, maps = run_passes(model, model, batch, plan)
+        method.terms(outputs, maps, plan, batch, Progress())['consistency'].loss.sum().backward()
+        found.append((plan.evidence, [p.grad.clone() for p in model.parameters()]))
+    (with_it, gradients), (without, others) = found
+    assert with_it['is_masked'].any() and all(torch.equal(v, without[k]) for k, v in with_it.items())
+    assert any(g.any() for g in gradients)
+    for a, b in zip(gradients, others): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+    SaliencyGuided(passes='reuse').check(model, None, dict(train=[row]), 1)
+
+
+@pytest.mark.parametrize('shape', [(2, 5, 3), (2, 1, 4, 4)])
+def test_noise_needs_to_know_whose_it_is(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="fill='uniform' draws for each example by its number, and example_id is None; pass") as e: fill_values(x)
+    assert '\n' not in str(e.value)
+    batch = dict({'values' if len(shape) == 3 else 'pixel_values': x.double(), 'labels': torch.tensor([0, 1])})
+    if len(shape) == 3: model = small_net('lstm', shape=shape[1:], num_labels=3, hidden_size=4).double()
+    else: model = small_net('digit-cnn', shape=(1, 12, 10), num_labels=3, filters=(2, 3), hidden_size=4).double()
+    if len(shape) == 4: batch['pixel_values'] = torch.randn(2, 1, 12, 10).double()
+    with pytest.raises(ValueError, match='example_id is None'): SaliencyGuided(masked_share=.5).plan(model, batch, Progress())
+    for fill in ('mean', 2., torch.tensor(1.)): assert fill_values(x, fill).shape == x.shape
+
+
+@pytest.mark.parametrize('steps', [1, 3, 7, 20])
+def test_integrated_gradients_are_taken_at_as_many_nodes_as_are_asked_for(steps):
+    model, batch = Net('lstm'), signals('lstm')
+    method = SaliencyGuided(masked_share=.5, saliency='integrated_gradients', steps=steps)
+    assert method.args()['steps'] == steps
+    plan = method.plan(model, batch, Progress())
+    for i, x in enumerate(batch['values']):
+        total = sum(reference_map(model, 'values', x*(j + .5)/steps, batch['labels'][i].item()) for j in range(steps))
+        np.testing.assert_allclose(plan.evidence['saliency_map'][i].numpy(), (x*total/steps).numpy(), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize('steps', [0, -3, 2.5, True, None, '20'])
+def test_nodes_are_a_whole_number(steps):
+    with pytest.raises(ValueError, match='SaliencyGuided: steps must be a whole number of at least 1, got'): SaliencyGuided(saliency='integrated_gradients', steps=steps)
+
+
+@pytest.mark.parametrize('saliency', [None, 'gradient', 'input_x_gradient', 'gradient_norm', 'gradient_abs'])
+def test_nodes_without_a_path_are_refused(saliency):
+    assert SaliencyGuided(saliency=saliency).args()['steps'] == SaliencyGuided(saliency=saliency, steps=20).steps == 20
+    with pytest.raises(ValueError, match="SaliencyGuided: steps=21 is for saliency='integrated_gradients', got saliency=") as e: SaliencyGuided(saliency=saliency, steps=21)
+    assert '\n' not in str(e.value)

@@ -21,7 +21,10 @@ import salviz.training as training
 from helpers import word_tokenizer
 from salviz.attention import observe
 from salviz.data import Collator, encode, encode_texts, model_inputs
+from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning, Progress
+from salviz.models import pooled_rows, undisturbed
+from salviz.recording import run_passes
 from salviz.attribution import attention_attribution
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention, saliency_target,
@@ -72,7 +75,7 @@ def reference_loss(attention, target, counts, loss):
     at = [i for i in range(len(attention)) if counts[i]]
     sum_a, sum_t = sum(float(attention[i]) for i in at), sum(float(target[i]) for i in at)
     if sum_t == 0: return 0.
-    a, t = [float(attention[i])/sum_a for i in at], [float(target[i])/sum_t for i in at]
+    a, t = [float(attention[i])/sum_a if sum_a else 0. for i in at], [float(target[i])/sum_t for i in at]
     if loss == 'released':
         a, t = ([math.exp(x)/sum(math.exp(y) for y in p) for x in p] for p in (a, t))
     if loss == 'mse': return sum((x - y)**2 for x, y in zip(a, t)) / len(at)
@@ -196,6 +199,40 @@ def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_s
             assert got[b].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+def reference_seen_loss(attention, seen, real, pooled, target, counts, method):
+    "One example and layer where the heads see different keys: attention and `seen` [heads][query][key]; each head over the keys that it sees"
+    heads = range(len(attention)) if method.heads is None else method.heads
+    rows, width = [pooled] if method.rows == 'pooled' else list(real), len(counts)
+    asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(width)] for h in heads]
+    there = [[bool(counts[i]) and any(bool(seen[h][r][i]) for r in rows) for i in range(width)] for h in heads]
+    if method.per_head: return sum(reference_loss(a, target, s, method.loss) for a, s in zip(asked, there))/len(asked)
+    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(width)], target, [any(s[i] for s in there) for i in range(width)], method.loss)
+
+
+@pytest.mark.parametrize('per_head', [False, True])
+@pytest.mark.parametrize('heads', [None, [2], [3, 1]])
+@pytest.mark.parametrize('rows', ['pooled', 'mean'])
+@pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
+def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_those_that_one_of_them_sees(loss, rows, heads, per_head):
+    rng, width = np.random.default_rng(4), 8
+    method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
+    starts, ends = [0, 2, 0, 1, 3, 0], [8, 8, 5, 7, 4, 8]
+    real = np.zeros((6, width), bool)
+    for b in range(6): real[b, starts[b]:ends[b]] = True
+    counts = real & (rng.random((6, width)) > .2)
+    seen = (rng.random((6, 4, width, width)) < .4) & real[:, None, None]
+    seen[5] = np.eye(width, dtype=bool) # in the pooled row nothing but the first key
+    for b in range(6): seen[b, ..., starts[b]] |= ~seen[b].any(-1) # no row sees nothing
+    attention = rng.random((6, 4, width, width)) * seen
+    attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True), 7.)
+    target = saliency_target(torch.tensor(rng.normal(size=(6, width))), torch.tensor(counts), .5)
+    got = layer_loss(torch.tensor(attention), torch.tensor(seen), target, torch.tensor(counts), torch.tensor(starts) if rows == 'pooled' else None,
+                     torch.tensor(real), heads, per_head, loss)
+    expected = [reference_seen_loss(attention[b], seen[b], range(starts[b], ends[b]), starts[b], target[b], counts[b], method) for b in range(6)]
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert got.max() > 0 and (loss != 'kl' or got.max() < 20)
+
+
 def prepared(method, teacher):
     method.explanations = Explanations(**explain(teacher, data['train'], collate, method.steps, saliency=method.saliency, target=method.target))
     return method
@@ -247,6 +284,101 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
             losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method))
         assert term.loss[b].item() == pytest.approx(sum(losses)/len(losses), rel=1e-3, abs=1e-6)
     assert term.weight == method.weight and plan.layers == tuple(layers)
+
+
+def a_step(method, model, given, progress=Progress(seed=3)):
+    "A step as the trainer takes it: (term, maps, plan)"
+    plan = method.plan(model, given, progress)
+    outputs, maps = run_passes(model, model, given, plan)
+    return method.terms(outputs, maps, plan, given, progress)['saliency_agreement'], maps, plan
+
+
+def left_in(drop, real):
+    "Real keys that each query is left with, [heads][query][key], where `drop` takes some away; all of them where it would take all"
+    left = (~drop & real[None, None]).numpy()
+    return np.where(left.any(-1, keepdims=True), left, real.numpy())
+
+
+@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True), dict(per_head=True, loss='mse', binarised=False), dict(heads=[1, 2], top_share=.5),
+                                       dict(rows='mean', per_head=True, layers=None), dict(loss='released', per_head=True)])
+def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is_asked(arguments):
+    teacher, model, given = make_bert(1), make_bert(0).train(), make_batch(pad_to=20)
+    method = prepared(SalLM(teacher, steps=2, **arguments), teacher)
+    both = method + ADDrop(p=.9, q=.9, layers=None, cross_tuning=False)
+    both.check(model, tokenizer, data, epochs=1)
+    term, maps, plan = a_step(both, model, given)
+    target, dropped = method.plan(model, given, Progress()).evidence['saliency_target'], 0
+    for b in range(len(texts)):
+        real, n = given['attention_mask'][b].bool(), int(given['attention_mask'][b].sum())
+        counts, expected, layers = real & ~given['is_special'][b], [], range(3) if method.layers is None else [2]
+        for l in layers:
+            seen = left_in(plan.drop[l][b], real)
+            dropped += int((~seen & real.numpy())[:, 0].sum())
+            expected.append(reference_seen_loss(maps[l][b].tolist(), seen, range(n), 0, target[b], counts, method))
+        assert term.loss[b].item() == pytest.approx(sum(expected)/len(expected), rel=1e-4, abs=1e-6)
+    assert dropped > 100 and (method.loss != 'kl' or term.loss.max() < 20)
+    term.loss.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_others_are():
+    model, method = make_bert(), prepared(SalLM(steps=2, per_head=True), make_bert(1))
+    plan = method.plan(model, batch, Progress())
+    target, here = plan.evidence['saliency_target'], np.arange(len(texts))
+    drop = torch.zeros(len(texts), 4, *[batch['input_ids'].shape[1]]*2, dtype=torch.bool)
+    drop[:, 1, 0] = target > 0
+    with observe(model, layers=[2], drop={2: drop}) as maps: outputs = model(**model_inputs(batch))
+    loss = method.terms(dict(main=outputs), maps, plan, batch, Progress())['saliency_agreement'].loss
+    counts = batch['attention_mask'].bool() & ~batch['is_special']
+    for b in here: # the classifier's row is the first
+        kept = [reference_loss(maps[2][b, h, 0].tolist(), target[b], counts[b], 'kl') for h in (0, 2, 3)]
+        assert loss[b].item() == pytest.approx(sum(kept)/4, rel=1e-4, abs=1e-6)
+    maps[2].retain_grad(); loss.sum().backward()
+    assert (maps[2].grad[:, 1] == 0).all() and maps[2].grad[:, [0, 2, 3]].any()
+
+
+@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=None), dict(rows='mean', loss='mse'), dict(heads=[1, 3], loss='released')])
+@pytest.mark.parametrize('kind', ['bert', 'gpt2'])
+def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_see(kind, arguments):
+    model = make_bert() if kind == 'bert' else make_decoder(kind)
+    method = prepared(SalLM(steps=2, **arguments), model)
+    term, maps, plan = a_step(method, model, batch)
+    target, real = plan.evidence['saliency_target'], batch['attention_mask'].bool()
+    counts, losses = real & ~batch['is_special'], []
+    for l in plan.layers:
+        pooled, may = pooled_rows(model, batch), maps.allowed(l)[:, 0]
+        if method.rows == 'pooled': A, may = maps[l][torch.arange(8), :, pooled], may[torch.arange(8), pooled]
+        else: A, may = torch.where(real[:, None, :, None], maps[l], 0.).sum(2) / real.sum(1)[:, None, None], (may & real[:, :, None]).any(1)
+        A = A if method.heads is None else A[:, method.heads]
+        if not method.per_head: A = A.mean(1, keepdim=True)
+        losses.append(agreement_loss(A.flatten(0, 1), target.repeat_interleave(A.shape[1], 0), (counts & may).repeat_interleave(A.shape[1], 0), method.loss).view(8, -1).mean(1))
+    assert torch.equal(term.loss, torch.stack(losses).mean(0)) and term.loss.sum() > 0
+
+
+@pytest.mark.parametrize('after', [False, True])
+@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=(0, 2)), dict(heads=[2], loss='mse'), dict(per_head=True, loss='released')])
+def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, after):
+    teacher, model = make_bert(1), make_bert(0)
+    for layer in model.bert.encoder.layer: layer.attention.self.dropout.p = .4
+    method = prepared(SalLM(teacher, steps=2, after_dropout=after, **arguments), teacher)
+    layers = [l % 3 for l in method.layers]
+    with undisturbed(model, training=True, seed=7): term, maps, plan = a_step(method, model, batch)
+    other = {}
+    for late in (False, True):
+        with undisturbed(model, training=True, seed=7), observe(model, layers=layers, after_dropout=late) as found: model(**model_inputs(batch))
+        other[late] = {l: found[l].detach() for l in layers}
+    zeros = 0
+    for l in layers: assert torch.equal(maps[l], other[after][l]) and not torch.equal(other[True][l], other[False][l])
+    for b in range(len(texts)):
+        n, expected = int(batch['attention_mask'][b].sum()), []
+        counts = batch['attention_mask'][b].bool() & ~batch['is_special'][b]
+        for l in layers:
+            A = other[after][l][b]
+            seen = A > 0 if after and method.loss == 'kl' else torch.ones_like(A).bool() # a KL divergence knows no zero
+            zeros += int((A[:, 0, :n] == 0).sum())
+            expected.append(reference_seen_loss(A.tolist(), seen, range(n), 0, plan.evidence['saliency_target'][b], counts, method))
+        assert term.loss[b].item() == pytest.approx(sum(expected)/len(expected), rel=1e-4, abs=1e-6)
+    assert (zeros > 0) == after and (method.loss != 'kl' or term.loss.max() < 20)
 
 
 def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
@@ -393,7 +525,7 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(steps=0), 'steps must be a whole number'), (dict(steps=2.5), 'steps must be a whole number'),
     (dict(steps=True), 'steps must be a whole number'),
     (dict(binarised=1), 'binarised must be True or False'), (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'"),
-    (dict(per_head=None), 'per_head must be True or False'), (dict(rows='all'), "rows must be one of 'pooled', 'mean', got 'all'"),
+    (dict(per_head=None), 'per_head must be True or False'), (dict(after_dropout=1), 'after_dropout must be True or False, got 1'), (dict(rows='all'), "rows must be one of 'pooled', 'mean', got 'all'"),
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all'"), (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'), (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
     (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'), (dict(heads=2), 'heads must be None'),

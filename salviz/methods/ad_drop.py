@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['prior_strategies', 'discard_candidates', 'drop_mask', 'drop_uniform', 'random_attribution', 'sight', 'attendable',
-           'check_sight', 'pass_seed', 'ADDrop', 'row_ranks', 'prior_method', 'prior_experiment']
+           'check_sight', 'pass_seed', 'refuse_idle', 'ADDrop', 'row_ranks', 'prior_method', 'prior_experiment']
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #003
 import copy
+import inspect
 import math
 import tempfile
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from fastcore.basics import patch
 
 from ..attention import check_layers, check_observable, check_part, cross_modules, head_count, observe, own_attention
-from ..attribution import attention_attribution, check_counts, real_tokens
+from ..attribution import attention_attribution, real_tokens
 from ..data import model_inputs
 from ..maps import dense_ranks, kept_count
 from .base import FineTuning, Method, Plan, attribution_target, check_choice, check_share, keyed_uniform, task_of, tasks
@@ -135,6 +136,27 @@ def pass_seed(seed:int, step:int) -> int:
     return int(np.random.SeedSequence((abs(seed), step)).generate_state(1)[0])
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #035
+_read_by = dict( # option: (attributions that read it, why the others do not)
+    target=(('gradient', 'integrated_gradients'), 'no label is explained there'),
+    region=(('gradient', 'integrated_gradients', 'attention'), 'random numbers are neither high nor low'),
+    first_pass=(('gradient', 'integrated_gradients', 'attention'), 'there is no first pass'),
+    steps=(('integrated_gradients',), 'there is no path with nodes on it'),
+    reading=(('integrated_gradients',), 'eq. 3 is not used there'),
+    random_form=(('random',), 'nothing is drawn in place of an attribution'),
+    after_dropout=(('gradient', 'attention'), 'there is no attention dropout in what is looked at'))
+
+def refuse_idle(method):
+    "Refuse an option of the ADDrop `method` that is not at its default and that its attribution does not read"
+    defaults = inspect.signature(ADDrop.__init__).parameters
+    for name, (readers, why) in _read_by.items():
+        x = getattr(method, name)
+        method.require(x == defaults[name].default or method.attribution in readers,
+            f'{name}={x!r} does nothing with attribution={method.attribution!r} ({why}); leave it out, or take '
+            f'attribution={" or ".join(map(repr, readers))}')
+    method.require(not method.after_dropout or method.first_pass == 'train',
+        "after_dropout=True does nothing with first_pass='eval' (nothing is dropped out there); leave it out, or take first_pass='train'")
+
+# %% ../../nbs/09_methods_ad_drop.ipynb #037
 class ADDrop(Method):
     "Attribution-driven dropout: drops attention positions that the prediction rests on"
     cite = 'yang2022addrop'
@@ -152,18 +174,20 @@ class ADDrop(Method):
         steps=20,               # m, nodes of IGA
         reading='paper',        # of eq. 3 in IGA: 'paper' or 'standard', see `attention_attribution`
         random_form='region',   # of RD: a 'region' of exact size (the paper), or all 'positions' for themselves (the released code)
+        after_dropout=False,    # GA and AA: look at the attention after dropout (the released code) instead of before it (the paper's equations)?
     ):
         self.p, self.q, self.layers, self.cross_tuning = p, q, layers, cross_tuning
         self.target, self.region, self.protect_special, self.first_pass = target, region, protect_special, first_pass
-        self.attribution, self.steps, self.reading, self.random_form = attribution, steps, reading, random_form
+        self.attribution, self.steps, self.reading, self.random_form, self.after_dropout = attribution, steps, reading, random_form, after_dropout
         check_share(self, 'p', 'share of each row that may be dropped')
         said = f'q must be above 0 and at most 1 (probability with which a candidate is dropped; 1 drops them all), got {q!r}'
         self.require(isinstance(q, (int, float)) and not isinstance(q, bool) and 0 < q <= 1, said)
         choices = dict(target=('pseudo', 'gold'), region=('high', 'low'), first_pass=('train', 'eval'), cross_tuning=(True, False),
                        protect_special=(True, False), attribution=('gradient', 'integrated_gradients', 'attention', 'random'),
-                       reading=('paper', 'standard'), random_form=('region', 'positions'))
+                       reading=('paper', 'standard'), random_form=('region', 'positions'), after_dropout=(True, False))
         for name, allowed in choices.items(): check_choice(self, name, allowed)
-        check_counts(steps=steps)
+        self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
+        refuse_idle(self)
 
     def check(self, model, tokenizer, data, epochs):
         "Refuse a model that cannot be observed, layers that it does not have, and cross-tuning in fewer than two epochs"
@@ -178,7 +202,7 @@ class ADDrop(Method):
         "'fine-tuning' or 'ad_drop': what an epoch does"
         return 'fine-tuning' if self.cross_tuning and progress.epoch % 2 else 'ad_drop'
 
-# %% ../../nbs/09_methods_ad_drop.ipynb #037
+# %% ../../nbs/09_methods_ad_drop.ipynb #039
 @patch
 def explained(self:ADDrop, model, batch, progress):
     "What the attribution differentiates, as a function of (outputs, rows)"
@@ -198,9 +222,9 @@ def attributed(self:ADDrop, model, batch, progress) -> tuple: # ({layer: [batch,
         return {l: torch.where(allowed[l], x, 0.) for l, x in numbers.items()}, allowed
     return attention_attribution(model, batch, self.explained(model, batch, progress), self.layers, self.attribution,
                                  training=self.first_pass == 'train', seed=pass_seed(progress.seed, progress.step),
-                                 steps=self.steps, reading=self.reading)
+                                 steps=self.steps, reading=self.reading, after_dropout=self.after_dropout)
 
-# %% ../../nbs/09_methods_ad_drop.ipynb #039
+# %% ../../nbs/09_methods_ad_drop.ipynb #041
 def row_ranks(
     attribution:torch.Tensor, # [batch, heads, query, key]
     allowed:torch.Tensor,     # bool, broadcastable
@@ -210,7 +234,7 @@ def row_ranks(
     found = dense_ranks((x if x.dtype == torch.float64 else x.float()).numpy(), allowed.cpu().numpy())
     return torch.from_numpy(found if found.dtype == np.uint8 else found.astype(np.int16))
 
-# %% ../../nbs/09_methods_ad_drop.ipynb #041
+# %% ../../nbs/09_methods_ad_drop.ipynb #043
 @patch
 def plan(self:ADDrop, model, batch, progress) -> Plan:
     "The drop masks of this step, and how they came about"
@@ -225,7 +249,7 @@ def plan(self:ADDrop, model, batch, progress) -> Plan:
     return Plan(drop=dropped, evidence=dict(attention_attribution=attribution, discard_candidates=candidates, discarded=dropped,
         attribution_ranks=lambda: {l: row_ranks(b, allowed[l]) for l, b in attribution.items()}))
 
-# %% ../../nbs/09_methods_ad_drop.ipynb #062
+# %% ../../nbs/09_methods_ad_drop.ipynb #078
 prior_strategies = 'none', 'random', 'high', 'low'
 
 def prior_method(

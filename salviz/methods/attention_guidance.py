@@ -8,6 +8,7 @@ __all__ = ['translation_heads', 'guidance_loss', 'default_heads', 'check_heads',
 
 # %% ../../nbs/11_methods_attention_guidance.ipynb #002
 import math
+import warnings
 import zlib
 
 import torch
@@ -25,13 +26,15 @@ def guidance_loss(
     target:torch.Tensor,    # their pattern [batch, query, key]
     real:torch.Tensor,      # bool [batch, tokens]
     reduction='mean',       # over heads and real cells: 'mean' (the authors' code) or 'sum' (eq. 2 and 3)
+    dropped=None,           # bool, broadcastable to `attention`: cells that were dropped in this pass
 ) -> torch.Tensor: # [batch]
     "Squared distance between `attention` and `target` (Deshpande and Narasimhan 2020, eq. 2), per example"
     cells = (real[:, :, None] & real[:, None, :])[:, None]
+    if dropped is not None: cells = cells & ~dropped
     total = torch.where(cells, attention - target[:, None], 0.).square().sum((1, 2, 3))
     return total if reduction == 'sum' else total / (attention.shape[1] * real.sum(1).square().clamp(min=1))
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #011
+# %% ../../nbs/11_methods_attention_guidance.ipynb #013
 def default_heads(n_heads:int, share:float=.5) -> dict:
     "{pattern: heads} for a layer of `n_heads` of which `share` is guided (Deshpande and Narasimhan 2020, section 4.5)"
     guided = share * n_heads
@@ -41,10 +44,10 @@ def default_heads(n_heads:int, share:float=.5) -> dict:
     heads = dict(next=[0], prev=[1], first=list(range(2, round(guided))))
     return {name: numbers for name, numbers in heads.items() if numbers}
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #014
+# %% ../../nbs/11_methods_attention_guidance.ipynb #016
 translation_heads = dict(next=[0], prev=[1]) # of every encoder layer (section 5.5)
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #016
+# %% ../../nbs/11_methods_attention_guidance.ipynb #018
 def check_heads(
     heads:dict,  # {pattern: heads}
     n_heads:int, # heads of a layer
@@ -64,7 +67,7 @@ def check_heads(
             owner[head] = name
     return {name: list(numbers) for name, numbers in heads.items()}
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #019
+# %% ../../nbs/11_methods_attention_guidance.ipynb #021
 def is_by_layer(patterns) -> bool:
     "Is `patterns` of the form {layer: {pattern: heads}}?"
     return isinstance(patterns, dict) and bool(patterns) and all(type(k) is int for k in patterns)
@@ -90,7 +93,7 @@ def assign_heads(
         by_layer = dict.fromkeys(check_layers(model, layers), heads)
     return {layer: check_heads(by_layer[layer], n_heads, known) for layer in sorted(by_layer)}
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #021
+# %% ../../nbs/11_methods_attention_guidance.ipynb #023
 def same_pattern(a, b) -> bool:
     "Are two patterns of a user's own the same function, or equal matrices?"
     if callable(a) or callable(b): return callable(a) and callable(b) and a == b
@@ -110,7 +113,7 @@ def own_name(
     own[name] = pattern
     return name
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #022
+# %% ../../nbs/11_methods_attention_guidance.ipynb #024
 def by_pattern(
     heads:dict, # {head: pattern} of one layer
     own:dict,   # see `own_name`
@@ -135,7 +138,7 @@ def by_name(
         patterns = {layer: by_pattern(heads, own, f'layer {layer}, ') if is_by_layer(heads) else heads for layer, heads in patterns.items()}
     return patterns, own or None
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #026
+# %% ../../nbs/11_methods_attention_guidance.ipynb #028
 def alpha_at(
     progress,              # where training stands
     alpha:float,           # weight at the start
@@ -147,15 +150,15 @@ def alpha_at(
     if progress.step < constant_steps: return alpha
     return alpha * max(0., (progress.total_steps - progress.step) / max(1, progress.total_steps - constant_steps))
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #029
+# %% ../../nbs/11_methods_attention_guidance.ipynb #031
 def comparable_alpha(task_loss:float, guidance:float, choices=(1, 10, 100)) -> int:
     "The one of `choices` that brings `guidance` closest to `task_loss`, in ratio"
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
         raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance loss of {guidance:g} '
-                         'on the first batch; both must be positive and finite: give alpha as a number')
+                         'in the first step; both must be positive and finite: give alpha as a number')
     return min(choices, key=lambda alpha: abs(math.log(alpha * guidance / task_loss)))
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #032
+# %% ../../nbs/11_methods_attention_guidance.ipynb #034
 class AttentionGuidance(Method):
     "Guide some heads of every layer towards simple patterns (Deshpande and Narasimhan 2020)"
     cite = 'deshpande-narasimhan-2020-guiding'
@@ -164,7 +167,7 @@ class AttentionGuidance(Method):
         patterns=None,      # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or
                             # None: head 0 next, head 1 prev, the following first (encoder-decoders: head 0 next, head 1 prev of the encoder)
         share=.5,           # lambda: share of heads that is guided, if `patterns` is None
-        alpha=None,         # weight at the start; None: chosen from 1, 10, 100 on the first batch
+        alpha=None,         # weight at the start; None: chosen from 1, 10, 100 on the examples of the first step
         layers=None,        # guided layers, None = all
         boundary='uniform', # row without neighbour in next and prev: 'uniform' (paper) or 'zero' (code)
         multiple='uniform', # several delimiters or full stops: 'uniform' (1/m on each) or 'indicator' (code)
@@ -172,16 +175,18 @@ class AttentionGuidance(Method):
         schedule='linear',  # 'linear' (paper) or 'constant-then-linear' (code)
         constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
         own=None,           # {name: function(tokens) -> [n, n], or matrix}: patterns of one's own, to be named in `patterns`
+        after_dropout=False, # look at attention before its dropout (the equations) or after it (the authors' code)
     ):
         self.patterns, self.own = by_name(patterns, own)
         self.share, self.alpha, self.layers, self.boundary, self.multiple = share, alpha, layers, boundary, multiple
-        self.reduction, self.schedule, self.constant_steps = reduction, schedule, constant_steps
+        self.reduction, self.schedule, self.constant_steps, self.after_dropout = reduction, schedule, constant_steps, after_dropout
         self._alpha, self._ids, self._tokenizer = alpha, {}, None
         check_share(self, 'share', 'share of heads that is guided', ends=True)
         check_choice(self, 'boundary', ('uniform', 'zero'))
         check_choice(self, 'multiple', ('uniform', 'indicator'))
         check_choice(self, 'reduction', ('mean', 'sum'))
         check_choice(self, 'schedule', ('linear', 'constant-then-linear'))
+        self.require(isinstance(after_dropout, bool), f'after_dropout must be True or False, got {after_dropout!r}')
         self.require(type(constant_steps) is int and constant_steps >= 0, f'constant_steps must be a whole number of at least 0, got {constant_steps!r}')
         self.require(alpha is None or isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and 0 <= alpha < math.inf,
                      f'alpha must be None or a finite number of at least 0, got {alpha!r}')
@@ -195,7 +200,7 @@ class AttentionGuidance(Method):
             return f'matrix {list(p.shape)}, checksum {zlib.crc32(p.double().cpu().numpy().tobytes()):08x}'
         return {**super().args(), 'own': self.own and {name: said(p) for name, p in self.own.items()}}
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #033
+# %% ../../nbs/11_methods_attention_guidance.ipynb #035
 @patch
 def _check_patterns(self:AttentionGuidance):
     "Refuse `patterns`, `layers` and `own` that do not fit together"
@@ -210,7 +215,7 @@ def _check_patterns(self:AttentionGuidance):
         self.require(name in used, f"own pattern {name!r} is given to no head; name it in patterns, such as patterns={{{name!r}: [0]}}")
         if not callable(pattern): as_pattern(pattern, f'AttentionGuidance: own pattern {name!r}')
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #036
+# %% ../../nbs/11_methods_attention_guidance.ipynb #038
 @patch
 def heads(self:AttentionGuidance, model) -> dict:
     "{layer: {pattern: heads}} for `model`"
@@ -232,7 +237,7 @@ def targets(self:AttentionGuidance, heads:dict, batch:dict) -> dict:
         made[name] = pattern_target(pattern, batch, self._ids.get(name), self.boundary, self.multiple, self._tokenizer)
     return made
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #038
+# %% ../../nbs/11_methods_attention_guidance.ipynb #040
 def written_out(
     heads:dict,   # {layer: {pattern: heads}}
     targets:dict, # {pattern: (target [batch, n, n], guided bool [batch])}
@@ -249,13 +254,13 @@ def written_out(
             guided[:, i, numbers] = here[:, None]
     return full, guided
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #041
+# %% ../../nbs/11_methods_attention_guidance.ipynb #043
 @patch
 def plan(self:AttentionGuidance, model, batch, progress) -> Plan:
     "Observe the guided layers; compare them with the patterns of `batch`"
     heads = self.heads(model)
     targets = self.targets(heads, batch)
-    return Plan(layers=tuple(heads), targets=dict(attention_guidance=(heads, targets)),
+    return Plan(layers=tuple(heads), after_dropout=self.after_dropout, targets=dict(attention_guidance=(heads, targets)),
                 evidence=dict(pattern_target=lambda: written_out(heads, targets, head_count(model))[0],
                               guided=lambda: written_out(heads, targets, head_count(model))[1]))
 
@@ -266,9 +271,12 @@ def guidance(self:AttentionGuidance, maps, plan, batch) -> torch.Tensor: # [batc
     real = batch['attention_mask'].bool()
     parts = []
     for layer, by_pattern in heads.items():
+        dropped = maps.allowed(layer) & ~maps.seen(layer) # for all heads alike, or for each
         for name, numbers in by_pattern.items():
             target, guided = targets[name]
-            parts.append(torch.where(guided, guidance_loss(maps[layer][:, numbers], target, real, self.reduction), 0.))
+            here = dropped[:, numbers] if dropped.shape[1] > 1 else dropped
+            loss = guidance_loss(maps[layer][:, numbers], target, real, self.reduction, here)
+            parts.append(torch.where(guided, loss, 0.))
     return torch.stack(parts).sum(0)
 
 @patch
@@ -278,23 +286,39 @@ def terms(self:AttentionGuidance, outputs, maps, plan, batch, progress) -> dict:
     weight = alpha_at(progress, self._alpha, self.schedule, self.constant_steps)
     return dict(attention_guidance=Term(self.guidance(maps, plan, batch), weight))
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #043
+# %% ../../nbs/11_methods_attention_guidance.ipynb #045
 @patch
-def choose_alpha(self:AttentionGuidance, model, batch) -> int:
-    "The weight from 1, 10, 100 that makes task and guidance loss comparable on `batch`"
-    plan = self.plan(model, batch, None)
-    with undisturbed(model), torch.no_grad(), observe(model, layers=list(plan.layers)) as maps:
-        task = tasks[task_of(model)].loss(model(**model_inputs(batch)), batch).mean()
-        return comparable_alpha(float(task), float(self.guidance(maps, plan, batch).mean()))
+def choose_alpha(self:AttentionGuidance, model, *batches, over_processes=lambda sums: sums) -> int:
+    "The weight from 1, 10, 100 that makes task and guidance loss comparable on all examples of `batches`, summed up `over_processes`"
+    sums = torch.zeros(3, dtype=torch.float64, device=device_of(model))
+    for batch in batches:
+        plan, n = self.plan(model, batch, None), len(batch['input_ids'])
+        with undisturbed(model), torch.no_grad(), observe(model, layers=list(plan.layers)) as maps:
+            task = tasks[task_of(model)].loss(model(**model_inputs(batch)), batch).mean()
+            sums += n * torch.stack([task.double(), self.guidance(maps, plan, batch).mean().double(), torch.ones_like(sums[0])])
+    task, guidance, n = over_processes(sums).tolist()
+    return comparable_alpha(task / n, guidance / n)
 
 @patch
 def prepare(self:AttentionGuidance, trainer):
-    "Settle alpha: as given, as the run remembers it, or by its first batch"
-    known = self.alpha if self.alpha is not None else trainer.run.state.get('alpha')
-    self._alpha = trainer.share(self.choose_alpha(trainer.model, trainer.first_batch()) if known is None else known)
+    "Settle alpha: as given, as the run remembers it, or by its first step"
+    self._warn_if_constant(trainer)
+    self._alpha = trainer.share(self.alpha if self.alpha is not None else trainer.run.state.get('alpha'))
+    if self._alpha is None: # which all processes agree on, since they choose together
+        self._alpha = self.choose_alpha(trainer.model, *trainer.first_batches(), over_processes=lambda sums: trainer.accelerator.reduce(sums, 'sum'))
     trainer.run.set_state(alpha=self._alpha)
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #045
+# %% ../../nbs/11_methods_attention_guidance.ipynb #047
+@patch
+def _warn_if_constant(self:AttentionGuidance, trainer):
+    "Say so, in the first process, if training ends before the weight begins to fall"
+    if self.schedule == 'linear' or not trainer.is_world_process_zero(): return
+    total = trainer.steps_per_epoch * int(trainer.args.num_train_epochs)
+    if total <= self.constant_steps:
+        warnings.warn(f"AttentionGuidance: schedule='constant-then-linear' holds the weight for constant_steps={self.constant_steps} steps and this "
+                      f"training has {total}, so it never falls; give constant_steps below {total}, or schedule='linear'", stacklevel=3)
+
+# %% ../../nbs/11_methods_attention_guidance.ipynb #050
 @patch
 def check(self:AttentionGuidance, model, tokenizer, data, epochs):
     "Refuse heads, tokens and patterns that `model` or `data` do not have"
@@ -321,7 +345,7 @@ def _first_with(self:AttentionGuidance, name, ids, examples) -> int:
     self.require(at is not None, f'pattern {name!r} looks at {tokens}, which occurs nowhere in the training data; choose another pattern')
     return at
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #046
+# %% ../../nbs/11_methods_attention_guidance.ipynb #051
 @patch
 def _check_reach(self:AttentionGuidance, model, heads, batch):
     "Refuse patterns that ask for keys which `model` does not let a query of `batch` attend"

@@ -42,6 +42,7 @@ class Plan:
     inputs:dict = field(default_factory=dict)   # {name: model inputs} of further passes, such as the masked copy
     later:dict = field(default_factory=dict)    # {name: function of the main outputs -> model inputs}: further passes that depend on the main one
     main_embeddings:bool = False                # should the main outputs carry `salviz_input`, what the model read, with its graph?
+    after_dropout:bool = False                  # capture maps after attention dropout (all released code) rather than before (the papers)?
     targets:dict = field(default_factory=dict)  # what the method's terms compare with, in the method's own form
     evidence:dict = field(default_factory=dict) # {name: tensor, {layer: tensor} or function returning one}, batch first
 
@@ -269,11 +270,16 @@ class MergedPlan(Plan):
     "The plans of several methods for one step"
     def __init__(self, names, parts):
         self.names, self.parts = names, parts
+        looking = [o for o in parts if o.layers]
+        if len({o.after_dropout for o in looking}) > 1:
+            raise ValueError(f'{" + ".join(names)}: one reads attention before dropout and the other after it, but a pass has one map; '
+                             'give both the same after_dropout')
         drop = {}
         for part in parts:
             for layer, x in part.drop.items(): drop[layer] = drop[layer] | x if layer in drop else x
         super().__init__(layers=tuple(sorted({l for o in parts for l in o.layers})), drop=drop, inputs=self._union('inputs'),
-                         later=self._union('later'), main_embeddings=any(o.main_embeddings for o in parts))
+                         later=self._union('later'), main_embeddings=any(o.main_embeddings for o in parts),
+                         after_dropout=any(o.after_dropout for o in looking))
 
     def _union(self, field):
         "The dictionaries `field` of all parts as one"

@@ -105,13 +105,16 @@ def fill_values(
     x:torch.Tensor,               # images [batch, channels, height, width] or series [batch, time, features]
     fill='uniform',               # 'uniform' noise within the range, the 'mean', a number, or a tensor with the shape of a sample (or one that expands to it)
     fill_range='feature',         # what range and mean are taken from: the values of a 'feature' (channel or variable), or all of the 'sample'
-    example_id:torch.Tensor=None, # int64 [batch], for the draw
+    example_id:torch.Tensor=None, # int64 [batch], for the draw; only 'uniform' needs it
     seed:int=0, step:int=0,       # of the run, for the draw
 ) -> torch.Tensor: # shape of `x`
     "What each value of `x` would be replaced by"
     if not isinstance(fill, str): return torch.as_tensor(fill, dtype=x.dtype, device=x.device).expand_as(x)
     over = tuple(range(1, x.dim())) if fill_range == 'sample' else (2, 3) if x.dim() == 4 else (1,)
     if fill == 'mean': return x.mean(over, keepdim=True).expand_as(x)
+    if example_id is None:
+        raise ValueError("fill='uniform' draws for each example by its number, and example_id is None; "
+                         "pass the batch's example_id, or fill with 'mean' or a number")
     low, high = x.amin(over, keepdim=True), x.amax(over, keepdim=True)
     u = keyed_uniform(example_id, x.shape[1:], seed, step, fill_stream).to(x.dtype)
     return torch.minimum(low + (high - low) * u, high) # rounding may lead past the end
@@ -166,9 +169,10 @@ class SaliencyGuided(Method):
         fill='uniform',        # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
         fill_range='feature',  # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
         passes='eval',         # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
+        steps=20,              # m: nodes of integrated gradients, which need as many passes
     ):
         self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = masked_share, weight, saliency, ranking, first, target
-        self.fill, self.fill_range, self.passes = fill, fill_range, passes
+        self.fill, self.fill_range, self.passes, self.steps = fill, fill_range, passes, steps
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
         check_weight(self)
@@ -183,6 +187,9 @@ class SaliencyGuided(Method):
                      f"fill must be 'uniform', 'mean', or the background as a finite number or tensor, got {fill!r}")
         self.require(passes == 'eval' or saliency != 'integrated_gradients', "passes='reuse' has the gradient at the input only, and "
                      "integrated_gradients needs more; use passes='eval', or another saliency")
+        self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
+        self.require(steps == 20 or saliency == 'integrated_gradients',
+                     f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps out, or choose that saliency")
 
     def saliency_for(self, model, batch) -> str:
         "The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default, found out at the first `batch`"
@@ -219,6 +226,9 @@ def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inp
 def check(self:SaliencyGuided, model, tokenizer, data, epochs):
     "Refuse a model whose saliency cannot be had in the way that is asked for, and options that do not go with `data`"
     Method.check(self, model, tokenizer, data, epochs)
+    checkpointed = self.passes == 'reuse' and any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
+    self.require(not checkpointed, "passes='reuse' differentiates the training pass, which gradient checkpointing does not keep; "
+                 "use passes='eval', or call model.gradient_checkpointing_disable() first")
     inputs = self.one_example(model, tokenizer, data['train'][0])
     self.chosen.clear()
     try: input_saliency(model, inputs, self.saliency_for(model, inputs), steps=1)
@@ -274,5 +284,5 @@ def plan(self:SaliencyGuided, model, batch, progress) -> Plan:
     if self.passes == 'reuse':
         plan.main_embeddings = True
         plan.later['masked'] = lambda outputs: self.masked_inputs(batch, pass_saliency(outputs, batch, method, target), progress, plan.evidence)
-    else: plan.inputs['masked'] = self.masked_inputs(batch, input_saliency(model, batch, method, target), progress, plan.evidence)
+    else: plan.inputs['masked'] = self.masked_inputs(batch, input_saliency(model, batch, method, target, self.steps), progress, plan.evidence)
     return plan

@@ -101,21 +101,22 @@ def asked_attention(
 # %% ../../nbs/12_methods_sallm.ipynb #026
 def layer_loss(
     attention:torch.Tensor, # [batch, heads, query, key]
-    allowed:torch.Tensor,   # bool [batch, 1, query, key]
+    seen:torch.Tensor,      # bool [batch, 1 or heads, query, key]: what each query could look at, see `Maps.seen`
     target:torch.Tensor,    # [batch, key]: from `saliency_target`
     counts:torch.Tensor,    # bool [batch, key]: real tokens that are not special
     rows, real,             # see `asked_attention`
     heads=None, per_head=False,
     loss='kl',              # a key of `agreement_losses`
+    after_dropout=False,    # was `attention` captured after dropout, so that a 0 may be its work?
 ) -> torch.Tensor: # [batch]
     "How far a layer's attention is from the explanation"
     a = asked_attention(attention, rows, real, heads, per_head)
-    seen = counts & (asked_attention(allowed[:, :1].float(), rows, real)[:, 0] > 0)
-    many = a.shape[1]
-    losses = agreement_loss(a.flatten(0, 1), target.repeat_interleave(many, 0), seen.repeat_interleave(many, 0), loss)
-    return losses.unflatten(0, (-1, many)).mean(1)
+    seen = asked_attention(seen.float().expand(-1, attention.shape[1], -1, -1), rows, real, heads, per_head) > 0
+    if after_dropout and loss == 'kl': seen = seen & (a > 0)
+    losses = agreement_loss(a.flatten(0, 1), target.repeat_interleave(a.shape[1], 0), (seen & counts[:, None]).flatten(0, 1), loss)
+    return losses.unflatten(0, a.shape[:2]).mean(1)
 
-# %% ../../nbs/12_methods_sallm.ipynb #029
+# %% ../../nbs/12_methods_sallm.ipynb #031
 attention_saliencies = {'attention': 'attention', 'attention_gradient': 'gradient', 'attention_integrated_gradients': 'integrated_gradients'}
 
 def class_saliency(
@@ -135,7 +136,7 @@ def class_saliency(
         raise ValueError(f'SalLM: the function given as saliency must return one number for each token, {list(batch["input_ids"].shape)}, got {got}')
     return torch.where(real_tokens(batch), made.detach().float(), 0.)
 
-# %% ../../nbs/12_methods_sallm.ipynb #031
+# %% ../../nbs/12_methods_sallm.ipynb #033
 def token_saliency(
     teacher, batch,
     saliency='integrated_gradients', # see `class_saliency`
@@ -151,7 +152,7 @@ def token_saliency(
         with undisturbed(teacher), torch.no_grad(): classes = teacher(**model_inputs(batch)).logits.argmax(-1)
     return class_saliency(teacher, batch, saliency, classes, steps)
 
-# %% ../../nbs/12_methods_sallm.ipynb #036
+# %% ../../nbs/12_methods_sallm.ipynb #038
 class Explanations:
     "Saliency of many examples, found by example id"
     def __init__(self,
@@ -179,7 +180,7 @@ class Explanations:
         place = (self.start[at][:, None] + real.cumsum(1) - 1).clamp(0, len(self.saliency) - 1)
         return torch.where(real, torch.where(known[:, None], self.saliency[place], math.nan), 0.)
 
-# %% ../../nbs/12_methods_sallm.ipynb #039
+# %% ../../nbs/12_methods_sallm.ipynb #041
 def explain(
     teacher,       # a classifier
     examples,      # encoded examples, with or without labels
@@ -201,7 +202,7 @@ def explain(
         if bar is not None: bar.update(len(real))
     return {name: np.concatenate(x) for name, x in parts.items()}
 
-# %% ../../nbs/12_methods_sallm.ipynb #042
+# %% ../../nbs/12_methods_sallm.ipynb #044
 def contents(examples) -> np.ndarray: # int64 [examples]
     "What there is to explain in each of the encoded `examples`, its tokens and its label, as a number"
     labels = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
@@ -222,7 +223,7 @@ def taken_over(
                  saliency=np.concatenate([made['saliency'][:0], *saliency]))
     return found, int((~known).sum())
 
-# %% ../../nbs/12_methods_sallm.ipynb #046
+# %% ../../nbs/12_methods_sallm.ipynb #048
 class SalLM(Method):
     "Ask attention to agree with a teacher's saliency (Lake 2021)"
     cite = 'lake-2021-sallm'
@@ -243,10 +244,12 @@ class SalLM(Method):
         start='pretrained', # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
         refresh=None,    # N: every N epochs the model that is being trained explains anew (Iterative); None: never
         explanations=None, # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
+        after_dropout=False, # look at attention before its dropout (the equation), or after it (the released code)
     ):
         self.teacher, self.weight, self.top_share, self.binarised = teacher, weight, top_share, binarised
         self.steps, self.layers, self.loss, self.saliency, self.target = steps, layers, loss, saliency, target
         self.heads, self.per_head, self.rows, self.start, self.refresh, self.given = heads, per_head, rows, start, refresh, explanations
+        self.after_dropout = after_dropout
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # what is in use, and since which epoch
         self._check_arguments()
 
@@ -259,14 +262,14 @@ class SalLM(Method):
         heads = range(head_count(model)) if self.heads is None else self.heads
         return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
-# %% ../../nbs/12_methods_sallm.ipynb #047
+# %% ../../nbs/12_methods_sallm.ipynb #049
 @patch
 def _check_arguments(self:SalLM):
     "Refuse arguments that are out of range or contradict each other"
     check_weight(self)
     self.require(isinstance(self.top_share, (int, float)) and not isinstance(self.top_share, bool) and 0 < self.top_share <= 1,
                  f'top_share must be above 0 and at most 1 (share of the tokens that are marked), got {self.top_share!r}')
-    for name in ('binarised', 'per_head'):
+    for name in ('binarised', 'per_head', 'after_dropout'):
         self.require(isinstance(getattr(self, name), bool), f'{name} must be True or False, got {getattr(self, name)!r}')
     self.require(type(self.steps) is int and self.steps >= 1, f'steps must be a whole number of at least 1, got {self.steps!r}')
     for name, choices in dict(loss=agreement_losses, target=('gold', 'predicted', 'all'), rows=('pooled', 'mean'), start=('pretrained', 'teacher')).items():
@@ -282,7 +285,7 @@ def _check_arguments(self:SalLM):
     self.require(self.given is None or self.teacher is None or self.start == 'teacher',
                  "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its weights are to be used")
 
-# %% ../../nbs/12_methods_sallm.ipynb #050
+# %% ../../nbs/12_methods_sallm.ipynb #052
 @patch
 def plan(self:SalLM, model, batch, progress) -> Plan:
     "Observe the layers that should agree with the explanations of `batch`"
@@ -292,16 +295,17 @@ def plan(self:SalLM, model, batch, progress) -> Plan:
     counts = real & ~batch['is_special']
     target = saliency_target(saliency, counts, self.top_share, self.binarised)
     rows = pooled_rows(model, batch) if self.rows == 'pooled' else None
-    return Plan(layers=check_layers(model, self.layers), targets=dict(sallm=(target, counts, rows, real)),
+    return Plan(layers=check_layers(model, self.layers), after_dropout=self.after_dropout, targets=dict(sallm=(target, counts, rows, real)),
                 evidence=dict(saliency=saliency, saliency_target=target))
 
 @patch
 def terms(self:SalLM, outputs, maps, plan, batch, progress) -> dict:
     "The attention loss"
-    losses = [layer_loss(maps[l], maps.allowed(l), *plan.targets['sallm'], self.heads, self.per_head, self.loss) for l in plan.layers]
+    asked = *plan.targets['sallm'], self.heads, self.per_head, self.loss, self.after_dropout
+    losses = [layer_loss(maps[l], maps.seen(l), *asked) for l in plan.layers]
     return dict(saliency_agreement=Term(torch.stack(losses).mean(0), self.weight))
 
-# %% ../../nbs/12_methods_sallm.ipynb #052
+# %% ../../nbs/12_methods_sallm.ipynb #054
 @patch
 def check(self:SalLM, model, tokenizer, data, epochs):
     "Refuse layers, heads and rows that cannot be asked, a saliency that cannot be had, and a teacher or explanations of something else"
@@ -342,7 +346,7 @@ def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
     if self._loaded is None: self._loaded = load_model(self.teacher)
     return self._loaded
 
-# %% ../../nbs/12_methods_sallm.ipynb #054
+# %% ../../nbs/12_methods_sallm.ipynb #056
 @patch
 def _question(self:SalLM, tokenizer) -> dict:
     "What the explanations answer, for the run's state"
@@ -370,7 +374,7 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
         found.append(here)
     return {k: np.concatenate([o[k] for o in found]) for k in made}
 
-# %% ../../nbs/12_methods_sallm.ipynb #056
+# %% ../../nbs/12_methods_sallm.ipynb #058
 @patch
 def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     "A plainly fine-tuned copy of `trainer`'s model"
@@ -382,7 +386,7 @@ def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
               progress=trainer.show_progress, **trainer.settings)
     return load_model(path)
 
-# %% ../../nbs/12_methods_sallm.ipynb #058
+# %% ../../nbs/12_methods_sallm.ipynb #060
 @patch
 def _explain_all(self:SalLM, teacher, trainer, name='explanations'):
     "Write `teacher`'s explanations of the training set and the probes into the run, as arrays `name`"
@@ -406,7 +410,7 @@ def _copy_explanations(self:SalLM, trainer):
     trainer.run.save_arrays('explanations', arrays)
     trainer.run.set_state(explanation_seconds=time.perf_counter() - start, explained=self._question(trainer.tokenizer))
 
-# %% ../../nbs/12_methods_sallm.ipynb #060
+# %% ../../nbs/12_methods_sallm.ipynb #062
 @patch
 def _use(self:SalLM, trainer, epoch):
     "Use the explanations that were made when `epoch` began; in epoch 1, those of the teacher"
@@ -432,7 +436,7 @@ def epoch_begin(self:SalLM, trainer, epoch:int):
         trainer.share(None)
     self._use(trainer, made)
 
-# %% ../../nbs/12_methods_sallm.ipynb #062
+# %% ../../nbs/12_methods_sallm.ipynb #064
 @patch
 def _start_from(self:SalLM, teacher, trainer):
     "Give `trainer`'s model the weights of `teacher`, the same ones whenever the run is resumed before its first checkpoint"
