@@ -16,7 +16,7 @@ from .data import Collator, encode, encode_texts
 from .methods.base import task_of, tasks
 from .models import decoder_start, longest_input
 from .pretraining import MaskTokens, ReplaceTokens, token_counts
-from .signals import SignalCollator, encode_signals
+from .signals import SignalCollator, encode_signals, signal_info
 from .text import align_batch, rationale_flags
 
 # %% ../nbs/14b_feed.ipynb #006
@@ -160,7 +160,7 @@ class TextFeed:
         if tokenizer is None: raise ValueError(f'train: {type(model).__name__} reads text; give its tokenizer, got None')
         self.task, self.model, self.tokenizer = tasks[task_of(model)], model, tokenizer
         self.longest, self.share, self.corruption = longest_input(model, tokenizer, max_length), mlm_probability, None
-        self.collate = Collator(tokenizer, decoder_start=decoder_start(model))
+        self.collate = Collator(tokenizer, decoder_start=decoder_start(model) if self.task.name == 'seq2seq' else None)
 
     def encode(self, data):
         "The splits of `data` as token ids; in pre-training what corrupts them is made here, from the training split"
@@ -196,7 +196,7 @@ class TextFeed:
 class SignalFeed:
     "Images or series for `model`"
     def __init__(self, model, tokenizer=None, max_length=None, mlm_probability=.15):
-        self.task, self.model, self.tokenizer, self._collate = tasks[task_of(model)], model, None, SignalCollator()
+        self.task, self.model, self.tokenizer, self._collate, self.feature_names = tasks[task_of(model)], model, None, SignalCollator(), None
         given = dict(tokenizer=tokenizer, max_length=max_length)
         bad = [k for k, v in given.items() if v is not None]
         if bad: raise ValueError(f'train: {bad[0]} belongs to text; {type(model).__name__} reads {"images" if self.task.modality == "image" else "series"}, leave it None')
@@ -207,7 +207,9 @@ class SignalFeed:
         return {k: v.to(kind) if v.is_floating_point() else v for k, v in self._collate(rows).items()}
 
     def encode(self, data):
-        "The splits of `data` with labels and example ids"
+        "The splits of `data` with labels and example ids; names of the features are kept for the pictures"
+        try: self.feature_names = signal_info(data).get('feature_names')
+        except ValueError: self.feature_names = None # a data set of the user's own
         return encode_signals(data)
 
     def corrupt(self, batch, seed, step):

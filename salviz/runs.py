@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['shapes', 'signal_shapes', 'listed_in_info', 'Damage', 'write_whole', 'to_json', 'read_object', 'append_line',
-           'parse_rows', 'plain_memory', 'shrink', 'grow', 'Snapshot', 'encode_snapshot', 'read_meta',
+           'parse_rows', 'plain_name', 'plain_memory', 'shrink', 'grow', 'Snapshot', 'encode_snapshot', 'read_meta',
            'decode_snapshot', 'Run', 'runs_table']
 
 # %% ../nbs/13_runs.ipynb #003
@@ -97,6 +97,10 @@ def parse_rows(data:bytes) -> tuple: # (rows, [(line number, reason)])
 # %% ../nbs/13_runs.ipynb #019
 _whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'saliency_map', 'confidence', 'prediction', 'input', 'masked_map')
 
+def plain_name(name:str) -> str:
+    "`name` of an array without the method behind it: two methods may have evidence of one name, such as 'method_saliency (SalLM)'"
+    return name.partition(' (')[0]
+
 def plain_memory(x) -> np.ndarray:
     "A copy of `x` in row-major order and little-endian: safetensors reads memory as it lies, so a transposed view would be stored scrambled"
     x = np.asarray(x)
@@ -111,7 +115,7 @@ def shrink(
         bits, shape = pack_bits(x)
         return bits, dict(bits=list(shape))
     if x.dtype.kind not in 'iuf': raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, integers and floating point can be stored')
-    if x.dtype.kind == 'f' and name.endswith(_whole): x = x.astype(np.float32)
+    if x.dtype.kind == 'f' and plain_name(name).endswith(_whole): x = x.astype(np.float32)
     elif x.dtype.kind == 'f':
         top = np.abs(x[np.isfinite(x)]).max(initial=0)
         exponent = math.frexp(top)[1] - 15 if top else 0
@@ -185,7 +189,7 @@ def _check(self:Snapshot):
     sizes = {k: len(v) for k, v in dict(n=self.tokens, C=self.classes).items() if v}
     expected = shapes | self._signal()
     for name, x in self.arrays.items():
-        shape = expected.get(name)
+        shape = expected.get(plain_name(name))
         if shape and shape[0] == 'L' and x.ndim: self.layers.setdefault(name, list(range(len(x))))
         if name in self.layers and (not x.ndim or len(x) != len(self.layers[name])):
             raise ValueError(f'Snapshot: array {name!r} has shape {list(x.shape)}; its layers, one for each row, are {self.layers[name]}')

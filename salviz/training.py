@@ -11,6 +11,7 @@ __all__ = ['own_arguments', 'unserved_arguments', 'turn', 'step_terms', 'lengths
 # %% ../nbs/15_training.ipynb #003
 import contextlib
 import inspect
+import itertools
 import json
 import math
 import shutil
@@ -138,11 +139,16 @@ class MethodTrainer(Trainer):
 
 # %% ../nbs/15_training.ipynb #019
 @patch
-def first_batch(self:MethodTrainer) -> dict:
-    "The first batch that training will see, on the model's device"
+def first_batches(self:MethodTrainer) -> list:
+    "The micro-batches of the first step that training will do, those of this process, on the model's device"
     with undisturbed(self.model, training=self.model.training):
-        batch = Trainer._prepare_inputs(self, next(iter(self.get_train_dataloader())))
-        return self.feed.corrupt(batch, self.args.seed, 0)
+        some = itertools.islice(iter(self.get_train_dataloader()), self.args.gradient_accumulation_steps)
+        return [self.feed.corrupt(Trainer._prepare_inputs(self, batch), self.args.seed, 0) for batch in some]
+
+@patch
+def first_batch(self:MethodTrainer) -> dict:
+    "The first of them"
+    return self.first_batches()[0]
 
 @patch
 def _prepare_inputs(self:MethodTrainer, inputs):
@@ -165,7 +171,21 @@ def _get_train_sampler(self:MethodTrainer, train_dataset=None):
     whole = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
     return LengthBuckets(lengths_of(data), whole, args.data_seed if args.data_seed is not None else args.seed)
 
-# %% ../nbs/15_training.ipynb #020
+# %% ../nbs/15_training.ipynb #021
+@patch
+def create_optimizer(self:MethodTrainer, model=None):
+    if self.settings.get('optimizer') is None: return Trainer.create_optimizer(self, model) if model is not None else Trainer.create_optimizer(self)
+    if self.optimizer is None:
+        self.optimizer = self.settings['optimizer']([p for p in self.model.parameters() if p.requires_grad], lr=self.args.learning_rate)
+    return self.optimizer
+
+@patch
+def create_scheduler(self:MethodTrainer, num_training_steps, optimizer=None):
+    if self.settings.get('scheduler') is None: return Trainer.create_scheduler(self, num_training_steps, optimizer)
+    if self.lr_scheduler is None: self.lr_scheduler = self.settings['scheduler'](self.optimizer if optimizer is None else optimizer, num_training_steps)
+    return self.lr_scheduler
+
+# %% ../nbs/15_training.ipynb #022
 @patch
 def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_items_in_batch=None):
     "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
@@ -186,7 +206,7 @@ def _task_loss(self:MethodTrainer, model, inputs, return_outputs):
     loss = self.task.loss(outputs, inputs).mean()
     return (loss, dict(predictions=self.task.predicted(outputs, inputs))) if return_outputs else loss
 
-# %% ../nbs/15_training.ipynb #022
+# %% ../nbs/15_training.ipynb #024
 @patch
 def _issue_warnings_after_load(self:MethodTrainer, load_result):
     # a parameter that has a second name, such as tied embeddings, is in a checkpoint once
@@ -205,7 +225,7 @@ def _refuse_non_finite(self:MethodTrainer, step, terms):
             raise NonFiniteLoss(f'{self.method.name}: {said}. What was recorded before stays in {self.run.path}. '
                                 'A lower learning rate, or fp32, is what usually helps')
 
-# %% ../nbs/15_training.ipynb #023
+# %% ../nbs/15_training.ipynb #025
 @patch
 def close_step(self:MethodTrainer, seconds:float):
     "Keep the finished step's losses for the next `flush`; `seconds`: time of this step"
@@ -241,7 +261,7 @@ def log(self:MethodTrainer, logs, start_time=None):
         logs[f'loss/{k}' if not k.endswith('_weight') else k] = float(np.mean([r[k] for r in rows if k in r]))
     Trainer.log(self, logs, start_time)
 
-# %% ../nbs/15_training.ipynb #025
+# %% ../nbs/15_training.ipynb #027
 class Stopped(BaseException): "Training was stopped from outside by its `Control`; no error, so `except Exception` does not catch it"
 
 class Control:
@@ -261,7 +281,7 @@ class Control:
     def tell(self, what, n, seconds, trainer):
         "`n` of `what` ('step', 'look', 'evaluation' of an example, 'save') took `seconds`"
 
-# %% ../nbs/15_training.ipynb #028
+# %% ../nbs/15_training.ipynb #030
 @patch
 def leave(self:MethodTrainer):
     "Write a checkpoint of the step that was done last, unless it is there, and raise `Stopped`"
@@ -273,7 +293,7 @@ def leave(self:MethodTrainer):
         finally: self.args.save_only_model = only_model
     raise Stopped(f'stopped after step {step}')
 
-# %% ../nbs/15_training.ipynb #029
+# %% ../nbs/15_training.ipynb #031
 class RunCallback(TrainerCallback):
     "Writes losses, evaluations and snapshots into the run as training goes, and asks and tells a `Control`"
     def __init__(self, recorder, record_steps, control):
@@ -298,7 +318,7 @@ class RunCallback(TrainerCallback):
         "Wait, or stop, if that is wished"
         if self.control.hold(self.trainer): self.trainer.leave()
 
-# %% ../nbs/15_training.ipynb #030
+# %% ../nbs/15_training.ipynb #032
 @patch
 def on_train_begin(self:RunCallback, args, state, control, **kwargs):
     self.gate()
@@ -323,7 +343,7 @@ def on_step_end(self:RunCallback, args, state, control, **kwargs):
     self.tell('step')
     self.look(state)
 
-# %% ../nbs/15_training.ipynb #031
+# %% ../nbs/15_training.ipynb #033
 def scores_in(metrics:dict, prefix:str) -> dict:
     "The scores of Trainer's `metrics`, without their `prefix` and without its timings"
     own = {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
@@ -352,7 +372,7 @@ def on_evaluate(self:RunCallback, args, state, control, metrics, **kwargs):
 @patch
 def on_save(self:RunCallback, args, state, control, **kwargs): self.tell('save')
 
-# %% ../nbs/15_training.ipynb #032
+# %% ../nbs/15_training.ipynb #034
 class BarCallback(TrainerCallback):
     "One progress bar a run: steps, loss and the validation score that chooses the checkpoint (a notebook bar in notebooks)"
     def __init__(self, title, best='accuracy'): self.title, self.best, self.bar, self.trainer, self.shown = title, best, None, None, {}
@@ -370,8 +390,9 @@ class BarCallback(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         if self.bar is not None: self.bar.close(); self.bar = None
 
-# %% ../nbs/15_training.ipynb #034
-def check_settings(epochs, batch_size, learning_rate, weight_decay, snapshots, gradient_accumulation, early_stopping, seed, keep, mlm_probability, **kwargs):
+# %% ../nbs/15_training.ipynb #036
+def check_settings(epochs, batch_size, learning_rate, weight_decay, snapshots, gradient_accumulation, early_stopping, seed, keep, mlm_probability,
+                   optimizer, scheduler, **kwargs):
     "Refuse settings of `train` that are out of range"
     counts = dict(epochs=epochs, batch_size=batch_size, gradient_accumulation=gradient_accumulation, keep=keep)
     if early_stopping is not None: counts['early_stopping'] = early_stopping
@@ -382,11 +403,13 @@ def check_settings(epochs, batch_size, learning_rate, weight_decay, snapshots, g
         raise ValueError(f'train: snapshots must be 0 (none) or at least 2 (first and last step), got {snapshots!r}')
     if isinstance(mlm_probability, bool) or not isinstance(mlm_probability, (int, float)) or not 0 < mlm_probability < 1:
         raise ValueError(f'train: mlm_probability must be between 0 and 1, both excluded, got {mlm_probability!r}')
-    for name, x, ok in (('learning_rate', learning_rate, 'above 0 and below 1'), ('weight_decay', weight_decay, 'at least 0 and below 1')):
+    for name, x, ok in (('learning_rate', learning_rate, 'above 0 and at most 1'), ('weight_decay', weight_decay, 'at least 0 and below 1')):
         number = isinstance(x, (int, float)) and not isinstance(x, bool)
-        if not number or not (0 <= x < 1) or (x == 0 and name == 'learning_rate'): raise ValueError(f'train: {name} must be {ok}, got {x!r}')
+        if not number or not (0 < x <= 1 if name == 'learning_rate' else 0 <= x < 1): raise ValueError(f'train: {name} must be {ok}, got {x!r}')
+    for name, x in dict(optimizer=optimizer, scheduler=scheduler).items():
+        if x is not None and not callable(x): raise ValueError(f'train: {name} must be a function, or None for AdamW with a linearly falling rate, got {x!r}')
 
-# %% ../nbs/15_training.ipynb #037
+# %% ../nbs/15_training.ipynb #039
 def model_name(model) -> str:
     "What `model` was loaded from: a name on the Hub, the last part of a path, or else its class"
     name = model.name_or_path
@@ -403,12 +426,12 @@ def run_config(model, data, method, settings, task) -> dict:
                           sizes={k: len(d) for k, d in data.items()}),
                 seed=settings['seed'], settings=plain(settings))
 
-# %% ../nbs/15_training.ipynb #040
+# %% ../nbs/15_training.ipynb #042
 def record_steps(snapshots:int, total:int) -> list:
     "At most `snapshots` different steps from 0 to `total`, evenly spaced"
     return sorted({int(o) for o in np.linspace(0, total, snapshots).round()})
 
-# %% ../nbs/15_training.ipynb #043
+# %% ../nbs/15_training.ipynb #045
 own_arguments = dict(output_dir='run_dir', num_train_epochs='epochs', per_device_train_batch_size='batch_size', learning_rate='learning_rate',
     weight_decay='weight_decay', gradient_accumulation_steps='gradient_accumulation', seed='seed', save_total_limit='keep',
     resume_from_checkpoint='resume', disable_tqdm='progress')
@@ -417,7 +440,7 @@ unserved_arguments = frozenset("""
     logging_nan_inf_filter gradient_checkpointing activation_checkpointing auto_find_batch_size torch_compile use_liger_kernel
     load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip neftune_noise_alpha deepspeed fsdp""".split())
 
-# %% ../nbs/15_training.ipynb #044
+# %% ../nbs/15_training.ipynb #046
 def training_arguments(path, task, epochs, batch_size, learning_rate, weight_decay, gradient_accumulation, seed, keep, args) -> TrainingArguments:
     "`TrainingArguments` for a run of a `task` in `path`; `args` overrides any of them"
     given = dict(output_dir=str(Path(path)/'checkpoints'), num_train_epochs=epochs, per_device_train_batch_size=batch_size,
@@ -436,7 +459,7 @@ def training_arguments(path, task, epochs, batch_size, learning_rate, weight_dec
     args._n_gpu = min(args.n_gpu, 1) # DataParallel copies the model behind our back; several GPUs work through `accelerate launch`
     return args
 
-# %% ../nbs/15_training.ipynb #046
+# %% ../nbs/15_training.ipynb #048
 def share(x):
     "`x` of the first process, in all processes; `x` itself where there is only one"
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()): return x
@@ -450,7 +473,7 @@ def weights_checksum(model) -> int:
     for p in model.state_dict().values(): crc = zlib.crc32(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), crc)
     return crc
 
-# %% ../nbs/15_training.ipynb #049
+# %% ../nbs/15_training.ipynb #051
 def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or None)
     "A new run in `path`, or the one that is there, set back to its last checkpoint; `weights`: checksum of the model's"
     if not resume:
@@ -471,7 +494,7 @@ def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or No
     run.set_state(error=None, stopped=None)
     return run, resumable.get(last)
 
-# %% ../nbs/15_training.ipynb #050
+# %% ../nbs/15_training.ipynb #052
 def _open_run(path, config, resume, weights, first_process) -> tuple: # (Run, checkpoint or None)
     "`_open_here` in the first process; the others get a run of their own that nobody reads, and the same checkpoint or error"
     run = checkpoint = failed = None
@@ -482,7 +505,7 @@ def _open_run(path, config, resume, weights, first_process) -> tuple: # (Run, ch
     if failed: raise failed
     return run or Run.create(Path(tempfile.mkdtemp(prefix='salviz-'))/'run', config), checkpoint
 
-# %% ../nbs/15_training.ipynb #052
+# %% ../nbs/15_training.ipynb #054
 def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settings) -> Job:
     "Check all arguments of `train`, encode, and open the run"
     method = FineTuning() if method is None else method
@@ -501,7 +524,7 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     run, checkpoint = _open_run(home, config, resume, weights_checksum(model), args.process_index == 0)
     return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home, checkpoint, progress)
 
-# %% ../nbs/15_training.ipynb #053
+# %% ../nbs/15_training.ipynb #055
 def _place(run_dir, resume, method, settings, task) -> tuple: # (`TrainingArguments`, is the folder there?)
     "Where the run goes, the same in all processes, and `Trainer`'s arguments for it"
     if resume and run_dir is None: raise ValueError('train: resume=True needs the run_dir of the run to continue')
@@ -514,7 +537,7 @@ def _place(run_dir, resume, method, settings, task) -> tuple: # (`TrainingArgume
         raise FileExistsError(f'train: {path} exists already; choose another run_dir, or resume=True to continue the run in it')
     return args, exists
 
-# %% ../nbs/15_training.ipynb #057
+# %% ../nbs/15_training.ipynb #059
 def by_length(data):
     "Encoded `data` with its shortest examples first, for evaluation without much padding"
     return data.select(np.argsort(lengths_of(data), kind='stable'))
@@ -527,7 +550,7 @@ def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
         for k, v in known.get('attributes', {}).items(): setattr(callback, k, v)
     return callback
 
-# %% ../nbs/15_training.ipynb #058
+# %% ../nbs/15_training.ipynb #060
 def make_trainer(job:Job, control:Control) -> MethodTrainer:
     "The trainer of `job`, with its callbacks"
     collate, settings, task = job.feed.collate, job.settings, job.feed.task
@@ -545,7 +568,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     watch.trainer = bar.trainer = trainer
     return trainer
 
-# %% ../nbs/15_training.ipynb #062
+# %% ../nbs/15_training.ipynb #064
 @contextlib.contextmanager
 def _without_shard_bars():
     "A block in which transformers draws no bar for every file that it reads or writes"
@@ -571,7 +594,7 @@ def _ending_kept(job:Job, trainer):
         for o in trainer.callback_handler.callbacks:
             if isinstance(o, BarCallback): o.on_train_end(job.args, None, None)
 
-# %% ../nbs/15_training.ipynb #063
+# %% ../nbs/15_training.ipynb #065
 _here = threading.local() # .control: of the training that this thread is in
 
 def fit(job:Job, control:Control) -> Run:
@@ -593,7 +616,7 @@ def fit(job:Job, control:Control) -> Run:
     shutil.rmtree(job.run.path.parent)
     return Run(job.home)
 
-# %% ../nbs/15_training.ipynb #065
+# %% ../nbs/15_training.ipynb #067
 def scored_splits(encoded) -> dict:
     "{'train': at most 1,000 of its examples, 'test': …} of the `encoded` splits, shortest examples first"
     train, test = encoded['train'], {k: by_length(d) for k, d in encoded.items() if k == 'test'}
@@ -610,7 +633,7 @@ def _finish(trainer):
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),
                record_seconds=sum(r['seconds'] for r in looks), saliency_seconds=sum(r['saliency_seconds'] for r in looks))
 
-# %% ../nbs/15_training.ipynb #067
+# %% ../nbs/15_training.ipynb #069
 class Turn:
     "One training at a time in this process"
     def __init__(self): self._lock, self._of = threading.Lock(), None
@@ -626,7 +649,7 @@ class Turn:
 
 turn = Turn()
 
-# %% ../nbs/15_training.ipynb #068
+# %% ../nbs/15_training.ipynb #070
 def train(
     model,                       # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, returned state = best checkpoint
     tokenizer,                   # its tokenizer; None for images and series
@@ -647,6 +670,8 @@ def train(
     mlm_probability:float=.15,   # share of the tokens that masked language modelling masks, or that replaced-token detection replaces
     keep:int=2,                  # checkpoints to keep: the best one and the last ones
     progress:bool=True,          # show a progress bar
+    optimizer=None,              # function of (parameters, lr=…), such as torch.optim.Adadelta or a partial of torch.optim.SGD; None: AdamW
+    scheduler=None,              # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
     args:dict=None,              # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
 ) -> Run:
     "Train `model` on `data` with `method` and return the recorded `Run`"
@@ -656,7 +681,7 @@ def train(
     try: return fit(open_job(**given), Control())
     finally: turn.give_back()
 
-# %% ../nbs/15_training.ipynb #080
+# %% ../nbs/15_training.ipynb #084
 def _class_of(path):
     "The class of the model in the folder `path`"
     name = json.loads((path/'config.json').read_text())['architectures'][0]

@@ -1,11 +1,11 @@
 "Data from every source in one form, bad data refused at the door, and encodings that know where they come from"
-import os, subprocess, sys, warnings
+import hashlib, json, os, struct, subprocess, sys, warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -265,6 +265,36 @@ print(fingerprint(load_text(pd.DataFrame(dict(text=[f"sentence {i}" for i in ran
     assert fingerprint(data) == fingerprint(DatasetDict({name: Dataset.from_dict(part.to_dict(), part.features) for name, part in data.items()}))
     changed = [frame().assign(text=['another'] + frame()['text'].tolist()[1:]), frame().replace('bad', 'poor'), frame(18)]
     assert len({fingerprint(data), *(fingerprint(load_text(f)) for f in changed)}) == 4
+
+
+@pytest.mark.parametrize('load,known', [
+    (lambda: load_text('movie-sentences'), '49933f56a3239bb9871f943110c91317d7e22722096758da7e55abf1be813582'),
+    (lambda: load_text('sts-b'), 'b661e3fde4a95d3266bfdce1112c15011319fc20050ac01bcd6e06811d2acee6'),
+    (lambda: load_tokens('ner-tweets'), 'a8f078cac4b848332f962cfe3ce5bbc49bd3029e14d09318f1702113ae29ab23'),
+    (lambda: load_pairs('copy-reorder'), 'fd69d5ad695ad501b163bea7f589ad89ae8b0652a322a0569676caf136e61897')], ids=['sentences', 'scores', 'tags', 'pairs'])
+def test_runs_recorded_earlier_still_know_their_texts(load, known):
+    assert fingerprint(load()) == known
+
+
+@pytest.mark.parametrize('dtype,code', [('float32', '<f'), ('float64', '<d'), ('int16', '<h'), ('bool', '<?')])
+def test_arrays_are_fingerprinted_by_type_shape_and_bytes(dtype, code):
+    x = np.random.default_rng(0).normal(size=(1203, 3, 2))*5 # more rows than are hashed at once
+    x = x > 0 if dtype == 'bool' else x.astype(dtype)
+    def data(x, shape=(3, 2)):
+        features = Features(values=Array2D(shape, dtype), label=ClassLabel(names=['no', 'yes']))
+        return Dataset.from_dict(dict(values=x.reshape(-1, *shape), label=[i % 2 for i in range(len(x))]), features)
+    digest = hashlib.sha256()
+    digest.update(b'["", 1203]\n["label", ["no", "yes"]]\n')
+    for start in (0, 1000): digest.update(json.dumps([i % 2 for i in range(start, min(start + 1000, 1203))]).encode() + b'\n')
+    digest.update(b'["values", null]\n["' + dtype.encode() + b'", [1203, 3, 2]]')
+    for sample in x:
+        for row in sample:
+            for value in row: digest.update(struct.pack(code, value.item()))
+    assert fingerprint(data(x)) == digest.hexdigest() == fingerprint(data(x).with_format('numpy'))
+    assert fingerprint(data(x).select(range(1202, -1, -1)).select(range(1202, -1, -1))) == digest.hexdigest()
+    changed = x.copy(); changed[1100, 2, 1] = x[1100, 2, 1] == 0
+    if dtype == 'float64': changed[1100, 2, 1] = np.nextafter(x[1100, 2, 1], 9)
+    assert len({digest.hexdigest(), fingerprint(data(changed)), fingerprint(data(x, (2, 3))), fingerprint(data(x[::-1]))}) == 4
 
 
 def test_encoded_rows_are_those_of_the_alignment(movies, tokenizer):

@@ -1,18 +1,20 @@
 "Tokenizers and small models from nothing, and batches spoilt for pre-training: by loops, exact counts and invariances"
-import random, subprocess, sys
+import random, subprocess, sys, warnings
 from collections import Counter
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
+from tokenizers import pre_tokenizers
 
 from salviz.data import Collator, encode, load_text, model_inputs, subset
 from salviz.methods.base import task_of, tasks
 from salviz.models import heads, load_classifier, load_model_for, longest_input
-from salviz.pretraining import MaskTokens, ReplaceTokens, choose_tokens, small_model, special_tokens, token_counts, train_tokenizer
+from salviz.pretraining import MaskTokens, ReplaceTokens, choose_tokens, pack_texts, small_model, special_tokens, token_counts, train_tokenizer
 from salviz.text import align
+from salviz.training import train
 
 texts = [f'The {a} {b} walks, slowly, past house {i % 7}.' for i, (a, b) in enumerate([(a, b) for a in ('old', 'young', 'brave') for b in ('dog', 'teacher', 'Käufer')]*4)]
 short = ['Rain', 'No .', 'a b c d e f g h i j k l m n o p q r s t u v w x y z a b c d e f g h i j k l m']
@@ -274,3 +276,76 @@ def test_both_kinds_of_pretraining_learn_from_real_sentences():
             optimiser.zero_grad(); loss.backward(); optimiser.step(); losses.append(loss.item())
         assert losses[-1] < .5*losses[0], corrupt
     assert {*heads} >= {'masked_lm', 'replaced_token_detection'}
+
+
+def packed_slowly(texts, tokenizer, block):
+    "Rows of consecutive texts, one more text at a time; what is too long by itself word by word"
+    def count(text): return len(tokenizer(text, verbose=False)['input_ids'])
+    rows, now, long = [], None, 0
+    for text in texts:
+        too_long = count(text) > block
+        long += too_long
+        for part in text.split() if too_long else [text]:
+            if now is None: now = part
+            elif count(f'{now} {part}') <= block: now = f'{now} {part}'
+            else: rows.append(now); now = part
+    return rows + ([] if now is None else [now]), long
+
+def some_texts(seed, n=60):
+    "Texts of 1 to 30 words, some of them with letters that are many tokens"
+    rng = random.Random(seed)
+    words = 'the old dog walks slowly past house Käufer teacher brave , . xyzzy-foo 10,5 ÄÖÜ'.split()
+    return [' '.join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 9, 30]))) for _ in range(n)]
+
+@pytest.mark.parametrize('kind,form,prefix', [('wordpiece', 'encoder', None), ('wordpiece', 'seq2seq', None), ('bpe', 'decoder', True), ('bpe', 'encoder', False)])
+@pytest.mark.parametrize('block', [7, 24, 64])
+def test_packed_rows_are_those_of_a_loop_that_adds_one_text_after_another(kind, form, prefix, block):
+    reader = train_tokenizer([*texts, *some_texts(1)], 300 if kind == 'bpe' else 110, kind, form, max_length=64)
+    if prefix is False: reader.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    for seed in range(4):
+        given = some_texts(seed)
+        rows, long = packed_slowly(given, reader, block)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter('always')
+            found = pack_texts(given, reader, block)
+        assert found == rows and ' '.join(found).split() == ' '.join(given).split()
+        assert [str(w.message) for w in said] == ([f'{long} of 60 texts {"has" if long == 1 else "have"} more than block={block} tokens; cut at blanks and spread over rows'] if long else [])
+        assert long or ' '.join(found) == ' '.join(given)
+    assert long or block > 7
+    lengths = [len(x) for x in reader(found, verbose=False)['input_ids']]
+    assert max(lengths) <= block or all(' ' not in row for row, n in zip(found, lengths) if n > block)
+
+def test_what_is_packed_keeps_its_kind_and_its_splits():
+    small = subset(load_text('movie-sentences'), 40, validation_size=8, test_size=8)
+    tokenizer = train_tokenizer(small['train']['text'], 600)
+    packed = pack_texts(small, tokenizer, 200)
+    assert isinstance(packed, DatasetDict) and list(packed) == ['train', 'validation', 'test']
+    for name, part in packed.items():
+        assert part.column_names == ['text'] and part.info.dataset_name == 'movie-sentences'
+        assert list(part['text']) == list(pack_texts(small[name], tokenizer, 200)['text']) == pack_texts(list(small[name]['text']), tokenizer, 200) == packed_slowly(small[name]['text'], tokenizer, 200)[0]
+    assert pack_texts([], tokenizer, 200) == [] and pack_texts(['one'], tokenizer, 200) == ['one']
+    assert pack_texts(('Rain', 'No .'), tokenizer, 200) == ['Rain No .'] and len(pack_texts(small['train'].select([]), tokenizer, 200)) == 0
+
+def test_a_single_word_that_is_too_long_stays_whole(tokenizer):
+    word = 'abcdefghij'*3
+    with pytest.warns(UserWarning, match='1 of 3 texts has more than block=6 tokens'): rows = pack_texts(['Rain', f'No {word} No', 'Rain'], tokenizer, 6)
+    assert word in rows and ' '.join(rows).split() == ['Rain', 'No', word, 'No', 'Rain']
+
+@pytest.mark.parametrize('block', [0, -1, 2, 65, 12.5, True, None, '64'])
+def test_blocks_without_room_or_beyond_the_tokenizer_are_refused(block, tokenizer):
+    with pytest.raises(ValueError, match=r'block must be a whole number of tokens from 3 \(one and the special ones\) to 64') as e: pack_texts(texts, tokenizer, block)
+    assert '\n' not in str(e.value) and str(e.value).endswith(f'got {block!r}')
+
+@pytest.mark.parametrize('data,message', [
+    (['good', ' '], '1 of the texts is empty or no string .first: row 1'), (['good', None, 3], '2 of the texts are empty or no string .first: row 1'),
+    ('a text', 'data must be a Dataset, a DatasetDict or a list of strings, got str'), (None, 'got NoneType'),
+    (Dataset.from_dict(dict(sentence=['a'])), 'needs single texts in a column text, and there are the columns sentence'),
+    (Dataset.from_dict(dict(text=['a'], text_pair=['b'])), 'the columns text, text_pair')])
+def test_what_cannot_be_packed_is_refused(data, message, tokenizer):
+    with pytest.raises(ValueError, match=message): pack_texts(data, tokenizer, 64)
+
+@pytest.mark.parametrize('task', ['masked_lm', 'replaced_token_detection'])
+def test_a_small_model_trains_on_packed_texts(task, tokenizer, tmp_path):
+    data = pack_texts(DatasetDict(train=Dataset.from_dict(dict(text=texts)), validation=Dataset.from_dict(dict(text=texts[:9]))), tokenizer, 48)
+    run = train(small_model(task, tokenizer, layers=1, heads=2, hidden=8), tokenizer, data, run_dir=tmp_path/'run', probes=2, snapshots=2, epochs=1, batch_size=4, progress=False)
+    assert run.finished and 40 < max(len(run.snapshot(0, i).tokens) for i in range(2)) <= 48

@@ -18,8 +18,8 @@ from salviz.training import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)
 
-kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'), token_classification=('bert', 'deberta-v2'),
-             masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 't5'))
+kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'), token_classification=('bert', 'gpt2', 'deberta-v2'),
+             masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 'bart', 't5'))
 nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18), series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
 rows = [(task, kind) for table in (kinds, nets) for task, some in table.items() for kind in some]
 named = lambda x: x if isinstance(x, str) else x.__name__
@@ -64,7 +64,17 @@ def tokens(tiny_tokenizer):
     tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
 
+def tiny_bart(head, tokenizer, **config):
+    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, BartConfig
+    sides = {f'{side}_{k}': v for side in ('encoder', 'decoder') for k, v in dict(layers=2, attention_heads=4, ffn_dim=48).items()}
+    special = dict(pad_token_id=0, bos_token_id=2, eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=2, forced_eos_token_id=None)
+    kind = dict(seq2seq=AutoModelForSeq2SeqLM, classification=AutoModelForSequenceClassification)[head]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return kind.from_config(BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sides, **special, **config))
+
 def model_for(task, kind, data, tokenizer, **kwargs):
+    if kind == 'bart': return tiny_bart(task, tokenizer)
     if isinstance(kind, str): return small_model(task, tokenizer, kind=kind, layers=2, heads=4, hidden=32, **labels_of(task, data), **kwargs)
     shapes = dict(image_classification=dict(shape=(3, 8, 8)), series_classification=dict(shape=(12, 3)), classification=dict(tokenizer=tokenizer))[task]
     return small_net(kind, num_labels=2, **shapes)
@@ -104,7 +114,7 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
     run = train(model_for(task, kind, data, tokens), tokens, data, method, run_dir=tmp_path/'run', **quick)
     s = run.snapshot()
     assert [*s.info['methods']] == [*names] and s.info['method'] == ' + '.join(names)
-    assert set().union(*(evidence[n] for n in names)) <= {*s.arrays} and set().union(*(terms[n] for n in names)) <= {*run.train_rows[0]}
+    assert set().union(*(evidence[n] for n in names)) <= {*s.arrays} and all(x.dtype == np.float32 for k, x in s.arrays.items() if k.startswith('method_saliency')) and set().union(*(terms[n] for n in names)) <= {*run.train_rows[0]}
     row = run.train_rows[0]
     assert row['loss'] == pytest.approx(row['task'] + sum(row[t] * row[f'{t}_weight'] for n in names for t in terms[n]), rel=1e-5)
 
@@ -204,3 +214,55 @@ def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
         for k, v in a.eval_rows[-1].items(): assert b.eval_rows[-1][k] == pytest.approx(v, rel=1e-5, nan_ok=True) if isinstance(v, float) else True, (task, k)
         x, y = (torch.cat([p.flatten() for p in load_model(r)[0].parameters()]) for r in (a, b))
         assert torch.allclose(x, y, atol=1e-6), task
+
+
+def test_an_encoder_decoder_classifier_trains_on_its_encoder_and_sallm_needs_a_pooled_row(tmp_path, tiny_data, tokens):
+    for name in ('FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance'):
+        run = train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, methods[name](), run_dir=tmp_path/name, **quick)
+        assert run.finished and 'pooled_row' not in run.snapshot().info and run.snapshot().arrays['attention'].shape[:2] == (2, 4)
+    with pytest.raises(ValueError, match='is an encoder-decoder model, whose head reads a row of the decoder'):
+        train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, SalLM(steps=2), run_dir=tmp_path/'sallm', **quick)
+    assert not (tmp_path/'sallm').exists()
+
+@pytest.mark.parametrize('name, allowed', [('FineTuning', True), ('SaliencyGuided', True), ('ADDrop', False), ('AttentionGuidance', False), ('SalLM', False)])
+def test_gradient_checkpointing_changes_nothing_or_is_refused(name, allowed, tmp_path, tiny_data, tiny_bert, tokens):
+    ends = []
+    for checkpointing in (False, True):
+        model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
+        if checkpointing: model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
+        if checkpointing and not allowed:
+            with pytest.raises(ValueError, match='gradient checkpointing'): train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/'refused', **{**quick, 'snapshots': 0})
+            assert not (tmp_path/'refused').exists()
+            return
+        run = train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/str(checkpointing), **{**quick, 'snapshots': 0})
+        ends.append(([r['loss'] for r in run.train_rows], torch.cat([p.detach().flatten() for p in model.parameters()])))
+    assert np.allclose(ends[0][0], ends[1][0], rtol=1e-5) and torch.allclose(ends[0][1], ends[1][1], atol=1e-5)
+
+def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert, tokens):
+    "Where nothing is masked, the copy is the input, and the two passes of AD-DROP with saliency guided training must agree"
+    from salviz.data import Collator, encode
+    from salviz.methods.base import Progress
+    from salviz.recording import run_passes
+    model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double().train()
+    batch = Collator(tokens)(list(encode(tiny_data['train'].select(range(5)), tokens)))
+    method = ADDrop(p=.6, q=.9, cross_tuning=False) + SaliencyGuided(masked_share=.01)
+    plan = method.plan(model, batch, Progress(seed=3))
+    assert any(d.any() for d in plan.drop.values()) and torch.equal(plan.inputs['masked']['input_ids'], batch['input_ids'])
+    outputs, _ = run_passes(model, model, batch, plan)
+    assert torch.equal(outputs['main'].logits, outputs['masked'].logits)
+    plain, _ = run_passes(model, model, batch, SaliencyGuided(masked_share=.01).plan(model, batch, Progress(seed=3)))
+    assert not torch.allclose(plain['main'].logits, outputs['main'].logits)
+
+def test_an_optimiser_and_a_schedule_of_ones_own(tmp_path, tiny_data, tiny_bert, tokens):
+    from functools import partial
+    def stairs(optimizer, steps): return torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=.1)
+    data, model = examples('classification', tiny_data), tiny_bert()
+    run = train(model, tokens, data, run_dir=tmp_path/'run', optimizer=partial(torch.optim.SGD, momentum=.9), scheduler=stairs, **{**quick, 'epochs': 2, 'learning_rate': 1., 'snapshots': 0})
+    assert [r['learning_rate'] for r in run.train_rows] == pytest.approx([1., .1, .1, .01, .01, .01]) and run.config['settings']['scheduler'].endswith('stairs')
+    with pytest.raises(ValueError, match='optimizer must be a function'): train(model, tokens, data, run_dir=tmp_path/'no', optimizer='adadelta', **quick)
+
+def test_channels_of_a_series_keep_their_names(tmp_path):
+    from salviz.signals import load_series
+    data = load_series({k: (np.random.default_rng(0).normal(size=(8, 12, 2)).astype('float32'), ['a', 'b']*4) for k in ('train', 'validation', 'test')}, feature_names=['left', 'right'])
+    run = train(small_net('lstm', data), None, data, run_dir=tmp_path/'run', **quick)
+    assert run.snapshot().info['feature_names'] == ['left', 'right']

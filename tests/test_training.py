@@ -231,7 +231,7 @@ bad = dict(
     heads=(dict(method=AttentionGuidance(share=.4)), 'AttentionGuidance: '),
     period=(dict(method=AttentionGuidance(patterns={'period': [0]}), no_period=True), "pattern 'period'"),
     snapshots=(dict(snapshots=1), 'snapshots must be 0'),
-    rate=(dict(learning_rate=2.), 'learning_rate must be above 0 and below 1'),
+    rate=(dict(learning_rate=2.), 'learning_rate must be above 0 and at most 1'),
     probes=(dict(probes=17), 'validation split has 16 examples'),
     split=(dict(probes='dev'), "no split 'dev'; available: train, validation, test"),
     no_probes=(dict(probes=[]), 'probes is empty'),
