@@ -26,7 +26,7 @@ import numpy as np
 import traitlets as T
 from fastcore.basics import patch
 
-from .payload import as_run, bundle, json_text, meta as describe, pack_frame, run_meta, same_probe, styles
+from .payload import as_run, bundle, counted, json_text, meta as describe, pack_frame, run_meta, same_probe, styles
 from .runs import Snapshot, write_whole
 from .page import chosen
 
@@ -229,7 +229,7 @@ def _words(self:ExplorerView):
     "What the page says about frames that it does not have"
     missing = len(self._plan.sizes) - len(self._plan.kept)
     said = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into {self._plan.budget/1e6:.0f} MB: '
-            'look at another sentence to bring its steps, or use Explorer(run, probes=…, steps=…, budget=…).'] if missing else []
+            'look at another example to bring its steps, or use Explorer(run, probes=…, steps=…, budget=…).'] if missing else []
     return ' '.join(said + list(dict.fromkeys(self._unreadable.values()))[:3])
 
 # %% ../nbs/21_explorer.ipynb #027
@@ -300,7 +300,7 @@ def _pack(self:ExplorerView, key):
         observed = next((v for k, v in snapshot.layers.items() if k in ('attention_attribution', 'attention') and v), [])
         return pack_frame(snapshot, run, full=[*self._full.get((run, probe), []), *((l, 0) for l in observed[-1:])])
     except (ValueError, KeyError, OSError) as e:
-        self._unreadable[key] = f'Step {step} of sentence {probe} cannot be read: {e.args[0] if e.args else e}.'
+        self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'
         self._plan.forget(key)
 
 @patch
@@ -463,7 +463,7 @@ class Explorer(W.VBox):
     def __init__(self,
         run,          # a `Run`, the path of one, a training from `start_training`, or a list of `Snapshot`
         compare=None, # another one, to compare with
-        probes=None,  # numbers of the sentences to show; None: all
+        probes=None,  # numbers of the examples to show; None: all
         steps=None,   # recorded steps to show; None: all
         panels=None,  # some of `panel_names`; None: all
         height=None,  # pixels; None: as high as it needs to be
@@ -490,7 +490,7 @@ class Explorer(W.VBox):
 
     def __repr__(self):
         m = json.loads(self.view.get_state('meta')['meta'])['runs']
-        said = ' and '.join(f'{o["name"]} ({len(o["probes"])} sentences, {len({s for _, s in o["recorded"]})} recorded steps)' for o in m)
+        said = ' and '.join(f'{o["name"]} ({counted(o["probes"])}, {len({s for _, s in o["recorded"]})} recorded steps)' for o in m)
         return f'Explorer of {said}'
 
     def close(self):
@@ -595,7 +595,7 @@ def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
 @patch
 def to_html(self:Explorer,
     path,        # of the file
-    probes=None, # numbers of the sentences that go into it; None: those of this explorer
+    probes=None, # numbers of the examples that go into it; None: those of this explorer
     steps=None,  # recorded steps; None: those of this explorer
     layers=None, # the model's layers; None: all that were recorded
     heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full

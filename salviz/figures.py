@@ -51,8 +51,8 @@ def _style():
 
 # %% ../nbs/18_figures.ipynb #009
 shares = LinearSegmentedColormap.from_list('shares', ['#ffffff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']).with_extremes(bad=faint)
-signed = LinearSegmentedColormap.from_list('signed', [(0, '#56a0d3'), (.5, '#ffffff'), (.68, '#fdc59a'), (.84, '#dd6a2a'), (1, '#7a2400')],
-                                           N=255).with_extremes(bad=faint)
+signed = LinearSegmentedColormap.from_list('signed', [(0, '#08407f'), (.2, '#3f8fc5'), (.38, '#b3d3e8'), (.5, '#ffffff'), (.62, '#fdc692'), (.8, '#e0701a'),
+                                                      (1, '#7a2704')], N=255).with_extremes(bad=faint)
 
 def _lightness(colour):
     "Perceived brightness of `colour`, 0 (black) to 1: what is left of it in grey print"
@@ -245,6 +245,14 @@ def _drawn(view, body, width):
     return sheet.fig
 
 # %% ../nbs/18_figures.ipynb #029
+def _apart(ticks, texts, norm, width):
+    "Those of `ticks` whose `texts` do not touch below a bar of `width` points; both ends stay"
+    places = [(float(norm(t))*width, _width(o, 6)/2) for t, o in zip(ticks, texts)]
+    kept = [0, len(ticks) - 1]
+    for i in range(1, len(ticks) - 1):
+        if all(abs(places[i][0] - places[k][0]) > places[i][1] + places[k][1] + 3 for k in kept): kept.append(i)
+    return [ticks[i] for i in sorted(set(kept))]
+
 def _colour_bar(
     sheet, x, y, width, height, # place, in points
     norm, cmap,
@@ -255,6 +263,7 @@ def _colour_bar(
     "A colour bar with numbers and a label; it lies down if it is wider than high"
     exponent, unit = _power(max(abs(t) for t in ticks))
     flat = width > height
+    if flat: ticks = _apart(list(ticks), [_say(t/10.**exponent) for t in ticks], norm, width)
     bar = sheet.fig.colorbar(ScalarMappable(norm, cmap), cax=sheet.axes(x, y, width, height), extend=extend,
                              orientation='horizontal' if flat else 'vertical')
     bar.set_ticks(list(ticks), labels=[_say(t/10.**exponent) for t in ticks], fontsize=6, parse_math=False)
@@ -266,6 +275,10 @@ def _colour_bar(
     return bar
 
 def _signed_scale(limit): return Normalize(-limit, limit), signed, np.array([-1, -.5, 0, .5, 1])*limit
+
+def _attention_limit(values):
+    "End of the scale for one map: its maximum, but at least four times what a head that looks everywhere alike has, else such a head is one dark block"
+    return max(float(np.nanmax(values, initial=0.)), min(1., 4/values.shape[-1]))
 
 def _share_scale(limit):
     "A square-root scale for attention up to `limit`: norm, colours, values to number"
@@ -524,7 +537,8 @@ def _guided_heads(view, width):
         norm, _, ticks = _share_scale(view.limit)
         for i in range(k):
             x, y = left + (i % across)*(side + gap), (i // across)*block + 12
-            name = _fit(f'{view.patterns[i]} (head {view.heads[i]})', side, 7, 'bold')
+            name = f'{view.patterns[i]} (head {view.heads[i]})'
+            if _width(name, 7, 'bold') > side: name = _fit(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
             sheet.text(x + side/2, y - 4, name, fontsize=7, weight='bold', ha='center', va='baseline')
             for row, values in enumerate((view.attention[i], view.target[i])):
                 ax = _map_axes(sheet, x, y + row*(side + gap), side, values, norm, shares, ticks_x, ticks_y, show_x=row == 1, show_y=i % across == 0)
@@ -560,17 +574,18 @@ def _pattern_shares(view, width):
     def draw(sheet):
         for i in range(k):
             x, y = left + (i % across)*(wide + gap), (i // across)*block + 14
-            sheet.text(x, y - 5, _fit(view.patterns[i], wide + gap - 4, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
+            sheet.text(x, y - 5, _fit(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': no share'), wide + gap - 4, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
             ax = sheet.axes(x, y, wide, high)
             _share_table(ax, view.shares[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer', fontsize=6.5)
         x = left + across*wide + (across - 1)*gap + 8
         _colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100], 'share of attention, %')
         if view.guided.any(): _legend(sheet, left, rows*block - 4, width*72 - left, entries)
-    return Body(rows*block + (10 if view.guided.any() else 0), draw)
+    notes = tuple(f'{o}: every position belongs to it, so no share is defined.' for o, u in zip(view.patterns, view.uniform) if not np.isfinite(u))
+    return Body(rows*block + (10 if view.guided.any() else 0), draw, notes)
 
 # %% ../nbs/18_figures.ipynb #056
-_Panel = namedtuple('_Panel', 'title values norm cmap ticks label extend')
+_Panel = namedtuple('_Panel', 'title values norm cmap ticks label extend is_copy', defaults=(False,))
 
 def _panels(view):
     "The panels of a signal view: input, saliency, the method's saliency, masked copy"
@@ -588,12 +603,28 @@ def _panels(view):
     if view.method_saliency is not None: out.append(explained('saliency that ranks', view.method_saliency))
     if view.masked is None: return out
     below, above = (view.masked < span[0]).any(), (view.masked > span[1]).any()
-    return [*out, shown('masked copy X̃', view.masked, {(0, 0): 'neither', (1, 0): 'min', (0, 1): 'max', (1, 1): 'both'}[int(below), int(above)])]
+    copy = shown('masked copy X̃', view.masked, {(0, 0): 'neither', (1, 0): 'min', (0, 1): 'max', (1, 1): 'both'}[int(below), int(above)])
+    return [*out, copy._replace(is_copy=True)]
 
-def _draw_panel(sheet, panel, x, y, width, height, informative, title=True):
+_roomy = 3 # points: a smaller cell has no room for a dot
+
+def _mark_masked(ax, is_masked, pitch):
+    "A dot on each masked cell; where cells are too small for that, those that are kept fade"
+    if pitch < _roomy: return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]), interpolation='nearest', aspect='auto')
+    y, x = np.nonzero(is_masked)
+    for colour, size in (('white', .5), (ink, .28)): ax.scatter(x, y, s=(size*pitch)**2, marker='o', color=colour, linewidth=0)
+
+def _pitch(view, width, height):
+    "Points from cell to cell in a panel of a signal view"
+    rows, columns = view.saliency.shape if view.modality == 'image' else view.saliency.shape[::-1]
+    return min(width/columns, height/rows)
+
+def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     "One panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
     ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm, interpolation='nearest', aspect='auto')
+    informative, is_masked = (o if o is None or view.modality == 'image' else o.T for o in (view.informative, view.is_masked))
+    if panel.is_copy and is_masked is not None: _mark_masked(ax, is_masked, _pitch(view, width, height))
     ax.set(xticks=[], yticks=[])
     if informative is not None:
         for colour, wide, style in (('white', 1.8, '-'), (ink, .9, (0, (3, 1.6)))):
@@ -614,21 +645,20 @@ def _feature_axis(ax, names, count, height):
     ax.tick_params(length=1.5)
 
 def _series_layout(view, panels, width):
-    "Panels of a long series one below the other: (height, draw)"
+    "Panels of a long series one below the other: (height, draw, points from cell to cell)"
     steps, features = view.saliency.shape
     named = view.feature_names if len(view.feature_names) == features else ()
     left = 22 + max([_width(_fit(o, 50, 6), 6) for o in named], default=8)
     wide, high = width*72 - left - 64, float(np.clip(9*features, 42, 110))
-    inside = None if view.informative is None else view.informative.T
     def draw(sheet):
         for i, panel in enumerate(panels):
             y = 13 + i*(high + 20)
-            ax = _draw_panel(sheet, panel, left, y, wide, high, inside)
+            ax = _draw_panel(sheet, view, panel, left, y, wide, high)
             _feature_axis(ax, named, features, high)
             ax.set_ylabel('feature', fontsize=6.5)
             if i == len(panels) - 1: _time_axis(ax, steps, wide)
             _colour_bar(sheet, left + wide + 8, y, 7, high, panel.norm, panel.cmap, panel.ticks, panel.label, panel.extend)
-    return 13 + len(panels)*(high + 20) + 8, draw
+    return 13 + len(panels)*(high + 20) + 8, draw, _pitch(view, wide, high)
 
 def _time_axis(ax, steps, wide):
     "Numbers of the time steps below a series"
@@ -638,18 +668,17 @@ def _time_axis(ax, steps, wide):
 
 # %% ../nbs/18_figures.ipynb #058
 def _square_layout(view, panels, width):
-    "Panels of an image or a short series side by side: (height, draw)"
+    "Panels of an image or a short series side by side: (height, draw, points from cell to cell)"
     rows, columns = view.saliency.shape if view.modality == 'image' else view.saliency.shape[::-1]
     left, gap = (10, 14) if view.modality == 'image' else (30, 14)
     across = len(panels) if width >= 5 else min(len(panels), 2)
     wide = min((width*72 - left - 8 - gap*(across - 1))/across, 150, 150*columns/rows)
     high, lines, slot = wide*rows/columns, int(np.ceil(len(panels)/across)), max(wide, 90) # a colour bar needs more room than a narrow image
     block = 13 + high + (34 if view.modality == 'image' else 50)
-    inside = None if view.informative is None else view.informative if view.modality == 'image' else view.informative.T
     def draw(sheet):
         for i, panel in enumerate(panels):
             x, y = left + (i % across)*(slot + gap), 13 + (i // across)*block
-            ax = _draw_panel(sheet, panel._replace(title=_fit(panel.title, slot + gap - 4, 7, 'bold')), x, y, wide, high, inside)
+            ax = _draw_panel(sheet, view, panel._replace(title=_fit(panel.title, slot + gap - 4, 7, 'bold')), x, y, wide, high)
             below = y + high + 4
             if view.modality == 'series':
                 if i % across == 0: _feature_axis(ax, (), rows, high); ax.set_ylabel('feature', fontsize=6.5)
@@ -658,26 +687,35 @@ def _square_layout(view, panels, width):
             if panel.ticks is not None:
                 ticks = panel.ticks[::2] if len(panel.ticks) > 3 else panel.ticks
                 _colour_bar(sheet, x + .1*slot, below, .8*slot, 5, panel.norm, panel.cmap, ticks, panel.label, panel.extend)
-    return lines*block, draw
+    return lines*block, draw, _pitch(view, wide, high)
 
 # %% ../nbs/18_figures.ipynb #059
+def _signal_legend(view, known, pitch):
+    "Entries of the legend below the panels; `known`: how many predictions there are"
+    out = [(_patch(**_before), 'f(X)'), (_patch(**_after), 'f(X̃)')][:known]
+    if view.informative is not None: out.append((_patch(facecolor='white', edgecolor=ink, linewidth=.9, linestyle=(0, (3, 1.6))), 'informative cells'))
+    if view.masked is None or view.is_masked is None: return out
+    if pitch >= _roomy: return [*out, (lambda ax: ax.scatter([7], [4.5], s=6, color=ink, linewidth=0), 'masked')]
+    return [*out, (_patch(facecolor='#dcdcdc', linewidth=0), 'pale: kept in the masked copy')]
+
 def _signal_view(view, width):
     "The panels, and below them what the model says of the input and of the masked copy"
-    panels = _panels(view)
+    panels, room = _panels(view), width*72 - 20
     layout = _series_layout if view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1] else _square_layout
-    height, draw_panels = layout(view, panels, width)
+    height, draw_panels, pitch = layout(view, panels, width)
     known = [p for p in (view.probabilities, view.masked_probabilities) if p is not None]
-    shown = _shown_classes(view) if known else []
+    shown = _shown_classes(view, 12) if known else []
     notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
-    entries = [(_patch(**_before), 'f(X)')] + [(_patch(**_after), 'f(X̃)')]*(len(known) > 1)
-    if view.informative is not None:
-        entries.append((_patch(facecolor='white', edgecolor=ink, linewidth=.9, linestyle=(0, (3, 1.6))), 'informative cells'))
+    across = 2 if width >= 5 and len(shown) > 3 else 1
+    column, wide = -(-len(shown)//across), room/2 if across > 1 else min(room, 330)
+    entries = _signal_legend(view, len(known), pitch)
+    below = _legend_places(entries, room)[1] + 4 if entries else 0
     def draw(sheet):
         draw_panels(sheet)
-        if not shown: return
-        _legend(sheet, 10, height + 4, width*72 - 20, entries)
-        _draw_probabilities(sheet, view, 10, height + 16, min(width*72 - 20, 330), shown)
-    return Body(height + (20*len(shown) + 20 if shown else 0), draw, notes)
+        if entries: _legend(sheet, 10, height + 4, room, entries)
+        for k in range(across if shown else 0):
+            _draw_probabilities(sheet, view, 10 + k*wide, height + below, wide - 6*(across > 1), shown[k*column:(k + 1)*column])
+    return Body(height + below + (20*column + 8 if shown else 0), draw, notes)
 
 # %% ../nbs/18_figures.ipynb #063
 def _saliency_distribution(view, width):
@@ -746,8 +784,7 @@ def _token_labels(view, width):
 def _source_map(sheet, view, x, y, side):
     "The encoder's attention over the source"
     ticks = [_ticks(view.labels, view.is_special, side/len(view.labels), along=a, longest=50) for a in (True, False)]
-    limit = float(np.nanmax(view.attention))
-    norm, cmap, at = _share_scale(limit if limit > 0 else 1.)
+    norm, cmap, at = _share_scale(_attention_limit(view.attention))
     ax = _map_axes(sheet, x, y, side, view.attention, norm, cmap, *ticks)
     ax.set_xlabel('key (source)', fontsize=6.5)
     ax.set_ylabel('query (source)', fontsize=6.5)
@@ -832,6 +869,19 @@ _bodies = {AttentionBesideSaliency: _attention_beside_saliency, MaskedSentence: 
            PatternShares: _pattern_shares, SignalView: _signal_view, SaliencyDistribution: _saliency_distribution, TokenLabels: _token_labels,
            Translation: _translation, ScoredSentence: _scored_sentence}
 
+_page_height = 9*72 # points: what a page of a paper has for a figure and its caption
+
+def _fitting(views, width):
+    "(view, body) of each of `views`; several that are higher than a page become narrower, the highest first"
+    made, wide = [_bodies[type(o)](o, width) for o in views], [width]*len(views)
+    while len(views) > 1 and sum(o.height + 40 for o in made) > _page_height:
+        smaller = [(made[i].height, i) for i in range(len(views)) if wide[i] > 3.4]
+        if not smaller: break
+        i = max(smaller)[1]
+        wide[i] = max(3.25, wide[i] - .25)
+        made[i] = min((made[i], _bodies[type(views[i])](views[i], wide[i])), key=lambda o: o.height)
+    return list(zip(views, made))
+
 def figure(
     view,       # a view of `salviz.views`, or a list of them
     width=6.75, # inches; two-column venues have 3.25 and 6.75
@@ -844,7 +894,7 @@ def figure(
     if not 3 <= width <= 20: raise ValueError(f'figure: width must be between 3 and 20 inches, got {width!r}')
     with _style():
         if len(views) > 1: views = [replace(o, title=f'({"abcdefgh"[i]}) {o.title}') for i, o in enumerate(views)]
-        made = [(o, _bodies[type(o)](o, width)) for o in map(_drawable_view, views)]
+        made = _fitting([_drawable_view(o) for o in views], width)
         sheets = [_Sheet(o, width, body.height, body.notes, alone=False) for o, body in made]
         fig = _page(sheets)
         for sheet, (_, body) in zip(sheets, made): body.draw(sheet)

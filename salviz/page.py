@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from .payload import as_run, bundle, json_text, meta as describe, pack_frame, pack_page, run_meta, styles
+from .payload import as_run, bundle, counted, json_text, meta as describe, pack_frame, pack_page, run_meta, styles
 from .runs import Snapshot, write_whole
 
 # %% ../nbs/22_page.ipynb #006
@@ -58,7 +58,7 @@ class Page:
     program:str   # JavaScript
     frames:int
     steps:int
-    probes:int
+    probes:str    # how many, and of what: '2 sentences'
     weights:int   # attention weights in all frames
 
     def sizes(self) -> dict: # bytes
@@ -71,12 +71,12 @@ class Page:
         s = self.sizes()
         packed = sum(len(text) for _, o, text in self.parts if o.startswith('salviz-frames'))
         each = f'{packed/self.weights:.2f} bytes a weight and frame' if self.weights else f'{packed/max(self.frames, 1)/1e3:.1f} kB a frame'
-        return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} sentence{"s"*(self.probes != 1)} x '
+        return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} x '
                 f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
 def _too_large(total, share, limit):
     "The error for a page that has `total` bytes after `share` of it was packed"
-    return ValueError(f'the page would have about {total/share/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB: choose fewer sentences (probes=), '
+    return ValueError(f'the page would have about {total/share/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB: choose fewer examples (probes=), '
                       'steps (steps=), layers (layers=) or full maps (heads=), or allow it with limit=None')
 
 @lru_cache(1)
@@ -122,7 +122,7 @@ def _frames(runs, metas, layers, heads, limit, spent):
 # %% ../nbs/22_page.ipynb #011
 def page_of(
     runs,        # one run, or two to compare: each a `Run`, a path, or a list of `Snapshot`
-    probes=None, # numbers of the sentences; None: all
+    probes=None, # numbers of the examples; None: all
     steps=None,  # recorded steps, negative: from the end; None: all
     layers=None, # the model's layers; None: all that were recorded
     heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full; None: the first of the last layer
@@ -152,7 +152,7 @@ def page_of(
     frames, count, weights = _frames(runs, metas, layers, heads, limit, len(plotly) + sum(len(t) for *_, t in texts))
     title = ' and '.join(f'{m["title"]} ({m["name"]})' for m in metas)
     parts = [*texts, *(('text/plain', name, text) for name, text in frames), *([('text/plain', 'salviz-plotly', plotly)] if plotly else [])]
-    return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}), len(metas[0]['probes']), weights)
+    return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}), counted(metas[0]['probes']), weights)
 
 # %% ../nbs/22_page.ipynb #020
 _policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"

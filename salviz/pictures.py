@@ -92,7 +92,8 @@ def heads_part(look, width) -> Part:
     if name not in look.snapshot.arrays: raise ValueError(f'the snapshot of step {look.snapshot.step}, probe {look.snapshot.probe} holds no {name}')
     maps = pooled(np.nan_to_num(np.asarray(look.snapshot.arrays[name], dtype=float)))
     layers, heads, n = look.snapshot.layers[name], maps.shape[1], maps.shape[-1]
-    top = np.abs(maps).max((-1, -2), keepdims=True)
+    least = 0 if name != 'attention' else min(1, 4/len(look.snapshot.tokens)) # a head that looks everywhere alike should not be one dark block
+    top = np.maximum(np.abs(maps).max((-1, -2), keepdims=True), least)
     maps = np.pad(maps / np.where(top > 0, top, 1), ((0, 0), (0, 0), (0, max(1, n//12)), (0, max(1, n//12))), constant_values=np.nan)
     tiles = maps.transpose(0, 2, 1, 3).reshape(len(layers)*maps.shape[-1], -1)
     left, pitch = 20, (width - 20)/heads
@@ -110,8 +111,8 @@ def heads_part(look, width) -> Part:
 # %% ../nbs/20_pictures.ipynb #015
 def _scale(values, signed):
     "Norm, colours and ticks for `values`"
-    limit = _limit(values, .98 if signed else 1.)
-    if signed: return F._signed_scale(limit)
+    if signed: return F._signed_scale(_limit(values, .98))
+    limit = F._attention_limit(values)
     return PowerNorm(.5, 0, limit), F.shares, np.array([0, .1, .25, .5, 1])*limit
 
 def _square(sheet, look, x, y, side, values, signed, title, show_y=True):

@@ -124,6 +124,14 @@ def both(step=0, probe=0, own='diagonal', layers=2, heads=3):
     return Snapshot(**{**vars(s), 'arrays': arrays, 'layers': {k: list(range(layers)) for k, v in arrays.items() if v.ndim == 4 or k == 'guided'},
                        'info': {**s.info, 'method': 'AttentionGuidance + ADDrop', 'args': methods_, 'methods': methods_}})
 
+def clashing(order=('SaliencyGuided', 'SalLM'), step=0, probe=0):
+    "A snapshot of saliency guided training and SalLM together, and {method: the saliency that it works with}: whichever was added first has the plain name"
+    s, rng = snapshot(step, probe, method='SaliencyGuided'), np.random.default_rng(5)
+    worked_with = {o: rng.normal(size=len(sentence)).astype(np.float32) for o in ('SaliencyGuided', 'SalLM')}
+    args = {o: methods[o] for o in order}
+    arrays = s.arrays | {'method_saliency': worked_with[order[0]], f'method_saliency ({order[1]})': worked_with[order[1]], 'saliency_target': np.full(len(sentence), 1/8, np.float32)}
+    return Snapshot(**{**vars(s), 'arrays': arrays, 'info': {**s.info, 'method': ' + '.join(order), 'args': args, 'methods': args}}), worked_with
+
 model_js = '''class Model {
   constructor(state) { this.state = state; this.listeners = {}; this.sent = []; this.saved = 0; this.dead = false; }
   get(k) { return this.state[k]; }

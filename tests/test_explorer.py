@@ -187,7 +187,7 @@ def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(run):
     file.write_bytes(data[:-8] + bytes(8*[7]))
     view = ExplorerView([Run(run.path)])
     view.settle()
-    assert (0, 0, 10) not in held(view) and len(held(view)) == 7 and 'Step 10 of sentence 0 cannot be read' in meta(view)['shipped']
+    assert (0, 0, 10) not in held(view) and len(held(view)) == 7 and 'Step 10 of probe 0 cannot be read' in meta(view)['shipped']
 
 def test_metrics_that_are_not_finite_become_null(run):
     run.log(dict(kind='train', step=31, loss=float('nan')))
@@ -311,6 +311,7 @@ def test_a_picture_stands_beside_the_live_view(run):
     found = Explorer(run)._repr_mimebundle_()
     assert set(found) == {view_mime, 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50
     assert found['text/plain'] == 'Explorer of run (2 sentences, 4 recorded steps)'
+    assert repr(Explorer([invented.image()])) == 'Explorer of snapshots (1 image, 1 recorded steps)'
 
 def test_one_panel_alone_is_pictured_alone(run):
     alone, all_ = (Explorer(run, panels=p)._repr_mimebundle_()['image/png'] for p in ('sentence', None))

@@ -278,6 +278,40 @@ def test_informative_cells_are_framed_in_every_panel():
             assert ends.min(0).tolist() == [columns.min() - .5, rows.min() - .5] and ends.max(0).tolist() == [columns.max() + .5, rows.max() + .5]
 
 
+def test_masked_cells_are_marked_and_only_those():
+    for view in (signal_view(invented.series()), signal_view(invented.image(step=10))):
+        is_masked = view.is_masked if view.modality == 'image' else view.is_masked.T
+        ax = [ax for ax in figure(view).axes if ax.images][2 + (view.method_saliency is not None)]
+        dots = next(c for c in ax.collections if len(c.get_offsets()) == is_masked.sum())
+        assert {(int(y), int(x)) for x, y in dots.get_offsets()} == {tuple(map(int, o)) for o in np.argwhere(is_masked)}
+    small = signal_view(invented.image(height=60, width=60))   # no room for dots: what is kept fades
+    fading = [ax for ax in figure(small).axes if ax.images][3].images[1].get_array()
+    assert np.array_equal(fading[..., 3] == 0, small.is_masked)
+
+
+def test_all_ten_digits_are_shown_and_ticks_keep_apart():
+    s = invented.image()
+    s.classes, s.arrays['probabilities'], s.arrays['masked_probabilities'] = [f'no. {i}' for i in range(10)], np.full(10, .1), np.full(10, .1)
+    fig = figure(signal_view(s)); check_legible(fig)
+    texts = [o.get_text() for o in texts_of(fig)]
+    assert {f'no. {i}' for i in range(10) if i != 1} | {'no. 1 (label)'} <= set(texts) and not any('classes are shown' in o for o in texts)
+    far = invented.series(time=20, features=20)
+    far.arrays['input'] = np.linspace(-.15, 1.1, 400).reshape(20, 20)   # 0 lies close to the lower end
+    check_legible(figure(signal_view(far)))
+
+
+def test_colours_below_and_above_zero_are_equally_far_from_white():
+    for x in (.1, .25, .5): assert abs(sum(signed(.5 - x)[:3]) - sum(signed(.5 + x)[:3])) < .45
+    assert abs(np.dot(signed(0.)[:3], [.299, .587, .114]) - np.dot(signed(1.)[:3], [.299, .587, .114])) < .1
+
+
+def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
+    view = pattern_shares(invented.both(), dict(half=np.eye(8)*.5 + .05, mine=np.eye(8)))
+    assert np.isnan(view.shares[0]).all() and view.notes == () and 'No share is defined for half: every position belongs to it.' in view.caption
+    texts = [o.get_text() for o in texts_of(figure(view))]
+    assert 'half: no share' in texts and 'half: every position belongs to it, so no share is defined.' in texts and 'mine' in texts
+
+
 def test_drawn_histograms_and_tables_hold_the_views_numbers():
     view = saliency_distribution(invented.series(0), invented.series(30))
     before, after = [p for p in figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
@@ -331,7 +365,9 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
 def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     views = view_for(invented.both())
     fig = figure(views)
-    assert fig.get_figheight() == pytest.approx(sum(figure(o).get_figheight() for o in views))
+    assert fig.get_figheight() <= 9.1   # what a page has room for
+    assert sum(figure(o).get_figheight() for o in views) > 11 and figure(views[1:]).get_figheight() == pytest.approx(sum(figure(o).get_figheight() for o in views[1:]))
+    check_legible(fig)
     assert [o.get_text()[:3] for o in fig.texts if o.get_weight() == 'bold' and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
     assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(figure(views), tmp_path/'b.pdf').read_bytes()
     with pytest.raises(ValueError, match='got list; make one with view_for'): figure([])
@@ -379,3 +415,14 @@ def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by
     snap = invented.both()
     del snap.arrays['saliency'], snap.info['pooled_row']
     assert any('coloured by attention, mean over rows' in o.get_text() for o in picture(Look(snap), 'sentence').texts)
+
+
+def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
+    s = invented.snapshot()
+    s.arrays['attention'] = np.full((2, 3, 8, 8), 1/8)
+    at = picture(Look(s), 'map').axes[0].images[0]
+    assert at.norm.vmax == pytest.approx(.5) and float(at.norm(1/8)) == pytest.approx(.5)   # four times what uniform attention has, on a square-root scale
+    tiles = picture(Look(s), 'heads').axes[0].images[0].get_array()
+    assert np.ma.filled(tiles, np.nan)[np.isfinite(np.ma.filled(tiles, np.nan))] == pytest.approx(.25)
+    s.arrays['attention'] = np.tile(np.eye(8), (2, 3, 1, 1))
+    assert picture(Look(s), 'map').axes[0].images[0].norm.vmax == 1

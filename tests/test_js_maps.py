@@ -58,6 +58,10 @@ def place_of(value, limit):
     "Entry of a table of 256 for a value that is not negative"
     return np.floor(255*np.sqrt(np.minimum(1, np.asarray(value, float)/limit)) + .5).astype(int)
 
+def limit_of(values, tokens=None):
+    "Where the colours of attention end: at its maximum, at no less than four times an even share"
+    return max(values.max(), min(1, 4/(tokens or len(words))))
+
 def signed_place(value, limit):
     part = np.sqrt(np.minimum(1, np.abs(np.asarray(value, float))/limit))
     return np.floor(255*np.where(np.asarray(value) < 0, .5 - part/2, .5 + part/2) + .5).astype(int)
@@ -133,11 +137,11 @@ def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
         e = tile['entry']
         values = dict(head=lambda: A[e['layer'], e['head']], heads=lambda: A[e['layer']].mean(0), layers=lambda: A[:, e['head']].mean(0), all=lambda: A.mean((0, 1)),
                       rollout=lambda: (.5*A[1].mean(0) + .5*np.eye(n)) @ (.5*A[0].mean(0) + .5*np.eye(n)))[e['kind']]()
-        got, want = np.array(pixel_numbers(sharp, '.sv-heads canvas', tile_points(found, tile, n))).reshape(n, n), place_of(values, values.max())
+        got, want = np.array(pixel_numbers(sharp, '.sv-heads canvas', tile_points(found, tile, n))).reshape(n, n), place_of(values, limit_of(values))
         if e['kind'] == 'head': assert (got == colours[want]).all(), e
         else: assert ((got == colours[want]) | (got == colours[np.maximum(want - 1, 0)]) | (got == colours[np.minimum(want + 1, 255)])).all(), e # sums round
     got = np.array(pixel_numbers(sharp, '.sv-map canvas', middles(grid_of(sharp)))).reshape(n, n)
-    assert (got == colours[place_of(A[0, 0], A[0, 0].max())]).all()
+    assert (got == colours[place_of(A[0, 0], limit_of(A[0, 0]))]).all()
 
 def test_attribution_is_painted_in_signed_colours(page):
     s = invented(); n = len(words)
@@ -155,11 +159,27 @@ def test_a_common_scale_makes_heads_comparable(page):
     show(page, [s], state=dict(overlays=plain, scale='frame'), panels=['heads', 'map'])
     load_tables(page)
     colours, found, n = np.array(table(page, 'cividis')), tiles_of(page), len(words)
-    for scale, limit in (('frame', A.max()), ('unit', 1)):
+    for scale, limit in (('frame', limit_of(A)), ('unit', 1)):
         page.evaluate('scale => app.state.set({scale})', scale); settled(page)
         tile = found['tiles'][4]
         assert (np.array(pixel_numbers(page, '.sv-heads canvas', tile_points(found, tile, n))).reshape(n, n) == colours[place_of(A[1, 1], limit)]).all()
         assert (np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n) == colours[place_of(A[0, 0], limit)]).all()
+
+def test_attention_that_is_spread_evenly_stays_pale(page):
+    n = len(words); A = np.full((2, 3, n, n), 1/n, np.float32)
+    show(page, [invented(arrays=dict(attention=A))], state=dict(overlays=plain), panels=['heads', 'map'])
+    load_tables(page)
+    wanted = table(page, 'cividis')[128]   # a quarter of the limit, and places follow the square root
+    assert set(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))) == {wanted} == set(pixel_numbers(page, '.sv-heads canvas', tile_points(tiles_of(page), tiles_of(page)['tiles'][2], n)))
+
+@pytest.mark.parametrize('signed', [True, False])
+def test_ticks_keep_clear_of_the_numbers_at_the_ends(page, signed):
+    load_tables(page)
+    limits = np.geomspace(1e-4, 20, 60).tolist()
+    for gap in (.12, .2):
+        for found in page.evaluate('([limits, signed, gap]) => limits.map(limit => sv.scaleTicks({limit, signed}, gap).map(t => t[1]))', [limits, signed, gap]):
+            gaps, beside_zero = np.diff(found), np.diff(np.array(found) == (.5 if signed else 0))
+            assert (gaps >= np.where(beside_zero, .75, 1)*gap - 1e-9).all() and gaps[-1] >= 1.6*gap - 1e-9 and (not signed or gaps[0] >= 1.6*gap - 1e-9)
 
 def test_where_cells_are_smaller_than_pixels_a_tile_shows_the_strongest(page):
     n = 100; A = np.full((1, 12, n, n), .2/n, np.float32); A[:, :] += .8*np.eye(n, k=-1, dtype=np.float32)
@@ -183,7 +203,7 @@ def test_scrubbing_and_clicking_change_the_pixels_as_they_should(page):
     def shown(): return np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n)
     def expected(s, layer, head):
         values = cube_value(cube_code(s.arrays['attention'][layer, head])).astype(float)
-        return colours[place_of(values, values.max())]
+        return colours[place_of(values, limit_of(values))]
     assert (shown() == expected(steps[2], 0, 0)).all()
     for s in steps:
         page.evaluate('step => app.state.set({step})', s.step); settled(page)
@@ -214,7 +234,7 @@ def test_hidden_special_tokens_leave_rows_and_columns(page):
     show(page, [s], state=dict(overlays=plain, hideSpecial=True), panels=['heads', 'map'])
     load_tables(page)
     colours, found, n = np.array(table(page, 'cividis')), tiles_of(page), len(words) - 2
-    want = colours[place_of(A, A.max())]
+    want = colours[place_of(A, limit_of(A))]
     assert (np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n) == want).all()
     assert (np.array(pixel_numbers(page, '.sv-heads canvas', tile_points(found, found['tiles'][0], n))).reshape(n, n) == want).all()
 
@@ -517,6 +537,15 @@ def test_labels_never_overlap_and_long_ones_are_cut(page):
         return out; }''', hostile)
     for o in found:
         assert o['places'] and all(b - a >= 11 for a, b in zip(sorted(o['places']), sorted(o['places'])[1:])) and o['widest'] <= max(62, o['pitch'])
+
+def test_on_small_cells_an_outline_is_thin_and_has_no_halo(page):
+    load(page, 'overlays.js', 'canvas.js')
+    inked = lambda pitch: page.evaluate('''pitch => {
+        const canvas = Object.assign(document.createElement('canvas'), {width: 200, height: 200}), context = canvas.getContext('2d'), axis = {count: 5, from: 0, span: 5};
+        const grid = new sv.CellGrid({x: 20, y: 20, width: 5 * pitch, height: 5 * pitch, columns: axis, rows: axis, ratio: 1});
+        sv.drawRegion(context, grid, Uint8Array.from({length: 25}, (_, k) => Number(k === 12)), 'light');
+        return context.getImageData(0, 0, 200, 200).data.filter((v, i) => i % 4 === 3 && v > 0).length; }''', pitch)
+    assert 4*12 <= inked(12) <= 2*4*12 + 8 and inked(16) > 3*4*16
 
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_overlays_and_labels_can_be_read_in_both_themes(page, theme):

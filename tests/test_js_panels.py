@@ -239,6 +239,25 @@ def test_play_goes_through_the_steps_and_stops_at_the_end(page, runs):
     settled(page)
     assert text(page, '.sv-time-button:nth-child(2)') == '▶'
 
+def test_the_button_that_reaches_the_first_step_keeps_the_focus_and_the_keys(page, runs):
+    run, back = runs['addrop'], 'button[aria-label="previous recorded step"]'
+    show(page, run, panels=['time'], state=dict(step=run.steps[1]))
+    page.click(back)
+    settled(page)
+    assert state(page)['step'] == run.steps[0] and page.get_attribute(back, 'aria-disabled') == 'true'
+    page.keyboard.press('Enter')
+    assert page.evaluate('s => document.activeElement.matches(s)', back) and state(page)['step'] == run.steps[0]
+    page.keyboard.press(']')
+    settled(page)
+    assert state(page)['step'] == run.steps[1] and page.get_attribute(back, 'aria-disabled') == 'false'
+
+def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
+    load(page, 'curves.js')
+    names = lambda row: page.evaluate('row => sv.curveSeries([{kind: "eval", step: 4, ...row}], {x: [], y: [], probes: 0}).map(c => [c.name, c.subplot])', row)
+    assert names(dict(loss=6.8, accuracy=.1)) == [['validation loss', 0], ['validation accuracy', 1]]
+    assert names(dict(loss=6., mse=6., pearson=.1, spearman=.2)) == [['validation MSE', 0], ['validation Pearson', 1], ['validation Spearman', 1]]
+    assert names(dict(loss=.4, f1=.5)) == [['validation loss', 0], ['validation F1', 1]]
+
 def test_thirty_steps_a_second_are_all_shown(page):
     show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(31)], panels=['sentence', 'time'], state=dict(step=0, speed=30), plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
@@ -313,7 +332,7 @@ def test_a_hundred_updates_keep_the_same_plot(page, runs):
     }''', rows)
     same = page.evaluate('() => window.same')
     assert same[:3] == [True, True, 1] and same[3] < 50
-    assert page.eval_on_selector_all('.sv-curve-key', 'o => o.map(b => b.textContent)') == ['total', 'task', 'attention guidance', 'validation accuracy', 'validation macro-F1',
+    assert page.eval_on_selector_all('.sv-curve-key', 'o => o.map(b => b.textContent)') == ['total', 'task', 'attention guidance', 'validation loss', 'validation accuracy', 'validation macro-F1',
         'agreement of attention and saliency (2 sentences)', 'weight α of attention guidance']
 
 def test_the_current_step_is_a_line_that_moves_without_drawing(page, runs):

@@ -4,9 +4,10 @@ import pytest
 
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
-from salviz.maps import level_code, level_value, pattern_share
+from salviz.maps import level_code, level_value, pattern_share, saliency_target
 from salviz.payload import meta, pack_frame
 from salviz.runs import Snapshot
+from salviz.views import saliency_distribution
 from test_js_maps import canvas_image
 
 hostile = '<img src=x onerror="window.hacked=1">'
@@ -36,6 +37,11 @@ def signed_colours(page, values, limit):
     packed = np.array(page.evaluate('([v, limit]) => { const s = sv.colourScaleOf({limit, signed: true}); return v.map(x => sv.scaleColour(s, x)); }', [np.ravel(values).tolist(), float(limit)]))
     return np.stack([packed & 255, packed >> 8 & 255, packed >> 16 & 255], -1).reshape(*np.shape(values), 3)
 
+def grey_colours(page, values, low, high):
+    load(page, 'colour.js')
+    packed = np.array(page.evaluate('() => [...sv.colourTable("grey", "light")]'))[np.floor(255*(values - low)/(high - low) + .5).astype(int)]
+    return np.stack([packed & 255, packed >> 8 & 255, packed >> 16 & 255], -1)
+
 quiet = dict(overlays=dict(informative=False, masked=False))
 
 def test_a_series_is_drawn_feature_by_feature_at_every_step(page):
@@ -45,9 +51,9 @@ def test_a_series_is_drawn_feature_by_feature_at_every_step(page):
     for s in (steps[1], steps[0]):
         set_state(page, step=s.step)
         x, w, m = (coarse(s.arrays[k]) for k in ('input', 'saliency_map', 'masked_map'))
-        limit = max(abs(x).max(), abs(m).max())
-        for i, (values, top) in enumerate([(x, limit), (w, abs(w).max()), (m, limit)]):
-            assert (painted(page, i, 5, 12) == signed_colours(page, values.T, top)).all(), (s.step, i)
+        ends = min(x.min(), m.min()), max(x.max(), m.max())
+        for i, wanted in enumerate([grey_colours(page, x.T, *ends), signed_colours(page, w.T, abs(w).max()), grey_colours(page, m.T, *ends)]):
+            assert abs(painted(page, i, 5, 12) - wanted).max() <= (0 if i == 1 else 1), (s.step, i)
 
 def test_colours_of_an_image_are_its_channels_and_one_channel_is_grey(page):
     s = invented.image(channels=3)
@@ -90,16 +96,39 @@ def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
     assert drawn[(top + bottom)//2, left] and drawn[(top + bottom)//2, right] and drawn[top, (left + right)//2] and drawn[bottom, (left + right)//2]
     assert not drawn[(top + bottom)//2, (left + right)//2] and not drawn[(top + bottom)//2, left - 6]
 
+def test_masked_cells_that_are_too_small_for_dots_are_tinted(page):
+    s = invented.series(time=12, features=50)
+    show(page, [s], state=quiet, panels=['signal'])
+    before = painted(page, 2, 50, 12)
+    set_state(page, overlays=dict(informative=False, masked=True))
+    assert ((painted(page, 2, 50, 12) != before).any(-1) == s.arrays['is_masked_map'].T).all() and 'tinted blue' in text(page, '.sv-signal .sv-checks')
+
+def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
+    kinds = lambda: page.eval_on_selector('.sv-signal canvas', 'c => c.salviz.kinds')
+    s = invented.image()
+    s.arrays['probabilities'], s.classes[1] = np.array([.7, .2, .1], np.float32), hostile
+    show(page, [s], panels=['signal'])
+    assert kinds() == ['input', 'saliency', 'ranking', 'masked'] and page.query_selector('.salviz img') is None
+    assert 'lowest in the saliency that ranks (for \u2068‘<img src=x' in text(page, '.sv-words') and 'the label)' in text(page, '.sv-words')
+    w = coarse(s.arrays['method_saliency_map'])
+    assert (painted(page, 2, 10, 12) == signed_colours(page, w, abs(w).max())).all()
+    same = invented.image()
+    same.arrays['method_saliency_map'] = same.arrays['saliency_map']
+    show(page, [same], panels=['signal'])
+    assert kinds() == ['input', 'saliency', 'masked'] and 'those whose saliency is lowest' in text(page, '.sv-words')
+    assert 'raising the value raises the class’s score where it is orange' in text(page, '.sv-words')
+
 def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page):
     steps = [invented.series(s, time=30, features=5) for s in (0, 20, 40)]
     show(page, steps, panels=['signal'], state=dict(step=20))
     shares = lambda: page.eval_on_selector('.sv-signal-density canvas', 'c => c.salviz.bins.sides.map(s => [s.name, s.shares])')
-    w = [coarse(s.arrays['saliency_map']) for s in steps]
-    limit = max(abs(w[0]).max(), abs(w[1]).max())
-    place = lambda x: .5 + np.sign(x)*np.sqrt(abs(x)/limit)/2
     (first, a), (now, b) = shares()
     assert (first, now) == ('step 0', 'step 20') and a != b
-    for got, x in ((a, w[0]), (b, w[1])): np.testing.assert_allclose(got, np.histogram(np.minimum(place(x), 1 - 1e-9), bins=41, range=(0, 1))[0]/x.size, atol=2/x.size)
+    for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])
+    figure = saliency_distribution(*steps[:2])
+    np.testing.assert_allclose([a, b], figure.shares, atol=2/150)   # each side scaled by its own largest value
+    said = text(page, '.sv-signal-density .sv-tip')
+    assert [f'{100*o:.0f} %' in said for o in figure.near_zero] == [True, True] and 'within ±0.1 of zero' in said
     set_state(page, step=0)
     assert [name for name, _ in shares()] == ['step 0'] and 'first recorded step' in text(page, '.sv-signal-density')
 
@@ -133,7 +162,7 @@ def test_labels_stand_under_their_tokens_and_wrong_ones_are_crossed(page):
     show(page, [s], panels=['sentence'])
     assert answers(page, 'gold')[2:] == ['I-PER', '', 'O', 'O', 'B-LOC', ''] and answers(page, 'gold')[1].startswith('<img src=x')
     assert answers(page, 'model')[2:] == ['✗O', 'O', '✓O', '✓O', '✓B-LOC', ''] and page.query_selector('.salviz img') is None
-    assert 'labels 4 of 5 words correctly' in text(page, '.sv-sentence-side') and page.query_selector('.sv-classes') is None
+    assert 'labels 4 of 5 words correctly. Of 3 entity words it finds 2' in text(page, '.sv-sentence-side') and page.query_selector('.sv-classes') is None
     page.hover('.sv-line .sv-chip >> nth=2')
     assert 'label \u2068‘I-PER’\u2069, the model says \u2068‘O’\u2069 (confidence 0.60), wrong' in text(page, '.sv-reading')
     set_state(page, mergeWords=True, hideSpecial=True)
@@ -143,7 +172,7 @@ def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words()], panels=['sentence'])
     assert [o for o in zip(answers(page, 'gold'), answers(page, 'model')) if any(o)] == [('cat', '✗dog'), ('mat', '✓mat')] and 'finds 1 of 2 masked' in text(page, '.sv-outcome')
     show(page, [invented.masked_words(task='replaced_token_detection')], panels=['sentence'])
-    assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·'] and answers(page, 'model')[2:6] == ['✗·', '✓·', '✓·', '✗replaced']
+    assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·'] and answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
     assert 'right about 4 of 6 tokens. Of 1 replaced one it finds 0' in text(page, '.sv-outcome')
 
 def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
@@ -158,9 +187,20 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
 def test_a_score_stands_on_a_line_beside_its_label(page):
     show(page, [invented.scored(0), invented.scored(50)], panels=['sentence'], state=dict(step=0))
     at = lambda: page.eval_on_selector_all('.sv-score-mark', 'all => all.map(o => parseFloat(o.style.left))')
-    assert texts(page, '.sv-score-end') == ['0', '5'] and at() == pytest.approx([76, 58], abs=.01) and page.query_selector('.sv-classes') is None
+    assert texts(page, '.sv-score-end') == ['0', '4'] and at() == pytest.approx([95, 72.5], abs=.01) and page.query_selector('.sv-classes') is None
     set_state(page, step=50)
-    assert at() == pytest.approx([76, 78], abs=.01) and '0.1 above the label' in text(page, '.sv-score')
+    assert at() == pytest.approx([95, 97.5], abs=.01) and '0.1 above the label' in text(page, '.sv-score') and 'orange raises the score' in text(page, '.sv-sentence')
+    load(page, 'answers.js')
+    for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])): assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends
+
+def test_names_stand_before_every_line_of_answers(page):
+    tokens = ['[CLS]', *(f'w{i}' for i in range(40)), '[SEP]']
+    show(page, [invented.tagged(tokens=tokens, gold=[None, *['O']*40, None], said=[None, *['O']*40, None])], panels=['sentence'])
+    for width in (900, 500):
+        page.eval_on_selector('.salviz', '(el, width) => { el.style.width = `${width}px`; }', width)
+        settled(page); settled(page)
+        lines, named = (page.eval_on_selector_all(f'.sv-line > {o}', 'all => [...new Set(all.map(o => o.offsetTop))]') for o in ('.sv-word', '.sv-answer-names'))
+        assert len(lines) > 1 and lines == named and len(page.query_selector_all('.sv-line > .sv-answer-names')) == len(lines)
 
 def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
     s = invented.tagged()
@@ -188,6 +228,31 @@ def test_guided_heads_carry_the_name_of_their_pattern_and_their_share_of_it(page
     assert f'guided to “<b>mine</b>”, {100*share:.0f} % of its attention lies there' in tip
     assert '“<b>mine</b>” 2 heads' in text(page, '.sv-patterns') and '“first” 2 heads' in text(page, '.sv-patterns') and page.query_selector('.salviz b') is None
     assert 'Pattern: <b>mine</b>.' in text(page, '.sv-words') and 'candidates (outlined)' in text(page, '.sv-words') and 'p = 0.3' in text(page, '.sv-words')
+
+@pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
+def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(page, order):
+    s, worked_with = invented.clashing(order)
+    show(page, [s], panels=['whatif'], state=dict(whatIf=dict(topShare=.3, binarised=True, maskedShare=.5, ranking='signed', first='keep')))
+    load(page, 'derive.js')
+    target = page.evaluate('() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, 0).is_special).values]')
+    np.testing.assert_allclose(target, saliency_target(worked_with['SalLM'], ~s.is_special, .3, True), atol=1e-12)
+    word = {w: worked_with['SaliencyGuided'][s.word_ids == w].sum() for w in range(len(s.words))}
+    for group in page.query_selector_all('.sv-group > summary'): group.click()   # what was closed is open now, and the other way round
+    settled(page)
+    for group in page.query_selector_all('.sv-group:not([open]) > summary'): group.click()
+    settled(page)
+    lines = page.eval_on_selector_all('.sv-mask-lines .sv-target-row:nth-child(2) .sv-chip', 'all => all.map(o => o.classList.contains("sv-replaced"))')
+    lowest = sorted(word, key=word.get)[:len(word)//2]
+    kept = [w for w in word if w not in lowest and w >= 0]
+    assert lines == [w in lowest and any(k < w for k in kept) for w in word]   # first='keep': a word without a kept one before it stays
+    marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip', 'all => all.map(o => o.classList.contains("sv-marked"))')
+    assert marked == (saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
+
+def test_a_pattern_that_covers_every_position_has_no_share(page):
+    s = invented.both(own='half')
+    s.arrays['pattern_target'][:, 0] = 1/len(s.tokens)
+    show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=0, head=0)))
+    assert '“half” 2 heads, covers every position' in text(page, '.sv-patterns') and 'It covers every position.' in text(page, '.sv-words')
 
 def test_methods_together_have_all_their_panels_and_what_if_takes_each_ones_arguments(page):
     s = invented.both()

@@ -129,6 +129,12 @@ def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
     made = page_of(run)
     assert float(re.search(r'([\d.]+) bytes a weight', made.sentence())[1]) <= 2
 
+@pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'), (invented.scored, '2 sentences x 1 step,')])
+def test_the_size_counts_images_and_series_as_such(make, said):
+    assert said in page_of([make(0, p) for p in (0, 1)]).sentence()
+    mixed = page_of([invented.image(0, 0), invented.scored(0, 1)])
+    assert '2 examples x 1 step' in mixed.sentence()
+
 def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left_out(browser, tmp_path):
     run = invented.run(tmp_path/'run', 'ADDrop', layers=3)
     whole, part = page_size(run), page_size(run, probes=[1], steps=[0, -1], layers=[2])
@@ -161,7 +167,7 @@ def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
 
 def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
-    refused = {'choose fewer sentences (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5), 'nothing was recorded': lambda: page_of(empty),
+    refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5), 'nothing was recorded': lambda: page_of(empty),
                'probes [5] were not recorded': lambda: page_of(run, probes=[5]), 'layers [5] were not recorded; there are 0, 1': lambda: page_of(run, layers=[5]), 'layers [] were': lambda: page_of(run, layers=[]),
                'heads must be pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3), 'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
     for said, call in refused.items():

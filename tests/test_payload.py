@@ -342,6 +342,17 @@ def test_a_page_of_images_is_exact_however_large():
     frames = [pack_frame(invented.image(s, channels=3, height=60, width=60)) for s in range(12)]
     assert sum(map(len, frames)) > 3*60*60*12 and unpack_page(pack_page(frames)) == frames
 
+@pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
+def test_evidence_of_one_name_from_two_methods_travels_twice(order):
+    s, worked_with = invented.clashing(order)
+    for data in (pack_frame(s), unpack_page(pack_page([pack_frame(s)]))[0]):
+        arrays = unpack_frame(data)['arrays']
+        assert (arrays['method_saliency'] == worked_with[order[0]]).all() and (arrays[f'method_saliency ({order[1]})'] == worked_with[order[1]]).all()
+    long = snapshot(n=130)
+    long.arrays['attention_attribution (Mine)'], long.layers['attention_attribution (Mine)'] = long.arrays['attention_attribution']*2, [0, 1]
+    names = set(unpack_frame(pack_frame(long, full=[(1, 2)]))['arrays'])
+    assert {'attention_attribution (Mine)', 'attention_attribution (Mine)/1.2', 'attention_attribution/1.2'} <= names
+
 def test_a_region_follows_from_the_arguments_of_its_own_method():
     args = dict(p=.3, q=.3, region='high')
     s = snapshot(info=dict(method='AttentionGuidance + ADDrop', args=dict(ADDrop=args), methods=dict(AttentionGuidance={}, ADDrop=args), example_id=1, seed=0, drawn_step=3))

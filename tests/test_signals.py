@@ -405,3 +405,13 @@ def test_rows_without_labels_and_foreign_data_are_told_apart(rare):
     assert set(SignalCollator()([unlabelled[0]])) == {'values', 'example_id'}
     with pytest.raises(ValueError, match='no column pixel_values or values, only text'): encode_signals(Dataset.from_dict(dict(text=['a'])))
     with pytest.raises(ValueError, match='carries no description of signals'): signal_info(Dataset.from_dict(dict(text=['a'])))
+
+def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):
+    def changed(name, value):
+        rows = {k: np.array(rare['test'].with_format('numpy')[:][k]) for k in rare['test'].column_names}
+        rows[name].flat[-1] = value
+        return DatasetDict({**rare, 'test': Dataset.from_dict(rows, rare['test'].features)})
+    last = rare['test'][len(rare['test']) - 1]
+    assert fingerprint(rare) == fingerprint(changed('label', last['label'])) == fingerprint(synthetic_series('rare-time', n_train=20, n_validation=6, n_test=6))
+    others = [changed('label', 1 - last['label']), changed('values', .123), changed('informative', not last['informative'][-1][-1])]
+    assert len({fingerprint(rare), *map(fingerprint, others)}) == 4

@@ -236,13 +236,16 @@ def unit_pieces(segments):
 
 def test_guided_heads_show_one_head_of_each_pattern_and_its_residual():
     snap = invent(12); view = guided_heads(snap)
-    assert (view.layer, view.heads, view.patterns) == (0, (0, 1, 2), ('next', 'prev', 'first'))
+    residual = ((snap.arrays['attention'] - snap.arrays['pattern_target'])[:, :6]**2).mean((1, 2, 3))
+    closest = min(range(6), key=lambda l: residual[l])
+    assert (view.layer, view.heads, view.patterns) == (closest, (0, 1, 2), ('next', 'prev', 'first')) and 'smallest mean squared residual' in view.caption
+    assert 'smallest' not in guided_heads(snap, layer=0).caption
     for i, h in enumerate(view.heads):
-        A, P = snap.arrays['attention'][0, h], snap.arrays['pattern_target'][0, h]
+        A, P = snap.arrays['attention'][closest, h], snap.arrays['pattern_target'][closest, h]
         assert view.residuals[i] == pytest.approx(sum((A[q, k] - P[q, k])**2 for q in range(12) for k in range(12)) / 144)
         assert np.array_equal(view.attention[i], A) and np.array_equal(view.target[i], P)
     assert guided_heads(snap, layer=3, heads=[4, 5]).patterns == ('first', 'first')
-    with pytest.raises(ValueError, match='layer 0 guides heads 0, 1, 2, 3, 4, 5; asked for 7'): guided_heads(snap, heads=[7])
+    with pytest.raises(ValueError, match='layer 0 guides heads 0, 1, 2, 3, 4, 5; asked for 7'): guided_heads(snap, layer=0, heads=[7])
 
 
 def test_patterns_are_recognised_with_either_boundary_and_after_storage_in_half_precision():
@@ -350,6 +353,15 @@ def test_an_image_and_its_masked_copy_are_shown_on_one_scale_for_all_channels(ch
     assert 'label: dog' in view.subtitle and 'predicted: dog (0.70)' in view.subtitle and f'{int(view.is_masked.sum())} of 120 pixels masked' in view.subtitle
 
 
+def test_the_caption_says_by_what_the_masked_cells_were_ranked():
+    s = invented.image()
+    assert '“Saliency that ranks” explains the label (dog); the lowest values in it are masked.' in signal_view(s).caption
+    s.info['methods']['SaliencyGuided'] |= dict(target='predicted', ranking='magnitude')
+    assert 'explains the predicted class; the values closest to zero in it are masked.' in signal_view(s).caption
+    s.arrays['method_saliency_map'] = s.arrays['saliency_map']
+    assert 'ranks' not in signal_view(s).caption and 'Masked are the values closest to zero of saliency.' in signal_view(s).caption
+
+
 def test_a_series_keeps_its_units_and_says_how_much_saliency_lies_where_the_information_is():
     snap = invented.series(step=10, names=list('abcdef'))
     view, s, box = signal_view(snap), snap.arrays['saliency_map'], snap.arrays['informative']
@@ -397,11 +409,11 @@ def test_the_distribution_of_a_text_leaves_out_special_tokens():
 def test_answers_are_right_or_wrong_only_where_there_is_a_label():
     view = token_labels(invented.tagged())
     assert view.gold == (None, 'B-PER', 'I-PER', None, 'O', 'O', 'B-LOC', None) and view.predicted[3] == 'O'
-    assert view.is_wrong.tolist() == [False, False, True, *[False]*5] and view.subtitle.startswith('4 of 5 labelled tokens right')
+    assert view.is_wrong.tolist() == [False, False, True, *[False]*5] and view.subtitle.startswith('4 of 5 labelled tokens right, other than O: 2 of 3')
     assert np.isnan(view.confidence[[0, 7]]).all() and np.isnan(view.saliency[[0, -1]]).all()
     snap = invented.masked_words()
     assert token_labels(snap).subtitle.startswith('1 of 2 chosen tokens right   mean confidence 0.60')
-    assert token_labels(invented.masked_words(task='replaced_token_detection')).subtitle.startswith('4 of 6 tokens right')
+    assert token_labels(invented.masked_words(task='replaced_token_detection')).subtitle.startswith('4 of 6 tokens right, replaced: 0 of 1')
     del snap.info['token_labels'], snap.arrays['token_confidence'], snap.arrays['saliency']
     bare = token_labels(snap)
     assert bare.subtitle == 'no labels' and not bare.is_wrong.any() and bare.saliency is None and np.isnan(bare.confidence).all()
@@ -424,7 +436,7 @@ def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right(
     with pytest.raises(ValueError, match='needs target_tokens and predicted_tokens'): translation(invent())
 
 
-@pytest.mark.parametrize('gold, said, span', [(3.8, 2.9, (0, 4)), (-1.5, 2., (-2, 2)), (None, 0., (0, 1)), (5., 5., (0, 5))])
+@pytest.mark.parametrize('gold, said, span', [(3.8, 2.9, (0, 4)), (-1.5, 2., (-2, 2)), (None, 0., (0, 1)), (5., 5., (0, 5)), (3.6, -.0005, (0, 4)), (5., 5.01, (0, 5))])
 def test_a_score_stands_on_a_scale_that_holds_both_numbers(gold, said, span):
     snap = invented.scored(label=gold, said=said)
     view = scored_sentence(snap)
@@ -459,6 +471,10 @@ def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
         return s
     assert named(dict(mine=[0, 2], next=[1]), dict(mine='f')) == {(l, h): 'mine' for l in (0, 1) for h in (0, 2)}
     assert named({'0': dict(mine=[1]), '1': dict(next=[1])}, dict(mine='f')) == {(0, 1): 'mine'}
+    assert named({'-1': dict(mine=[1]), '-2': dict(mine=2)}, dict(mine='f')) == {(1, 1): 'mine', (0, 2): 'mine'}
+    few = invented_with(dict(AttentionGuidance=dict(patterns={'-1': dict(mine=[1])}, own=dict(mine='f'))))
+    few.arrays['pattern_target'], few.layers['pattern_target'] = few.arrays['pattern_target'][:1], [0] # only one of the observed layers is guided
+    assert own_patterns(few) == {(1, 1): 'mine'}
     assert named(None, None) == named(dict(next=[0]), None) == {} and own_patterns(invent()) == {}
 
 
@@ -475,6 +491,18 @@ def test_methods_that_were_combined_have_a_picture_each():
     assert methods_of(invent(method='SalLM')) == dict(SalLM=dict(p=.3, q=.2)) and methods_of(Snapshot(0, 0., 0)) == {}
     three = invent(method='SaliencyGuided + SalLM', methods=dict(SaliencyGuided={}, SalLM={}))
     assert [type(o) for o in view_for(three)] == [MaskedSentence, AttentionBesideSaliency]
+
+
+@pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
+def test_of_two_methods_together_each_is_shown_the_saliency_that_it_works_with(order):
+    snap, worked_with = invented.clashing(order)
+    inside = ~snap.is_special
+    teacher = attention_beside_saliency(snap).teacher_saliency[inside]
+    assert teacher == pytest.approx(worked_with['SalLM'][inside]/abs(worked_with['SalLM'][inside]).sum())
+    shown, ranked = masked_sentence(snap), worked_with['SaliencyGuided']
+    assert shown.saliency[~shown.is_special] == pytest.approx([sum(ranked[snap.word_ids == w]) for w in sorted(set(snap.word_ids[inside]))], rel=1e-6)
+    without = Snapshot(**{**vars(snap), 'arrays': {k: v for k, v in snap.arrays.items() if k != 'saliency'}})
+    assert attention_beside_saliency(without).saliency[inside] == pytest.approx(teacher)
 
 
 def test_regression_shows_what_its_method_does_and_its_score_where_there_is_no_method():

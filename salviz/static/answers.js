@@ -1,6 +1,6 @@
 // What the model answers, beside what is right: labels under tokens, target tokens of a translation, a score, probabilities of classes.
 import {classBars} from './masked.js';
-import {chipText, countWords, directionOf, numberWords, quoted, setText, wordsNode} from './words.js';
+import {chipText, countWords, directionOf, numberWords, quoted, repeatNames, setText, wordsNode} from './words.js';
 
 const answerNames = {
   token_classification: ['label', 'the label of the word', 'model', 'what the model says'],
@@ -8,6 +8,8 @@ const answerNames = {
   replaced_token_detection: ['truth', 'was this token replaced? a dot: it is the original', 'model', 'what the model says; a dot: original'],
 };
 const answerSame = 'original';
+// The label that says nothing, and what has another one.
+const rareAnswers = {token_classification: ['O', 'entity word'], replaced_token_detection: [answerSame, 'replaced one']};
 
 // {task, gold [n], said [n], sure [n]} of a frame with an answer for each token, else null.
 export function labelRows(frame) {
@@ -17,7 +19,10 @@ export function labelRows(frame) {
   return {task, gold: gold ?? blank, said: said ?? blank, sure: frame.get('token_confidence')?.values() ?? null};
 }
 
-function answerText(task, label) { return task === 'replaced_token_detection' && label === answerSame ? '·' : chipText(label, 18); }
+// A dot is enough for an original token, except where saying so is the mistake.
+function answerText(task, label, right = true) {
+  return task === 'replaced_token_detection' && label === answerSame && right ? '·' : chipText(label, 18);
+}
 
 function answerMark(right) { return wordsNode('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong', right ? '✓' : '✗'); }
 
@@ -60,7 +65,7 @@ export class LabelLines {
     for (const {tokens, gold, said} of this.nodes) {
       const i = this.at(tokens, rows), [g, s] = [rows.gold[i] ?? null, rows.said[i] ?? null];
       answerFill(gold, g === null ? '' : answerText(rows.task, g), null, null);
-      answerFill(said, s === null ? '' : answerText(rows.task, s), g, s);
+      answerFill(said, s === null ? '' : answerText(rows.task, s, g === null || g === s), g, s);
       said.classList.toggle('sv-unasked', g === null);
     }
   }
@@ -88,9 +93,15 @@ const answerSentences = {
 
 function tokenOutcome(rows) {
   const {right, of} = answerCounts(rows.gold, rows.said), said = (answerSentences[rows.task] ?? answerSentences.token_classification)(right, of);
-  const missed = rows.task === 'replaced_token_detection' && answerCounts(rows.gold.map(g => g === answerSame ? null : g), rows.said);
-  const more = missed ? ` Of ${countWords(missed.of, 'replaced one')} it finds ${missed.right}.` : '';
-  return wordsNode('p', 'sv-outcome', of ? said + more : 'No token of this sentence has a label.');
+  return wordsNode('p', 'sv-outcome', of ? said + rareOutcome(rows) : 'No token of this sentence has a label.');
+}
+
+// Most words are no entities and most tokens are the original ones: a model that never says anything else is right about nearly all of them.
+function rareOutcome({task, gold, said}) {
+  const [common, name] = rareAnswers[task] ?? [];
+  if (!gold.includes(common)) return '';
+  const {right, of} = answerCounts(gold.map(g => g === common ? null : g), said);
+  return of ? ` Of ${countWords(of, name)} it finds ${right}.` : ` There is no ${name} among them.`;
 }
 
 // ---- translation
@@ -108,6 +119,7 @@ export function targetLine() {
     line.dir = directionOf(target);
     const p = frame.get('target_probability')?.values();
     line.replaceChildren(targetNames(), ...target.map((token, i) => targetNode(token, said?.[i] ?? null, p?.[i])));
+    repeatNames(line);
   };
   return {el, show};
 }
@@ -143,16 +155,15 @@ function targetOutcome({target_tokens: target, predicted_tokens: said}, p) {
 
 // ---- regression
 
-// 1, 2 or 5 times a power of ten, at least `size`.
-function roundAbove(size) {
-  const unit = 10 ** Math.floor(Math.log10(size || 1));
-  return [1, 2, 5, 10].map(k => k * unit).find(v => v >= size - 1e-9);
-}
+const scoreSlack = .05;
 
-// Round ends around 0 and the scores, so that the line hardly ever changes while steps go by.
-export function scoreEnds(scores) {
-  const [low, high] = [Math.min(0, ...scores), Math.max(0, ...scores)];
-  return [low < 0 ? -roundAbove(-low) : 0, high > 0 || low === 0 ? roundAbove(high) : 0];
+// 0 and the whole numbers around the labels, as in the figures; further only for a prediction that lies well outside of them, so that the line
+// hardly ever changes while steps go by.
+export function scoreEnds(labels, said) {
+  const known = labels.length ? labels : [said], low = Math.min(0, Math.floor(Math.min(...known)));
+  const high = Math.max(Math.ceil(Math.max(...known)), low + 1);
+  const slack = scoreSlack * (high - low);
+  return [said < low - slack ? Math.floor(said) : low, said > high + slack ? Math.ceil(said) : high];
 }
 
 function scoreMark(className, value, [low, high], text) {
@@ -166,7 +177,7 @@ function scoreMark(className, value, [low, high], text) {
 function scoreOutcome(frame, run) {
   const said = frame.get('prediction')?.values()[0], gold = frame.label, labels = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
   if (!Number.isFinite(said)) return wordsNode('p', 'sv-note', 'No prediction was recorded at this step.');
-  const ends = scoreEnds([...labels, said, ...(Number.isFinite(gold) ? [gold] : [])]), line = wordsNode('div', 'sv-score-line');
+  const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], said), line = wordsNode('div', 'sv-score-line');
   const outside = ends.map(v => wordsNode('span', 'sv-score-end', numberWords(v)));
   if (Number.isFinite(gold)) line.append(scoreMark('sv-score-gold', gold, ends, `label ${numberWords(gold)}`));
   line.append(scoreMark('sv-score-said', said, ends, `predicted ${numberWords(said)}`));

@@ -113,14 +113,19 @@ export function ordinal(k) {
 
 export function percent(share) { return share > 0 && share < .0005 ? '< 0.1 %' : `${(100 * share).toFixed(share < .0995 ? 1 : 0)} %`; }
 
-// Ticks of a scale: both ends, and round numbers between them that keep `gap` (share of the bar) from each other.
+// Attention that is spread evenly over `tokens` must not look strong: the scale of its colours ends at no less than four times an even share.
+export function attentionLimit(limit, tokens) { return Math.max(limit, Math.min(1, 4 / tokens)); }
+
+// Ticks of a scale: both ends, and round numbers between them that keep `gap` (share of the bar) from each other. The numbers of the ends stand
+// within the bar and take more of it than half of themselves; a 0 is short.
 export function scaleTicks(scale, gap = .18) {
   const ends = scale.signed ? [-scale.limit, 0, scale.limit] : [0, scale.limit], kept = ends.map(v => [v, scalePlace(scale, v)]);
+  const zero = scalePlace(scale, 0), room = place => place === zero ? .75 * gap : place === 0 || place === 1 ? 1.6 * gap : gap;
   for (let power = Math.floor(Math.log10(scale.limit)); power > Math.log10(scale.limit) - 3; power--) {
     for (const digit of [5, 2, 1]) {
       for (const value of scale.signed ? [digit * 10 ** power, -digit * 10 ** power] : [digit * 10 ** power]) {
         const place = scalePlace(scale, value);
-        if (Math.abs(value) < scale.limit && kept.every(([, other]) => Math.abs(other - place) >= gap)) kept.push([value, place]);
+        if (Math.abs(value) < scale.limit && kept.every(([, other]) => Math.abs(other - place) >= room(other))) kept.push([value, place]);
       }
     }
   }
@@ -141,7 +146,7 @@ export function colourScale(context, scale, {x, y, width, bar = 9, title = '', t
   context.fillStyle = inks.muted;
   context.strokeStyle = inks.muted;
   context.textBaseline = 'top';
-  const room = Math.max(.12, 44 / width);
+  const room = Math.max(.12, 38 / width);
   for (const [text, place] of ticks ?? scaleTicks(scale, room).map(([value, at]) => [shortNumber(value), at])) {
     const at = Math.round(x + place * width) + (place === 1 ? -.5 : .5);
     context.textAlign = place < .04 ? 'left' : place > .96 ? 'right' : 'center';

@@ -10,13 +10,15 @@ const curveColours = {
   dark: ['#e6e6e6', '#56b4e9', '#ff8a3d', '#2fc79a', '#e08ec0', '#f0c040', '#8fb1ff', '#c9a27c'],
 };
 const notATerm = new Set(['kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
-// What an evaluation tells besides scores; losses have other sizes than they.
+// What an evaluation tells besides scores; losses have other sizes than they and stand with those of the training.
 const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1', 'mse']);
 const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
 const smoothFrom = 120;
 
 function isTerm(name) { return !notATerm.has(name) && !name.endsWith('_weight'); }
 function plainWords(name) { return name.replaceAll('_', ' '); }
+const scoreNames = {f1: 'F1', macro_f1: 'macro-F1', pearson: 'Pearson', spearman: 'Spearman'};
+function scoreName(name) { return scoreNames[name] ?? plainWords(name); }
 // Plotly reads its texts as a little HTML.
 function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;'); }
 
@@ -162,13 +164,21 @@ function weightCurves(rows) {
   return curves.filter(curve => varies(curve.y));
 }
 
+function validationRows(rows) { return rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'); }
+
+// Masked-LM training and translation choose their checkpoint by this loss; that of a regression is its mean squared error.
+function validationLoss(rows) {
+  const evals = validationRows(rows), squared = evals.some(row => Number.isFinite(row.mse)), few = {marks: true, dash: 'dot', subplot: 0};
+  return {name: squared ? 'validation MSE' : 'validation loss', colour: 3, ...few, ...rowSeries(evals, squared ? 'mse' : 'loss')};
+}
+
 function scoreCurves(rows, agreement) {
-  const evals = rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'), few = {marks: true, subplot: 1};
+  const evals = validationRows(rows), few = {marks: true, subplot: 1};
   const others = [...new Set(evals.flatMap(row => Object.keys(row).filter(name => !notAScore.has(name) && Number.isFinite(row[name]))))];
   const curves = [
     {name: 'validation accuracy', colour: 3, ...few, ...rowSeries(evals, 'accuracy')},
     {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
-    ...others.map((name, i) => ({name: `validation ${plainWords(name)}`, colour: [5, 6, 2, 7][i % 4], ...few, ...rowSeries(evals, name)})),
+    ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few, ...rowSeries(evals, name)})),
     {name: `agreement of attention and saliency (${countWords(agreement.probes, 'sentence')})`, colour: 4, ...few, x: agreement.x, y: agreement.y},
   ];
   return curves.filter(curve => curve.x.length);
@@ -176,7 +186,7 @@ function scoreCurves(rows, agreement) {
 
 export function curveSeries(rows, agreement) {
   const train = rows.filter(row => row.kind === 'train');
-  return [...lossCurves(train), ...scoreCurves(rows, agreement), ...weightCurves(train)].filter(curve => curve.x.length);
+  return [...lossCurves(train), validationLoss(rows), ...scoreCurves(rows, agreement), ...weightCurves(train)].filter(curve => curve.x.length);
 }
 
 // Terms that differ by far would be a flat line at 0 on a plain scale.
@@ -358,7 +368,7 @@ class Curves {
 
   jump(step) {
     const {store, state, announce} = this.ctx, nearest = store.nearest(state.run, state.probe, step);
-    if (nearest === null) return announce('No recorded step of this sentence is on this page.');
+    if (nearest === null) return announce('No recorded step of this example is on this page.');
     state.set({step: nearest, playing: false});
     return announce(`step ${nearest}`);
   }

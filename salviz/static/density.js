@@ -1,21 +1,19 @@
 // How saliency is distributed over the cells of an input: a histogram at the first recorded step and one now, on the same bins.
-import {percent, scalePlace, scaleTicks, shortNumber} from './colour.js';
+import {percent, shortNumber} from './colour.js';
 
-const densityCount = 41, densityLeft = 58, densityBottom = 32, densityTop = 8;
+const densityCount = 41, densityNear = .1, densityLeft = 58, densityBottom = 32, densityTop = 8;
 
-// Bins are even on the square-root scale of the colours: most gradients are close to 0. {limit, edges, sides: [{name, shares, small, size}]}
+// As in views.saliency_distribution: each side is scaled by its own largest magnitude, else gradients that only shrink would look sparser.
+// {edges, sides: [{name, shares (of the cells in each bin), small (share near 0), largest (before scaling)}]}
 export function densityBins(sides) {
-  const limit = sides.reduce((most, {values}) => values.reduce((m, v) => Math.abs(v) > m ? Math.abs(v) : m, most), 0) || 1;
-  const back = place => Math.sign(place - .5) * (2 * place - 1) ** 2 * limit, scale = {limit, signed: true};
-  const edges = Array.from({length: densityCount + 1}, (_, i) => back(i / densityCount));
+  const edges = Array.from({length: densityCount + 1}, (_, i) => 2 * i / densityCount - 1);
   const made = sides.map(({values, name}) => {
-    const counts = new Float64Array(densityCount), known = values.filter(Number.isFinite);
-    for (const v of known) counts[Math.min(densityCount - 1, Math.floor(scalePlace(scale, v) * densityCount))]++;
-    const small = known.filter(v => Math.abs(v) < limit / 100).length / (known.length || 1);
-    const size = known.reduce((a, v) => a + Math.abs(v), 0) / (known.length || 1);
-    return {name, shares: [...counts].map(c => c / (known.length || 1)), small, size};
+    const counts = new Float64Array(densityCount), known = values.filter(Number.isFinite), size = known.length || 1;
+    const largest = known.reduce((most, v) => Math.max(most, Math.abs(v)), 0), scaled = Array.from(known, v => v / (largest || 1));
+    for (const v of scaled) counts[Math.min(densityCount - 1, Math.floor((v + 1) / 2 * densityCount))]++;
+    return {name, shares: [...counts].map(c => c / size), small: scaled.filter(v => Math.abs(v) <= densityNear).length / size, largest};
   });
-  return {limit, edges, sides: made};
+  return {edges, sides: made};
 }
 
 function densityPath(shares, {x, y, width, height}, most) {
@@ -29,8 +27,8 @@ function densityPath(shares, {x, y, width, height}, most) {
   return path;
 }
 
-function densityAxes(context, place, {limit}, most, inks) {
-  const {x, y, width, height} = place, scale = {limit, signed: true};
+function densityAxes(context, place, most, inks) {
+  const {x, y, width, height} = place;
   Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.line, lineWidth: 1, textAlign: 'right', textBaseline: 'middle'});
   for (const part of [0, .5, 1]) {
     const at = Math.round(y + height * (1 - part)) + .5;
@@ -41,12 +39,12 @@ function densityAxes(context, place, {limit}, most, inks) {
     context.fillText(part ? percent(part * most) : '0', x - 5, at);
   }
   context.textBaseline = 'top';
-  for (const [value, at] of scaleTicks(scale, Math.max(.1, 46 / width))) {
-    context.textAlign = at < .02 ? 'left' : at > .98 ? 'right' : 'center';
-    context.fillText(shortNumber(value), x + at * width, y + height + 4);
+  for (const value of [-1, -.5, 0, .5, 1]) {
+    context.textAlign = value < -.9 ? 'left' : value > .9 ? 'right' : 'center';
+    context.fillText(shortNumber(value), x + (value + 1) / 2 * width, y + height + 4);
   }
   context.textAlign = 'center';
-  context.fillText('saliency (square-root scale)', x + width / 2, y + height + 17);
+  context.fillText('saliency, scaled by its largest magnitude', x + width / 2, y + height + 17);
   context.save();
   context.translate(3, y + height / 2);
   context.rotate(-Math.PI / 2);
@@ -59,7 +57,7 @@ export function drawDensity(sharp, bins, inks) {
   const {context} = sharp, width = parseFloat(sharp.el.style.width), height = parseFloat(sharp.el.style.height);
   const place = {x: densityLeft, y: densityTop, width: Math.max(20, width - densityLeft - 8), height: height - densityTop - densityBottom};
   const most = Math.max(...bins.sides.flatMap(side => side.shares), 1e-9);
-  densityAxes(context, place, bins, most, inks);
+  densityAxes(context, place, most, inks);
   bins.sides.forEach(({shares}, i) => {
     const now = i === bins.sides.length - 1, path = densityPath(shares, place, most);
     context.save();
@@ -99,10 +97,10 @@ function densityNames(context, {sides}, place, inks) {
 }
 
 // What the bin at a point holds, or what both histograms say as a whole.
-export function densityText({limit, edges, sides}, place = null, [x] = []) {
+export function densityText({edges, sides}, place = null, [x] = []) {
   const i = place ? Math.floor((x - place.x) / place.width * densityCount) : -1;
   const shares = sides.map(s => `${s.name} ${percent(s.shares[i])}`).join(', ');
   if (i >= 0 && i < densityCount) return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${shares} of the cells`;
-  const said = sides.map(s => `${s.name}: mean size ${shortNumber(s.size)}, ${percent(s.small)} of the cells below ${shortNumber(limit / 100)}`);
-  return `${said.join('; ')}.`;
+  const near = ({name, small, largest}) => `${name} ${percent(small)} (largest magnitude ${shortNumber(largest)})`;
+  return `Cells within ±${densityNear} of zero: ${sides.map(near).join(', ')}.`;
 }

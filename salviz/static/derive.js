@@ -128,6 +128,9 @@ export function methodArgs(frame, name) {
   return (methods ? methods[name] : (method ?? name) === name ? args : null) ?? {};
 }
 
+// An array that a method brought: two methods together may call theirs alike, then the name of the one added later stands behind it.
+export function evidenceOf(frame, name, method) { return frame?.get(`${name} (${method})`) ?? frame?.get(name) ?? null; }
+
 // The saliency that is shown: the model's own where it was recorded, else the one that the method works with.
 export function saliencyOf(frame) {
   for (const [name, title] of [['saliency', 'saliency'], ['method_saliency', "the method's saliency"]]) {
@@ -302,7 +305,7 @@ export function targetOf(frame, state, layer, head, probe = null) {
 
 // SalLM's target over the ordinary tokens, as recorded or with another share.
 export function sallmTarget(frame, state, special) {
-  const saliency = frame?.get('method_saliency') ?? frame?.get('saliency');
+  const saliency = evidenceOf(frame, 'method_saliency', 'SalLM') ?? frame?.get('saliency');
   if (state.whatIf?.topShare && saliency)
     return {values: saliencyTarget(saliency.values(), special.map(s => Number(!s)), state.whatIf.topShare, state.whatIf.binarised ?? true), recomputed: true};
   const recorded = frame?.get('saliency_target');

@@ -1,6 +1,6 @@
 // Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and tokens, and zoom.
 import {entryTitle, mapOf, layersOf, pooledRow, ranksOfHead, saliencyOf} from './derive.js';
-import {colourScale, colourScaleOf, scaleColour, cssColour, shortNumber, valueWithStep} from './colour.js';
+import {attentionLimit, colourScale, colourScaleOf, scaleColour, cssColour, shortNumber, valueWithStep} from './colour.js';
 import {buttonOf, CellGrid, CellPainter, choiceOf, doubleStroke, inksOf, labelled, labelRoom} from './canvas.js';
 import {overlayInks, plainText, quotedToken, rangeOf, SharpCanvas} from './canvas.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
@@ -99,7 +99,8 @@ class MapPanel {
     this.kind = residual ? 'residual' : map.signed ? 'attribution' : 'attention';
     shown.values = blankBlocked(shown.values, frame, entry, map, this.units);
     this.shown = shown;
-    this.limit = scaleLimit(frame, this.kind, shown.values, state);
+    const limit = scaleLimit(frame, this.kind, shown.values, state);
+    this.limit = this.kind === 'attention' ? attentionLimit(limit, probe.tokens.length) : limit;
     this.colours = colourScaleOf({limit: this.limit, signed: residual || map.signed, palette: state.palette, theme: state.theme});
     const last = layersOf(frame, 'attention').at(-1);
     const regularised = state.overlays.regularised && mapOf(frame, {kind: 'heads', layer: last}, 'attention');

@@ -1,10 +1,10 @@
 // Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing, sorting and filtering.
 import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven, patternShares, pooledRow, scoreLabels} from './derive.js';
 import {visibleTokens} from './derive.js';
-import {colourScale, colourScaleOf, paintScale, percent, shortNumber} from './colour.js';
+import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from './colour.js';
 import {buttonOf, cellsOfPixels, choiceOf, doubleStroke, fitText, inksOf, labelled, overlayInks, plainText} from './canvas.js';
 import {quotedToken, SharpCanvas, shownToken} from './canvas.js';
-import {patternWords} from './overlays.js';
+import {patternEverywhere, patternWords} from './overlays.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme', 'frames', 'meta', 'size',
@@ -309,18 +309,27 @@ class HeadsGrid {
     const key = `${signed ? tensor.scaleOf(i, head) : 1} ${most}`;
     if (!this.tables.has(key)) {
       const known = codeValues(tensor, i, head), values = Float64Array.from(order.codes, code => known[code]);
-      const limit = state.scale === 'map' ? Math.abs(values[most]) : this.commonLimit();
+      const limit = state.scale === 'map' ? this.ownLimit(Math.abs(values[most])) : this.commonLimit();
       this.tables.set(key, coloursOf(values, colourScaleOf({limit, signed, palette: state.palette, theme: state.theme})));
     }
     return this.tables.get(key);
   }
 
-  commonLimit() { return this.ctx.state.scale === 'unit' && this.ctx.state.what === 'attention' ? 1 : frameLimit(this.frame, this.ctx.state.what); }
+  commonLimit() {
+    const {scale, what} = this.ctx.state;
+    return scale === 'unit' && what === 'attention' ? 1 : this.ownLimit(frameLimit(this.frame, what));
+  }
+
+  ownLimit(limit) {
+    const {store, state} = this.ctx;
+    return state.what === 'attention' ? attentionLimit(limit, store.probe(state.run, state.probe).tokens.length) : limit;
+  }
+
 
   paintValues(values) {
     const {state} = this.ctx, {painter} = this, picked = painter.pickValues(values);
     let limit = state.scale === 'map' ? 0 : this.commonLimit();
-    if (state.scale === 'map') limit = largestOf(picked);
+    if (state.scale === 'map') limit = this.ownLimit(largestOf(picked));
     const scale = colourScaleOf({limit, signed: state.what === 'attribution', palette: state.palette, theme: state.theme});
     paintScale(scale, picked, painter.colours);
   }
@@ -361,7 +370,8 @@ class HeadsGrid {
       const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n, labels);
       const key = [this.frame.run, this.frame.probe, layer, head].join();
       if (!this.names.has(key)) this.names.set(key, patternGiven(this.frame, layer, head) ?? named());
-      return [{layer, head, name: this.names.get(key), share: overlaps[k], loss: found.shares[k]}];
+      const share = overlaps[k], everywhere = !Number.isFinite(share) && patternEverywhere(this.frame, layer, head);
+      return [{layer, head, name: this.names.get(key), share, everywhere, loss: found.shares[k]}];
     });
   }
 
@@ -370,10 +380,12 @@ class HeadsGrid {
   // "Guided heads (corner): next, 2 heads, 61 % to 83 % of their pattern; …"
   sayPatterns() {
     const byName = new Map();
-    for (const o of this.guided) byName.set(o.name, [...byName.get(o.name) ?? [], o.share]);
-    const said = [...byName].map(([name, shares]) => {
-      const known = shares.filter(Number.isFinite).sort((a, b) => a - b), ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
-      return `${quotedToken(name)} ${shares.length > 1 ? `${shares.length} heads, ` : ''}${known.length ? ends.join(' to ') : 'unknown'}`;
+    for (const o of this.guided) byName.set(o.name, [...byName.get(o.name) ?? [], o]);
+    const said = [...byName].map(([name, heads]) => {
+      const known = heads.map(o => o.share).filter(Number.isFinite).sort((a, b) => a - b);
+      const ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
+      const none = heads.every(o => o.everywhere) ? 'covers every position' : 'unknown';
+      return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${known.length ? ends.join(' to ') : none}`;
     });
     this.patterns.hidden = !said.length;
     const about = 'Guided heads (corner), and the share of their attention that lies on the positions of their pattern';
@@ -381,9 +393,10 @@ class HeadsGrid {
   }
 
   // The name of the pattern and the head's share of it, where there is room for them.
-  drawPatternName(tile, {name, share}, inks) {
-    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme), lines = [shownToken(name), percent(share)];
-    if (css < 44 || !Number.isFinite(share)) return;
+  drawPatternName(tile, {name, share, everywhere}, inks) {
+    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme), known = Number.isFinite(share);
+    const lines = known ? [shownToken(name), percent(share)] : [shownToken(name)];
+    if (css < 44 || !known && !everywhere) return;
     Object.assign(context, {font: inks.small, textAlign: 'right', textBaseline: 'bottom'});
     Object.assign(context, {lineJoin: 'round', lineWidth: 3, strokeStyle: halo, fillStyle: ink});
     lines.forEach((line, i) => {
@@ -460,7 +473,9 @@ class HeadsGrid {
     const own = state.scale === 'map', limit = own ? 1 : this.commonLimit();
     const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
     const x = this.flows ? 8 : left, room = this.flows ? width - 16 : (this.columns - 1) * pitch - 56;
-    const ticks = own ? [...(signed ? [['− own maximum', 0], ['0', .5]] : [['0', 0]]), ['own maximum', 1]] : null;
+    const ends = signed ? [['− own maximum', 0], ['0', .5], ['own maximum', 1]]
+      : [['0', 0], [`own maximum, ≥ ${shortNumber(this.ownLimit(0))}`, 1]];
+    const ticks = own ? ends : null;
     colourScale(context, scale, {x, y: foot + 20, width: Math.min(260, Math.max(90, room)),
       title: `${signed ? 'attention attribution' : 'attention'} (square-root scale)`, ticks, inks});
   }
@@ -483,7 +498,8 @@ class HeadsGrid {
     const title = pooledRow(this.frame) === null ? scoreLabels[by][0].replace('pooled row', 'mean over ordinary rows') : scoreLabels[by][0];
     const said = [entryTitle(entry)];
     if (Number.isFinite(score)) said.push(`${title}: ${shortNumber(score)}`);
-    const share = Number.isFinite(found?.share) ? `, ${percent(found.share)} of its attention lies there` : '';
+    const everywhere = found?.everywhere ? ', which covers every position' : '';
+    const share = Number.isFinite(found?.share) ? `, ${percent(found.share)} of its attention lies there` : everywhere;
     if (found) said.push(`guided to ${quotedToken(found.name)}${share}, ${percent(found.loss)} of the pattern loss`);
     return said.join('; ');
   }

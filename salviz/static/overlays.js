@@ -1,5 +1,5 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern, and what they mean in words.
-import {layersOf, lossShares, methodArgs, methodNames, patternGiven, patternShares, pooledRow, regionOf, saliencyOf} from './derive.js';
+import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares, pooledRow, regionOf, saliencyOf} from './derive.js';
 import {sallmTarget, targetOf} from './derive.js';
 import {percent, shortNumber} from './colour.js';
 import {doubleStroke, labelled, overlayInks, plainText, tickBox} from './canvas.js';
@@ -48,6 +48,12 @@ export function patternWords(values, n, labels) {
   return same && pointed.length && pointed.length < n ? `to ${[...new Set(pointed)].join(' ')}` : 'own pattern';
 }
 
+// Does the pattern of a head ask for some attention at every position? Then no share of it can lie elsewhere.
+export function patternEverywhere(frame, layer, head) {
+  const target = mapOf(frame, {kind: 'head', layer, head}, 'target');
+  return Boolean(target.values) && target.pooled === 1 && target.values.every(v => v > 0);
+}
+
 // Keys that no head of the layer attends to: causally forbidden, or outside of the window; null where there are none.
 const blockedOnce = new WeakMap();
 
@@ -70,13 +76,23 @@ export function blockedKeys(frame, layer) {
   return left ? blocked : null;
 }
 
+const haloCell = 14;
+
+// On small cells halos would hide the map: there lines are thin and in one ink.
+function overlayStroke(context, path, grid, theme, width) {
+  const inks = overlayInks(theme);
+  if (Math.min(grid.pitch, grid.rowPitch) >= haloCell) return void doubleStroke(context, path, inks, width);
+  Object.assign(context, {strokeStyle: inks.ink, lineWidth: 1, lineCap: 'square'});
+  return void context.stroke(path);
+}
+
 // The outline around touching cells: an edge wherever the neighbour is not in the region.
 export function drawRegion(context, grid, mask, theme) {
   const count = grid.columns.count, path = new Path2D(), [r0, r1] = grid.rowsInView(), [c0, c1] = grid.columnsInView();
-  const holds = (r, c) => r >= 0 && c >= 0 && r < count && c < count && mask[r * count + c];
+  const holds = (r, c) => r >= 0 && c >= 0 && r < count && c < count && mask[r * count + c] > 0;
   for (let r = r0; r <= r1; r++) regionEdges(path, c0, c1, c => holds(r - 1, c) !== holds(r, c), c => [grid.left(c), grid.top(r)]);
   for (let c = c0; c <= c1; c++) regionEdges(path, r0, r1, r => holds(r, c - 1) !== holds(r, c), r => [grid.left(c), grid.top(r)]);
-  grid.clipped(context, () => doubleStroke(context, path, overlayInks(theme), grid.pitch > 10 ? 2 : 1));
+  grid.clipped(context, () => overlayStroke(context, path, grid, theme, 2));
 }
 
 // Neighbouring edges of a line become one stroke.
@@ -106,7 +122,7 @@ export function drawCrosses(context, grid, mask, theme) {
     path.moveTo(x - arm, y + arm);
     path.lineTo(x + arm, y - arm);
   });
-  grid.clipped(context, () => doubleStroke(context, path, overlayInks(theme), grid.pitch > 10 ? 1.5 : 1));
+  grid.clipped(context, () => overlayStroke(context, path, grid, theme, 1.5));
 }
 
 // Dots whose area says how much of a row's attention the pattern wants at that key.
@@ -178,7 +194,8 @@ function patternLossWords(frame, entry, marks) {
   const said = `Pattern: ${marks.pattern}.`, shares = lossShares(frame), i = shares?.layers.indexOf(entry.layer) ?? -1;
   if (i < 0 || !shares.guided[i * shares.heads + entry.head]) return `${said} The training does not guide this head.`;
   const at = i * shares.heads + entry.head, overlap = patternShares(frame)[at];
-  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.` : '';
+  const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
+  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.` : everywhere;
   return `${said}${follows} This head has ${percent(shares.shares[at])} of the pattern loss of this sentence.`;
 }
 

@@ -4,13 +4,14 @@ import {choiceOf, labelled} from './canvas.js';
 import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from './derive.js';
 import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
 import {labelRows, LabelLines, outcomeOf, targetLine} from './answers.js';
-import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted, scaleBar, setText, visibleText} from './words.js';
-import {wordGroups, wordsNode} from './words.js';
+import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted, repeatNames, scaleBar, setText} from './words.js';
+import {signWords, visibleText, wordGroups, wordsNode} from './words.js';
 
 const colourChoices = [
   ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'], ['rationale', 'human rationale'],
 ];
-const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'hideSpecial', 'mergeWords', 'palette', 'theme'];
+const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'hideSpecial', 'mergeWords', 'palette', 'theme',
+  'size'];
 const overOrdinary = 'each as shares of the ordinary tokens';
 
 function sumOver(values, tokens) { return tokens.reduce((sum, i) => sum + values[i], 0); }
@@ -76,10 +77,10 @@ const explainedWords = {
 };
 
 function saliencyWords(frame, values) {
-  const method = frame.info?.saliency_method?.replaceAll('_', ' ');
-  const explained = frame.info?.explains ?? explainedWords[frame.info?.task] ?? 'the predicted class';
+  const {saliency_method: by, task} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
+  const explained = frame.info?.explains ?? explainedWords[task] ?? 'the predicted class';
   const of = values.name === 'saliency' ? `${method ? `${method}, ` : ''}for ${explained}` : 'of the method';
-  return `Saliency (${of}): orange speaks for it, blue against it.`;
+  return `Saliency (${of}): ${values.name === 'saliency' ? signWords(by, task) : signWords('', task)}`;
 }
 
 function legendWords(frame, probe, state, values) {
@@ -256,7 +257,7 @@ class Sentence {
     const name = (sign, about) => Object.assign(wordsNode('span', 'sv-line-name', sign), {title: about});
     if (this.copy) columns.unshift(wordsNode('span', 'sv-word sv-line-names', name('X', 'the sentence'), name('X̃', 'its masked copy')));
     if (this.rows) columns.unshift(this.labels.names(this.rows));
-    if (this.translated) columns.unshift(wordsNode('span', 'sv-word', wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
+    if (this.translated) columns.unshift(wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
     return columns;
   }
 
@@ -273,6 +274,7 @@ class Sentence {
     for (const [node, w] of this.copies) paintCopy(node, this.copy[w]);
     if (this.rows) this.labels.paint(this.rows);
     this.target.show(this.frame);
+    repeatNames(this.line);
     this.paintScale(scale, Boolean(shown));
   }
 

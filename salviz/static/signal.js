@@ -1,23 +1,30 @@
 // Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how gradients are distributed.
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from './colour.js';
-import {CellGrid, CellPainter, doubleStroke, inksOf, labelled, labelRoom, overlayInks, plainText, rowLabels, SharpCanvas} from './canvas.js';
+import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelled, labelRoom, overlayInks, plainText, rowLabels, SharpCanvas} from './canvas.js';
 import {quotedToken, tickBox} from './canvas.js';
-import {methodNames} from './derive.js';
+import {methodArgs, methodNames} from './derive.js';
 import {outcomeOf} from './answers.js';
 import {drawDensity, densityBins, densityText} from './density.js';
 import {drawFeature} from './feature.js';
 import {signalOf, timeTicks} from './signaldata.js';
 import {largestOf} from './tokenmap.js';
+import {chipText, quoted, signWords} from './words.js';
 
 const signalKeys = ['run', 'probe', 'step', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
-const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalCell = 26;
+const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalPairs = 900, signalCell = 26;
 const densityHeight = 150, featureHeight = 150;
-const signalMarks = {informative: 'where the information is', masked: 'what is masked (dots)'};
+const signalMarks = {informative: 'where the information is', masked: 'what is masked'};
+const maskedTint = [74, 163, 255];
 const channelNames = ['red', 'green', 'blue'];
+
+function tinted(packed) {
+  const mix = (v, tint) => Math.round(.55 * v + .45 * tint), [r, g, b] = maskedTint;
+  return ((255 << 24) | (mix((packed >> 16) & 255, b) << 16) | (mix((packed >> 8) & 255, g) << 8) | mix(packed & 255, r)) >>> 0;
+}
 
 // The outline around the cells of a mask with `rows` rows and `columns` columns.
 function maskOutline(grid, mask, rows, columns) {
-  const path = new Path2D(), at = (r, c) => r >= 0 && c >= 0 && r < rows && c < columns && mask[r * columns + c];
+  const path = new Path2D(), at = (r, c) => r >= 0 && c >= 0 && r < rows && c < columns && mask[r * columns + c] > 0;
   const line = (x0, y0, x1, y1) => { path.moveTo(x0, y0); path.lineTo(x1, y1); };
   for (let r = 0; r <= rows; r++) {
     for (let c = 0; c <= columns; c++) {
@@ -101,7 +108,8 @@ class SignalPanel {
 
   showChecks() {
     const {overlays} = this.ctx.state, {shown} = this;
-    const there = {informative: shown.informative, masked: shown.isMasked && shown.masked && this.roomy(this.place.grids[0])};
+    const there = {informative: shown.informative, masked: shown.isMasked && shown.masked};
+    this.boxes.masked.nextSibling.textContent = `${signalMarks.masked} (${this.roomy(this.place.grids[0]) ? 'dots' : 'tinted blue'})`;
     for (const [name, box] of Object.entries(this.boxes)) {
       box.checked = overlays[name] ?? true;
       box.parentElement.hidden = !there[name];
@@ -109,19 +117,27 @@ class SignalPanel {
     this.checks.hidden = !Object.values(there).some(Boolean);
   }
 
+  // Images are dark where they are low; the values of a series stand out from the page the more the larger they are, as in the figures.
   scaleOf(kind) {
-    const {state} = this.ctx, {shown} = this, signed = {signed: true, theme: state.theme};
-    if (kind === 'saliency') return colourScaleOf({limit: largestOf(shown.saliency.values), ...signed});
-    const both = [shown.input, shown.masked].map(map => largestOf(map?.values ?? []));
-    if (shown.modality === 'series') return colourScaleOf({limit: Math.max(...both), ...signed});
-    return {linear: true, low: shown.low, high: shown.high, table: colourTable('grey', 'dark')};
+    const {theme} = this.ctx.state, {shown} = this;
+    if (kind === 'saliency' || kind === 'ranking') return colourScaleOf({limit: largestOf(shown[kind].values), signed: true, theme});
+    return {linear: true, low: shown.low, high: shown.high, table: colourTable('grey', shown.modality === 'series' ? theme : 'dark')};
+  }
+
+  // The class that the saliency explains by which the method ranks.
+  rankedClass() {
+    const {frame} = this, p = frame.get('probabilities')?.values(), {classes} = this.ctx.store.run(this.ctx.state.run);
+    const gold = methodArgs(frame, 'SaliencyGuided').target !== 'predicted' && Number.isInteger(frame.label);
+    const k = gold ? frame.label : p ? p.indexOf(Math.max(...p)) : null;
+    return k === null ? null : {name: classes?.[k] ?? `class ${k}`, gold};
   }
 
   // The maps that there are, each with its colours.
   items() {
     const {shown} = this, input = this.scaleOf('input');
-    const saliency = shown.saliency && this.scaleOf('saliency');
+    const [saliency, ranking] = ['saliency', 'ranking'].map(kind => shown[kind] && this.scaleOf(kind)), of = shown.ranking && this.rankedClass();
     const all = [['input', shown.input, input, 'input'], ['saliency', shown.saliency, saliency, shown.saliency?.name],
+      ['ranking', shown.ranking, ranking, of ? `${shown.ranking.name} (${chipText(of.name)})` : shown.ranking?.name],
       ['masked', shown.masked, input, 'masked input']];
     return all.filter(([, map]) => map).map(([kind, map, scale, title]) => ({kind, map, scale, title, cells: this.coloursOf(kind, map, scale)}));
   }
@@ -129,7 +145,7 @@ class SignalPanel {
   coloursOf(kind, map, scale) {
     if (!scale.linear) return paintScale(scale, map.values, new Uint32Array(map.values.length));
     const part = v => Math.max(0, Math.min(255, Math.round(255 * (v - scale.low) / (scale.high - scale.low || 1))));
-    if (map.channels.length === 3) {
+    if (map.channels?.length === 3) {
       const [r, g, b] = map.channels;
       return Uint32Array.from(r, (_, k) => ((255 << 24) | (part(b[k]) << 16) | (part(g[k]) << 8) | part(r[k])) >>> 0);
     }
@@ -137,9 +153,10 @@ class SignalPanel {
   }
 
   layout(items) {
-    const {shown} = this, width = this.stage.clientWidth, stacked = width < signalStacks, across = stacked ? 1 : items.length;
+    const {shown} = this, width = this.stage.clientWidth, pairs = items.length > 3 && width < signalPairs;
+    const across = width < signalStacks ? 1 : pairs ? 2 : items.length;
     const labels = shown.rowNames?.map(o => o.label);
-    const left = labels ? 26 + labelRoom(this.sharp.context, labels, this.inks.font, Math.min(120, width * .16)) : 2;
+    const left = labels ? 26 + labelRoom(this.sharp.context, labels, this.inks.bold, Math.min(120, width * .16)) : 2;
     const room = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown, ratio = window.devicePixelRatio || 1;
     const image = shown.modality === 'image', cell = Math.min(signalCell, room / columns, image ? signalTallest / rows : Infinity);
     const mapWidth = image ? cell * columns : room, mapHeight = image ? cell * rows : Math.min(signalTallest, Math.max(60, rows * 18));
@@ -148,7 +165,8 @@ class SignalPanel {
     const grids = items.map((_, i) => new CellGrid({x: left + (i % across) * pitch,
       y: Math.floor(i / across) * tall + signalTitle, width: mapWidth, height: mapHeight,
       columns: {count: columns, from: 0, span: columns}, rows: {count: rows, from: 0, span: rows}, ratio}));
-    return {grids, width, height: Math.ceil(items.length / across) * tall, across, under, left};
+    const titles = across > 1 ? pitch - 8 : room;
+    return {grids, width, height: Math.ceil(items.length / across) * tall, across, under, left, titles};
   }
 
   drawMaps() {
@@ -163,24 +181,25 @@ class SignalPanel {
     this.drawOver();
   }
 
-  drawItem({kind, title, cells, scale}, grid, i) {
+  drawItem({kind, map, title, cells, scale}, grid, i) {
     const {shown, inks, sharp, place} = this, {context} = sharp, {overlays} = this.ctx.state, {rows, columns} = shown;
-    this.painter.paint(context, grid, this.strongest(grid, cells, kind));
+    const masks = kind === 'masked' && shown.isMasked && (overlays.masked ?? true), tint = masks && !this.roomy(grid);
+    this.painter.paint(context, grid, this.strongest(grid, tint ? cells.map((c, k) => shown.isMasked[k] ? tinted(c) : c) : cells, map));
     context.strokeStyle = inks.line;
     context.lineWidth = 1;
     context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
     if (shown.informative && (overlays.informative ?? true)) this.outline(grid, maskOutline(grid, shown.informative, rows, columns), 2);
-    if (kind === 'masked' && shown.isMasked && (overlays.masked ?? true)) this.dots(grid);
+    if (masks && !tint) this.dots(grid);
     if (this.feature() !== null && shown.rowNames) this.markFeature(grid);
     Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
-    context.fillText(title, grid.x, grid.y - 4, place.across > 1 ? Math.max(grid.width, 220) : undefined);
+    context.fillText(fitText(context, title, place.titles), grid.x, grid.y - 4);
     if (shown.rowNames) this.drawAxes(grid, i % place.across === 0);
     this.drawScale(scale, kind, grid);
   }
 
   // A series longer than its pixels: of the time steps that share a pixel the one that differs most from 0 is drawn.
-  strongest(grid, cells, kind) {
-    const {shown} = this, map = {input: shown.input, saliency: shown.saliency, masked: shown.masked}[kind];
+  strongest(grid, cells, map) {
+    const {shown} = this;
     if (shown.columns <= grid.across || shown.modality === 'image') return cells;
     const out = Uint32Array.from(cells), per = shown.columns / grid.across;
     for (let r = 0; r < shown.rows; r++) {
@@ -196,10 +215,9 @@ class SignalPanel {
 
   outline(grid, path, width) { grid.clipped(this.sharp.context, () => doubleStroke(this.sharp.context, path, overlayInks(this.inks.theme), width)); }
 
-  // A dot in each masked cell, where cells have room for it.
+  // A dot in each masked cell, where cells have room for it; else they are tinted.
   dots(grid) {
     const {context} = this.sharp, {shown} = this, {ink, halo} = overlayInks(this.inks.theme);
-    if (!this.roomy(grid)) return;
     for (const [colour, size] of [[halo, 2.2], [ink, 1.2]]) {
       const path = new Path2D();
       shown.isMasked.forEach((masked, k) => {
@@ -248,7 +266,7 @@ class SignalPanel {
     const {shown, inks, place} = this, {context} = this.sharp, y = grid.y + grid.height + place.under + 16;
     const width = Math.min(220, Math.max(grid.width, 150));
     const common = {x: grid.x, y, width, inks};
-    if (!scale.linear) return colourScale(context, scale, {...common, title: `${kind === 'saliency' ? 'saliency' : 'value'} (square-root scale)`});
+    if (!scale.linear) return colourScale(context, scale, {...common, title: 'saliency (square-root scale)'});
     const ticks = [[shortNumber(scale.low), 0], [shortNumber((scale.low + scale.high) / 2), .5], [shortNumber(scale.high), 1]];
     const title = shown.colours ? 'value of each colour' : shown.averaged ? 'mean over channels' : 'value';
     return colourScale(context, scale, {...common, ticks, title});
@@ -305,20 +323,28 @@ class SignalPanel {
   }
 
   sayWords() {
-    const {shown, frame} = this, said = [], explained = frame.info?.explains ?? 'the predicted class';
-    const method = frame.info?.saliency_method?.replaceAll('_', ' ');
-    if (shown.saliency) said.push(`Saliency${method ? ` (${method}, for ${explained})` : ''}: orange speaks for it, blue against it.`);
+    const {shown, frame} = this, said = [], {saliency_method: method, task, explains: explained = 'the predicted class'} = frame.info ?? {};
+    const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
+    if (shown.saliency) said.push(`Saliency${how}: ${signWords(method, task, true)}`);
     if (shown.colours) said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
     if (shown.averaged) said.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
-    const masked = shown.isMasked?.reduce((a, b) => a + b, 0);
-    const lowest = methodNames(frame).includes('SaliencyGuided') ? ', those with the lowest saliency' : '';
-    if (shown.isMasked) said.push(`${masked} of ${shown.isMasked.length} cells are masked${lowest}.`);
+    if (shown.isMasked) said.push(this.sayMasked());
     if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
       said.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
     if (shown.informative) said.push('The outline is where the data were made to tell the class.');
     said.push(`A network for ${this.probe.modality === 'series' ? 'series' : 'images'} has no tokens, and no attention was recorded, `
       + 'so the panels of heads, maps and sentences are not shown.');
     return said.join(' ');
+  }
+
+  // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is predicted.
+  sayMasked() {
+    const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0), said = `${masked} of ${shown.isMasked.length} cells are masked`;
+    if (!methodNames(frame).includes('SaliencyGuided')) return `${said}.`;
+    const low = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude' ? 'closest to zero' : 'lowest';
+    if (!shown.ranking) return `${said}, those whose saliency is ${low}.`;
+    const of = this.rankedClass(), about = of ? ` (for ${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
+    return `${said}, those ${low} in the saliency that ranks${about}.`;
   }
 
   cellAt(event) {
@@ -333,7 +359,7 @@ class SignalPanel {
     const said = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k], map.half(k))
       : map.channels.map((channel, c) => `${channelNames[c]} ${valueWithStep(channel[k], map.half(k, c))}`).join(', ');
     if (shown.input) parts.push(`input ${said(shown.input)}`);
-    if (shown.saliency) parts.push(`${shown.saliency.name} ${said(shown.saliency)}`);
+    for (const map of [shown.saliency, shown.ranking]) if (map) parts.push(`${map.name} ${said(map)}`);
     if (shown.masked) parts.push(`masked input ${said(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)' : ' (kept)' : ''}`);
     if (shown.informative?.[k]) parts.push('informative');
     return `${where}: ${parts.join('; ')}`;

@@ -1,5 +1,6 @@
 // An image or a series of a frame, as it is drawn: rows and columns of numbers, what is masked, where the information is.
 import {shownToken} from './canvas.js';
+import {evidenceOf} from './derive.js';
 
 // [T, F] lies feature by feature on the screen, time to the right.
 function turned(values, times, features) {
@@ -8,9 +9,8 @@ function turned(values, times, features) {
   return out;
 }
 
-// {values, channels, half(k, channel)} of an array of the frame, on the screen's rows and columns; null where there is none.
-function signalMap(frame, name, modality) {
-  const tensor = frame.get(name);
+// {values, channels, half(k, channel)} of an array, on the screen's rows and columns; null where there is none.
+function signalMap(tensor, modality) {
   if (!tensor) return null;
   if (modality === 'series') {
     const [times, features] = tensor.shape, codes = tensor.codes();
@@ -30,11 +30,13 @@ function signalMask(frame, name, modality) {
   return modality === 'series' ? turned(tensor.bit(), ...tensor.shape) : tensor.bit();
 }
 
-function signalSaliency(frame, modality) {
-  const own = signalMap(frame, 'saliency_map', modality);
-  if (own) return {...own, name: 'saliency'};
-  const method = signalMap(frame, 'method_saliency_map', modality);
-  return method && {...method, name: 'the method’s saliency'};
+// The saliency of what the model says, and the one that ranks the cells to be masked where that is another one: it may explain another class.
+function signalSaliencies(frame, modality) {
+  const own = signalMap(frame.get('saliency_map'), modality);
+  const method = signalMap(evidenceOf(frame, 'method_saliency_map', 'SaliencyGuided'), modality);
+  if (!own) return {saliency: method && {...method, name: 'the method’s saliency'}, ranking: null};
+  const differs = method?.values.some((v, k) => Math.abs(v - own.values[k]) > own.half(k) + method.half(k));
+  return {saliency: {...own, name: 'saliency'}, ranking: differs ? {...method, name: 'saliency that ranks'} : null};
 }
 
 function valueEnds(lists) {
@@ -61,8 +63,9 @@ export function signalOf(frame) {
 
 function makeSignal(frame) {
   const modality = frame.info?.modality === 'series' ? 'series' : 'image', series = modality === 'series';
-  const input = signalMap(frame, 'input', modality), saliency = signalSaliency(frame, modality), masked = signalMap(frame, 'masked_map', modality);
-  const shape = (frame.get('input') ?? frame.get('saliency_map') ?? frame.get('method_saliency_map'))?.shape;
+  const {saliency, ranking} = signalSaliencies(frame, modality);
+  const [input, masked] = ['input', 'masked_map'].map(name => signalMap(frame.get(name), modality));
+  const shape = ['input', 'saliency_map', 'method_saliency_map'].map(name => frame.get(name)).find(Boolean)?.shape;
   if (!shape || !(shape.at(-1) > 0 && shape.at(-2) > 0)) return null;
   const [rows, columns] = series ? [shape[1], shape[0]] : shape.slice(-2), names = frame.info.feature_names;
   const rowNames = series ? Array.from({length: rows}, (_, f) => ({label: shownToken(names?.[f] ?? String(f)), special: false})) : null;
@@ -72,7 +75,7 @@ function makeSignal(frame) {
   const rowEnds = row => valueEnds([input, masked].filter(Boolean).map(map => map.values.subarray(row * columns, (row + 1) * columns)));
   const strongest = series ? strongestRow((saliency ?? input).values, rows, columns) : null;
   const look = {low, high, colours: count === 3, averaged: count > 1 && count !== 3, rowEnds, strongest};
-  return {modality, rows, columns, rowNames, input, saliency, masked, isMasked, informative, ...look};
+  return {modality, rows, columns, rowNames, input, saliency, ranking, masked, isMasked, informative, ...look};
 }
 
 // Round time steps that keep 44 pixels from one another.

@@ -184,9 +184,9 @@ class Time {
     this.range.setAttribute('aria-valuetext', words);
     setText(this.where, words);
     setText(this.note, this.why(run, steps, step));
-    this.back.disabled = !steps.some(s => s < step);
-    this.next.disabled = !steps.some(s => s > step);
-    this.play.disabled = steps.length < 2;
+    // A disabled button would lose the focus, and with it the keys of the explorer.
+    const dead = [[this.back, !steps.some(s => s < step)], [this.next, !steps.some(s => s > step)], [this.play, steps.length < 2]];
+    for (const [button, off] of dead) button.setAttribute('aria-disabled', String(off));
     setText(this.play, state.playing ? '❚❚' : '▶');
     this.play.title = state.playing ? 'pause' : 'play';
     this.play.setAttribute('aria-label', this.play.title);
@@ -199,7 +199,7 @@ class Time {
     const {store, state} = this.ctx, all = store.steps(state.run, state.probe);
     if (!run) return 'No run is loaded.';
     if (!all.length && run.live) return 'Nothing has been recorded yet; the first step appears here by itself.';
-    if (!all.length) return 'This run recorded no step of this sentence.';
+    if (!all.length) return 'This run recorded no step of this example.';
     if (step !== null && !store.has(state.run, state.probe, step)) return store.why(state.run, state.probe, step);
     if (this.said?.text && this.said.step === step) return this.said.text;
     const away = all.length - steps.length;

@@ -32,7 +32,7 @@ function shortText(text, most = 60) { return text.length > most ? `${text.slice(
 
 // A sentence by its words, an image or a series by its class.
 export function probeTitle(probe, classes = []) {
-  const given = probe.modality in toolbarNames ? classes[probe.label] ?? '' : probe.texts.join(' | ');
+  const known = classes[probe.label] ?? '', given = !(probe.modality in toolbarNames) ? probe.texts.join(' | ') : known && `label ${known}`;
   return given ? `${probe.id}: ${shortText(visibleText(given.slice(0, 400)))}` : `${probe.id}`;
 }
 
@@ -69,7 +69,7 @@ export function toolbar({store, state}) {
 function toolbarWhere(store, state) {
   const of = store.run(state.run), step = store.stepOf(state);
   if (!of) return 'No run is loaded.';
-  if (step === null) return of.live ? `${of.title}: waiting for the first look at the sentences` : `${of.title}: nothing was recorded`;
+  if (step === null) return of.live ? `${of.title}: waiting for the first look at the examples` : `${of.title}: nothing was recorded`;
   const frame = store.frame(state.run, state.probe, step);
   const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
   const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];

@@ -1,7 +1,7 @@
 // What if: other settings of a method, recomputed here from the arrays of the frame beside what was recorded. This is how the methods are taught.
 import {buttonOf, CellGrid, CellPainter, choiceOf, labelled, rangeOf, SharpCanvas, tickBox} from './canvas.js';
 import {colourScaleOf, percent, scaleColour, shortNumber} from './colour.js';
-import {entryTitle, mapOf, methodArgs, methodNames, patternGiven, patternOf, pooledRow, ranksOfHead} from './derive.js';
+import {entryTitle, evidenceOf, mapOf, methodArgs, methodNames, patternGiven, patternOf, pooledRow, ranksOfHead} from './derive.js';
 import {regionOf, regionWith, sallmTarget, targetOf} from './derive.js';
 import {copyCount, copyWords, recordedCopy} from './masked.js';
 import {keptCount, kl, maskedWords} from './maths.js';
@@ -338,7 +338,7 @@ class WhatIfTarget extends WhatIfGroup {
     return {topShare: this.settings.topShare ?? share, binarised: this.settings.binarised ?? binarised};
   }
 
-  get saliency() { return this.frame.get('method_saliency') ?? this.frame.get('saliency'); }
+  get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
   why() { return this.saliency ? '' : 'The target follows from saliency, which this step does not hold.'; }
 
   show() {
@@ -349,7 +349,7 @@ class WhatIfTarget extends WhatIfGroup {
     this.share.range.disabled = !now.binarised;
     this.binarised.checked = now.binarised;
     const count = special.filter(s => !s).length, marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
-    const teacher = frame.get('method_saliency') && methodNames(frame).includes('SalLM') ? ' for the teacher' : '';
+    const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM') ? ' for the teacher' : '';
     const marks = marked === 1 ? `Of ${count} tokens the one with the highest saliency${teacher} gets the whole target`
       : `Of ${count} tokens the ${marked} with the highest saliency${teacher} get equal shares of the target`;
     const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
@@ -411,7 +411,7 @@ class WhatIfMask extends WhatIfGroup {
   }
 
   change(changes) { this.set({...this.now, ...changes}); }
-  get saliency() { return this.frame.get('method_saliency') ?? this.frame.get('saliency'); }
+  get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
   why() { return this.saliency ? '' : 'What is masked follows from saliency, which this step does not hold.'; }
 
   show() {

@@ -105,12 +105,37 @@ export function paintToken(node, packed) {
   node.style.color = packed === null ? '' : inkOn(packed);
 }
 
+// What the colours of a signed saliency mean: a plain gradient is a slope at the input, the other methods share out the score.
+export function signWords(method, task, signal = false) {
+  const score = /^(image_|series_)?classification$/.test(task ?? 'classification') ? 'the class’s score' : 'the score';
+  if (method === 'gradient_norm' || method === 'gradient_abs') return `the stronger the colour, the more ${score} changes with it.`;
+  const raised = signal ? 'the value' : 'the embedding';
+  if (method === 'gradient') return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
+  return task === 'regression' ? 'orange raises the score, blue lowers it.' : 'orange speaks for it, blue against it.';
+}
+
+// The names of the rows, which stand before the first line of `line`, before each further one as well.
+export function repeatNames(line) {
+  for (const old of line.querySelectorAll(':scope > .sv-again')) old.remove();
+  const names = line.firstElementChild;
+  if (!names?.matches('.sv-line-names, .sv-answer-names')) return;
+  let top = names.offsetTop;
+  for (const column of [...line.children].slice(1)) {
+    if (column.offsetTop <= top) continue;
+    const again = names.cloneNode(true);
+    again.classList.add('sv-again');
+    again.setAttribute('aria-hidden', 'true');
+    column.before(wordsNode('span', 'sv-again sv-line-break'), again);
+    top = again.offsetTop;
+  }
+}
+
 // A scale as a bar with numbers below it.
 export function scaleBar(scale) {
   const bar = wordsNode('div', 'sv-scale-bar'), ticks = wordsNode('div', 'sv-scale-ticks');
   const stops = Array.from({length: 33}, (_, i) => cssColour(scale.table[Math.round(255 * i / 32)]));
   bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(', ')})`;
-  for (const [value, place] of scaleTicks(scale, .2)) {
+  for (const [value, place] of scaleTicks(scale, .16)) {
     const tick = wordsNode('span', 'sv-scale-tick', shortNumber(value));
     tick.style.left = `${100 * place}%`;
     tick.dataset.end = place === 0 ? 'low' : place === 1 ? 'high' : '';
