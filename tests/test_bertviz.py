@@ -122,6 +122,15 @@ def luminance(page, where='iframe.salviz-bertviz'):
     return background, linear.flat[np.abs(linear - background).argmax()], (x.max(-1) - x.min(-1)).max()
 
 
+def settled(page, where):
+    "`luminance` once two pictures in a row are alike: JupyterLab fades from one theme to the other"
+    last, now = None, luminance(page, where)
+    while now != last:
+        page.wait_for_timeout(300)
+        last, now = now, luminance(page, where)
+    return now
+
+
 def contrast(a, b): return (max(a, b) + .05)/(min(a, b) + .05)
 
 
@@ -209,7 +218,7 @@ def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(b
                 menu('Settings', 'Theme', 'JupyterLab Dark')
                 page.wait_for_selector('body[data-jp-theme-light=false]', state='attached')
             for where in ('iframe.salviz-bertviz >> nth=0', 'iframe.salviz-bertviz >> nth=1'):
-                background, ink, colour = luminance(page, where)
+                background, ink, colour = settled(page, where)
                 assert (background < .02) == (theme == 'dark') and contrast(background, ink) > 12 and colour > .3
         page.close()
     assert errors == [] and outside == []
