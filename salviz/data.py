@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'text_sources', 'token_sources', 'help_folder', 'pair_sources',
-           'rating_class', 'Sources', 'stratified_order', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs',
-           'subset', 'fingerprint', 'data_task', 'encode', 'encode_texts', 'Collator', 'model_inputs']
+           'rating_class', 'Sources', 'refuse_rows', 'stratified_order', 'load_text', 'load_tokens', 'copy_reorder',
+           'load_pairs', 'subset', 'fingerprint', 'data_task', 'encode', 'encode_texts', 'Collator', 'model_inputs']
 
 # %% ../nbs/03_data.ipynb #003
 import hashlib, html, json, re, warnings
@@ -118,7 +118,7 @@ def _tables(source, config, revision, kind=text_sources):
 _split_names = dict(dev='validation', valid='validation', val='validation', eval='validation')
 
 # %% ../nbs/03_data.ipynb #020
-def _refuse_rows(bad, split, what):
+def refuse_rows(bad, split, what):
     "Raise a `ValueError` about the row numbers `bad` of `split`, if there are any: `what` is wrong with them"
     if len(bad): raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, counted from 0)')
 
@@ -132,8 +132,8 @@ def _missing(x): return x is None or isinstance(x, float) and x != x
 
 def _good_texts(texts, where, column='the text'):
     "`texts` if each is a string with something in it; `where` and `column` are for the message"
-    _refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where, f'{column} is no string')
-    _refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where, f'{column} is empty')
+    refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where, f'{column} is no string')
+    refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where, f'{column} is empty')
     return texts
 
 def _texts(table, name, split, argument):
@@ -150,7 +150,7 @@ def _plain(x):
 def _plain_labels(table, name, split):
     "The labels in column `name`, none of them missing"
     labels = [_plain(x) for x in _column(table, name, split, 'label')]
-    _refuse_rows([i for i, x in enumerate(labels) if x is None], split, 'the label is missing')
+    refuse_rows([i for i, x in enumerate(labels) if x is None], split, 'the label is missing')
     return labels
 
 def _class_names(train, feature, wanted):
@@ -175,14 +175,14 @@ def _label_ids(labels, names, split, numbered=False):
     ids = {i if numbered else name: i for i, name in enumerate(names)}
     labels = labels if numbered else [str(x) for x in labels]
     bad = [i for i, x in enumerate(labels) if x not in ids]
-    if bad: _refuse_rows(bad, split, f'label {labels[bad[0]]!r} is outside of the classes ({", ".join(names)})')
+    if bad: refuse_rows(bad, split, f'label {labels[bad[0]]!r} is outside of the classes ({", ".join(names)})')
     return [ids[x] for x in labels]
 
 # %% ../nbs/03_data.ipynb #029
 def _scores(labels, split):
     "`labels` as floats, if each is a finite number"
-    _refuse_rows([i for i, x in enumerate(labels) if isinstance(x, str)], split, 'the label is no number')
-    _refuse_rows([i for i, x in enumerate(labels) if not np.isfinite(x)], split, 'the label is no finite number')
+    refuse_rows([i for i, x in enumerate(labels) if isinstance(x, str)], split, 'the label is no number')
+    refuse_rows([i for i, x in enumerate(labels) if not np.isfinite(x)], split, 'the label is no finite number')
     return [float(x) for x in labels]
 
 def _label_columns(tables, label, labels, task):
@@ -315,11 +315,11 @@ def _tagged(table, words, tags, split):
     "The lists in the columns `words` and `tags` of a split, if they fit together"
     rows = [None if _missing(x) else list(x) for x in _column(table, words, split, 'words')]
     given = [[] if _missing(x) or isinstance(x, str) else [_plain(t) for t in x] for x in _column(table, tags, split, 'tags')]
-    _refuse_rows([i for i, row in enumerate(rows) if not row], split, f'column {words!r} holds no words')
+    refuse_rows([i for i, row in enumerate(rows) if not row], split, f'column {words!r} holds no words')
     bad = [i for i, row in enumerate(rows) if not all(isinstance(w, str) and w.strip() for w in row)]
-    _refuse_rows(bad, split, f'column {words!r} has a word that is empty or no string')
-    _refuse_rows([i for i, (row, t) in enumerate(zip(rows, given)) if len(row) != len(t)], split, 'there is not one tag for each word')
-    _refuse_rows([i for i, t in enumerate(given) if None in t], split, 'a tag is missing')
+    refuse_rows(bad, split, f'column {words!r} has a word that is empty or no string')
+    refuse_rows([i for i, (row, t) in enumerate(zip(rows, given)) if len(row) != len(t)], split, 'there is not one tag for each word')
+    refuse_rows([i for i, t in enumerate(given) if None in t], split, 'a tag is missing')
     return rows, given
 
 # %% ../nbs/03_data.ipynb #061
@@ -335,7 +335,7 @@ def _tag_columns(rows, feature, labels):
     for split, lists in rows.items():
         lists = lists if numbered else [[str(t) for t in row] for row in lists]
         unknown = [(i, t) for i, row in enumerate(lists) for t in row if t not in ids]
-        if unknown: _refuse_rows([*dict.fromkeys(i for i, _ in unknown)], split, f'tag {unknown[0][1]!r} is outside of the tags ({", ".join(names)})')
+        if unknown: refuse_rows([*dict.fromkeys(i for i, _ in unknown)], split, f'tag {unknown[0][1]!r} is outside of the tags ({", ".join(names)})')
         out[split] = [[ids[t] for t in row] for row in lists]
     return names, out
 
@@ -423,7 +423,7 @@ def _inner_texts(table, name, split, argument):
     outer, dot, inner = name.partition('.')
     if not dot or name in columns: return _texts(table, name, split, argument)
     values = _column(table, outer, split, argument)
-    _refuse_rows([i for i, x in enumerate(values) if not isinstance(x, dict) or inner not in x], split, f'column {outer!r} holds no {inner!r}')
+    refuse_rows([i for i, x in enumerate(values) if not isinstance(x, dict) or inner not in x], split, f'column {outer!r} holds no {inner!r}')
     return _good_texts([x[inner] for x in values], split, f'column {name!r}')
 
 def load_pairs(

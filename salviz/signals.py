@@ -18,14 +18,10 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from .assets import asset
-from .data import stratified_order
+from .data import refuse_rows, stratified_order
 
 # %% ../nbs/03b_signals.ipynb #006
 columns = dict(image='pixel_values', series='values')
-
-def _refuse_rows(bad, split, what):
-    "Raise a `ValueError` about the row numbers `bad` of `split`, if there are any: `what` is wrong with them"
-    if len(bad): raise ValueError(f'{what} in {len(bad)} row{"s" * (len(bad) > 1)} of {split} (first: row {bad[0]}, counted from 0)')
 
 def _one_shape(x, split, kind):
     "`x` as one array; rows of different shapes are refused by name"
@@ -49,7 +45,7 @@ def _checked(x, split, kind, channels_last=False):
         x = (x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1) if channels_last else x) / (255. if x.dtype == np.uint8 else 1.)
     elif x.ndim == 2: x = x[..., None]
     x = x.astype(np.float32)
-    _refuse_rows(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1)), split, 'a value is missing (NaN) or infinite')
+    refuse_rows(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1)), split, 'a value is missing (NaN) or infinite')
     return x
 
 # %% ../nbs/03b_signals.ipynb #009
@@ -68,7 +64,7 @@ def _label_ids(y, names, given, split):
     ids = {i if given and y.dtype.kind in 'iub' else name: i for i, name in enumerate(names)}
     keys = [c if c in ids else str(c) for c in y.tolist()]
     bad = [i for i, c in enumerate(keys) if c not in ids]
-    if bad: _refuse_rows(bad, split, f'label {y.tolist()[bad[0]]!r} is outside of the classes ({", ".join(names)})')
+    if bad: refuse_rows(bad, split, f'label {y.tolist()[bad[0]]!r} is outside of the classes ({", ".join(names)})')
     return [ids[c] for c in keys]
 
 # %% ../nbs/03b_signals.ipynb #012
