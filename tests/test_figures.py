@@ -1,4 +1,6 @@
 "Figures: legible, faithful to the view, and the same bytes every time"
+import base64
+import io
 import os, re, subprocess, sys, warnings
 
 import matplotlib
@@ -222,6 +224,21 @@ def test_other_file_kinds_are_refused_by_name(path):
 def test_a_notebook_can_show_a_figure_without_pyplot():
     data, size = figure(view_of('SalLM'))._repr_png_()
     assert data[:4] == b'\x89PNG' and size['width'] == 675
+
+
+def test_the_picture_that_a_notebook_keeps_is_small_and_looks_like_the_figure(monkeypatch):
+    import IPython.display
+    from PIL import Image
+    fig = figure(view_of('ADDrop'))
+    (data, size), whole = fig._repr_png_(), io.BytesIO()
+    with matplotlib.rc_context({'font.family': 'DejaVu Sans'}): fig.savefig(whole, dpi=200)
+    assert len(data) < len(whole.getvalue()) / 2
+    a, b = (np.asarray(Image.open(o).convert('RGB'), float) for o in (io.BytesIO(data), whole))
+    assert a.shape == b.shape and np.abs(a - b).mean() < 1 and np.abs(a - b).max() < 64
+    shown = []
+    monkeypatch.setattr(IPython.display, 'display', lambda bundle, metadata, raw: shown.append((bundle, metadata)))
+    fig._ipython_display_()
+    assert base64.b64decode(shown[0][0]['image/png']) == data and shown[0][1]['image/png'] == size
 
 
 # Other tasks and other kinds of input
