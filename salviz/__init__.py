@@ -21,7 +21,7 @@ _rooms = {
     'live': 'start_training Training',
     'views': 'attention_beside_saliency masked_sentence discard_map guided_heads signal_view saliency_distribution token_labels translation scored_sentence '
              'pattern_shares view_for',
-    'figures': 'figure save_figure',
+    'drawing': 'save_figure', 'figures': 'figure',
     'explorer': 'Explorer strip_views',
     'explore_model': 'explore',
     'bertviz_bridge': 'bertviz_view',

@@ -89,7 +89,8 @@ def run_runs(a):
     print(table.to_string(index=False) if len(table) else f'no runs in {a.folder}')
 
 def run_figure(a):
-    from salviz.figures import figure, save_figure
+    from salviz.drawing import save_figure
+    from salviz.figures import figure
     from salviz.runs import Run
     from salviz.views import telling_snapshot, view_for
     if Path(a.out).exists() and not a.force: raise FileExistsError(f'{a.out} exists already; use --force to write it again')

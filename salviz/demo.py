@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .figures import figure, save_figure
+from .drawing import save_figure
+from .figures import figure
 from .metrics import run_agreement, train_test_gap
 from .runs import Run
 from .views import attention_beside_saliency, discard_map, guided_heads, masked_sentence, telling_snapshot

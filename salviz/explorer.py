@@ -576,9 +576,9 @@ def picture(self:Explorer,
 def png(fig, dpi=110) -> bytes:
     "`fig` as a small PNG, a saved notebook carries it: 256 colours, chosen so that none is far from its own"
     from PIL import Image
-    from salviz.figures import _render
+    from salviz.drawing import rendered
     out = io.BytesIO()
-    full = Image.open(io.BytesIO(_render(fig, 'png', dpi))).convert('RGB')
+    full = Image.open(io.BytesIO(rendered(fig, 'png', dpi))).convert('RGB')
     full.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(out, 'PNG', optimize=True)
     return out.getvalue()
 

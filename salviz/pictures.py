@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from matplotlib.colors import Normalize, PowerNorm
 
-from . import figures as F
+from . import drawing as F
+from .figures import figure
 from .maps import rollout
-from .views import (View, _class_words, _limit, _method_title, _telling_head, _title, attention_beside_saliency, blocked_keys, guided_heads,
-                          masked_sentence, method_titles, saliency_distribution, scored_sentence, signal_view, token_labels, translation, view_for)
+from .views import (View, class_words, robust_limit, method_title, telling_head, title_of, attention_beside_saliency, blocked_keys, guided_heads,
+                          masked_sentence, saliency_distribution, scored_sentence, signal_view, token_labels, translation, view_for)
 
 # %% ../nbs/20_pictures.ipynb #006
 def telling_entry(snapshot) -> dict: # layer and head; {} without any map
@@ -27,7 +28,7 @@ def telling_entry(snapshot) -> dict: # layer and head; {} without any map
         i, head = np.argwhere(s.arrays['guided'])[0]
         return dict(layer=s.layers.get('guided', s.layers['pattern_target'])[i], head=int(head))
     if 'attention_attribution' in s.arrays:
-        i, head = _telling_head(np.asarray(s.arrays['attention_attribution'], dtype=float))
+        i, head = telling_head(np.asarray(s.arrays['attention_attribution'], dtype=float))
         return dict(layer=s.layers['attention_attribution'][i], head=head)
     return dict(layer=s.layers['attention'][-1], head=0) if s.layers.get('attention') else {}
 
@@ -111,21 +112,21 @@ def heads_part(look, width) -> Part:
 # %% ../nbs/20_pictures.ipynb #015
 def _scale(values, signed):
     "Norm, colours and ticks for `values`"
-    if signed: return F._signed_scale(_limit(values, .98))
-    limit = F._attention_limit(values)
+    if signed: return F.signed_scale(robust_limit(values, .98))
+    limit = F.attention_limit(values)
     return PowerNorm(.5, 0, limit), F.shares, np.array([0, .1, .25, .5, 1])*limit
 
 def _square(sheet, look, x, y, side, values, signed, title, show_y=True):
     "A map with tokens on its axes and a title above"
-    ticks = [F._ticks(look.labels, look.snapshot.is_special, side/len(values), along=a, longest=48) for a in (True, False)]
+    ticks = [F.token_ticks(look.labels, look.snapshot.is_special, side/len(values), along=a, longest=48) for a in (True, False)]
     norm, cmap, at = _scale(values, signed)
-    ax = F._map_axes(sheet, x, y, side, values, norm, cmap, *ticks, show_y=show_y)
-    sheet.text(x, y - 5, F._fit(title, side + 30, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
+    ax = F.map_axes(sheet, x, y, side, values, norm, cmap, *ticks, show_y=show_y)
+    sheet.text(x, y - 5, F.fitted(title, side + 30, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
     return ax, (norm, cmap, at)
 
 def _reach(look, side, along):
     "Points that token labels need beside a map of `side` points"
-    return F._ticks(look.labels, look.snapshot.is_special, side/len(look.labels), along=along, longest=48).reach
+    return F.token_ticks(look.labels, look.snapshot.is_special, side/len(look.labels), along=along, longest=48).reach
 
 def _saliency_bands(sheet, look, x, y, side):
     "Saliency of the keys above the map at (`x`, `y`) and of the queries to its right"
@@ -162,17 +163,17 @@ def map_part(look, width) -> Part:
         sheet.text(x, y - 16, title, fontsize=7, weight='bold', va='center')
         ax.set_xlabel('key (attended to)', fontsize=6.5)
         ax.set_ylabel('query (attends)', fontsize=6.5)
-        if candidates is not None: F._mark_region(ax, candidates, pitch)
-        if discarded is not None: F._mark_cells(ax, *np.nonzero(discarded)[::-1], pitch)
+        if candidates is not None: F.mark_region(ax, candidates, pitch)
+        if discarded is not None: F.mark_cells(ax, *np.nonzero(discarded)[::-1], pitch)
         _saliency_bands(sheet, look, x, y, side)
-        F._colour_bar(sheet, x + side + 14, y, 6, min(side, 150), *scale, name.replace('_', ' '))
+        F.colour_bar(sheet, x + side + 14, y, 6, min(side, 150), *scale, name.replace('_', ' '))
     return Part(22 + side + below, draw)
 
 # %% ../nbs/20_pictures.ipynb #018
 def of_view(view, width) -> Part:
     "The body of the figure of `view`, without its heading"
-    drawable = F._drawable_view(view)
-    body = F._bodies[type(view)](drawable, (width + 12)/72)
+    drawable = F.drawable_view(view)
+    body = F.bodies[type(view)](drawable, (width + 12)/72)
     return Part(body.height, lambda sheet, x, y: body.draw(sheet.moved(x - 6, y)), (*drawable.notes, *body.notes))
 
 def is_signal(snapshot) -> bool: return snapshot.info.get('modality', 'text') != 'text'
@@ -218,8 +219,8 @@ def _three(look, width, maps, titles, note) -> Part:
             at = x + left + i*(side + gap)
             ax, scale = _square(sheet, look, at, y + 14, side, values, i == 2, title, show_y=i == 0)
             if i < 2: ax.images[0].set_clim(0, limit)
-        F._colour_bar(sheet, x + left + 3*side + 2*gap + 8, y + 14, 6, min(side, 120), *scale, 'difference')
-        sheet.text(x + left, y + 14 + side + below - 18, F._fit(note, width - left, 6.5), fontsize=6.5, color=F.grey, va='top')
+        F.colour_bar(sheet, x + left + 3*side + 2*gap + 8, y + 14, 6, min(side, 120), *scale, 'difference')
+        sheet.text(x + left, y + 14 + side + below - 18, F.fitted(note, width - left, 6.5), fontsize=6.5, color=F.grey, va='top')
     return Part(14 + side + below, draw)
 
 # %% ../nbs/20_pictures.ipynb #022
@@ -232,7 +233,7 @@ def triptych_part(look, width) -> Part:
 def compare_part(look, width) -> Part:
     "The same map at two steps, or of two runs; of an image or series, the distribution of its saliency"
     if look.other is None: raise ValueError('nothing to compare with: there is one recorded step only; give compare=, a second run')
-    sides = [', '.join([*(_method_title(s) or [look.other_name]), f'step {s.step}']) for s in (look.snapshot, look.other)]
+    sides = [', '.join([*(method_title(s) or [look.other_name]), f'step {s.step}']) for s in (look.snapshot, look.other)]
     if is_signal(look.snapshot):
         counted = saliency_distribution(replace(look.other, probe=look.snapshot.probe), look.snapshot) # the other run may number its probes otherwise
         return of_view(replace(counted, names=tuple(sides[::-1])), width)
@@ -254,15 +255,15 @@ def sentence_part(look, width) -> Part:
         if pooled_row is None: values, said = rows[~s.is_special].mean(0), 'attention, mean over rows'
         else: values, said = rows[pooled_row], f'attention of {look.labels[pooled_row]}'
     norm = Normalize(*np.array([-1, 1])*max(np.abs(values).max(), 1e-12))
-    widths = [F._width(o, 8) + 8 for o in look.labels]
-    places = F._flow(widths, width, 2)
+    widths = [F.text_width(o, 8) + 8 for o in look.labels]
+    places = F.flow(widths, width, 2)
     def draw(sheet, x, y):
-        sheet.text(x, y + 5, f'sentence, coloured by {said} (largest: {F._say(norm.vmax)})', fontsize=7, weight='bold', va='center')
+        sheet.text(x, y + 5, f'sentence, coloured by {said} (largest: {F.number_text(norm.vmax)})', fontsize=7, weight='bold', va='center')
         ax = sheet.canvas(x, y + 13, width, 17*(places[-1][0] + 1))
         for (line, at), wide, label, value, special in zip(places, widths, look.labels, values, s.is_special):
             fill = F.signed(norm(value))
             ax.add_patch(F.Rectangle((at, 17*line), wide, 14, facecolor=fill, linewidth=0))
-            ax.text(at + wide/2, 17*line + 7, label, size=8, ha='center', va='center_baseline', color=F.grey if special else 'white' if F._lightness(fill) < .5 else F.ink)
+            ax.text(at + wide/2, 17*line + 7, label, size=8, ha='center', va='center_baseline', color=F.grey if special else 'white' if F.lightness(fill) < .5 else F.ink)
     return Part(15 + 17*(places[-1][0] + 1), draw)
 
 # %% ../nbs/20_pictures.ipynb #027
@@ -301,7 +302,7 @@ def time_part(look, width) -> Part:
         ax.axvline(look.snapshot.step, color=F.grey, linewidth=.8)
         ax.tick_params(labelsize=6)
         ax.set_ylabel('loss', fontsize=6.5)
-        F._legend(sheet, x + 26, y, width - 60, entries)
+        F.legend(sheet, x + 26, y, width - 60, entries)
         sheet.text(x + width/2, y + height - 2, 'step', fontsize=6.5, ha='center')
     return Part(height, draw)
 
@@ -318,13 +319,13 @@ parts = dict(heads=heads_part, map=map_part, triptych=triptych_part, compare=com
 def _sheet(look, width, height, notes=()):
     "An empty sheet with the words about `look` above"
     s = look.snapshot
-    view = View(title=_title(s), subtitle=f'{" | ".join(s.texts)[:200]}{_class_words(s)}'.strip(), caption='', labels=tuple(look.labels), is_special=s.is_special)
-    return F._Sheet(F._drawable_view(view), width, height, notes)
+    view = View(title=title_of(s), subtitle=f'{" | ".join(s.texts)[:200]}{class_words(s)}'.strip(), caption='', labels=tuple(look.labels), is_special=s.is_special)
+    return F.Sheet(F.drawable_view(view), width, height, notes)
 
 def _drawable_labels(look):
     "Labels of the tokens, of which the first characters are enough, with a box for what has no glyph"
     without = set()
-    return [F._drawable(o if len(o) <= 40 else o[:39] + '…', without) for o in look.snapshot.labels]
+    return [F.drawable(o if len(o) <= 40 else o[:39] + '…', without) for o in look.snapshot.labels]
 
 def picture(
     look:Look,
@@ -333,15 +334,15 @@ def picture(
 ):
     "A still picture of `look`"
     s, head = look.snapshot, look.entry['head'] if look.entry['kind'] == 'head' else None
-    if panel == 'whatif': return F.figure(view_for(s))
-    if is_signal(s) and panel in ('sentence', 'signal'): return F.figure(signal_view(s))
-    if panel == 'sentence' and 'is_masked' in s.arrays: return F.figure(masked_sentence(s))
-    if panel == 'sentence' and (view := own_sentence(s)): return F.figure(view)
-    if panel == 'map' and is_guided(s, look.entry): return F.figure(guided_heads(s, layer=look.entry['layer'], heads=[head]))
-    if panel == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays): return F.figure(attention_beside_saliency(s))
+    if panel == 'whatif': return figure(view_for(s))
+    if is_signal(s) and panel in ('sentence', 'signal'): return figure(signal_view(s))
+    if panel == 'sentence' and 'is_masked' in s.arrays: return figure(masked_sentence(s))
+    if panel == 'sentence' and (view := own_sentence(s)): return figure(view)
+    if panel == 'map' and is_guided(s, look.entry): return figure(guided_heads(s, layer=look.entry['layer'], heads=[head]))
+    if panel == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays): return figure(attention_beside_saliency(s))
     if panel is not None and panel not in parts: raise ValueError(f'panel must be one of {", ".join([*parts, "whatif"])} or None, got {panel!r}')
     look.labels = _drawable_labels(look)
-    with F._style():
+    with F.own_style():
         if panel is None: return _page(look, width)
         part = parts[panel](look, min(width, 6.75)*72 - 12)
         sheet = _sheet(look, min(width, 6.75), part.height, part.notes)

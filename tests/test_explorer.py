@@ -286,10 +286,10 @@ def drawn(png):
 
 @pytest.mark.parametrize('method', invented.methods)
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
-    from salviz.figures import _render
+    from salviz.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
     for panel in (None, *(o for o in panel_names if o != 'signal')):
-        assert drawn(_render(explorer.picture(panel), 'png', 50)) > 20, panel
+        assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
     with pytest.raises(ValueError): explorer.picture('signal')   # there is neither an image nor a series
 
 @pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated, invented.scored])
@@ -447,7 +447,7 @@ def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(pa
     page.locator('.sv-toolbar select').nth(1).select_option('1')
     settled(page)
     assert page.eval_on_selector_all('.salviz', 'all => all.map(o => [...o.querySelectorAll(".sv-toolbar select")][1].value)') == ['1', '1']
-    page.wait_for_function('() => model.saved > 0')
+    page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).probe == 1')
     kept = json.loads(page.evaluate('() => model.get("ui")'))
     assert kept['probe'] == 1 and 'theme' not in kept
     assert page.evaluate('() => model.sent')[-1] == dict(kind='probe', run=0, probe=1)

@@ -9,7 +9,9 @@ import pytest
 from matplotlib.text import Text
 
 import invented
-from salviz.figures import blue, faint, figure, save_figure, signed
+from overlap import check_legible, texts_of
+from salviz.drawing import blue, faint, save_figure, signed
+from salviz.figures import figure
 from salviz.pictures import Look, picture
 from salviz.runs import Snapshot
 from salviz.views import (attention_beside_saliency, discard_map, guided_heads, masked_sentence, pattern_shares, saliency_distribution, scored_sentence, signal_view,
@@ -22,27 +24,6 @@ hostile = ['[CLS]', '<img onerror=alert(1)>', '$x^2$', '中文', 'مرحبا', '
 
 
 def view_of(method, n=12, **kwargs): return makers[method](invent(n, layers=2, heads=6, method=method, **kwargs))
-
-
-def texts_of(fig):
-    "All texts of `fig` that a reader can see"
-    return [o for o in fig.findobj(Text) if o.get_visible() and o.get_text().strip() and (o.axes is None or o.axes.axison or o in o.axes.texts)]
-
-
-def check_legible(fig):
-    "No text leaves the figure, none overlaps another"
-    fig.set_dpi(288)
-    renderer = fig.canvas.get_renderer()
-    fig.draw_without_rendering()
-    seen = texts_of(fig)
-    b, texts = np.array([o.get_window_extent(renderer).extents for o in seen])/4, [o.get_text() for o in seen] # points: left, bottom, right, top
-    width, height = fig.get_size_inches()*72
-    out = (b[:, 0] < -.1) | (b[:, 1] < -.1) | (b[:, 2] > width + .1) | (b[:, 3] > height + .1)
-    assert not out.any(), [t for t, o in zip(texts, out) if o]
-    across = np.minimum(b[:, None, 2], b[None, :, 2]) - np.maximum(b[:, None, 0], b[None, :, 0])
-    along = np.minimum(b[:, None, 3], b[None, :, 3]) - np.maximum(b[:, None, 1], b[None, :, 1])
-    pairs = np.argwhere(np.triu((across > .25) & (along > .25), 1))
-    assert not len(pairs), [(texts[i], texts[j]) for i, j in pairs]
 
 
 @pytest.mark.parametrize('method', makers)
@@ -194,7 +175,7 @@ def test_a_users_style_neither_changes_a_figure_nor_is_changed(tmp_path):
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = '''
 import sys; sys.path.insert(0, sys.argv[2])
-from test_views import invent; from salviz.figures import *; from salviz.views import *
+from test_views import invent; from salviz.drawing import *; from salviz.figures import *; from salviz.views import *
 for make in (attention_beside_saliency, masked_sentence, discard_map, guided_heads):
     for kind in ('pdf', 'svg', 'png'): save_figure(figure(make(invent(9, 2, 6))), f'{sys.argv[1]}/{make.__name__}.{kind}')
 print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])

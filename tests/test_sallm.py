@@ -170,10 +170,14 @@ def test_half_precision_attention_is_compared_in_single_precision():
     assert got.dtype == torch.float32
 
 
-@pytest.mark.parametrize('per_head', [False, True])
-@pytest.mark.parametrize('heads', [None, [2], [3, 1]])
-@pytest.mark.parametrize('rows', ['pooled', 'mean'])
-@pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
+def every_way_of_asking(test):
+    "Run `test` for each loss, rows, heads and per_head"
+    for name, values in dict(per_head=[False, True], heads=[None, [2], [3, 1]], rows=['pooled', 'mean'], loss=['kl', 'mse', 'released']).items():
+        test = pytest.mark.parametrize(name, values)(test)
+    return test
+
+
+@every_way_of_asking
 def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_side(loss, rows, heads, per_head):
     rng, width = np.random.default_rng(2), 9
     method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
@@ -209,10 +213,7 @@ def reference_seen_loss(attention, seen, real, pooled, target, counts, method):
     return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(width)], target, [any(s[i] for s in there) for i in range(width)], method.loss)
 
 
-@pytest.mark.parametrize('per_head', [False, True])
-@pytest.mark.parametrize('heads', [None, [2], [3, 1]])
-@pytest.mark.parametrize('rows', ['pooled', 'mean'])
-@pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
+@every_way_of_asking
 def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_those_that_one_of_them_sees(loss, rows, heads, per_head):
     rng, width = np.random.default_rng(4), 8
     method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
