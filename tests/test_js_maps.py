@@ -481,6 +481,17 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     runs.select_option('2'); settled(page)
     assert 'no probe with this sentence' in page.text_content('.sv-compare .sv-note') and page.is_hidden('.sv-compare canvas')
 
+def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_either(page):
+    n = len(words)
+    runs = [[invented(step)] for step in (0, 5)]
+    for run in runs: run[0].arrays['attention'] = np.full_like(run[0].arrays['attention'], 1/n)
+    show(page, *runs, state=dict(overlays=plain, tab='compare', scale='map', compare=dict(run=1, step=5)), panels=['triptych', 'compare'])
+    load_tables(page)
+    even = table(page, 'cividis')[int(place_of(cube_value(cube_code(np.full(1, 1/n, np.float32)))[0], 4/n))]
+    for panel in ('compare', 'triptych'):
+        page.evaluate('tab => app.state.set({tab})', panel); settled(page)
+        assert set(pixel_numbers(page, f'.sv-{panel} canvas', middles(grid_of(page, f'.sv-{panel} canvas', 0)))) == {even}
+
 # ---- what is missing, long, hostile or dark
 
 def test_missing_evidence_is_a_sentence_and_no_error(page):

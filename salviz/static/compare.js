@@ -1,6 +1,6 @@
 // Panel 'compare': the same sentence and entry in two runs or at two steps, side by side, and what changed.
 import {entryTitle, mapOf, pooledRow} from './derive.js';
-import {colourScaleOf, percent, valueWithStep} from './colour.js';
+import {attentionLimit, colourScaleOf, percent, valueWithStep} from './colour.js';
 import {choiceOf, labelled, plainText, quotedToken} from './canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {drawOverlays, overlaysOf} from './overlays.js';
@@ -94,7 +94,8 @@ class Compare {
   }
 
   makeItems(what, probe, signed) {
-    const {state} = this.ctx, limit = Math.max(...this.sides.map(side => scaleLimit(side.frame, what, side.values, state)));
+    const {state} = this.ctx, largest = Math.max(...this.sides.map(side => scaleLimit(side.frame, what, side.values, state)));
+    const limit = what === 'attention' ? attentionLimit(largest, this.units.length) : largest;
     const look = {palette: state.palette, theme: state.theme}, scale = colourScaleOf({limit, signed, ...look});
     const asRecorded = {...state.get(), whatIf: null};
     const sides = this.sides.map(side => {

@@ -2,7 +2,7 @@
 // tokens.
 import {entryTitle, layersOf, mapOf, pooledRow, rowOrMean, saliencyOf} from './derive.js';
 import {ranksOf, spearman} from './maths.js';
-import {colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from './colour.js';
+import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from './colour.js';
 import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken, SharpCanvas} from './canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
@@ -97,7 +97,7 @@ class Triptych {
     theme: this.ctx.state.theme}); }
 
   attentionItem(frame) {
-    const limit = scaleLimit(frame, 'attention', this.attention.values, this.ctx.state);
+    const limit = attentionLimit(scaleLimit(frame, 'attention', this.attention.values, this.ctx.state), this.units.length);
     return {title: 'attention', values: this.attention.values, scale: this.scale(null, false, limit), scaleTitle: 'attention',
       half: this.attention.half};
   }
