@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test slow fetch extras browser notebooks readme clean
+.PHONY: demo lab test slow fetch extras browser latex notebooks readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -15,11 +15,11 @@ demo: .venv/.demo fetch
 lab: .venv/.lab fetch
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ContentsManager.pre_save_hook=salviz.explorer.strip_on_save nbs/quickstart.ipynb
 
-test: .venv/.dev fetch extras browser
+test: .venv/.dev fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 # What takes long and repeats what a test of `make test` shows for another case.
-slow: .venv/.dev fetch extras browser
+slow: .venv/.dev fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(TESTS)
 
 fetch: .venv/.demo
@@ -34,6 +34,12 @@ browser:
 	@[ -n "$$CHROMIUM" ] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
 	echo 'No Chromium found: the browser tests will be skipped. Install it with "apt-get install chromium" as root, or set CHROMIUM to a Chromium or Chrome.'
+
+# LaTeX for the tests that compile what salviz writes for papers: installed where apt-get and root are at hand; elsewhere those tests check less.
+latex:
+	@command -v pdflatex >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends texlive-latex-recommended texlive-pictures >/dev/null; } || \
+	echo 'No LaTeX found: what salviz writes for LaTeX is checked, but not compiled. Install texlive-latex-recommended and texlive-pictures to have it compiled.'
 
 # Edit the notebooks, then: library, clean metadata and README follow from them.
 notebooks: .venv/.dev
