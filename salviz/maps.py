@@ -374,23 +374,30 @@ def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
 
 # %% ../nbs/00_maps.ipynb #071
 def _mixed(x):
-    "MurmurHash3's 32-bit finaliser on the uint32 array `x`"
-    x = (x ^ (x >> np.uint32(16)))*np.uint32(0x85ebca6b)
-    x = (x ^ (x >> np.uint32(13)))*np.uint32(0xc2b2ae35)
-    return x ^ (x >> np.uint32(16))
+    "MurmurHash3's 32-bit finaliser on the uint32 array `x`, in place"
+    for shift, factor in ((16, 0x85ebca6b), (13, 0xc2b2ae35)):
+        x ^= x >> np.uint32(shift)
+        x *= np.uint32(factor)
+    x ^= x >> np.uint32(16)
+    return x
 
 def keyed_uniform(
-    example_id:int, # of the example
-    shape:tuple,    # of its draw
-    seed:int,       # of the run
-    step:int,       # optimiser step
-    stream:int=0,   # tells apart the draws of one step, such as its layers
-) -> np.ndarray: # float32 `shape` in [0, 1)
-    "Uniform numbers that depend on nothing but (`seed`, `step`, `example_id`, `stream`, position): `methods.base.keyed_uniform` of one example"
+    example_id,   # of the example; or of several, int [batch]
+    shape:tuple,  # of its draw; int [batch, n] in place of a number n: which positions of that axis each of several examples asks for
+    seed:int,     # of the run
+    step:int,     # optimiser step
+    stream:int=0, # tells apart the draws of one step, such as its layers
+) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
+    "Uniform numbers that depend on nothing but (`seed`, `step`, `example_id`, `stream`, position), see `methods.base.keyed_uniform`"
     golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
-    for part in (seed, step, stream, example_id): key = _mixed((key ^ np.uint32(int(part) & 0xffffffff)) + golden)
-    key = key[0]
-    for n in shape: key = _mixed(key[..., None] + (np.arange(n, dtype=np.uint32) + np.uint32(1))*golden)
+    for part in (seed, step, stream, example_id):
+        part = np.atleast_1d(np.asarray(part, dtype=np.int64) & 0xffffffff).astype(np.uint32)
+        key = _mixed((key ^ part) + golden)
+    if np.ndim(example_id) == 0: key = key[0]
+    for n in shape:
+        i = np.arange(n, dtype=np.uint32) if np.ndim(n) == 0 else np.asarray(n).astype(np.uint32)
+        if i.ndim == 2: i = i.reshape(len(i), *[1]*(key.ndim - 1), i.shape[1])
+        key = _mixed(np.asarray(key)[..., None] + (i + np.uint32(1))*golden)
     return (key >> np.uint32(8)).astype(np.float32)*np.float32(2**-24)
 
 # %% ../nbs/00_maps.ipynb #074

@@ -248,7 +248,7 @@ def test_the_draw_and_what_it_drops_are_those_of_training():
     rng = np.random.default_rng(0)
     for example, seed, step, layer in [(0, 0, 0, 0), (256, 5, 14, 5), (2**40 + 7, 2**31, 10**6, 31), (12345, -3, 1, 11)]:
         drawn = maps.keyed_uniform(example, (3, 13, 13), seed, step, layer)
-        expected = base.keyed_uniform(torch.tensor([example]), (3, 13, 13), seed, step, stream=layer)[0]
+        expected = base._keyed_uniform(torch.tensor([example]), (3, 13, 13), seed, step, layer)[0]
         np.testing.assert_array_equal(drawn, expected.numpy())
         for q in (.1, .3, .7, .999):
             candidates, allowed = rng.random((3, 13, 13)) < .6, np.tri(13, dtype=bool)

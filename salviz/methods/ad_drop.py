@@ -65,11 +65,8 @@ def drop_uniform(
     layer:int,    # or another number, for another draw
 ) -> torch.Tensor: # float32 [batch, heads, query, key] in [0, 1)
     "The draw of one `layer` for every example of `batch`, with positions counted from its first real token"
-    n = batch['input_ids'].shape[1]
-    uniform = keyed_uniform(batch['example_id'], (heads, n, n), seed, step, stream=layer)
     position = (real_tokens(batch).long().cumsum(1) - 1).clamp(min=0)
-    rows = uniform.take_along_dim(position[:, None, :, None], 2)
-    return rows.take_along_dim(position[:, None, None, :], 3)
+    return keyed_uniform(batch['example_id'], (heads, position, position), seed, step, stream=layer)
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #022
 def random_attribution(

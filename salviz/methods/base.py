@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 
+from ..maps import keyed_uniform as keyed_numbers
 from ..metrics import best_for
 
 # %% ../../nbs/08_methods_base.ipynb #006
@@ -365,19 +366,24 @@ def _mix(x):
     x = ((x ^ (x >> 13)) * 0xc2b2ae35) & 0xffffffff
     return x ^ (x >> 16)
 
+def _keyed_uniform(example_id, shape, seed, step, stream):
+    "`keyed_uniform` in torch, on any device"
+    key = torch.zeros_like(example_id)
+    for part in (seed, step, stream): key = _mix(((key ^ (int(part) & 0xffffffff)) + 0x9e3779b9) & 0xffffffff)
+    key = _mix((key ^ (example_id & 0xffffffff)) + 0x9e3779b9 & 0xffffffff)
+    for n in shape:
+        i = n.view(len(n), *[1] * (key.dim() - 1), -1) if isinstance(n, torch.Tensor) else torch.arange(n, device=example_id.device)
+        key = _mix((key[..., None] + (i + 1) * 0x9e3779b9) & 0xffffffff)
+    return (key >> 8).to(torch.float32) * 2.**-24
+
 def keyed_uniform(
     example_id:torch.Tensor, # int64 [batch]
-    shape:tuple,             # shape of one example's draw
+    shape:tuple,             # shape of one example's draw; int64 [batch, n] in place of a number n: which positions of that axis each example asks for
     seed:int,                # seed of the run
     step:int,                # optimiser step
     stream:int=0,            # tells apart the draws of one step, such as its layers
 ) -> torch.Tensor: # float32 [batch, *shape] in [0, 1)
     "Uniform numbers that depend on nothing but (`seed`, `step`, example, `stream`, position)"
     device = example_id.device
-    key = torch.zeros_like(example_id)
-    for part in (seed, step, stream): key = _mix(((key ^ (int(part) & 0xffffffff)) + 0x9e3779b9) & 0xffffffff)
-    key = _mix((key ^ (example_id & 0xffffffff)) + 0x9e3779b9 & 0xffffffff)
-    for n in shape:
-        i = torch.arange(n, device=device)
-        key = _mix((key[..., None] + (i + 1) * 0x9e3779b9) & 0xffffffff)
-    return (key >> 8).to(torch.float32) * 2.**-24
+    if device.type == 'cpu': return torch.from_numpy(keyed_numbers(example_id.numpy(), shape, seed, step, stream))
+    return _keyed_uniform(example_id, shape, seed, step, stream)
