@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['readings', 'reductions', 'signal_reductions', 'attentions', 'check_target', 'target_classes', 'target_scores',
            'what_is_read', 'has_encoder_and_decoder', 'source_stack', 'word_embeddings', 'embeddings_replaced',
-           'input_gradient', 'real_tokens', 'reduced', 'check_sum', 'path_nodes', 'baseline_embedding',
-           'read_and_start', 'check_counts', 'repeated', 'input_saliency', 'completeness_error', 'real_queries',
-           'check_after_dropout', 'attention_attribution', 'integrated_attention', 'attention_completeness_error']
+           'differentiable', 'input_gradient', 'real_tokens', 'every_row', 'reduced', 'check_sum', 'path_nodes',
+           'baseline_embedding', 'read_and_start', 'check_counts', 'repeated', 'input_saliency', 'completeness_error',
+           'real_queries', 'check_after_dropout', 'attention_attribution', 'integrated_attention',
+           'attention_completeness_error']
 
 # %% ../nbs/06_attribution.ipynb #003
 from contextlib import contextmanager, nullcontext
@@ -95,7 +96,7 @@ def embeddings_replaced(model, x):
                          'input saliency needs a model that reads them once, such as an encoder, a decoder-only or an encoder-decoder model')
 
 # %% ../nbs/06_attribution.ipynb #017
-def _differentiable(model):
+def differentiable(model):
     "A block in which recurrent layers of `model` can be differentiated in eval mode"
     recurrent = any(isinstance(m, nn.RNNBase) for m in model.modules())
     return torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext()
@@ -109,7 +110,7 @@ def input_gradient(
 ) -> torch.Tensor: # shape of `x`
     "Gradient of each example's score with respect to its word embeddings, pixels or cells, at `x`"
     rows = torch.arange(len(x), device=x.device) if rows is None else rows
-    with torch.enable_grad(), _differentiable(model):
+    with torch.enable_grad(), differentiable(model):
         x, name = x.detach().requires_grad_(), what_is_read(inputs)
         with embeddings_replaced(model, x) if name == 'input_ids' else nullcontext():
             outputs = model(**(inputs if name == 'input_ids' else {**inputs, name: x}))
@@ -117,9 +118,16 @@ def input_gradient(
 
 # %% ../nbs/06_attribution.ipynb #019
 def real_tokens(inputs:dict) -> torch.Tensor:
-    "bool [batch, n]: which tokens of `inputs` are not padding"
+    "bool [batch, n]: which tokens of `inputs` (steps of a series) are not padding"
     mask = inputs.get('attention_mask')
-    return torch.ones_like(inputs['input_ids'], dtype=torch.bool) if mask is None else mask.bool()
+    if mask is not None: return mask.bool()
+    x = inputs[what_is_read(inputs)]
+    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+
+def every_row(inputs:dict) -> torch.Tensor:
+    "0, 1, …: a number for each example of `inputs`"
+    x = inputs[what_is_read(inputs)]
+    return torch.arange(len(x), device=x.device)
 
 # %% ../nbs/06_attribution.ipynb #022
 reductions = dict(
@@ -299,11 +307,11 @@ def attention_attribution(
     if method not in attentions: raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
     check_after_dropout(after_dropout, method, training)
     inputs = model_inputs(inputs)
-    check_target(target, len(inputs['input_ids']))
+    check_target(target, len(every_row(inputs)))
     if method == 'integrated_gradients':
         return integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size)
     is_query = real_queries(model, inputs, part)[:, None, :, None]
-    rows = torch.arange(len(inputs['input_ids']), device=inputs['input_ids'].device)
+    rows = every_row(inputs)
     differentiate = method == 'gradient'
     look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
@@ -313,7 +321,7 @@ def attention_attribution(
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
     return {l: torch.where(allowed[l], x, 0.) for l, x in zip(maps.layers, found)}, allowed
 
-# %% ../nbs/06_attribution.ipynb #064
+# %% ../nbs/06_attribution.ipynb #066
 def _along(model, inputs, rows, target, layer, steps, standard, part, batch_size):
     "Integrated attention of one `layer` for the examples `rows`, at most `batch_size`, and where it is allowed"
     inputs, total = {k: v[rows] for k, v in inputs.items()}, 0.
@@ -332,7 +340,7 @@ def _along(model, inputs, rows, target, layer, steps, standard, part, batch_size
 def integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size) -> tuple:
     "`attention_attribution` by integrated gradients (eq. 3), one of `layers` after the other"
     if reading not in ('paper', 'standard'): raise ValueError(f"reading must be 'paper' or 'standard', got {reading!r}")
-    rows = torch.arange(len(inputs['input_ids']), device=inputs['input_ids'].device)
+    rows = every_row(inputs)
     if batch_size is None: batch_size = max(len(rows), 32)
     check_counts(steps=steps, batch_size=batch_size)
     if isinstance(target, str):
@@ -346,7 +354,7 @@ def integrated_attention(model, inputs, target, layers, training, seed, steps, r
             allowed[l] = allowed[l] & real_queries(model, inputs, part)[:, None, :, None]
     return {l: torch.where(allowed[l], b, 0.) for l, b in maps.items()}, allowed
 
-# %% ../nbs/06_attribution.ipynb #067
+# %% ../nbs/06_attribution.ipynb #069
 def attention_completeness_error(
     model,
     inputs:dict,
@@ -356,9 +364,9 @@ def attention_completeness_error(
 ) -> dict: # {layer: [batch]}: 0.05 means that 5 % of the score's gain are missing or too much
     "How far each layer's `attribution` is from adding up to F(A) - F(0), as a share of it"
     inputs, errors = model_inputs(inputs), {}
-    check_target(target, len(inputs['input_ids']))
+    check_target(target, len(every_row(inputs)))
     with undisturbed(model), torch.no_grad():
-        rows = torch.arange(len(inputs['input_ids']), device=inputs['input_ids'].device)
+        rows = every_row(inputs)
         if isinstance(target, str): target = _predicted(model, inputs, rows)
         there = target_scores(model(**inputs), target, rows)
         for l, b in attribution.items():
