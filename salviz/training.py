@@ -627,8 +627,10 @@ def _finish(trainer):
     "Score the best checkpoint on training examples and on the test split, and close the run"
     run, best = trainer.run, trainer.state.best_global_step or trainer.state.global_step
     for name, split in scored_splits(trainer.encoded).items():
-        found = trainer.predict(split, metric_key_prefix='split').metrics
-        run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(found, 'split_')))
+        found = trainer.predict(split, metric_key_prefix='split')
+        run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(found.metrics, 'split_')))
+        if name == 'test' and np.ndim(found.label_ids) == 1: # one label each
+            run.save_arrays('test_predictions', dict(example_id=np.array(split['example_id']), labels=found.label_ids, predictions=found.predictions))
     looks = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),
                record_seconds=sum(r['seconds'] for r in looks), saliency_seconds=sum(r['saliency_seconds'] for r in looks))

@@ -172,6 +172,11 @@ def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer,
     best = max(run.eval_rows, key=lambda r: r['accuracy'])
     assert run.summary['best_step'] == best['step'] and torch.equal(weights(load_model(run)[0]), weights(model))
     for step in run.checkpoints: load_model(run, step)
+    kept, test, best = run.load_arrays('test_predictions'), tiny_data['test'], load_model(run)[0]
+    said = [int(best(**tiny_tokenizer(t, return_tensors='pt')).logits.argmax()) for t in test['text']]
+    order = np.argsort(kept['example_id'])
+    assert kept['labels'][order].tolist() == test['label'] and kept['predictions'][order].tolist() == said
+    assert np.mean(kept['labels'] == kept['predictions']) == run.scores('test')['accuracy']
 
 def test_own_texts_are_probes_without_labels(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     texts = ['the film is <img onerror=alert(1)> fine', 'a dull plot']
