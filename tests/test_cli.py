@@ -105,7 +105,8 @@ def test_dead_views_are_stripped_from_the_command_line(tmp_path):
 
 refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'), (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
            (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'), (('train', '--data', 'movie-sentence'), 'movie-sentences'),
-           (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'), (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('fetch', 'glove'), 'minilm'), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
+           (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'), (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
+           (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'), (('fetch', 'glove'), 'minilm'), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
