@@ -204,7 +204,7 @@ def compare_snapshots(
 # %% ../nbs/14e_agreement.ipynb #052
 def _paired(a, b):
     "Pairs of the snapshots `a` and `b` that show the same sentence"
-    rest, pairs, advice = list(b), [], 'compare runs with the same probes and tokenizer'
+    rest, pairs, advice = list(b), [], "compare runs with the same probes and tokenizer (drawn probes follow the seed: train both with the same, such as probes='test[:8]')"
     def said(s): return f'{" | ".join(s.texts)[:60]!r}'
     for s in a:
         match = next((o for o in rest if _same_sentence(s, o)), None)

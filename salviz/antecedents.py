@@ -16,8 +16,9 @@ import torch
 from tqdm.auto import tqdm
 
 from .attention import check_layers, check_observable, head_count, observe
-from .data import Collator, encode_texts, model_inputs
-from .models import decoder_start, device_of, longest_input, undisturbed
+from .data import model_inputs
+from .explanations import encoded_for
+from .models import device_of, longest_input, undisturbed
 from .text import align_batch, find_words, pool_words
 
 # %% ../nbs/15d_antecedents.ipynb #007
@@ -189,12 +190,12 @@ def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
 def _looked(model, tokenizer, data, layers, batch_size, progress):
     "For each sentence: its number and ([layers, heads, words], roles, directions)"
     longest, texts = longest_input(model, tokenizer), list(data['text'])
-    encoded, aligned = encode_texts(texts, tokenizer, None, longest), align_batch(tokenizer, texts, None, longest)
+    (encoded, collate, _), aligned = encoded_for(model, texts, tokenizer), align_batch(tokenizer, texts, None, longest)
     cut = [i for i, t in enumerate(aligned) if t.truncated]
     if cut:
         raise ValueError(f'{len(cut)} sentences are longer than {longest} tokens (first: row {cut[0]}); '
                          'shorten them, since a cut one may lose its antecedent')
-    collate, device = Collator(tokenizer, decoder_start=decoder_start(model)), device_of(model)
+    device = device_of(model)
     with tqdm(total=len(texts), desc='antecedents', unit='sentence', leave=False, delay=3, disable=not progress) as bar:
         for start in range(0, len(texts), batch_size):
             numbers = range(start, min(start + batch_size, len(texts)))

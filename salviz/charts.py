@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from .curves import Boxes, Curves, Grid, MetricTable, styles_of
 from .drawing import (Body, Sheet, bodies, colour_bar, faint, fitted, flow, grey, ink, legend, legend_places, lightness, power_of_ten, shares, signed,
                             text_width, wrapped)
+from .views import is_negative
 
 # %% ../nbs/18c_charts.ipynb #006
 def tick_texts(ticks) -> list:
@@ -95,8 +96,8 @@ def _draw_line(ax, view, i, part, style):
     "Line number `i`, its band and its single runs"
     x, raw = part[view.x].to_numpy(float), view.raw
     if raw is not None:
-        mine = raw[raw.name == part['name'].iloc[0]]
-        for _, run in mine.groupby('run', sort=False): ax.plot(run[view.x], run.value, color=style[0], linewidth=.4, alpha=.4, zorder=1)
+        mine, (thin, faintness) = raw[raw.name == part['name'].iloc[0]], (.4, .4) if len(view.names) < 4 else (.25, .25)
+        for _, run in mine.groupby('run', sort=False): ax.plot(run[view.x], run.value, color=style[0], linewidth=thin, alpha=faintness, zorder=1)
     if part.low.notna().any(): ax.fill_between(x, part.low.to_numpy(float), part.high.to_numpy(float), color=style[0], alpha=.16, linewidth=0, zorder=1.5)
     every = 1 if view.few else max(1, len(x)//7)
     ax.plot(x, part.value.to_numpy(float), markevery=(0 if view.few else (i*every//3) % every, every), zorder=3, **_line_style(style))
@@ -151,15 +152,17 @@ def cell_texts(values, deviations, room, whole) -> tuple: # (rows of (text, text
         if max(text_width(o, size, 'bold') for row in rows for pair in row for o in pair if o) <= room - 2: return rows, size
     return None
 
+def _how_many(height): return int(np.clip(height/12, 3, 6)) # numbers along a colour bar of `height` points
+
 def bar_room(norm, label, height):
     "Points that a standing colour bar needs beside a map, and the lines of its label"
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     lines = wrapped(label + unit, height, 6.5)
-    return 8 + 7 + 6 + max(text_width(o, 6) for o in tick_texts(round_ticks(norm.vmin, norm.vmax, 4)/10.**exponent)) + 8.5*len(lines) + 6, lines
+    return 8 + 7 + 6 + max(text_width(o, 6) for o in tick_texts(round_ticks(norm.vmin, norm.vmax, _how_many(height))/10.**exponent)) + 8.5*len(lines) + 6, lines
 
 def scale_bar(sheet, x, y, height, norm, cmap, lines):
     "A standing colour bar from end to end of `norm`, with numbers that differ and a label of `lines`"
-    ticks, exponent = round_ticks(norm.vmin, norm.vmax, 4), power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))[0]
+    ticks, exponent = round_ticks(norm.vmin, norm.vmax, _how_many(height)), power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))[0]
     bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '')
     bar.set_ticks(list(ticks), labels=tick_texts(ticks/10.**exponent), fontsize=6, parse_math=False)
     bar.set_label('\n'.join(lines), fontsize=6.5)
@@ -171,6 +174,10 @@ def _grid_norm(view):
     return Normalize(low, high), signed if view.is_signed else shares
 
 # %% ../nbs/18c_charts.ipynb #024
+def _negative_cells(view, texts):
+    "Where cells that print no numbers need a minus: in grey the two colours are one"
+    return np.nonzero(is_negative(view.values, view.limits[1]) & (view.is_signed and not texts))
+
 def _draw_cells(ax, view, texts, norm, cmap, cell_height):
     "Colours, numbers and marks of the cells"
     ax.imshow(view.values, cmap=cmap, norm=norm, interpolation='nearest', aspect='auto')
@@ -183,6 +190,9 @@ def _draw_cells(ax, view, texts, norm, cmap, cell_height):
             colour, apart = 'white' if lightness(cmap(norm(v))) < .5 else ink, 4/cell_height if deviation else 0
             ax.text(j, i - apart, number, size=size, ha='center', va='center_baseline', color=colour, weight='bold' if view.best[i, j] else 'normal')
             if deviation: ax.text(j, i + apart, deviation, size=5, ha='center', va='center_baseline', color=colour)
+    below = _negative_cells(view, texts)
+    if len(below[0]): # cells without numbers
+        ax.scatter(*below[::-1], s=(.4*min(cell_height, 12))**2, marker='_', linewidth=.6, color=['white' if lightness(cmap(norm(v))) < .5 else ink for v in view.values[below]])
     for i, j in np.argwhere(view.best):
         for inset, colour in ((.045, ink), (.1, 'white')):
             ax.add_patch(Rectangle((j - .5 + inset, i - .5 + inset), 1 - 2*inset, 1 - 2*inset, fill=False, edgecolor=colour, linewidth=1.1, zorder=4))
@@ -195,7 +205,7 @@ def _grid_layout(view, width, left, norm):
         pitch = min((width*72 - left - bar)/columns, 46 if view.whole else 26)
         texts = cell_texts(view.values, view.deviations if view.whole else np.full(view.values.shape, np.nan), pitch, view.whole)
         cell = max(9, min(pitch, 24 if texts and view.whole and np.isfinite(view.deviations).any() else 15))
-        bar, lines = bar_room(norm, view.value_label, min(max(cell*rows, 60), 170))
+        bar, lines = bar_room(norm, view.value_label, max(cell*rows, 34))
     return bar, pitch, max(cell, 34/rows), texts, lines
 
 def _grid(view, width):
@@ -208,6 +218,7 @@ def _grid(view, width):
     left += max(0, (width*72 - left - bar - wide)/2)
     at = np.arange(0, columns, int(np.ceil((max(text_width(o, 6) for o in column_labels) + 3)/pitch))) # every second, third, …: gaps of one width
     notes = () if texts or not view.whole else ('The cells have no room for their numbers at this width.',)
+    if len(_negative_cells(view, texts)[0]): notes += ('Minus signs: clearly negative.',)
     def draw(sheet):
         ax = sheet.axes(left, 2, wide, high)
         _draw_cells(ax, view, texts, norm, cmap, cell)
@@ -216,7 +227,7 @@ def _grid(view, width):
         ax.tick_params(length=0)
         ax.set_xlabel(view.x, fontsize=6.5)
         ax.set_ylabel(view.y, fontsize=6.5)
-        scale_bar(sheet, left + wide + 8, 2, min(max(high, 60), 170), norm, cmap, lines)
+        scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines)
     return Body(max(high + 24, 64), draw, notes)
 
 bodies[Grid] = _grid
@@ -277,15 +288,15 @@ def _boxes(view, width):
 bodies[Boxes] = _boxes
 
 # %% ../nbs/18c_charts.ipynb #033
-def _column(head, means, deviations, stars, best):
-    "A column of numbers: lines of its head, texts, widths of the means and of what follows them"
+def _column(size, head, means, deviations, stars, best):
+    "A column of numbers in type of `size` points: lines of its head, texts, widths of the means and of what follows them"
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
-    left = max(text_width(m or '–', 7, 'bold' if b else 'normal') for m, b in zip(means, best))
-    right = max((text_width(t, 7) + 3 for t in tails if t), default=0)
+    left = max(text_width(m or '–', size, 'bold' if b else 'normal') for m, b in zip(means, best))
+    right = max((text_width(t, size) + 3 for t in tails if t), default=0)
     words, arrow = (head[:-2], head[-2:]) if head.endswith((' ↑', ' ↓')) else (head, '') # an arrow has no line of its own
-    lines = wrapped(words, max(left + right, *(min(text_width(o, 7, 'bold'), 90) for o in words.split())), 7, 'bold')
+    lines = wrapped(words, max(left + right, *(min(text_width(o, size, 'bold'), 90) for o in words.split())), size, 'bold')
     lines[-1] += arrow
-    return dict(lines=lines, means=means, tails=tails, best=best, left=left, width=max(left + right, *(text_width(o, 7, 'bold') for o in lines)), numbers=left + right)
+    return dict(lines=lines, means=means, tails=tails, best=best, left=left, width=max(left + right, *(text_width(o, size, 'bold') for o in lines)), numbers=left + right)
 
 def _split(columns, room, gap):
     "Columns in blocks that fit into `room` points"
@@ -296,7 +307,7 @@ def _split(columns, room, gap):
         x += c['width'] + gap
     return blocks
 
-def _draw_block(sheet, y, names, heads, widths, columns, gap):
+def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
     "A block of the table from `y` downwards; its height"
     lines = max(len(c['lines']) for c in columns)
     top, right = y + 3, Sheet.margin + sum(w + gap for w in widths) + sum(c['width'] + gap for c in columns) - gap
@@ -306,32 +317,36 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap):
     rule(body, .5)
     x = Sheet.margin
     for k, w in enumerate(widths):
-        sheet.text(x, body - 6.5, heads[k], fontsize=7, weight='bold', va='center_baseline')
-        for i, titles in enumerate(names): sheet.text(x, body + 7.5 + 11*i, titles[k], fontsize=7, va='center_baseline')
+        sheet.text(x, body - 6.5, heads[k], fontsize=size, weight='bold', va='center_baseline')
+        for i, titles in enumerate(names): sheet.text(x, body + 7.5 + 11*i, titles[k], fontsize=size, va='center_baseline')
         x += w + gap
     for c in columns:
-        for i, line in enumerate(c['lines']): sheet.text(x + c['width']/2, body - 6.5 - 9.5*(len(c['lines']) - 1 - i), line, fontsize=7, weight='bold', ha='center', va='center_baseline')
+        for i, line in enumerate(c['lines']): sheet.text(x + c['width']/2, body - 6.5 - 9.5*(len(c['lines']) - 1 - i), line, fontsize=size, weight='bold', ha='center', va='center_baseline')
         at = x + (c['width'] - c['numbers'])/2 + c['left']
         for i, (mean, tail, best) in enumerate(zip(c['means'], c['tails'], c['best'])):
-            sheet.text(at, body + 7.5 + 11*i, mean or '–', fontsize=7, ha='right', va='center_baseline', weight='bold' if best else 'normal')
-            if tail: sheet.text(at + 3, body + 7.5 + 11*i, tail, fontsize=7, va='center_baseline')
+            sheet.text(at, body + 7.5 + 11*i, mean or '–', fontsize=size, ha='right', va='center_baseline', weight='bold' if best else 'normal')
+            if tail: sheet.text(at + 3, body + 7.5 + 11*i, tail, fontsize=size, va='center_baseline')
         x += c['width'] + gap
     rule(body + 11*len(names) + 3, 1)
     return body + 11*len(names) + 4 - y
 
 # %% ../nbs/18c_charts.ipynb #034
-def _table(view, width):
-    "Blocks of columns, one below the other"
-    room, gap = width*72 - 2*Sheet.margin, 12
+def _table_layout(view, room, size, gap):
+    "Names and heads of the rows, their widths, and blocks of columns, in type of `size` points with `gap` points between two columns"
     share = .45*room/len(view.row_heads)
-    names = [[fitted(o, share, 7) for o in titles] for titles in view.names]
-    heads = [fitted(o, share, 7, 'bold') for o in view.row_heads]
-    widths = [max(text_width(heads[k], 7, 'bold'), *(text_width(o[k], 7) for o in names)) for k in range(len(heads))]
-    columns = [_column(h, *(list(o) for o in parts)) for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
-    blocks = _split(columns, room - sum(w + gap for w in widths) + gap, gap)
+    names = [[fitted(o, share, size) for o in titles] for titles in view.names]
+    heads = [fitted(o, share, size, 'bold') for o in view.row_heads]
+    widths = [max(text_width(heads[k], size, 'bold'), *(text_width(o[k], size) for o in names)) for k in range(len(heads))]
+    columns = [_column(size, h, *(list(o) for o in parts)) for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
+    return names, heads, widths, _split(columns, room - sum(w + gap for w in widths) + gap, gap), gap, size
+
+def _table(view, width):
+    "Blocks of columns, one below the other; where they can all stand side by side in slightly smaller type, with smaller gaps, they do"
+    made = [_table_layout(view, width*72 - 2*Sheet.margin, size, gap) for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
+    names, heads, widths, blocks, gap, size = min(made, key=lambda o: len(o[3]) if len(o[3]) == 1 else len(o[3]) + (o[-1] < 7)*100)
     heights = [3 + 9.5*max(len(c['lines']) for c in b) + 3 + 11*len(names) + 4 for b in blocks]
     def draw(sheet):
-        for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks): _draw_block(sheet, float(y), names, heads, widths, block, gap)
+        for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks): _draw_block(sheet, float(y), names, heads, widths, block, gap, size)
     return Body(sum(heights) + 9*(len(blocks) - 1) + 2, draw)
 
 bodies[MetricTable] = _table

@@ -10,6 +10,7 @@ __all__ = ['parse_settings', 'size', 'run_fetch', 'run_demo', 'run_train', 'load
 # %% ../nbs/26_cli.ipynb #003
 import argparse
 import ast
+import os
 import re
 import sys
 from pathlib import Path
@@ -92,24 +93,27 @@ def run_runs(a):
 # %% ../nbs/26_cli.ipynb #012
 def _one(found): return None if found is None else found[0] if len(found) == 1 else found
 
-def table_in(path, kind):
-    "The numbers in a CSV file or a study's folder: for a table of measures as such, otherwise one row a run"
+def table_in(path):
+    "The numbers in a CSV file, or the study in a folder"
     import pandas as pd
     if str(path).endswith('.csv'): return pd.read_csv(path)
     from salviz.study import Study
-    study = Study.open(path)
-    return study.table() if kind == 'metric_table' else study.results()
+    return Study.open(path)
 
 def run_figure(a):
-    from salviz.drawing import save_figure
+    from salviz.drawing import beside, save_figure
     from salviz.paper import figure, kind_named
     out, takes = Path(a.out), kind_named(a.kind).takes if a.kind else 'snapshot'
-    files = [out, *([out.with_suffix('.txt'), out.with_suffix('.bib')] if a.caption else [])]
-    if not a.force and (there := [o for o in files if o.exists()]): raise FileExistsError(f'{there[0]} exists already; use --force to write it again')
+    if not out.parent.is_dir(): raise FileNotFoundError(f'there is no folder {out.parent}; make it first, or give another --out')
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK): raise PermissionError(f'{out} cannot be written; give another --out')
+    if out.exists() and not a.force: raise FileExistsError(f'{out} exists already; use --force to write it again')
     if takes == 'frame' and len(a.runs) > 1: raise ValueError(f'figure: {a.kind} is made of one table, got {len(a.runs)}')
-    source = table_in(a.runs[0], a.kind) if takes == 'frame' else _one(a.runs)
+    source = table_in(a.runs[0]) if takes == 'frame' else _one(a.runs)
     given = dict(layer=_one(a.layer), head=_one(a.head), columns=a.columns, heading=a.heading, font=a.font, share=a.share) | parse_settings(a.set)
     fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size, **{k: v for k, v in given.items() if v is not None})
+    if a.caption and not a.force: # another format of the same figure has the same words beside it
+        other = [o for o, words in beside(fig, out).items() if o.exists() and o.read_text(encoding='utf-8', errors='replace') != words]
+        if other: raise FileExistsError(f'{other[0]} exists already and says something else; use --force to write it again')
     save_figure(fig, out, caption=a.caption)
     print(f'{a.out}: {fig.caption}')
 
@@ -184,10 +188,10 @@ def _figure_options(arg):
         p.formatter_class, p.epilog = argparse.RawDescriptionHelpFormatter, f'kinds:\n{describe_kinds()}\n\nvenues: {", ".join(venues)}'
         return argparse.ArgumentParser.format_help(p)
     p.format_help = help_with_kinds
-    arg('runs', nargs='+', metavar='RUN', help='folder of a run, or of several; for kinds that are made of a table, a CSV file or the folder of a study')
+    arg('runs', nargs='+', metavar='RUN', help='folder of a run, or of several; for kinds that are made of a table, a CSV file; or the folder of a study')
     arg('--kind', help='one of those below (default: what is characteristic of the run)')
     arg('--step', type=numbers, help='recorded step, negative from the last, or several: 0,20,-1 (default: the last one at which the method was at work)')
-    arg('--probe', type=numbers, default=[0], help='number of the probe, or several (default 0)')
+    arg('--probe', type=numbers, help='number of the probe, or several (default: the first, 0)')
     arg('--layer', type=heads, help="the model's layer, or several")
     arg('--head', type=heads, help="number of the head, or several, 'mean' or 'rollout'")
     arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='further options of the kind, such as what=attribution')
@@ -197,7 +201,7 @@ def _figure_options(arg):
     arg('--font', help='sans, serif, an installed font or a .ttf file (default sans)')
     arg('--heading', choices=['full', 'title', 'none'], help='what stands above each panel (default full)')
     arg('--share', action='store_true', default=None, help='one colour scale for all panels')
-    arg('--caption', action=argparse.BooleanOptionalAction, default=True, help='write the caption (.txt) and the papers that it cites (.bib) beside the figure')
+    arg('--caption', action=argparse.BooleanOptionalAction, default=True, help='write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites (.bib) beside the figure')
     arg('--out', required=True, help='file to write: .pdf, .svg, .png, or .pgf where LaTeX is installed')
     arg('--force', action='store_true', help='overwrite the files')
 

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['colours', 'dashes', 'marks', 'bands', 'snapshot_numbers', 'perturbations', 'head_words', 'Chart', 'Curves',
-           'line_style', 'styles_of', 'digits_of', 'spread', 'common_grid', 'running_mean', 'named_runs', 'loss_curves',
-           'attention_entropy', 'attention_to_special', 'confidence', 'number_over_steps', 'by_seed', 'frame_methods',
-           'accuracy_drop_curves', 'perturbation_curves', 'Grid', 'sensitivity_grid', 'head_map', 'Boxes',
-           'gradient_boxes', 'gradient_histogram', 'MetricTable', 'metric_table']
+           'line_style', 'styles_of', 'digits_of', 'spread', 'common_grid', 'running_mean', 'named_runs', 'common_loss',
+           'loss_curves', 'attention_entropy', 'attention_to_special', 'confidence', 'number_over_steps', 'by_seed',
+           'plain_name', 'about', 'frame_methods', 'accuracy_drop_curves', 'perturbation_curves', 'Grid',
+           'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'gradient_histogram', 'MetricTable',
+           'metric_table']
 
 # %% ../nbs/16b_curves.ipynb #003
 import json
@@ -133,7 +134,7 @@ def _lines(groups, x, band):
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
     if several and alone: notes.append(f'One run, so no band: {_and(alone)}.')
-    said = f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several else 'one run' + (' each' if len(sizes) > 1 else '') + ', no band'
+    said = f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band'
     return pd.concat([o for o, _ in made], ignore_index=True), raw, notes, said
 
 # %% ../nbs/16b_curves.ipynb #025
@@ -226,7 +227,8 @@ def _y_label(groups, what, split):
     runs = [r for g in groups.values() for r in g]
     plain = split == 'validation' or what == 'task' or all(set(_columns(r.train_rows)) <= {'loss', 'task', 'learning_rate', 'grad_norm'} for r in runs)
     nats = what in ('loss', 'task') and plain and all(r.config.get('task', 'classification') != 'regression' for r in runs)
-    unit = ' (nats)' if nats else ' (all terms)' if what == 'loss' and not plain else ' (share of examples)' if what == 'accuracy' else ''
+    unit = ' (nats)' if nats else ' (the task and all terms of the method)' if what == 'loss' and not plain else ' (share of examples)' if what == 'accuracy' else ''
+    if what == 'task': return f'task loss{unit}'
     return f'{_from[split]} {what.replace("_", " ")}{unit}'
 
 def _about_runs(groups):
@@ -237,9 +239,15 @@ def _about_runs(groups):
     return ''.join(f' {word} {said}.' for word, said in (('Model:', all_of('model')), ('Data:', all_of('data')), ('Seeds of', seeds)) if said)
 
 # %% ../nbs/16b_curves.ipynb #036
+def common_loss(groups, split=None) -> str: # 'task' or 'loss'
+    "The loss that runs of {name: [runs]} can be compared by: that of the task where methods add terms of their own to it, which have other units and weights"
+    runs = [r for g in groups.values() for r in g]
+    several = len({json.dumps(_method_of(r), sort_keys=True, default=str) for r in runs}) > 1
+    return 'task' if several and split != 'validation' and all('task' in _columns(r.train_rows) for r in runs) else 'loss'
+
 def loss_curves(
     runs,               # a `Run`, a list of them (those that differ only in their seed are one line), or {name: [runs]}
-    what='loss',        # number of the rows: 'loss', a term such as 'consistency', a measure such as 'accuracy'
+    what=None,          # number of the rows: 'loss', a term such as 'consistency', a measure such as 'accuracy'; None: see `common_loss`
     split=None,         # 'train' or 'validation'; None: the first of the two that has it
     x='step',           # or 'epoch'
     smooth:int=None,    # rows of the running mean, odd; None: a twentieth of a run's rows. Evaluations are not smoothed
@@ -248,6 +256,7 @@ def loss_curves(
     "`what` over the steps of `runs`, with a band over the seeds"
     if x not in ('step', 'epoch'): raise ValueError(f"loss_curves: x must be 'step' or 'epoch', got {x!r}")
     groups = named_runs(runs, 'loss_curves')
+    chosen, what = what is None, common_loss(groups, split) if what is None else what
     split = _split_of(groups, what, split)
     found, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
     rows = max(len(a) for g in found.values() for a, _ in g.values())
@@ -257,11 +266,13 @@ def loss_curves(
     raw = pd.concat([pd.DataFrame({'name': n, 'run': k, x: a, 'value': b}) for n, g in found.items() for k, (a, b) in g.items()], ignore_index=True)
     how = f'running mean of each run over {window} logged rows' if window > 1 else 'not smoothed' if split == 'train' else ''
     label = _y_label(groups, what, split)
-    title = label.partition(' (')[0]
-    return Curves(title=title[0].upper() + title[1:], subtitle='   '.join(filter(None, [said, how])), notes=(*notes, *more), frame=frame, raw=raw, names=tuple(found), x=x,
+    name = label.partition(' (')[0]
+    title = f'{name[0].upper() + name[1:]} over {x}s'
+    terms = ' Loss of the task alone: the terms that methods add to it have other units.' if chosen and what == 'task' else ''
+    return Curves(title=title, subtitle='   '.join(filter(None, [said, how])), notes=(*notes, *more), frame=frame, raw=raw, names=tuple(found), x=x,
         x_label=f'{x} (optimiser updates)' if x == 'step' else 'epoch (passes over the training data)', y_label=label, few=rows <= 12,
-        caption=f'{title[0].upper() + title[1:]} over {x}s: {said}{f" ({how})" if how else ""}'
-                f'{"; single runs are drawn faint" if window > 1 or max(map(len, found.values())) > 1 else ""}.{_about_runs({k: groups[k] for k in found})}')
+        caption=f'{title}: {said}{f" ({how})" if how else ""}'
+                f'{"; single runs are drawn faint" if window > 1 or max(map(len, found.values())) > 1 else ""}.{terms}{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../nbs/16b_curves.ipynb #042
 def _rows_of_words(snapshot):
@@ -313,10 +324,10 @@ def number_over_steps(
     frame, raw, more, said = _lines(found, 'step', band)
     probes = sorted({len(r.probes) for n in found for r in groups[n]})
     said = f'{said}   each run: mean over {_times(probes[0], "probe") if len(probes) == 1 else f"{probes[0]} to {probes[-1]} probes"}'
-    title = label.partition(' (')[0]
+    title, in_words = label.partition(' (')[0], said.replace('   ', '; ')
     return Curves(title=title[0].upper() + title[1:], subtitle=said, notes=(*notes, *more), frame=frame, raw=raw, names=tuple(found), x='step',
         x_label='step (optimiser updates)', y_label=label, few=len(frame.step.unique()) <= 12,
-        caption=f'{title[0].upper() + title[1:]} over steps: {said}{"; single runs are drawn faint" if frame.n.max() > 1 else ""}.{_about_runs({k: groups[k] for k in found})}')
+        caption=f'{title[0].upper() + title[1:]} over steps: {in_words}{"; single runs are drawn faint" if frame.n.max() > 1 else ""}.{_about_runs({k: groups[k] for k in found})}')
 
 # %% ../nbs/16b_curves.ipynb #048
 def _checked(frame, view, keys, value):
@@ -355,13 +366,22 @@ def _share_curves(frame, view, value, label, title, better, band, said_of):
     rows, notes = by_seed(frame, view, ['method', 'share'], value)
     if (rows.share < 0).any() or (rows.share > 1).any(): raise ValueError(f'{view}: share must be between 0 and 1, got {rows.share[(rows.share < 0) | (rows.share > 1)].iloc[0]}')
     rows = rows.sort_values('share', kind='stable')
-    groups = {str(m): {f'seed {k}': (g.share.to_numpy(float), g[value].to_numpy(float)) for k, g in rows[rows.method == m].groupby('seed')} for m in dict.fromkeys(frame_methods(frame))
+    groups = {plain_name(m): {f'seed {k}': (g.share.to_numpy(float), g[value].to_numpy(float)) for k, g in rows[rows.method == m].groupby('seed')} for m in dict.fromkeys(frame_methods(frame))
               if (rows.method == m).any()}
     lines, _, more, said = _lines(groups, 'share', band)
     seeded = 'seed' in getattr(frame, 'frame', frame).columns
-    if not seeded: said = 'no seeds given, no band'
+    if not seeded: said = 'no seeds given, so no band'
     return Curves(title=title, subtitle=f'{said}   {better}', notes=(*notes, *more), frame=lines, names=tuple(groups), x='share', few=True,
-                  x_label='share replaced (%)', y_label=label, caption=f'{title} as the most important inputs are replaced, {said_of}: {said}; {better}.')
+                  x_label='share replaced (%)', y_label=label, caption=f'{title} as the most important inputs are replaced, {said_of}: {said}; {better}.{about(frame)}')
+
+def plain_name(name):
+    "`name` for a reader: no underscores"
+    return str(name).replace('_', ' ')
+
+def about(frame) -> str: # '' or a blank and the sentence
+    "What `frame.attrs['about']` says of model, data and seeds, for a caption"
+    said = str(getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('about', '') or '').strip()
+    return f' {said}' if said else ''
 
 def frame_methods(frame):
     "The methods of `frame`, in the order in which they first appear"
@@ -390,7 +410,7 @@ def perturbation_curves(
     if value not in perturbations: raise ValueError(f'perturbation_curves: value must be one of {", ".join(perturbations)}, got {value!r}')
     what, better = perturbations[value]
     made = _share_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better, band, what)
-    return Curves(**{**made.__dict__, 'x_label': 'share of the inputs (%)', 'caption': f'{value.capitalize()}: {what}. {made.subtitle.replace("   ", "; ")}.'})
+    return Curves(**{**made.__dict__, 'x_label': 'share of the inputs (%)', 'caption': f'{value.capitalize()}: {what}; {made.subtitle.replace("   ", "; ")}.{about(frame)}'})
 
 # %% ../nbs/16b_curves.ipynb #055
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -442,7 +462,7 @@ def sensitivity_grid(
     said = f'mean ± standard deviation over {"–".join(map(str, dict.fromkeys((n[0], n[-1]))))} seeds' if n[-1] > 1 else 'one run a cell, no deviation'
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
     return Grid(title=f'{name[0].upper() + name[1:]} over {x} and {y}', subtitle=f'{word}: {digits_of(top)} at {where}   {said}', notes=tuple(notes),
-        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {said}. The {word} value stands at {where}{" (framed)" if better else ""}. Colours run from the lowest to the highest mean, not from zero.',
+        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {said}. The {word} value stands at {where}{" (framed)" if better else ""}. Colours run from the lowest to the highest mean, not from zero.{about(frame)}',
         frame=made, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values, deviations=deviations,
         best=fixed(best if better else np.zeros_like(best)), limits=(float(np.nanmin(values)), float(np.nanmax(values))), is_signed=False, value_label=name, whole=True)
 
@@ -475,7 +495,7 @@ def head_map(
     return Grid(title=f'{name[0].upper() + name[1:]}, layers × heads', notes=tuple(notes), frame=made, x='head', y='layer', columns=tuple(map(_label, heads)), rows=tuple(map(_label, layers)),
         subtitle=f'{seeds}highest: {digits_of(values[i, j])} in layer {layers[i]}, head {heads[j]}   lowest: {digits_of(values[k, l])} in layer {layers[k]}, head {heads[l]}   '
                  f'mean: {digits_of(np.nanmean(values))}',
-        caption=f'{label} of each head: layers downwards, heads to the right. Highest in layer {layers[i]}, head {heads[j]} ({digits_of(values[i, j])}), mean {digits_of(np.nanmean(values))}.',
+        caption=f'{label[0].upper() + label[1:]} of each head: layers downwards, heads to the right. Highest in layer {layers[i]}, head {heads[j]} ({digits_of(values[i, j])}), mean {digits_of(np.nanmean(values))}.{about(frame)}',
         values=values, deviations=deviations, best=fixed(framed), limits=(-top, top) if signed else (0., top), is_signed=signed, value_label=label)
 
 # %% ../nbs/16b_curves.ipynb #063
@@ -492,7 +512,7 @@ def _samples(frame, view, by, value, log, whiskers):
     frame = _checked(frame, view, [by], value)
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all(): notes.append(f'{_times(int((~finite).sum()), "value")} not finite and left out.')
-    samples = {str(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
+    samples = {plain_name(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
     if empty := [name for name, o in samples.items() if not len(o)]: raise ValueError(f'{view}: {_and(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))
     if log is None:
@@ -527,7 +547,7 @@ def gradient_boxes(
     return Boxes(title=f'Distribution of {name}', subtitle=f'{said}   box: quartiles, line: median   whiskers: {ends}', notes=tuple(notes), names=tuple(samples), y_label=label,
         frame=pd.DataFrame(rows)[['name', 'n', 'zeros', 'lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest', 'mean']], whiskers=tuple(whiskers), log=log,
         caption=f'Distribution of {name} by {by} ({said}{", logarithmic axis" if log else ""}): boxes from the first to the third quartile with the median, whiskers to the {ends}, '
-                'a cross at the mean' + ('' if tuple(whiskers) == (0, 100) else ', dots at the lowest and highest value') + '.')
+                'a cross at the mean' + ('' if tuple(whiskers) == (0, 100) else ', dots at the lowest and highest value') + '.' + about(frame))
 
 # %% ../nbs/16b_curves.ipynb #067
 def gradient_histogram(
@@ -553,7 +573,7 @@ def gradient_histogram(
     said = f'{_times(n[0], "value") if len(set(n)) == 1 else f"{min(n)} to {max(n)} values"} a line   {bins} bins of equal {"ratio" if log else "width"}'
     name = label.partition(' (')[0]
     return Curves(title=f'Distribution of {name}', subtitle=said, notes=tuple(notes), frame=made, names=tuple(samples), x='middle', x_label=label, y_label='share of the values in a bin', log_x=log,
-                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins} bins of equal {"ratio" if log else "width"}, drawn at their middles.')
+                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins} bins of equal {"ratio" if log else "width"}, drawn at their middles.{about(frame)}')
 
 # %% ../nbs/16b_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -596,5 +616,5 @@ def metric_table(
     explained = [o for o in table.sentences[1:] if not o.startswith('Bold')] # the arrows, and what marks mean
     return MetricTable(title=title, subtitle=table.sentences[0] + ('   Bold: the best mean of its column.' if table.frame['best'].any() else '') if table.sentences else '',
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),) if explained else (), frame=table.frame, row_heads=tuple(row_heads), heads=tuple(heads),
-        names=tuple(tuple(map(str, titles)) for titles, _ in rows), means=of_cells(lambda c: c.mean.replace('-', '−') or None), deviations=of_cells(lambda c: c.std or None), stars=of_cells(lambda c: c.mark or None),
+        names=tuple(tuple(map(plain_name, titles)) for titles, _ in rows), means=of_cells(lambda c: c.mean.replace('-', '−') or None), deviations=of_cells(lambda c: c.std or None), stars=of_cells(lambda c: c.mark or None),
         best=fixed(np.array(of_cells(lambda c: c.best))))

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['linear_operations', 'elementwise_operations', 'operation_names', 'operation_rules', 'lifters', 'methods',
-           'Explanation', 'Reading', 'gradients_of', 'target_rows', 'asked', 'numbers', 'by_gradient', 'content_key',
-           'uniform', 'normal', 'some_samples', 'per_row', 'by_smoothgrad', 'begin', 'by_integrated_gradients',
+           'Explanation', 'head_task', 'text_columns', 'encoded_for', 'read_as', 'as_batch', 'Reading', 'gradients_of',
+           'whole', 'score_target', 'target_rows', 'asked', 'numbers', 'by_gradient', 'content_key', 'uniform',
+           'normal', 'some_samples', 'per_row', 'by_smoothgrad', 'token_vector', 'begin', 'by_integrated_gradients',
            'given_baselines', 'background', 'drawn', 'by_gradient_shap', 'moving', 'halves', 'secant', 'rescaled',
            'product', 'quotient', 'logsumexp', 'log_softmax', 'softmax', 'rms_norm', 'layer_norm', 'attend',
            'recurrent', 'max_pooled', 'Lifted', 'refuse_incomplete', 'lifted', 'Asked', 'lifted_by_captum', 'lift_over',
            'by_deeplift', 'by_deep_shap', 'without', 'removed', 'by_occluding_tokens', 'windows', 'by_occlusion',
            'heads_of', 'seen', 'row_of', 'told', 'by_attention', 'by_rollout', 'by_attention_gradient',
-           'by_gradient_x_attention', 'by_integrated_attention', 'by_chance', 'method_options', 'settled', 'as_batch',
-           'completeness', 'explain', 'tiny_input', 'explainers', 'captum_serves', 'encoded_for', 'explain_data']
+           'by_gradient_x_attention', 'by_integrated_attention', 'by_chance', 'method_options', 'settled',
+           'completeness', 'explain', 'tiny_input', 'explainers', 'captum_serves', 'Explained', 'explain_data']
 
 # %% ../nbs/06b_explanations.ipynb #003
 import inspect, math, warnings, zlib
@@ -29,10 +30,11 @@ from tqdm import tqdm
 
 from .attention import observe
 from .attribution import (attention_attribution, baseline_embedding, check_counts, check_sum, differentiable, embeddings_replaced, every_row,
-                                path_nodes, real_tokens, reductions, repeated, source_stack, target_scores, what_is_read)
+                                has_encoder_and_decoder, path_nodes, real_tokens, reductions, repeated, source_stack, target_scores, what_is_read)
 from .data import Collator, encode, encode_texts, model_inputs
 from .maps import keyed_uniform, rollout
-from .models import decoder_start, device_of, longest_input, pooled_rows, undisturbed
+from .methods.base import attribution_target, task_of, tasks
+from .models import device_of, longest_input, pooled_rows, target_start, undisturbed
 from .signals import SignalCollator, encode_signals
 from .text import pool_words
 
@@ -41,10 +43,10 @@ from .text import pool_words
 class Explanation:
     "What the tokens, pixels or cells of some examples do to a score"
     method:str
-    values:torch.Tensor                        # [batch, n] (0 at pads), [batch, height, width] or [batch, time, features]; target 'each': classes first
+    values:torch.Tensor                        # [batch, n] (0 at pads), [batch, height, width], [batch, time, features]; 'each': classes first
     target:object                              # int64 [batch]: the class that was explained; 'each'; or the function that made the score
     score:torch.Tensor                         # F(x) [batch], the logit of that class; target 'each': [classes, batch]
-    completeness_error:torch.Tensor|None=None  # path methods: |sum of values - gain| / |gain|, shape of `score`; gain: F(x) less the baseline's score
+    completeness_error:torch.Tensor|None=None  # path methods, shape of `score`: see `completeness`
     options:dict=field(default_factory=dict)   # everything that the method was told, its defaults included
     real:torch.Tensor|None=None                # texts: bool [batch, n], which tokens are not padding
     word_ids:torch.Tensor|None=None            # texts: int64 [batch, n], -1 = no word
@@ -63,6 +65,63 @@ class Explanation:
         return [pool_words(x, w, how=how) for x, w in zip(self.examples(), ids)]
 
 # %% ../nbs/06b_explanations.ipynb #011
+def head_task(model):
+    "The task of `model`'s head, a key of `salviz.methods.base.tasks`; None if it has none that salviz knows"
+    try: return task_of(model)
+    except ValueError: return None
+
+def text_columns(inputs) -> tuple: # (texts, pairs or None)
+    "What a list of texts, of tuples of two texts, or of lists of words holds"
+    kinds = {'pairs' if isinstance(t, tuple) and len(t) == 2 else type(t).__name__ for t in inputs}
+    if kinds == {'pairs'}: return tuple(map(list, zip(*inputs)))
+    if kinds in ({'str'}, {'list'}): return list(inputs), None
+    raise ValueError('inputs must be all texts (strings), all pairs of texts (tuples of two strings) or all lists of words, '
+                     f'got a list of {", ".join(sorted(kinds))}')
+
+def encoded_for(
+    model,
+    data,            # list of texts, of pairs (tuples) or of lists of words; a split as it was loaded; or an encoded one
+    tokenizer=None,  # for texts
+    max_length=None, # tokens that a text may have; None: as many as `model` can read, 512 at most
+) -> tuple: # (encoded Dataset, function: list of its rows -> batch, order: indices that bring texts of like length together)
+    "`data` encoded for `model`, and what makes batches of it"
+    if isinstance(data, dict):
+        raise ValueError(f"data must be one split, got a dictionary of {', '.join(map(str, data))}; take one, such as data['test']")
+    columns = getattr(data, 'column_names', None)
+    if columns is None and not isinstance(data, (list, tuple)):
+        raise ValueError(f'data must be a list of texts or of pairs (tuples), or a split of a data set, got {type(data).__name__}')
+    if not len(data): raise ValueError('data is empty; give at least one example')
+    if columns and {'pixel_values', 'values'} & {*columns}:
+        data = data if 'example_id' in columns else encode_signals(data)
+        return data, lambda rows: read_as(model, SignalCollator()(rows)), list(range(len(data)))
+    if tokenizer is None: raise ValueError('texts need their tokenizer; give it with tokenizer=')
+    longest, task = longest_input(model, tokenizer, max_length), head_task(model)
+    if columns is None:
+        texts, pairs = text_columns(data)
+        data = encode_texts(texts, tokenizer, pairs, longest)
+    elif 'input_ids' not in columns: data = encode(data, tokenizer, longest, task if task in ('masked_lm', 'replaced_token_detection') else None)
+    order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
+    return data, Collator(tokenizer, decoder_start=target_start(model)), order
+
+def read_as(model, batch:dict) -> dict:
+    "`batch` with images and series in the number type of `model`"
+    kind = next(model.parameters()).dtype
+    return {k: v.to(kind) if k in ('pixel_values', 'values') and v.is_floating_point() else v for k, v in batch.items()}
+
+def as_batch(
+    model,
+    inputs,         # a batch (dict of tensors) as a collator makes it, or `data` of `encoded_for`
+    tokenizer=None, # for texts
+) -> dict: # in the order of `inputs`
+    "`inputs` as one batch of tensors where `model` lives"
+    if not isinstance(inputs, dict) or any(hasattr(v, 'column_names') for v in inputs.values()):
+        data, collate, _ = encoded_for(model, inputs, tokenizer)
+        inputs = collate(list(data))
+    what_is_read(inputs)
+    device = device_of(model)
+    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in read_as(model, inputs).items()}
+
+# %% ../nbs/06b_explanations.ipynb #014
 class Reading:
     "What `model` reads in the examples `rows` of `batch`, and what it makes of points near it"
     def __init__(self, model, batch:dict, rows):
@@ -107,31 +166,70 @@ def gradients_of(scores, at) -> list: # a tensor for each score, of the shape of
     found = [torch.autograd.grad(s.sum(), at, retain_graph=i + 1 < len(scores)) for i, s in enumerate(scores)]
     return [g[0] if len(at) == 1 else torch.stack(g) for g in found]
 
-# %% ../nbs/06b_explanations.ipynb #014
+# %% ../nbs/06b_explanations.ipynb #017
+def whole(x) -> bool: return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+def _is(target, name) -> bool: return isinstance(target, str) and target == name
+
+def score_target(
+    model,
+    batch:dict,         # with tensors where `model` lives
+    target='predicted', # 'predicted', 'gold', a class, or a function of (outputs, rows)
+    batch_size:int=32,  # rows in a forward pass
+):
+    "What is to be explained in `batch` by the task of `model`'s head: 'predicted', int64 [batch], or a function of (outputs, rows)"
+    if callable(target): return target
+    name = head_task(model)
+    own = 'say what the score is with target=function of (outputs, rows)'
+    if name is None: raise ValueError(f'{type(model).__name__} has no head whose score could be explained; {own}')
+    task, classes = tasks[name], tasks[name].has_classes and not tasks[name].per_token
+    batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
+    if _is(target, 'gold') or name == 'seq2seq' and _is(target, 'predicted'):
+        if 'labels' not in batch:
+            raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or {own}')
+        if _is(target, 'gold'): return batch['labels'] if classes else attribution_target(task, batch, batch['labels'])
+    if whole(target) and classes and 0 <= target < model.config.num_labels:
+        return torch.full((len(every_row(batch)),), int(target), device=device_of(model))
+    if not _is(target, 'predicted'):
+        one = f'a class of the {model.config.num_labels}, ' if classes else ''
+        raise ValueError(f"target must be 'predicted', 'gold', {one}or a function of (outputs, rows) for {type(model).__name__} ({name}), "
+                         f'got {target!r}')
+    if classes: return 'predicted'
+    if 'input_ids' in batch and 'labels' not in batch:   # every token is asked about
+        batch = batch | dict(labels=batch['input_ids'].masked_fill(~batch['attention_mask'].bool(), -100))
+    parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size)]
+    with undisturbed(model), torch.no_grad(): said = torch.cat([task.predicted(model(**model_inputs(part)), part) for part in parts])
+    return attribution_target(task, batch | dict(labels=said), said, own=True)
+
+# %% ../nbs/06b_explanations.ipynb #018
 def target_rows(target, batch:dict, logits) -> torch.Tensor: # int64 [targets, batch]
     "The classes that `target` asks for, given the `logits` [batch, classes] of the whole batch"
-    count, classes = logits.shape
-    if isinstance(target, str) and target == 'gold':
+    (count, classes), gold = logits.shape, isinstance(target, str) and target == 'gold'
+    if gold:
         target = batch.get('labels')
         if not isinstance(target, torch.Tensor) or target.dtype != torch.int64 or target.shape != (count,):
             raise ValueError("target='gold' needs one class per example in the batch's labels (int64 [batch]); there are none: "
                              "name a class, or take 'predicted'")
     if isinstance(target, str) and target == 'predicted': found = logits.argmax(-1)[None]
     elif isinstance(target, str) and target == 'each': found = torch.arange(classes, device=logits.device)[:, None].expand(classes, count)
-    elif isinstance(target, int) and not isinstance(target, bool): found = torch.full((1, count), target, device=logits.device)
+    elif whole(target): found = torch.full((1, count), int(target), device=logits.device)
     elif isinstance(target, torch.Tensor) and target.dtype == torch.int64 and target.shape == (count,): found = target.to(logits.device)[None]
     else:
         got = f'{target.dtype} {list(target.shape)}' if isinstance(target, torch.Tensor) else repr(target)
         raise ValueError(f"target must be 'predicted', 'gold', 'each', a class, an int64 tensor with one class per example (here {count}) "
                          f'or a function of (outputs, rows), got {got}')
-    if found.min() < 0 or found.max() >= classes:
-        raise ValueError(f'target: the classes of this model are 0 to {classes - 1}, got {found.min().item()} to {found.max().item()}')
+    least, most = found.min().item(), found.max().item()
+    if gold and most >= classes:
+        raise ValueError(f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to {classes - 1}: the data have more "
+                         f'classes than the head; load the model with num_labels={most + 1} or more')
+    if least < 0 or most >= classes: raise ValueError(f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}')
     return found
 
 @torch.no_grad()
 def asked(model, batch:dict, target, batch_size:int) -> tuple: # ([int64 [batch] or a function], scores [targets, batch])
     "What `target` asks of each example of `batch`, and the scores"
-    inputs, parts = model_inputs(batch), every_row(batch).split(batch_size)
+    inputs, parts, task = model_inputs(batch), every_row(batch).split(batch_size), tasks.get(head_task(model))
+    if not callable(target) and task and (task.per_token or not task.has_classes) and (task.name != 'regression' or _is(target, 'gold')):
+        target = score_target(model, batch, target, batch_size)
     found = []
     for rows in parts:
         outputs = model(**{k: v[rows] for k, v in inputs.items()})
@@ -142,7 +240,7 @@ def asked(model, batch:dict, target, batch_size:int) -> tuple: # ([int64 [batch]
     classes = target_rows(target, batch, found)
     return list(classes), found.T.gather(0, classes)
 
-# %% ../nbs/06b_explanations.ipynb #017
+# %% ../nbs/06b_explanations.ipynb #021
 def numbers(name:str, kind:str, gradient, difference) -> torch.Tensor:
     "One number a token, pixel or cell (`name`: what is read) from `gradient` [..., rows, ...] and what it is multiplied with"
     if name == 'input_ids': return reductions[kind](gradient, difference)
@@ -157,7 +255,7 @@ def by_gradient(reading, targets, there, batch_size, seed, *, kind):
     if kind == 'gradient' and reading.is_text: check_sum(reading.model, g)
     return numbers(reading.name, kind, g, reading.x), None
 
-# %% ../nbs/06b_explanations.ipynb #020
+# %% ../nbs/06b_explanations.ipynb #024
 def content_key(reading, i:int) -> int:
     "A number for the content of example `i`, whatever surrounds it"
     x = reading.inputs[reading.name][i]
@@ -182,7 +280,7 @@ def normal(reading, seed:int, sample:int) -> torch.Tensor:
     radius, angle = (uniform(reading, seed, sample, stream) for stream in (0, 1))
     return (-2 * (1 - radius).log()).sqrt() * (2 * math.pi * angle).cos()
 
-# %% ../nbs/06b_explanations.ipynb #023
+# %% ../nbs/06b_explanations.ipynb #027
 def some_samples(samples:int, batch_size:int, rows:int): # lists of sample numbers that go through the model together
     "0 to `samples` - 1 in groups of which `rows` copies each make at most `batch_size`"
     check_counts(samples=samples)
@@ -197,7 +295,7 @@ def by_smoothgrad(reading, targets, there, batch_size, seed, *, samples=20, nois
     base, total = base or ('input_x_gradient' if reading.is_text else 'gradient'), 0.
     known = [k for k in reductions if k != 'integrated_gradients']
     if base not in known: raise ValueError(f'smoothgrad: base must be one of {", ".join(map(repr, known))}, got {base!r}')
-    if isinstance(noise, bool) or not isinstance(noise, (int, float)) or noise < 0:
+    if isinstance(noise, bool) or not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
         raise ValueError(f"smoothgrad: noise must be a share of the input's range of at least 0, got {noise!r}")
     x, width = reading.x, per_row(torch.stack([part.max() - part.min() for part in reading.parts()]), reading.x)
     for some in some_samples(samples, batch_size, len(reading)):
@@ -207,13 +305,17 @@ def by_smoothgrad(reading, targets, there, batch_size, seed, *, samples=20, nois
         total = total + numbers(reading.name, base, g, points).sum(1)
     return total / samples, None
 
-# %% ../nbs/06b_explanations.ipynb #026
+# %% ../nbs/06b_explanations.ipynb #030
+def token_vector(model, token, what:str) -> torch.Tensor: # [dim]
+    "The embedding of the id `token` (None: the pad token); `what` is how the user calls it"
+    count = source_stack(model).get_input_embeddings().weight.shape[0]
+    if token is None or whole(token) and 0 <= token < count: return baseline_embedding(model, token)
+    raise ValueError(f'{what} is the id of a token, 0 to {count - 1} in this model, got {token!r}')
+
 def begin(reading, baseline=None) -> torch.Tensor: # shape of what is read
     "Where paths begin: id of a token (None: the pad token) in texts; a number or array (None: 0) in images and series"
     if reading.is_text:
-        if baseline is not None and (isinstance(baseline, bool) or not isinstance(baseline, int)):
-            raise ValueError(f'baseline of a text is the id of the token whose embedding stands everywhere, or None for the pad token, got {baseline!r}')
-        return baseline_embedding(reading.model, baseline).expand_as(reading.x)
+        return token_vector(reading.model, baseline, 'baseline of a text (None: the pad token)').expand_as(reading.x)
     found = torch.as_tensor(0. if baseline is None else baseline).to(reading.x)
     try: return found.expand_as(reading.x)
     except RuntimeError:
@@ -229,14 +331,14 @@ def by_integrated_gradients(reading, targets, there, batch_size, seed, *, steps=
         total = total + reading.gradients(targets, points).sum(1)
     return numbers(reading.name, 'integrated_gradients', total / steps, x - start), there - reading.scores(targets, start[None])[:, 0]
 
-# %% ../nbs/06b_explanations.ipynb #028
+# %% ../nbs/06b_explanations.ipynb #032
 def given_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to what is read of an example
     "The `baselines` that the user names, as they are read"
     if reading.is_text:
         ids = torch.as_tensor(baselines)
         if ids.dim() != 1 or not len(ids) or ids.is_floating_point():
             raise ValueError(f'baselines of texts must be a list of token ids, got {baselines!r}')
-        return torch.stack([baseline_embedding(reading.model, i)[None] for i in ids.tolist()])
+        return torch.stack([token_vector(reading.model, i, 'each of the baselines of texts')[None] for i in ids.tolist()])
     found = torch.as_tensor(baselines).to(reading.x)
     if found.dim() != reading.x.dim() or found.shape[1:] != reading.x.shape[1:] or not len(found):
         raise ValueError(f'baselines must be an array [K, {", ".join(map(str, reading.x.shape[1:]))}] of examples, got {list(found.shape)}')
@@ -270,13 +372,14 @@ def by_gradient_shap(reading, targets, there, batch_size, seed, *, samples=20, b
         began = began + reading.scores(targets, starts).sum(1)
     return total / samples, there - began / samples
 
-# %% ../nbs/06b_explanations.ipynb #031
-linear_operations = frozenset('''add sub rsub neg linear conv1d conv2d conv3d addmm view reshape view_as reshape_as transpose permute t mT T contiguous
-    flatten unflatten chunk split unbind cat stack getitem select narrow squeeze unsqueeze expand expand_as repeat repeat_interleave sum mean cumsum dropout
-    feature_dropout batch_norm avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d pad constant_pad_nd masked_fill where gather index_select
-    take_along_dim to float double half bfloat16 type type_as clone roll flip movedim swapaxes swapdims get iadd isub radd'''.split())
-elementwise_operations = frozenset('''relu gelu silu elu leaky_relu selu celu mish softplus hardtanh relu6 hardswish hardsigmoid sigmoid tanh exp expm1
-    log log1p sqrt rsqrt square pow reciprocal abs erf sin cos clamp softsign logsigmoid'''.split())
+# %% ../nbs/06b_explanations.ipynb #035
+linear_operations = frozenset('''add sub rsub neg linear conv1d conv2d conv3d addmm view reshape view_as reshape_as transpose permute t mT T
+    contiguous flatten unflatten chunk split unbind cat stack getitem select narrow squeeze unsqueeze expand expand_as repeat
+    repeat_interleave sum mean cumsum dropout feature_dropout batch_norm avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d pad
+    constant_pad_nd masked_fill where gather index_select take_along_dim to float double half bfloat16 type type_as clone roll flip movedim
+    swapaxes swapdims get iadd isub radd'''.split())
+elementwise_operations = frozenset('''relu gelu silu elu leaky_relu selu celu mish softplus hardtanh relu6 hardswish hardsigmoid sigmoid tanh exp
+    expm1 log log1p sqrt rsqrt square pow reciprocal abs erf sin cos clamp softsign logsigmoid'''.split())
 
 def moving(x) -> bool:
     "Does `x` depend on what is read? (Parameters are frozen.)"
@@ -302,7 +405,7 @@ def rescaled(f, z):
         slope = torch.autograd.grad(y.sum(), at)[0]
     return y.detach() + secant(y, z, slope) * (z - z.detach())
 
-# %% ../nbs/06b_explanations.ipynb #034
+# %% ../nbs/06b_explanations.ipynb #038
 def product(a, b, f=torch.mul):
     "f(a, b), linear in each of the two: each factor with the mean of the other, or, a factor per row, as at the input"
     if not (moving(a) and moving(b)): return f(a, b)
@@ -337,7 +440,7 @@ def layer_norm(x, shape, weight=None, bias=None, eps=1e-5):
     y = rms_norm(x - x.mean(tuple(range(-len(shape), 0)), keepdim=True), shape, weight, eps)
     return y if bias is None else y + bias
 
-# %% ../nbs/06b_explanations.ipynb #036
+# %% ../nbs/06b_explanations.ipynb #040
 def attend(query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
     "Scaled dot-product attention by the rules for products and softmax"
     groups = query.shape[-3] // key.shape[-3]
@@ -364,7 +467,9 @@ def recurrent(x, states, weights, has_biases, layers, dropout, training, bidirec
 def max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
     "Max pooling over the last `dims` axes: the change goes to the place of the larger maximum, or in equal shares to its places"
     if ceil_mode or return_indices: raise ValueError('deeplift: max pooling has a rule for ceil_mode=False and return_indices=False alone')
-    def pair(x, other): return (other, *x) if isinstance(x, (tuple, list)) and dims == 1 else (other if dims == 1 else x, x) if isinstance(x, int) else x
+    def pair(x, other):
+        if isinstance(x, int): return (other if dims == 1 else x, x)
+        return (other, *x) if dims == 1 else x
     size, step, gap, (top, left) = pair(kernel_size, 1), pair(stride or kernel_size, 1), pair(dilation, 1), pair(padding, 0)
     x = F.pad(z[..., None, :] if dims == 1 else z, (left, left, top, top), value=torch.finfo(z.dtype).min)
     w = F.unfold(x.flatten(0, -3)[:, None], size, gap, 0, step)                          # [halves * channels, places in a window, windows]
@@ -377,10 +482,10 @@ def max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mo
     long = [(n - g*(k - 1) - 1) // s + 1 for n, k, s, g in zip(x.shape[-2:], size, step, gap)]
     return y.view(*x.shape[:-2], *long[-dims:])
 
-# %% ../nbs/06b_explanations.ipynb #037
+# %% ../nbs/06b_explanations.ipynb #041
 operation_names = dict(truediv='div', divide='div', multiply='mul', bmm='matmul', rmul='mul', imul='mul', mm='matmul', itruediv='div')
-operation_rules = dict(mul=product, div=quotient, matmul=partial(product, f=torch.matmul), softmax=softmax, log_softmax=log_softmax, logsumexp=logsumexp,
-    layer_norm=layer_norm, rms_norm=rms_norm, scaled_dot_product_attention=attend, lstm=recurrent,
+operation_rules = dict(mul=product, div=quotient, matmul=partial(product, f=torch.matmul), softmax=softmax, log_softmax=log_softmax,
+    logsumexp=logsumexp, layer_norm=layer_norm, rms_norm=rms_norm, scaled_dot_product_attention=attend, lstm=recurrent,
     max_pool1d=partial(max_pooled, 1), max_pool2d=partial(max_pooled, 2))
 
 class Lifted(TorchFunctionMode):
@@ -399,7 +504,7 @@ class Lifted(TorchFunctionMode):
         raise ValueError(f"deeplift has no rule for the operation {resolve_name(func) or name}; use 'integrated_gradients' or 'gradient_shap', "
                          'which need gradients alone')
 
-# %% ../nbs/06b_explanations.ipynb #039
+# %% ../nbs/06b_explanations.ipynb #043
 def refuse_incomplete(model, found, gain, whose, instead):
     "Refuse contributions `found` [targets, rows, ...] that do not add up to `gain` [targets, rows]"
     found = found.flatten(2)
@@ -442,7 +547,7 @@ def lifted_by_captum(reading, targets, start) -> tuple:
                       "it is right where every non-linearity is one of its modules, used once; leave rules='captum' out")
     return found, gain
 
-# %% ../nbs/06b_explanations.ipynb #041
+# %% ../nbs/06b_explanations.ipynb #045
 lifters = dict(salviz=lifted, captum=lifted_by_captum)
 
 def lift_over(reading, targets, starts, rules):
@@ -465,7 +570,7 @@ def by_deep_shap(reading, targets, there, batch_size, seed, *, samples=5, baseli
     else: starts = (b.expand_as(reading.x) for b in given_baselines(reading, baselines))
     return lift_over(reading, targets, starts, rules)
 
-# %% ../nbs/06b_explanations.ipynb #044
+# %% ../nbs/06b_explanations.ipynb #048
 def without(reading, place:int) -> dict:
     "The inputs of `reading` without the token at `place`"
     per_token = 'input_ids', 'attention_mask', 'token_type_ids'
@@ -473,6 +578,9 @@ def without(reading, place:int) -> dict:
 
 def removed(reading, targets, there, batch_size):
     "[targets, rows, n]: what is gone of the scores without each token"
+    if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
+        raise ValueError(f"occlusion: replacement='removal' would take away the end token that the head of {type(reading.model).__name__} reads; "
+                         "use 'baseline', 'zeros' or the id of a token")
     if (reading.real.sum(1) < 2).any(): raise ValueError("occlusion: replacement='removal' leaves nothing of a text of one token; use 'baseline'")
     found = []
     for some in torch.arange(reading.x.shape[1]).split(max(1, batch_size // len(reading))):
@@ -484,11 +592,11 @@ def removed(reading, targets, there, batch_size):
 def by_occluding_tokens(reading, targets, there, batch_size, replacement):
     "[targets, rows, n]: what is gone of the scores with `replacement` in each token's place"
     x, model = reading.x, reading.model
-    is_id = isinstance(replacement, int) and not isinstance(replacement, bool)
+    is_id = whole(replacement)
     if replacement == 'removal': return removed(reading, targets, there, batch_size)
     if not is_id and replacement not in ('baseline', 'zeros'):
         raise ValueError(f"occlusion: replacement must be 'baseline', 'zeros', 'removal' or the id of a token, got {replacement!r}")
-    fill = torch.zeros_like(x[0, 0]) if replacement == 'zeros' else baseline_embedding(model, replacement if is_id else None)
+    fill = torch.zeros_like(x[0, 0]) if replacement == 'zeros' else token_vector(model, replacement if is_id else None, 'replacement of occlusion')
     found = []
     for some in torch.arange(x.shape[1], device=x.device).split(max(1, batch_size // len(x))):
         points = x.repeat(len(some), 1, 1, 1)
@@ -496,9 +604,9 @@ def by_occluding_tokens(reading, targets, there, batch_size, replacement):
         found.append(reading.scores(targets, points))
     return there[..., None] - torch.cat(found, 1).transpose(1, 2)
 
-# %% ../nbs/06b_explanations.ipynb #045
-def windows(sizes:tuple, window, stride, device) -> torch.Tensor: # bool [windows, *sizes]
-    "Where each of the windows lies; the last ones are cut at the edge"
+# %% ../nbs/06b_explanations.ipynb #049
+def windows(sizes:tuple, window, stride, device) -> list: # of bool [down, height] and bool [across, width] (series: time, features)
+    "Which rows and which columns each window covers: the windows are all combinations; the last ones are cut at the edge"
     def pair(x, name):
         found = x if isinstance(x, (tuple, list)) else (x, x)
         if len(found) != 2: raise ValueError(f'occlusion: {name} must be a number or a pair of them, got {x!r}')
@@ -511,8 +619,9 @@ def windows(sizes:tuple, window, stride, device) -> torch.Tensor: # bool [window
         at = torch.arange(size, device=device)
         starts = torch.arange(max(0, -(-(size - w) // s)) + 1, device=device)[:, None] * s
         flags.append((at >= starts) & (at < starts + w))
-    if any((~f.any(0)).any() for f in flags): raise ValueError(f'occlusion: a stride of {tuple(stride)} leaves gaps between windows of {tuple(window)}')
-    return (flags[0][:, None, :, None] & flags[1][None, :, None, :]).flatten(0, 1)
+    if any((~f.any(0)).any() for f in flags):
+        raise ValueError(f'occlusion: a stride of {tuple(stride)} leaves gaps between windows of {tuple(window)}')
+    return flags
 
 def by_occlusion(reading, targets, there, batch_size, seed, *, replacement='baseline', window=None, stride=None, baseline=None):
     "What is gone of the score without a token, or without the windows that cover a pixel or cell"
@@ -522,22 +631,23 @@ def by_occlusion(reading, targets, there, batch_size, seed, *, replacement='base
         return by_occluding_tokens(reading, targets, there, batch_size, replacement), None
     if replacement != 'baseline': raise ValueError('occlusion: replacement is for texts; images and series take window=, stride= and baseline=')
     is_image, start = reading.name == 'pixel_values', begin(reading, baseline)
-    covered = windows(x.shape[-2:], window or ((4, 4) if is_image else (4, 1)), stride, x.device)
+    down, across = windows(x.shape[-2:], window or ((4, 4) if is_image else (4, 1)), stride, x.device)
     total = x.new_zeros(len(targets), len(x), *x.shape[-2:])
-    for some in covered.split(max(1, batch_size // len(x))):
+    for at in torch.arange(len(down) * len(across), device=x.device).split(max(1, batch_size // len(x))): # so many maps of windows at a time
+        some = down[at // len(across)][:, :, None] & across[at % len(across)][:, None]
         points = torch.where(some[:, None, None] if is_image else some[:, None], start, x)
         gone = there[:, None] - reading.scores(targets, points)
         total += torch.einsum('twr,wab->trab', gone, some.to(x))
-    return total / covered.sum(0), None
+    return total / (down.sum(0)[:, None] * across.sum(0)), None
 
-# %% ../nbs/06b_explanations.ipynb #048
+# %% ../nbs/06b_explanations.ipynb #052
 def heads_of(A, heads):
     "The `heads` (None: all, an int or a list) of maps [..., heads, query, key]"
     if heads is None: return A
-    chosen, count = [heads] if isinstance(heads, int) else list(heads), A.shape[-3]
-    if not chosen or any(isinstance(h, bool) or not isinstance(h, int) or not -count <= h < count for h in chosen):
+    chosen, count = [heads] if np.ndim(heads) == 0 else list(heads), A.shape[-3]
+    if not chosen or not all(whole(h) and -count <= h < count for h in chosen):
         raise ValueError(f'heads: there are the heads 0 to {count - 1}, got {heads!r}')
-    return A[..., chosen, :, :]
+    return A[..., [int(h) for h in chosen], :, :]
 
 def seen(reading, layers, heads, targets=()) -> tuple: # (A [layers, rows, heads, query, key], gradients [targets, layers, ...] or None)
     "Attention of `layers`, and the gradients of the scores of `targets` with respect to it; 0 where a query may not attend, or is padding"
@@ -565,7 +675,7 @@ def told(reading, per_key, targets):
     if per_key.dim() == 2: per_key = per_key.expand(len(targets), -1, -1)
     return per_key if reading.is_text else (per_key / reading.x.shape[-1])[..., None].expand(*per_key.shape, reading.x.shape[-1])
 
-# %% ../nbs/06b_explanations.ipynb #050
+# %% ../nbs/06b_explanations.ipynb #054
 def by_attention(reading, targets, there, batch_size, seed, *, layers=-1, heads=None, row=None):
     "A row of attention"
     A, _ = seen(reading, layers, heads)
@@ -590,19 +700,21 @@ def by_gradient_x_attention(reading, targets, there, batch_size, seed, *, layers
     return told(reading, (found.clamp(min=0) if positive else found).sum((3, 4)).mean(1), targets), None
 
 def by_integrated_attention(read, targets, there, batch_size, seed, *, layers=-1, steps=20, reading='standard'):
-    "IGA: integrated gradients of attention, summed over heads and queries; a path for each target"
-    model, inputs, found, gain = read.model, read.inputs, [], 0.
+    """IGA: integrated gradients of attention, summed over heads and queries; a path for each target.
+    reading='standard' here, whose sum is F(A) - F(0), and not the 'paper' reading that `attention_attribution` takes by default"""
+    model, inputs, found, sums, gains = read.model, read.inputs, [], [], []
     for t in targets:
         here = (lambda outputs, rows, t=t: t(outputs, read.rows[rows])) if callable(t) else t
         B, _ = attention_attribution(model, inputs, here, layers, 'integrated_gradients', steps=steps, reading=reading, batch_size=batch_size)
         found.append(torch.stack([b.sum((1, 2)) for b in B.values()]).mean(0))
+        sums.append(torch.stack([b.sum((1, 2, 3)) for b in B.values()]))
     if reading == 'paper': return told(read, torch.stack(found), targets), None # not complete by definition
     for l in B:
         with torch.no_grad(), observe(model, layers=[l], scale={l: 0.}): outputs = model(**inputs)
-        gain = gain + there - torch.stack([read.score(outputs, t, 1) for t in targets])
-    return told(read, torch.stack(found), targets), gain / len(B)
+        gains.append(there - torch.stack([read.score(outputs, t, 1) for t in targets]))
+    return told(read, torch.stack(found), targets), torch.stack([torch.stack(sums, 1), torch.stack(gains)])
 
-# %% ../nbs/06b_explanations.ipynb #053
+# %% ../nbs/06b_explanations.ipynb #057
 def by_chance(reading, targets, there, batch_size, seed):
     "Uniform numbers in [0, 1): the control"
     shape = () if reading.is_text else reading.x.shape[-2:]
@@ -621,51 +733,43 @@ def method_options(method:str) -> dict:
     return {} if isinstance(given, partial) else {k: p.default for k, p in inspect.signature(given).parameters.items() if p.kind == p.KEYWORD_ONLY}
 
 def settled(method:str, options:dict) -> dict:
-    "All options of `method`, those in `options` as given"
+    "All options of `method` that have a say, those in `options` as given"
     known = method_options(method)
     if unknown := [k for k in options if k not in known]:
         raise ValueError(f'{method} has no option {", ".join(unknown)}; it has {", ".join(known) or "none"}')
-    return {**known, **options}
+    found = {**known, **options}
+    if method == 'deep_shap' and found['baselines'] is not None: # each of them is used
+        if 'samples' in options: raise ValueError('deep_shap: samples= baselines are drawn only where no baselines= are given; leave one of them out')
+        del found['samples']
+    return found
 
-# %% ../nbs/06b_explanations.ipynb #056
-def as_batch(model, inputs, tokenizer=None) -> dict:
-    "`inputs`, a batch, or a list of texts or pairs of texts for `tokenizer`, as tensors where `model` lives"
-    if not isinstance(inputs, dict):
-        if isinstance(inputs, str) or not isinstance(inputs, (list, tuple)) or not len(inputs):
-            raise ValueError(f'inputs must be a batch (a dict of tensors) or a list of texts or pairs, got {type(inputs).__name__}')
-        if tokenizer is None: raise ValueError('inputs are texts: give their tokenizer with tokenizer=, or hand over a batch')
-        in_pairs = all(isinstance(t, (list, tuple)) and len(t) == 2 for t in inputs)
-        if not in_pairs and not all(isinstance(t, str) for t in inputs):
-            raise ValueError('inputs must be all texts (strings) or all pairs of texts, not a mixture')
-        texts, pairs = map(list, zip(*inputs)) if in_pairs else (list(inputs), None)
-        rows = encode_texts(texts, tokenizer, pairs, longest_input(model, tokenizer))
-        inputs = Collator(tokenizer, decoder_start=decoder_start(model))(list(rows))
-    what_is_read(inputs)
-    device = device_of(model)
-    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in inputs.items()}
+# %% ../nbs/06b_explanations.ipynb #059
+def completeness(
+    values,       # [targets, batch, ...]
+    gain,         # [targets, batch]: F(x) less the score of the baseline; or [2, layers, targets, batch]: what each layer adds up to, and its gain
+    channels:int, # in a pixel of `values`, whose mean it is
+) -> torch.Tensor: # [targets, batch]: |sum - gain| / |gain|, of the worst layer; NaN where both are 0, infinite where the gain alone is
+    "How far `values` are from adding up to `gain`, as a share of it"
+    sums, gain = gain if gain.dim() == 4 else (values.flatten(2).sum(-1)[None] * channels, gain[None])
+    return ((sums - gain).abs() / gain.abs()).amax(0)
 
-def completeness(values, gain, channels:int) -> torch.Tensor: # [targets, batch]
-    "How far `values` [targets, batch, ...] are from adding up to `gain`, as a share of it"
-    return (values.flatten(2).sum(-1) * channels - gain).abs() / gain.abs()
-
-# %% ../nbs/06b_explanations.ipynb #057
+# %% ../nbs/06b_explanations.ipynb #060
 def explain(
-    model,                         # a classifier of texts, images or series, or any model with `target` as a function
-    inputs,                        # a batch as a collator makes it; or a list of texts or pairs of texts with `tokenizer`
+    model,                         # of texts, images or series
+    inputs,                        # a batch as a collator makes it; or texts, pairs (tuples) or a split with `tokenizer`, see `as_batch`
     method='integrated_gradients', # a key of `methods`
     target='predicted',            # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
     *,
     tokenizer=None,                # for texts
-    batch_size:int=None,           # rows in a forward pass, which bounds memory; None: as many as there are examples, and at least 32
-    seed:int=0,                    # of methods that draw
+    batch_size:int=32,             # rows in a forward pass, which bounds memory however many `inputs` there are
+    seed:int=0,                    # of methods that draw, 0 to 2**32 - 1
     **options,                     # of the method, see `method_options`
 ) -> Explanation:
     "What each token, pixel or cell does to the score `target`, in eval mode; model and global generators stay as they were"
     options, batch = settled(method, options), as_batch(model, inputs, tokenizer)
-    if isinstance(seed, bool) or not isinstance(seed, int): raise ValueError(f'seed must be a whole number, got {seed!r}')
-    rows, name = every_row(batch), what_is_read(batch)
-    batch_size = max(len(rows), 32) if batch_size is None else batch_size
+    if not whole(seed) or not 0 <= seed < 2**32: raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     check_counts(batch_size=batch_size)
+    rows, name = every_row(batch), what_is_read(batch)
     at_once = max(1, batch_size // 2) if method in ('deeplift', 'deep_shap') else batch_size # input and baseline go together
     found = []
     with undisturbed(model):
@@ -676,14 +780,14 @@ def explain(
             found.append(methods[method](Reading(model, batch, some), here, score[:, some], batch_size, seed, **options))
     values, real = torch.cat([v for v, _ in found], 1), real_tokens(batch) if name == 'input_ids' else None
     if real is not None: values = torch.where(real, values, 0.)
-    gain = None if found[0][1] is None else torch.cat([g for _, g in found], 1)
+    gain = None if found[0][1] is None else torch.cat([g for _, g in found], -1)
     error = None if gain is None else completeness(values, gain, batch[name].shape[1] if name == 'pixel_values' else 1)
     each = isinstance(target, str) and target == 'each'
     single = lambda x: x if x is None or each else x[0]
-    return Explanation(method, single(values), target if each or callable(target) else questions[0], single(score), single(error), dict(options, seed=seed),
-                       real, batch.get('word_ids') if real is not None else None)
+    return Explanation(method, single(values), 'each' if each else questions[0], single(score), single(error), dict(options, seed=seed), real,
+                       batch.get('word_ids') if real is not None else None)
 
-# %% ../nbs/06b_explanations.ipynb #060
+# %% ../nbs/06b_explanations.ipynb #063
 _least = dict(integrated_gradients=dict(steps=1), smoothgrad=dict(samples=1), gradient_shap=dict(samples=1), deep_shap=dict(samples=1),
               attention_integrated_gradients=dict(steps=1))
 
@@ -699,7 +803,7 @@ def tiny_input(model) -> dict:
         return {kind: x.to(device, next(model.parameters()).dtype)}
     config, out = config.get_text_config(), {}
     ids = [i for i in range(min(9, config.vocab_size)) if i != config.pad_token_id][:5]
-    if getattr(model.config, 'is_encoder_decoder', False): out['decoder_input_ids'] = torch.tensor([[decoder_start(model)]], device=device)
+    if (start := target_start(model)) is not None: out['decoder_input_ids'] = torch.tensor([[start]], device=device)
     return dict(input_ids=torch.tensor([ids], device=device), attention_mask=torch.ones(1, len(ids), dtype=torch.int64, device=device), **out)
 
 def _why_not(model, inputs, method, **options):
@@ -725,43 +829,50 @@ def captum_serves(model, inputs:dict=None) -> str: # 'available', or the reason 
     "Can Captum's own rules give DeepLIFT and DeepSHAP (`rules='captum'`) for `model`?"
     return _why_not(model, {k: v[:1] for k, v in model_inputs(tiny_input(model) if inputs is None else inputs).items()}, 'deeplift', rules='captum')
 
-# %% ../nbs/06b_explanations.ipynb #063
-def encoded_for(model, data, tokenizer=None) -> tuple: # (encoded Dataset, function that makes a batch of its rows, order to go through it)
-    "One split of `data` as `explain_data` reads it"
-    if isinstance(data, dict): raise ValueError(f"explain_data takes one split, got a dictionary of {', '.join(data)}; pass data['test'], say")
-    columns = data.column_names
-    if {'pixel_values', 'values'} & {*columns}:
-        kind, data = next(model.parameters()).dtype, data if 'example_id' in columns else encode_signals(data)
-        def collate(rows): return {k: v.to(kind) if v.is_floating_point() else v for k, v in SignalCollator()(rows).items()}
-        return data, collate, range(len(data))
-    if tokenizer is None: raise ValueError('explain_data: texts need their tokenizer (its padding token); give it with tokenizer=')
-    if 'input_ids' not in columns: data = encode(data, tokenizer, longest_input(model, tokenizer))
-    order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
-    return data, Collator(tokenizer, decoder_start=decoder_start(model)), order
+# %% ../nbs/06b_explanations.ipynb #066
+class Explained(list):
+    "The arrays of a data set, and of each example what else `explain` says"
+    def __init__(self, arrays, method, target, score, completeness_error, options):
+        super().__init__(arrays)
+        self.method, self.options = method, options        # as in `Explanation`
+        self.target = target                               # int64 [N]: the class that was explained; 'each'; or what was asked for where no class is
+        self.score = score                                 # [N] or, 'each', [classes, N]
+        self.completeness_error = completeness_error       # the same shape; None for methods without
+
+def _in_order(parts, order):
+    "The arrays [..., b] of `parts` as one [..., N], the example at k of the parts put at order[k]"
+    found = np.concatenate(parts, -1)
+    return found[..., np.argsort(order)]
 
 def explain_data(
     model,
-    data,                          # a Dataset: encoded, or as load_text, load_images or load_series give its splits
+    data,                          # texts, pairs, or a split as it was loaded or encoded: see `encoded_for`
     method='integrated_gradients', # and the others as for `explain`
     target='predicted',            # int64 [len(data)] and the rows of a function: in the order of the data
     *,
     tokenizer=None,
     batch_size:int=32,
     seed:int=0,
+    words:str=None,                # pool texts to words: 'sum', 'mean', 'max' or 'first', as `Explanation.words`
+    details=False,                 # an `Explained`: a list that knows scores, targets and completeness errors
     progress=True,                 # a bar, on a terminal
     **options,
-) -> list: # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
+) -> list: # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each': classes first
     "What each token, pixel or cell of every example does to its score, an array an example"
     data, collate, order = encoded_for(model, data, tokenizer)
     settled(method, options)
     check_counts(batch_size=batch_size)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
         raise ValueError(f'target has {len(target)} classes for {len(data)} examples; one for each is needed, in the order of the data')
-    found = [None] * len(data)
+    found, said = [None] * len(data), dict(target=[], score=[], completeness_error=[])
     for i in tqdm(range(0, len(order), batch_size), desc=method, unit='batch', disable=None if progress else True):
         at = torch.tensor(order[i:i + batch_size])
         here = target[at] if isinstance(target, torch.Tensor) else target
         if callable(target): here = lambda outputs, rows, at=at: target(outputs, at.to(rows.device)[rows])
         part = explain(model, collate([data[j] for j in at.tolist()]), method, here, batch_size=batch_size, seed=seed, **options)
-        for j, values in zip(at.tolist(), part.examples()): found[j] = values
-    return found
+        for j, values in zip(at.tolist(), part.examples() if words is None else part.words(words)): found[j] = values
+        for name in said if details else (): said[name].append(getattr(part, name))
+    if not details: return found
+    whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None for k, v in said.items()}
+    if whole_set['target'] is None: whole_set['target'] = target
+    return Explained(found, method=method, options=part.options, **whole_set)

@@ -6,6 +6,8 @@
 __all__ = ['bodies', 'narrowest', 'letter', 'figure', 'caption_of']
 
 # %% ../nbs/18_figures.ipynb #003
+import re
+import warnings
 from collections import namedtuple
 from dataclasses import replace
 from importlib import import_module
@@ -19,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .drawing import (Body, Sheet, attention_limit, beyond, blue, bodies, colour_bar, drawable_view, faint, fitted, flow, grey,
-                            ink, legend, legend_places, lightness, map_axes, mark_cells, mark_negative, mark_region, nice_below,
+                            ink, least_cell, legend, legend_places, lightness, map_axes, mark_cells, mark_negative, mark_region, nice_below,
                             number_text, orange, own_style, page_of_sheets, patch, power_of_ten, share_scale, shares,
                             signed_number, signed_scale, text_width, thinned_note, token_ticks, vermillion, word_box,
                             drawing_rooms, enlarged, font_named, narrowest)
@@ -167,7 +169,8 @@ def _discard_map(view, width):
     ticks_x, ticks_y = (token_ticks(view.labels, view.is_special, pitch, along=a) for a in (True, False))
     def crossed(ax): mark_cells(ax, [7], [4.5], 12 if pitch >= 6 else 5)
     def minus(ax): ax.scatter([7], [4.5], s=16, marker='_', color=ink, linewidth=.6)
-    entries = [(patch(facecolor='white', edgecolor=ink, linewidth=.8, linestyle=(0, (3, 1.6))), 'candidate discard region'), (crossed, 'discarded')]
+    marked = pitch >= least_cell
+    entries = [(patch(facecolor='white', edgecolor=ink, linewidth=.8, linestyle=(0, (3, 1.6))), 'candidate discard region'), (crossed, 'discarded')]*marked
     signed_values = view.what != 'attention'
     if pitch >= 9 and signed_values: entries.append((minus, 'clearly negative'))
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'may not be attended to'))
@@ -178,13 +181,15 @@ def _discard_map(view, width):
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
         ax.set_xlabel('key (attended to)', fontsize=6.5)
         ax.set_ylabel('query (attends)', fontsize=6.5)
-        mark_region(ax, view.candidates, pitch)
+        if marked: mark_region(ax, view.candidates, pitch)
         if pitch >= 9 and signed_values: mark_negative(ax, view.values, view.limit, pitch)
-        mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
+        if marked: mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
         colour_bar(sheet, left + side + 8, 0, 7, min(side, 170), norm, cmap, at, view.what if signed_values else 'attention (square-root scale)',
                     beyond(view.values, view.limit))
-        legend(sheet, from_left, below, room, entries)
-    return Body(below + legend_places(entries, room)[1], draw, thinned_note(ticks_x))
+        if entries: legend(sheet, from_left, below, room, entries)
+    said = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for circles.',) if marked else (
+        'The regions are not drawn: at this width cells are too small for them.',)
+    return Body(below + (legend_places(entries, room)[1] if entries else 0), draw, (*said, *thinned_note(ticks_x)))
 
 # %% ../nbs/18_figures.ipynb #022
 def _guided_heads(view, width):
@@ -390,9 +395,10 @@ def _saliency_distribution(view, width):
     entries = [(patch(facecolor='#c8c8c8', edgecolor=grey, linewidth=.5), view.names[0]),
                (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=blue, linewidth=1.4), view.names[1]),
                (patch(facecolor='#fdf0d0', edgecolor='none'), f'within ±{view.near:g}')]
+    top = legend_places(entries, width*72 - left)[1] + 4
     def draw(sheet):
         legend(sheet, left, 0, width*72 - left, entries)
-        ax = sheet.axes(left, 16, wide, high)
+        ax = sheet.axes(left, top, wide, high)
         ax.axvspan(-view.near, view.near, color='#fdf0d0', zorder=0, linewidth=0)
         ax.stairs(view.shares[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
         ax.stairs(view.shares[1], view.edges, color=blue, linewidth=1.4)
@@ -402,7 +408,7 @@ def _saliency_distribution(view, width):
         ax.set_xlabel('saliency over the largest magnitude of its sample', fontsize=6.5)
         ax.set_ylabel('share of the values', fontsize=6.5)
         ax.spines[['top', 'right']].set_visible(False)
-    return Body(16 + high + 26, draw)
+    return Body(top + high + 26, draw)
 
 # %% ../nbs/18_figures.ipynb #038
 def _answers(view, rows, room, size):
@@ -540,20 +546,34 @@ narrowest |= dict.fromkeys('AttentionMap Triptych HeadGrid PatternResidual Colou
 
 _page_height = 9*72 # points: what a page of a paper has for a figure and its caption
 
-def _fitting(views, width):
-    "(view, body) of each of `views`; several that are higher than a page become narrower, the highest first"
-    made, wide = [bodies[type(o)](o, width) for o in views], [width]*len(views)
-    while len(views) > 1 and sum(o.height + 40 for o in made) > _page_height:
+def _fitting(views, width, scale=1.):
+    "(view, body) of each of `views`; what is higher than a page at `scale` becomes narrower, of several the highest first"
+    made, wide, room = [bodies[type(o)](o, width) for o in views], [width]*len(views), _page_height/scale
+    while len(views) > 1 and sum(o.height + 40 for o in made) > room:
         smaller = [(made[i].height, i) for i in range(len(views)) if wide[i] > 3.4]
         if not smaller: break
         i = max(smaller)[1]
         wide[i] = max(3.25, wide[i] - .25)
         made[i] = min((made[i], bodies[type(views[i])](views[i], wide[i])), key=lambda o: o.height)
+    if len(views) == 1 and made[0].height + 40 > room: made = [_narrowed(views[0], made[0], width, room - 40)]
     return list(zip(views, made))
+
+def _narrowed(view, body, width, room):
+    "`body` of `view`, or one in the middle of `width` that is narrow enough to be at most `room` points high, if there is one"
+    for wide in np.arange(width - .25, _least([view]), -.25):
+        slim = bodies[type(view)](view, float(wide))
+        if slim.height <= room: return slim._replace(draw=lambda sheet: slim.draw(sheet.moved((width - wide)*36, 0)))
+    return body
 
 def letter(i:int) -> str:
     "a to z, then aa, ab, …: what the panel number `i`, from 0, is called"
     return (letter(i//26 - 1) if i >= 26 else '') + 'abcdefghijklmnopqrstuvwxyz'[i % 26]
+
+def _marks(views) -> list:
+    "What the panels are called: letters, or small Roman numbers where views have lettered maps of their own"
+    if not any('(a)' in o.caption for o in views): return [letter(i) for i in range(len(views))]
+    def roman(n): return 'x'*(n//10) + ('', 'i', 'ii', 'iii', 'iv', 'v', 'vi', 'vii', 'viii', 'ix')[n % 10]
+    return [roman(i + 1) for i in range(len(views))]
 
 # %% ../nbs/18_figures.ipynb #051
 def _checked(view):
@@ -571,7 +591,8 @@ def _least(views): return max(narrowest.get(type(o).__name__, 3.) for o in views
 
 def _side_by_side(views, columns, width):
     "Panels in a row: `columns`, or as many of one kind as fit into `width` inches"
-    if columns is None: # a panel is legible where it is narrowest, and good to read from 2.6 inches on
+    if columns is None: # a panel is legible where it is narrowest, and good to read from 2.6 inches on; three stay together if they can
+        if len(views) == 3 and len({type(o) for o in views}) == 1 and width/3 >= _least(views): return 3
         return max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9))) if len({type(o) for o in views}) == 1 else 1
     if not (isinstance(columns, int) and 1 <= columns <= len(views)):
         raise ValueError(f'figure: columns must be a whole number from 1 to {len(views)} (the panels), or None for as many as fit, got {columns!r}')
@@ -596,9 +617,30 @@ def _headed(views, heading, titles):
     if heading not in ('full', 'title', 'none'): raise ValueError(f"figure: heading must be 'full', 'title' or 'none', got {heading!r}")
     if heading != 'full': views = [replace(o, subtitle='', title=o.title if heading == 'title' else '') for o in views]
     if len(views) == 1: return views
-    return [replace(o, title=type(o.title)(f'({letter(i)}) {o.title}'.rstrip())) for i, o in enumerate(views)]
+    return [replace(o, title=type(o.title)(f'({mark}) {o.title}'.rstrip())) for mark, o in zip(_marks(views), views)]
 
 # %% ../nbs/18_figures.ipynb #053
+_for_the_author = re.compile('^For want of room|choose layers and heads') # what says how to draw it better, not how to read it
+
+def _said_once(made):
+    "(view, body) as in `made`, each remark only below the last panel that has it"
+    out, later = [], set()
+    for view, body in reversed(made):
+        said = [o for o in (*view.notes, *body.notes) if o not in later]
+        later.update(said)
+        out.insert(0, (replace(view, notes=tuple(o for o in view.notes if o in said)), body._replace(notes=tuple(o for o in body.notes if o in said))))
+    return out if len(made) > 1 else made
+
+def _left_to_the_caption(made, views):
+    "(view, body) as in `made` without remarks; those that the caption needs; those for whoever made the figure"
+    notes = list(dict.fromkeys(o for view, body in made for o in (*view.notes, *body.notes)))
+    kept = tuple(f'Note: {o}' for o in notes if _for_the_author.search(o))
+    if kept: warnings.warn(f"figure: heading='none' leaves this to the facts: {' '.join(o.removeprefix('Note: ') for o in kept)}", stacklevel=3)
+    captions = ' '.join(o.caption for o in views)
+    said = [o for o in notes if not _for_the_author.search(o) and o not in captions]
+    return [(replace(v, notes=()), body._replace(notes=())) for v, body in made], said, kept
+
+# %% ../nbs/18_figures.ipynb #054
 def figure(
     view,           # a view of `salviz.views`, or a list of them
     width=6.75,     # inches; two-column venues have 3.25 and 6.75
@@ -619,17 +661,26 @@ def figure(
                          f'take at most {7*width/_least(views):.1f} points, or at least {scale*_least(views):.2f} inches')
     if share: views = _on_one_scale(views)
     with own_style([family]):
-        views = [drawable_view(o) for o in _headed(views, heading, titles)]
-        across = _side_by_side(views, columns, width/scale)
-        made = _fitting(views, width/scale) if across == 1 else [(o, bodies[type(o)](o, width/scale/across)) for o in views]
+        shown = [drawable_view(o) for o in _headed(views, heading, titles)]
+        across = _side_by_side(shown, columns, width/scale)
+        made = _fitting(shown, width/scale, scale) if across == 1 else [(o, bodies[type(o)](o, width/scale/across)) for o in shown]
+        if heading == 'none': made, said, kept = _left_to_the_caption(made, views)
+        else: made, said, kept = _said_once(made), (), ()
         sheets = [Sheet(o, width/scale/across, body.height, body.notes, alone=False) for o, body in made]
         fig = page_of_sheets(sheets, across)
         for sheet, (_, body) in zip(sheets, made): body.draw(sheet)
         enlarged(fig, scale)
-    fig.caption = caption_of(view)
+    if fig.get_figheight() > _page_height/72 + .01:
+        warnings.warn(f'figure: {fig.get_figheight():.1f} inches high, more than a page of text ({_page_height/72:g}); show less, or take a smaller font_size', stacklevel=2)
+    fig.caption, fig.facts = ' '.join([caption_of(views, titles), *said]), kept
     return fig
 
-def caption_of(view) -> str:
+def caption_of(
+    view,
+    titles=None, # of the panels, to begin with
+) -> str:
     "The caption of `view`; of several, with their letters"
     views = view if isinstance(view, (list, tuple)) else [view]
-    return views[0].caption if len(views) == 1 else ' '.join(f'({letter(i)}) {o.caption}' for i, o in enumerate(views))
+    if len(views) == 1: return views[0].caption
+    said = [''] * len(views) if titles is None else [f'{o}: ' if o else '' for o in titles]
+    return ' '.join(f'({mark}) {t}{o.caption}' for mark, o, t in zip(_marks(views), views, said))

@@ -15,23 +15,43 @@ from matplotlib.colors import to_hex
 
 from .drawing import grey, lightness, number_text, power_of_ten, signed_scale
 from .sights import coloured_sentences
+from .views import is_negative
 
 # %% ../nbs/18d_latex.ipynb #006
 _escapes = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '%': r'\%', '&': r'\&', '_': r'\_', '#': r'\#', '$': r'\$', '~': r'\textasciitilde{}',
             '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '`': r'\textasciigrave{}',
-            '\n': r'\textbackslash{}n', '\t': r'\textvisiblespace{}', '\xa0': r'\textvisiblespace{}', '␣': r'\textvisiblespace{}', '−': '$-$'}
+            '\n': r'\textbackslash{}n', '\t': r'\textvisiblespace{}', '\xa0': r'\textvisiblespace{}', '␣': r'\textvisiblespace{}', '−': '$-$', '‖': r'$\|$', '°': r'\textdegree{}',
+            **{c: f'$\\{name}$' for c, name in zip('×±·→←↑↓↔≤≥≈≠∞∈√∑†‡', 'times pm cdot rightarrow leftarrow uparrow downarrow leftrightarrow leq geq approx neq infty in surd sum dagger ddagger'.split())},
+            **{c: f'$^{{{"-" if i > 9 else i}}}$' for i, c in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')}, **{c: f'$_{{{i}}}$' for i, c in enumerate('₀₁₂₃₄₅₆₇₈₉')}}
+_greek = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'
+_escapes |= {c: f'$\\{name}$' for c, name in zip('αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ', _greek.split())}
+_accents = {'\u0300': '` grave', '\u0301': "' acute", '\u0302': '^ hat', '\u0303': '~ tilde', '\u0304': '= bar', '\u0306': 'u breve', '\u0307': '. dot', '\u0308': '" ddot',
+            '\u030a': 'r mathring', '\u030b': 'H', '\u030c': 'v check', '\u0323': 'd', '\u0327': 'c', '\u0331': 'b'} # commands in a text and in mathematics
+_known = {*map(chr, range(0xa1, 0x180)), *'–—‘’‚“”„…•€™'} - {*'¸ĦħĸĿŀŉŦŧſ'} # what pdfLaTeX prints with T1 fonts
 _box = r'\fbox{\phantom{x}}' # what stands for a character that cannot be shown
+
+def _accented(char, marks, is_one):
+    "The letter `char` below its `marks`, by their names where all have one; `is_one`: Unicode has a letter of its own for it"
+    if not (char.isascii() and char.isalpha()) or any(m not in _accents for m in marks): return None
+    names = [_accents[m].split() for m in marks]
+    if len(names) == 1 and len(names[0]) == 2 and not is_one: return f'$\\{names[0][1]}{{{char}}}$' # no writing has it: a symbol
+    for name, *_ in names: char = f'\\{name}{{{char}}}'
+    return char
+
+def _character(piece):
+    "One character with its marks as LaTeX"
+    whole = unicodedata.normalize('NFD', piece)
+    if piece not in _known and len(whole) > 1 and (said := _accented(whole[0], whole[1:], len(piece) == 1)): return said
+    hidden = ('Cc', 'Cf', 'Cs', 'Co', 'Cn')
+    return ''.join(_escapes.get(c) or (_box if unicodedata.category(c) in hidden else c) for c in piece)
 
 def escaped(text:str) -> str:
     "`text` as LaTeX prints it literally"
     if text and not text.strip(): return r'\textvisiblespace{}'*len(text)
-    hidden = ('Cc', 'Cf', 'Cs', 'Co', 'Cn')
-    out = ''.join(_escapes.get(c) or (_box if unicodedata.category(c) in hidden else c) for c in text)
-    return re.sub(r"([-,'])(?=\1)", r'\1{}', out) # no ligatures
+    pieces = re.findall('.[\u0300-\u036f]*', unicodedata.normalize('NFC', text), re.DOTALL)
+    return re.sub(r"([-,'])(?=\1)", r'\1{}', ''.join(map(_character, pieces))) # no ligatures
 
 # %% ../nbs/18d_latex.ipynb #009
-_known = {*map(chr, range(0xa1, 0x180)), *'–—‘’‚“”„…•€™'} - {*'¸ĦħĸĿŀŉŦŧſ'} # what pdfLaTeX prints with T1 fonts
-
 def preamble(text) -> list: # of lines
     "Lines that a document with `text` needs before it begins"
     other = sorted({c for c in text if ord(c) > 0x7e} - _known)
@@ -41,15 +61,19 @@ def preamble(text) -> list: # of lines
 
 # %% ../nbs/18d_latex.ipynb #012
 def word_latex(text, value, limit, is_special=False) -> str:
-    "One word in its colour; a special token is grey and has none"
+    "One word in its colour, underlined if it is clearly negative; a special token is grey and has no colour"
     if is_special or not np.isfinite(value): return f'\\textcolor[HTML]{{{grey[1:].upper()}}}{{{escaped(text)}}}'
     norm, cmap, _ = signed_scale(limit)
     fill = cmap(norm(value))
-    words = escaped(text) if lightness(fill) >= .5 else f'\\textcolor{{white}}{{{escaped(text)}}}'
+    words = f'\\underline{{{escaped(text)}}}' if is_negative(value, limit) else escaped(text)
+    if lightness(fill) < .5: words = f'\\textcolor{{white}}{{{words}}}'
     return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {words}}}'
 
-def legend_latex(limit, unit) -> str:
-    "The colour scale as five boxes, and its unit"
+def legend_latex(
+    limit, unit,
+    underlined=True, # does a word have a line below it, which has to be explained?
+) -> str:
+    "The colour scale as five boxes, its unit, and what a line below a word means"
     norm, cmap, ticks = signed_scale(limit)
     exponent, _ = power_of_ten(limit)
     def box(t):
@@ -57,7 +81,7 @@ def legend_latex(limit, unit) -> str:
         number = f'${number_text(t/10.**exponent).replace("−", "-")}$'
         return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut ' + (number if lightness(fill) >= .5 else f'\\textcolor{{white}}{{{number}}}') + '}'
     factor = f' ($\\times 10^{{{exponent}}}$)' if exponent else ''
-    return '{\\footnotesize ' + ''.join(map(box, ticks)) + f' {escaped(unit)}{factor}\\par}}'
+    return '{\\footnotesize ' + ''.join(map(box, ticks)) + f' {escaped(unit)}{factor}' + '; underlined: negative'*underlined + '\\par}'
 
 # %% ../nbs/18d_latex.ipynb #015
 def _sentence(view, k):
@@ -74,7 +98,7 @@ def sentences_latex(
 ) -> str:
     "LaTeX of the coloured sentences of `view`"
     set_up = '\\setlength{\\fboxsep}{1.5pt}\\setlength{\\parindent}{0pt}\\setlength{\\lineskip}{2pt}\\setlength{\\lineskiplimit}{2pt}\\raggedright'
-    body = ['\\begingroup' + set_up, *(_sentence(view, k) for k in range(len(view.names))), legend_latex(view.limit, view.unit), '\\endgroup']
+    body = ['\\begingroup' + set_up, *(_sentence(view, k) for k in range(len(view.names))), legend_latex(view.limit, view.unit, bool(is_negative(view.values, view.limit).any())), '\\endgroup']
     if caption is not None: body = ['\\begin{figure}[tb]', *body, f'\\caption{{{escaped(caption)}}}', '\\end{figure}']
     needs = preamble('\n'.join(body))
     if not standalone: return '\n'.join(['% needs in the preamble:', *(f'% {o}' for o in needs), *body, ''])

@@ -231,13 +231,16 @@ def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest to compare
     counts=None, # bool, broadcastable to both: positions that count
-): # float, or array [...], in [0, 1]; NaN where nothing counts
-    "Share of the `k` largest of `a` that are also among the `k` largest of `b`; with fewer than `k` counted positions, of all those"
+): # float, or array [...], in [0, 1]; NaN where nothing counts, and where one side is constant over more than `k` counted positions
+    "Share of the `k` largest of `a` that are also among the `k` largest of `b`, of equal ones the earlier; with fewer than `k` counted positions, of all those"
     if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest to compare), got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)
-    return _scalar(np.divide(both, of, out=np.full(of.shape, np.nan), where=of > 0))
+    counts = np.broadcast_to(True if counts is None else np.asarray(counts, bool), a.shape)
+    flat = [np.where(counts, x, -np.inf).max(-1, initial=-np.inf) == np.where(counts, x, np.inf).min(-1, initial=np.inf) for x in (a, b)]
+    defined = (of > 0) & ~((flat[0] | flat[1]) & (counts.sum(-1) > of))
+    return _scalar(np.divide(both, of, out=np.full(of.shape, np.nan), where=defined))
 
 # %% ../nbs/00_maps.ipynb #054
 def pack_bits(

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'packaged_models', 'Head', 'heads', 'forked_random', 'undisturbed', 'device_of',
-           'pooled_rows', 'tasks_of_kind', 'decoder_start', 'load_classifier', 'load_model_for', 'longest_input']
+           'pooled_rows', 'tasks_of_kind', 'decoder_start', 'target_start', 'load_classifier', 'load_model_for',
+           'longest_input']
 
 # %% ../nbs/04_models.ipynb #003
 import random
@@ -184,6 +185,12 @@ def decoder_start(model):
     return start
 
 # %% ../nbs/04_models.ipynb #035
+def target_start(model):
+    "Id of the token with which a batch begins the decoder's input; `None` where `model` takes no such input: it has no decoder, or is a classifier"
+    fed_by_itself = 'ForSequenceClassification', 'ForTokenClassification'
+    return None if any(head in c.__name__ for c in type(model).__mro__ for head in fed_by_itself) else decoder_start(model)
+
+# %% ../nbs/04_models.ipynb #038
 def _other_head(config, head):
     "Was the model with this `config` trained with a head for sequences where `head` is one for tokens, or the reverse?"
     trained, alike = ' '.join(config.architectures or ()), {_classifier.name, heads['token_classification'].name}
@@ -197,7 +204,7 @@ def _draw_head(model):
             torch.nn.init.normal_(m.weight, std=model.config.get_text_config().initializer_range)
             if m.bias is not None: torch.nn.init.zeros_(m.bias)
 
-# %% ../nbs/04_models.ipynb #038
+# %% ../nbs/04_models.ipynb #041
 def _load(task, name, seed, count, **kwargs):
     "The model `name` with a head for `task`, and its tokenizer; `count` says from its config what the head needs"
     shared, head = {k: kwargs[k] for k in ('revision', 'token', 'cache_dir', 'subfolder', 'trust_remote_code') if k in kwargs}, heads[task]
@@ -217,7 +224,7 @@ def _names(labels):
     "What a config says about classes called `labels`"
     return {} if labels is None else dict(id2label=dict(enumerate(map(str, labels))), label2id={str(x): i for i, x in enumerate(labels)})
 
-# %% ../nbs/04_models.ipynb #039
+# %% ../nbs/04_models.ipynb #042
 def load_classifier(
     name='minilm',   # packaged model, folder, or repository on the Hub
     num_labels=None, # number of classes; None = of `labels`, else of the trained head, else 2
@@ -229,7 +236,7 @@ def load_classifier(
     def count(config): return dict(num_labels=_class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes')), **_names(labels))
     return _load('classification', name, seed, count, **kwargs)
 
-# %% ../nbs/04_models.ipynb #046
+# %% ../nbs/04_models.ipynb #049
 def load_model_for(
     task,            # a key of `heads`
     name='minilm',   # packaged model, folder, or repository on the Hub
@@ -254,7 +261,7 @@ def load_model_for(
         return dict(num_labels=_class_count(name, config, num_labels, labels, replace, head), **_names(labels))
     return _load(task, name, seed, count, **kwargs)
 
-# %% ../nbs/04_models.ipynb #050
+# %% ../nbs/04_models.ipynb #053
 def longest_input(
     model,           # a model of transformers, or `None` to ask the tokenizer alone
     tokenizer,

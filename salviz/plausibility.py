@@ -98,6 +98,7 @@ def hard_rationale(
     "The `k` highest `values`, at least one; of equal ones the earlier"
     values = np.asarray(values, dtype=np.float64)
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
+    if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision is .3 too
     if not (whole and k >= 1 or isinstance(k, float) and 0 < k <= 1):
         raise ValueError(f'k must be a number of tokens of at least 1, or a share (float) above 0 and up to 1., got {k!r}')
     count = k if whole else int(np.ceil(k*len(values) - 1e-9))
@@ -163,7 +164,7 @@ def plausibility(
     threshold=.5,     # of `iou_f1`
     area='trapezoid', # of `auprc`
     average='macro',  # of `token_f1` and `iou_f1`
-) -> dict: # auprc, token_f1, iou_f1, k, examples
+) -> dict: # auprc, token_f1, iou_f1, k, examples (of the two F1), auprc_examples (those of them with a mark)
     "How well explanations agree with human rationales"
     if ranking not in ('signed', 'magnitude'): raise ValueError(f"ranking must be 'signed' or 'magnitude', got {ranking!r}")
     pairs = check_pairs(values, rationales)
@@ -173,7 +174,7 @@ def plausibility(
     areas = np.array([auprc(v, r, area) for v, r in zip(values, marked)])
     areas = areas[~np.isnan(areas)]
     return dict(auprc=float(areas.mean()) if len(areas) else float('nan'), token_f1=token_f1(chosen, marked, average).f1,
-                iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs))
+                iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs), auprc_examples=len(areas))
 
 def plausibility_table(
     methods:dict, # {method: one array an example}

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Units', 'map_names', 'Map', 'overlay_names', 'shortened', 'units_of', 'on_units', 'telling_entry', 'chosen_map',
-           'MapPanels', 'AttentionMap', 'share_limit', 'same_scale', 'saliency_of', 'attention_map', 'row_places',
-           'row_shares', 'Triptych', 'triptych', 'PatternResidual', 'pattern_residual', 'Compared', 'told_apart',
-           'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid', 'ColouredSentences',
+           'MapPanels', 'AttentionMap', 'panel_letters', 'share_limit', 'same_scale', 'saliency_of', 'attention_map',
+           'row_places', 'row_shares', 'Triptych', 'triptych', 'PatternResidual', 'pattern_residual', 'Compared',
+           'told_apart', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid', 'ColouredSentences',
            'coloured_sentences', 'MaskedPairs', 'masked_pairs']
 
 # %% ../nbs/16c_sights.ipynb #003
@@ -18,7 +18,7 @@ import numpy as np
 from .maps import entropy, pattern_share, ranks, rollout, spearman
 from .runs import Run
 from .text import pool_map, pool_words
-from .views import (View, arrays_of, blocked_keys, check_heads, class_words, fixed, layer_row, masked_sentence, method_title, not_finite,
+from .views import (View, arrays_of, blocked_keys, check_heads, closest_layer, class_words, fixed, layer_row, masked_sentence, method_title, not_finite,
                           number_words, own_patterns, pattern_name, robust_limit, telling_head, title_of)
 
 # %% ../nbs/16c_sights.ipynb #008
@@ -61,8 +61,9 @@ def telling_entry(
 ) -> dict: # layer and head; {} without any map
     "A head of `snapshot` (of `layer`) that shows what its method does"
     s, of = snapshot, lambda name: [i for i, l in enumerate(snapshot.layers.get(name, [])) if layer in (None, l)]
-    guided = np.argwhere(s.arrays['guided'][of('guided')]) if of('guided') else []
-    if len(guided): return dict(layer=s.layers['guided'][of('guided')[guided[0][0]]], head=int(guided[0][1]))
+    closest = closest_layer(s) if layer is None else None
+    guided = [(l, int(h)) for i in of('guided') for h in np.flatnonzero(s.arrays['guided'][i]) if (l := s.layers['guided'][i]) == closest or closest is None]
+    if guided: return dict(zip(('layer', 'head'), guided[0]))
     if rows := of('attention_attribution'):
         i, head = telling_head(np.asarray(s.arrays['attention_attribution'][rows], dtype=float))
         return dict(layer=s.layers['attention_attribution'][rows[i]], head=head)
@@ -137,6 +138,10 @@ class MapPanels(View):
     saliency_limit:float = 1.
 
 class AttentionMap(MapPanels): "One head's map, or those of several"
+
+def panel_letters(count): # of strings
+    "What `count` panels of one view are called: (a), (b), …; a single one has no letter"
+    return [f'({"abcdefghijklmnopqrstuvwxyz"[i % 26]*(1 + i//26)})' for i in range(count)] if count > 1 else ['']
 
 def share_limit(values):
     "End of a common scale for the attention in `values` [..., query, key]"
@@ -223,12 +228,15 @@ def attention_map(
     if 'saliency' in asked and own is None: arrays_of(snapshot, name, 'saliency')
     saliency = fixed(on_units(snapshot.arrays[own], units, 'row')) if 'saliency' in asked else None
     kind, end, unit = _scale_for(values, what)
+    if maps[0].head == 'rollout' and len(maps) == 1: unit = 'attention rollout'
     where = maps[0].where if len(maps) == 1 else f'layer {maps[0].layer}, heads {", ".join(str(m.head) for m in maps)}'
-    said = [f'Dashed boxes: candidate discard region.' if regions['candidates'] is not None else '', 'Crossed circles: discarded positions.' if regions['discarded'] is not None else '',
-            f'Along the edges: {called} of keys and queries.' if saliency is not None else '', 'All on one scale.' if len(maps) > 1 else '']
+    each = where if len(maps) == 1 else f'layer {maps[0].layer}, heads ' + ', '.join(f'{a} {m.head}' for a, m in zip(panel_letters(len(maps)), maps))
+    marks = [words for name, words in (('candidates', 'the candidate discard region (dashed lines around it)'), ('discarded', 'discarded positions (crosses)')) if regions[name] is not None]
+    said = [f'Marked where cells have room: {" and ".join(marks)}.' if marks else '', f'Along the edges: {called} of keys and queries.' if saliency is not None else '', 'All on one scale.' if len(maps) > 1 else '']
     return AttentionMap(
         title=title_of(snapshot, where), subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
-        caption=' '.join([f'{unit.capitalize()} of {where}. {_axes_words}', *filter(None, said), *units.notes]),
+        caption=' '.join([f'{unit.capitalize()} {where.removeprefix("rollout ")}. {_axes_words}' if unit == 'attention rollout' else f'{unit.capitalize()} of {each}. {_axes_words}',
+                          *filter(None, said), *units.notes]),
         values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps), kinds=(kind,)*len(maps),
         limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps), **regions, saliency=saliency,
         saliency_limit=1. if saliency is None else robust_limit(saliency, 1.), **_about(units, _left_out(unit, *maps)))
@@ -294,7 +302,7 @@ def triptych(
            else f'{saliency_of(snapshot)[1].capitalize()} is the same in every row; for the difference both are shares over ordinary tokens.')
     return Triptych(
         title=title_of(snapshot, m.where), subtitle=f'Spearman of the first two {where}, over ordinary tokens: {number_words(agreement)}{class_words(snapshot)}',
-        caption=' '.join([f'Attention of {m.where}, its {names[1].strip("|")}, and their difference (orange: attention is higher; blue: it is lower). {how} {_axes_words} Spearman '
+        caption=' '.join([f'(a) Attention of {m.where}, (b) its {names[1].strip("|")}, and (c) their difference (orange: attention is higher; blue: it is lower). {how} {_axes_words} Spearman '
                           f'correlation {where}, over ordinary tokens: {number_words(agreement)}.', *units.notes]),
         values=fixed(values), names=names, kinds=kinds, limits=tuple(map(float, limits)), units=bars, agreement=agreement,
         **_about(units, _left_out('attention', m)))
@@ -328,7 +336,7 @@ def pattern_residual(
     numbers = f'mean squared residual: {number_words(residual, 4)}   share of attention on the pattern: ' + (f'{share:.0%}' if np.isfinite(share) else 'undefined')
     return PatternResidual(
         title=title_of(snapshot, m.where, f'pattern {pattern}'), subtitle=numbers + class_words(snapshot),
-        caption=' '.join([f'Target (pattern {pattern}), attention of {m.where}, and the residual, attention − target (orange: more attention than asked for; blue: less). {_axes_words} '
+        caption=' '.join([f'(a) Target (pattern {pattern}), (b) attention of {m.where}, and (c) the residual, attention − target (orange: more attention than asked for; blue: less). {_axes_words} '
                           f'{numbers.capitalize().replace("   ", "; ")}.', *units.notes]),
         values=fixed(values), names=('target', 'attention', 'residual'), kinds=('share', 'share', 'signed'), limits=(limit, limit, robust_limit(values[2], 1.)),
         units=('attention', 'attention', 'attention − target'), pattern=pattern, residual=residual, share=share,
@@ -377,10 +385,10 @@ def compared(
     said = f'on average a row sends {moved:.0%} of its attention elsewhere' if np.isfinite(moved) else f'largest change: {np.nanmax(np.abs(difference)):.2g}'
     return Compared(
         title=', '.join([*shared, b.where]), subtitle=said,
-        caption=' '.join([f'{unit.capitalize()} of {b.where}: A is {own[0]}, B is {own[1]}, and B − A (orange: more in B; blue: less); {said}. {_axes_words}', *units.notes]
+        caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {own[0]}, (b) B is {own[1]}, and (c) B − A (orange: more in B; blue: less); {said}. {_axes_words}', *units.notes]
                          + (['Attributions are gradients: their size depends on the model of each side.'] if what == 'attribution' else [])),
         values=fixed([first, second, difference]), names=tuple(f'{side}: {o}' if o != side else o for side, o in zip('AB', own)) + ('B − A',),
-        kinds=(kind, kind, 'signed'), limits=(limit, limit, robust_limit(difference, .98)), units=(unit, unit, 'B − A'), moved=moved,
+        kinds=(kind, kind, 'signed'), limits=(limit, limit, robust_limit(difference, .98)), units=(unit, unit, f'{unit}, B − A'), moved=moved,
         **_about(units, _left_out(unit, a, b)))
 
 # %% ../nbs/16c_sights.ipynb #039
@@ -429,7 +437,7 @@ def evolution(
     told = [', '.join([*method_title(shown[-1]), f'probe {shown[-1].probe}', last.where]), f'{unit} at {len(shown)} steps, {shown[0].step} to {shown[-1].step}']
     return Evolution(
         title=told[0], subtitle=told[1],
-        caption=' '.join([f'{unit.capitalize()} of {last.where} at steps {", ".join(str(s.step) for s in shown)}, on one colour scale. {_axes_words}', *notes, *units.notes]),
+        caption=' '.join([f'{unit.capitalize()} of {last.where} at steps {", ".join(f"{a} {s.step}".strip() for a, s in zip(panel_letters(len(shown)), shown))}, on one colour scale. {_axes_words}', *notes, *units.notes]),
         values=fixed(values), names=tuple(f'step {s.step}' for s in shown), kinds=(kind,)*len(shown), limits=(limit,)*len(shown), units=(unit,)*len(shown),
         steps=tuple(s.step for s in shown), **_about(units, notes, _left_out(unit, *maps)))
 
@@ -538,7 +546,7 @@ def coloured_sentences(
     many = f'{len(sources)} sentences' if len(sources) > 1 else 'A sentence'
     return ColouredSentences(
         title=', '.join(shared) or many.capitalize(), subtitle='',
-        caption=f'{many}, each {"word" if words and snapshots else "token"} coloured by {unit}: orange for, blue against what is explained'
+        caption=f'{many}, each {"word" if words and snapshots else "token"} coloured by {unit}: orange for, blue (underlined where it is clearly negative) against what is explained'
                 + ('; all on one scale.' if len(sources) > 1 else '.') + ' Grey: special tokens.'*bool(np.concatenate(special).any()),
         labels=tuple(o for group in labels for o in group), is_special=fixed(np.concatenate(special)), values=fixed(values),
         sentence=fixed(np.repeat(np.arange(len(made)), [len(o) for o in labels])), continues=fixed(np.concatenate(pieces)),
@@ -581,7 +589,7 @@ def masked_pairs(
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
     return MaskedPairs(
         title=', '.join(shared) or f'{len(views)} sentences', subtitle=count,
-        caption=f'{len(views)} {"sentences" if len(views) > 1 else "sentence"} X, words coloured by the saliency that they are ranked by, all on one scale. Below a word stands what '
+        caption=f'{len(views)} {"sentences" if len(views) > 1 else "sentence"} X, words coloured by the saliency that they are ranked by (underlined: clearly negative), all on one scale. Below a word stands what '
                 f'replaces it in the masked copy X̃ ({count}; arrows point to where it comes from); all other words are kept. KL: divergence of f(X̃) from f(X).',
         labels=joined('labels'), is_special=fixed(special), saliency=fixed(saliency), limit=robust_limit(saliency, 1.), masked_labels=joined('masked_labels'),
         is_replaced=fixed(replaced), sources=fixed(np.concatenate([v.sources for v in views])), sentence=fixed(np.repeat(np.arange(len(views)), [len(v.labels) for v in views])),

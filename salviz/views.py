@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['method_titles', 'View', 'method_title', 'title_of', 'methods_of', 'arrays_of', 'fixed', 'evidence_of', 'not_finite',
            'layer_row', 'check_heads', 'AttentionBesideSaliency', 'attention_beside_saliency', 'number_words',
-           'class_words', 'MaskedSentence', 'masked_sentence', 'robust_limit', 'row_boxes', 'outline', 'DiscardMap',
-           'blocked_keys', 'telling_head', 'discard_map', 'pattern_name', 'own_patterns', 'GuidedHeads', 'guided_heads',
-           'PatternShares', 'pattern_shares', 'SignalView', 'signal_view', 'SaliencyDistribution',
-           'saliency_distribution', 'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence',
-           'scored_sentence', 'Views', 'view_for', 'telling_snapshot']
+           'class_words', 'MaskedSentence', 'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline',
+           'DiscardMap', 'blocked_keys', 'telling_head', 'discard_map', 'pattern_name', 'own_patterns', 'GuidedHeads',
+           'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView', 'signal_view',
+           'SaliencyDistribution', 'saliency_distribution', 'TokenLabels', 'token_labels', 'Translation', 'translation',
+           'ScoredSentence', 'scored_sentence', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../nbs/16_views.ipynb #003
 from dataclasses import dataclass
@@ -296,6 +296,10 @@ def robust_limit(values, quantile):
     if not finite.size or not finite.any(): return 1.
     return float(np.quantile(finite, quantile) or finite.max())
 
+def is_negative(values, limit):
+    "Which of `values`, on a scale from -`limit` to `limit`, are clearly below zero: they carry a mark, for in grey print both colours are equally dark"
+    return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
+
 def _class_names(snapshot):
     "Names of the classes; numbers where the snapshot has none"
     given = [len(snapshot.arrays.get(o, ())) for o in ('probabilities', 'masked_probabilities')]
@@ -383,8 +387,8 @@ def discard_map(
     return DiscardMap(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
         subtitle=f'{candidates.sum()} of {(~blocked).sum()} positions are candidates, {discarded.sum()} of them discarded{class_words(snapshot)}',
-        caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that it attends to. Dashed boxes: '
-                f'candidate discard region; crossed circles: discarded positions. {_draw_words(snapshot)}'
+        caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that it attends to. Dashed lines: '
+                f'around the candidate discard region; crosses: discarded positions. {_draw_words(snapshot)}'
                 + how + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
         values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates), discarded=fixed(discarded),
         layer=observed[row], head=head,
@@ -442,8 +446,10 @@ def _one_head_each(names, guided):
     first = {names[h]: h for h in reversed(np.flatnonzero(guided).tolist())}
     return sorted(first.values())
 
-def _closest_layer(snapshot, attention, target, guided):
-    "The model's layer whose guided heads have the smallest mean squared residual"
+def closest_layer(snapshot):
+    "The model's layer whose guided heads have the smallest mean squared residual; None without any"
+    if any(snapshot.arrays.get(o) is None for o in ('attention', 'pattern_target', 'guided')): return None
+    attention, target, guided = (fixed(snapshot.arrays[o]) for o in ('attention', 'pattern_target', 'guided'))
     observed, found = snapshot.layers['attention'], {}
     for i, layer in enumerate(snapshot.layers['pattern_target']):
         if guided[i].any() and layer in observed: found[layer] = np.mean((attention[observed.index(layer), guided[i]] - target[i, guided[i]])**2)
@@ -460,7 +466,7 @@ def guided_heads(
     attention, target, guided = arrays_of(snapshot, name, 'attention', 'pattern_target', 'guided')
     if not guided.any(): raise ValueError(f'{name}: no head is guided in the snapshot of step {snapshot.step}, probe {snapshot.probe}')
     chosen = layer is None
-    if chosen: layer = _closest_layer(snapshot, attention, target, guided)
+    if chosen: layer = closest_layer(snapshot)
     row, layer = layer_row(snapshot, name, 'pattern_target', layer)
     own = own_patterns(snapshot)
     names = [own.get((layer, h)) or pattern_name(p, snapshot.labels) if g else None for h, (p, g) in enumerate(zip(target[row], guided[row]))]

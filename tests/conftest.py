@@ -56,7 +56,8 @@ def tiny_bert(tiny_tokenizer):
     return make
 
 # Files whose tests take long each come first, so that no process is left alone with one of them at the end.
-long_files = ['test_cli', 'test_house', 'test_lab_explorer', 'test_live', 'test_training', 'test_lab', 'test_payload', 'test_bertviz']
+long_files = ['test_cli', 'test_house', 'test_lab_explorer', 'test_live', 'test_training', 'test_tasks', 'test_lab', 'test_figures', 'test_payload', 'test_paper',
+              'test_bertviz', 'test_study']
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: long_files.index(item.path.stem) if item.path.stem in long_files else len(long_files))

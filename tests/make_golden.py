@@ -92,6 +92,7 @@ def spearman(a, b, counts):
 def top_overlap(a, b, k, counts):
     places = [i for i, c in enumerate(counts) if c]
     best = [set(sorted(places, key=lambda i: (-x[i], i))[:k]) for x in (a, b)]
+    if len(places) > k and any(len({x[i] for i in places}) == 1 for x in (a, b)): return None
     return len(best[0] & best[1])/len(best[0]) if places else None
 
 
@@ -169,6 +170,9 @@ def cases():
                 for c in (everything, counts):
                     out['spearman'].append(dict(a=a, b=b, counts=c, expected=spearman(a, b, c)))
                     out['top_overlap'].append(dict(a=a, b=b, k=2, counts=c, expected=top_overlap(a, b, 2, c)))
+    flat, steps, odd = [2.]*4, [0., 1., 2., 3.], [True, False, True, True]
+    for a, b, k, c in ((flat, steps, 2, [True]*4), (steps, flat, 2, [True]*4), (flat, steps, 4, [True]*4), ([1., 5., 1., 1.], steps, 2, odd), (flat, steps, 3, odd)):
+        out['top_overlap'].append(dict(a=a, b=b, k=k, counts=c, expected=top_overlap(a, b, k, c)))
     for layers, heads, n, residual in ((1, 1, 2, .5), (3, 2, 4, .5), (2, 3, 5, 0.), (4, 2, 3, .9)):
         A = [[[softmax_row(rng, n, [True]*n) for _ in range(n)] for _ in range(heads)] for _ in range(layers)]
         out['rollout'].append(dict(attention=A, residual=residual, expected=rollout(A, residual)))

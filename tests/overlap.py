@@ -1,4 +1,4 @@
-"Which texts of a figure touch each other or leave it: bounding boxes, in points."
+"Which texts of a figure touch each other, reach into a plot that is not theirs, or leave the page: bounding boxes, in points."
 import numpy as np
 from matplotlib.text import Text
 
@@ -10,19 +10,40 @@ def texts_of(fig):
 
 def boxes(fig):
     "The texts of `fig` and their boxes in points: left, bottom, right, top"
-    fig.set_dpi(288) # fine enough for a quarter of a point
-    renderer = fig.canvas.get_renderer()
-    fig.draw_without_rendering()
+    renderer = prepared(fig)
     seen = texts_of(fig)
     return [o.get_text() for o in seen], np.array([o.get_window_extent(renderer).extents for o in seen]).reshape(-1, 4)/4
+
+
+def prepared(fig):
+    "The renderer of `fig` in four dots a point, fine enough for a quarter of one"
+    fig.set_dpi(288)
+    fig.draw_without_rendering()
+    return fig.canvas.get_renderer()
+
+
+def shared(a, b):
+    "Points that the boxes `a` [n, 4] and `b` [m, 4] share across and along: the smaller of the two [n, m]"
+    return np.minimum(*(np.minimum(a[:, None, i + 2], b[None, :, i + 2]) - np.maximum(a[:, None, i], b[None, :, i]) for i in (0, 1)))
 
 
 def overlaps(fig) -> list:
     "Pairs of texts whose boxes share more than a quarter of a point in both directions"
     texts, b = boxes(fig)
-    across = np.minimum(b[:, None, 2], b[None, :, 2]) - np.maximum(b[:, None, 0], b[None, :, 0])
-    along = np.minimum(b[:, None, 3], b[None, :, 3]) - np.maximum(b[:, None, 1], b[None, :, 1])
-    return [(texts[i], texts[j]) for i, j in np.argwhere(np.triu((across > .25) & (along > .25), 1))]
+    return [(texts[i], texts[j]) for i, j in np.argwhere(np.triu(shared(b, b) > .25, 1))]
+
+
+def covered(fig, slack=.75) -> list:
+    "Texts and samples of legends (axes without frame, at most 16 points wide) that lie in the area of a plot that they do not belong to, and that plot's label"
+    renderer, s = prepared(fig), getattr(fig, 'scale', 1.)
+    plots = [o for o in fig.axes if o.axison]
+    areas = np.array([o.get_window_extent(renderer).extents for o in plots]).reshape(-1, 4)/4
+    samples = [o for o in fig.axes if not o.axison and o.get_window_extent(renderer).width/4 <= 16*s]
+    owner = {id(t): o for o in fig.axes for t in o.findobj(Text)} # a tick's label does not know its axes
+    things = [(o.get_text(), owner.get(id(o)), o.get_window_extent(renderer).extents/4) for o in texts_of(fig)] + [('sample of a legend', o, o.get_window_extent(renderer).extents/4) for o in samples]
+    if not things or not plots: return []
+    hit = shared(np.array([o[2] for o in things]), areas) > slack*s
+    return [(things[i][0], plots[j].get_xlabel() or plots[j].get_ylabel() or f'plot {j}') for i, j in np.argwhere(hit) if things[i][1] is not plots[j]]
 
 
 def outside(fig) -> list:
@@ -34,6 +55,7 @@ def outside(fig) -> list:
 
 
 def check_legible(fig):
-    "No text leaves the figure, none overlaps another"
+    "No text leaves the figure, none overlaps another or a plot that is not its own"
     assert not outside(fig), outside(fig)
     assert not overlaps(fig), overlaps(fig)
+    assert not covered(fig), covered(fig)

@@ -197,3 +197,24 @@ def test_plotly_shows_every_name_as_it_stands(page):
             page.wait_for_selector('.hoverlayer text')
             assert hostile[:14] in page.locator('.hoverlayer').text_content().replace('\xa0', ' ')
         assert page.evaluate("() => [...document.querySelectorAll('a')].filter(o => /javascript/.test(o.outerHTML)).length") == 0
+
+
+def test_a_map_of_heads_without_numbers_marks_what_is_below_zero():
+    values = np.where(np.random.default_rng(0).random((12, 40)) < .5, -1., 1.)
+    frame = pd.DataFrame([dict(layer=i, head=j, value=v) for (i, j), v in np.ndenumerate(values)])
+    found = []
+    for sign in (1, -1):
+        view = head_map(frame.assign(value=sign*frame.value), 'value')
+        fig = figure(view, width=3.25)
+        ax = next(o for o in fig.axes if o.images)
+        found.append({tuple(map(int, p)) for o in ax.collections for p in o.get_offsets()})
+        assert found[-1] == {(j, i) for i, j in np.argwhere(sign*values < 0)} and any('Minus signs' in o.get_text() for o in fig.texts)
+    assert not found[0] & found[1]
+
+
+def test_a_table_of_three_measures_is_one_table_in_a_column():
+    frame = pd.DataFrame([{'method': m, 'seed': s, 'test accuracy': .3 + s/10, 'average loss': 1.6 + s/100, 'gap': .1 + s/10} for m in ('Fine-tuning', 'AD-DROP', 'Attention guidance') for s in range(3)])
+    view = metric_table(frame)
+    fig = figure(view, width=3.03)
+    assert [o.get_text() for o in fig.texts].count('Attention guidance') == 1
+    check_legible(fig)

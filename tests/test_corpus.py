@@ -13,6 +13,7 @@ from helpers import same, state, word_tokenizer
 from salviz.attribution import input_saliency
 from salviz.corpus import RunningMean, gradient_quantiles, gradient_sizes, head_table, score_target
 from salviz.data import Collator, encode, encode_texts
+from salviz.explanations import explain
 from salviz.maps import pattern_matrix, pattern_share
 from salviz.nets import small_net
 
@@ -195,6 +196,21 @@ def test_a_language_model_and_a_regression_are_explained_for_what_they_say(tiny_
     assert got.tolist() == pytest.approx(head_table(score, texts, tiny_tokenizer, target=lambda o, rows: o.logits[:, 0]).agreement.tolist())
 
 
+def test_saliency_may_be_any_explanation_by_name(tiny_bert, tiny_tokenizer):
+    model = tiny_bert(initializer_range=.4).eval()
+    for name, options in (('occlusion', {}), ('attention_integrated_gradients', dict(steps=4))):
+        by_name = head_table(model, texts, tiny_tokenizer, saliency=name, target=1, steps=4)
+        given = head_table(model, texts, tiny_tokenizer, saliency=lambda m, b: explain(m, b, name, 1, **options).values)
+        assert by_name.agreement.tolist() == pytest.approx(given.agreement.tolist(), nan_ok=True) and by_name.agreement.nunique() > 2
+        assert by_name.attrs['saliency'] == name
+
+
+def test_a_list_of_two_is_two_words_and_a_tuple_a_pair(tiny_bert, tiny_tokenizer):
+    model = tiny_bert(initializer_range=.4).eval()
+    def ends(data): return head_table(model, data, tiny_tokenizer, saliency=None).to_special.tolist()
+    assert ends([['dull', 'plot']]) == pytest.approx(ends(['dull plot'])) != pytest.approx(ends([('dull', 'plot')]))
+
+
 def test_the_model_and_the_world_stay_as_they_were_and_no_bar_is_left(tiny_bert, tiny_tokenizer, capsys):
     model = tiny_bert().train()
     before = state(model)
@@ -208,7 +224,7 @@ def test_the_model_and_the_world_stay_as_they_were_and_no_bar_is_left(tiny_bert,
     (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class of the 2'), (dict(target=True), 'a class of the 2'),
     (dict(batch_size=0), 'batch_size must be a whole number of at least 1'), (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'put it in brackets'),
     (dict(patterns=['sideways']), "pattern 'sideways' is not known"), (dict(patterns=[np.eye(9)]), 'give patterns as {name: matrix}'),
-    (dict(data=dict(test=texts)), 'data must be one split, got a dictionary of test'), (dict(data='dull'), 'got str'), (dict(data=[]), 'texts is empty'),
+    (dict(data=dict(test=texts)), 'data must be one split, got a dictionary of test'), (dict(data='dull'), 'got str'), (dict(data=[]), 'data is empty'),
     (dict(data=datasets.Dataset.from_dict(dict(text=[]))), 'data is empty'), (dict(tokenizer=None), 'texts need their tokenizer')])
 def test_what_cannot_be_asked_is_refused(tiny_bert, tiny_tokenizer, options, said):
     with pytest.raises(ValueError, match=said): head_table(tiny_bert(), **{**dict(data=texts, tokenizer=tiny_tokenizer), **options})

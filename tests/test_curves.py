@@ -54,7 +54,7 @@ def test_one_run_has_no_band_and_says_so(seeds):
     alone = view.frame[view.frame.name == 'alone']
     assert alone[['low', 'high', 'deviation']].isna().all(axis=None) and set(alone.n) == {1}
     assert view.notes == ('One run, so no band: alone.',)
-    assert loss_curves(seeds[0][1]).subtitle.startswith('one run, no band')
+    assert loss_curves(seeds[0][1]).subtitle.startswith('one run, without a band')
 
 def test_smoothing_is_the_mean_of_the_rows_around_each_one_and_is_stated(seeds):
     y = seeds[1][0]
@@ -123,7 +123,7 @@ def test_the_axis_has_a_unit_only_where_the_loss_has_one(tmp_path):
     plain, with_term = run(tmp_path/'p', [1., 2.]), run(tmp_path/'g', [dict(loss=3., task=1., consistency=2.)]*2, method='SaliencyGuided')
     score = run(tmp_path/'s', [1., 2.], task='regression')
     assert [loss_curves(o, w).y_label for o, w in ((plain, 'loss'), ([plain, with_term], 'loss'), ([plain, with_term], 'task'), (score, 'loss'))] == [
-        'training loss (nats)', 'training loss (all terms)', 'training task (nats)', 'training loss']
+        'training loss (nats)', 'training loss (the task and all terms of the method)', 'task loss (nats)', 'training loss']
 
 def test_numbers_of_snapshots_are_means_over_probes_and_then_over_seeds(tmp_path):
     runs = [invented.run(tmp_path/f'r{i}', tokens={0: ['[CLS]', *'abcde'[i:], '[SEP]']}) for i in range(2)]
@@ -245,3 +245,21 @@ def test_views_of_numbers_load_no_drawing_library_and_no_torch():
 
 def test_a_band_needs_two_runs():
     assert np.isnan(spread(np.ones((1, 3)))['deviation']).all() and spread(np.ones((2, 3)))['deviation'].tolist() == [0, 0, 0]
+
+
+def test_runs_of_different_methods_are_compared_by_the_loss_of_the_task(tmp_path):
+    plain = run(tmp_path/'p', [dict(loss=1., task=1.), dict(loss=.5, task=.5)])
+    guided = run(tmp_path/'g', [dict(loss=15., task=1.2, consistency=14.), dict(loss=9., task=.8, consistency=8.)], method='SaliencyGuided')
+    view = loss_curves([plain, guided])
+    assert sorted(view.frame.value) == [.5, .8, 1., 1.2] and (view.y_label, view.title) == ('task loss (nats)', 'Task loss over steps') and 'Loss of the task alone' in view.caption
+    assert loss_curves([plain, guided], 'loss').frame.value.max() == 15 and loss_curves(guided).frame.value.max() == 15
+
+
+def test_captions_are_sentences_with_plain_names_and_what_the_frame_says_of_itself():
+    frame = pd.DataFrame(dict(method=['integrated_gradients']*2 + ['random']*2, share=[.1, .5]*2, comprehensiveness=[.1, .4, 0., .1], gradient=[1., 2., 3., 4.], layer=[0, 0, 1, 1], head=[0, 1]*2))
+    frame.attrs['about'] = 'Model: m. Data: d. Seeds: 0, 1.'
+    view = perturbation_curves(frame)
+    assert view.names == ('integrated gradients', 'random') and view.caption.endswith('. Model: m. Data: d. Seeds: 0, 1.') and 'inputs; no seeds given, so no band' in view.caption
+    for view in (gradient_boxes(frame), head_map(frame, 'comprehensiveness'), gradient_histogram(frame)):
+        assert view.caption.endswith('. Model: m. Data: d. Seeds: 0, 1.') and '_' not in ' '.join(view.names if hasattr(view, 'names') else ()) and view.caption[0].isupper() and '   ' not in view.caption
+    assert gradient_boxes(frame.copy().assign(gradient=1.)).caption.count('Model: m.') <= 1

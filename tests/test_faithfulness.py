@@ -1,15 +1,17 @@
 "Faithfulness equals loops that take tokens, pixels and cells away one example at a time, straight from the papers' equations"
-import math
+import math, warnings
 
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 from helpers import same, state
 from salviz.data import Collator, encode, encode_texts, load_text, model_inputs
+from salviz.explanations import explain
 from salviz.faithfulness import (accuracy_drop, aup_aur, background_of, compacted, decision_flip, faithfulness, faithfulness_data, faithfulness_table,
-                                 informative_table, mean_embedding, perturbation_frame, perturbed, read_batch, replace_top, replacements, share_counts,
+                                 informative_table, mean_embedding, perturbation_frame, perturbed, replace_top, replacements, share_counts,
                                  unit_ranks, weighted_precision_recall)
 from salviz.nets import small_net
 from salviz.signals import SignalCollator, encode_signals, load_images, synthetic_series
@@ -78,7 +80,7 @@ def slow_faithfulness(model, one, values, unit, how, target=None, aopc='bins', *
         top = {i for positions in order[:k] for i in positions}
         without, only = p(everywhere - top), p(special | top)
         comp.append(whole[y] - without[y]); suff.append(whole[y] - only[y])
-        flipped.append(without.index(max(without)) != whole.index(max(whole)))
+        flipped.append(float(without.index(max(without)) != whole.index(max(whole))))
     if aopc == 'bins': areas = sum(comp)/len(comp), sum(suff)/len(suff)
     else: areas = sum(comp)/(len(comp) + 1), (sum(suff) + whole[y] - p(special)[y])/(len(suff) + 1)
     return dict(comprehensiveness=comp, sufficiency=suff, flipped=flipped, aopc_comprehensiveness=areas[0], aopc_sufficiency=areas[1], probability=whole[y], target=y)
@@ -105,8 +107,9 @@ def test_comprehensiveness_sufficiency_and_flips_equal_a_loop_over_single_unpadd
     model = loud(tiny_bert(num_labels=3))
     batch = batch_of(tiny_tokenizer, texts, pairs if paired else None)
     values = torch.randn(batch['input_ids'].shape, generator=torch.Generator().manual_seed(1)).round(decimals=1).double()  # with ties
-    got = faithfulness(model, batch, values, replacement=how, unit=unit, mask_token_id=4, batch_size=3)
-    flip = decision_flip(model, batch, values, how, unit, mask_token_id=4, batch_size=3)
+    fill = dict(mask_token_id=4) if how == 'mask' else {}
+    got = faithfulness(model, batch, values, replacement=how, unit=unit, batch_size=3, **fill)
+    flip = decision_flip(model, batch, values, how, unit, batch_size=3, **fill)
     mean = model.get_input_embeddings().weight.detach().mean(0)
     for i in range(len(texts)):
         one, v = row(batch, i), values[i].tolist()
@@ -130,17 +133,22 @@ def test_the_papers_area_counts_an_empty_bin_and_any_class_can_be_followed(tiny_
 
 def test_an_example_does_not_notice_its_batch(tiny_bert, tiny_tokenizer):
     model = loud(tiny_bert())
-    values = [np.random.default_rng(i).normal(size=40) for i in range(len(texts))]
-    together = faithfulness(model, batch_of(tiny_tokenizer, texts), values)
+    batch = batch_of(tiny_tokenizer, texts)
+    values = [np.random.default_rng(i).normal(size=int(n)) for i, n in enumerate(batch['attention_mask'].sum(1))]
+    together = faithfulness(model, batch, values)
     for i, text in enumerate(texts):
         alone = faithfulness(model, [text], values[i:i + 1], tokenizer=tiny_tokenizer)
         for name in ('comprehensiveness', 'sufficiency', 'aopc_sufficiency'): np.testing.assert_allclose(together[name][i], alone[name][0], atol=2e-5)
 
 
-def test_a_decoder_without_special_tokens_keeps_its_last_unit_in_a_flip_and_refuses_an_empty_text(tiny_tokenizer):
+def decoder(tiny_tokenizer):
     config = GPT2Config(vocab_size=len(tiny_tokenizer), n_embd=32, n_layer=1, n_head=4, n_positions=64, num_labels=2, pad_token_id=0, bos_token_id=0, eos_token_id=0)
     torch.manual_seed(0)
-    model = loud(GPT2ForSequenceClassification(config))
+    return loud(GPT2ForSequenceClassification(config))
+
+
+def test_a_decoder_without_special_tokens_keeps_its_last_unit_in_a_flip(tiny_tokenizer):
+    model = decoder(tiny_tokenizer)
     ids = [[10, 22, 37, 41], [30, 12]]
     batch = dict(input_ids=torch.tensor([ids[0], [*ids[1], 0, 0]]), attention_mask=torch.tensor([[1]*4, [1, 1, 0, 0]]), is_special=torch.tensor([[False]*4, [False]*2 + [True]*2]),
                  word_ids=torch.tensor([[0, 1, 2, 3], [0, 1, -1, -1]]))
@@ -151,7 +159,83 @@ def test_a_decoder_without_special_tokens_keeps_its_last_unit_in_a_flip_and_refu
         want = slow_faithfulness(model, one, values[i], 'token', 'removal')
         for name in ('comprehensiveness', 'sufficiency'): assert got[name][i] == pytest.approx(want[name], abs=2e-5)
         assert (flip['flip_fraction'][i], flip['flipped'][i]) == slow_flip(model, one, values[i], 'token', 'removal')
-    with pytest.raises(ValueError, match='nothing would be left of an example without special tokens'): faithfulness(model, batch, values, shares=(1.,))
+
+
+def test_a_text_of_which_nothing_would_be_left_has_no_number_and_does_not_stop_the_others(tiny_tokenizer):
+    model = decoder(tiny_tokenizer)
+    rows = [dict(input_ids=x, attention_mask=[1]*len(x), special_tokens_mask=[0]*len(x), word_ids=[*range(len(x))]) for x in ([10, 22, 37, 41], [30], [7, 9, 30])]
+    batch, values = Collator(tiny_tokenizer)(rows), [[.1, .4, .3, .2], [1.], [2., 1., 3.]]
+    got = faithfulness(model, batch, values, shares=(.5, 1.))
+    assert np.isnan(got['comprehensiveness']).tolist() == np.isnan(got['flipped']).tolist() == [[False, True], [True, True], [False, True]]
+    assert np.isnan(got['aopc_comprehensiveness']).all() and np.isfinite(got['sufficiency']).all()
+    for i in (0, 2):
+        one = dict(input_ids=rows[i]['input_ids'], is_special=[False]*len(values[i]), word_ids=rows[i]['word_ids'])
+        assert got['comprehensiveness'][i, 0] == pytest.approx(slow_faithfulness(model, one, values[i], 'token', 'removal')['comprehensiveness'][-1], abs=2e-5)
+    assert np.isnan(decision_flip(model, batch, values)['flip_fraction']).tolist() == [False, True, False]
+    data = Dataset.from_list(rows)
+    with pytest.warns(UserWarning, match=r'1 of 3 examples are left out of means .* \(rows 1\)'): table = faithfulness_table(model, data, dict(mine=values), tiny_tokenizer, batch_size=2)
+    each = [faithfulness(model, Collator(tiny_tokenizer)([rows[i]]), [values[i]]) for i in (0, 2)]
+    assert table.loc['mine', 'comprehensiveness'] == pytest.approx(np.mean([e['aopc_comprehensiveness'][0] for e in each]), abs=2e-5) and not table.isna().any().any()
+    found = faithfulness_data(model, data, dict(mine=values), tiny_tokenizer)
+    with pytest.warns(UserWarning, match='left out'): frame = perturbation_frame(found)
+    assert frame['comprehensiveness'][4] == pytest.approx(np.mean([e['comprehensiveness'][0, 4] for e in each]), abs=2e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        whole = faithfulness_table(model, data, dict(mine=values), tiny_tokenizer, replacement='mean_embedding')
+    assert not whole.isna().any().any()
+
+
+def test_magnitude_ranks_by_absolute_values_of_units(tiny_bert, tiny_tokenizer):
+    model, batch = loud(tiny_bert(num_labels=3)), batch_of(tiny_tokenizer, texts)
+    values = torch.randn(batch['input_ids'].shape, generator=torch.Generator().manual_seed(5)).double()
+    for unit in ('token', 'word'):
+        got, flip = faithfulness(model, batch, values, unit=unit, ranking='magnitude'), decision_flip(model, batch, values, unit=unit, ranking='magnitude')
+        for i in range(len(texts)):
+            one = row(batch, i)
+            size = [0.]*len(one['input_ids'])
+            for positions in slow_order(one, [0.]*len(size), unit):
+                size[positions[0]] = abs(sum(values[i, j].item() for j in positions))  # a word by the size of its sum
+            want = slow_faithfulness(model, one, size, unit, 'removal')
+            assert got['comprehensiveness'][i] == pytest.approx(want['comprehensiveness'], abs=2e-5)
+            assert flip['flip_fraction'][i] == slow_flip(model, one, size, unit, 'removal')[0]
+    assert (unit_ranks(batch, values)[0] != unit_ranks(batch, values, ranking='magnitude')[0]).any()
+
+
+def test_values_are_those_of_the_tokens_or_of_the_positions_wherever_the_padding_is(tiny_bert, tiny_tokenizer):
+    model, batch = loud(tiny_bert()), batch_of(tiny_tokenizer, texts)
+    lengths = batch['attention_mask'].sum(1).tolist()
+    order = [[*range(n, len(x)), *range(n)] for n, x in zip(lengths, batch['input_ids'])]
+    left = {k: v.gather(1, torch.tensor(order)) for k, v in batch.items() if v.dim() == 2}
+    values = [np.random.default_rng(i).normal(size=n) for i, n in enumerate(lengths)]
+    wide = np.stack([np.concatenate([np.full(len(o) - len(v), np.nan), v]) for o, v in zip(order, values)])  # what is at pads does not count
+    for unit in ('token', 'word'):
+        want = [[r for r in x if r >= 0] for x in unit_ranks(batch, values, unit)[0].tolist()]
+        for given in (values, wide): assert [[r for r in x if r >= 0] for x in unit_ranks(left, given, unit)[0].tolist()] == want
+    got, there = faithfulness(model, left, values, 1), faithfulness(model, batch, values, 1)
+    for k in ('comprehensiveness', 'sufficiency'):  # what is left moves up and is padded on the right, so it is the same text
+        np.testing.assert_allclose(got['probability'][:, None] - got[k], there['probability'][:, None] - there[k], atol=2e-5)
+    told = explain(model, batch, 'input_x_gradient')
+    for unit in ('token', 'word'): assert torch.equal(unit_ranks(batch, told, unit)[0], unit_ranks(batch, told.values, unit)[0])
+    for n in (lengths[0] - 1, lengths[0] + 1, batch['input_ids'].shape[1] + 1):
+        with pytest.raises(ValueError, match=f'one number for each of its {lengths[0]} tokens, special ones included, or for each of the {len(order[0])} positions'):
+            unit_ranks(batch, [np.zeros(n), *values[1:]])
+    with pytest.raises(ValueError, match="must be of one class for each example, got an explanation of target='each'"):
+        unit_ranks(batch, explain(model, batch, 'input_x_gradient', 'each'))
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than 64 tokens")
+def test_long_texts_are_cut_as_explain_cuts_them_and_a_list_is_words(tiny_bert, tiny_tokenizer):
+    model = loud(tiny_bert())
+    long = ['the film is fine and warm . '*40]
+    told = explain(model, long, 'input_x_gradient', tokenizer=tiny_tokenizer)
+    got = faithfulness(model, long, told, tokenizer=tiny_tokenizer)
+    assert got['removed'][0, -1] == math.ceil((len(told.examples()[0]) - 2)/2)
+    table = faithfulness_table(model, long, ['input_x_gradient'], tiny_tokenizer, flips=False)
+    assert table.loc['input_x_gradient', 'comprehensiveness'] == pytest.approx(got['aopc_comprehensiveness'][0], abs=2e-5)
+    pair, words = ('the film', 'is warm'), ['the', 'film']
+    for x in (pair, words):
+        told = explain(model, [x], 'input_x_gradient', tokenizer=tiny_tokenizer)
+        assert decision_flip(model, [x], told, tokenizer=tiny_tokenizer)['units'][0] == len(told.examples()[0]) - (3 if x is pair else 2)
 
 
 def test_no_pass_is_larger_than_asked_and_the_model_is_left_as_it_was(tiny_bert, tiny_tokenizer):
@@ -222,18 +306,29 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
     values = torch.rand(batch['input_ids'].shape)
     cases = [
         (lambda: faithfulness(model, batch, values[:2]), 'values must be one array for each of the 4 examples, got 2'),
-        (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must be one number for each of its tokens'),
+        (lambda: faithfulness(model, batch, [[1.]]*4), 'values of example 0 must be one number for each of its'),
         (lambda: faithfulness(model, batch, values/0), 'values of example 0 must be finite, got inf'),
-        (lambda: faithfulness(model, batch, values, 'loudest'), "target must be 'predicted', 'gold', a class from 0 to 1"),
-        (lambda: faithfulness(model, batch, values, 2), "target must be 'predicted', 'gold', a class from 0 to 1"),
-        (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs labels"),
+        (lambda: faithfulness(model, batch, values, 'loudest'), "target must be 'predicted', 'gold', a class, or an int64 tensor with a class for each, got 'loudest'"),
+        (lambda: faithfulness(model, batch, values, 2), 'the classes of this model are 0 to 1'),
+        (lambda: faithfulness(model, batch, values, 'gold'), "target='gold' needs one class per example"),
+        (lambda: faithfulness(model, batch, values, 'each'), 'follows the probability of one class for each example'),
+        (lambda: faithfulness(model, batch, values, mean=torch.zeros(32)), "mean is read by replacement='mean_embedding' alone, and replacement is 'removal'"),
+        (lambda: decision_flip(model, batch, values, 'mean_embedding', mask_token_id=4), "mask_token_id is read by replacement='mask' alone, and replacement is 'mean_embedding'"),
+        (lambda: faithfulness(model, batch, values, replacement='mask', mask_token_id=10**6), 'mask_token_id must be one of the'),
+        (lambda: decision_flip(model, batch, values, 'mask', mask_token_id=-1), 'mask_token_id must be one of the'),
+        (lambda: faithfulness(model, batch, values, replacement='mean_embedding', mean=torch.zeros(3)), 'mean must be one embedding of'),
+        (lambda: decision_flip(model, batch, values, ranking='abs'), "ranking must be 'signed' or 'magnitude', got 'abs'"),
+        (lambda: unit_ranks(dict(pixel_values=torch.zeros(1, 1, 4, 4)), values[:1]), 'images and series have accuracy_drop'),
+        (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer, target='each'), 'follows the probability of one class for each example'),
+        (lambda: faithfulness_table(model, texts, ['gradient_norm'], tiny_tokenizer, target=lambda outputs, rows: outputs.logits[:, 0]), 'one class for each example'),
+        (lambda: faithfulness_table(model, [], ['gradient_norm'], tiny_tokenizer), 'data is empty'),
         (lambda: faithfulness(model, batch, values, replacement='mask'), "replacement='mask' needs a mask token"),
         (lambda: faithfulness(model, batch, values, replacement='noise'), "replacement must be one of 'removal', 'mask', 'mean_embedding', got 'noise'"),
         (lambda: faithfulness(model, batch, values, unit='letter'), "unit must be 'token' or 'word', got 'letter'"),
         (lambda: faithfulness(model, batch, values, aopc='area'), "aopc must be 'bins' or 'paper', got 'area'"),
         (lambda: faithfulness(model, {k: v for k, v in batch.items() if k != 'is_special'}, values), 'the batch has no is_special'),
         (lambda: faithfulness(model, batch, values, batch_size=0), 'batch_size must be a whole number of at least 1'),
-        (lambda: faithfulness(model, texts, values), 'the inputs are texts, for which a tokenizer is needed'),
+        (lambda: faithfulness(model, texts, values), 'texts need their tokenizer'),
         (lambda: faithfulness(tiny_bert(num_labels=1), batch, values), 'has logits of shape [4, 1]'),
         (lambda: unit_ranks(batch | dict(is_special=torch.ones_like(batch['is_special'])), values), 'example 0 has no token that could be taken away')]
     for call, said in cases:
@@ -241,12 +336,11 @@ def test_what_cannot_be_measured_is_refused_by_name(tiny_bert, tiny_tokenizer):
         assert said in str(e.value)
 
 
-def test_texts_pairs_splits_and_batches_are_all_read(tiny_tokenizer, tiny_data):
-    assert torch.equal(read_batch(texts, tiny_tokenizer)['input_ids'], batch_of(tiny_tokenizer, texts)['input_ids'])
-    assert torch.equal(read_batch([*zip(texts, pairs)], tiny_tokenizer)['input_ids'], batch_of(tiny_tokenizer, texts, pairs)['input_ids'])
-    batch = batch_of(tiny_tokenizer, texts)
-    assert read_batch(batch) is batch
-    assert read_batch(tiny_data['test'], tiny_tokenizer)['labels'].tolist() == tiny_data['test']['label']
+def test_a_table_follows_the_given_class_of_each_example_across_batches(tiny_bert, tiny_tokenizer, tiny_data):
+    data = tiny_data['test']
+    y = torch.arange(len(data)) % 3
+    found = faithfulness_data(loud(tiny_bert(num_labels=3)), data, ['gradient_norm'], tiny_tokenizer, target=y, flips=False, batch_size=4)
+    assert found['random']['target'].tolist() == y.tolist() and len(data) > 4
 
 
 def test_the_table_is_the_mean_over_all_examples_with_a_random_row(tiny_bert, tiny_tokenizer, tiny_data):
@@ -268,7 +362,7 @@ def test_the_table_is_the_mean_over_all_examples_with_a_random_row(tiny_bert, ti
     assert frame[['method', 'share']].values.tolist() == [['mine', .2], ['mine', .6], ['random', .2], ['random', .6]]
     np.testing.assert_allclose(frame['sufficiency'][1], found['mine']['sufficiency'][:, 1].mean())
     np.testing.assert_allclose(frame['flipped'][2], found['random']['flipped'][:, 0].mean())
-    with pytest.raises(ValueError, match='data must be one split, got train, validation, test'): faithfulness_table(model, tiny_data, ['random'], tiny_tokenizer)
+    with pytest.raises(ValueError, match='data must be one split'): faithfulness_table(model, tiny_data, ['random'], tiny_tokenizer)
 
 
 # images
@@ -325,6 +419,13 @@ def test_the_accuracy_drop_equals_a_loop_over_images():
     assert grey['accuracy'][0] == pytest.approx(sum(int(y) == said for y in x['labels'])/11)
     with pytest.raises(ValueError, match="ranking must be 'signed' or 'magnitude'"): accuracy_drop(net, data['test'], [], ranking='abs')
     with pytest.raises(ValueError, match='accuracy needs labels'): accuracy_drop(net, data['test'].remove_columns('label'), [])
+    with pytest.raises(ValueError, match='data is empty'): accuracy_drop(net, data['test'].select([]), ['gradient'])
+    with pytest.raises(ValueError, match="target='each' gives one attribution a class"): accuracy_drop(net, data['test'], ['gradient'], target='each')
+    with pytest.raises(ValueError, match='data must be images or series'): accuracy_drop(net, encode_texts, ['gradient'])
+    for bad in ([], [2], [.1, -.1]):
+        with pytest.raises(ValueError, match='shares must be numbers between 0 and 1'): accuracy_drop(net, data['test'], ['gradient'], bad)
+    single = accuracy_drop(net, data['test'], dict(mine=values), some)
+    assert accuracy_drop(net.double(), data['test'], dict(mine=values), some).equals(single)
 
 
 def test_black_is_the_zero_of_the_source_and_zero_where_the_source_is_unknown(tiny_data):

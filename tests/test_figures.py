@@ -98,6 +98,34 @@ def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     assert note == ['For want of room, every third token is labelled (128 tokens).']
 
 
+def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
+    view = discard_map(invent(64, layers=1, heads=6))
+    fig = figure(view, 3.03)
+    said = ' '.join(o.get_text() for o in fig.findobj(Text))
+    assert 'The regions are not drawn' in said and 'candidate discard region' not in said and not fig.axes[0].collections
+    crosses = ' '.join(' '.join(o.get_text() for o in figure(discard_map(invent(30, layers=1, heads=6)), 3.03).findobj(Text)).split())
+    assert 'bare crosses' in crosses and 'candidate discard region' in crosses
+
+
+@pytest.mark.parametrize('width', [2.6, 3.03, 3.49])
+def test_a_legend_in_several_lines_stays_above_its_histogram(width):
+    check_legible(figure(saliency_distribution(invented.image(0), invented.image(20)), width))
+
+
+@pytest.mark.parametrize('font', ['sans', 'serif'])
+def test_the_tilde_is_a_formula_above_its_letter(font):
+    fig = figure(view_of('SaliencyGuided'), font=font)
+    marked = [o for o in fig.findobj(Text) if 'tilde' in o.get_text()]
+    assert len(marked) >= 3 and all(o.get_parse_math() for o in marked) and not any('X\u0303' in o.get_text() for o in fig.findobj(Text))
+    check_legible(fig)
+
+
+def test_the_first_box_of_a_line_has_its_left_border():
+    fig = figure(view_of('SaliencyGuided'))
+    boxes = [p for ax in fig.axes if not ax.axison for p in ax.patches if p.get_linewidth() == pytest.approx(.4)]
+    assert boxes and not any(p.get_clip_on() for p in boxes)
+
+
 @pytest.mark.parametrize('n', [1, 2])
 def test_the_smallest_sentences_are_legible(n):
     tokens = ['fine', '[SEP]'][:n]

@@ -17,7 +17,7 @@ hostile = ['[CLS]', '<img src=x>', '$x^2$', '中文', '😀', '\u202eabc', '-->'
            ',,', '<<', '|', '---', '##', '\x00', 'é', '−', '…', r'\end{document}', '[SEP]']
 commands = set('''documentclass ifdefined pdfoutput usepackage else fi DeclareUnicodeCharacter fbox phantom pagestyle begin end begingroup endgroup setlength fboxsep parindent lineskip
 lineskiplimit raggedright colorbox textcolor strut par smallskip footnotesize quad caption times textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedbl
-textasciigrave textvisiblespace setmainfont'''.split())
+textasciigrave textvisiblespace setmainfont underline tilde'''.split())
 
 
 def check_structure(text):
@@ -44,13 +44,13 @@ def test_every_colour_is_that_of_the_figure():
     labels, values = [f'w{i}' for i in range(21)], np.linspace(-.03, .03, 21)
     text, view = coloured_sentence_latex(labels, values), coloured_sentences([(labels, values)])
     norm, cmap, ticks = signed_scale(.03)
-    found = dict(re.findall(r'\\colorbox\[HTML\]\{(\w{6})\}\{\\strut (?:\\textcolor\{white\}\{)?(w\d+)', text)[i][::-1] for i in range(21))
+    found = dict(re.findall(r'\\colorbox\[HTML\]\{(\w{6})\}\{\\strut (?:\\textcolor\{white\}\{)?(?:\\underline\{)?(w\d+)', text)[i][::-1] for i in range(21))
     assert found == {l: to_hex(cmap(norm(v)))[1:].upper() for l, v in zip(labels, values)}
     fig = drawn(drawable_view(view), bodies[type(view)](view, 6.75), 6.75)
     ax = next(o for o in fig.axes if any(t.get_text() == 'w0' for t in o.texts))
     assert [to_hex(p.get_facecolor())[1:].upper() for p in ax.patches] == [found[l] for l in labels]
     dark = {l for l, v in zip(labels, values) if lightness(signed(norm(v))) < .5}
-    assert set(re.findall(r'textcolor\{white\}\{(w\d+)\}', text)) == dark == {t.get_text() for t in ax.texts if t.get_color() == 'white'} and 0 < len(dark) < 21
+    assert set(re.findall(r'textcolor\{white\}\{(?:\\underline\{)?(w\d+)\}', text)) == dark == {t.get_text() for t in ax.texts if t.get_color() == 'white'} and 0 < len(dark) < 21
 
 
 def test_hostile_tokens_are_text_and_nothing_else(tmp_path):
@@ -76,7 +76,7 @@ def test_sentences_of_snapshots_are_one_document_on_one_scale(tmp_path):
 def test_pieces_of_a_word_follow_without_a_blank():
     snap = invent(12)
     text = sentence_latex(snap, words=False)
-    assert len(re.findall(r'\{\\strut un\}\\colorbox\[HTML\]\{\w+\}\{\\strut forget\}\\colorbox\[HTML\]\{\w+\}\{\\strut table\}\n', text)) == snap.tokens.count('un') > 0
+    assert len(re.findall(r'\{\\strut un\}\\colorbox\[HTML\]\{\w+\}\{\\strut forget\}\\colorbox\[HTML\]\{\w+\}\{\\strut table\}\n', re.sub(r'\\underline\{(\w+)\}', r'\1', text))) == snap.tokens.count('un') > 0
     assert re.search(r'strut un\}\\colorbox\[HTML\]\{\w+\}\{\\strut seen\}', coloured_sentence_latex(['un', '##seen'], [.1, .2], limit=1))
     assert r'\strut \#\#x' in coloured_sentence_latex(['##x'], [.1], limit=1)  # nothing that it could continue
 
@@ -106,3 +106,17 @@ def test_special_tokens_and_numbers_that_are_missing_have_no_box():
     text = coloured_sentence_latex(['[CLS]', 'film'], [np.nan, .5])
     assert r'\textcolor[HTML]{707070}{[CLS]}' in text and text.count(r'\colorbox') == 1 + 5
     assert escaped('') == '' and escaped('a b') == 'a b'
+
+
+def test_a_value_and_its_negative_differ_without_colours():
+    text = coloured_sentence_latex(['up', 'down', 'dim', 'none'], [.5, -.5, -.01, np.nan])
+    said = dict(re.findall(r'\\colorbox\[HTML\]\{\w+\}\{\\strut (.*?(up|down|dim)\}*)', text)[i][::-1] for i in range(3))
+    assert r'\underline{down}' in said['down'] and not any('underline' in said[o] for o in ('up', 'dim')) and 'underlined: negative' in text
+    assert 'underlined' not in coloured_sentence_latex(['up'], [.5])
+
+
+def test_accents_and_signs_compile_with_pdflatex_and_are_not_boxes(tmp_path):
+    assert escaped('KL(f(X) ‖ f(X̃))') == r'KL(f(X) $\|$ f($\tilde{X}$))'
+    assert (escaped('e\u0303'), escaped('e\u0301'), escaped('ǖ'), escaped('q̈')) == (r'\~{e}', 'é', r'\={\"{u}}', r'$\ddot{q}$')
+    text = coloured_sentence_latex(['X̃', 'ẽ', 'α', '→', '≤', '10⁻³', 'p₁', 'ǖ', 'ő'], np.linspace(-1, 1, 9), caption='f(X̃) ‖ f(X) × 3')
+    assert 'DeclareUnicodeCharacter' not in text and compiles(text, tmp_path)

@@ -186,6 +186,17 @@ def test_numbers_come_back_as_python_floats():
     for x in (maps.kl([1, 2], [2, 1]), maps.spearman([1, 2], [2, 1]), maps.top_overlap([1, 2], [2, 1], 1)): assert type(x) is float
 
 
+def test_ties_alone_choose_no_top():
+    up = np.arange(10.)
+    for side in (np.zeros(10), np.full(10, 3.)):
+        for a, b in ((side, up), (side, up[::-1]), (up, side), (side, side)): assert np.isnan(maps.top_overlap(a, b, 2))
+        assert maps.top_overlap(side, up, 10) == maps.top_overlap(side, up, 12) == 1  # all are taken: no tie decides
+    one = np.where(up == 0, 7., 3.)
+    counts = np.arange(10) > 0
+    assert maps.top_overlap(one, up[::-1], 2) == 1 and np.isnan(maps.top_overlap(one, up[::-1], 2, counts))  # constant over what counts
+    assert np.isnan(maps.top_overlap(np.stack([up, up*0]), up, 3)).tolist() == [False, True]
+
+
 def test_leading_dimensions_give_what_each_row_gives_alone():
     rng = np.random.default_rng(7)
     a, b, counts = rng.random((2, 3, 6)), rng.random((2, 3, 6)), rng.random((2, 3, 6)) < .7

@@ -130,7 +130,7 @@ print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.mod
         done = subprocess.run([sys.executable, '-c', code, made['discard_region'][0].path, tmp_path/seed], env={**os.environ, 'PYTHONHASHSEED': seed}, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == '[]'
     files = sorted(p.name for p in (tmp_path/'1').iterdir())
-    assert len(files) == 2*5   # pictures, caption, citations
+    assert len(files) == 2*6   # pictures, caption (two files), citations
     for name in files: assert (tmp_path/'1'/name).read_bytes() == (tmp_path/'2'/name).read_bytes(), name
 
 
@@ -148,7 +148,7 @@ def test_panels_are_lettered_on_and_on_in_rows_as_wide_as_the_page(made):
 
 def test_as_many_panels_stand_in_a_row_as_are_good_to_read(made):
     run = made['discard_region'][0]
-    for width, rows in (('acl-two-column', 2), (9, 1)):
+    for width, rows in (('acl-two-column', 1), ('neurips', 2), (9, 1)):   # three stay together where each is legible
         fig = figure(run, 'discard_region', layer=0, head=[0, 1, 2], width=width)
         tops = {round(o.get_position()[1], 3) for o in fig.texts if o.get_weight() == 'bold' and o.get_text().startswith('(')}
         assert len(tops) == rows
@@ -296,6 +296,19 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
     assert not (tmp_path/'c.txt').exists()
 
 
+def test_the_caption_is_written_ready_for_latex_and_a_bibliography_of_before_is_removed(made, tmp_path):
+    fig = draw(made, 'masked_sentence')
+    save_figure(fig, tmp_path/'a.pdf', caption=True)
+    said = (tmp_path/'a-caption.tex').read_text()
+    assert said.startswith(r'\caption{The sentence X') and r'$\tilde{X}$' in said and said.endswith('}\n') and '\u0303' not in said and (tmp_path/'a.bib').exists()
+    (tmp_path/'mine.bib').write_text('@misc{mine}')
+    for name in ('a', 'mine'): save_figure(draw(made, 'head_map'), tmp_path/f'{name}.pdf', caption=True)
+    assert not (tmp_path/'a.bib').exists() and (tmp_path/'mine.bib').exists()   # only that of an earlier figure
+    if shutil.which('pdflatex'):
+        (tmp_path/'b.tex').write_text(r'\documentclass{article}\usepackage[T1]{fontenc}\begin{document}\begin{figure}' + said + r'\end{figure}\end{document}')
+        assert subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'b.tex'], cwd=tmp_path, capture_output=True).returncode == 0
+
+
 def test_every_entry_is_sound_bibtex():
     keys = [o[1] for o in papers.values()]
     assert len(set(keys)) == len(keys)
@@ -358,6 +371,97 @@ def test_colours_can_be_told_apart_without_green_cones_and_shades_in_grey():
     assert (np.diff(ramp[:, 0]) < 0).all() and ramp[0, 0] - ramp[-1, 0] > 70
 
 
+def keys(fig): return [re.match(r'@\w+\{([^,]+)', o)[1] for o in fig.citations]
+
+
+def test_the_caption_says_which_panel_is_which_without_headings(made):
+    drop, other = made['compared'][0]
+    guided = made['pattern_target'][0]
+    fig = figure(drop, 'attention_map', step=[0, 10], layer=1, head=0, heading='none')
+    assert fig.caption.startswith('(a) Step 0: Attention of layer 1, head 0.') and '(b) Step 10: Attention' in fig.caption and {'(a) step 0', '(b) step 10'} <= set(fig.facts)
+    assert 'Steps 0 (epoch 0.00), 10 (epoch 1.00), probe 0: “still , this is unforget ##table”' in fig.facts
+    fig = figure([drop, guided], 'attention_map', layer=1, head=[0], heading='none')
+    assert '(a) AD-DROP: Attention' in fig.caption and '(b) Attention guidance: Attention' in fig.caption
+    fig = figure([drop, other], 'attention_map', probe=[0, 1], layer=1, head=0, heading='none')   # seeds of one method
+    for mark, words in zip('abcd', ('AD-DROP, seed 0, probe 0', 'AD-DROP, seed 0, probe 1', 'AD-DROP, seed 1, probe 0', 'AD-DROP, seed 1, probe 1')): assert f'({mark}) {words}: Attention' in fig.caption and f'({mark}) {words}' in fig.facts
+    fig = figure([drop, guided], 'attention_map', layer=1, head=0, titles=['Ours', 'Theirs'])
+    assert '(a) Ours: Attention' in fig.caption and '(b) Theirs, Attention guidance' in fig.facts
+    assert figure(drop, 'attention_map', step=10, layer=1, head=0).caption.startswith('Attention of layer 1')
+    assert figure(drop, 'triptych', probe=[0, 1]).caption.startswith('(i) Probe 0: (a) ')   # its own maps are lettered already
+
+
+def test_facts_tie_methods_and_snapshots_to_their_runs(made):
+    drop, other = made['compared'][0]
+    facts = figure([made['pattern_target'][0], drop, other], 'attention_map', layer=1, head=0).facts
+    assert sum(o.startswith('Model:') for o in facts) == 1 and not any(o.startswith('Method:') for o in facts)
+    runs = [o for o in facts if o.startswith('Run:')]
+    assert len(runs) == 3 and runs[0].startswith('Run: guided, seed 0; method: Attention guidance') and runs[2].startswith('Run: other, seed 1; method: AD-DROP (p=0.3')
+    assert [o.split(':')[0] for o in facts if o.startswith('Step')] == [f'Step 30 (epoch 3.00), probe 0 of {k}' for k in ('guided', 'drop', 'other')]
+
+
+def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_should(made, tmp_path):
+    fig = figure(made['evolution'][0], 'evolution', probe=1)
+    assert any(o.startswith('Steps 0 (epoch 0.00), 10 (epoch 1.00), 20') and 'probe 1: “still' in o for o in fig.facts) and 'robe 1' in fig.caption
+    run = a_run(tmp_path, 'private')
+    config = json.loads((run.path/'config.json').read_text())
+    config['method']['args']['teacher'] = config['model']['name'] = '/home/somebody/secret/best'
+    (run.path/'config.json').write_text(json.dumps(config))
+    said = '\n'.join(figure(run.path, 'attention_map').facts)
+    assert "teacher='best'" in said and 'Model: best' in said and 'secret' not in said
+
+
+def test_evidence_that_is_missing_is_refused_with_the_steps_that_hold_it(made, tmp_path):
+    import dataclasses
+    run = a_run(tmp_path, 'late')
+    last = run.snapshot(30)
+    run.save(dataclasses.replace(last, step=40, info={**last.info, 'phase': 'fine-tuning'}, layers={'attention': last.layers['attention']}, arrays={k: last.arrays[k] for k in ('attention', 'saliency')}))
+    with pytest.raises(ValueError, match='holds no discard_candidates, discarded; it holds attention, saliency; recorded steps that hold it: 0, 10, 20, 30$'): figure(Run(run.path), 'discard_region', step=40)
+    with pytest.raises(ValueError, match='no recorded step of probe 0 in late holds it$'): figure(Run(run.path), 'masked_sentence', step=40)
+
+
+def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
+    frame = pd.DataFrame([dict(method=m, share=x, accuracy=1 - x) for m in ('integrated_gradients', 'gradient abs', 'AD-DROP', 'random') for x in (.1, .2)])
+    fig = figure(frame, 'accuracy_drop', about='Model: tiny. Data: invented.')
+    assert fig.caption.endswith('Model: tiny. Data: invented.') and 'About: Model: tiny. Data: invented.' in fig.facts
+    assert keys(fig) == ['ismail2021saliency', 'sundararajan2017axiomatic', 'simonyan2013deep', 'yang2022addrop']
+    frame.attrs = dict(about='Model: other.', names=['minilm'])
+    fig = figure(frame, 'accuracy_drop')
+    assert fig.caption.endswith('Model: other.') and keys(fig)[-1] == 'wang2020minilm'
+    assert keys(figure(made['metric_table'][0], 'metric_table')) == ['yang2022addrop']
+    with pytest.raises(ValueError, match='accuracy_drop takes no step= and no probe='): figure(frame, 'accuracy_drop', step=0, probe=1)
+
+
+def test_a_study_is_a_source(made):
+    from salviz.statistics import result_table
+    class Invented:
+        about = 'Data: invented.'
+        def runs(self): return dict(mine=made['compared'][0], theirs=[made['pattern_target'][0]])
+        def results(self): return made['metric_table'][0]
+        def table(self, rows=None, columns=None, **options): return result_table(self.results(), rows or 'method', columns, about=self.about, **options)
+    assert figure(Invented(), 'loss_curves').caption == figure(Invented().runs(), 'loss_curves').caption
+    fig = figure(Invented(), 'metric_table', measures=['accuracy'], compare_to='FineTuning', title='Ours')
+    assert fig.caption.startswith('Ours. ') and fig.caption.count('Data: invented.') == 1 and 'macro' not in ' '.join(o.get_text() for o in fig.findobj(Text)).lower() and keys(fig) == ['yang2022addrop']
+    assert sum(o.startswith('Run:') for o in figure(Invented(), 'attention_map', layer=0, head=0).facts) == 3
+
+
+def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_higher_than_a_page(made):
+    fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
+    assert any('no room for the captions\' 10 points in 3.03 inches: drawn at 7.5' in o for o in said)
+    check_legible(fig)
+    assert draw(made, 'pattern_residual', width='neurips', font_size='caption', heading='none').get_figheight() <= 9
+    fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1, width=9))
+    assert fig.get_figheight() > 9 and any('inches high, more than a page of text (9)' in o for o in said)
+
+
+def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
+    view = discard_map(invent(60, layers=1, heads=6))
+    note = 'For want of room, every '
+    fig, said = quiet(lambda: figure(view, width=3.25, heading='none'))
+    assert not any(note in o.get_text() for o in fig.findobj(Text)) and any(note in o for o in said) and any(o.startswith(f'Note: {note}') for o in fig.facts) and note not in fig.caption
+    two = figure([view, view], width=6.75)
+    assert sum(note in o.get_text() for o in two.findobj(Text)) == 1
+
+
 # What is not there
 
 refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, head_grid"), ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
@@ -366,7 +470,9 @@ refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are 
            ('masked_sentence', {}, ValueError, 'holds no is_masked.*; it holds attention, attention_attribution'), ('pattern_residual', {}, ValueError, 'holds no pattern_target.*it holds'),
            ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'), ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError, 'too narrow for DiscardMap at 11 points; take at most 10.6 points'), ('discard_region', dict(font_size=40), ValueError, 'between 4 and 20 points'),
-           ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'), ('saliency_distribution', {}, ValueError, 'saliency_distribution takes two snapshots, got 1; give two runs, or one run and two steps')]
+           ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'), ('saliency_distribution', {}, ValueError, 'saliency_distribution takes two snapshots of a probe, got 1; give two runs, or one run and two steps'),
+           ('compared', dict(probe=[0, 1]), ValueError, 'compared takes two snapshots of a probe, got 1'), ('loss_curves', dict(probe=1), ValueError, 'loss_curves takes no probe=; it is made of rows of metrics of all steps'),
+           ('number_over_steps', dict(step=10), ValueError, 'number_over_steps takes no step=')]
 
 
 @pytest.mark.parametrize('kind, options, error, said', refused)
@@ -389,6 +495,10 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width', 'acl-two-column', '--font-size', '8', '--share', '--out', str(out)]) == 0
     want = save_figure(figure(run, 'discard_region', layer=0, head=[0, 1], width='acl-two-column', font_size=8, share=True), tmp_path/'b.pdf')
     assert out.read_bytes() == want.read_bytes() and (tmp_path/'a.txt').exists() and (tmp_path/'a.bib').exists()
+    assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width', 'acl-two-column', '--font-size', '8', '--share', '--out', str(tmp_path/'a.svg')]) == 0   # the same words
+    assert main(['figure', str(run), '--kind', 'attention_map', '--out', str(tmp_path/'a.png')]) == 2 and 'a.txt exists already and says something else' in capsys.readouterr().err
+    assert main(['figure', str(run), '--out', str(tmp_path/'nowhere'/'a.png')]) == 2 and 'there is no folder' in capsys.readouterr().err
+    assert main(['figure', str(run), '--kind', 'loss_curves', '--probe', '1', '--out', str(tmp_path/'l.png')]) == 2 and 'loss_curves takes no probe=' in capsys.readouterr().err
     assert main(['figure', str(run), '--out', str(out)]) == 2 and 'a.pdf exists already; use --force' in capsys.readouterr().err
     assert main(['figure', str(run), str(other), '--kind', 'loss_curves', '--set', 'x=epoch', '--no-caption', '--out', str(tmp_path/'c.svg')]) == 0 and not (tmp_path/'c.txt').exists()
     made['head_map'][0].to_csv(tmp_path/'heads.csv', index=False)
@@ -409,6 +519,7 @@ def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys
     class Opened:
         def table(self, **options): return table if not options else result_table(made['metric_table'][0], 'method', **options)
         def results(self): return made['metric_table'][0]
+        def runs(self): return dict(one=made['loss_curves'][0][:1])
     monkeypatch.setattr(salviz.study.Study, 'open', classmethod(lambda cls, folder: Opened()))
     assert main(['study', 'x']) == 0 and capsys.readouterr().out == f'{table}\n'
     assert main(['study', 'x', '--latex', '--set', 'digits=1']) == 0 and r'\toprule' in capsys.readouterr().out

@@ -139,7 +139,7 @@ def test_the_top_k_is_stable_rounded_up_and_at_least_one():
     assert hard_rationale([1, 2, 2, 2], 2).tolist() == [False, True, True, False]
     assert [int(hard_rationale(np.zeros(n), .1).sum()) for n in (1, 9, 10, 11, 20, 21)] == [1, 1, 1, 2, 2, 3]
     assert int(hard_rationale(np.zeros(3), 7).sum()) == 3  # more than there are
-    assert int(hard_rationale(np.zeros(30), .3).sum()) == 9 # .3*30 is 9.000000000000002 in binary
+    for kind in (float, np.float64, np.float32): assert int(hard_rationale(np.zeros(30), kind(.3)).sum()) == 9 # .3*30 is 9.000000000000002 in binary
     for k in (0, -1, 1.5, True, '3', None):
         with pytest.raises(ValueError, match='k must be a number of tokens'): hard_rationale([1., 2.], k)
 
@@ -160,6 +160,7 @@ def test_the_whole_leaves_out_who_was_not_asked_and_takes_k_from_people():
     k = np.mean([m.mean() for _, m in kept if m.any()])
     chosen = [hard_rationale(v, float(k)) for v, _ in kept]
     assert got['examples'] == 20 and got['k'] == pytest.approx(k)
+    assert got['auprc_examples'] == sum(bool(m.any()) for _, m in kept) < 20  # an empty rationale has no curve
     assert got['auprc'] == pytest.approx(np.mean([slow_auprc(v.tolist(), m.tolist()) for v, m in kept if m.any()]))
     assert got['token_f1'] == pytest.approx(slow_token_scores(chosen, [m for _, m in kept])[2])
     assert got['iou_f1'] == pytest.approx(slow_iou(chosen, [m for _, m in kept], .5, False)[2])

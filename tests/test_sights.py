@@ -1,4 +1,5 @@
 "Sights: the numbers of every map, sentence and pair are the snapshot's, and so is what is drawn of them; legible in print"
+import io
 import re
 import subprocess
 import sys
@@ -7,18 +8,20 @@ from itertools import product
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.text import Text
 from scipy.stats import rankdata
 
 import invented
 import salviz.sight_figures
 from overlap import check_legible
+from PIL import Image
 from salviz.drawing import bodies, drawable_view, drawn, lightness, rendered, shares, signed, signed_scale
 from salviz.pictures import Look, picture
 from salviz.runs import Run, Snapshot
 from salviz.sights import (attention_map, chosen_map, coloured_sentences, compared, evolution, head_grid, masked_pairs, pattern_residual, same_scale, telling_entry, triptych,
                            units_of)
-from salviz.views import masked_sentence
+from salviz.views import guided_heads, masked_sentence
 from test_views import invent
 
 kinds = dict(map=lambda s: attention_map(s, overlays=['candidates', 'discarded', 'saliency']), attribution=lambda s: attention_map(s, what='attribution'),
@@ -78,7 +81,10 @@ def test_layers_are_the_models_and_a_head_is_chosen_as_in_the_explorer():
     snap = invent(9, layers=2, heads=4)
     snap.layers = {k: [4, 5] for k in snap.layers}
     assert np.array_equal(attention_map(snap, 5, 1).values[0], snap.arrays['attention'][1, 1])
-    assert telling_entry(snap) == dict(layer=4, head=0) and chosen_map(snap, 5).head == 0   # the first guided head
+    guided, residual = snap.arrays['guided'], ((snap.arrays['attention'] - snap.arrays['pattern_target'])**2).mean((-1, -2))
+    closest = min((4, 5), key=lambda l: residual[l - 4][guided[l - 4]].mean())
+    assert telling_entry(snap) == dict(layer=closest, head=int(np.flatnonzero(guided[closest - 4])[0])) and chosen_map(snap, 5).head == 0   # the first guided head of the closest layer
+    assert closest == 5 and guided_heads(snap).layer == 5 and pattern_residual(snap).title == attention_map(snap).title.replace('head 0', 'head 0, pattern next')
     del snap.arrays['guided'], snap.layers['guided']
     size = np.median(np.abs(snap.arrays['attention_attribution']).sum(-1), -1)
     assert (telling_entry(snap)['layer'] - 4, telling_entry(snap)['head']) == np.unravel_index(size.argmax(), size.shape)
@@ -335,3 +341,77 @@ def test_the_still_of_all_heads_gives_each_its_own_scale():
     image = next(o for o in images(picture(Look(snap, what='attribution'), 'heads')) if o.shape == (18, 27))
     A = snap.arrays['attention_attribution']
     for l, h in product(range(2), range(3)): assert image[9*l:9*l + 8, 9*h:9*h + 8] == pytest.approx(A[l, h]/np.abs(A[l, h]).max())
+
+
+# --- without colours
+
+def in_grey(view, width):
+    "What `view` looks like in grey print, [height, width] from 0 to 255"
+    return np.asarray(Image.open(io.BytesIO(rendered(draw(view, width), 'png', dpi=300))).convert('L')).astype(float)
+
+
+def minuses(fig):
+    "Positions of the minus signs in the maps of `fig`"
+    return [set(map(tuple, np.round(o.get_offsets()).astype(int))) for ax in fig.axes if ax.images for o in ax.collections if isinstance(o, PathCollection)]
+
+
+@pytest.mark.parametrize('n, width', [(8, 6.75), (30, 3.03)])
+def test_a_map_and_its_negative_differ_in_grey_by_marks_at_every_pitch(n, width):
+    snap = invent(n, layers=1, heads=2)
+    A = np.random.default_rng(0).choice([-1., 1.], (1, 2, n, n))
+    for sign in (1, -1):
+        snap.arrays['attention_attribution'] = sign*A
+        fig = draw(attention_map(snap, 0, 0, 'attribution', overlays=[]), width)
+        assert minuses(fig) == [{(int(x), int(y)) for y, x in np.argwhere(sign*A[0, 0] < 0)}] and 'clearly negative' in [o.get_text() for o in fig.texts]
+    snap.arrays['attention_attribution'] = np.ones_like(A)
+    plus = in_grey(attention_map(snap, 0, 0, 'attribution', overlays=[], limit=1), width)
+    snap.arrays['attention_attribution'] = -np.ones_like(A)
+    minus = in_grey(attention_map(snap, 0, 0, 'attribution', overlays=[], limit=1), width)
+    rows, columns = min(len(plus), len(minus)), plus.shape[1]
+    assert (np.abs(plus[:rows] - minus[:rows, :columns]) > 60).sum() > 4*n*n # white minus signs: a handful of dots a cell
+
+
+def test_cells_too_small_for_a_minus_say_so():
+    fig = draw(attention_map(invent(80, layers=1, heads=2), 0, 0, 'attribution'), 2.5)
+    assert not minuses(fig) and any('too small for minus signs' in o.get_text() for o in fig.texts) and 'clearly negative' not in [o.get_text() for o in fig.texts]
+
+
+@pytest.mark.parametrize('value', [.5, 1.])
+def test_a_word_and_its_negative_differ_in_grey_by_an_underline(value):
+    for labels in (['up', 'down'], ['down', 'up']):
+        view = coloured_sentences([(labels, [value if o == 'up' else -value for o in labels])], limit=1)
+        fig = draw(view)
+        ax = next(o for o in fig.axes if any(t.get_text() == 'up' for t in o.texts))
+        (line,), box = ax.lines, ax.patches[labels.index('down')]
+        assert box.get_x() < line.get_xdata()[0] < line.get_xdata()[1] < box.get_x() + box.get_width() and box.get_y() < line.get_ydata()[0] < box.get_y() + box.get_height()
+        assert 'clearly negative' in [o.get_text() for o in fig.texts] and 'underlined where it is clearly negative' in view.caption
+
+
+# --- letters and words
+
+@pytest.mark.parametrize('kind', ['several', 'triptych', 'residual', 'compared', 'steps'])
+def test_panels_of_one_view_have_letters_that_its_caption_names(kind):
+    view = kinds[kind](invent(9, layers=2, heads=6))
+    letters = [f'({o})' for o in 'abcdefg'[:len(view.values)]]
+    texts = [o.get_text() for o in draw(view, 3.25).texts]
+    assert all(any(t.startswith(o) for t in texts) for o in letters) and all(o in view.caption for o in letters)
+
+
+def test_three_maps_in_a_column_stand_one_below_the_other_with_whole_titles():
+    fig = draw(triptych(invent(19, layers=2, heads=4)), 3.03)
+    maps = [o.get_position() for o in fig.axes if o.images and o.images[0].get_array().shape == (19, 19)]
+    assert len({round(o.x0, 6) for o in maps}) == 1 and len({round(o.y0, 6) for o in maps}) == 3
+    assert not any('…' in o.get_text() for o in fig.texts)
+
+
+def test_a_long_word_is_whole_where_a_line_has_room():
+    view = coloured_sentences([(['uncharacteristically', 'so'], [1., -1.])])
+    assert 'uncharacteristically' in [o.get_text() for o in draw(view, 3.03).findobj(Text)]
+
+
+def test_the_caption_of_regions_holds_whether_they_are_drawn_or_not_and_rollout_says_what_it_is():
+    snap = invent(80, layers=2, heads=4)
+    assert 'Marked where cells have room: the candidate discard region (dashed lines around it) and discarded positions (crosses).' in attention_map(snap, 0, 0).caption
+    view = attention_map(snap, head='rollout')
+    assert view.caption.startswith('Attention rollout through 2 layers.') and view.units == ('attention rollout',)
+    assert compared(snap, snap, 0, 0, names=['x', 'y']).units[2] == 'attention, B − A'

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from salviz.runs import Run
-from salviz.statistics import (adjust, average_loss, better_of, compare_predictions, id_columns, latex_escape, measure_of, over_seeds, paired_bootstrap,
-                               paired_t, result_table, runs_frame)
+from salviz.statistics import (adjust, average_loss, better_of, compare_predictions, compare_run_predictions, id_columns, known_measure, latex_escape, measure_of,
+                               over_seeds, paired_bootstrap, paired_t, result_table, runs_frame)
 
 def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows):
     run = Run.create(path, dict(method=dict(name='FineTuning'), seed=seed, best_metric=dict(name=best, greater_is_better=best not in ('loss', 'mse'))))
@@ -32,7 +32,8 @@ def test_average_loss_is_the_mean_of_the_task_loss_over_the_steps(tmp_path):
     for step, x in ((2, .5), (4, .25)): run.log(dict(kind='eval', step=step, loss=x, accuracy=.5))
     assert average_loss(run, 'validation') == .375 == measure_of(run, 'average_validation_loss') and average_loss(run, 'validation', until=2) == .5
     assert math.isnan(average_loss(Run.create(tmp_path/'empty', {})))
-    with pytest.raises(ValueError, match='at most 4'): average_loss(run, until=9)
+    for until in (9, 0, -3, 1.5, True):
+        with pytest.raises(ValueError, match='at least 1 and at most 4'): average_loss(run, until=until)
     with pytest.raises(ValueError, match="'train' or 'validation'"): average_loss(run, 'test')
 
 def test_a_gap_is_positive_where_training_examples_are_done_better(tmp_path):
@@ -50,7 +51,8 @@ def test_measures_are_found_by_name_and_unknown_ones_say_what_there_is(tmp_path)
     frame = runs_frame(dict(FineTuning=[run]), ['test_accuracy', 'gap'])
     assert frame.to_dict('records') == [dict(method='FineTuning', seed=0, run='a', test_accuracy=.6, gap=pytest.approx(.3))]
 
-@pytest.mark.parametrize('name,way', [('test_macro_f1', 'higher'), ('gap_accuracy', 'lower'), ('attention_kl', 'lower'), ('aopc_comprehensiveness', 'higher'),
+@pytest.mark.parametrize('name,way', [('test_macro_f1', 'higher'), ('gap_accuracy', None), ('gap', None), ('flip_fraction', 'lower'), ('decision_flip', 'lower'), ('token_f1', 'higher'), ('iou_f1', 'higher'), ('auprc', 'higher'),
+    ('faith_sufficiency', 'lower'), ('aup', 'higher'), ('aur', 'higher'), ('attention_kl', 'lower'), ('aopc_comprehensiveness', 'higher'),
     ('sufficiency_at_10', 'lower'), ('average_loss', 'lower'), ('test_mse', 'lower'), ('test_pearson', 'higher'), ('seconds', 'lower'), ('entropy', None), ('p', None)])
 def test_a_measures_name_tells_which_way_is_better(name, way): assert better_of(name) == way
 
@@ -72,8 +74,17 @@ def test_paired_t_is_scipys_and_the_formula(n):
     assert found.p == pytest.approx(areas[grid[:-1] >= abs(t)].sum() / areas.sum(), abs=2e-2 if n == 2 else 1e-3)
     assert found.n == n and found.difference == pytest.approx(mean)
 
+@pytest.mark.parametrize('change,said', [(dict(confidence=95), 'confidence must be between 0 and 1'), (dict(confidence=0), 'confidence'), (dict(resamples=0), 'resamples must be a whole number'),
+    (dict(resamples=2.5), 'resamples')])
+def test_levels_and_draws_that_cannot_be_are_refused(change, said):
+    a, b = [1., 2., 4.], [0., 0., 1.]
+    tests = [paired_bootstrap, lambda a, b, **kw: compare_predictions([0, 1, 1], a, b, **kw), *([paired_t] if 'confidence' in change else [])]
+    for test in tests:
+        with pytest.raises(ValueError, match=said): test(a, b, **change)
+
 def test_pairs_with_an_undefined_number_do_not_count():
     nan = math.nan
+    assert paired_t([1., 2., 4., math.inf, math.inf], [0., 0., 1., 5., math.inf]) == paired_t([1., 2., 4.], [0., 0., 1.])
     assert paired_t([1., 2., 4., nan], [0., 0., 1., 5.]) == paired_t([1., 2., 4.], [0., 0., 1.])
     assert paired_bootstrap([1., nan, 4.], [0., 1., 1.]).n == 2
 
@@ -143,11 +154,13 @@ def test_what_was_not_tested_is_not_in_the_family():
     assert found[[0, 2]].tolist() == [.02, .04] and math.isnan(found[1])
     assert np.isnan(adjust([math.nan])).all()
     with pytest.raises(ValueError, match="'holm', 'benjamini_hochberg', 'none'"): adjust([.1], 'fdr')
+    for wrong in ([2., .5], [-.1]):
+        with pytest.raises(ValueError, match='p-values between 0 and 1'): adjust(wrong)
 
 def test_the_deviation_is_that_of_a_sample_and_one_seed_has_none():
     x = [.61, .58, .64, .6]
     assert over_seeds(x) == dict(mean=pytest.approx(standard.mean(x)), std=pytest.approx(standard.stdev(x)), n=4)
-    assert math.isnan(over_seeds([.5])['std']) and over_seeds([.5, math.nan])['n'] == 1 and math.isnan(over_seeds([])['mean'])
+    assert math.isnan(over_seeds([.5])['std']) and over_seeds([.5, math.nan, -math.inf])['n'] == 1 and math.isnan(over_seeds([])['mean'])
 
 # tables
 
@@ -193,6 +206,63 @@ def test_the_best_is_bold_by_the_direction_of_the_measure_and_ties_share_it():
     unknown = result_table(tidy().rename(columns=dict(test_accuracy='entropy')), columns=['entropy'])
     assert not unknown.frame['best'].any() and 'Bold' not in unknown.caption and '↑' not in unknown.text
     assert not result_table(tidy(), best=None).frame['best'].any()
+
+@pytest.mark.parametrize('wrong', ['hgher', 'down', True, 1, ''])
+def test_a_misspelt_direction_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"better\['test_accuracy'\] must be 'higher', 'lower' or None"): result_table(tidy(), better=dict(test_accuracy=wrong))
+
+@pytest.mark.parametrize('options,said', [
+    (dict(better=dict(acc='higher')), "better has 'acc', which is no measure; there are test_accuracy, average_loss"), (dict(percent='acc'), "percent has 'acc', which is no measure"),
+    (dict(titles=dict(zzz='x')), "titles has 'zzz', which is no column and no value of one"), (dict(digits=-1), 'digits must be'), (dict(digits='2'), 'digits must be'),
+    (dict(levels={'*': 5}), 'levels must be'), (dict(fewest=1), 'fewest must be')])
+def test_what_would_be_ignored_or_print_nonsense_is_refused(options, said):
+    with pytest.raises(ValueError, match=re.escape(said)): result_table(tidy(), **options)
+    assert 'the drop' in result_table(tidy(), titles=dict(drop='the drop', test_accuracy='acc.', measure='what'), percent=False, better=dict(average_loss=None)).text
+
+def test_numbers_that_are_not_finite_are_missing_and_named():
+    frame = tidy(4)
+    for method, seed, x in (('drop', 1, math.inf), ('guide', 0, math.nan), ('guide', 2, math.nan)): frame.loc[(frame.method == method) & (frame.seed == seed), 'test_accuracy'] = x
+    table = result_table(frame, columns=['test_accuracy'], compare_to='FineTuning')
+    assert 'inf' not in table.text and cell(table, 'drop')['mean'] == pytest.approx(frame[(frame.method == 'drop') & (frame.seed != 1)].test_accuracy.mean())
+    assert cell(table, 'drop')['best'] and cell(table, 'drop')['n'] == cell(table, 'drop')['pairs'] == 3 and cell(table, 'guide')['undefined'] == 2
+    assert 'Not counted, for want of a finite number: 2 of 4 runs of guide (test accuracy); 1 of 4 runs of drop (test accuracy).' in table.caption
+    frame.loc[frame.method == 'drop', 'test_accuracy'] = -math.inf
+    gone = result_table(frame, columns=['test_accuracy'])
+    assert math.isnan(cell(gone, 'drop')['mean']) and '4 of 4 runs of drop' in gone.caption and 'Not counted' not in result_table(tidy()).caption
+
+def test_the_family_of_a_correction_does_not_depend_on_the_layout():
+    rng = np.random.default_rng(1)
+    rows = [dict(method='F', p=None, seed=s, run='', accuracy=.7 + .01*rng.normal()) for s in range(5)]
+    rows += [dict(method='A', p=p, seed=s, run='', accuracy=.709 + .01*rng.normal()) for p in (.1, .3, .5, .7, .9) for s in range(5)]
+    along, across = result_table(pd.DataFrame(rows), ['method', 'p'], compare_to='F'), result_table(pd.DataFrame(rows), 'method', columns='p', measure='accuracy', compare_to='F')
+    assert [t.frame['p_adjusted'].dropna().tolist() for t in (along, across)] == [pytest.approx(slow_holm(along.frame['p_value'].dropna().tolist()))]*2
+    assert [t.frame['mark'].tolist() for t in (along, across)] == [along.frame['mark'].tolist()]*2
+    assert 'family: all 5 comparisons of the table' in across.caption and 'family: the 5 comparisons of a column' in along.caption
+    assert 'family: the only comparison of a column' in result_table(tidy(gains=dict(drop=.05)), compare_to='FineTuning').caption
+
+def test_rows_that_do_not_take_a_chosen_setting_stay_and_are_named():
+    table = result_table(grid_frame(), where=dict(p=.3, lr=.1), compare_to='FineTuning')
+    assert [(r['method'], r['pairs']) for r in table.frame.to_dict('records')] == [('FineTuning', 0), ('drop', 4)]
+    assert 'Only runs with p = 0.3; FineTuning without p. Only runs with lr = 0.1.' in table.caption
+
+def test_a_frame_carries_what_a_caption_and_citations_need(tmp_path):
+    frame = tidy()
+    frame.attrs = dict(about='Model: tiny.', names=['ADDrop', 'minilm'])
+    table = result_table(frame)
+    assert table.caption.endswith('Model: tiny.') and (table.about, table.names) == ('Model: tiny.', ('ADDrop', 'minilm')) and table.frame.attrs == dict(about='Model: tiny.', names=['ADDrop', 'minilm'])
+    assert result_table(frame, about='').about == '' and result_table(tidy()).names == ()
+    run = Run.create(tmp_path/'r', dict(method=dict(name='ADDrop + AttentionGuidance'), data=dict(name='tweets'), model=dict(name='minilm'), seed=0))
+    assert runs_frame(dict(a=[run]), ['steps']).attrs['names'] == ['ADDrop', 'AttentionGuidance', 'tweets', 'minilm']
+
+def predicting(path, labels, predictions):
+    run = Run.create(path, {})
+    run.save_arrays('test_predictions', dict(example_id=np.arange(len(labels)), labels=np.array(labels), predictions=np.array(predictions)))
+    return run
+
+def test_two_runs_are_compared_on_their_test_examples(tmp_path):
+    a, b = predicting(tmp_path/'a', [0, 1]*20, [0, 1]*20), predicting(tmp_path/'b', [0, 1]*20, [0, 0]*20)
+    assert compare_run_predictions(a, b) == compare_predictions([0, 1]*20, [0, 1]*20, [0, 0]*20)
+    with pytest.raises(ValueError, match='a and c were scored on different test examples'): compare_run_predictions(a, predicting(tmp_path/'c', [1, 0]*20, [0]*40))
 
 def test_missing_seeds_are_left_out_of_the_pairs_and_counted():
     frame = tidy()
@@ -298,6 +368,19 @@ def test_latex_is_a_booktabs_table_that_compiles_on_its_own(tmp_path):
         (tmp_path/'t.tex').write_text(text, encoding='utf-8')
         done = subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 't.tex'], cwd=tmp_path, capture_output=True, text=True, errors='replace')
         assert done.returncode == 0 and (tmp_path/'t.pdf').read_bytes()[:4] == b'%PDF', done.stdout[-2000:]
+
+def test_latex_fits_a_two_column_page(tmp_path):
+    frame = tidy(gains=dict(drop=.05)).assign(gap=lambda f: f.average_loss - .9)
+    table = result_table(frame, compare_to='FineTuning')
+    wide, narrow = table.latex(wide=True), result_table(frame, columns=['test_accuracy', 'gap'], compare_to='FineTuning').latex(small='footnotesize')
+    assert wide.startswith(r'\begin{table*}[t]') and wide.rstrip().endswith(r'\end{table*}') and r'\footnotesize' not in wide and r'\tabcolsep' in narrow
+    assert all(t.index('belowcaptionskip') < t.index(r'\caption') for t in (wide, narrow))
+    with pytest.raises(ValueError, match="small must be None or one of 'small', 'footnotesize', 'scriptsize', got 'tiny'"): table.latex(small='tiny')
+    if shutil.which('pdflatex'):
+        body = '\n'.join([r'\documentclass[10pt,twocolumn]{article}', r'\usepackage{booktabs}', r'\begin{document}', wide, narrow, 'Text.', r'\end{document}'])
+        (tmp_path/'t.tex').write_text(body, encoding='utf-8')
+        done = subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 't.tex'], cwd=tmp_path, capture_output=True, text=True, errors='replace')
+        assert done.returncode == 0 and 'Overfull' not in done.stdout, done.stdout[-2000:]
 
 @pytest.mark.parametrize('given,said', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'), ('a---b', 'a-{}-{}-b'), ('α ± 1', r'$\alpha$ $\pm$ 1'), ('Σω', r'$\Sigma$$\omega$')])
 def test_latex_escapes_what_would_be_a_command(given, said): assert latex_escape(given) == said

@@ -100,8 +100,25 @@ def test_results_are_tidy_and_open_without_torch(whole):
 
 def test_the_tables_caption_names_model_data_and_training(whole):
     said = whole.table(compare_to='FineTuning').caption
-    for part in ('Model: bert.', '(24 train, 8 validation, 16 test)', 'epochs 2', 'learning rate 0.01', '2 seeds (0, 1)', 'No marks'): assert part in said.replace(' examples', ''), part
-    assert 'snapshots' not in said and 'missing' not in said
+    for part in ('Model: bert (BertForSequenceClassification, 1 layer, 2 heads).', 'Data: 24 train, 8 validation, 16 test examples.', 'epochs 2', 'learning rate 0.01', '2 seeds (0, 1)', 'No marks'): assert part in said, part
+    assert 'snapshots' not in said and 'missing' not in said and 'unnamed' not in said
+
+def test_results_and_tables_carry_what_captions_and_citations_need(whole):
+    frame, table = whole.results(), whole.table()
+    assert frame.attrs == dict(about=whole.about, names=['FineTuning', 'ADDrop', 'BertForSequenceClassification'], seeds=[0, 1]) and frame.attrs == Study.open(whole.folder).results().attrs
+    assert table.about == whole.about and table.names == tuple(frame.attrs['names']) and table.caption.endswith(whole.about)
+
+def test_a_gap_is_never_the_best_in_bold(whole):
+    frame = whole.table().frame
+    assert not frame[frame.measure == 'gap']['best'].any() and 'gap ↓' not in whole.table().text
+
+@pytest.mark.parametrize('better,said', [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"), (dict(gap=True), 'must be'), (dict(acc='higher'), "better has 'acc', which is no measure")])
+def test_a_misspelt_direction_is_refused_before_anything_is_written(made, whole, tmp_path, better, said):
+    with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
+    assert not (tmp_path/'s').exists()
+    with pytest.raises(ValueError, match=said): whole.table(better=better)
+    of_function = made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'faith': lambda run: {'a': 1., 'b': 2.}}, better=dict(faith_b='lower'))
+    assert of_function.table().text # faith_b is not there before it is computed
 
 @pytest.mark.parametrize('change,said', [
     (dict(seeds=(0, 2)), 'seeds was [0, 1] and is [0, 2]'), (dict(learning_rate=1e-3), 'train.learning_rate was 0.01 and is 0.001'),
@@ -130,18 +147,22 @@ def test_a_study_may_grow_but_only_when_asked_and_only_by_adding(made, whole):
 
 # measures
 
-def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(made, whole):
-    calls = []
+def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(made, whole, tmp_path):
+    log = str(tmp_path/'calls') # a list would be part of the function, which is another one when the list grows
     def counted(run, model, tokenizer, data):
-        calls.append((run.config['seed'], model.training, len(data['test']), tokenizer.pad_token))
+        with open(log, 'a') as f: f.write(json.dumps([run.config['seed'], model.training, len(data['test']), tokenizer.pad_token]) + '\n')
         model.train()
         return {'rows': len(run.train_rows), 'draw': torch.rand(1)}
+    def calls(): return sorted(map(json.loads, open(log)))
     def study(f): return made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'mine': f})
     found = study(counted).run()
-    assert sorted(calls) == [(s, False, 16, '[PAD]') for s in (0, 0, 1, 1)] and found.mine_rows.tolist() == [6.]*4
+    assert calls() == [[s, False, 16, '[PAD]'] for s in (0, 0, 1, 1)] and found.mine_rows.tolist() == [6.]*4
     assert found.mine_draw[0] == found.mine_draw[1] != found.mine_draw[2] # from the run's seed
     pd.testing.assert_frame_equal(study(counted).run(), found)
-    assert len(calls) == 4
+    assert len(calls()) == 4
+    pd.testing.assert_frame_equal(study(counted).run(measure_again=['mine']), found)
+    assert len(calls()) == 8
+    with pytest.raises(ValueError, match='no measure is called mime; there are test_accuracy, mine'): study(counted).run(measure_again=['mime'])
     def counted(run): return 7
     changed = study(counted)
     assert changed.results().mine.isna().all() # what was computed by other code is not shown
@@ -158,7 +179,52 @@ def test_a_measures_version_follows_its_code_and_the_end_of_the_run(tmp_path):
     (tmp_path/'run'/'summary.json').write_text(json.dumps(dict(ended='later')))
     assert measure_version('gap', run) != versions[0]
 
-@pytest.mark.parametrize('measures,said', [([], 'at least one'), ([lambda run: 0], 'needs a name'), (dict(a=3), 'must be a name or a function'),
+def test_a_number_is_never_that_of_other_helpers_lists_or_globals(made, whole):
+    around = dict(shares=[.1, .5], __name__='__main__')
+    exec('def helper(): return sum(shares)\ndef m(run): return helper()', around)
+    def study(f): return made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'm': f})
+    assert study(around['m']).run().m.tolist() == [.6]*4
+    around['shares'] = [.2, .7]
+    assert study(around['m']).results().m.isna().all() and study(around['m']).run().m.tolist() == pytest.approx([.9]*4)
+    exec('def helper(): return 100.', around)
+    assert study(around['m']).run().m.tolist() == [100.]*4
+    def make(x): return lambda run: sum(x)
+    assert [study(make(x)).run().m[0] for x in ([1, 2], [5, 6])] == [3., 11.]
+
+class Scorer:
+    "An object of one's own that can be called"
+    def __init__(self, k, inner=None): self.k, self.inner = k, inner
+    def __call__(self, run): return self.k
+
+def test_a_measures_version_sees_what_it_uses(tmp_path, monkeypatch):
+    run = Run.create(tmp_path/'run', {})
+    run.finish()
+    def use(x): return lambda run: x
+    def apart(f, values):
+        found = [measure_version(f(x), run) for x in values]
+        assert found == [measure_version(f(x), run) for x in values] and len(set(found)) == len(found), values # the same again, and all different
+    apart(use, [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, {1}, [[1], [2]], [[1, 2]], b'1', np.arange(3), np.arange(3.), np.arange(4), np.array(['a', None], dtype=object),
+                torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bfloat16), pd.DataFrame(dict(a=[1])), pd.DataFrame(dict(a=[2])), torch.nn.Linear(1, 1), Scorer(1), Scorer(2), Scorer(1, Scorer(3)), Scorer, len, np.mean])
+    apart(lambda x: Scorer(x), [1, 2, [3]]) # the measure itself is an object
+    apart(lambda x: partial(lambda x, run: 0, x), [[1], [2], np.ones(2)])
+    apart(lambda x: Scorer(x).__call__, [1, 2])
+    loop = []
+    loop.append(loop)
+    assert measure_version(use(loop), run) == measure_version(use(loop), run)
+    module = tmp_path/'own_helpers.py'
+    monkeypatch.syspath_prepend(tmp_path)
+    module.write_text('def score(): return 1')
+    import own_helpers
+    before = measure_version(use(own_helpers), run)
+    module.write_text('def score(): return 2')
+    assert measure_version(use(own_helpers), run) != before and own_helpers.score() == 1
+    sys.modules.pop('own_helpers')
+    def attribute(run): return run.scores # an attribute, not the global of that name
+    before = measure_version(attribute, run)
+    monkeypatch.setitem(globals(), 'scores', 3)
+    assert measure_version(attribute, run) == before
+
+@pytest.mark.parametrize('measures,said', [(['test_acc', 'acuracy'], "no measure is called 'acuracy'; there are gap, average_loss"), ([], 'at least one'), ([lambda run: 0], 'needs a name'), (dict(a=3), 'must be a name or a function'),
     (dict(a=lambda net: 0), 'asks for net; a measure can ask for run, model, tokenizer, data'), (dict(seed='gap'), 'column already')])
 def test_measures_that_cannot_be_are_refused(measures, said):
     with pytest.raises(ValueError, match=said): named_measures(measures)
@@ -170,6 +236,16 @@ def test_a_measure_that_fails_loses_no_training_and_is_tried_again(made, whole):
     assert study.status()['state'].tolist() == ['failed']*4 and study.results().test_accuracy.notna().all()
     mended = made['study'](whole.folder)
     assert not (mended.run().isna().any().any() or mended.status()['error'].any())
+
+def test_a_misspelt_score_is_said_after_the_first_cell_and_no_cell_fails_by_it(made, tmp_path):
+    kw = dict(methods={'FineTuning': FineTuning}, seeds=(0, 1, 2), epochs=1)
+    study = made['study'](tmp_path/'s', measures=[*'gap average_loss'.split(), 'test_acuracy'], **kw)
+    with pytest.raises(ValueError, match="no measure is called 'test_acuracy'.*What is trained stays"): study.run()
+    assert study.status()['state'].tolist() == ['finished', 'missing', 'missing'] and not study.status()['error'].any()
+    written = (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns
+    mended = made['study'](tmp_path/'s', measures=['test_accuracy'], **kw)
+    mended._finish(mended.cells[0], ())
+    assert mended.results().test_accuracy.notna().tolist() == [True] and (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns == written
 
 # failures
 
@@ -285,4 +361,5 @@ def test_data_and_model_may_depend_on_settings_and_nets_need_no_tokenizer(tmp_pa
     assert not any(Run(study.folder/r).checkpoints for r in found.run) # weights='none'
     table = study.table(rows='method', columns='train_size', measure='test_accuracy')
     assert table.heads()[1] == ['train_size = 16', 'train_size = 32'] and 'One seed (0)' in table.caption
-    assert study.table().grid()[1][0] == ['plain', '32'] and 'Data: digits.' in study.about
+    assert study.table().grid()[1][0] == ['plain', '32'] and 'Data: digits.' in study.about and 'Model: DigitCNN.' in study.about # the function is a lambda
+    assert study.names == ['FineTuning', 'digits', 'DigitCNN']

@@ -152,11 +152,14 @@ export function entropy(rows, n, allowed = null) {
   return out;
 }
 
+// NaN where nothing counts, and where one side is constant over more than k counted positions: ties alone would choose.
 export function topOverlap(a, b, k, counts = null) {
   const chosen = topMask(a, k, counts), other = topMask(b, k, counts);
+  const at = [...chosen.keys()].filter(i => !counts || counts[i]);
   let of = 0, both = 0;
   for (let i = 0; i < chosen.length; i++) { of += chosen[i]; both += chosen[i] & other[i]; }
-  return of ? both / of : NaN;
+  const constant = [a, b].some(x => at.every(i => x[i] === x[at[0]]));
+  return of && !(constant && at.length > of) ? both / of : NaN;
 }
 
 function multiplied(a, b, n) {
