@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from .curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import (Body, Sheet, bodies, colour_bar, faint, fitted, flow, grey, ink, legend, legend_places, lightness, power_of_ten, shares, signed,
+from .drawing import (Body, Sheet, bodies, colour_bar, faint, fitted, grey, ink, legend, legend_places, lightness, power_of_ten, shares, signed,
                             text_width, wrapped)
 from .views import is_negative
 

@@ -10,13 +10,13 @@ __all__ = ['bodies', 'scale_of', 'columns', 'panel_names', 'edge_bands', 'mark_b
 from collections import namedtuple
 
 import numpy as np
-from matplotlib.colors import Normalize, PowerNorm, to_rgb
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.patches import Rectangle
 
 from .drawing import (Body, Sheet, beyond, bodies, colour_bar, fitted, flow, grey, ink, least_cell, legend, legend_places, lightness, map_axes, mark_cells,
-                            mark_region, patch, power_of_ten, share_scale, shares, signed, signed_scale, text_width, thinned_note, token_ticks, word_box,
+                            mark_region, patch, power_of_ten, share_scale, signed, signed_scale, text_width, thinned_note, token_ticks, word_box,
                             wrapped)
-from .sights import AttentionMap, ColouredSentences, Compared, Evolution, HeadGrid, MapPanels, MaskedPairs, PatternResidual, Triptych, panel_letters
+from .sights import AttentionMap, ColouredSentences, Compared, Evolution, HeadGrid, MaskedPairs, PatternResidual, Triptych, panel_letters
 from .views import is_negative
 
 # %% ../nbs/18b_sight_figures.ipynb #008
