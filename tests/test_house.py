@@ -48,7 +48,7 @@ def test_the_example_in_readme_works(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path/'discard.pdf').read_bytes()[:4] == b'%PDF' and 'ADDrop' in done.stdout
 
-@pytest.mark.parametrize('name', [*rooms, 'figures_for_a_paper.ipynb'])
+@pytest.mark.parametrize('name', [*rooms, pytest.param('figures_for_a_paper.ipynb', marks=pytest.mark.slow)])
 def test_notebook_runs(name, tmp_path):
     "Every cell of every room, as nbdev runs them; what teaches must be true"
     assert notebooks.run(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
