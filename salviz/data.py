@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'text_sources', 'token_sources', 'help_folder', 'pair_sources',
-           'rating_class', 'Sources', 'refuse_rows', 'stratified_order', 'load_text', 'load_tokens', 'copy_reorder',
-           'load_pairs', 'subset', 'fingerprint', 'data_task', 'encode', 'encode_texts', 'Collator', 'model_inputs']
+           'rating_class', 'Sources', 'from_hub', 'refuse_rows', 'stratified_order', 'load_text', 'load_tokens',
+           'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'data_task', 'encode', 'encode_texts', 'Collator',
+           'model_inputs']
 
 # %% ../nbs/03_data.ipynb #003
 import hashlib, html, json, re, warnings
@@ -90,18 +91,25 @@ def _one_table(part, kind):
     raise ValueError(f'a split must be a Dataset, a pandas DataFrame or the path of a file ({", ".join(kind.readers)}), got {type(part).__name__}')
 
 # %% ../nbs/03_data.ipynb #017
-def _from_hub(name, config, revision, kind):
-    "The data set `name` on the Hub, or an error that also lists the packaged ones"
-    here = f'packaged data sets: {", ".join(kind.packaged)}'
-    try: silence = hub_silence(name, 'dataset', revision)
-    except ValueError as e: raise ValueError(f'{e} ({here})') from None
+def from_hub(
+    name,
+    config=None, revision=None, # as `datasets.load_dataset` takes them
+    here='',                    # what there is besides, for an error
+    repository=None,            # where it is on the Hub; None: at `name`
+):
+    "The data set `name` on the Hub, or one sentence on why not, which also says what is `here`"
+    repository = repository or name
+    named = repr(name) + (f' ({repository})' if repository != name else '')
+    try: silence = hub_silence(repository, 'dataset', revision)
+    except ValueError as e: raise ValueError(f'{e} ({here}; or pass a path)') from None
     if silence and not silence.startswith('OfflineModeIsEnabled'):
-        raise ConnectionError(f'{name!r} is not packaged ({here}) and the Hub cannot be asked for it ({silence}); '
-                              'with HF_HUB_OFFLINE=1 a copy that was loaded before is used')
-    try: return load_dataset(name, config, revision=revision)
+        raise ConnectionError(f'{named} is not packaged ({here}) and the Hub cannot be asked for it ({silence}); '
+                              'pass the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
+    try: return load_dataset(repository, config, revision=revision)
     except ConnectionError as e:
-        raise ConnectionError(f'{name!r} is not in the local cache, and the Hub is switched off by HF_HUB_OFFLINE ({here})') from e
-    except (FileNotFoundError, ValueError) as e: raise ValueError(f'{name!r} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
+        raise ConnectionError(f'{named} is not in the local cache, and the Hub is switched off by HF_HUB_OFFLINE ({here})') from e
+    except (FileNotFoundError, ValueError, RuntimeError) as e:
+        raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
 
 # %% ../nbs/03_data.ipynb #018
 def _tables(source, config, revision, kind=text_sources):
@@ -112,7 +120,7 @@ def _tables(source, config, revision, kind=text_sources):
     if not isinstance(source, str) or Path(source).suffix in kind.readers: return dict(train=_one_table(source, kind))
     if source in kind.packaged: return kind.packaged[source]()
     if Path(source).expanduser().is_dir(): raise ValueError(f'{source} is a folder; name its files: {{"train": "….csv", "test": "….csv"}}')
-    loaded = _from_hub(source, config, revision, kind)
+    loaded = from_hub(source, config, revision, f'packaged data sets: {", ".join(kind.packaged)}')
     return _tables(loaded if isinstance(loaded, dict) else dict(train=loaded), None, None, kind)
 
 _split_names = dict(dev='validation', valid='validation', val='validation', eval='validation')

@@ -12,10 +12,9 @@ from itertools import groupby
 from pathlib import Path
 
 import pandas as pd
-from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value, load_dataset
+from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
-from .assets import hub_silence
-from .data import load_text, readers, refuse_rows
+from .data import from_hub, load_text, readers, refuse_rows
 from .text import find_words
 
 # %% ../nbs/03c_rationales.ipynb #006
@@ -195,20 +194,6 @@ _shapes = { # columns that tell a published shape: its reader
     ('premise', 'hypothesis', 'premise_evidence_span', 'hypothesis_evidence_span', 'classification'): _eraser_esnli,
     ('review', 'evidences', 'label'): _movies, ('passage', 'query_and_answer', 'evidences', 'label'): _multirc}
 
-def _from_hub(name, config, revision):
-    "The data set `name` on the Hub, or one sentence on why not"
-    repository, branch = rationale_sources.get(name, (name, None))
-    revision, known = revision or branch, f'known by name: {", ".join(rationale_sources)}'
-    try: silence = hub_silence(repository, 'dataset', revision)
-    except ValueError as e: raise ValueError(f'{e} ({known}; or pass a path)') from None
-    if silence and not silence.startswith('OfflineModeIsEnabled'):
-        raise ConnectionError(f'{name!r} is read from the Hub ({repository}), which cannot be asked for it ({silence}); no rationales are packaged: '
-                              'pass the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
-    try: return load_dataset(repository, config, revision=revision)
-    except ConnectionError as e:
-        raise ConnectionError(f'{name!r} ({repository}) is not in the local cache, and the Hub is switched off by HF_HUB_OFFLINE; pass the path of your own copy') from e
-    except (FileNotFoundError, ValueError, RuntimeError) as e: raise ValueError(f'{name!r} on the Hub ({repository}) cannot be loaded: {" ".join(str(e).split())}') from e
-
 # %% ../nbs/03c_rationales.ipynb #028
 def _rows(part):
     "(rows as dictionaries, {column: names of its classes}) of a table"
@@ -259,7 +244,9 @@ def _parts(source, columns, config, revision, annotators):
         if not (path/'train.jsonl').is_file():
             raise ValueError(f'{source} is neither a folder of ERASER (train.jsonl, docs) nor of HateXplain (dataset.json, post_id_divisions.json); name its files in a dictionary')
         return _eraser_folder(path), None
-    if isinstance(source, str) and path.suffix not in readers: source = _from_hub(source, config, revision)
+    if isinstance(source, str) and path.suffix not in readers:
+        repository, branch = rationale_sources.get(source, (source, None))
+        source = from_hub(source, config, revision or branch, f'known by name: {", ".join(rationale_sources)}', repository)
     tables = {split: _rows(part) for split, part in (source.items() if isinstance(source, dict) else [('train', source)])}
     for split, (rows, _) in tables.items():
         if not rows: raise ValueError(f'the {split} split is empty')

@@ -237,7 +237,7 @@ def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
     def load(repository, config, revision=None):
         asked.append((repository, config, revision))
         return DatasetDict({split: part.select([0, 1, 3, 4]) for split, part in hate.items()})
-    with patch('salviz.rationales.hub_silence', lambda *a: ''), patch('salviz.rationales.load_dataset', load):
+    with patch('salviz.data.hub_silence', lambda *a: ''), patch('salviz.data.load_dataset', load):
         data = load_rationales('hatexplain')
         load_rationales('somebody/hate', config='plain', revision='v2')
     assert asked == [('Hate-speech-CNERG/hatexplain', None, 'refs/convert/parquet'), ('somebody/hate', 'plain', 'v2')] and said(data['test'][0]) == ['you', 'utter filth']
@@ -245,19 +245,20 @@ def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
 
 
 def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):
-    monkeypatch.setattr('salviz.rationales.hub_silence', lambda *a: 'ConnectError: no route to host')
+    monkeypatch.setattr('salviz.data.hub_silence', lambda *a: 'ConnectError: no route to host')
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
-    assert str(e.value) == ("'eraser-movies' is read from the Hub (eraser-benchmark/movie_rationales), which cannot be asked for it (ConnectError: no route to host); no rationales are packaged: "
+    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: eraser-movies, eraser-multirc, hatexplain, esnli) "
+                            'and the Hub cannot be asked for it (ConnectError: no route to host); '
                             'pass the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
-    monkeypatch.setattr('salviz.rationales.hub_silence', lambda *a: 'OfflineModeIsEnabled: …')
-    monkeypatch.setattr('salviz.rationales.load_dataset', lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))
+    monkeypatch.setattr('salviz.data.hub_silence', lambda *a: 'OfflineModeIsEnabled: …')
+    monkeypatch.setattr('salviz.data.load_dataset', lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))
     with pytest.raises(ConnectionError, match="'esnli' \\(niurl/eraser_esnli\\) is not in the local cache"): load_rationales('esnli')
     def unknown(*a): raise ValueError("the Hub has no dataset called 'x/y' that you may read")
-    monkeypatch.setattr('salviz.rationales.hub_silence', unknown)
+    monkeypatch.setattr('salviz.data.hub_silence', unknown)
     with pytest.raises(ValueError, match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'): load_rationales('x/y')
-    monkeypatch.setattr('salviz.rationales.hub_silence', lambda *a: '')
-    monkeypatch.setattr('salviz.rationales.load_dataset', lambda *a, **k: (_ for _ in ()).throw(RuntimeError('Dataset scripts are no longer supported, but found x.py')))
-    with pytest.raises(ValueError, match=r"'x/y' on the Hub \(x/y\) cannot be loaded: Dataset scripts are no longer supported"): load_rationales('x/y')
+    monkeypatch.setattr('salviz.data.hub_silence', lambda *a: '')
+    monkeypatch.setattr('salviz.data.load_dataset', lambda *a, **k: (_ for _ in ()).throw(RuntimeError('Dataset scripts are no longer supported, but found x.py')))
+    with pytest.raises(ValueError, match=r"'x/y' on the Hub cannot be loaded: Dataset scripts are no longer supported"): load_rationales('x/y')
 
 
 def test_other_sources_are_refused_in_one_sentence(tmp_path):
