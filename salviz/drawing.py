@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'font', 'shares', 'signed', 'named_fonts', 'Body',
-           'least_cell', 'bodies', 'drawing_rooms', 'narrowest', 'own_style', 'lightness', 'is_postscript',
+           'least_cell', 'unmarked', 'bodies', 'drawing_rooms', 'narrowest', 'own_style', 'lightness', 'is_postscript',
            'font_named', 'can_draw', 'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'wrapped',
            'number_text', 'nice_below', 'power_of_ten', 'TokenTicks', 'token_ticks', 'thinned_note', 'Picture',
            'rendered', 'Sheet', 'page_of_sheets', 'drawn', 'enlarged', 'colour_bar', 'signed_scale', 'attention_limit',
            'share_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'legend_places', 'legend', 'patch', 'map_axes',
-           'mark_region', 'mark_negative', 'mark_cells', 'latex_text', 'beyond_latin', 'beside', 'save_figure']
+           'mark_region', 'mark_cells', 'mark_below', 'mark_inside', 'region_sample', 'minus_sample', 'latex_text',
+           'beyond_latin', 'beside', 'save_figure']
 
 # %% ../nbs/17b_drawing.ipynb #003
 import io
@@ -546,11 +547,6 @@ def mark_region(ax, region, pitch):
     ax.add_collection(LineCollection(lines, colors='white', linewidths=2*w, capstyle='projecting'))
     ax.add_collection(LineCollection(lines, colors=ink, linewidths=w, linestyles=[(0, (3, 1.6))]))
 
-def mark_negative(ax, values, limit, pitch):
-    "A minus on the cells, `pitch` points wide, that are clearly below zero: in print without colours nothing else tells"
-    y, x = np.nonzero(np.nan_to_num(values) < -limit/8)
-    ax.scatter(x, y, s=(.25*pitch)**2, marker='_', color=ink, linewidth=.6)
-
 def mark_cells(ax, x, y, pitch):
     "Crossed circles on the cells (`x`, `y`); crosses alone where a circle would fill the cell"
     if pitch >= 6: ax.scatter(x, y, s=(.62*pitch)**2, marker='o', facecolor='white', edgecolor=ink, linewidth=max(.5, pitch/24))
@@ -558,7 +554,32 @@ def mark_cells(ax, x, y, pitch):
     if pitch < 6: ax.scatter(x, y, s=side**2, marker='x', color='white', linewidth=pitch/3.5)
     ax.scatter(x, y, s=side**2, marker='x', color=ink, linewidth=max(.4, pitch/24))
 
-# %% ../nbs/17b_drawing.ipynb #049
+# %% ../nbs/17b_drawing.ipynb #048
+def mark_below(ax, x, y, values, norm, cmap, pitch):
+    "A minus on the cells (`x`, `y`), `pitch` points wide: in print without colours nothing else tells a value from its negative"
+    colours = ['white' if lightness(cmap(norm(v))) < .5 else ink for v in values]
+    ax.scatter(x, y, s=max(.25*pitch, min(.55*pitch, 3))**2, marker='_', color=colours, linewidth=float(np.clip(pitch/12, .3, .6)))
+
+def mark_inside(ax, region, pitch):
+    "Dashed lines around `region`; where one line goes around all of it, its inside is tinted"
+    before = len(ax.collections)
+    mark_region(ax, region, pitch)
+    for o in ax.collections[before:]: o.set_clip_on(False) # lines along the border of the map
+    if pitch < 7: ax.imshow(np.where(np.asarray(region)[..., None], (*to_rgb(_tint), .2), 0.), interpolation='nearest', aspect='auto')
+
+_tint = '#009e73'
+
+def region_sample(pitch):
+    "A legend's sample of what `mark_inside` draws"
+    return patch(facecolor='white' if pitch >= 7 else (*to_rgb(_tint), .2), edgecolor=ink, linewidth=.8, linestyle=(0, (3, 1.6)))
+
+def minus_sample(ax):
+    "A legend's sample of what `mark_below` draws"
+    ax.scatter([7], [4.5], s=16, marker='_', color=ink, linewidth=.6)
+
+unmarked = 'Cells are too small for minus signs at this width: in print without colours the sign cannot be told.'
+
+# %% ../nbs/17b_drawing.ipynb #051
 _latex = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '$': r'\$', '&': r'\&', '#': r'\#', '_': r'\_', '%': r'\char37{}', '~': r'\textasciitilde{}',
           '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '`': r'\textasciigrave{}', "'": r'\textquotesingle{}',
           '"': r'\char34{}', '-': '-{}', '−': r'\ensuremath{-}', '×': r'\ensuremath{\times}', '±': r'\ensuremath{\pm}', '→': r'\ensuremath{\rightarrow}',
@@ -592,7 +613,7 @@ def beyond_latin(text:str) -> list: # of characters
     "Characters of `text` that need XeLaTeX or LuaLaTeX and a font that has them"
     return sorted({c for c in _marked.sub('', unicodedata.normalize('NFC', text)) if not (c in _latex or _latin.fullmatch(c) or _greek(c))})
 
-# %% ../nbs/17b_drawing.ipynb #052
+# %% ../nbs/17b_drawing.ipynb #054
 def _tex_engine(fig):
     "The LaTeX that can set the texts of `fig`, or an error that says what is missing"
     strange = beyond_latin(''.join({c for o in fig.findobj(Text) if not o.get_parse_math() for c in o.get_text()}).replace('\n', ''))
@@ -622,7 +643,7 @@ def _save_pgf(fig, path):
         try: fig.savefig(path, format='pgf', dpi=300)
         finally: backend_pgf.RendererPgf = ordinary
 
-# %% ../nbs/17b_drawing.ipynb #054
+# %% ../nbs/17b_drawing.ipynb #056
 def beside(
     fig, path,
 ) -> dict: # {file: its text, '' if it is not needed}
@@ -655,7 +676,7 @@ def save_figure(
             elif ours: file.unlink(missing_ok=True) # of an earlier figure of this name; anybody else's stays
     return path
 
-# %% ../nbs/17b_drawing.ipynb #057
+# %% ../nbs/17b_drawing.ipynb #059
 bodies = {} # class of a view: function(view, width in inches) -> `Body`
 drawing_rooms = ('salviz.figures', 'salviz.sight_figures', 'salviz.charts') # modules that put functions into `bodies`
 narrowest = {} # name of a view's class: inches that its body needs at least, where that is not 3

@@ -21,13 +21,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .drawing import (Body, Sheet, attention_limit, beyond, blue, bodies, colour_bar, drawable_view, faint, fitted, flow, grey,
-                            ink, least_cell, legend, legend_places, lightness, map_axes, mark_cells, mark_negative, mark_region, nice_below,
-                            number_text, orange, own_style, page_of_sheets, patch, power_of_ten, share_scale, shares,
+                            ink, least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells, mark_inside, minus_sample, nice_below,
+                            number_text, orange, own_style, page_of_sheets, patch, power_of_ten, region_sample, share_scale, shares,
                             signed_number, signed_scale, text_width, thinned_note, token_ticks, vermillion, word_box,
-                            drawing_rooms, enlarged, font_named, narrowest)
+                            drawing_rooms, enlarged, font_named, narrowest, unmarked)
 from .sights import same_scale
 from .views import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares, SaliencyDistribution, ScoredSentence,
-                          SignalView, TokenLabels, Translation, outline)
+                          SignalView, TokenLabels, Translation, is_negative, outline)
 
 # %% ../nbs/18_figures.ipynb #006
 def _strips(view):
@@ -168,11 +168,11 @@ def _discard_map(view, width):
     pitch = side/n
     ticks_x, ticks_y = (token_ticks(view.labels, view.is_special, pitch, along=a) for a in (True, False))
     def crossed(ax): mark_cells(ax, [7], [4.5], 12 if pitch >= 6 else 5)
-    def minus(ax): ax.scatter([7], [4.5], s=16, marker='_', color=ink, linewidth=.6)
     marked = pitch >= least_cell
-    entries = [(patch(facecolor='white', edgecolor=ink, linewidth=.8, linestyle=(0, (3, 1.6))), 'candidate discard region'), (crossed, 'discarded')]*marked
+    entries = [(region_sample(pitch), 'candidate discard region'), (crossed, 'discarded')]*marked
     signed_values = view.what != 'attention'
-    if pitch >= 9 and signed_values: entries.append((minus, 'clearly negative'))
+    negative = np.nonzero(is_negative(view.values, view.limit)) if signed_values else ((), ())
+    if marked and len(negative[0]): entries.append((minus_sample, 'clearly negative'))
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'may not be attended to'))
     from_left = Sheet.margin if width < 4 else left
     room, below = width*72 - from_left, side + ticks_x.reach + 20
@@ -181,14 +181,15 @@ def _discard_map(view, width):
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
         ax.set_xlabel('key (attended to)', fontsize=6.5)
         ax.set_ylabel('query (attends)', fontsize=6.5)
-        if marked: mark_region(ax, view.candidates, pitch)
-        if pitch >= 9 and signed_values: mark_negative(ax, view.values, view.limit, pitch)
+        if marked:
+            mark_inside(ax, view.candidates, pitch)
+            if len(negative[0]): mark_below(ax, *negative[::-1], view.values[negative], norm, cmap, pitch)
         if marked: mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
         colour_bar(sheet, left + side + 8, 0, 7, min(side, 170), norm, cmap, at, view.what if signed_values else 'attention (square-root scale)',
                     beyond(view.values, view.limit))
         if entries: legend(sheet, from_left, below, room, entries)
     said = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for circles.',) if marked else (
-        'The regions are not drawn: at this width cells are too small for them.',)
+        'The regions are not drawn: at this width cells are too small for them.', *[unmarked]*bool(len(negative[0])))
     return Body(below + (legend_places(entries, room)[1] if entries else 0), draw, (*said, *thinned_note(ticks_x)))
 
 # %% ../nbs/18_figures.ipynb #022

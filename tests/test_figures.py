@@ -101,6 +101,17 @@ def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     assert note == ['For want of room, every third token is labelled (128 tokens).']
 
 
+@pytest.mark.parametrize('n, width', [(8, 6.75), (30, 3.25)])
+def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
+    snap = invent(n)
+    for sign in (1, -1):
+        snap.arrays['attention_attribution'] = sign*np.random.default_rng(0).choice([-1., 1.], snap.arrays['attention_attribution'].shape).astype(np.float32)
+        view = discard_map(snap)
+        fig = figure(view, width)
+        at = [set(map(tuple, np.round(o.get_offsets()).astype(int))) for o in fig.axes[0].collections if len(o.get_offsets()) and o.get_paths()[0].vertices.shape == (2, 2)]
+        assert {(int(x), int(y)) for y, x in np.argwhere(view.values < 0)} in at
+        assert 'clearly negative' in [o.get_text() for o in fig.texts]
+
 def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
     view = discard_map(invent(64, layers=1, heads=6))
     fig = figure(view, 3.03)
