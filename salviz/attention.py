@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'layer_count', 'head_count', 'check_layers',
            'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'structure',
-           'protected_keep', 'probabilities', 'observed_attention', 'observe']
+           'protected_keep', 'probabilities', 'observed_attention', 'observe', 'layer_modules', 'layers_kept']
 
 # %% ../nbs/05_attention.ipynb #003
 import copy, inspect, operator, threading
@@ -15,6 +15,7 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_map
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -420,3 +421,68 @@ def observe(
     observed = tuple(sorted({*check_layers(model, layers, part=part), *drop, *scale}))
     maps = Maps(_named(model, part), observed, layer_count(model, part), drop, scale, after_dropout)
     with _switched(stack, maps, part): yield maps
+
+# %% ../nbs/05_attention.ipynb #100
+def layer_modules(model, part=None) -> list:
+    "The modules that run one attention layer each of `part` of `model`, in order; ALBERT's runs them all"
+    part, stack = check_part(model, part)
+    cross = cross_modules(stack)
+    inside = {m for m in stack.modules() if own_attention(type(m)) and m not in cross} | set(disentangled(stack))
+    children = [child for many in stack.modules() if isinstance(many, nn.ModuleList) for child in many]
+    holders = [m for m in children if sum(x in inside for x in m.modules()) == 1]
+    nested = {x for m in holders for x in m.modules() if x is not m}
+    return [m for m in holders if m not in nested]
+
+# %% ../nbs/05_attention.ipynb #103
+class _Kept:
+    "What the layers of a model gave in one pass; `start`: calls below this number are answered with it, None: every call is kept"
+    def __init__(self): self.outputs, self.rows, self.calls, self.start = [], 0, 0, None
+
+    def begin(self, stack, args): self.calls = 0
+
+    def around(self, own, maps):
+        "The `forward` that stands in for a layer's `own`; `maps` says who observes it"
+        def forward(*args, **kwargs):
+            i, self.calls = self.calls, self.calls + 1
+            rows = next(len(x) for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
+            if self.start is None:
+                self.rows = rows
+                self.outputs.append(own(*args, **kwargs))
+                return self.outputs[-1]
+            if i >= self.start: return own(*args, **kwargs)
+            if (observed := maps()) is not None: observed._next_layer()
+            return tree_map(lambda x: self.again(x, rows // self.rows), self.outputs[i])
+        return forward
+
+    def again(self, x, times):
+        "`x` for a batch that holds every example `times` times"
+        return x.repeat(times, *[1] * (x.dim() - 1)) if times > 1 and isinstance(x, torch.Tensor) and x.dim() and len(x) == self.rows else x
+
+# %% ../nbs/05_attention.ipynb #104
+@contextmanager
+def layers_kept(
+    model,       # in eval mode: with dropout the layers below would not come out the same twice
+    inputs:dict, # what its forward takes; passes in the block are over the same examples, once or several times over (`Tensor.repeat`)
+    part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
+):
+    "A block in which passes can begin at a layer; gives a function of that layer's number"
+    if model.training: raise ValueError('layers_kept: the model must be in eval mode, since dropout makes every pass another one; call model.eval() first')
+    part, stack = check_part(model, part)
+    encoder = layer_modules(model, 'encoder') if part in ('decoder', 'cross') and 'encoder' in attention_parts(model) else []
+    kept, layers = _Kept(), layer_modules(model, part)
+    before = {m: m.__dict__.get('forward') for m in (*encoder, *layers)}
+    hook = attention_stack(model).register_forward_pre_hook(kept.begin)
+    try:
+        for m in encoder: m.forward = kept.around(m.forward, lambda: None)
+        for m in layers: m.forward = kept.around(m.forward, lambda: getattr(stack.config, '_maps', None))
+        with torch.no_grad(): model(**inputs)
+        below = layer_count(model, 'encoder') if encoder else 0
+        known = len(kept.outputs) == below + layer_count(model, part) # else no call can be told its layer, and every pass is a whole one
+        def start(layer): kept.start = known * (below + check_layers(model, layer, part=part)[0])
+        start(0)
+        yield start
+    finally:
+        hook.remove()
+        for m, was in before.items():
+            m.__dict__.pop('forward', None)
+            if was is not None: m.forward = was

@@ -7,16 +7,17 @@ __all__ = ['readings', 'reductions', 'signal_reductions', 'attentions', 'check_t
            'what_is_read', 'has_encoder_and_decoder', 'source_stack', 'word_embeddings', 'embeddings_replaced',
            'differentiable', 'input_gradient', 'real_tokens', 'every_row', 'reduced', 'check_sum', 'path_nodes',
            'baseline_embedding', 'read_and_start', 'check_counts', 'repeated', 'input_saliency', 'completeness_error',
-           'real_queries', 'check_after_dropout', 'attention_attribution', 'integrated_attention',
-           'attention_completeness_error']
+           'real_queries', 'check_after_dropout', 'cast_to', 'attention_attribution', 'path_rule',
+           'integrated_attention', 'attention_completeness_error']
 
 # %% ../nbs/06_attribution.ipynb #003
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
 import torch
 from torch import nn
 
-from .attention import attention_stack, check_layers, observe
+from .attention import attention_stack, check_layers, layers_kept, observe
 from .data import model_inputs
 from .models import undisturbed
 
@@ -288,7 +289,15 @@ def check_after_dropout(after_dropout, method:str, training):
                          "leave it out, or take method='gradient' or 'attention'")
     if not training: raise ValueError('after_dropout=True does nothing in eval mode, where nothing is dropped out; leave it out, or pass training=True')
 
-# %% ../nbs/06_attribution.ipynb #053
+# %% ../nbs/06_attribution.ipynb #054
+def cast_to(dtype, inputs:dict):
+    "A block whose passes over `inputs` run in `dtype` by autocast: torch.bfloat16, or None for what is there anyway"
+    if dtype is None: return nullcontext()
+    if dtype != torch.bfloat16:
+        raise ValueError(f'dtype must be None or torch.bfloat16, got {dtype}; float16 is not served, since small gradients underflow in it')
+    return torch.autocast(every_row(inputs).device.type, dtype)
+
+# %% ../nbs/06_attribution.ipynb #056
 def attention_attribution(
     model,
     inputs:dict,         # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...
@@ -297,64 +306,96 @@ def attention_attribution(
     method='gradient',   # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
     training=False,      # run the pass in train mode? (IGA: the pass that says what is predicted; on the path nothing is dropped out)
     seed:int=None,       # of the dropout in train mode
-    steps:int=20,        # m, nodes of integrated gradients
+    steps:int=20,        # m, steps of integrated gradients
     reading='paper',     # of AD-DROP's eq. 3: 'paper' or 'standard', see `integrated_attention`
     part=None,           # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
-    batch_size:int=None, # rows in a forward pass of IGA; None: as many as there are examples, and at least 32
+    batch_size:int=None, # rows in a forward pass of IGA; None: as many as there are examples, and at least 64
     after_dropout=False, # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
+    nodes:int=None,      # IGA: points at which the sum over `steps` is taken by Gauss's rule, see `path_rule`; None: at each of them
+    dtype=None,          # of the passes, by autocast: torch.bfloat16, or None for the model's own and the autocast around it
 ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
     "What each attention position does to the score `target`; 0 where it is not allowed"
     if method not in attentions: raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
     check_after_dropout(after_dropout, method, training)
     inputs = model_inputs(inputs)
     check_target(target, len(every_row(inputs)))
-    if method == 'integrated_gradients':
-        return integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size)
-    is_query = real_queries(model, inputs, part)[:, None, :, None]
-    rows = every_row(inputs)
-    differentiate = method == 'gradient'
+    if nodes is not None and method != 'integrated_gradients': raise ValueError(f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; leave it out")
+    with cast_to(dtype, inputs):
+        if method == 'integrated_gradients':
+            return integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size, nodes)
+        return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part, after_dropout)
+
+def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
+    "`attention_attribution` that needs one pass: by gradient, or attention itself"
+    is_query, rows = real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
     look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
+        for p in model.parameters(): p.requires_grad_(False) # before the pass: no graph below the first map, none for the weights
         outputs = model(**inputs)
         if differentiate: found = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: found = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
     return {l: torch.where(allowed[l], x, 0.) for l, x in zip(maps.layers, found)}, allowed
 
-# %% ../nbs/06_attribution.ipynb #066
-def _along(model, inputs, rows, target, layer, steps, standard, part, batch_size):
-    "Integrated attention of one `layer` for the examples `rows`, at most `batch_size`, and where it is allowed"
-    inputs, total = {k: v[rows] for k, v in inputs.items()}, 0.
-    nodes = torch.arange(1, steps + 1, dtype=torch.float64, device=rows.device) / steps
-    for some in nodes.split(max(1, batch_size // len(rows))):
-        k = len(some)
-        scale = {layer: some.repeat_interleave(len(rows))[:, None, None, None]}
+# %% ../nbs/06_attribution.ipynb #070
+def path_rule(
+    steps:int,      # m: the sum is over k/m for k from 1 to m, each with weight 1/m
+    nodes:int=None, # points of the Gauss rule of that sum; None, or as many as there are steps: the sum itself
+) -> tuple: # (points [nodes], weights [nodes]) on the way from 0 to the attention at 1, float64, adding up to 1
+    "Where on the path of eq. 3 the gradient is taken, and what each place counts"
+    x, each = np.arange(1, steps + 1) / steps, np.full(steps, 1 / steps)
+    if nodes is not None and nodes < steps:
+        polynomials = np.linalg.qr(np.polynomial.chebyshev.chebvander(2 * x - 1, nodes - 1) * np.sqrt(each)[:, None])[0]
+        x, v = np.linalg.eigh(polynomials.T @ (x[:, None] * polynomials))
+        each = v[0] ** 2
+    return torch.from_numpy(x), torch.from_numpy(each)
+
+# %% ../nbs/06_attribution.ipynb #073
+def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size):
+    "Integrated attention of one `layer` for `inputs`, which are the examples `rows`, and where it is allowed"
+    total = 0.
+    for points, weights in zip(*(x.split(max(1, batch_size // len(rows))) for x in rule)):
+        k = len(points)
+        scale = {layer: points.to(rows.device).repeat_interleave(len(rows))[:, None, None, None]}
         with observe(model, layers=[layer], scale=scale, part=part) as maps:
             score = target_scores(model(**repeated(inputs, k)), target, rows.repeat(k)).sum()
             gradient = torch.autograd.grad(score, maps[layer])[0].unflatten(0, (k, -1))
             A, allowed = maps[layer].detach()[:len(rows)], maps.allowed(layer)[:len(rows)]
-        if standard: gradient = gradient / some.to(gradient).view(-1, 1, 1, 1, 1)
-        total = total + gradient.sum(0)
-    return A * total / steps, allowed
+        each = (weights / points if standard else weights).to(gradient).view(-1, 1, 1, 1, 1)
+        total = total + (gradient * each).sum(0)
+    return A * total, allowed
 
-def integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size) -> tuple:
+def _of_layers(model, inputs, rows, target, layers, rule, standard, part, batch_size) -> dict: # {layer: (attribution, allowed)}
+    "Integrated attention of all `layers` for the examples `rows`, at most `batch_size`"
+    inputs = {k: v[rows] for k, v in inputs.items()}
+    below = layers[-1] > 0 or part in ('decoder', 'cross')
+    with layers_kept(model, inputs, part) if below else nullcontext(lambda layer: None) as start:
+        found = {}
+        for l in layers:
+            start(l)
+            found[l] = _along(model, inputs, rows, target, l, rule, standard, part, batch_size)
+    return found
+
+# %% ../nbs/06_attribution.ipynb #074
+def integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size, nodes) -> tuple:
     "`attention_attribution` by integrated gradients (eq. 3), one of `layers` after the other"
     if reading not in ('paper', 'standard'): raise ValueError(f"reading must be 'paper' or 'standard', got {reading!r}")
     rows = every_row(inputs)
-    if batch_size is None: batch_size = max(len(rows), 32)
-    check_counts(steps=steps, batch_size=batch_size)
+    if batch_size is None: batch_size = max(len(rows), 64)
+    check_counts(steps=steps, batch_size=batch_size, **({} if nodes is None else dict(nodes=nodes)))
+    if nodes is not None and nodes > steps: raise ValueError(f'nodes must be at most steps={steps}, whose sum they stand for, got {nodes}')
     if isinstance(target, str):
         with undisturbed(model, training=training, seed=seed): target = _predicted(model, inputs, rows)
-    maps, allowed = {}, {}
+    layers, is_query = check_layers(model, layers, part=part), real_queries(model, inputs, part)[:, None, :, None]
     with undisturbed(model), torch.enable_grad():
         for p in model.parameters(): p.requires_grad_(False)
-        for l in check_layers(model, layers, part=part):
-            found = [_along(model, inputs, some, target, l, steps, reading == 'standard', part, batch_size) for some in rows.split(batch_size)]
-            maps[l], allowed[l] = (torch.cat(x) for x in zip(*found))
-            allowed[l] = allowed[l] & real_queries(model, inputs, part)[:, None, :, None]
+        found = [_of_layers(model, inputs, some, target, layers, path_rule(steps, nodes), reading == 'standard', part, batch_size)
+                 for some in rows.split(batch_size)]
+    maps, allowed = ({l: torch.cat([parts[l][i] for parts in found]) for l in layers} for i in (0, 1))
+    allowed = {l: x & is_query for l, x in allowed.items()}
     return {l: torch.where(allowed[l], b, 0.) for l, b in maps.items()}, allowed
 
-# %% ../nbs/06_attribution.ipynb #069
+# %% ../nbs/06_attribution.ipynb #079
 def attention_completeness_error(
     model,
     inputs:dict,
@@ -369,7 +410,9 @@ def attention_completeness_error(
         rows = every_row(inputs)
         if isinstance(target, str): target = _predicted(model, inputs, rows)
         there = target_scores(model(**inputs), target, rows)
-        for l, b in attribution.items():
-            with observe(model, layers=[l], scale={l: 0.}, part=part): gain = there - target_scores(model(**inputs), target, rows)
-            errors[l] = (b.flatten(1).sum(1) - gain).abs() / gain.abs()
+        with layers_kept(model, inputs, part) as start:
+            for l, b in attribution.items():
+                start(l)
+                with observe(model, layers=[l], scale={l: 0.}, part=part): gain = there - target_scores(model(**inputs), target, rows)
+                errors[l] = (b.flatten(1).sum(1) - gain).abs() / gain.abs()
     return errors

@@ -699,13 +699,13 @@ def by_gradient_x_attention(reading, targets, there, batch_size, seed, *, layers
     found = A * G
     return told(reading, (found.clamp(min=0) if positive else found).sum((3, 4)).mean(1), targets), None
 
-def by_integrated_attention(read, targets, there, batch_size, seed, *, layers=-1, steps=20, reading='standard'):
+def by_integrated_attention(read, targets, there, batch_size, seed, *, layers=-1, steps=20, nodes=None, reading='standard'):
     """IGA: integrated gradients of attention, summed over heads and queries; a path for each target.
     reading='standard' here, whose sum is F(A) - F(0), and not the 'paper' reading that `attention_attribution` takes by default"""
     model, inputs, found, sums, gains = read.model, read.inputs, [], [], []
     for t in targets:
         here = (lambda outputs, rows, t=t: t(outputs, read.rows[rows])) if callable(t) else t
-        B, _ = attention_attribution(model, inputs, here, layers, 'integrated_gradients', steps=steps, reading=reading, batch_size=batch_size)
+        B, _ = attention_attribution(model, inputs, here, layers, 'integrated_gradients', steps=steps, nodes=nodes, reading=reading, batch_size=batch_size)
         found.append(torch.stack([b.sum((1, 2)) for b in B.values()]).mean(0))
         sums.append(torch.stack([b.sum((1, 2, 3)) for b in B.values()]))
     if reading == 'paper': return told(read, torch.stack(found), targets), None # not complete by definition

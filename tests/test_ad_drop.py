@@ -1,5 +1,6 @@
 "AD-DROP against loops written from equations 4 to 7 of the paper"
 import json
+import warnings
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from salviz.attention import observe
 from salviz.methods.ad_drop import (ADDrop, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, pass_seed, prior_experiment,
                                     prior_method, random_attribution)
 from salviz.methods.base import FineTuning, Plan, Progress, keyed_uniform
-from test_attribution import attention_dropout, bert_by_hand, reference_integrated, scaled_pass, translator
+from salviz.recording import run_passes
+from test_attribution import attention_dropout, bert_by_hand, discrete_gauss, reference_integrated, scaled_pass, translator
 
 LENGTHS, PAD, EVEN = (7, 3, 5), 0, Progress(step=12, epoch=2, seed=5)
 
@@ -335,6 +337,9 @@ def test_what_cannot_work_is_refused_before_training():
     (dict(attribution='lime'), "attribution must be one of 'gradient', 'integrated_gradients', 'attention', 'random', got 'lime'"),
     (dict(reading='literal'), "reading must be one of 'paper', 'standard'"),
     (dict(random_form='rows'), "random_form must be one of 'region', 'positions'"),
+    (dict(attribution='integrated_gradients', nodes=21), 'nodes must be None .each step. or a whole number from 1 to steps=20, whose sum they stand for, got 21'),
+    (dict(attribution='integrated_gradients', nodes=True), 'nodes must be None .* got True'),
+    (dict(attribution_dtype='float16'), "attribution_dtype must be one of 'float32', 'bfloat16', got 'float16'"),
     (dict(q=1.2), 'q must be'), (dict(q=0), 'q must be above 0 and at most 1'), (dict(q=True), 'q must be'),
     (dict(p=0), 'p must be between 0 and 1, both excluded'), (dict(p=1.), 'p must be'), (dict(q=-.1), 'q must be'), (dict(q='a'), "got 'a'"),
     (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"), (dict(region='top'), 'region must be one of'),
@@ -346,7 +351,8 @@ def test_arguments_out_of_range_are_refused(kwargs, message):
 
 IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradients',)), reading=('standard', ('integrated_gradients',)),
             target=('gold', ('gradient', 'integrated_gradients')), region=('low', ('gradient', 'integrated_gradients', 'attention')),
-            first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')), after_dropout=(True, ('gradient', 'attention')))
+            first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')), after_dropout=(True, ('gradient', 'attention')),
+            nodes=(5, ('integrated_gradients',)), attribution_dtype=('bfloat16', ('gradient', 'integrated_gradients', 'attention')))
 
 
 @pytest.mark.parametrize('attribution', KINDS)
@@ -416,6 +422,50 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
             torch.testing.assert_close(ours, b, **close)
             seen = seen if kind == 'bert' else seen.tril()
             check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), close, kwargs.get('region', 'high'))
+
+
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_sentence_alone(reading):
+    model, rows = tiny('bert'), examples()
+    batch, rule = collate(rows), discrete_gauss(9, 3)
+    plan = ADDrop(p=.5, q=.5, steps=9, nodes=3, reading=reading, cross_tuning=False, first_pass='eval', attribution='integrated_gradients').plan(model, batch, EVEN)
+    for i, r in enumerate(rows):
+        inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
+        c = model(**inputs).logits[0].argmax().item()
+        for l in plan.drop:
+            b = 0.
+            for x, weight in zip(*rule):
+                outputs, A = scaled_pass(model, inputs, l, x)
+                b = b + weight*A.detach()[0]*torch.autograd.grad(outputs.logits[0, c], A)[0][0]/(1 if reading == 'paper' else x)
+            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            torch.testing.assert_close(ours, b, rtol=1e-6, atol=1e-9)
+            check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .5, .5, draw(r, 4, l), dict(rtol=1e-6, atol=1e-9))
+
+
+def test_nodes_agreement_is_how_far_the_rule_is_from_the_sum():
+    model, batch = tiny('bert'), collate(examples())
+    make = lambda nodes: ADDrop(p=.5, steps=8, nodes=nodes, cross_tuning=False, first_pass='eval', attribution='integrated_gradients')
+    rule, whole = (make(n).plan(model, batch, EVEN).evidence for n in (2, None))
+    said = make(2).nodes_agreement(model, batch, EVEN)
+    off = [((rule['attention_attribution'][l] - x).norm()/x.norm()).item() for l, x in whole['attention_attribution'].items()]
+    a, b = (np.concatenate([x.numpy().ravel() for x in o['discard_candidates'].values()]) for o in (rule, whole))
+    np.testing.assert_allclose([said['relative_difference'], said['same_region']], [max(off), (a & b).sum()/b.sum()])
+    assert 0 < said['same_region'] < 1
+    assert make(8).nodes_agreement(model, batch, EVEN) == dict(relative_difference=0., same_region=1.)
+
+
+@pytest.mark.parametrize('attribution', ['gradient', 'integrated_gradients', 'attention'])
+def test_the_first_pass_alone_runs_in_bfloat16(attribution):
+    model, batch, dtypes = tiny('bert').float(), collate(examples()), []
+    hook = model.bert.encoder.layer[2].output.dense.register_forward_hook(lambda m, args, output: dtypes.append(output.dtype))
+    method = ADDrop(cross_tuning=False, first_pass='eval', attribution=attribution, attribution_dtype='bfloat16', **path(attribution, 2))
+    plan = method.plan(model, batch, EVEN)
+    assert torch.bfloat16 in dtypes and (attribution == 'integrated_gradients' or set(dtypes) == {torch.bfloat16})
+    dtypes.clear()
+    run_passes(model, model, batch, plan)
+    hook.remove()
+    assert dtypes == [torch.float32]
+    assert all(x.dtype == torch.float32 for x in plan.evidence['attention_attribution'].values())
 
 
 def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_from_the_nodes():
@@ -741,3 +791,24 @@ def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_
     low = table[(table.strategy == 'low')]
     np.testing.assert_allclose(low[low.split == 'train'].loss, [np.mean(steps[:5]), np.mean(steps[5:])], rtol=1e-6)
     np.testing.assert_allclose(low[low.split == 'validation'].loss, [r['loss'] for r in run.eval_rows], rtol=1e-6)
+
+
+@pytest.mark.parametrize('initializer_range', [.02, 1.5], ids=['calm', 'rough'])
+def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of_ad_drop(tiny_data, tiny_tokenizer, tiny_bert, tmp_path, initializer_range):
+    from salviz.training import train
+    method = ADDrop(p=.3, attribution='integrated_gradients', steps=6, nodes=3)
+    compared = []
+    original, ADDrop.nodes_agreement = ADDrop.nodes_agreement, lambda self, model, batch, progress: compared.append(
+        (progress.epoch, batch['example_id'].tolist())) or original(self, model, batch, progress)
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter('always')
+            run = train(tiny_bert(initializer_range=initializer_range), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', epochs=4, batch_size=8, learning_rate=1e-5,
+                        probes=1, snapshots=0, progress=False)
+    finally: ADDrop.nodes_agreement = original
+    assert compared == [(2, list(range(8)))] # once, when the first epoch that drops begins
+    found, warned = run.state['nodes_agreement'], [str(w.message) for w in said if 'ADDrop' in str(w.message)]
+    if initializer_range < 1: assert found['relative_difference'] < .01 and found['same_region'] > .99 and not warned
+    else:
+        assert found['relative_difference'] > .01 and len(warned) == 1
+        assert f"nodes=3 is {found['relative_difference']:.1%} off the sum over steps=6" in warned[0] and 'take more nodes, or leave nodes out' in warned[0]

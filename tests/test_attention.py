@@ -20,7 +20,8 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, Attenti
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
-from salviz.attention import attention_parts, attention_stack, check_layers, check_observable, head_count, layer_count, observe
+from salviz.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled, head_count, layer_count, layers_kept, observe,
+                              own_attention)
 
 PAD = 1
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24, max_position_embeddings=40,
@@ -1142,3 +1143,88 @@ def test_parts_that_a_model_does_not_have_are_named():
     with pytest.raises(ValueError, match=r'layers: T5ForConditionalGeneration \(cross\) has the layers 0 to 1'), observe(model, 2, part='cross'): pass
     with observe(model, part='cross') as maps: model(**pair_batch())
     with pytest.raises(KeyError, match=r'layer 2 of T5ForConditionalGeneration \(cross\) is not observed; observed: 0, 1'): maps[2]
+
+
+# The layers below, computed once
+
+def twice(inputs): return {k: v.repeat(2, *[1] * (v.dim() - 1)) for k, v in inputs.items()}
+
+
+def looked_at(model, inputs, layer, part=None):
+    "States, map and gradient of a pass with `layer` scaled, which begins where the block around it says"
+    for p in model.parameters(): p.requires_grad_(False)
+    factor = torch.linspace(.2, .9, 6)[:, None, None, None]
+    with observe(model, layer, scale={layer: factor}, part=part) as maps: out = states_of(model(**twice(inputs), use_cache=False) if part else model(**twice(inputs)))
+    return out.detach(), maps[layer].detach(), torch.autograd.grad((out * noise(out, 7)).sum(), maps[layer])[0]
+
+
+@pytest.mark.parametrize('layer', [0, 1, 2])
+@pytest.mark.parametrize('arch,padding', cases)
+def test_a_pass_that_begins_at_a_layer_is_the_whole_pass_bit_for_bit(arch, padding, layer):
+    model, inputs = built(arch), batch(padding)
+    whole = looked_at(model, inputs, layer)
+    with layers_kept(model, inputs) as start:
+        for l in (2, layer): start(l) # back to a lower one, too
+        assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, layer), whole))
+    assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, layer), whole))
+
+
+@pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts] + [(a, p) for a in builders_of_pairs for p in parts[1:]])
+def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(arch, part):
+    model, inputs = pair(arch), pair_batch('right', arch=arch)
+    for layer in range(layer_count(model, part)):
+        whole = looked_at(model, inputs, layer, part)
+        with layers_kept(model, inputs, part) as start:
+            start(layer)
+            assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, layer, part), whole))
+
+
+@pytest.mark.parametrize('arch', builders)
+def test_layers_below_do_not_run_again(arch):
+    model, inputs, ran = built(arch), batch('right'), []
+    parts_of_layers = {m for m in model.modules() if own_attention(type(m))} | set(disentangled(attention_stack(model)))
+    with layers_kept(model, inputs) as start:
+        hooks = [m.register_forward_pre_hook(lambda m, args: ran.append(m)) for m in parts_of_layers]
+        for layer, runs in ((2, 1), (1, 2), (0, 3)):
+            ran.clear(); start(layer)
+            with torch.no_grad(), observe(model, layer): model(**inputs)
+            assert len(ran) == runs
+        for h in hooks: h.remove()
+
+
+def test_with_its_decoder_observed_an_encoder_does_not_run_again():
+    model, inputs, ran = pair('marian'), pair_batch('right'), []
+    with layers_kept(model, inputs, 'cross') as start:
+        for m in model.model.encoder.layers: m.self_attn.register_forward_pre_hook(lambda m, args: ran.append(m))
+        start(1)
+        with torch.no_grad(), observe(model, 1, part='cross'): model(**inputs)
+    assert not ran
+
+
+def test_a_block_of_kept_layers_leaves_nothing_behind_also_after_an_exception_and_where_layers_had_a_forward_of_their_own():
+    model, inputs = built('bert'), batch('right')
+    layer, hooks = model.bert.encoder.layer[1], len(model.bert._forward_pre_hooks)
+    own = layer.forward = (lambda forward: lambda *args, **kwargs: forward(*args, **kwargs))(layer.forward) # as accelerate's hooks do
+    with pytest.raises(ZeroDivisionError):
+        with layers_kept(model, inputs) as start: 1 / 0
+    with pytest.raises(IndexError):
+        with layers_kept(model, dict(inputs, input_ids=inputs['input_ids'] + 99)): pass
+    assert layer.__dict__['forward'] is own and len(model.bert._forward_pre_hooks) == hooks
+    assert not any('forward' in m.__dict__ for m in model.modules() if m is not layer)
+
+
+def test_where_layers_cannot_be_told_apart_every_pass_is_a_whole_one(monkeypatch):
+    model, inputs = built('bert'), batch('right')
+    whole = looked_at(model, inputs, 2)
+    monkeypatch.setattr('salviz.attention.layer_modules', lambda model, part=None: list(model.bert.encoder.layer[:1]))
+    with layers_kept(model, inputs) as start:
+        start(2)
+        assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, 2), whole))
+
+
+def test_layers_are_kept_in_eval_mode_only_and_by_their_number():
+    model, inputs = built('bert'), batch('right')
+    with layers_kept(model, inputs) as start:
+        start(-1)
+        with pytest.raises(ValueError, match='has the layers 0 to 2'): start(3)
+    with pytest.raises(ValueError, match='must be in eval mode, since dropout'): layers_kept(model.train(), inputs).__enter__()

@@ -1,5 +1,7 @@
 "Saliency of inputs and attribution of attention, against loops in float64 written from the equations"
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from helpers import same, state
-from salviz.attribution import attention_attribution, attention_completeness_error, completeness_error, input_saliency
+from salviz.attribution import attention_attribution, attention_completeness_error, completeness_error, input_saliency, path_rule
 from salviz.nets import DigitCNN, DigitCNNConfig, SeriesLSTM, SeriesLSTMConfig, TextLSTM, TextLSTMConfig
 
 PAD, LENGTHS = 0, (7, 3, 5)
@@ -520,7 +522,7 @@ def test_nodes_are_batched_within_bounds_and_that_does_not_change_the_result(bat
     handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])), with_kwargs=True)
     parts = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7, batch_size=batch_size)[0]
     handle.remove()
-    assert max(rows) <= max(batch_size, 1) and sum(rows) == 3*7*3
+    assert max(rows) <= max(batch_size, 1) and sum(rows) == 3*7*3 + 3 # and one pass for what lies below the layers
     for l in whole: torch.testing.assert_close(parts[l], whole[l], rtol=1e-10, atol=1e-13)
 
 
@@ -538,10 +540,102 @@ def test_attention_as_attribution_is_the_models_own_attention(kind, side):
 
 
 @pytest.mark.parametrize('kwargs, message', [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
+    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they stand for, got 21'), (dict(nodes=0), 'nodes must be a whole number of at least 1, got 0'),
+    (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not served'),
     (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'), (dict(batch_size=True), 'batch_size must be'),
     (dict(layers=3), 'has the layers 0 to 2'), (dict(part='cross'), 'part: for BertForSequenceClassification it must be None')])
 def test_wrong_arguments_of_integrated_attention_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message): attention_attribution(tiny('bert'), uneven_batch(), method='integrated_gradients', **kwargs)
+
+
+# Integrated gradients of attention at fewer nodes
+
+def discrete_gauss(m, n):
+    "Points and weights of the n-point Gauss rule of the sum over k/m, from its orthogonal polynomials in rational numbers"
+    xs = [Fraction(k, m) for k in range(1, m + 1)]
+    at = lambda p, x: sum(c*x**i for i, c in enumerate(p))
+    dot = lambda p, q: sum(at(p, x)*at(q, x) for x in xs)/m
+    before, p = [], [Fraction(1)]
+    for _ in range(n): # p = (x - a) p - b before
+        a = dot([Fraction(0), *p], p)/dot(p, p)
+        b = dot(p, p)/dot(before, before) if before else Fraction(0)
+        new = [Fraction(0), *p]
+        for i, c in enumerate(p): new[i] -= a*c
+        for i, c in enumerate(before): new[i] -= b*c
+        before, p = p, new
+    points = np.sort(np.roots([float(c) for c in p[::-1]]).real)
+    moments = [float(sum(x**i for x in xs)/m) for i in range(n)]
+    return points, np.linalg.solve(np.vander(points, n, increasing=True).T, moments)
+
+
+@pytest.mark.parametrize('m, n', [(20, 5), (20, 1), (20, 4), (7, 3), (2, 1), (50, 6)])
+def test_the_rule_is_that_of_the_orthogonal_polynomials_of_the_sum(m, n):
+    points, weights = path_rule(m, n)
+    expected = discrete_gauss(m, n)
+    order = points.argsort()
+    np.testing.assert_allclose(points[order], expected[0], rtol=1e-9)
+    np.testing.assert_allclose(weights[order], expected[1], rtol=1e-7)
+    assert (points > 0).all() and (points <= 1).all() and (weights > 0).all()
+    for power in range(2*n): np.testing.assert_allclose((weights*points**power).sum(), np.mean([(k/m)**power for k in range(1, m + 1)]), rtol=1e-12)
+    for same in (None, m): assert all(torch.allclose(a, b) for a, b in zip(path_rule(m, same), (torch.arange(1, m + 1).double()/m, torch.full((m,), 1/m).double())))
+
+
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+def test_integrated_attention_at_gauss_nodes_is_their_weighted_sum_from_the_weights_of_a_bert(side, reading):
+    model, batch = tiny('bert'), uneven_batch(side)
+    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=12, nodes=3, batch_size=7)
+    for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
+        c = bert_by_hand(model, ids, mask, None, 1.)[0].argmax().item()
+        real = (mask[:, None] & mask).bool()
+        for l in range(3):
+            expected = torch.zeros(4, 7, 7, dtype=torch.float64)
+            for x, weight in zip(*discrete_gauss(12, 3)):
+                logits, A = bert_by_hand(model, ids, mask, l, x)
+                gradient = torch.autograd.grad(logits[c], A)[0]
+                expected += weight * A.detach() * (gradient if reading == 'paper' else gradient / x)
+            torch.testing.assert_close(attribution[l][i], expected.masked_fill(~real, 0.), rtol=1e-6, atol=1e-9)
+            assert torch.equal(allowed[l][i, 0], real)
+
+
+@pytest.mark.parametrize('kind', ['albert', 'distilbert', 'gpt2', 'modernbert'])
+def test_a_layer_alone_gets_what_it_gets_among_all(kind):
+    model, batch = tiny(kind), uneven_batch()
+    how = dict(method='integrated_gradients', steps=8, nodes=3)
+    whole = attention_attribution(model, batch, **how)[0]
+    for l in whole: torch.testing.assert_close(attention_attribution(model, batch, layers=l, **how)[0][l], whole[l], rtol=1e-9, atol=1e-12)
+
+
+def test_nodes_are_as_many_passes_as_were_asked_for_and_what_lies_below_is_computed_once():
+    model, batch, ran = tiny('bert'), uneven_batch(), []
+    for l, layer in enumerate(model.bert.encoder.layer):
+        layer.attention.self.register_forward_hook(lambda m, args, output, l=l: ran.append((l, len(args[0]))))
+    attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=20, nodes=5)
+    assert [sum(rows for l, rows in ran if l == i) for i in range(3)] == [3*(1 + 5*(i + 1)) for i in range(3)]
+    ran.clear()
+    attention_attribution(model, batch, torch.tensor([0, 1, 2]), layers=0, method='integrated_gradients', steps=20, nodes=5)
+    assert ran == [(l, 15) for l in range(3)] # nothing lies below the first layer
+
+
+@pytest.mark.parametrize('method', ['gradient', 'integrated_gradients', 'attention'])
+def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method):
+    model, batch, dtypes = tiny('bert').float(), uneven_batch(), []
+    there = torch.tensor([0, 1, 2])
+    exact = attention_attribution(model, batch, there, method=method)[0]
+    hook = model.bert.encoder.layer[0].intermediate.dense.register_forward_hook(lambda m, args, output: dtypes.append(output.dtype))
+    rough = attention_attribution(model, batch, there, method=method, dtype=torch.bfloat16)[0]
+    hook.remove()
+    assert set(dtypes) == {torch.bfloat16} and not torch.is_autocast_enabled('cpu')
+    for l, x in exact.items():
+        assert rough[l].dtype == torch.float32 and 0 < (rough[l] - x).norm() < .25*x.norm() # a rough model, whose weights are ten times those of a trained one
+
+
+def test_no_parameter_takes_a_gradient_in_an_attribution_pass():
+    model, batch, seen = tiny('bert'), uneven_batch(), []
+    model.bert.encoder.layer[2].register_forward_hook(lambda m, args, output: seen.append([p.requires_grad for p in m.parameters()]))
+    for method in ('gradient', 'integrated_gradients', 'attention'):
+        attention_attribution(model, batch, method=method, **(dict(steps=2) if method[0] == 'i' else {}))
+    assert len(seen) > 3 and not any(any(x) for x in seen[-1:] + seen[:1]) and all(p.requires_grad for p in model.parameters())
 
 
 # Encoder-decoders

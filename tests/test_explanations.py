@@ -344,6 +344,8 @@ def test_integrated_attention_is_complete_in_the_standard_reading_alone():
     layers = torch.stack([explain(model, batch, 'attention_integrated_gradients', 1, layers=l, steps=10).completeness_error for l in (0, 1)])
     torch.testing.assert_close(rough.completeness_error, layers.amax(0))               # the worst layer, so that errors cannot cancel
     assert rough.options['reading'] == 'standard' and (layers[0] - layers[1]).abs().min() > .01
+    few = explain(model, batch, 'attention_integrated_gradients', 1, layers=[0, 1], steps=10, nodes=9)
+    assert (few.values - rough.values).norm() < .02*rough.values.norm() and not torch.equal(few.values, rough.values) and few.options['nodes'] == 9
     paper = explain(model, batch, 'attention_integrated_gradients', 1, steps=10, reading='paper')
     assert paper.completeness_error is None and not torch.allclose(paper.values, rough.values)
 

@@ -11,6 +11,7 @@ import copy
 import inspect
 import math
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +138,9 @@ _read_by = dict( # option: (attributions that read it, why the others do not)
     target=(('gradient', 'integrated_gradients'), 'no label is explained there'),
     region=(('gradient', 'integrated_gradients', 'attention'), 'random numbers are neither high nor low'),
     first_pass=(('gradient', 'integrated_gradients', 'attention'), 'there is no first pass'),
-    steps=(('integrated_gradients',), 'there is no path with nodes on it'),
+    steps=(('integrated_gradients',), 'there is no path with steps on it'),
+    nodes=(('integrated_gradients',), 'there is no path with nodes on it'),
+    attribution_dtype=(('gradient', 'integrated_gradients', 'attention'), 'there is no first pass'),
     reading=(('integrated_gradients',), 'eq. 3 is not used there'),
     random_form=(('random',), 'nothing is drawn in place of an attribution'),
     after_dropout=(('gradient', 'attention'), 'there is no attention dropout in what is looked at'))
@@ -168,22 +171,28 @@ class ADDrop(Method):
         protect_special=False,  # never drop special tokens as keys? They are then not counted in `p` either
         first_pass='train',     # mode of the pass that is attributed: 'train' (the released code) or 'eval' (the paper)
         attribution='gradient', # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
-        steps=20,               # m, nodes of IGA
+        steps=20,               # m, steps of IGA
+        nodes=None,             # IGA: points at which the sum over `steps` is taken by Gauss's rule, such as 5, see `path_rule`; None: at each step
         reading='paper',        # of eq. 3 in IGA: 'paper' or 'standard', see `attention_attribution`
         random_form='region',   # of RD: a 'region' of exact size (the paper), or all 'positions' for themselves (the released code)
         after_dropout=False,    # GA and AA: look at the attention after dropout (the released code) instead of before it (the paper's equations)?
+        attribution_dtype='float32', # of the first pass: 'float32' (the model's own) or 'bfloat16' (autocast)
     ):
         self.p, self.q, self.layers, self.cross_tuning = p, q, layers, cross_tuning
         self.target, self.region, self.protect_special, self.first_pass = target, region, protect_special, first_pass
-        self.attribution, self.steps, self.reading, self.random_form, self.after_dropout = attribution, steps, reading, random_form, after_dropout
+        self.attribution, self.steps, self.nodes, self.reading = attribution, steps, nodes, reading
+        self.random_form, self.after_dropout, self.attribution_dtype = random_form, after_dropout, attribution_dtype
         check_share(self, 'p', 'share of each row that may be dropped')
         said = f'q must be above 0 and at most 1 (probability with which a candidate is dropped; 1 drops them all), got {q!r}'
         self.require(isinstance(q, (int, float)) and not isinstance(q, bool) and 0 < q <= 1, said)
         choices = dict(target=('pseudo', 'gold'), region=('high', 'low'), first_pass=('train', 'eval'), cross_tuning=(True, False),
                        protect_special=(True, False), attribution=('gradient', 'integrated_gradients', 'attention', 'random'),
-                       reading=('paper', 'standard'), random_form=('region', 'positions'), after_dropout=(True, False))
+                       reading=('paper', 'standard'), random_form=('region', 'positions'), after_dropout=(True, False),
+                       attribution_dtype=('float32', 'bfloat16'))
         for name, allowed in choices.items(): check_choice(self, name, allowed)
         self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
+        self.require(nodes is None or type(nodes) is int and 1 <= nodes <= steps,
+                     f'nodes must be None (each step) or a whole number from 1 to steps={steps}, whose sum they stand for, got {nodes!r}')
         refuse_idle(self)
 
     def check(self, model, tokenizer, data, epochs):
@@ -219,7 +228,8 @@ def attributed(self:ADDrop, model, batch, progress) -> tuple: # ({layer: [batch,
         return {l: torch.where(allowed[l], x, 0.) for l, x in numbers.items()}, allowed
     return attention_attribution(model, batch, self.explained(model, batch, progress), self.layers, self.attribution,
                                  training=self.first_pass == 'train', seed=pass_seed(progress.seed, progress.step),
-                                 steps=self.steps, reading=self.reading, after_dropout=self.after_dropout)
+                                 steps=self.steps, reading=self.reading, after_dropout=self.after_dropout, nodes=self.nodes,
+                                 dtype=torch.bfloat16 if self.attribution_dtype == 'bfloat16' else None)
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #041
 def row_ranks(
@@ -246,7 +256,33 @@ def plan(self:ADDrop, model, batch, progress) -> Plan:
     return Plan(drop=dropped, evidence=dict(attention_attribution=attribution, discard_candidates=candidates, discarded=dropped,
         attribution_ranks=lambda: {l: row_ranks(b, allowed[l]) for l, b in attribution.items()}))
 
-# %% ../../nbs/09_methods_ad_drop.ipynb #078
+# %% ../../nbs/09_methods_ad_drop.ipynb #046
+@patch
+def nodes_agreement(self:ADDrop, model, batch, progress) -> dict: # relative_difference of the layer where it is largest, same_region
+    "How far the attribution with `nodes` is from the sum over all `steps`, and the share of that sum's region that is found with them"
+    whole = copy.copy(self)
+    whole.nodes = None
+    (found, allowed), (exact, _) = (o.attributed(model, batch, progress) for o in (self, whole))
+    apart = max(float((found[l] - x).norm() / x.norm().clamp(min=torch.finfo(x.dtype).tiny)) for l, x in exact.items())
+    regions = [[discard_candidates(o[l], allowed[l], self.p, self.region) for o in (found, exact)] for l in exact]
+    same, many = (sum(int(x.sum()) for x in o) for o in ([a & b for a, b in regions], [b for _, b in regions]))
+    return dict(relative_difference=apart, same_region=same / max(1, many))
+
+@patch
+def epoch_begin(self:ADDrop, trainer, epoch:int):
+    "Before the first epoch of AD-DROP with `nodes`: compare them with all steps"
+    progress = trainer.progress()
+    if self.nodes is None or self.phase(progress) == 'fine-tuning' or 'nodes_agreement' in trainer.run.state: return
+    from salviz.recording import full_precision # which knows the methods
+    first = trainer.encoded['train'].select(range(min(len(trainer.encoded['train']), trainer.args.train_batch_size)))
+    batch = {k: v.to(device_of(trainer.model)) for k, v in trainer.collate(list(first)).items()}
+    with full_precision(trainer.model): found = self.nodes_agreement(trainer.model, batch, progress)
+    trainer.run.set_state(nodes_agreement=found)
+    if found['relative_difference'] > .01 and trainer.is_world_process_zero():
+        warnings.warn(f"ADDrop: on the first examples, nodes={self.nodes} is {found['relative_difference']:.1%} off the sum over steps={self.steps} and finds "
+                      f"{found['same_region']:.1%} of its region; take more nodes, or leave nodes out", stacklevel=2)
+
+# %% ../../nbs/09_methods_ad_drop.ipynb #083
 prior_strategies = 'none', 'random', 'high', 'low'
 
 def prior_method(
