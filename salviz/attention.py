@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'layer_count', 'head_count', 'check_layers',
-           'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'structure',
+           'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'structure', 'any_key',
            'protected_keep', 'probabilities', 'observed_attention', 'observe', 'layer_modules', 'layers_kept']
 
 # %% ../nbs/05_attention.ipynb #003
@@ -243,13 +243,18 @@ def structure(
     return torch.ones(n, k, dtype=torch.bool, device=query.device).tril()[None, None] if causal and n > 1 else None
 
 # %% ../nbs/05_attention.ipynb #043
+def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
+    "Is any key of a row True, in bool `x` [..., query, key]?"
+    return torch.from_numpy(x.numpy().any(-1, keepdims=True)) if x.device.type == 'cpu' else x.any(-1, keepdim=True)
+
 def protected_keep(
     keep, # bool, broadcastable to [batch, heads, query, key], or None: keys that may be attended
     drop, # bool, broadcastable to the same: True = dropped
 ):
     "`keep` without `drop`; a row that would lose all its keys stays as it is in `keep`"
     left = ~drop if keep is None else keep & ~drop
-    lost = ~left.any(-1, keepdim=True)
+    lost = ~any_key(left)
+    if lost.device.type == 'cpu' and not lost.any(): return left # asking a GPU would make it wait
     return left | lost if keep is None else left | (lost & keep)
 
 # %% ../nbs/05_attention.ipynb #047
@@ -290,24 +295,29 @@ def probabilities(
     return A.to(query.dtype) if cast else A
 
 def _capture(maps, layer, A):
-    "Hand out `A` as the map of `layer`: as a leaf that takes a gradient where nothing before it does (all parameters frozen)"
-    maps._captured[layer] = A.requires_grad_() if torch.is_grad_enabled() and not A.requires_grad else A
+    """Hand out `A` as the map of `layer`: as a leaf that takes a gradient where nothing before it does (all parameters frozen).
+    Gives what goes on: never the leaf itself, since hooks on what a module returns, such as those of a FLOP counter, cannot be told of a leaf"""
+    leaf = torch.is_grad_enabled() and not A.requires_grad
+    maps._captured[layer] = A.requires_grad_() if leaf else A
+    return A.view_as(A) if leaf else A
 
 # %% ../nbs/05_attention.ipynb #054
 def observed_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None, **kwargs):
-    "Attention of one layer: fused if nobody observes it, else captured, dropped from and scaled as its `Maps` says"
+    "Attention of one layer: fused if nobody asks for its map, else captured and scaled; dropped from in either case, as its `Maps` says"
     maps = getattr(module.config, '_maps', None)
     layer = None if maps is None else maps._next_layer()
     if maps is None or layer not in maps.layers:
+        if maps is not None and layer in maps._drop:
+            attention_mask = _masked(maps, layer, structure(module, query, key, attention_mask, is_causal), (*query.shape[:3], key.shape[2]))
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal,
                                       position_bias=position_bias, **kwargs)
     groups = query.shape[1] // key.shape[1] # grouped-query attention: several query heads share a key head
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     keep = _masked(maps, layer, structure(module, query, key, attention_mask, is_causal), (*query.shape[:3], key.shape[2]))
     A = probabilities(module, query, key, keep, scaling, position_bias)
-    if not maps._after_dropout: _capture(maps, layer, A)
+    if not maps._after_dropout: A = _capture(maps, layer, A)
     A = F.dropout(A, dropout, module.training)
-    if maps._after_dropout: _capture(maps, layer, A)
+    if maps._after_dropout: A = _capture(maps, layer, A)
     A = _scaled(maps, layer, A)
     return torch.matmul(A, value).transpose(1, 2).contiguous(), A
 
@@ -329,7 +339,7 @@ class _Tap:
         if self.maps is None: return None
         layer = self.maps._next_layer()
         self.layer = layer if layer in self.maps.layers else None
-        if self.layer is None: return None
+        if self.layer is None and layer not in self.maps._drop: return None
         call = inspect.signature(module.forward).bind(*args, **kwargs)
         hidden, keep = call.arguments['hidden_states'], call.arguments['attention_mask'].bool()
         shape = len(hidden), module.num_attention_heads, hidden.shape[1], keep.shape[-1]
@@ -337,11 +347,11 @@ class _Tap:
         return call.args, call.kwargs
 
     def before_dropout(self, dropout, args):
-        if self.layer is not None and not self.maps._after_dropout: _capture(self.maps, self.layer, args[0])
+        return None if self.layer is None or self.maps._after_dropout else _capture(self.maps, self.layer, args[0])
 
     def after_dropout(self, dropout, args, A):
         if self.layer is None: return None
-        if self.maps._after_dropout: _capture(self.maps, self.layer, A)
+        if self.maps._after_dropout: A = _capture(self.maps, self.layer, A)
         return _scaled(self.maps, self.layer, A)
 
 # %% ../nbs/05_attention.ipynb #062
@@ -405,7 +415,7 @@ def _by_layer(model, part, given, name, check, allowed):
 @contextmanager
 def observe(
     model,               # transformers model, or a module around one
-    layers=None,         # layers to capture: None for all, an int, or a list of int; negative counts from the last
+    layers=None,         # layers to capture, besides those that are scaled: None for all, an int, or a list of int; negative counts from the last
     drop=None,           # {layer: bool [batch, heads, query, key]}, True = score -inf before the softmax; no row loses all its keys
     scale=None,          # {layer: float or tensor broadcastable to [batch, heads, query, key]}: factor of the probabilities, after their capture
     after_dropout=False, # capture the probabilities after attention dropout, as the papers' released code does, instead of before it
@@ -418,11 +428,11 @@ def observe(
         yield Maps(type(model).__name__)
         return
     stack, part = check_observable(model, part), check_part(model, part)[0]
-    observed = tuple(sorted({*check_layers(model, layers, part=part), *drop, *scale}))
+    observed = tuple(sorted({*check_layers(model, layers, part=part), *scale}))
     maps = Maps(_named(model, part), observed, layer_count(model, part), drop, scale, after_dropout)
     with _switched(stack, maps, part): yield maps
 
-# %% ../nbs/05_attention.ipynb #100
+# %% ../nbs/05_attention.ipynb #102
 def layer_modules(model, part=None) -> list:
     "The modules that run one attention layer each of `part` of `model`, in order; ALBERT's runs them all"
     part, stack = check_part(model, part)
@@ -433,7 +443,7 @@ def layer_modules(model, part=None) -> list:
     nested = {x for m in holders for x in m.modules() if x is not m}
     return [m for m in holders if m not in nested]
 
-# %% ../nbs/05_attention.ipynb #103
+# %% ../nbs/05_attention.ipynb #105
 class _Kept:
     "What the layers of a model gave in one pass; `start`: calls below this number are answered with it, None: every call is kept"
     def __init__(self): self.outputs, self.rows, self.calls, self.start = [], 0, 0, None
@@ -458,7 +468,7 @@ class _Kept:
         "`x` for a batch that holds every example `times` times"
         return x.repeat(times, *[1] * (x.dim() - 1)) if times > 1 and isinstance(x, torch.Tensor) and x.dim() and len(x) == self.rows else x
 
-# %% ../nbs/05_attention.ipynb #104
+# %% ../nbs/05_attention.ipynb #106
 @contextmanager
 def layers_kept(
     model,       # in eval mode: with dropout the layers below would not come out the same twice

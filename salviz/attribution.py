@@ -7,7 +7,7 @@ __all__ = ['readings', 'reductions', 'signal_reductions', 'attentions', 'check_t
            'what_is_read', 'has_encoder_and_decoder', 'source_stack', 'word_embeddings', 'embeddings_replaced',
            'differentiable', 'input_gradient', 'real_tokens', 'every_row', 'reduced', 'check_sum', 'path_nodes',
            'baseline_embedding', 'read_and_start', 'check_counts', 'repeated', 'input_saliency', 'completeness_error',
-           'real_queries', 'check_after_dropout', 'cast_to', 'attention_attribution', 'path_rule',
+           'real_queries', 'check_after_dropout', 'cast_to', 'attention_attribution', 'where_allowed', 'path_rule',
            'integrated_attention', 'attention_completeness_error']
 
 # %% ../nbs/06_attribution.ipynb #003
@@ -222,6 +222,7 @@ def input_saliency(
     check_counts(steps=steps, batch_size=batch_size)
     parts = torch.arange(total, device=inputs[name].device).split(batch_size)
     with undisturbed(model):
+        for p in model.parameters(): p.requires_grad_(False) # no graph for weights: their inputs need not be kept
         if method == 'integrated_gradients' and isinstance(target, str): target = torch.cat([_predicted(model, inputs, rows) for rows in parts])
         saliency = torch.cat([_saliency(model, inputs, rows, method, target, steps, batch_size, baseline) for rows in parts])
     return torch.where(real_tokens(inputs), saliency, 0.) if name == 'input_ids' else saliency
@@ -335,7 +336,11 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
         if differentiate: found = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: found = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-    return {l: torch.where(allowed[l], x, 0.) for l, x in zip(maps.layers, found)}, allowed
+    return {l: where_allowed(x, allowed[l]) for l, x in zip(maps.layers, found)}, allowed
+
+def where_allowed(x, allowed):
+    "`x`, and 0 where it is not `allowed`; on a CPU `x` itself if it is allowed everywhere"
+    return x if x.device.type == 'cpu' and allowed.all() else torch.where(allowed, x, 0.)
 
 # %% ../nbs/06_attribution.ipynb #070
 def path_rule(

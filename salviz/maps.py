@@ -6,7 +6,7 @@
 __all__ = ['pattern_names', 'kept_count', 'discard_candidates', 'pattern_matrix', 'top_mask', 'saliency_target', 'rollout',
            'entropy', 'kl', 'pattern_share', 'ranks', 'dense_ranks', 'spearman', 'top_overlap', 'pack_bits',
            'unpack_bits', 'cube_code', 'cube_value', 'level_code', 'level_value', 'table_code', 'order_code',
-           'order_value', 'keyed_uniform', 'drop_mask']
+           'order_value', 'keyed_uniform', 'keyed_below', 'keyed_order', 'drop_mask']
 
 # %% ../nbs/00_maps.ipynb #003
 import math
@@ -384,6 +384,23 @@ def _mixed(x):
     x ^= x >> np.uint32(16)
     return x
 
+def _keyed(example_id, shape, seed, step, stream, made, dtype):
+    "What `made` makes of the 32 random bits of each position, as an array of `dtype`"
+    golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
+    for part in (seed, step, stream, example_id):
+        part = np.atleast_1d(np.asarray(part, dtype=np.int64) & 0xffffffff).astype(np.uint32)
+        key = _mixed((key ^ part) + golden)
+    if np.ndim(example_id) == 0: key = key[0]
+    for axis, n in enumerate(shape):
+        i = np.arange(n, dtype=np.uint32) if np.ndim(n) == 0 else np.asarray(n).astype(np.uint32)
+        if i.ndim == 2: i = i.reshape(len(i), *[1]*(np.ndim(key) - 1), i.shape[1])
+        i = (i + np.uint32(1))*golden
+        if axis < len(shape) - 1 or np.ndim(key) == 0: key = _mixed(np.asarray(key)[..., None] + i)
+    if np.ndim(example_id) == 0 and len(shape) == 1: return made(key)
+    out = np.empty((*key.shape, i.shape[-1]), dtype) # one example after the other, so that all that is done to its bits is done in the cache
+    for j, k in enumerate(key): out[j] = made(_mixed(k[..., None] + (i[j] if i.ndim > 1 else i)))
+    return out
+
 def keyed_uniform(
     example_id,   # of the example; or of several, int [batch]
     shape:tuple,  # of its draw; int [batch, n] in place of a number n: which positions of that axis each of several examples asks for
@@ -392,18 +409,21 @@ def keyed_uniform(
     stream:int=0, # tells apart the draws of one step, such as its layers
 ) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
     "Uniform numbers that depend on nothing but (`seed`, `step`, `example_id`, `stream`, position), see `methods.base.keyed_uniform`"
-    golden, key = np.uint32(0x9e3779b9), np.zeros(1, np.uint32)
-    for part in (seed, step, stream, example_id):
-        part = np.atleast_1d(np.asarray(part, dtype=np.int64) & 0xffffffff).astype(np.uint32)
-        key = _mixed((key ^ part) + golden)
-    if np.ndim(example_id) == 0: key = key[0]
-    for n in shape:
-        i = np.arange(n, dtype=np.uint32) if np.ndim(n) == 0 else np.asarray(n).astype(np.uint32)
-        if i.ndim == 2: i = i.reshape(len(i), *[1]*(key.ndim - 1), i.shape[1])
-        key = _mixed(np.asarray(key)[..., None] + (i + np.uint32(1))*golden)
-    return (key >> np.uint32(8)).astype(np.float32)*np.float32(2**-24)
+    return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)).astype(np.float32)*np.float32(2**-24), np.float32)
 
 # %% ../nbs/00_maps.ipynb #074
+def keyed_below(example_id, shape:tuple, q:float, seed:int, step:int, stream:int=0) -> np.ndarray: # bool, shapes as in `keyed_uniform`
+    "Is `keyed_uniform` below `q`, which counts as a float32?"
+    least = np.uint32(min(np.ceil(np.float64(np.float32(q))*2**24), 2**24))
+    return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)) < least, bool)
+
+def keyed_order(example_id, shape:tuple, seed:int, step:int, stream:int=0) -> np.ndarray: # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
+    "Whole numbers in the order of `keyed_uniform`, all different within a row: 24 bits of it, and 7 (38) for the place in the row"
+    n = np.shape(shape[-1])[-1] if np.ndim(shape[-1]) else shape[-1]
+    dtype, places = (np.int32, 7) if n <= 128 else (np.int64, 38)
+    return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)).astype(dtype) << places | np.arange(n, dtype=dtype), dtype)
+
+# %% ../nbs/00_maps.ipynb #077
 def drop_mask(
     candidates, # bool [..., query, key], from `discard_candidates`
     allowed,    # bool, broadcastable: keys that this query may attend

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification,
                           BertForTokenClassification, DebertaV2Config, DebertaV2ForSequenceClassification, DistilBertConfig,
                           DistilBertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, GPT2Config,
@@ -15,7 +16,7 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, BertCon
 
 from helpers import same, state
 from salviz.attention import observe
-from salviz.methods.ad_drop import (ADDrop, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, pass_seed, prior_experiment,
+from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, pass_seed, prior_experiment,
                                     prior_method, random_attribution)
 from salviz.methods.base import FineTuning, Plan, Progress, keyed_uniform
 from salviz.recording import run_passes
@@ -183,7 +184,7 @@ def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_al
     for i, layers in enumerate(reference):
         for l, (b, region, dropped) in enumerate(layers):
             seen = torch.ones(b.shape[1:]).tril() if kind != 'bert' else torch.ones(b.shape[1:])
-            torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i), b*seen, **close)
+            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b*seen, **close)
             assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
             assert torch.equal(own(plan.drop[l], batch, i), dropped)
             assert plan.evidence['discarded'][l] is plan.drop[l]
@@ -391,7 +392,7 @@ def test_the_number_of_nodes_is_checked(steps):
 def check_against(plan, batch, i, l, b, seen, p, q, u, close, region='high'):
     "Example `i` and layer `l` of `plan` are the region and the drop that follow from the attribution `b` [heads, n, n] of the real tokens"
     allowed = seen.expand_as(b)
-    torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i).to(b), torch.where(allowed, b, 0.), **close)
+    torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i).to(b), torch.where(allowed, b, 0.), **close)
     region_ = reference_candidates(b, allowed, p, region)
     assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region_)
     for index in np.ndindex(*b.shape[:2]):
@@ -418,7 +419,7 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
         seen = torch.ones(n, n, dtype=torch.bool)
         for l in plan.drop:
             b = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 4, kwargs['reading'])
-            ours = own(plan.evidence['attention_attribution'][l], batch, i) # ties of float32 are broken by its own rounding
+            ours = own(plan.shown()['attention_attribution'][l], batch, i) # ties of float32 are broken by its own rounding
             torch.testing.assert_close(ours, b, **close)
             seen = seen if kind == 'bert' else seen.tril()
             check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), close, kwargs.get('region', 'high'))
@@ -437,7 +438,7 @@ def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_
             for x, weight in zip(*rule):
                 outputs, A = scaled_pass(model, inputs, l, x)
                 b = b + weight*A.detach()[0]*torch.autograd.grad(outputs.logits[0, c], A)[0][0]/(1 if reading == 'paper' else x)
-            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b, rtol=1e-6, atol=1e-9)
             check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .5, .5, draw(r, 4, l), dict(rtol=1e-6, atol=1e-9))
 
@@ -465,7 +466,7 @@ def test_the_first_pass_alone_runs_in_bfloat16(attribution):
     run_passes(model, model, batch, plan)
     hook.remove()
     assert dtypes == [torch.float32]
-    assert all(x.dtype == torch.float32 for x in plan.evidence['attention_attribution'].values())
+    assert all(x.dtype == torch.float32 for x in plan.shown()['attention_attribution'].values())
 
 
 def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_from_the_nodes():
@@ -488,11 +489,11 @@ def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
     model.set_attn_implementation('eager')
     for i, r in enumerate(rows):
         for l, A in enumerate(model(input_ids=r['ids'][None], output_attentions=True).attentions):
-            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, A[0].detach(), rtol=1e-5, atol=1e-6)
             check_against(plan, batch, i, l, ours, A[0, :1] > 0, .4, .7, draw(r, 4, l), dict(rtol=0, atol=0), region)
     if region == 'high': # whatever a row keeps for certain has less attention than its candidates
-        A, chosen = plan.evidence['attention_attribution'][0][0, 0], plan.evidence['discard_candidates'][0][0, 0]
+        A, chosen = plan.shown()['attention_attribution'][0][0, 0], plan.evidence['discard_candidates'][0][0, 0]
         assert all(a[c].min() >= a[~c].max() for a, c in zip(A, chosen) if c.any() and not c.all())
 
 
@@ -510,7 +511,7 @@ def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribu
         for l in range(3):
             logits, A = bert_by_hand(model, ids, mask, l, 1., own_noise, after)
             b = torch.autograd.grad(logits[c], A)[0] if attribution == 'gradient' else A.detach()
-            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b[:, :n, :n], rtol=1e-8, atol=1e-11)
             check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .4, .5, draw(r, 4, l), dict(rtol=0, atol=0))
     unlike = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution, after_dropout=not after).plan(model, batch, EVEN)
@@ -576,14 +577,16 @@ def test_the_region_that_is_shown_of_random_numbers_is_the_one_that_is_trained()
     for l, ranks in plan.shown()['attribution_ranks'].items():
         seen = ranks > 0
         assert torch.equal(reference_candidates(ranks, seen, .3), plan.evidence['discard_candidates'][l])
-        assert torch.equal(seen, (plan.evidence['attention_attribution'][l] > 0) | seen) and seen[0, 0].sum() == 7*8/2
+        assert torch.equal(seen, (plan.shown()['attention_attribution'][l] > 0) | seen) and seen[0, 0].sum() == 7*8/2
 
 
 def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
     batch = dict(input_ids=torch.ones(1, 512, dtype=torch.int64), attention_mask=torch.ones(1, 512, dtype=torch.int64), example_id=torch.tensor([3]))
     draws, numbers = drop_uniform(batch, 2, seed=0, step=1, layer=-1), random_attribution(batch, 2, seed=0, step=1, layer=0)
     assert (draws.sort(-1).values.diff() == 0).any() and (numbers.sort(-1).values.diff() > 0).all()
-    assert numbers.min() >= 0 and numbers.max() < 1 and (numbers.float() - draws).abs().max() < 1e-6
+    assert numbers.min() >= 0 and as_share(numbers).max() < 1 and (as_share(numbers) - draws).abs().max() < 2**-24
+    short = random_attribution({k: v[:, :128] if v.dim() > 1 else v for k, v in batch.items()}, 2, seed=0, step=1, layer=0)
+    assert short.dtype == torch.int32 and torch.equal(short.argsort(-1), numbers[..., :128, :128].argsort(-1))
 
 
 def test_protected_special_tokens_are_never_dropped_at_random_either():
@@ -639,9 +642,9 @@ def test_a_regression_attributes_minus_the_squared_error_against_the_gold_score(
     for i, r in enumerate(rows):
         y = batch['labels'][i]
         for l, b in each_gradient(model, dict(input_ids=r['ids'][None]), lambda o: -(o.logits[0, 0] - y)*(o.logits[0, 0] - y), (0, 1)):
-            torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
     # the sign: a little more attention where the attribution is highest lowers the squared error
-    A, found = plan.evidence['attention_attribution'][0], []
+    A, found = plan.shown()['attention_attribution'][0], []
     for i, r in enumerate(rows):
         b = own(A, batch, i)
         factor = torch.ones_like(b)
@@ -660,7 +663,7 @@ def test_an_unlabelled_regression_is_attributed_by_its_number_and_integrated_gra
     for i, r in enumerate(rows):
         inputs, y = dict(input_ids=r['ids'][None]), (2., -1., 0.)[i]
         for l, b in each_gradient(model, inputs, lambda o: o.logits[0, 0], (0, 1)):
-            torch.testing.assert_close(own(plan.evidence['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
             expected = reference_integrated(model, inputs, lambda o: -(o.logits[0, 0] - y)**2, l, 3)
             torch.testing.assert_close(own(path.evidence['attention_attribution'][l], batch, i), expected, rtol=1e-7, atol=1e-10)
 
@@ -686,7 +689,7 @@ def test_labels_of_tokens_are_attributed_by_minus_the_cross_entropy_over_what_co
         inputs = dict(input_ids=r['ids'][None], position_ids=at[None]) # BERT counts positions from the first column
         labels = batch['labels'][i, at].tolist() if target == 'gold' else model(**inputs).logits[0].argmax(-1).tolist()
         for l, b in each_gradient(model, inputs, lambda o: token_score(o.logits[0], labels), (0, 1)):
-            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b, rtol=1e-7, atol=1e-11)
             region = reference_candidates(ours, torch.ones_like(ours, dtype=torch.bool), .5)
             assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
@@ -724,7 +727,7 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
         score = lambda o: token_score(o.logits[0], labels)
         seen = torch.ones(len(r['ids']), len(r['ids']), dtype=torch.bool)
         for l in (0, 1):
-            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
             kind_ = kwargs.get('attribution', 'gradient')
             if kind_ == 'gradient': expected = next(b for _, b in each_gradient(model, inputs, score, (l,)))
             elif kind_ == 'integrated_gradients': expected = reference_integrated(model, inputs, score, l, 3)
@@ -743,11 +746,32 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
 def test_a_shared_layer_is_dropped_from_by_the_number_of_its_call():
     model, batch = tiny('albert').double(), collate(examples())
     plan = ADDrop(p=.5, q=.5, layers=[0, 2], cross_tuning=False).plan(model, batch, EVEN)
-    with torch.no_grad(), observe(model, layers=[], drop=plan.drop) as maps:
+    with torch.no_grad(), observe(model, layers=list(plan.drop), drop=plan.drop) as maps:
         model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
     assert sorted(plan.drop) == list(maps) == [0, 2] and not torch.equal(plan.drop[0], plan.drop[2])
     real = batch['attention_mask'].bool()[:, None, :, None]
     for l in maps: assert torch.equal((maps[l] == 0) & maps.allowed(l) & real, plan.drop[l])
+
+
+@pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'albert', 'modernbert', 'distilbert', 'mistral', 'deberta'])
+def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_maps_are_captured(kind):
+    model, batch = tiny(kind).double(), collate(examples())
+    plan, fused = ADDrop(p=.5, q=.7, cross_tuning=False, first_pass='eval', attribution='attention').plan(model, batch, EVEN), []
+    forward = {k: batch[k] for k in ('input_ids', 'attention_mask')}
+    def losses_of(layers):
+        kernel = F.scaled_dot_product_attention
+        F.scaled_dot_product_attention = lambda *args, **kwargs: fused.append(1) or kernel(*args, **kwargs)
+        try:
+            with observe(model, layers, drop=plan.drop) as maps: logits = model(**forward).logits
+        finally: F.scaled_dot_product_attention = kernel
+        return logits, torch.autograd.grad(logits.square().sum(), [p for p in model.parameters() if p.requires_grad], allow_unused=True), tuple(maps)
+    (seen, there, _), few = losses_of(None), len(fused)
+    unseen, here, maps = losses_of([])
+    assert few == 0 and len(fused) == (0 if kind == 'deberta' else len(plan.drop)) and maps == ()
+    close = dict(rtol=1e-3, atol=1e-5) if kind in ('llama', 'mistral', 'modernbert', 'gpt2') else dict(rtol=1e-7, atol=1e-10) # a softmax in float32
+    torch.testing.assert_close(unseen, seen, **close)
+    for a, b in zip(here, there):
+        if b is not None: torch.testing.assert_close(a, b, **close)
 
 
 def test_a_task_that_is_not_served_is_refused_by_name():

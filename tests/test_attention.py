@@ -512,10 +512,13 @@ def test_maps_know_their_layers_and_say_what_is_missing():
     with pytest.raises(RuntimeError, match='or any more'): maps[0]
 
 
-def test_dropped_and_scaled_layers_are_observed_too():
-    model, inputs = built('bert'), batch()
-    with observe(model, 0, drop={-1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}, scale={np.int64(1): .5}) as maps: model(**inputs)
-    assert maps.layers == (0, 1, 2) and maps.stacked().shape[1] == 3
+def test_scaled_layers_are_observed_too_and_dropped_ones_where_they_are_asked_for():
+    model, inputs, drop = built('bert'), batch(), {-1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}
+    with observe(model, 0, drop=drop, scale={np.int64(1): .5}) as maps: model(**inputs)
+    assert maps.layers == (0, 1) and maps.stacked().shape[1] == 2
+    for layers in (None, [0, 2]):
+        with observe(model, layers, drop=drop, scale={1: .5}) as maps: model(**inputs)
+        assert maps.layers == (0, 1, 2)
 
 
 @pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta2', 't5_encoder'])
@@ -964,7 +967,7 @@ def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(a
     assert all(torch.equal(maps[l], expected[l]) for l in range(3))
     assert attention_parts(encoder) == {None: encoder} and (layer_count(encoder), head_count(encoder)) == (3, 4)
     for run, kwargs in ((encoder, source), (model, inputs)):
-        with observe(encoder, [0, -1], drop={1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}) as maps: run(**kwargs)
+        with observe(encoder, drop={1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}) as maps: run(**kwargs)
         assert all(torch.equal(maps[l], expected[l]) for l in range(3))
     with pytest.raises(ValueError, match="must be None, since there is one stack of self-attention; got 'encoder'"): layer_count(encoder, 'encoder')
 

@@ -239,7 +239,7 @@ def test_attention_of_the_series_transformer_can_be_dropped_scaled_and_different
     check_observable(net)
     plain = net(x).logits
     drop = torch.zeros(2, 2, 6, 6, dtype=torch.bool); drop[:, 0, :, 2] = True
-    with observe(net, layers=[1], drop={0: drop}) as maps:
+    with observe(net, layers=[0, 1], drop={0: drop}) as maps:
         out = net(x).logits
         slope, = torch.autograd.grad(out[:, 1].sum(), maps[1])
     assert maps[0][:, 0, :, 2].abs().max() == 0 and (maps[0][:, 1, :, 2] > 0).all()

@@ -4,14 +4,17 @@
 
 # %% auto #0
 __all__ = ['translation_heads', 'guidance_loss', 'default_heads', 'check_heads', 'is_by_layer', 'assign_heads', 'same_pattern',
-           'own_name', 'by_pattern', 'by_name', 'alpha_at', 'comparable_alpha', 'AttentionGuidance', 'written_out']
+           'own_name', 'by_pattern', 'by_name', 'alpha_at', 'comparable_alpha', 'AttentionGuidance', 'written_out',
+           'of_patterns']
 
 # %% ../../nbs/11_methods_attention_guidance.ipynb #002
+import itertools
 import math
 import warnings
 import zlib
 
 import torch
+import torch.nn.functional as F
 from fastcore.basics import patch
 
 from ..attention import check_layers, check_part, head_count, observe
@@ -31,7 +34,10 @@ def guidance_loss(
     "Squared distance between `attention` and `target` (Deshpande and Narasimhan 2020, eq. 2), per example"
     cells = (real[:, :, None] & real[:, None, :])[:, None]
     if dropped is not None: cells = cells & ~dropped
-    total = torch.where(cells, attention - target[:, None], 0.).square().sum((1, 2, 3))
+    dtype = torch.promote_types(attention.dtype, target.dtype)
+    found, wanted = attention.to(dtype), target[:, None].expand_as(attention).to(dtype)
+    if attention.device.type != 'cpu' or not cells.all(): found = torch.where(cells, found, wanted)
+    total = F.mse_loss(found, wanted, reduction='none').sum((1, 2, 3))
     return total if reduction == 'sum' else total / (attention.shape[1] * real.sum(1).square().clamp(min=1))
 
 # %% ../../nbs/11_methods_attention_guidance.ipynb #013
@@ -264,6 +270,17 @@ def plan(self:AttentionGuidance, model, batch, progress) -> Plan:
                 evidence=dict(pattern_target=lambda: written_out(heads, targets, head_count(model))[0],
                               guided=lambda: written_out(heads, targets, head_count(model))[1]))
 
+def of_patterns(
+    attention:torch.Tensor, # [batch, heads, query, key] of one layer
+    heads:dict,             # {pattern: heads}
+) -> dict: # {pattern: [batch, its heads in ascending order, query, key]}
+    "The maps of every pattern's heads, by one split of the layer: its gradient is put together once and not added up pattern by pattern"
+    owner = {h: name for name, numbers in heads.items() for h in numbers}
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(range(attention.shape[1]), owner.get)]
+    pieces = list(zip((name for name, _ in runs), attention.split([n for _, n in runs], 1)))
+    found = {name: [x for n, x in pieces if n == name] for name in heads}
+    return {name: x[0] if len(x) == 1 else torch.cat(x, 1) for name, x in found.items()}
+
 @patch
 def guidance(self:AttentionGuidance, maps, plan, batch) -> torch.Tensor: # [batch]
     "The guidance loss of every example (eq. 3)"
@@ -272,10 +289,10 @@ def guidance(self:AttentionGuidance, maps, plan, batch) -> torch.Tensor: # [batc
     parts = []
     for layer, by_pattern in heads.items():
         dropped = maps.allowed(layer) & ~maps.seen(layer) # for all heads alike, or for each
-        for name, numbers in by_pattern.items():
+        for name, attention in of_patterns(maps[layer], by_pattern).items():
             target, guided = targets[name]
-            here = dropped[:, numbers] if dropped.shape[1] > 1 else dropped
-            loss = guidance_loss(maps[layer][:, numbers], target, real, self.reduction, here)
+            here = dropped[:, sorted(by_pattern[name])] if dropped.shape[1] > 1 else dropped
+            loss = guidance_loss(attention, target, real, self.reduction, here)
             parts.append(torch.where(guided, loss, 0.))
     return torch.stack(parts).sum(0)
 
@@ -286,7 +303,7 @@ def terms(self:AttentionGuidance, outputs, maps, plan, batch, progress) -> dict:
     weight = alpha_at(progress, self._alpha, self.schedule, self.constant_steps)
     return dict(attention_guidance=Term(self.guidance(maps, plan, batch), weight))
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #045
+# %% ../../nbs/11_methods_attention_guidance.ipynb #046
 @patch
 def choose_alpha(self:AttentionGuidance, model, *batches, over_processes=lambda sums: sums) -> int:
     "The weight from 1, 10, 100 that makes task and guidance loss comparable on all examples of `batches`, summed up `over_processes`"
@@ -308,7 +325,7 @@ def prepare(self:AttentionGuidance, trainer):
         self._alpha = self.choose_alpha(trainer.model, *trainer.first_batches(), over_processes=lambda sums: trainer.accelerator.reduce(sums, 'sum'))
     trainer.run.set_state(alpha=self._alpha)
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #047
+# %% ../../nbs/11_methods_attention_guidance.ipynb #048
 @patch
 def _warn_if_constant(self:AttentionGuidance, trainer):
     "Say so, in the first process, if training ends before the weight begins to fall"
@@ -318,7 +335,7 @@ def _warn_if_constant(self:AttentionGuidance, trainer):
         warnings.warn(f"AttentionGuidance: schedule='constant-then-linear' holds the weight for constant_steps={self.constant_steps} steps and this "
                       f"training has {total}, so it never falls; give constant_steps below {total}, or schedule='linear'", stacklevel=3)
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #050
+# %% ../../nbs/11_methods_attention_guidance.ipynb #051
 @patch
 def check(self:AttentionGuidance, model, tokenizer, data, epochs):
     "Refuse heads, tokens and patterns that `model` or `data` do not have"
@@ -345,7 +362,7 @@ def _first_with(self:AttentionGuidance, name, ids, examples) -> int:
     self.require(at is not None, f'pattern {name!r} looks at {tokens}, which occurs nowhere in the training data; choose another pattern')
     return at
 
-# %% ../../nbs/11_methods_attention_guidance.ipynb #051
+# %% ../../nbs/11_methods_attention_guidance.ipynb #052
 @patch
 def _check_reach(self:AttentionGuidance, model, heads, batch):
     "Refuse patterns that ask for keys which `model` does not let a query of `batch` attend"

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Term', 'tasks', 'served', 'Progress', 'Plan', 'example_mean', 'full', 'classification_loss', 'Task', 'Regression',
            'TokenTask', 'Detection', 'task_of', 'attribution_target', 'Method', 'FineTuning', 'check_share',
-           'check_choice', 'check_weight', 'MergedPlan', 'Together', 'keyed_uniform']
+           'check_choice', 'check_weight', 'MergedPlan', 'Together', 'keyed_uniform', 'keyed_below', 'keyed_order']
 
 # %% ../../nbs/08_methods_base.ipynb #003
 import inspect
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 
-from ..maps import keyed_uniform as keyed_numbers
+from .. import maps
 from ..metrics import best_for
 
 # %% ../../nbs/08_methods_base.ipynb #006
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def observed(self) -> tuple:
-        "Layers that cannot stay on the fused kernel in the main pass: captured or dropped ones"
+        "Layers that the main pass must treat differently: captured or dropped ones"
         return tuple(sorted({*self.layers, *self.drop}))
 
     def shown(self) -> dict:
@@ -384,6 +384,17 @@ def keyed_uniform(
     stream:int=0,            # tells apart the draws of one step, such as its layers
 ) -> torch.Tensor: # float32 [batch, *shape] in [0, 1)
     "Uniform numbers that depend on nothing but (`seed`, `step`, example, `stream`, position)"
-    device = example_id.device
-    if device.type == 'cpu': return torch.from_numpy(keyed_numbers(example_id.numpy(), shape, seed, step, stream))
+    if example_id.device.type == 'cpu': return torch.from_numpy(maps.keyed_uniform(example_id.numpy(), shape, seed, step, stream))
     return _keyed_uniform(example_id, shape, seed, step, stream)
+
+def keyed_below(example_id, shape, q:float, seed, step, stream=0) -> torch.Tensor: # bool [batch, *shape]
+    "Is `keyed_uniform` below `q`? On the processor without making the numbers"
+    if example_id.device.type == 'cpu': return torch.from_numpy(maps.keyed_below(example_id.numpy(), shape, q, seed, step, stream))
+    return _keyed_uniform(example_id, shape, seed, step, stream) < q
+
+def keyed_order(example_id, shape, seed, step, stream=0) -> torch.Tensor: # int32 or int64 [batch, *shape], see `maps.keyed_order`
+    "Whole numbers in the order of `keyed_uniform`, all different within a row"
+    if example_id.device.type == 'cpu': return torch.from_numpy(maps.keyed_order(example_id.numpy(), shape, seed, step, stream))
+    bits = (_keyed_uniform(example_id, shape, seed, step, stream) * 2**24).long()
+    n = bits.shape[-1]
+    return (bits << (7 if n <= 128 else 38) | torch.arange(n, device=bits.device)).to(torch.int32 if n <= 128 else torch.int64)
