@@ -4,19 +4,26 @@ import functools
 import inspect
 import json
 import math
+import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForSequenceClassification, GPT2Config,
                           GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, ModernBertConfig,
                           ModernBertForSequenceClassification)
 
 import salviz.methods.sallm as room
+import salviz.runs as runs
 import salviz.training as training
 from helpers import word_tokenizer
 from salviz.attention import observe
@@ -26,6 +33,7 @@ from salviz.methods.base import FineTuning, Progress
 from salviz.models import pooled_rows, undisturbed
 from salviz.recording import run_passes
 from salviz.attribution import attention_attribution
+from salviz.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention, saliency_target,
                                   taken_over, token_saliency)
@@ -634,7 +642,7 @@ def test_a_resumed_run_reads_its_explanations_and_asks_no_teacher(tmp_path, monk
     first.prepare(make_trainer(run))
     seconds = run.state['explanation_seconds']
     def never(*args, **kwargs): raise AssertionError('explained again')
-    monkeypatch.setattr(room, 'explain', never)
+    monkeypatch.setattr(room, 'explain_batches', never)
     again = SalLM(make_bert(5), steps=2)
     again.prepare(make_trainer(Run(run.path)))
     probe_batch = collate([probes[i] for i in range(2)])
@@ -644,19 +652,342 @@ def test_a_resumed_run_reads_its_explanations_and_asks_no_teacher(tmp_path, monk
     assert Run(run.path).state['explanation_seconds'] == seconds
 
 
-def test_explanations_that_were_cut_off_are_made_anew(tmp_path, monkeypatch):
-    run, teacher, made = Run.create(tmp_path/'run', {}), make_bert(1), []
-    real_explain = room.explain
-    def killed(*args, **kwargs):
-        if made: raise KeyboardInterrupt
-        made.append(1); return real_explain(*args, **kwargs)
-    monkeypatch.setattr(room, 'explain', killed)
-    with pytest.raises(KeyboardInterrupt): SalLM(teacher, steps=2).prepare(make_trainer(run))
-    assert 'explanation_seconds' not in Run(run.path).state
-    monkeypatch.setattr(room, 'explain', real_explain)
+class Killed(BaseException): "A process ends here"
+
+
+def every_batch_a_part(monkeypatch): monkeypatch.setattr(room, 'part_seconds', 0.)
+
+
+def counted(monkeypatch, kill_at=None):
+    "The example ids of each batch that is explained from now on; the process is killed when it comes to batch `kill_at`, and writes nothing any more"
+    seen, real, write = [], room.token_saliency, runs.write_whole
+    def explained(teacher, batch, *args, **kwargs):
+        if kwargs: return real(teacher, batch, *args, **kwargs) # the look at one example before training
+        if len(seen) == kill_at: monkeypatch.setattr(runs, 'write_whole', killed); raise Killed
+        seen.append(batch['example_id'].tolist())
+        return real(teacher, batch, *args)
+    def killed(*args): raise Killed
+    monkeypatch.setattr(room, 'token_saliency', explained)
+    def undo():
+        monkeypatch.setattr(room, 'token_saliency', real)
+        monkeypatch.setattr(runs, 'write_whole', write)
+    return seen, undo
+
+
+def same_arrays(a, b): return set(a) == set(b) and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
+
+
+@pytest.fixture(scope='module')
+def undisturbed_pass(tmp_path_factory):
+    run = Run.create(tmp_path_factory.mktemp('runs')/'whole', {})
+    SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
+    assert room.parts_of(run, 'explanations') == []
+    return run.load_arrays('explanations')
+
+
+def killed_at(monkeypatch, write, after):
+    "The process is killed at file number `write` that it writes or removes, before or `after` that"
+    real_write, real_unlink, done = runs.write_whole, Path.unlink, []
+    def once(real, *args):
+        if len(done) > write or len(done) == write and not after: raise Killed
+        done.append(1); real(*args)
+        if len(done) > write: raise Killed
+    def unlink(path, **kwargs): once(real_unlink, path) if path.suffix == '.safetensors' else real_unlink(path, **kwargs)
+    monkeypatch.setattr(runs, 'write_whole', lambda *args: once(real_write, *args))
+    monkeypatch.setattr(Path, 'unlink', unlink)
+
+
+@pytest.mark.parametrize('after', [False, True])
+@pytest.mark.parametrize('write', range(8)) # three parts, the whole, the state, three parts that go
+def test_a_pass_that_was_killed_at_any_file_goes_on_where_it_stood_and_ends_the_same(write, after, undisturbed_pass, tmp_path, monkeypatch):
+    run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
+    with monkeypatch.context() as m:
+        every_batch_a_part(m)
+        killed_at(m, write, after)
+        with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
+    kept = sum(int(p.stem.rpartition('-')[2]) < 8 and 4 or 2 for p in room.parts_of(run, 'explanations'))
+    assert kept == [0, 4, 8, 10, 10, 10, 6, 2, 0][write + after]
+    finished, seconds = 'explanation_seconds' in run.state, Run(run.path).state.get('explanation_seconds')
+    assert finished == (write + after >= 5)
+    seen, _ = counted(monkeypatch)
     method = SalLM(teacher, steps=2)
     method.prepare(make_trainer(Run(run.path)))
-    assert len(method.explanations) == len(texts) + 2
+    assert len(sum(seen, [])) == (0 if finished else 10 - kept)
+    assert same_arrays(run.load_arrays('explanations'), undisturbed_pass) and len(method.explanations) == 10
+    assert room.parts_of(run, 'explanations') == [] and run.state['explained']['steps'] == 2 and run.damaged == []
+    assert run.state['explanation_seconds'] > 0 and (not finished or run.state['explanation_seconds'] == seconds)
+
+
+@pytest.mark.parametrize('at', range(3))
+def test_an_error_or_a_stop_in_a_pass_loses_no_batch_that_was_finished(at, undisturbed_pass, tmp_path, monkeypatch):
+    run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
+    with monkeypatch.context() as m:
+        _, undo = counted(m, at)
+        m.setattr(runs, 'write_whole', runs.write_whole)
+        real = room.token_saliency
+        def stopped(*args):
+            try: return real(*args)
+            except Killed: undo(); raise training.Stopped from None # the process lives on, and may write
+        m.setattr(room, 'token_saliency', stopped)
+        with pytest.raises(training.Stopped): SalLM(teacher, steps=2).prepare(make_trainer(run))
+    assert len(room.parts_of(run, 'explanations')) == min(at, 1) and 'explanation_seconds' not in run.state
+    seen, _ = counted(monkeypatch)
+    SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
+    assert len(seen) == 3 - at and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
+
+
+def test_a_pass_that_was_killed_before_a_minute_had_passed_begins_again_and_ends_the_same(undisturbed_pass, tmp_path, monkeypatch):
+    run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
+    with monkeypatch.context() as m:
+        counted(m, 2)
+        with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
+    seen, _ = counted(monkeypatch)
+    SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
+    assert len(seen) == 3 and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
+
+
+def test_a_part_holds_a_minute_of_work_and_the_seconds_are_those_of_the_work_that_was_kept(undisturbed_pass, tmp_path, monkeypatch):
+    run, teacher, clock, real = Run.create(tmp_path/'run', {}), make_bert(1), [1000.], room.token_saliency
+    def ten_seconds(*args): clock[0] += 10; return real(*args)
+    trainer = make_trainer(run)
+    trainer.args.train_batch_size = 1
+    with monkeypatch.context() as m:
+        m.setattr(room, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+        m.setattr(room, 'token_saliency', ten_seconds)
+        with m.context() as killed:
+            counted(killed, 8) # of ten batches
+            with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(trainer)
+        assert [p.name for p in room.parts_of(run, 'explanations')] == ['explanations.part-00000000.safetensors']
+        assert len(run.load_arrays('explanations.part-00000000')['length']) == 6
+        clock[0] += 5000
+        SalLM(teacher, steps=2).prepare(trainer)
+    assert run.state['explanation_seconds'] == 100
+
+
+def test_the_bar_of_a_resumed_pass_counts_on(tmp_path, monkeypatch):
+    run, teacher, bars = Run.create(tmp_path/'run', {}), make_bert(1), []
+    class Bar:
+        def __init__(self, total, initial, disable, **kwargs): self.n, self.total, self.open = initial, total, True; bars.append((initial, disable, self))
+        def update(self, n): self.n += n
+        def close(self): self.open = False
+    monkeypatch.setattr(room, 'tqdm', Bar)
+    every_batch_a_part(monkeypatch)
+    trainer = make_trainer(run)
+    trainer.show_progress = True
+    _, undo = counted(monkeypatch, 2)
+    with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(trainer)
+    undo()
+    SalLM(teacher, steps=2).prepare(trainer)
+    assert [(initial, disable, bar.n, bar.total, bar.open) for initial, disable, bar in bars] == [(0, False, 8, 10, False), (8, False, 10, 10, False)]
+
+
+def student(path, teacher, resume=False, epochs=1, **arguments):
+    return train(make_bert(), tokenizer, raw, SalLM(teacher, steps=2, **arguments), run_dir=path, resume=resume, **{**settings, 'epochs': epochs})
+
+
+@pytest.fixture(scope='module')
+def whole_student(tmp_path_factory):
+    "A student of `make_bert(3)` that nobody disturbed"
+    return student(tmp_path_factory.mktemp('runs')/'whole', make_bert(3))
+
+
+@pytest.mark.parametrize('given, kill_at', [('module', 1), ('run', 2), ('own', 1)])
+def test_a_training_that_was_killed_in_the_explanation_pass_is_resumed_as_if_nothing_had_been(given, kill_at, teacher_run, tmp_path, monkeypatch):
+    def go(path, resume=False): return student(path, dict(module=make_bert(3), run=teacher_run, own=None)[given], resume, start='teacher')
+    whole = go(tmp_path/'whole')
+    every_batch_a_part(monkeypatch)
+    _, undo = counted(monkeypatch, kill_at)
+    with pytest.raises(Killed): go(tmp_path/'run')
+    undo()
+    seen, _ = counted(monkeypatch)
+    again = go(tmp_path/'run', resume=True)
+    assert len(seen) == 3 - kill_at and rows_of(again) == rows_of(whole)
+    assert same_arrays(again.load_arrays('explanations'), whole.load_arrays('explanations')) and room.parts_of(again, 'explanations') == []
+
+
+@pytest.fixture(scope='module')
+def iterative(tmp_path_factory): return student(tmp_path_factory.mktemp('runs')/'iterative', make_bert(3), epochs=3, refresh=1)
+
+
+@pytest.mark.parametrize('kill_at', [4, 8])
+def test_a_generation_that_was_cut_off_goes_on_where_it_stood(kill_at, iterative, tmp_path, monkeypatch):
+    def go(path, resume=False): return student(path, make_bert(3), resume, epochs=3, refresh=1)
+    whole = iterative
+    every_batch_a_part(monkeypatch)
+    _, undo = counted(monkeypatch, kill_at)
+    with pytest.raises(Killed): go(tmp_path/'run')
+    undo()
+    before = Run(tmp_path/'run').state['explanation_seconds']
+    seen, _ = counted(monkeypatch)
+    again = go(tmp_path/'run', resume=True)
+    assert len(seen) == 9 - kill_at and rows_of(again) == rows_of(whole) and again.state['refreshed'] == [2, 3]
+    for name in ('explanations', 'explanations-epoch-2', 'explanations-epoch-3'):
+        assert same_arrays(again.load_arrays(name), whole.load_arrays(name)) and room.parts_of(again, name) == []
+    assert again.state['explanation_seconds'] > before
+
+
+@pytest.mark.parametrize('write', [3, 4])
+def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counted_once(write, tmp_path, monkeypatch):
+    run, clock, real = Run.create(tmp_path/'run', {}), [0.], room.token_saliency
+    def ten_seconds(*args): clock[0] += 10; return real(*args)
+    monkeypatch.setattr(room, 'time', SimpleNamespace(perf_counter=lambda: clock[0]))
+    trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
+    monkeypatch.setattr(room, 'token_saliency', ten_seconds)
+    method.prepare(trainer)
+    every_batch_a_part(monkeypatch)
+    with monkeypatch.context() as m:
+        killed_at(m, write, True)
+        with pytest.raises(Killed): method.epoch_begin(trainer, 2)
+    assert ('refreshed' in run.state) == (write == 4)
+    again = SalLM(make_bert(1), steps=2, refresh=1)
+    again.prepare(make_trainer(Run(run.path), steps_per_epoch=2))
+    again.epoch_begin(trainer, 2)
+    assert run.state['explanation_seconds'] == 60 and run.state['refreshed'] == [2] and room.parts_of(run, 'explanations-epoch-2') == []
+
+
+def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(whole_student, tmp_path, monkeypatch):
+    every_batch_a_part(monkeypatch)
+    _, undo = counted(monkeypatch, 1)
+    with pytest.raises(Killed): student(tmp_path/'run', make_bert(3))
+    undo()
+    run = Run(tmp_path/'run')
+    before = {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')}
+    assert len(before) == 1
+    with pytest.raises(ValueError, match='does not have the weights of the one whose explanations were begun in this run; give the same teacher'):
+        student(tmp_path/'run', make_bert(4), resume=True)
+    assert {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')} == before and 'explanation_seconds' not in run.state
+    again = student(tmp_path/'run', make_bert(3), resume=True)
+    assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations')) and rows_of(again) == rows_of(whole_student)
+
+
+def test_parts_about_other_examples_are_refused(tmp_path, monkeypatch):
+    every_batch_a_part(monkeypatch)
+    run = Run.create(tmp_path/'run', {})
+    _, undo = counted(monkeypatch, 2)
+    with pytest.raises(Killed): SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
+    undo()
+    changed = data['train'].map(lambda row: dict(labels=(row['labels'] + 1) % 3))
+    for other in (changed, data['train'].select(range(7, -1, -1))):
+        trainer = make_trainer(run)
+        trainer.encoded = dict(train=other)
+        with pytest.raises(ValueError, match='are of other tokens or labels; go on with the data and the tokenizer'): SalLM(make_bert(1), steps=2).prepare(trainer)
+    assert len(room.parts_of(run, 'explanations')) == 2
+
+
+def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tmp_path, monkeypatch):
+    every_batch_a_part(monkeypatch)
+    def generation(path, model, kill_at=None):
+        run = Run(path) if path.exists() else Run.create(path, {})
+        trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
+        method.prepare(trainer)
+        trainer.model = model
+        seen, undo = counted(monkeypatch, kill_at)
+        try: method.epoch_begin(trainer, 2)
+        except Killed: assert kill_at is not None
+        undo()
+        return run, seen
+    whole, _ = generation(tmp_path/'whole', make_bert(6))
+    generation(tmp_path/'run', make_bert(5), 2)
+    generation(tmp_path/'run', make_bert(6), 1) # replaces the first of two parts; the second one is of the other model still
+    run, seen = generation(tmp_path/'run', make_bert(6))
+    assert len(seen) == 2 and same_arrays(run.load_arrays('explanations-epoch-2'), whole.load_arrays('explanations-epoch-2'))
+    assert room.parts_of(run, 'explanations-epoch-2') == []
+
+
+killed_for_good = """
+import os, signal, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(int(sys.argv[2]))
+import test_sallm as t
+real, seen = t.room.token_saliency, []
+def until_the_third(*args, **kwargs):
+    seen.append(1)
+    if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the look at one example before training is the first
+    return real(*args, **kwargs)
+t.room.token_saliency, t.room.part_seconds = until_the_third, 0.
+t.student(Path(sys.argv[1]), t.make_bert(3))
+"""
+
+def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_student, tmp_path, monkeypatch):
+    here = Path(__file__).parent
+    ended = subprocess.run([sys.executable, '-c', killed_for_good, str(tmp_path/'run'), str(torch.get_num_threads())], cwd=here, capture_output=True,
+                           text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join([str(here), str(here.parent)])})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert len(room.parts_of(Run(tmp_path/'run'), 'explanations')) == 2
+    seen, _ = counted(monkeypatch)
+    again = student(tmp_path/'run', make_bert(3), resume=True)
+    assert len(seen) == 1 and rows_of(again) == rows_of(whole_student)
+    assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations'))
+
+
+def test_a_stop_from_outside_is_taken_in_the_middle_of_the_pass_and_loses_nothing(whole_student, tmp_path, monkeypatch):
+    def go(path, **kwargs):
+        own = {k: v for k, v in settings.items() if k != 'progress'}
+        return start_training(make_bert(), tokenizer, raw, SalLM(make_bert(3), steps=2), run_dir=path, start=False, **own, **kwargs)
+    real, job, batches = room.token_saliency, go(tmp_path/'run'), []
+    def stops(teacher, batch, *args):
+        batches.append(1)
+        if len(batches) == 2: job.stop()
+        return real(teacher, batch, *args)
+    monkeypatch.setattr(room, 'token_saliency', stops)
+    job.start()
+    with pytest.raises(KeyError): job.wait(300).load_arrays('explanations')
+    assert job.state == 'stopped' and [len(job.run.load_arrays(p.stem)['length']) for p in room.parts_of(job.run, 'explanations')] == [4]
+    monkeypatch.setattr(room, 'token_saliency', real)
+    seen, _ = counted(monkeypatch)
+    resumed = go(tmp_path/'run', resume=True)
+    resumed.start()
+    again = resumed.wait(300)
+    assert len(seen) == 2 and rows_of(again) == rows_of(whole_student)
+    assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations'))
+
+
+class Flops(TorchDispatchMode):
+    "Counts floating-point operations; PyTorch's own counter does not know the fused attention of the CPU, nor graphs that begin at a captured map"
+    def __init__(self):
+        super().__init__()
+        self.n, attention = 0, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        self.own = {attention: (3, sdpa_flop_count), torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (4, sdpa_backward_flop_count)}
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out, kind = func(*args, **(kwargs or {})), func._overloadpacket
+        if kind in self.own: self.n += self.own[kind][1](*(x.shape for x in args[:self.own[kind][0]]))
+        elif kind in flop_registry: self.n += flop_registry[kind](*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+def flops_of(fn):
+    with Flops() as count: fn()
+    assert count.n > 0
+    return count.n
+
+
+uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3].split()[:n]) for n in (14, 1, 3, 9, 2, 12, 5, 7, 11, 4)],
+                                                         label=[i % 3 for i in range(10)]), features=features)), tokenizer)['train']
+
+
+@pytest.mark.parametrize('target', ['gold', 'predicted', 'all'])
+@pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention', 'attention_gradient',
+                                      'attention_integrated_gradients'])
+def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_backward(saliency, target):
+    teacher, steps, size = make_bert(1), 3, 4
+    order = sorted(range(len(uneven)), key=lambda i: uneven[i]['length'])
+    batches = [collate([uneven[i] for i in order[k:k + size]]) for k in range(0, len(order), size)]
+    assert all((b['attention_mask'] == 0).any() for b in batches) and len(batches[-1]['labels']) == 2
+    def plain():
+        for b in batches: torch.nn.functional.cross_entropy(teacher(**model_inputs(b)).logits, b['labels']).backward()
+    passes = steps if 'integrated' in saliency else 3 if target == 'all' and saliency == 'gradient_norm' else 1 # one for each of three labels
+    cost = flops_of(lambda: explain(teacher, uneven, collate, steps, batch_size=size, saliency=saliency, target=target)) / flops_of(plain)
+    assert cost <= passes and (not target == 'gold' or cost <= .75 * passes), cost
+
+
+@pytest.mark.parametrize('target, more', [('gold', 0), ('all', 0), ('predicted', 1)])
+def test_the_teacher_reads_every_example_once_a_step_with_the_least_padding_and_several_steps_in_one_pass(target, more):
+    teacher, lengths, read, steps, size = make_bert(1), sorted(uneven['length']), [], 6, 4
+    least = sum(len(lengths[k:k + size]) * max(lengths[k:k + size]) for k in range(0, len(lengths), size))
+    teacher.register_forward_pre_hook(lambda module, args, kwargs: read.append(kwargs['input_ids'].numel()), with_kwargs=True)
+    explain(teacher, uneven, collate, steps, batch_size=size, target=target)
+    assert sum(read) == (steps + more) * least and len(read) < 3 * steps
 
 
 def test_the_student_keeps_its_weights_mode_and_random_state_while_the_teacher_works(tmp_path):
@@ -737,7 +1068,7 @@ def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_it
                             **{**defaults, **kw})
     with pytest.raises(training.Stopped): training.fit(job, StopAt6())
     assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
-    monkeypatch.setattr(room, 'explain', never)
+    monkeypatch.setattr(room, 'explain_batches', never)
     held = method()
     held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4)) # a snapshot that is missing at step 6 shows what step 6 followed
     assert held.explained_epoch == 2
@@ -777,7 +1108,7 @@ def never(*args, **kwargs): raise AssertionError('explained again')
 
 def test_explanations_serve_another_run_as_if_it_had_made_them(teacher_run, tmp_path, monkeypatch):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
-    monkeypatch.setattr(room, 'explain', never)
+    monkeypatch.setattr(room, 'explain_batches', never)
     for name, given in dict(run=first, path=str(first.path)).items():
         again = train(make_bert(), tokenizer, raw, SalLM(explanations=given, steps=2), run_dir=tmp_path/name, **settings)
         assert rows_of(again) == rows_of(first) and again.config['method']['args']['explanations'] == str(first.path)
