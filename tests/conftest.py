@@ -44,8 +44,8 @@ def tiny_tokenizer():
     tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
     return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]', model_max_length=64)
 
-@pytest.fixture
-def tiny_bert(tiny_tokenizer):
+@pytest.fixture(scope='session')
+def make_tiny_bert(tiny_tokenizer):
     "Function that makes the same small random BERT again and again; keyword arguments change its config"
     def make(seed=0, **kw):
         sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=64, num_labels=2)
@@ -55,9 +55,12 @@ def tiny_bert(tiny_tokenizer):
             return BertForSequenceClassification(config)
     return make
 
+@pytest.fixture
+def tiny_bert(make_tiny_bert): return make_tiny_bert
+
 # Files whose tests take long each come first, so that no process is left alone with one of them at the end.
-long_files = ['test_cli', 'test_house', 'test_lab_explorer', 'test_live', 'test_training', 'test_tasks', 'test_lab', 'test_figures', 'test_payload', 'test_paper',
-              'test_bertviz', 'test_study']
+long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training', 'test_tasks', 'test_explorer', 'test_lab', 'test_figures', 'test_payload',
+              'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study', 'test_attention_guidance', 'test_attribution']
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: long_files.index(item.path.stem) if item.path.stem in long_files else len(long_files))

@@ -2,8 +2,6 @@
 import http.server
 import io
 import json
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -264,8 +262,3 @@ def test_a_snapshot_without_attention_says_what_it_has():
 def test_without_the_packages_one_sentence_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r'bertviz-views has not been fetched yet \(looked in .*\): run `salviz fetch bertviz`$'): bertviz_view(snapshot())
-
-
-def test_the_room_imports_neither_torch_nor_bertviz():
-    code = 'import sys, salviz.bertviz_bridge; assert not {"torch", "transformers", "bertviz", "IPython"} & {*sys.modules}'
-    subprocess.run([sys.executable, '-c', code], check=True)

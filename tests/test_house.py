@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import notebooks
+import forked
 
 root = Path(__file__).resolve().parents[1]
 bin = Path(sys.executable).parent
@@ -44,14 +44,14 @@ def test_readme_is_what_the_index_notebook_says(tmp_path):
 
 def test_the_example_in_readme_works(tmp_path):
     code = re.search(r'^~~~python\n(.*?)^~~~', (root/'README.md').read_text(), re.M | re.S)[1].replace('320', '48').replace('160', '24').replace('probes=4', 'probes=1')
-    done = subprocess.run([sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True)
+    done = forked.run(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path/'discard.pdf').read_bytes()[:4] == b'%PDF' and 'ADDrop' in done.stdout
 
 @pytest.mark.parametrize('name', [*rooms, pytest.param('figures_for_a_paper.ipynb', marks=pytest.mark.slow)])
 def test_notebook_runs(name, tmp_path):
     "Every cell of every room, as nbdev runs them; what teaches must be true"
-    assert notebooks.run(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
+    assert forked.notebook(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
 
 @pytest.mark.parametrize('name', rooms)
 def test_notebook_explains(name):

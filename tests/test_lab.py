@@ -43,7 +43,7 @@ def quickstart(tmp_path_factory, browser):
     root.mkdir()
     nb = json.loads((nbs/'quickstart.ipynb').read_text())
     for c in nb['cells']:
-        if c['cell_type'] == 'code': c.update(outputs=[], execution_count=None, source=[l.replace('320', '96').replace('160', '48') for l in c['source']])
+        if c['cell_type'] == 'code': c.update(outputs=[], execution_count=None, source=[l.replace('320', '48').replace('160', '24') for l in c['source']])
     (root/'quickstart.ipynb').write_text(json.dumps(nb))
     with lab(root) as url:
         page = browser.new_page(viewport=dict(width=1300, height=1000))

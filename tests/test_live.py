@@ -397,10 +397,6 @@ def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, t
     run = Run(tmp_path/'run')
     assert errors in (['CancelledError'], ['KeyboardInterrupt']) and run.last_step == run.state['stopped'] == max(run.checkpoints) < 10_000
 
-def test_importing_live_imports_no_widgets():
-    code = 'import sys, salviz.live; print(sorted({"matplotlib", "plotly", "ipywidgets", "IPython"} & set(sys.modules)))'
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
-
 def test_a_training_can_be_made_first_and_started_later(start, block):
     method = Gated()
     t = start(method, start=False)

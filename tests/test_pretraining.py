@@ -1,5 +1,5 @@
 "Tokenizers and small models from nothing, and batches spoilt for pre-training: by loops, exact counts and invariances"
-import json, random, subprocess, sys, warnings
+import json, random, warnings
 from collections import Counter
 from fractions import Fraction
 
@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset, DatasetDict
 from tokenizers import pre_tokenizers
 
+import forked
 from salviz.data import Collator, encode, load_text, model_inputs, subset
 from salviz.methods.base import task_of, tasks
 from salviz.models import heads, load_classifier, load_model_for, longest_input
@@ -189,15 +190,15 @@ def test_a_tokenizer_without_what_a_model_needs_is_refused(tiny_tokenizer):
     with pytest.raises(ValueError, match='the tokenizer has no eos token, which a marian model needs'): small_model('seq2seq', tiny_tokenizer)
 
 
-def test_the_same_texts_give_the_same_vocabulary_in_every_process(tmp_path):
+def test_the_same_texts_give_the_same_vocabulary_in_every_process():
     "The library's own WordPiece trainer does not"
     code = '''
 import json, sys
 from salviz.pretraining import train_tokenizer
-texts = json.load(sys.stdin)
+texts = json.loads(sys.argv[1])
 print(json.dumps([train_tokenizer(texts, 900, kind).get_vocab() for kind in ('wordpiece', 'bpe')]))'''
     some = load_text('movie-sentences')['train']['text'][:300]
-    said = subprocess.run([sys.executable, '-c', code], input=json.dumps(some), capture_output=True, text=True, check=True).stdout
+    said = forked.run(code, json.dumps(some)).stdout
     here = [train_tokenizer(some, 900, kind).get_vocab() for kind in ('wordpiece', 'bpe')]
     assert json.loads(said) == here and here[0] != here[1]
 

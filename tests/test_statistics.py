@@ -5,7 +5,6 @@ import re
 import shutil
 import statistics as standard
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -384,7 +383,3 @@ def test_latex_fits_a_two_column_page(tmp_path):
 
 @pytest.mark.parametrize('given,said', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'), ('a---b', 'a-{}-{}-b'), ('α ± 1', r'$\alpha$ $\pm$ 1'), ('Σω', r'$\Sigma$$\omega$')])
 def test_latex_escapes_what_would_be_a_command(given, said): assert latex_escape(given) == said
-
-def test_nothing_is_drawn_and_no_model_is_needed():
-    code = "import sys, salviz.statistics; print([m for m in ('torch', 'transformers', 'captum', 'matplotlib') if m in sys.modules])"
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip() == '[]'

@@ -18,6 +18,7 @@ import pytest
 import torch
 from filelock import FileLock
 
+import forked
 from salviz.data import subset
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
 from salviz.nets import small_net
@@ -68,7 +69,7 @@ def test_a_study_killed_in_the_middle_ends_in_the_same_table(home, made, whole, 
             if len(done) == 6 + 4: os.kill(os.getpid(), signal.SIGKILL) # the fourth step of the second run: after its first checkpoint
         MethodTrainer.close_step = close
         runpy.run_path({str(home/'design.py')!r})['study']({str(tmp_path/'killed')!r}).run()""")
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    done = forked.run(code)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     left = Study.open(tmp_path/'killed')
     assert left.status()['state'].tolist() == ['finished', 'interrupted', 'missing', 'missing'] and len(left.results()) == 1

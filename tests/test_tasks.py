@@ -1,14 +1,13 @@
 "The table of methods, tasks and kinds of model, row by row; and what holds for every task: accumulation, processes, precision, resuming."
 import copy
 import os
-import subprocess
-import sys
 
 import datasets
 import numpy as np
 import pytest
 import torch
 
+import forked
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import served, tasks
 from salviz.nets import DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM, small_net
@@ -203,10 +202,11 @@ def train_all(folder, out, batch_size):
 def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and scores within rounding"
     tokens.save_pretrained(tmp_path/'tokenizer'); tiny_data.save_to_disk(tmp_path/'data')
-    (tmp_path/'all.py').write_text(f'import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); from test_tasks import train_all; train_all(sys.argv[1], sys.argv[2], int(sys.argv[3]))')
-    for launcher, out, batch in (([], 'one', 8), (['-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', str(32500 + os.getpid() % 2000)], 'two', 4)):
-        done = subprocess.run([sys.executable, *launcher, tmp_path/'all.py', tmp_path, tmp_path/out, str(batch)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
+    def begin(out, batch_size, **env): return forked.begin(train_all, tmp_path, tmp_path/out, batch_size, said=tmp_path/f'{out}{env.get("RANK")}', env=env)
+    group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(32500 + os.getpid() % 2000), WORLD_SIZE='2', LOCAL_WORLD_SIZE='2')
+    for processes in ([begin('one', 8)], [begin('two', 4, RANK=r, LOCAL_RANK=r, **group) for r in '01']):
+        for p in processes: p.join()
+        assert [p.exitcode for p in processes] == [0]*len(processes), ''.join(p.read_text() for p in tmp_path.glob('*.err'))[-3000:]
     for task, kind, name in served_rows:
         a, b = (Run(tmp_path/o/f'{task}-{named(kind)}') for o in ('one', 'two'))
         assert b.finished and len(a.train_rows) == len(b.train_rows) == 3 and a.recorded == b.recorded

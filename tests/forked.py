@@ -1,0 +1,58 @@
+"""Notebooks and scripts in processes forked from one that has torch and transformers in it already: that saves each of them some eight seconds.
+What it needs to begin in an interpreter that knows nothing yet stays with subprocess: what an import brings, what is read from the environment at an import, how an interpreter ends."""
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure', 'salviz.live', 'salviz.explore_model', 'nbdev.test', 'execnb.shell']
+
+def work(act, args, said, env, cwd):
+    "In the forked process: end with the status that `act` returns or raises; what it prints goes into the files `said` and `said`.err"
+    os.environ.update(env)
+    os.environ['TMPDIR'] = tempfile.tempdir = tempfile.mkdtemp() # whatever it leaves there goes with it
+    for stream, name in ((1, said), (2, f'{said}.err')):
+        with open(name, 'w') as f: os.dup2(f.fileno(), stream)
+    if cwd: os.chdir(cwd)
+    try: status = act(*args)
+    except SystemExit as e: status = e.code
+    except BaseException: traceback.print_exc(); status = 1
+    for stream in (sys.stdout, sys.stderr): stream.flush()
+    shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+    os._exit(status or 0) # whatever it has left running
+
+def begin(act, *args, said, env={}, cwd=None):
+    "The process that does `act(*args)`; `act` is a function of a module that a new process finds"
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(heavy)
+    process = context.Process(target=work, args=(act, args, str(said), env, cwd and str(cwd)))
+    process.start()
+    return process
+
+def cells(notebook):
+    from nbdev.test import test_nb
+    ok, _ = test_nb(notebook, do_print=True)
+    return not ok
+
+def code(source, argv):
+    sys.argv = argv
+    exec(compile(source, argv[0], 'exec'), dict(__name__='__main__'))
+
+def notebook(path, said):
+    "The exit status of the cells of the notebook `path`, run as nbdev-test does; what they print, and the error that ends them, stands in the file `said`"
+    process = begin(cells, str(path), said=said)
+    process.join()
+    Path(said).write_text(Path(said).read_text() + Path(f'{said}.err').read_text())
+    return process.exitcode
+
+def run(source, *argv, name='-c', env={}, cwd=None):
+    "Like `subprocess.run([sys.executable, '-c', source, *argv])`: returncode, stdout and stderr. `name` is what it finds in sys.argv[0]"
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder)/'said'
+        process = begin(code, source, [name, *map(str, argv)], said=said, env=env, cwd=cwd)
+        process.join()
+        return SimpleNamespace(returncode=process.exitcode, stdout=said.read_text(), stderr=Path(f'{said}.err').read_text())
