@@ -1,4 +1,5 @@
-# `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks.
+# `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks,
+# `make bench` measures what the methods cost.
 # Each makes its own environment (.venv) from the versions in constraints.txt; nothing but Python 3.11+ and make is needed.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,7 +8,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test slow fetch extras browser latex notebooks readme clean
+.PHONY: demo lab test slow bench fetch extras browser latex notebooks readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -21,6 +22,10 @@ test: .venv/.dev fetch extras browser latex
 # What takes long and repeats what a test of `make test` shows for another case.
 slow: .venv/.dev fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(TESTS)
+
+# FLOPs, time and memory of a step of each method beside plain fine-tuning; half an hour on two cores. For a first look: make bench BENCH=--quick
+bench: .venv/.demo fetch
+	OMP_NUM_THREADS=1 $(BIN)/salviz bench $(BENCH)
 
 fetch: .venv/.demo
 	$(BIN)/salviz fetch

@@ -10,16 +10,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import forked
 import invented
 from salviz.runs import Run
 
-def salviz(*words, **kw): return subprocess.run([Path(sys.executable).parent/'salviz', *map(str, words)], capture_output=True, text=True, **kw)
+command = Path(sys.executable).parent/'salviz'
+
+def salviz(*words, **kw):
+    "The script that pip writes for the command line, in a forked process"
+    return forked.run(command.read_text(), *words, name=str(command), **kw)
 
 @pytest.fixture(scope='module')
 def demo(tmp_path_factory):
-    "A demo that was trained on 48 sentences"
+    "A demo that was trained on 24 sentences, in an interpreter of its own"
     out = tmp_path_factory.mktemp('demo')/'out'
-    done = salviz('demo', '--train-size', 48, '--probes', 2, '--snapshots', 4, '--out', out)
+    done = subprocess.run([command, 'demo', '--train-size', '24', '--probes', '2', '--snapshots', '3', '--out', out], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return out, done
 
@@ -103,10 +108,20 @@ def test_dead_views_are_stripped_from_the_command_line(tmp_path):
     assert salviz('strip', 'a.ipynb', cwd=tmp_path).stdout == 'a.ipynb: 1 widget view removed\n'
     assert 'widget-view' not in (tmp_path/'a.ipynb').read_text()
 
+def test_a_bench_from_the_command_line_writes_its_table_and_overwrites_none(tmp_path):
+    words = ['bench', '--quick', '--tokens', 16, '--methods', 'rd', '--rounds', 1, '--out', 'mine']
+    done = salviz(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 'AD-DROP RD' in done.stdout and 'timing 1 rounds' in done.stdout
+    found = json.loads((tmp_path/'mine'/'bench.json').read_text())
+    assert list(found['tables'][0]['rows']) == ['plain', 'again', 'rd'] and len(found['tables']) == 1 and 'memory' not in found
+    again = salviz(*words, cwd=tmp_path)
+    assert again.returncode == 2 and 'exists already' in again.stderr
+
 refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'), (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
            (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'), (('train', '--data', 'movie-sentence'), 'movie-sentences'),
            (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'), (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
-           (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'), (('fetch', 'glove'), 'minilm'), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
+           (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'), (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'there is no method gaa; available: plain'), (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
