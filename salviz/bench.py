@@ -8,8 +8,8 @@ __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'in_bf16', 'has_bf16
            'turns', 'timed_rounds', 'relative', 'settled_rounds', 'clock_of', 'one_thread', 'measure_steps',
            'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory', 'measure_explanations',
            'recording_share', 'measure_recording', 'padded_tokens', 'measure_buckets', 'region_kept', 'measure_region',
-           'main_tables', 'bench_table', 'missed_goals', 'step_table', 'report', 'free_folder', 'write_found',
-           'processor', 'check_bench', 'settings_of', 'bench']
+           'main_tables', 'bench_table', 'missed_goals', 'step_table', 'besides', 'report', 'free_folder',
+           'write_found', 'processor', 'check_bench', 'settings_of', 'bench']
 
 # %% ../nbs/25b_bench.ipynb #003
 import contextlib
@@ -204,14 +204,9 @@ def fused_formulas() -> dict: # {operator: formula}
              aten._scaled_dot_product_cudnn_attention: _forward, aten._scaled_dot_product_cudnn_attention_backward: _backward}
     return {op: formula for op, formula in known.items() if op not in flop_registry}
 
-class _NoModules(contextlib.nullcontext):
-    "In place of the hooks by which the counter tells modules apart: they cannot stand a map that is differentiated as a leaf"
-    parents = 'Global',
-
 def count_flops(step) -> dict: # {operator: FLOPs}
     "What `step` calculates, by operator; it is done once"
     counter = FlopCounterMode(display=False, custom_mapping=fused_formulas())
-    counter.mod_tracker = _NoModules()
     with counter: step()
     return {str(op).removeprefix('aten.'): int(n) for op, n in counter.get_flop_counts()['Global'].items()}
 
@@ -397,14 +392,14 @@ def recording_share(metrics:list, steps_per_epoch:int, looks=20) -> dict:
     return dict(look_seconds=look, saliency_seconds=saliency, step_seconds=step, looks=looks, steps=steps_per_epoch, goal=.05,
                 share=looks * look / (steps_per_epoch * step), saliency_share=looks * saliency / (steps_per_epoch * step))
 
-def measure_recording(name='plain', steps=24, probes=8, looks=20, device='cpu', say=print) -> dict:
-    "What looking at `probes` costs in a training on the packaged sentences"
-    say(f'recording: a training of {steps} steps of {rows[name].title} with {probes} probes and {looks} snapshots')
+def measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, device='cpu', say=print) -> dict:
+    "What `looks` at `probes` cost in a training on the packaged sentences, from a short one in which `taken` are made"
+    say(f'recording: a training of {steps} steps of {rows[name].title} with {probes} probes and {taken} looks')
     data = load_text('movie-sentences')
     part = subset(data, steps * batch_size, validation_size=16, test_size=16)
     with tempfile.TemporaryDirectory() as folder, one_thread():
         model, tokenizer = load_classifier('minilm', labels=data['train'].features['label'].names, seed=0)
-        run = train(model, tokenizer, part, method_of(name, model), run_dir=f'{folder}/run', probes=probes, snapshots=looks, epochs=1, progress=False,
+        run = train(model, tokenizer, part, method_of(name, model), run_dir=f'{folder}/run', probes=probes, snapshots=taken, epochs=1, progress=False,
                     batch_size=batch_size, args=dict(use_cpu=device == 'cpu'))
         return recording_share(run.metrics, math.ceil(len(data['train']) / batch_size), looks)
 
@@ -493,7 +488,7 @@ def step_table(found:dict, t:dict) -> pd.DataFrame:
                 {'MB': f'{peak["megabytes"]:.0f}', 'x': f'{peak["ratio"]:.2f}'} if peak and t['tokens'] == found['memory']['tokens'] and t in main_tables(found) else {})
     return pd.DataFrame([line(k, r) for k, r in t['rows'].items()]).fillna('')
 
-def _beside(found) -> list:
+def besides(found) -> list: # of str
     "Sentences about what is measured outside of the steps"
     said, e, b, r = [], found.get('explanations'), found.get('buckets'), found.get('region')
     if m := found.get('memory'): said.append(f'Memory: peak of the {m["how"]}, one process a row, {m["tokens"]} tokens.')
@@ -514,7 +509,7 @@ def report(found:dict) -> str:
         head = f'## {t["tokens"]} tokens, attention dropout {t["dropout"]:g}, {t["precision"]}\n\nA/A {", ".join(f"{a:.3f}" for a in t["again"])}'
         parts += [f'{head}; attention: {t["kernel"] or "not fused"}.', f'```\n{step_table(found, t).to_string(index=False)}\n```']
     missed = missed_goals(found)
-    return '\n\n'.join([*parts, *_beside(found), '## Above its goal' if missed else 'Everything reaches its goal.', *[f'- {m}' for m in missed]]) + '\n'
+    return '\n\n'.join([*parts, *besides(found), '## Above its goal' if missed else 'Everything reaches its goal.', *[f'- {m}' for m in missed]]) + '\n'
 
 # %% ../nbs/25b_bench.ipynb #058
 def free_folder(out=None, force=False, default='runs/bench') -> Path:
@@ -583,7 +578,7 @@ def bench(
                  versions=dict(torch=torch.__version__, transformers=transformers.__version__, python=platform.python_version()),
                  goals={k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published) for k, r in rows.items()}, tables=[])
     for setting in settings_of(tokens, dropout, device):
-        known = [k for k in names if setting['precision'] == 'fp32' or not in_bf16(k)]
+        known = [k for k in names if (setting['precision'] == 'fp32' or not in_bf16(k)) and not (setting['dropout'] and k.startswith('iga'))]
         found['tables'].append(measure_steps(known, shape, device=device, rounds=rounds, say=say, **setting))
         write_found(found, folder)
         say(step_table(found, found['tables'][-1]).to_string(index=False))

@@ -397,8 +397,9 @@ def _keyed(example_id, shape, seed, step, stream, made, dtype):
         i = (i + np.uint32(1))*golden
         if axis < len(shape) - 1 or np.ndim(key) == 0: key = _mixed(np.asarray(key)[..., None] + i)
     if np.ndim(example_id) == 0 and len(shape) == 1: return made(key)
-    out = np.empty((*key.shape, i.shape[-1]), dtype) # one example after the other, so that all that is done to its bits is done in the cache
-    for j, k in enumerate(key): out[j] = made(_mixed(k[..., None] + (i[j] if i.ndim > 1 else i)))
+    # one example after the other, so that all that is done to its bits is done in the cache
+    out, bits = np.empty((*key.shape, i.shape[-1]), dtype), np.empty((*key.shape[1:], i.shape[-1]), np.uint32)
+    for j, k in enumerate(key): out[j] = made(_mixed(np.add(k[..., None], i[j] if i.ndim > 1 else i, out=bits)))
     return out
 
 def keyed_uniform(

@@ -3,6 +3,7 @@ import copy
 import itertools
 import json
 import subprocess
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from salviz import bench as room
-from salviz.bench import (Peak, bench, bench_table, check_bench, check_fused, count_flops, free_folder, in_status, measure_explanations,
+from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, count_flops, free_folder, in_status, measure_explanations,
                           measure_memory, measure_steps, missed_goals, padded_tokens, peak_alone, recording_share, relative, report, rows, rows_for,
                           settings_of, settled_rounds, steps_of, timed_rounds, trainer_for, turns, write_found)
 from salviz.methods import FineTuning
@@ -291,3 +292,14 @@ def test_bad_arguments_are_refused_before_anything_is_measured(given, said, tmp_
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     with pytest.raises(ValueError, match='no GPU'): check_bench([32], 7, 'cuda', 'minilm', 0)
+
+def test_readme_shows_the_table_of_the_bench_that_is_kept():
+    root = Path(__file__).parent.parent
+    found = json.loads((root/'nbs'/'bench.json').read_text())
+    readme = (root/'README.md').read_text()
+    assert bench_table(found) in readme and all(said in readme for said in besides(found))
+    assert {t['tokens'] for t in found['tables']} == {32, 64, 128} and found['rounds'] >= 7 and set(found['goals']) == set(room.rows)
+    for t in found['tables']:
+        for name, r in t['rows'].items():
+            row = room.rows[name]
+            assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name

@@ -65,7 +65,8 @@ def keep_one(
     allowed:torch.Tensor, # bool, broadcastable: keys that this query may attend
 ) -> torch.Tensor: # bool [..., query, key]
     "`dropped` without the rows that would lose all their `allowed` keys"
-    return dropped & any_key(allowed & ~dropped)
+    keeps = any_key(allowed & ~dropped)
+    return dropped if keeps.device.type == 'cpu' and keeps.all() else dropped & keeps # asking a GPU would make it wait
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #019
 def drop_uniform(
