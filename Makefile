@@ -23,7 +23,8 @@ test: .venv/.dev fetch extras browser latex
 slow: .venv/.dev fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(TESTS)
 
-# FLOPs, time and memory of a step of each method beside plain fine-tuning; half an hour on two cores. For a first look: make bench BENCH=--quick
+# FLOPs, time and memory of a step of each method beside plain fine-tuning; the better part of an hour on two cores.
+# For a first look: make bench BENCH=--quick
 bench: .venv/.demo fetch
 	OMP_NUM_THREADS=1 $(BIN)/salviz bench $(BENCH)
 

@@ -1,6 +1,8 @@
 "AD-DROP against loops written from equations 4 to 7 of the paper"
+import gc
 import json
 import warnings
+import weakref
 from fractions import Fraction
 from pathlib import Path
 
@@ -423,6 +425,37 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
             torch.testing.assert_close(ours, b, **close)
             seen = seen if kind == 'bert' else seen.tril()
             check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), close, kwargs.get('region', 'high'))
+
+
+@pytest.mark.parametrize('attribution', KINDS)
+@pytest.mark.parametrize('kind', ['bert', 'gpt2'])
+def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer_ones(kind, attribution):
+    model, rows = tiny(kind), [dict(ids=torch.arange(6 + i, 11 + i), example_id=i, label=i % 3) for i in range(3)]
+    how = dict(p=.5, q=.5, cross_tuning=False, attribution=attribution, **path(attribution, 3), **(dict(first_pass='eval') if attribution != 'random' else {}))
+    even, uneven = (collate(r) for r in (rows, [*rows, dict(ids=torch.arange(8, 17), example_id=9, label=0)]))
+    here, there = (ADDrop(**how).plan(model, b, EVEN) for b in (even, uneven))
+    seen = torch.ones(5, 5, dtype=torch.bool) if kind == 'bert' else torch.ones(5, 5, dtype=torch.bool).tril()
+    for i, r in enumerate(rows):
+        for l in here.drop:
+            b = own(here.shown()['attention_attribution'][l], even, i)
+            torch.testing.assert_close(b, own(there.shown()['attention_attribution'][l], uneven, i), rtol=1e-7, atol=1e-10)
+            check_against(here, even, i, l, b, seen, .5, .5, draw(r, 4, l), dict(rtol=0, atol=0))
+            assert torch.equal(own(here.drop[l], even, i), own(there.drop[l], uneven, i))
+
+
+@pytest.mark.parametrize('attribution', ['gradient', 'integrated_gradients', 'attention'])
+def test_the_first_pass_is_freed_before_the_second_begins(attribution):
+    model, batch, seen = tiny('bert', dropout=.1), collate(examples()), []
+    model.train()
+    hooks = [m.register_forward_hook(lambda m, args, output: seen.append(weakref.ref(output[0] if isinstance(output, tuple) else output)))
+             for m in [*model.bert.encoder.layer, *(o.attention.self for o in model.bert.encoder.layer)]]
+    gc.disable() # what only a collector would free counts as kept
+    try:
+        plan = ADDrop(cross_tuning=False, attribution=attribution, **path(attribution, 3)).plan(model, batch, EVEN)
+        assert len(seen) >= 4 and plan.drop and not any(r() is not None for r in seen)
+        assert not any(x.requires_grad for x in plan.shown()['attention_attribution'].values())
+    finally: gc.enable()
+    for h in hooks: h.remove()
 
 
 @pytest.mark.parametrize('reading', ['paper', 'standard'])

@@ -126,6 +126,23 @@ def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share
     assert method.prescribes(model) == {l: sorted(h for hs in means[l].values() for h in hs) for l in sorted(means)}
 
 
+@pytest.mark.parametrize('reduction', ['mean', 'sum'])
+@pytest.mark.parametrize('row', [0, 2, 3])
+def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_longer_ones(row, reduction):
+    model, method, found = make_bert().double(), AttentionGuidance({'next': [3, 0], 'delim': [2], 'first': [1]}, alpha=1, reduction=reduction), []
+    method.check(model, tokenizer, data, epochs=1)
+    alone = make_batch([row])
+    assert alone['attention_mask'].all()
+    for here, i in ((alone, 0), (batch, row)):
+        term, maps, _ = loss_and_maps(method, model, here)
+        n = int(here['attention_mask'][i].sum())
+        gradients = torch.autograd.grad(term.loss[i], [maps[l] for l in maps], retain_graph=True)
+        found.append((term.loss[i].item(), [g[i, :, :n, :n] for g in gradients]))
+        expected = reference_loss({l: maps[l].detach() for l in maps}, {l: {'next': [3, 0], 'delim': [2], 'first': [1]} for l in range(3)}, reduction, batch=here)[i]
+        np.testing.assert_allclose(found[-1][0], expected, rtol=1e-10)
+    for a, b in zip(found[0][1], found[1][1]): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
 def test_a_table_and_the_same_assignment_by_name_are_one_method_to_the_bit_and_in_the_config():
     table = AttentionGuidance({(0, 1): around, (0, 2): around, (1, 0): 'next'}, alpha=1)
     named = AttentionGuidance({0: dict(around=[1, 2]), 1: dict(next=[0])}, own=dict(around=around), alpha=1)

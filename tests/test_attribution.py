@@ -617,12 +617,14 @@ def test_nodes_are_as_many_passes_as_were_asked_for_and_what_lies_below_is_compu
     assert ran == [(l, 15) for l in range(3)] # nothing lies below the first layer
 
 
+@pytest.mark.parametrize('kind', ['bert', 'llama']) # a Llama casts its attention back to bfloat16
 @pytest.mark.parametrize('method', ['gradient', 'integrated_gradients', 'attention'])
-def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method):
-    model, batch, dtypes = tiny('bert').float(), uneven_batch(), []
+def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method, kind):
+    model, batch, dtypes = tiny(kind).float(), uneven_batch(), []
     there = torch.tensor([0, 1, 2])
     exact = attention_attribution(model, batch, there, method=method)[0]
-    hook = model.bert.encoder.layer[0].intermediate.dense.register_forward_hook(lambda m, args, output: dtypes.append(output.dtype))
+    dense = model.bert.encoder.layer[0].intermediate.dense if kind == 'bert' else model.model.layers[0].mlp.up_proj
+    hook = dense.register_forward_hook(lambda m, args, output: dtypes.append(output.dtype))
     rough = attention_attribution(model, batch, there, method=method, dtype=torch.bfloat16)[0]
     hook.remove()
     assert set(dtypes) == {torch.bfloat16} and not torch.is_autocast_enabled('cpu')

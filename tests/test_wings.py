@@ -10,7 +10,7 @@ computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidge
 counts = 'maps text assets runs metrics views sights curves statistics agreement plausibility payload study bertviz_bridge page cli'.split()
 draws = 'latex drawing figures charts pictures sight_figures paper demo explorer interactive'.split()
 trains = ('data signals feed models nets pretraining attention attribution patterns explanations faithfulness rationales corpus antecedents recording '
-          'methods training live').split()
+          'methods training live bench').split()
 
 @pytest.fixture(scope='module')
 def brought():
