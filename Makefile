@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test slow bench fetch extras browser latex notebooks readme clean
+.PHONY: demo lab test arithmetic slow bench fetch extras browser latex notebooks readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -18,6 +18,12 @@ lab: .venv/.lab fetch
 
 test: .venv/.dev fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+# The tests and notebooks of the rooms that compute, in another arithmetic than this processor's fastest: other
+# kernels, and on top of them a rounding of our own for every shape (tests/arithmetic.py).
+arithmetic: .venv/.dev fetch extras
+	OMP_NUM_THREADS=2 MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default SALVIZ_ARITHMETIC=noisy \
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'numeric and not slow' $(TESTS)
 
 # What takes long and repeats what a test of `make test` shows for another case.
 slow: .venv/.dev fetch extras browser latex

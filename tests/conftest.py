@@ -1,5 +1,6 @@
 "Small things that several test files share: a tokenizer, data and models that are made in a moment."
 import asyncio
+import re
 
 import datasets
 import pytest
@@ -7,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
+from arithmetic import chosen
 from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
 
 @pytest.fixture(autouse=True)
@@ -17,6 +19,11 @@ def loop_of_its_own(request):
     asyncio._set_running_loop(None)
     yield
     asyncio._set_running_loop(loop)
+
+@pytest.fixture(autouse=True, scope='session')
+def arithmetic():
+    "Which arithmetic the tests run in; see arithmetic.py"
+    with chosen(): yield
 
 good, bad = 'fine warm funny moving lovely'.split(), 'dull cold silly empty clumsy'.split()
 things = 'the film a plot and this story of one actor with its music'.split()
@@ -62,5 +69,13 @@ def tiny_bert(make_tiny_bert): return make_tiny_bert
 long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training', 'test_tasks', 'test_explorer', 'test_lab', 'test_figures', 'test_payload',
               'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study', 'test_attention_guidance', 'test_attribution']
 
+# What compares numbers that torch computed: again, in another arithmetic, by `make arithmetic`.
+numeric_files = {f'test_{room}' for room in (
+    'attention attribution ad_drop saliency_guided attention_guidance sallm explanations faithfulness corpus antecedents '
+    'nets pretraining tasks training signals').split()}
+numeric_notebooks = re.compile(r'test_notebook_runs\[(04|05|06|08|09|10|11|12|15)')
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: long_files.index(item.path.stem) if item.path.stem in long_files else len(long_files))
+    for item in items:
+        if item.path.stem in numeric_files or numeric_notebooks.match(item.name): item.add_marker('numeric')

@@ -18,7 +18,9 @@ def work(act, args, said, env, cwd):
     for stream, name in ((1, said), (2, f'{said}.err')):
         with open(name, 'w') as f: os.dup2(f.fileno(), stream)
     if cwd: os.chdir(cwd)
-    try: status = act(*args)
+    from arithmetic import chosen # here, since it brings torch: whoever only asks for a process needs none
+    try:
+        with chosen(): status = act(*args)
     except SystemExit as e: status = e.code
     except BaseException: traceback.print_exc(); status = 1
     for stream in (sys.stdout, sys.stderr): stream.flush()
@@ -34,16 +36,21 @@ def begin(act, *args, said, env={}, cwd=None):
     return process
 
 def cells(notebook):
-    from nbdev.test import test_nb
-    ok, _ = test_nb(notebook, do_print=True)
-    return not ok
+    "Runs the cells of a notebook; 1 if one of them fails or gives something else than what is kept below it"
+    import outputs
+    ran = outputs.executed(notebook)
+    if ran is None: return 1
+    different = outputs.stale(notebook, ran)
+    print(*different, sep='\n')
+    return int(bool(different))
 
 def code(source, argv):
     sys.argv = argv
     exec(compile(source, argv[0], 'exec'), dict(__name__='__main__'))
 
 def notebook(path, said):
-    "The exit status of the cells of the notebook `path`, run as nbdev-test does; what they print, and the error that ends them, stands in the file `said`"
+    """The exit status of the cells of the notebook `path`, run as nbdev-test does; in the file `said` stand what they print,
+    the error that ends them, and which of the kept outputs are stale"""
     process = begin(cells, str(path), said=said)
     process.join()
     Path(said).write_text(Path(said).read_text() + Path(f'{said}.err').read_text())

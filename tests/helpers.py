@@ -30,3 +30,19 @@ def word_tokenizer(texts, *extra, longest):
     fast.pre_tokenizer = pre_tokenizers.Whitespace()
     fast.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', special_tokens=[('[CLS]', 1), ('[SEP]', 2)])
     return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]', unk_token='[UNK]', model_max_length=longest)
+
+
+def alike(ours, theirs, size=64, dtype=None):
+    """Are two tensors the same number but for rounding? Bits are equal only where the same operations run on the same
+    shapes on the same machine; elsewhere another kernel may sum in another order. So entries may differ by `size` units
+    in the last place of the largest: sums of some dozens of products, through a few layers. `dtype`: the coarsest in
+    which something on the way is rounded, if that is not the tensors' own. Says True, or raises with what differs."""
+    assert ours.dtype == theirs.dtype
+    if not ours.is_floating_point():
+        assert torch.equal(ours, theirs)
+        return True
+    largest = theirs.detach().abs().max().item() if theirs.numel() else 0.
+    eps = torch.finfo(dtype or ours.dtype).eps
+    if ours.element_size() == 2: size = min(size, 8) # half precision sums in float32 and rounds once
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=size * eps * largest)
+    return True

@@ -20,6 +20,7 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, Attenti
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
+from helpers import alike
 from salviz.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled, head_count, layer_count, layers_kept, observe,
                               own_attention)
 
@@ -73,6 +74,12 @@ def built(arch, dtype=torch.float32, seed=0):
     return model.eval().to(dtype)
 
 
+def coarsest(arch, dtype):
+    "In which dtype a model of `dtype` rounds on its way: some take the softmax, or a norm, in float32 whatever comes"
+    in_float32 = 'gpt2', 'llama', 'modernbert', 'deberta', 't5_encoder', 't5', 'gpt2_cross'
+    return torch.float32 if dtype == torch.float64 and arch in in_float32 else dtype
+
+
 def as_eager(model):
     model = copy.deepcopy(model)
     model.set_attn_implementation('eager')
@@ -113,24 +120,27 @@ def own_mask(arch, attention_mask, layer, b, i, j):
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=['float64', 'float32', 'bfloat16'])
 @pytest.mark.parametrize('arch,padding', cases)
 def test_maps_logits_and_gradients_are_those_of_the_models_own_eager_attention(arch, padding, dtype):
+    coarse = coarsest(arch, dtype)
     model, inputs = built(arch, dtype), batch(padding)
     eager = as_eager(model)
     with observe(model) as maps: logits = model(**inputs).logits
     theirs = eager(**inputs, output_attentions=True)
-    assert torch.equal(logits, theirs.logits)
+    assert alike(logits, theirs.logits, dtype=coarse)
     assert len(maps) == len(theirs.attentions) == 3
-    for l in maps: assert maps[l].shape == (3, 4, 14, 14) and torch.equal(maps[l], theirs.attentions[l])
-    for a, b in zip(torch.autograd.grad(logits[:, 1].sum(), list(maps[l] for l in maps), retain_graph=True),
-                    torch.autograd.grad(theirs.logits[:, 1].sum(), theirs.attentions, retain_graph=True)): assert torch.equal(a, b)
+    for l in maps: assert maps[l].shape == (3, 4, 14, 14) and alike(maps[l], theirs.attentions[l], dtype=coarse)
+    gradients = torch.autograd.grad(logits[:, 1].sum(), [maps[l] for l in maps], retain_graph=True)
+    expected = torch.autograd.grad(theirs.logits[:, 1].sum(), theirs.attentions, retain_graph=True)
+    for a, b in zip(gradients, expected): assert alike(a, b, dtype=coarse)
     loss_of(logits, [maps[l] for l in maps], inputs['attention_mask']).backward()
     loss_of(theirs.logits, theirs.attentions, inputs['attention_mask']).backward()
     for (name, p), q in zip(model.named_parameters(), eager.parameters()):
         assert (p.grad is None) == (q.grad is None), name
-        if p.grad is not None: assert torch.equal(p.grad, q.grad), name
+        if p.grad is not None: assert alike(p.grad, q.grad, dtype=coarse), name
 
 
 @pytest.mark.parametrize('arch', builders)
 def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
+    coarse = coarsest(arch, torch.float64)
     model, inputs = built(arch, torch.float64).train(), batch()
     eager = as_eager(model)
     for after in (False, True):
@@ -138,18 +148,19 @@ def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
         with observe(model, after_dropout=after) as maps: logits = model(**inputs).logits
         torch.manual_seed(5)
         theirs = eager(**inputs, output_attentions=True)
-        assert torch.equal(logits, theirs.logits)
+        assert alike(logits, theirs.logits, dtype=coarse)
         for l in maps:
-            if after: assert torch.equal(maps[l], theirs.attentions[l])
+            if after: assert alike(maps[l], theirs.attentions[l], dtype=coarse)
             else:
-                torch.testing.assert_close(maps[l].sum(-1), torch.ones_like(maps[l].sum(-1)))
+                alike(maps[l].sum(-1), torch.ones_like(maps[l].sum(-1)), dtype=coarse)
                 dropped = theirs.attentions[l] == 0
-                torch.testing.assert_close(torch.where(dropped, 0., maps[l] / .8), theirs.attentions[l])
+                alike(torch.where(dropped, 0., maps[l] / .8), theirs.attentions[l], dtype=coarse)
                 assert (dropped & (maps[l] > 0)).any()
         for net, out in ((model, logits), (eager, theirs.logits)):
             net.zero_grad()
             out.sum().backward()
-        for p, q in zip(model.parameters(), eager.parameters()): assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad)
+        for p, q in zip(model.parameters(), eager.parameters()):
+            assert (p.grad is None and q.grad is None) or alike(p.grad, q.grad, dtype=coarse)
 
 
 @pytest.mark.parametrize('arch', ['bert', 'gpt2', 'llama', 'deberta2', 't5_encoder'])
@@ -158,8 +169,8 @@ def test_under_bfloat16_autocast_maps_and_logits_are_the_eager_ones(arch):
     with torch.autocast('cpu', torch.bfloat16):
         with observe(model) as maps: logits = model(**inputs).logits
         theirs = as_eager(model)(**inputs, output_attentions=True)
-    assert torch.equal(logits, theirs.logits)
-    for l in maps: assert maps[l].dtype == theirs.attentions[l].dtype and torch.equal(maps[l], theirs.attentions[l])
+    assert alike(logits, theirs.logits)
+    for l in maps: assert maps[l].dtype == theirs.attentions[l].dtype and alike(maps[l], theirs.attentions[l])
 
 
 @pytest.mark.parametrize('arch', builders)
@@ -167,10 +178,10 @@ def test_a_model_loaded_with_eager_attention_is_observed_as_well_and_stays_eager
     model, inputs = as_eager(built(arch)), batch()
     theirs = model(**inputs, output_attentions=True)
     with observe(model) as maps: logits = model(**inputs).logits
-    assert torch.equal(logits, theirs.logits) and all(torch.equal(maps[l], theirs.attentions[l]) for l in maps)
+    assert alike(logits, theirs.logits) and all(alike(maps[l], theirs.attentions[l]) for l in maps)
     with observe(model, 1) as maps: torch.testing.assert_close(model(**inputs).logits, theirs.logits)
     assert model.config._attn_implementation == 'eager'
-    assert torch.equal(model(**inputs, output_attentions=True).attentions[1], theirs.attentions[1])
+    assert alike(model(**inputs, output_attentions=True).attentions[1], theirs.attentions[1])
 
 
 @pytest.mark.parametrize('arch,padding', cases)
@@ -285,6 +296,7 @@ def test_gradients_with_dropping_are_those_of_minus_infinity():
 
 @pytest.mark.parametrize('arch', ['deberta', 'deberta2', 't5_encoder'])
 def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monkeypatch):
+    coarse = coarsest(arch, torch.float64)
     model, inputs = built(arch, torch.float64).base_model, batch(n=8, lengths=(8, 5, 2))
     drop, real = torch.rand(3, 4, 8, 8, generator=torch.Generator().manual_seed(4)) < .5, inputs['attention_mask'].bool()
     drop[..., 0] = False # so that no real row needs protection and -inf is safe
@@ -298,10 +310,10 @@ def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monk
     eager = as_eager(model)
     monkeypatch.setattr(F, 'softmax', literal)
     theirs = eager(**inputs, output_attentions=True)
-    assert len(calls) == 3 and torch.equal(states, theirs.last_hidden_state[real])
-    assert torch.equal(maps[1].transpose(1, 2)[real], theirs.attentions[1].transpose(1, 2)[real])
+    assert len(calls) == 3 and alike(states, theirs.last_hidden_state[real], dtype=coarse)
+    assert alike(maps[1].transpose(1, 2)[real], theirs.attentions[1].transpose(1, 2)[real], dtype=coarse)
     expected = torch.autograd.grad(theirs.last_hidden_state[real].square().sum(), list(eager.parameters()), allow_unused=True)
-    for a, b in zip(ours, expected): assert (a is None and b is None) or torch.equal(a, b)
+    for a, b in zip(ours, expected): assert (a is None and b is None) or alike(a, b, dtype=coarse)
 
 
 @pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta', 'deberta2', 't5_encoder'])
@@ -376,7 +388,7 @@ def test_two_models_in_two_threads_do_not_disturb_each_other(shared, implementat
             return seen
         return work
     for jobs in ([job(first, [0]), job(second, [1, 2])], [job(first, [2], drop=drop), job(second, None)]):
-        alone = [j() for j in jobs]
+        alone = [run_alternately([j])[0] for j in jobs]
         for mine, together in zip(alone, run_alternately(jobs)):
             for a, b in zip(mine, together): assert len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b))
     assert first.config._attn_implementation == second.config._attn_implementation == implementation
@@ -460,7 +472,7 @@ def test_albert_with_several_groups_and_inner_layers_counts_every_attention():
     for m in eager.modules():
         if type(m).__name__ == 'AlbertAttention': m.register_forward_hook(lambda m, args, out: calls.append(out[1]))
     eager(**inputs)
-    assert len(calls) == 8 and all(torch.equal(maps[l], calls[l]) for l in range(8))
+    assert len(calls) == 8 and all(alike(maps[l], calls[l]) for l in range(8))
 
 
 def test_the_encoder_inside_a_classifier_and_a_wrapper_around_it_can_be_observed():
@@ -538,7 +550,7 @@ def test_without_gradients_maps_carry_no_graph(arch):
     with observe(model) as expected: model(**inputs)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode(), observe(model) as maps: model(**inputs)
-        assert all(not maps[l].requires_grad and torch.equal(maps[l], expected[l]) for l in maps)
+        assert all(not maps[l].requires_grad and alike(maps[l], expected[l]) for l in maps)
 
 
 def test_an_attention_loss_trains_the_model_as_the_loop_over_eager_does():
@@ -558,7 +570,7 @@ def test_an_attention_loss_trains_the_model_as_the_loop_over_eager_does():
             opt.zero_grad()
             loss.backward()
             opt.step()
-    for p, q in zip(model.parameters(), eager.parameters()): assert torch.equal(p, q)
+    for p, q in zip(model.parameters(), eager.parameters()): assert alike(p, q, dtype=torch.float32)
 
 
 def test_second_derivatives_go_through_observed_attention():
@@ -733,8 +745,8 @@ def test_a_decoder_with_a_cache_is_observed_one_token_at_a_time():
         out = model(input_ids=inputs['input_ids'][:, 10:11], attention_mask=mask[:, :11], past_key_values=cache)
     theirs = eager(**start, use_cache=True).past_key_values
     theirs = eager(input_ids=inputs['input_ids'][:, 10:11], attention_mask=mask[:, :11], past_key_values=theirs, output_attentions=True)
-    assert torch.equal(out.last_hidden_state, theirs.last_hidden_state)
-    for l in maps: assert maps[l].shape == (3, 4, 1, 11) and torch.equal(maps[l], theirs.attentions[l])
+    assert alike(out.last_hidden_state, theirs.last_hidden_state, dtype=torch.float32)
+    for l in maps: assert maps[l].shape == (3, 4, 1, 11) and alike(maps[l], theirs.attentions[l], dtype=torch.float32)
     assert torch.equal(maps.allowed(0)[:, 0, 0], mask[:, :11].bool())
 
 
@@ -750,7 +762,8 @@ def test_long_inputs_of_modernbert_see_their_window_and_nothing_else():
     inputs = batch(n=30, lengths=(30, 21, 12))
     with observe(model) as maps: logits = model(**inputs).logits
     theirs = as_eager(model)(**inputs, output_attentions=True)
-    assert torch.equal(logits, theirs.logits) and all(torch.equal(maps[l], theirs.attentions[l]) for l in maps)
+    assert alike(logits, theirs.logits, dtype=torch.float32)
+    for l in maps: assert alike(maps[l], theirs.attentions[l], dtype=torch.float32)
     far = (torch.arange(30)[:, None] - torch.arange(30)).abs() > 3
     full = maps.allowed(1)[0, 0]
     assert (maps[1][0, :, far] == 0).all() and (maps[0][0, :, far] > 0).any() and not full[far].any() and full[~far].all()
@@ -822,24 +835,26 @@ def states_of(out): return out.logits if hasattr(out, 'logits') else out.last_hi
                                            (torch.bfloat16, 'left')], ids=str)
 @pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts] + [(a, p) for a in builders_of_pairs for p in parts[1:]])
 def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch, part, dtype, padding):
+    coarse = coarsest(arch, dtype)
     model, inputs = pair(arch, dtype), pair_batch(padding, arch=arch, dtype=dtype)
     reference = OnlyPartEager(model, part)
     with observe(model, part=part) as maps: out = states_of(model(**inputs, use_cache=False))
     theirs = states_of(reference(**inputs, use_cache=False))
     n = 3 if part == 'encoder' else 2
-    assert len(maps) == len(reference.seen) == layer_count(model, part) == n and torch.equal(out, theirs)
+    assert len(maps) == len(reference.seen) == layer_count(model, part) == n and alike(out, theirs, dtype=coarse)
     shape = 3, head_count(model, part), *dict(encoder=(14, 14), decoder=(9, 9), cross=(9, 14))[part]
-    for l in maps: assert maps[l].shape == shape and torch.equal(maps[l], reference.seen[l])
+    for l in maps: assert maps[l].shape == shape and alike(maps[l], reference.seen[l], dtype=coarse)
     target = inputs['attention_mask' if arch in builders_of_pairs else 'decoder_attention_mask']
     score = lambda x: (x * noise(x, 7) * target[..., None]).sum() # a row without keys passes no gradient here, a meaningless one in eager attention
-    for a, b in zip(torch.autograd.grad(score(out), [maps[l] for l in maps], retain_graph=True),
-                    torch.autograd.grad(score(theirs), reference.seen, retain_graph=True)): assert torch.equal(a, b)
+    gradients = torch.autograd.grad(score(out), [maps[l] for l in maps], retain_graph=True)
+    expected = torch.autograd.grad(score(theirs), reference.seen, retain_graph=True)
+    for a, b in zip(gradients, expected): assert alike(a, b, dtype=coarse)
     queries = inputs['attention_mask'] if part == 'encoder' else target
     loss_of(out * target[..., None], [maps[l] for l in maps], queries).backward()
     loss_of(theirs * target[..., None], reference.seen, queries).backward()
     for (name, p), q in zip(model.named_parameters(), reference.model.parameters()):
         assert (p.grad is None) == (q.grad is None), name
-        if p.grad is not None: assert torch.equal(p.grad, q.grad), name
+        if p.grad is not None: assert alike(p.grad, q.grad, dtype=coarse), name
 
 
 @pytest.mark.parametrize('arch', seq2seq)
@@ -851,7 +866,7 @@ def test_the_three_parts_are_what_the_whole_eager_model_calls_so(arch):
         torch.testing.assert_close(maps.stacked(), torch.stack(theirs[kinds[part]], 1), atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(logits, theirs.logits, atol=1e-4, rtol=1e-4)
     with observe(model) as maps: model(**inputs)
-    for l in range(3): assert torch.equal(maps[l], theirs.encoder_attentions[l])
+    for l in range(3): assert alike(maps[l], theirs.encoder_attentions[l])
 
 
 @pytest.mark.parametrize('part', parts)
@@ -864,17 +879,18 @@ def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(ar
         with observe(model, after_dropout=after, part=part) as maps: logits = model(**inputs).logits
         torch.manual_seed(5)
         theirs = reference(**inputs).logits
-        assert torch.equal(logits, theirs)
+        assert alike(logits, theirs)
         for l in maps:
-            if after: assert torch.equal(maps[l], reference.seen[l])
+            if after: assert alike(maps[l], reference.seen[l])
             else:
                 dropped = reference.seen[l] == 0
-                torch.testing.assert_close(torch.where(dropped, 0., maps[l] / .8), reference.seen[l])
+                alike(torch.where(dropped, 0., maps[l] / .8), reference.seen[l])
                 assert (dropped & (maps[l] > 0)).any()
         for net, out in ((model, logits), (reference.model, theirs)):
             net.zero_grad()
             out.sum().backward()
-        for p, q in zip(model.parameters(), reference.model.parameters()): assert (p.grad is None and q.grad is None) or torch.equal(p.grad, q.grad)
+        for p, q in zip(model.parameters(), reference.model.parameters()):
+            assert (p.grad is None and q.grad is None) or alike(p.grad, q.grad)
 
 
 @pytest.mark.parametrize('part', parts)
@@ -884,8 +900,8 @@ def test_encoder_decoders_under_bfloat16_autocast_are_eager_too(arch, part):
     reference = OnlyPartEager(model, part)
     with torch.autocast('cpu', torch.bfloat16):
         with observe(model, part=part) as maps: logits = model(**inputs).logits
-        assert torch.equal(logits, reference(**inputs).logits)
-    for l in maps: assert maps[l].dtype == reference.seen[l].dtype and torch.equal(maps[l], reference.seen[l])
+        assert alike(logits, reference(**inputs).logits)
+    for l in maps: assert maps[l].dtype == reference.seen[l].dtype and alike(maps[l], reference.seen[l])
 
 
 @pytest.mark.parametrize('padding', ['right', 'left', 'none'])
@@ -964,11 +980,11 @@ def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(a
     with observe(model) as expected: model(**inputs)
     assert (layer_count(model), head_count(model), check_observable(model)) == (3, 4, encoder) and check_layers(model, -1) == (2,)
     with observe(model) as maps: encoder(**source)
-    assert all(torch.equal(maps[l], expected[l]) for l in range(3))
+    assert all(alike(maps[l], expected[l]) for l in range(3))
     assert attention_parts(encoder) == {None: encoder} and (layer_count(encoder), head_count(encoder)) == (3, 4)
     for run, kwargs in ((encoder, source), (model, inputs)):
         with observe(encoder, drop={1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}) as maps: run(**kwargs)
-        assert all(torch.equal(maps[l], expected[l]) for l in range(3))
+        assert all(alike(maps[l], expected[l]) for l in range(3))
     with pytest.raises(ValueError, match="must be None, since there is one stack of self-attention; got 'encoder'"): layer_count(encoder, 'encoder')
 
 
@@ -977,8 +993,8 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     model, inputs = BartForCausalLM(BartConfig(**bart_sizes)).eval(), batch('left')
     theirs = as_eager(model)(**inputs, output_attentions=True)
     with observe(model) as maps: logits = model(**inputs).logits
-    assert layer_count(model) == 2 and head_count(model) == 2 and torch.equal(logits, theirs.logits)
-    for l in maps: assert torch.equal(maps[l], theirs.attentions[l])
+    assert layer_count(model) == 2 and head_count(model) == 2 and alike(logits, theirs.logits)
+    for l in maps: assert alike(maps[l], theirs.attentions[l])
     with observe(model) as maps: # pass after pass, although the model goes past its wrapper
         for _ in range(3): model(**inputs)
     with observe(model, part='cross') as maps:
@@ -1011,7 +1027,7 @@ def test_classifiers_that_are_encoder_decoders_give_their_encoders_maps_with_gra
     with observe(model) as maps: logits = model(**inputs).logits
     theirs = as_eager(model)(**inputs, output_attentions=True)
     grads = torch.autograd.grad(logits[:, 1].sum(), [maps[l] for l in maps])
-    for l in maps: assert torch.equal(maps[l], theirs.encoder_attentions[l])
+    for l in maps: assert alike(maps[l], theirs.encoder_attentions[l])
     for a, b in zip(grads, torch.autograd.grad(theirs.logits[:, 1].sum(), theirs.encoder_attentions)):
         assert a.abs().sum() > 0
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-3)
@@ -1161,15 +1177,20 @@ def looked_at(model, inputs, layer, part=None):
     return out.detach(), maps[layer].detach(), torch.autograd.grad((out * noise(out, 7)).sum(), maps[layer])[0]
 
 
+def same_pass(ours, theirs):
+    "Weights this large make a rounding below a layer grow tenfold or more until it comes out in a gradient"
+    for a, b in zip(ours, theirs, strict=True): alike(a, b, size=1024)
+
+
 @pytest.mark.parametrize('layer', [0, 1, 2])
 @pytest.mark.parametrize('arch,padding', cases)
-def test_a_pass_that_begins_at_a_layer_is_the_whole_pass_bit_for_bit(arch, padding, layer):
+def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
     model, inputs = built(arch), batch(padding)
     whole = looked_at(model, inputs, layer)
     with layers_kept(model, inputs) as start:
         for l in (2, layer): start(l) # back to a lower one, too
-        assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, layer), whole))
-    assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, layer), whole))
+        same_pass(looked_at(model, inputs, layer), whole)
+    same_pass(looked_at(model, inputs, layer), whole)
 
 
 @pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts] + [(a, p) for a in builders_of_pairs for p in parts[1:]])
@@ -1179,7 +1200,7 @@ def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(a
         whole = looked_at(model, inputs, layer, part)
         with layers_kept(model, inputs, part) as start:
             start(layer)
-            assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, layer, part), whole))
+            same_pass(looked_at(model, inputs, layer, part), whole)
 
 
 @pytest.mark.parametrize('arch', builders)
@@ -1222,7 +1243,7 @@ def test_where_layers_cannot_be_told_apart_every_pass_is_a_whole_one(monkeypatch
     monkeypatch.setattr('salviz.attention.layer_modules', lambda model, part=None: list(model.bert.encoder.layer[:1]))
     with layers_kept(model, inputs) as start:
         start(2)
-        assert all(torch.equal(a, b) for a, b in zip(looked_at(model, inputs, 2), whole))
+        same_pass(looked_at(model, inputs, 2), whole)
 
 
 def test_layers_are_kept_in_eval_mode_only_and_by_their_number():

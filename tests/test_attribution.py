@@ -22,8 +22,11 @@ from salviz.attribution import attention_attribution, attention_completeness_err
 from salviz.nets import DigitCNN, DigitCNNConfig, SeriesLSTM, SeriesLSTMConfig, TextLSTM, TextLSTMConfig
 
 PAD, LENGTHS = 0, (7, 3, 5)
-# A rotary model computes its angles in float32 in any precision, so a sentence that padding moves to the right is the same to seven digits only.
-CLOSE = dict(right=dict(rtol=1e-8, atol=1e-11), left=dict(rtol=1e-3, atol=1e-5))
+IN_FLOAT32 = 'gpt2', 'llama', 'modernbert', 't5' # take a softmax, a norm or the angles of their positions in float32
+
+def close(kind):
+    "A float64 model agrees with itself on other shapes to ten digits or so, and to those of float32 where it rounds so"
+    return dict(rtol=1e-3, atol=1e-5) if kind in IN_FLOAT32 else dict(rtol=1e-8, atol=1e-11)
 
 
 def tiny(kind, dropout=0., **kwargs):
@@ -99,11 +102,11 @@ ENCODERS, DECODERS = ('bert', 'roberta', 'distilbert', 'electra', 'albert', 'mod
 @pytest.mark.parametrize('kind, side, method', [(k, 'right', m) for k in ('bert', 'distilbert', 'gpt2', 'llama') for m in METHODS]
                          + [('llama', 'left', m) for m in ('gradient', *METHODS)] + [(k, 'right', 'input_x_gradient') for k in ENCODERS[1:]])
 def test_saliency_of_a_padded_batch_is_that_of_each_sentence_alone_by_the_equation(kind, side, method):
-    model, batch, close = tiny(kind), uneven_batch(side), CLOSE[side]
+    model, batch = tiny(kind), uneven_batch(side)
     saliency = input_saliency(model, batch, method)
     for i, at, ids in sentences(batch):
         c = model(input_ids=ids[None]).logits[0].argmax().item()
-        torch.testing.assert_close(saliency[i, at], reference_saliency(model, ids, method, c), **close)
+        torch.testing.assert_close(saliency[i, at], reference_saliency(model, ids, method, c), **close(kind))
         assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
 
 
@@ -240,7 +243,7 @@ def test_attention_attribution_of_a_padded_batch_is_the_gradient_of_each_sentenc
                 for k in range(len(ids)):
                     if may_attend[q, k]: expected[:, at[q], at[k]], real[at[q], at[k]] = reference[:, q, k], True
             assert torch.equal(allowed[l][i, 0], real)
-            torch.testing.assert_close(attribution[l][i], expected, **CLOSE[side])
+            torch.testing.assert_close(attribution[l][i], expected, **close(kind))
             assert (attribution[l][i][:, ~real] == 0).all()
 
 
@@ -471,8 +474,8 @@ def test_integrated_attention_scales_one_layer_at_a_time_also_where_layers_share
         c = model(**inputs).logits[0].argmax().item()
         for l in attribution:
             expected = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 5, reading)
-            close = dict(rtol=1e-3, atol=1e-4) if kind == 'llama' else dict(rtol=1e-7, atol=1e-10) # a Llama's softmax is in float32
-            torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected, **close)
+            near = dict(rtol=1e-3, atol=1e-4) if kind in IN_FLOAT32 else dict(rtol=1e-7, atol=1e-10)
+            torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected, **near)
         if kind in DECODERS: assert torch.equal(allowed[0][i, 0][at][:, at], torch.ones(len(at), len(at), dtype=torch.bool).tril())
 
 
@@ -629,7 +632,8 @@ def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method, 
     hook.remove()
     assert set(dtypes) == {torch.bfloat16} and not torch.is_autocast_enabled('cpu')
     for l, x in exact.items():
-        assert rough[l].dtype == torch.float32 and 0 < (rough[l] - x).norm() < .25*x.norm() # a rough model, whose weights are ten times those of a trained one
+        # a rough model, whose weights are ten times those of a trained one: kernels that round otherwise move it by a third
+        assert rough[l].dtype == torch.float32 and 0 < (rough[l] - x).norm() < .5*x.norm()
 
 
 def test_no_parameter_takes_a_gradient_in_an_attribution_pass():
@@ -685,7 +689,7 @@ def test_the_saliency_of_a_translation_is_that_of_its_source_tokens_alone(kind, 
             outputs.logits[0, 1].log_softmax(-1)[9].backward(inputs=[point])
             g += point.grad/len(nodes)
         expected = g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs' else (g*(x - start)).sum(1)
-        torch.testing.assert_close(saliency[i, at], expected, rtol=1e-8, atol=1e-11)
+        torch.testing.assert_close(saliency[i, at], expected, **close(kind))
         assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
 
 
@@ -708,7 +712,7 @@ def test_the_attention_of_an_encoder_is_attributed_by_all_methods(kind):
                             integrated_gradients=reference_integrated(model, inputs, lambda o: o.logits[0, 1].log_softmax(-1)[9], l, 4))
             for m, (maps, allowed) in found.items():
                 assert sorted(maps) == [0, 1] and maps[l].shape == (3, 4, 7, 7)
-                torch.testing.assert_close(maps[l][i][:, at][:, :, at], expected[m], rtol=1e-7, atol=1e-10)
+                torch.testing.assert_close(maps[l][i][:, at][:, :, at], expected[m], **close(kind))
                 assert allowed[l][i].sum() == len(ids)**2
 
 

@@ -1,0 +1,91 @@
+"""Kept outputs are what the code gives now: `python tests/outputs.py [notebook ...]` runs notebooks again and keeps what they give.
+
+Whether what is kept is stale is asked by tests/test_house.py in the same run that asks whether a notebook works. Words
+are compared as they are, numbers only by how many there are: another processor, and another seed of a timer, gives others.
+Of a picture or an interactive figure only that it is there."""
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+number = r'[-+−]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?'
+
+
+def executed(path):
+    "The cells of the notebook `path` with the outputs that they give now, run as nbdev-test runs them; None if one fails"
+    import nbdev.test
+    ran = []
+    write, nbdev.test.write_nb = nbdev.test.write_nb, lambda nb, path: ran.append(nb)
+    try: worked, _ = nbdev.test.test_nb(str(path), do_print=True, save=True)
+    finally: nbdev.test.write_nb = write
+    if not worked: return None
+    return [{k: cell.get(k) for k in ('id', 'cell_type', 'outputs')} for cell in ran[0]['cells']]
+
+
+def text_of(x): return ''.join(x) if isinstance(x, list) else x
+
+
+def kept(outputs) -> list:
+    "What of `outputs` is worth keeping: not what went to stderr, nor the live view of a widget whose kernel has gone"
+    result = []
+    for output in outputs:
+        if output.get('name') == 'stderr': continue
+        output = {k: v for k, v in output.items() if k not in ('metadata', 'execution_count')}
+        if 'data' in output:
+            output['data'] = {k: v for k, v in output['data'].items() if 'widget-view' not in k}
+            if not output['data']: continue
+            output['metadata'] = {}
+        if output['output_type'] == 'execute_result': output['execution_count'] = None
+        if result and output['output_type'] == 'stream' == result[-1]['output_type']:
+            result[-1]['text'] = text_of(result[-1]['text']) + text_of(output['text'])
+        else: result.append(output)
+    return result
+
+
+def said(outputs) -> list:
+    "What `outputs` say, without what differs from run to run: words, places of numbers, kinds of pictures"
+    result = []
+    for output in kept(outputs):
+        data = output.get('data') or {'text/plain': output.get('text', '')}
+        pictures = sorted(k for k in data if not k.startswith('text/'))
+        words = text_of(data.get('text/plain', ''))
+        words = '' if pictures else re.sub(r'\s+', ' ', re.sub(number, '0', words)).strip()
+        result.append((output['output_type'], *pictures, *sorted(k for k in data if k.startswith('text/')), words))
+    return result
+
+
+def stale(path, cells) -> list:
+    "Lines that name the cells of the notebook `path` whose kept outputs are not those in `cells`, which have just been run"
+    there, lines = json.loads(Path(path).read_text())['cells'], []
+    for was, now in zip(there, cells, strict=True):
+        if was['cell_type'] != 'code' or said(was['outputs']) == said(now['outputs'] or []): continue
+        lines.append(f'{Path(path).name}: what is kept below cell {was["id"]} is stale; run `make outputs`')
+        lines += [f'  kept {x}' for x in said(was['outputs'])] + [f'  now  {x}' for x in said(now['outputs'] or [])]
+    return lines
+
+
+def keep(path):
+    "Run the notebook `path` and keep its outputs; 1 if it does not run"
+    cells = executed(path)
+    if cells is None: return 1
+    notebook = json.loads(Path(path).read_text())
+    for cell, now in zip(notebook['cells'], cells, strict=True):
+        if cell['cell_type'] == 'code': cell['outputs'] = kept(now['outputs'] or [])
+    Path(path).write_text(json.dumps(notebook, ensure_ascii=False, indent=1) + '\n')
+    return 0
+
+
+if __name__ == '__main__':
+    import forked
+    paths = sys.argv[1:] or sorted(str(p) for p in Path('nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+    failed = []
+    for path in paths:
+        with tempfile.TemporaryDirectory() as folder:
+            told = Path(folder)/'said'
+            process = forked.begin(keep, path, said=told)
+            process.join()
+            if process.exitcode: print(told.read_text()[-3000:], Path(f'{told}.err').read_text()[-3000:])
+        print(path, 'failed' if process.exitcode else 'kept', flush=True)
+        failed += [path] * bool(process.exitcode)
+    sys.exit(bool(failed))
