@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test arithmetic slow bench fetch extras browser latex notebooks readme clean
+.PHONY: demo lab test arithmetic slow bench fetch extras browser latex notebooks outputs readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -56,6 +56,11 @@ latex:
 # Edit the notebooks, then: library, clean metadata and README follow from them.
 notebooks: .venv/.dev
 	$(BIN)/nbdev-export
+	$(BIN)/nbdev-clean
+
+# Run notebooks again and keep what they give now: make outputs NOTEBOOKS=nbs/quickstart.ipynb
+outputs: .venv/.dev fetch extras
+	OMP_NUM_THREADS=1 $(BIN)/python tests/outputs.py $(NOTEBOOKS)
 	$(BIN)/nbdev-clean
 
 readme: .venv/.dev

@@ -20,7 +20,7 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, Attenti
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
-from helpers import alike
+from helpers import alike, all_alike
 from salviz.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled, head_count, layer_count, layers_kept, observe,
                               own_attention)
 
@@ -130,12 +130,10 @@ def test_maps_logits_and_gradients_are_those_of_the_models_own_eager_attention(a
     for l in maps: assert maps[l].shape == (3, 4, 14, 14) and alike(maps[l], theirs.attentions[l], dtype=coarse)
     gradients = torch.autograd.grad(logits[:, 1].sum(), [maps[l] for l in maps], retain_graph=True)
     expected = torch.autograd.grad(theirs.logits[:, 1].sum(), theirs.attentions, retain_graph=True)
-    for a, b in zip(gradients, expected): assert alike(a, b, dtype=coarse)
+    assert all_alike(gradients, expected, dtype=coarse)
     loss_of(logits, [maps[l] for l in maps], inputs['attention_mask']).backward()
     loss_of(theirs.logits, theirs.attentions, inputs['attention_mask']).backward()
-    for (name, p), q in zip(model.named_parameters(), eager.parameters()):
-        assert (p.grad is None) == (q.grad is None), name
-        if p.grad is not None: assert alike(p.grad, q.grad, dtype=coarse), name
+    assert all_alike(*([p.grad for p in net.parameters()] for net in (model, eager)), dtype=coarse)
 
 
 @pytest.mark.parametrize('arch', builders)
@@ -159,8 +157,7 @@ def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
         for net, out in ((model, logits), (eager, theirs.logits)):
             net.zero_grad()
             out.sum().backward()
-        for p, q in zip(model.parameters(), eager.parameters()):
-            assert (p.grad is None and q.grad is None) or alike(p.grad, q.grad, dtype=coarse)
+        assert all_alike(*([p.grad for p in net.parameters()] for net in (model, eager)), dtype=coarse)
 
 
 @pytest.mark.parametrize('arch', ['bert', 'gpt2', 'llama', 'deberta2', 't5_encoder'])
@@ -313,7 +310,7 @@ def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monk
     assert len(calls) == 3 and alike(states, theirs.last_hidden_state[real], dtype=coarse)
     assert alike(maps[1].transpose(1, 2)[real], theirs.attentions[1].transpose(1, 2)[real], dtype=coarse)
     expected = torch.autograd.grad(theirs.last_hidden_state[real].square().sum(), list(eager.parameters()), allow_unused=True)
-    for a, b in zip(ours, expected): assert (a is None and b is None) or alike(a, b, dtype=coarse)
+    assert all_alike(ours, expected, dtype=coarse)
 
 
 @pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta', 'deberta2', 't5_encoder'])
@@ -570,7 +567,7 @@ def test_an_attention_loss_trains_the_model_as_the_loop_over_eager_does():
             opt.zero_grad()
             loss.backward()
             opt.step()
-    for p, q in zip(model.parameters(), eager.parameters()): assert alike(p, q, dtype=torch.float32)
+    assert all_alike(model.parameters(), eager.parameters(), dtype=torch.float32)
 
 
 def test_second_derivatives_go_through_observed_attention():
@@ -848,13 +845,11 @@ def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch,
     score = lambda x: (x * noise(x, 7) * target[..., None]).sum() # a row without keys passes no gradient here, a meaningless one in eager attention
     gradients = torch.autograd.grad(score(out), [maps[l] for l in maps], retain_graph=True)
     expected = torch.autograd.grad(score(theirs), reference.seen, retain_graph=True)
-    for a, b in zip(gradients, expected): assert alike(a, b, dtype=coarse)
+    assert all_alike(gradients, expected, dtype=coarse)
     queries = inputs['attention_mask'] if part == 'encoder' else target
     loss_of(out * target[..., None], [maps[l] for l in maps], queries).backward()
     loss_of(theirs * target[..., None], reference.seen, queries).backward()
-    for (name, p), q in zip(model.named_parameters(), reference.model.parameters()):
-        assert (p.grad is None) == (q.grad is None), name
-        if p.grad is not None: assert alike(p.grad, q.grad, dtype=coarse), name
+    assert all_alike(*([p.grad for p in net.parameters()] for net in (model, reference.model)), dtype=coarse)
 
 
 @pytest.mark.parametrize('arch', seq2seq)
@@ -889,8 +884,7 @@ def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(ar
         for net, out in ((model, logits), (reference.model, theirs)):
             net.zero_grad()
             out.sum().backward()
-        for p, q in zip(model.parameters(), reference.model.parameters()):
-            assert (p.grad is None and q.grad is None) or alike(p.grad, q.grad)
+        assert all_alike(*([p.grad for p in net.parameters()] for net in (model, reference.model)))
 
 
 @pytest.mark.parametrize('part', parts)

@@ -48,10 +48,33 @@ def test_the_example_in_readme_works(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path/'discard.pdf').read_bytes()[:4] == b'%PDF' and 'ADDrop' in done.stdout
 
-@pytest.mark.parametrize('name', [*rooms, pytest.param('figures_for_a_paper.ipynb', marks=pytest.mark.slow)])
+pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow) for n in ('quickstart', 'gallery', 'figures_for_a_paper')]
+
+@pytest.mark.parametrize('name', [*rooms, *pages])
 def test_notebook_runs(name, tmp_path):
-    "Every cell of every room, as nbdev runs them; what teaches must be true"
+    "Every cell of every room, as nbdev runs them; what teaches must be true, and what is kept below a cell is what it gives"
     assert forked.notebook(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
+
+def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
+    def cell(id, source, *outputs): return dict(id=id, cell_type='code', metadata={}, execution_count=None, source=source, outputs=list(outputs))
+    def printed(text): return dict(output_type='stream', name='stdout', text=text)
+    def result(**data): return dict(output_type='execute_result', execution_count=None, metadata={}, data={k.replace('_', '/'): v for k, v in data.items()})
+    picture = "class P:\n    def _repr_png_(self): return b'png'\n    def __repr__(self): return 'a picture'\nP()"
+    cells = [cell('same', "print('accuracy', .4119)", printed('accuracy 0.4120\n')), # a number may differ in its digits
+             cell('words', "print('now')", printed('then\n')),
+             cell('fewer', "print(1)", printed('1 2\n')),
+             cell('gone', 'x = 1', result(text_plain='1')),
+             cell('new', 'x'),
+             cell('lost', picture, result(text_plain='a picture')), # the picture that it gives is not there
+             cell('drawn', picture, result(text_plain='another repr', image_png='AAAA'))]
+    notebook = dict(cells=cells, metadata=dict(kernelspec=dict(name='python3', language='python', display_name='p')), nbformat=4, nbformat_minor=5)
+    (tmp_path/'a.ipynb').write_text(json.dumps(notebook))
+    assert forked.notebook(tmp_path/'a.ipynb', tmp_path/'said.txt') == 1
+    named = re.findall(r'below cell (\w+) is stale', (tmp_path/'said.txt').read_text())
+    assert named == ['words', 'fewer', 'gone', 'new', 'lost']
+    done = forked.run('import sys, outputs; sys.exit(outputs.keep(sys.argv[1]))', tmp_path/'a.ipynb')
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert forked.notebook(tmp_path/'a.ipynb', tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()
 
 @pytest.mark.parametrize('name', rooms)
 def test_notebook_explains(name):
