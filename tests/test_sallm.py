@@ -78,25 +78,36 @@ def reference_target(saliency, counts, top_share, binarised):
     return [x/total for x in t] if total > 0 else t
 
 
-def reference_loss(attention, target, counts, loss):
+def reference_released_loss(attention, target, width=None):
+    """One row, in float64, as it was released: the target is 1 at marked tokens and 1e-8 at all other positions of the padded row, specials
+    and pads included; softmax of both; KL. `width`: positions of the row, where `attention` shows fewer"""
+    width = width or len(attention)
+    marks = [1. if i < len(target) and float(target[i]) > 0 else 1e-8 for i in range(width)]
+    if max(marks) < 1: return 0.
+    attention = [float(attention[i]) if i < len(attention) else 0. for i in range(width)]
+    p = [math.exp(y) / sum(math.exp(z) for z in marks) for y in marks]
+    log_q = [a - math.log(sum(math.exp(b) for b in attention)) for a in attention]
+    return sum(p[i] * (math.log(p[i]) - log_q[i]) for i in range(width))
+
+
+def reference_loss(attention, target, counts, loss, width=None):
     "One row, in float64"
+    if loss == 'released': return reference_released_loss(attention, target, width)
     at = [i for i in range(len(attention)) if counts[i]]
     sum_a, sum_t = sum(float(attention[i]) for i in at), sum(float(target[i]) for i in at)
     if sum_t == 0: return 0.
     a, t = [float(attention[i])/sum_a if sum_a else 0. for i in at], [float(target[i])/sum_t for i in at]
-    if loss == 'released':
-        a, t = ([math.exp(x)/sum(math.exp(y) for y in p) for x in p] for p in (a, t))
     if loss == 'mse': return sum((x - y)**2 for x, y in zip(a, t)) / len(at)
     return sum(y * math.log(y/x) for x, y in zip(a, t) if y > 0)
 
 
-def reference_layer_loss(attention, real, pooled, target, counts, method):
+def reference_layer_loss(attention, real, pooled, target, counts, method, width=None):
     "One example and layer, in float64: attention [heads][query][key], `real` positions, row `pooled`; as `method` asks"
     heads = range(len(attention)) if method.heads is None else method.heads
     rows = [pooled] if method.rows == 'pooled' else list(real)
     asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(len(counts))] for h in heads]
-    if method.per_head: return sum(reference_loss(a, target, counts, method.loss) for a in asked)/len(asked)
-    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(len(counts))], target, counts, method.loss)
+    if method.per_head: return sum(reference_loss(a, target, counts, method.loss, width) for a in asked)/len(asked)
+    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(len(counts))], target, counts, method.loss, width)
 
 
 def random_rows(count=200, width=17):
@@ -144,7 +155,7 @@ def test_a_target_does_not_depend_on_padding_on_either_side():
         assert wide[:, :5].sum() == wide[:, -9:].sum() == 0
 
 
-@pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
+@pytest.mark.parametrize('loss', ['kl', 'mse'])
 def test_the_loss_is_the_definition_row_by_row_and_ignores_what_does_not_count(loss):
     saliency, counts, attention = random_rows()
     for binarised in (True, False):
@@ -156,6 +167,54 @@ def test_the_loss_is_the_definition_row_by_row_and_ignores_what_does_not_count(l
         assert torch.equal(agreement_loss(spoilt, target, counts, loss), got)
 
 
+@pytest.mark.parametrize('padded_to', [None, 17, 40])
+def test_the_released_loss_is_the_released_code_row_by_row_with_specials_and_pads_in_both_softmaxes(padded_to):
+    saliency, counts, attention = random_rows()
+    for top_share in (.1, .5):
+        target = saliency_target(saliency, counts, top_share)
+        got = agreement_loss(attention, target, counts, 'released', padded_to)
+        expected = [reference_released_loss(attention[b], target[b], padded_to) for b in range(len(attention))]
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
+        single = agreement_loss(attention.float(), target, counts, 'released', padded_to)
+        np.testing.assert_allclose(single.numpy(), expected, rtol=1e-4, atol=1e-6) # a small difference of sums of about 1 in float32
+        elsewhere = agreement_loss(attention.roll(1, -1), target, counts, 'released', padded_to)
+        assert (elsewhere != got)[counts.any(1)].any() and got[0] == 0 # no target in the first row
+
+
+def test_the_released_loss_has_the_values_of_the_released_functions():
+    marked = torch.arange(60)[None] < 6
+    target, uniform = marked.double()/6, torch.full((1, 60), 1/60, dtype=torch.float64)
+    assert agreement_loss(uniform, target, marked, 'released').item() == pytest.approx(.0734, abs=5e-5)
+    assert agreement_loss(target, target, marked, 'released').item() == pytest.approx(.0527, abs=5e-5)
+    torchs = torch.nn.functional.kl_div(uniform.log_softmax(-1), torch.where(marked, 1., 1e-8).double().softmax(-1), reduction='batchmean')
+    assert agreement_loss(uniform, target, marked, 'released').item() == pytest.approx(torchs.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize('n, marked, weaker', [(60, 6, 413), (20, 2, 134), (10, 1, 72)])
+def test_the_released_loss_pulls_as_much_weaker_than_kl_as_the_released_functions_do(n, marked, weaker):
+    target = torch.arange(n, dtype=torch.float64)[None] < marked
+    pulls = {}
+    for loss in ('kl', 'released'):
+        scores = torch.zeros(1, n, dtype=torch.float64, requires_grad=True)
+        agreement_loss(scores.softmax(-1), target/marked, torch.ones(1, n).bool(), loss).sum().backward()
+        pulls[loss] = scores.grad.norm().item()
+    factor = pulls['kl'] / pulls['released']
+    assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # which takes 1e-8 for 0
+    assert factor == pytest.approx(weaker, rel=.06) # measured at attention that was only nearly uniform
+
+
+def test_the_released_loss_depends_on_the_length_of_its_batch_unless_a_length_is_given():
+    target, row = torch.tensor([[.5, 0., .5, 0., 0.]]), torch.tensor([[.1, .2, .3, .15, .25]])
+    def padded(x, n): return torch.nn.functional.pad(x, (0, n))
+    def loss(n, padded_to=None): return agreement_loss(padded(row, n), padded(target, n), padded(row, n) > 0, 'released', padded_to).item()
+    assert loss(0) == pytest.approx(reference_released_loss(row[0], target[0]), rel=1e-5)
+    assert loss(7) == pytest.approx(reference_released_loss(row[0], target[0], 12), rel=1e-5) and abs(loss(7)/loss(0) - 1) > .1
+    assert loss(0, 12) == pytest.approx(loss(7), rel=1e-5) and loss(3, 12) == pytest.approx(loss(7), rel=1e-5)
+    left = agreement_loss(torch.nn.functional.pad(row, (7, 0)), torch.nn.functional.pad(target, (7, 0)), None, 'released').item()
+    assert left == pytest.approx(loss(7), rel=1e-5)
+    with pytest.raises(ValueError, match='padded_to must be at least 8, the positions of a row in this batch, got 6'): loss(3, 6)
+
+
 @pytest.mark.parametrize('loss', ['kl', 'mse', 'released'])
 def test_rows_without_a_target_have_neither_loss_nor_gradient(loss):
     attention = torch.full((3, 4), .25, requires_grad=True)
@@ -163,7 +222,8 @@ def test_rows_without_a_target_have_neither_loss_nor_gradient(loss):
     got = agreement_loss(attention, torch.tensor([[0.]*4, [0.]*4, [1., 0, 0, 0]]), counts, loss)
     got.sum().backward()
     assert got[:2].tolist() == [0., 0.] and got[2] > 0
-    assert attention.grad.isfinite().all() and attention.grad[:2].abs().sum() == 0 and attention.grad[2, 2:].abs().sum() == 0
+    assert attention.grad.isfinite().all() and attention.grad[:2].abs().sum() == 0
+    assert (attention.grad[2, 2:].abs().sum() == 0) == (loss != 'released') # which looks at every position of the row
 
 
 def test_attention_that_underflowed_to_zero_gives_a_finite_loss():
@@ -290,7 +350,7 @@ def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments)
         with torch.no_grad(): attentions = model(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         losses = []
         for layer in layers:
-            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method))
+            losses.append(reference_layer_loss(attentions[layer][0], range(n), 0, target, counts, method, width=24))
         assert term.loss[b].item() == pytest.approx(sum(losses)/len(losses), rel=1e-3, abs=1e-6)
     assert term.weight == method.weight and plan.layers == tuple(layers)
 
@@ -403,6 +463,18 @@ def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
         assert term.loss[b].item() == pytest.approx(alone.loss.item(), rel=1e-5)
 
 
+def test_with_a_length_given_the_released_loss_of_an_example_does_not_depend_on_its_batch():
+    teacher, model = make_bert(1), make_bert(0)
+    losses = {}
+    for padded_to in (None, 24):
+        method = prepared(SalLM(teacher, steps=2, loss='released', padded_to=padded_to), teacher)
+        together = one_step(method, model, batch)[0].loss
+        alone = torch.cat([one_step(method, model, make_batch([b]))[0].loss for b in range(len(texts))])
+        losses[padded_to] = together, alone
+    torch.testing.assert_close(*losses[24], rtol=1e-4, atol=1e-6)
+    assert ((losses[None][0] / losses[None][1] - 1).abs() > .1).sum() >= 4 # as released: pads are positions too
+
+
 def test_plan_and_explaining_leave_no_trace():
     teacher, model = make_bert(1), make_bert(0)
     for m in (teacher, model): m.train(); m.bert.encoder.layer[1].eval()
@@ -494,7 +566,16 @@ def reference_tokens(row, label, saliency):
     return [sum(float(last[0, h, 0, i]) for h in range(4))/4 for i in range(len(row['input_ids']))]
 
 
-@pytest.mark.parametrize('target', ['gold', 'predicted', 'all'])
+def reference_standardised(saliency):
+    "One label's map of one example, as the released code does it: divided by its L2 norm, then z-scored"
+    norm = math.sqrt(sum(x*x for x in saliency))
+    unit = [x/norm for x in saliency]
+    mean = sum(unit)/len(unit)
+    deviation = math.sqrt(sum((x - mean)**2 for x in unit)/len(unit))
+    return [(x - mean)/deviation for x in unit]
+
+
+@pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention', 'attention_gradient'])
 def test_explanations_are_the_definition_for_every_saliency_and_target(saliency, target):
     teacher = make_bert(1)
@@ -502,12 +583,35 @@ def test_explanations_are_the_definition_for_every_saliency_and_target(saliency,
     for b in range(4):
         row = data['train'][b]
         with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
-        classes = dict(gold=[row['labels']], predicted=[said], all=[0, 1, 2])[target]
+        classes = dict(gold=[row['labels']], predicted=[said], all=[0, 1, 2], all_released=[0, 1, 2])[target]
         each = [reference_tokens(row, c, saliency) for c in classes]
+        if target == 'all_released': each = [reference_standardised(e) for e in each]
         expected = [sum(e[i] for e in each)/len(each) for i in range(len(row['input_ids']))]
-        np.testing.assert_allclose(found[b, :len(expected)], expected, atol=2e-5)
+        np.testing.assert_allclose(found[b, :len(expected)], expected, atol=2e-5 if target != 'all_released' else 1e-3)
         assert found[b, len(expected):].abs().sum() == 0
     assert any(make_bert(1)(**model_inputs(batch)).logits.argmax(-1) != batch['labels'])
+
+
+def test_the_released_mean_over_labels_is_another_explanation_than_the_mean_over_labels():
+    teacher, real = make_bert(1), batch['attention_mask'].bool()
+    mean, released = (token_saliency(teacher, batch, 'integrated_gradients', target, 4) for target in ('all', 'all_released'))
+    of_mean, of_released = (room.standardised(x, real) for x in (mean, released)) # a scaled map would be the same here
+    assert ((of_mean - of_released).abs().amax(1) > .02).sum() >= 6
+    unit = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+    whole = torch.ones(3, 6).bool()
+    for scale in (1e-30, 1., 1e30): # a label with small gradients has as much of a say as one with large ones
+        torch.testing.assert_close(room.standardised(unit * scale, whole), room.standardised(unit, whole), rtol=1e-5, atol=1e-5)
+    ones = torch.full((1, 6), .3)
+    assert room.standardised(ones, whole[:1]).tolist() == [[0.]*6] and room.standardised(ones * 0, whole[:1] & False).tolist() == [[0.]*6]
+
+
+def test_the_released_mean_over_labels_does_not_depend_on_padding():
+    teacher = make_bert(1)
+    wide = token_saliency(teacher, make_batch(pad_to=24), 'integrated_gradients', 'all_released', 3)
+    for b in (1, 2, 4):
+        alone = token_saliency(teacher, make_batch([b]), 'integrated_gradients', 'all_released', 3)[0]
+        torch.testing.assert_close(wide[b, :len(alone)], alone, rtol=1e-3, atol=1e-3)
+        assert wide[b, len(alone):].abs().sum() == 0
 
 
 def test_integrated_attention_and_a_function_of_ones_own_can_teach():
@@ -535,7 +639,12 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(steps=True), 'steps must be a whole number'),
     (dict(binarised=1), 'binarised must be True or False'), (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'"),
     (dict(per_head=None), 'per_head must be True or False'), (dict(after_dropout=1), 'after_dropout must be True or False, got 1'), (dict(rows='all'), "rows must be one of 'pooled', 'mean', got 'all'"),
-    (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all'"), (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
+    (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all', 'all_released'"),
+    (dict(loss='released', binarised=False), "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
+    (dict(padded_to=60), "padded_to is for loss='released', which counts pads; with loss='kl' leave it out"),
+    (dict(loss='released', padded_to=0), 'padded_to must be None .* or a whole number of positions, got 0'),
+    (dict(loss='released', padded_to=60.), 'padded_to must be None .* or a whole number of positions, got 60.0'),
+    (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
     (dict(saliency='lime'), 'saliency must be one of .*, or a function'), (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
     (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'), (dict(heads=2), 'heads must be None'),
     (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
@@ -553,6 +662,9 @@ def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_r
     with pytest.raises(ValueError, match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
         SalLM(heads=[1, 4]).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'): SalLM(refresh=2).check(model, tokenizer, data, 2)
+    with pytest.raises(ValueError, match='padded_to=15 is less than the 16 tokens of the longest example; give 16 or more'):
+        SalLM(loss='released', padded_to=15).check(model, tokenizer, data, 1)
+    SalLM(loss='released', padded_to=16).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"): SalLM(saliency='gradient').check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'): SalLM(saliency=lambda m, b, c: c).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="weights of BertForSequenceClassification .* do not fit"):
@@ -966,7 +1078,7 @@ uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3]
                                                          label=[i % 3 for i in range(10)]), features=features)), tokenizer)['train']
 
 
-@pytest.mark.parametrize('target', ['gold', 'predicted', 'all'])
+@pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention', 'attention_gradient',
                                       'attention_integrated_gradients'])
 def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_backward(saliency, target):
@@ -976,7 +1088,8 @@ def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_b
     assert all((b['attention_mask'] == 0).any() for b in batches) and len(batches[-1]['labels']) == 2
     def plain():
         for b in batches: torch.nn.functional.cross_entropy(teacher(**model_inputs(b)).logits, b['labels']).backward()
-    passes = steps if 'integrated' in saliency else 3 if target == 'all' and saliency == 'gradient_norm' else 1 # one for each of three labels
+    maps = 3 if target == 'all_released' or target == 'all' and saliency == 'gradient_norm' else 1 # one for each of three labels
+    passes = maps * (steps if 'integrated' in saliency else 1)
     cost = flops_of(lambda: explain(teacher, uneven, collate, steps, batch_size=size, saliency=saliency, target=target)) / flops_of(plain)
     assert cost <= passes and (not target == 'gold' or cost <= .75 * passes), cost
 
