@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -1116,6 +1117,7 @@ def test_the_student_keeps_its_weights_mode_and_random_state_while_the_teacher_w
 def test_a_teacher_that_was_trained_partly_is_continued_and_a_finished_one_is_used(tmp_path, monkeypatch, finished):
     calls, run = [], Run.create(tmp_path/'run', {})
     teacher = Run.create(run.path/'teacher', {})
+    teacher.set_state(first_weights=1)
     if finished: teacher.finish()
     monkeypatch.setattr('salviz.training.train', lambda *args, **kwargs: calls.append(kwargs))
     monkeypatch.setattr('salviz.training.load_model', lambda path: (make_bert(1), tokenizer))
@@ -1137,6 +1139,182 @@ class Watched(SalLM):
     def plan(self, model, batch, progress):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
         return super().plan(model, batch, progress)
+
+
+@pytest.fixture(scope='module')
+def with_own_teacher(tmp_path_factory):
+    "A student that trained its teacher first, which nobody disturbed"
+    return student(tmp_path_factory.mktemp('runs')/'own', None)
+
+
+def killed_in_teacher(monkeypatch, write, after):
+    "The process is killed at file number `write` that it writes for the teacher, before or `after` that"
+    real, done = runs.write_whole, []
+    def once(path, data):
+        if 'teacher' not in Path(path).parts: return real(path, data)
+        if len(done) == write and not after: raise Killed
+        real(path, data)
+        done.append(path)
+        if len(done) > write: raise Killed
+    monkeypatch.setattr(runs, 'write_whole', once)
+
+
+@pytest.mark.parametrize('write, after, left', [(0, False, []), (0, True, ['config.json']), (1, True, ['config.json', 'state.json'])])
+def test_a_teacher_that_was_killed_in_its_first_milliseconds_is_begun_anew(write, after, left, with_own_teacher, tmp_path, monkeypatch):
+    with monkeypatch.context() as m:
+        killed_in_teacher(m, write, after)
+        with pytest.raises(Killed): student(tmp_path/'run', None)
+    teacher = tmp_path/'run'/'teacher'
+    assert sorted(p.name for p in teacher.iterdir() if not p.name.startswith('.')) == left
+    again = student(tmp_path/'run', None, resume=True)
+    assert rows_of(again) == rows_of(with_own_teacher) and Run(teacher).finished
+    assert same_arrays(again.load_arrays('explanations'), with_own_teacher.load_arrays('explanations'))
+
+
+def test_a_teacher_folder_that_lost_its_config_is_named_and_trained_again_once_it_is_deleted(tmp_path):
+    run = Run.create(tmp_path/'run', {})
+    (run.path/'teacher'/'snapshots').mkdir(parents=True)
+    with pytest.raises(ValueError, match='teacher of this run cannot be opened: .*no file .*config.json; delete the folder .*/teacher, and resume=True'):
+        SalLM(steps=2).prepare(make_trainer(run))
+    (run.path/'teacher'/'config.json').write_text('{"method": ')
+    with pytest.raises(ValueError, match='cannot be opened: .*config.json is not JSON .*; delete the folder'): SalLM(steps=2).prepare(make_trainer(run))
+
+
+def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
+    "A student with a teacher of its own whose process ended in the explanation pass"
+    every_batch_a_part(monkeypatch)
+    _, undo = counted(monkeypatch, kill_at)
+    with pytest.raises(Killed): student(path, None, **arguments)
+    undo()
+    return Run(path)
+
+
+@pytest.mark.parametrize('damage', ['flipped', 'cut', 'gone'])
+def test_a_teacher_whose_weights_are_damaged_is_refused_by_name_and_can_be_trained_again(damage, with_own_teacher, tmp_path, monkeypatch):
+    run = killed_while_explaining(tmp_path/'run', monkeypatch)
+    for file in run.path.glob('teacher/checkpoints/checkpoint-*/model.safetensors'):
+        good = bytearray(file.read_bytes())
+        good[-5] ^= 64 # in the last weights
+        if damage == 'gone': file.unlink()
+        else: file.write_bytes(good if damage == 'flipped' else good[:200])
+    with pytest.raises(ValueError, match=r'SalLM: .* of the teacher in .*; delete the folder .*/teacher, and resume=True trains the teacher again'):
+        student(run.path, None, resume=True)
+    shutil.rmtree(run.path/'teacher')
+    again = student(run.path, None, resume=True)
+    assert rows_of(again) == rows_of(with_own_teacher)
+    assert same_arrays(again.load_arrays('explanations'), with_own_teacher.load_arrays('explanations'))
+
+
+def spoil(run, name, how):
+    "Damage the arrays `name` of `run`"
+    file = run.path/'arrays'/f'{name}.safetensors'
+    if how == 'cut': file.write_bytes(file.read_bytes()[:-7])
+    if how == 'empty': file.write_bytes(b'')
+    if how == 'gone': file.unlink()
+    if how == 'lacking': run.save_arrays(name, {k: x for k, x in run.load_arrays(name).items() if k != 'saliency'})
+    if how == 'short': run.save_arrays(name, {k: x[:-1] if k == 'saliency' else x for k, x in run.load_arrays(name).items()})
+
+
+@pytest.mark.parametrize('how', ['cut', 'empty', 'lacking', 'short'])
+@pytest.mark.parametrize('number', [0, 1])
+def test_a_damaged_part_is_named_and_explained_again(number, how, undisturbed_pass, tmp_path, monkeypatch):
+    run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
+    with monkeypatch.context() as m:
+        every_batch_a_part(m)
+        counted(m, 2)
+        with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
+    name = room.parts_of(run, 'explanations')[number].stem
+    spoil(run, name, how)
+    seen, _ = counted(monkeypatch)
+    with pytest.warns(UserWarning, match=f'{name}.safetensors is damaged .* explained again'): SalLM(teacher, steps=2).prepare(make_trainer(Run(run.path)))
+    assert len(seen) == 3 - number and room.parts_of(run, 'explanations') == []
+    assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
+
+
+@pytest.mark.parametrize('how', ['cut', 'lacking', 'short', 'gone'])
+def test_explanations_that_were_damaged_later_are_named_and_made_again_by_the_same_teacher_only(how, undisturbed_pass, tmp_path, monkeypatch):
+    run = Run.create(tmp_path/'run', {})
+    SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
+    spoil(run, 'explanations', how)
+    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged|missing)'), \
+         pytest.raises(ValueError, match='teacher does not have the weights of the one'): SalLM(make_bert(2), steps=2).prepare(make_trainer(run))
+    with pytest.warns(UserWarning, match='explanations.safetensors is (damaged .*|missing); they are made again'):
+        SalLM(make_bert(1), steps=2).prepare(make_trainer(Run(run.path)))
+    assert same_arrays(run.load_arrays('explanations'), undisturbed_pass)
+
+
+def test_explanations_taken_over_from_a_damaged_file_are_refused_by_name_and_a_damaged_copy_is_made_again(tmp_path):
+    first, second = (Run.create(tmp_path/name, {}) for name in ('first', 'second'))
+    SalLM(make_bert(1), steps=2).prepare(make_trainer(first))
+    SalLM(explanations=first, steps=2).prepare(make_trainer(second))
+    whole = second.load_arrays('explanations')
+    spoil(second, 'explanations', 'cut')
+    with pytest.warns(UserWarning, match='explanations.safetensors is damaged .*; they are made again'):
+        SalLM(explanations=first, steps=2).prepare(make_trainer(second))
+    assert same_arrays(second.load_arrays('explanations'), whole)
+    spoil(first, 'explanations', 'short')
+    with pytest.raises(ValueError, match='first.*explanations.safetensors is damaged'):
+        SalLM(explanations=first, steps=2).prepare(make_trainer(Run.create(tmp_path/'third', {})))
+
+
+def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_in_the_middle_of_it(tmp_path):
+    run = Run.create(tmp_path/'run', {})
+    trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
+    method.prepare(trainer)
+    method.epoch_begin(trainer, 2)
+    whole = run.load_arrays('explanations-epoch-2')
+    spoil(run, 'explanations-epoch-2', 'cut')
+    again = SalLM(make_bert(1), steps=2, refresh=1)
+    again.prepare(trainer)
+    with pytest.warns(UserWarning, match='explanations-epoch-2.safetensors is damaged .*; they are made again'): again.epoch_begin(trainer, 2)
+    assert same_arrays(run.load_arrays('explanations-epoch-2'), whole) and run.state['refreshed'] == [2]
+    spoil(run, 'explanations-epoch-2', 'cut')
+    (run.path/'checkpoints'/'checkpoint-3').mkdir(parents=True)
+    (run.path/'checkpoints'/'checkpoint-3'/'trainer_state.json').write_text('{"global_step": 3}')
+    with pytest.raises(ValueError, match='explanations-epoch-2.safetensors is damaged .* remove the checkpoints after step 2 to go back to there'):
+        SalLM(make_bert(1), steps=2, refresh=1).prepare(trainer)
+
+
+def test_a_pass_over_all_labels_in_the_released_form_is_resumed_and_refuses_another_question(tmp_path, monkeypatch):
+    def method(target='all_released', steps=2): return SalLM(make_bert(1), steps=steps, target=target)
+    whole, run = (Run.create(tmp_path/name, {}) for name in ('whole', 'run'))
+    method().prepare(make_trainer(whole))
+    with monkeypatch.context() as m:
+        every_batch_a_part(m)
+        counted(m, 2)
+        with pytest.raises(Killed): method().prepare(make_trainer(run))
+    with pytest.raises(ValueError, match="were made with target='all_released', this method asks for target='all'; make both the same"):
+        method('all').prepare(make_trainer(run))
+    with pytest.raises(ValueError, match='were made with steps=2, this method asks for steps=3'): method(steps=3).prepare(make_trainer(run))
+    seen, _ = counted(monkeypatch)
+    method().prepare(make_trainer(run))
+    assert len(seen) == 1 and same_arrays(run.load_arrays('explanations'), whole.load_arrays('explanations'))
+    assert run.state['explained']['target'] == 'all_released'
+    with pytest.raises(ValueError, match="were made with target='all_released', this method asks for target='gold'"): method('gold').prepare(make_trainer(run))
+
+
+def test_a_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path, monkeypatch):
+    _, undo = counted(monkeypatch, 1)
+    with pytest.raises(Killed): student(tmp_path/'run', teacher_run, target='all_released', loss='released', padded_to=24)
+    undo()
+    for other in (dict(target='all'), dict(padded_to=None), dict(loss='kl', padded_to=None)):
+        with pytest.raises(ValueError, match='cannot resume .*: method differ'):
+            student(tmp_path/'run', teacher_run, resume=True, **{**dict(target='all_released', loss='released', padded_to=24), **other})
+    again = student(tmp_path/'run', teacher_run, resume=True, target='all_released', loss='released', padded_to=24)
+    assert again.finished and again.state['explained']['target'] == 'all_released'
+
+
+def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_with(undisturbed_pass, tmp_path, monkeypatch):
+    run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
+    with monkeypatch.context() as m:
+        every_batch_a_part(m)
+        counted(m, 2)
+        with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(make_trainer(run))
+    for p in room.parts_of(run, 'explanations'):
+        run.save_arrays(p.stem, {k: x for k, x in run.load_arrays(p.stem).items() if k != 'question'})
+    seen, _ = counted(monkeypatch)
+    SalLM(teacher, steps=2).prepare(make_trainer(run))
+    assert len(seen) == 1 and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
 @pytest.mark.parametrize('refresh, anew', [(1, [2, 3, 4]), (2, [3]), (3, [4])])

@@ -6,21 +6,24 @@
 __all__ = ['normalised_losses', 'agreement_losses', 'attention_saliencies', 'explained_targets', 'part_seconds',
            'saliency_target', 'released_loss', 'agreement_loss', 'pooled_attention', 'asked_attention', 'layer_loss',
            'class_saliency', 'standardised', 'label_saliencies', 'token_saliency', 'Explanations', 'shortest_first',
-           'explain_batches', 'joined', 'explain', 'contents', 'taken_over', 'Unfinished', 'parts_of', 'remove_parts',
-           'maker_of', 'SalLM']
+           'explain_batches', 'joined', 'explain', 'contents', 'taken_over', 'check_explanations', 'load_explanations',
+           'parts_of', 'remove_parts', 'maker_of', 'Unfinished', 'question_of', 'SalLM', 'teacher_state']
 
 # %% ../../nbs/12_methods_sallm.ipynb #002
 import copy
 import hashlib
 import json
 import math
+import shutil
 import time
+import warnings
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 from fastcore.meta import delegates
+from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
 from ..attention import check_layers, check_observable, head_count
@@ -284,18 +287,62 @@ def taken_over(
     return found, int((~known).sum())
 
 # %% ../../nbs/12_methods_sallm.ipynb #050
+def check_explanations(arrays:dict, file):
+    "Refuse `arrays` example_id, length, saliency and content that do not belong together; `file` is where they come from"
+    names = ('example_id', 'length', 'saliency', 'content')
+    sizes = [arrays[k].shape for k in names if k in arrays and arrays[k].dtype.kind == ('f' if k == 'saliency' else 'i')]
+    examples = sizes[:1] * 2
+    sound = len(sizes) == 4 and [sizes[1], sizes[3]] == examples and sizes[2] == (arrays['length'].sum(),)
+    if not sound: raise ValueError(f'{file} is damaged (its arrays do not belong together)')
+
+def load_explanations(run, name:str) -> dict: # arrays
+    "The arrays `name` of `run`, a part or the whole; a `ValueError` says which file is damaged"
+    file = run.path/'arrays'/f'{name}.safetensors'
+    try: arrays = run.load_arrays(name)
+    except KeyError: raise ValueError(f'{file} is missing') from None
+    check_explanations(arrays, file)
+    return arrays
+
+def parts_of(run, name:str) -> list: # of paths
+    "The files of unfinished explanations that are to be arrays `name` of `run`"
+    return sorted((run.path/'arrays').glob(f'{name}.part-*.safetensors'))
+
+def remove_parts(run, name:str):
+    "Remove them"
+    for p in parts_of(run, name): p.unlink()
+
+def maker_of(run, name:str): # None if nothing was begun, or nothing that can be read
+    "Checksum of the weights of who began the arrays `name` of `run`"
+    for p in parts_of(run, name):
+        try: return load_explanations(run, p.stem)['weights'].item()
+        except (ValueError, KeyError): pass # `Unfinished` says so
+
+# %% ../../nbs/12_methods_sallm.ipynb #050a
 part_seconds = 60. # of work in a part
 
 class Unfinished:
     "Explanations on their way into the arrays `name` of `run`; those that an earlier process has finished are there again"
-    def __init__(self, run, name:str, maker:int): # `maker`: checksum of the weights of who explains
-        self.run, self.name, self.maker, self.parts, self.waiting, self.since = run, name, maker, [], [], time.perf_counter()
-        while self._file(len(self)).exists():
-            part = run.load_arrays(self._file(len(self)).stem)
-            if part['weights'].item() != maker: break
-            self.parts.append(part)
+    def __init__(self,
+        run, name:str,
+        maker:int,          # checksum of the weights of who explains
+        question:dict=None, # what is asked, see `SalLM`
+    ):
+        self.run, self.name, self.maker, self.question = run, name, maker, question
+        self.parts, self.waiting, self.since = [], [], time.perf_counter()
+        while (part := self._part(len(self))) is not None: self.parts.append(part)
 
     def _file(self, start): return self.run.path/'arrays'/f'{self.name}.part-{start:08d}.safetensors'
+
+    def _part(self, start):
+        "The part that begins with example number `start`; None if there is none, if somebody else made it, or if it is damaged"
+        if not self._file(start).exists(): return None
+        try:
+            part = load_explanations(self.run, self._file(start).stem)
+            maker = part['weights'].item()
+        except (ValueError, KeyError) as e:
+            warnings.warn(f'SalLM: {e}; what was in it is explained again', stacklevel=4)
+            return None
+        return part if maker == self.maker else None
 
     def __len__(self): return sum(len(o['length']) for o in self.parts)
 
@@ -308,7 +355,9 @@ class Unfinished:
         "Write what is waiting as a part"
         if not self.waiting: return
         now = time.perf_counter()
-        part = joined(self.waiting) | dict(weights=np.array([self.maker]), seconds=np.array([now - self.since]))
+        question = np.frombuffer(json.dumps(self.question).encode(), np.uint8)
+        about = dict(weights=np.array([self.maker]), question=question, seconds=np.array([now - self.since]))
+        part = joined(self.waiting) | about
         self.run.save_arrays(self._file(len(self)).stem, part)
         self.parts.append(part)
         self.waiting, self.since = [], now
@@ -322,18 +371,9 @@ class Unfinished:
         "The work in all that is there; what a killed process lost does not count"
         return sum(o['seconds'].item() for o in self.parts) + time.perf_counter() - self.since
 
-def parts_of(run, name:str) -> list: # of paths
-    "The files of unfinished explanations that are to be arrays `name` of `run`"
-    return sorted((run.path/'arrays').glob(f'{name}.part-*.safetensors'))
-
-def remove_parts(run, name:str):
-    "Remove them"
-    for p in parts_of(run, name): p.unlink()
-
-def maker_of(run, name:str): # None if nothing was begun
-    "Checksum of the weights of who began the arrays `name` of `run`"
-    files = parts_of(run, name)
-    return run.load_arrays(files[0].stem)['weights'].item() if files else None
+def question_of(part:dict): # None in parts that an earlier version wrote, and where nothing was said
+    "What was asked when `part` was made"
+    return json.loads(part['question'].tobytes()) if 'question' in part else None
 
 # %% ../../nbs/12_methods_sallm.ipynb #054
 class SalLM(Method):
@@ -477,17 +517,24 @@ def _question(self:SalLM, tokenizer) -> dict:
     return dict(saliency=name, target=self.target, steps=self.steps if 'integrated' in name else None, vocabulary=vocabulary)
 
 @patch
+def _require_same_question(self:SalLM, tokenizer, answered, run):
+    "Refuse explanations in `run` that have `answered` another question than this method asks; None: nobody has said which"
+    if answered is None: return
+    asked = self._question(tokenizer)
+    differs = [k for k in asked if k != 'vocabulary' and asked[k] != answered.get(k)]
+    made_with, wanted = (', '.join(f'{k}={o.get(k)!r}' for k in differs) for o in (answered, asked))
+    self.require(not differs, f'the explanations in {run.path} were made with {made_with}, this method asks for {wanted}; make both the same')
+    self.require(asked['vocabulary'] == answered.get('vocabulary'),
+                 f'the explanations in {run.path} were made with another vocabulary; use the same tokenizer')
+
+@patch
 def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
     "The explanations of the run that was given for `parts` {name: encoded examples}, or an error that says why they cannot serve"
     run = self.given if isinstance(self.given, Run) else Run(self.given)
-    asked, answered = self._question(tokenizer), run.state.get('explained')
+    answered = run.state.get('explained')
     self.require(answered is not None, f'{run.path} holds no explanations; name a run of SalLM that has made its own')
-    differs = [k for k in asked if k != 'vocabulary' and asked[k] != answered[k]]
-    self.require(not differs, f'the explanations in {run.path} were made with {", ".join(f"{k}={answered[k]!r}" for k in differs)}, '
-                              f'this method asks for {", ".join(f"{k}={asked[k]!r}" for k in differs)}; make both the same')
-    self.require(asked['vocabulary'] == answered['vocabulary'],
-                 f'the explanations in {run.path} were made with another vocabulary; use the same tokenizer')
-    made, found = run.load_arrays('explanations'), []
+    self._require_same_question(tokenizer, answered, run)
+    made, found = load_explanations(run, 'explanations'), []
     for name, examples in parts.items():
         here, missing = taken_over(made, examples)
         hint = "look at the same ones: in a run with another seed say which, as in probes='validation[:8]'" if name == 'probes' else \
@@ -497,26 +544,56 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
     return {k: np.concatenate([o[k] for o in found]) for k in made}
 
 # %% ../../nbs/12_methods_sallm.ipynb #064
+def teacher_state(path) -> tuple: # (can its training go on?, is it finished?)
+    "What there is of a teacher in the folder `path`; a folder in which training never began is removed"
+    if not path.exists(): return False, False
+    there = {p.name for p in path.iterdir() if not p.name.startswith('.')}
+    never_began = not there
+    if there:
+        run = Run(path)
+        if run.finished: return True, True
+        never_began = there <= {'config.json', 'state.json'} and 'first_weights' not in run.state
+    if never_began: shutil.rmtree(path)
+    return not never_began, False
+
+@patch
+def _teacher_there(self:SalLM, path) -> tuple: # (state, None) or (None, why there is none)
+    "`teacher_state`, or what is wrong in that folder"
+    try: return teacher_state(path), None
+    except (OSError, ValueError) as e: return None, str(e)
+
 @patch
 def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     "A plainly fine-tuned copy of `trainer`'s model"
-    from salviz.training import load_model, train
+    from salviz.training import load_model, train, weights_checksum
     path = trainer.home/'teacher'
-    there, done = trainer.share((path.exists(), path.exists() and Run(path).finished))
+    again = f'delete the folder {path}, and resume=True trains the teacher again'
+    state, wrong = trainer.share(self._teacher_there(path) if trainer.is_world_process_zero() else None)
+    self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
+    there, done = state
     if not done:
         train(copy.deepcopy(trainer.model), trainer.tokenizer, trainer.data, method=FineTuning(), run_dir=path, resume=there,
               progress=trainer.show_progress, **trainer.settings)
-    return load_model(path)
+    try: teacher = load_model(path)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
+        raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be read ({type(e).__name__}: {e}); {again}') from None
+    now = weights_checksum(teacher[0])
+    before = trainer.share(trainer.run.state.get('teacher_weights')) if done else None
+    self.require(before in (None, now), f'the weights of the teacher in {path} are not those that its training ended with; {again}')
+    trainer.run.set_state(teacher_weights=now)
+    return teacher
 
 # %% ../../nbs/12_methods_sallm.ipynb #066
 @patch
 def _begun(self:SalLM, name, teacher, trainer, splits) -> tuple: # (`Unfinished`, content of all examples by id)
     "What an earlier process has left of the explanations of `splits`, for `teacher` to go on with"
     from salviz.training import weights_checksum
-    unfinished, content, ids = Unfinished(trainer.run, name, weights_checksum(teacher)), {}, []
+    unfinished = Unfinished(trainer.run, name, weights_checksum(teacher), self._question(trainer.tokenizer))
+    content, ids = {}, []
     for examples in splits:
         content |= zip(examples['example_id'], contents(examples))
         ids.append(np.asarray(examples['example_id'], np.int64)[shortest_first(examples)])
+    for part in unfinished.parts: self._require_same_question(trainer.tokenizer, question_of(part), trainer.run)
     if unfinished.parts:
         there, ids = unfinished.whole(), np.concatenate(ids)[:len(unfinished)]
         same = np.array_equal(there['example_id'], ids) and there['content'].tolist() == [content[i] for i in ids.tolist()]
@@ -542,7 +619,8 @@ def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
     finally: bar.close()
     run.save_arrays(name, unfinished.whole())
     spent = run.state.get('explanation_seconds', 0.) + unfinished.seconds
-    run.set_state(explanation_seconds=spent, explained=self._question(trainer.tokenizer), **state)
+    makers = {**run.state.get('explained_by', {}), name: unfinished.maker}
+    run.set_state(explanation_seconds=spent, explained=self._question(trainer.tokenizer), explained_by=makers, **state)
     remove_parts(run, name)
 
 @patch
@@ -559,9 +637,15 @@ def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-e
 @patch
 def _use(self:SalLM, trainer, epoch):
     "Use the explanations that were made when `epoch` began"
-    arrays = Run(trainer.home).load_arrays(_arrays_of(epoch))
+    arrays = load_explanations(Run(trainer.home), _arrays_of(epoch))
     self.explanations = Explanations(*(arrays[k] for k in ('example_id', 'length', 'saliency'))).to(device_of(trainer.model))
     self.explained_epoch = epoch
+
+@patch
+def _damage(self:SalLM, run, epoch): # None if there is none
+    "What is wrong with the explanations in `run` that were made when `epoch` began"
+    try: load_explanations(run, _arrays_of(epoch))
+    except ValueError as e: return str(e)
 
 @patch
 def _made_in(self:SalLM, epoch) -> int:
@@ -574,9 +658,12 @@ def epoch_begin(self:SalLM, trainer, epoch:int):
     from salviz.training import full_precision
     made = self._made_in(epoch)
     if made == self.explained_epoch: return
-    if trainer.share(made not in trainer.run.state.get('refreshed', [])):
+    before = trainer.run.state.get('refreshed', [])
+    damage = self._damage(trainer.run, made) if made in before else None
+    if trainer.share(made not in before or damage is not None):
         if trainer.is_world_process_zero():
-            refreshed = [*trainer.run.state.get('refreshed', []), made]
+            if damage: warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=2)
+            refreshed = sorted({*before, made})
             with full_precision(trainer.model): self._explain_all(trainer.model, trainer, _arrays_of(made), refreshed=refreshed)
         trainer.share(None)
     self._use(trainer, made)
@@ -604,11 +691,28 @@ def _remove_leftovers(self:SalLM, run):
     for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []): remove_parts(run, _arrays_of(epoch))
 
 @patch
+def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch that made the explanations to follow, checksum of who made them)
+    "Where the run stands; refuse one that cannot go on"
+    run, here = trainer.run, Run(trainer.home)
+    done = trainer.share(max(here.checkpoints, default=0))
+    epoch = 1 if self.refresh is None else self._made_in(max(1, math.ceil(done/trainer.steps_per_epoch)))
+    is_explained = 'explanation_seconds' in run.state
+    damage = self._damage(run, epoch) if is_explained else None
+    begun = maker_of(run, _arrays_of(1)) or run.state.get('explained_by', {}).get(_arrays_of(1))
+    is_explained, damage, begun = trainer.share((is_explained, damage, begun))
+    if is_explained: self._require_same_question(trainer.tokenizer, here.state.get('explained'), here)
+    if damage and epoch > 1:
+        begin = (epoch - 1) * trainer.steps_per_epoch
+        self.require(False, f'{damage}. These explanations were made when epoch {epoch} began, by the model as it was then: '
+                            f'remove the checkpoints after step {begin} to go back to there, or start a new run')
+    if damage and trainer.is_world_process_zero(): warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=3)
+    return not is_explained or damage is not None, done, epoch, begun
+
+@patch
 def prepare(self:SalLM, trainer):
     "Explain the training set and the probes, unless the run has the explanations already, and start from the teacher if that is wished"
-    here, run = Run(trainer.home), trainer.run
-    found = 'explanation_seconds' not in run.state, max(here.checkpoints, default=0), maker_of(run, 'explanations')
-    new, done, begun = trainer.share(found)
+    run = trainer.run
+    new, done, epoch, begun = self._where(trainer)
     start = self.start == 'teacher' and not done
     with undisturbed(trainer.model):
         if start or new and self.given is None:
@@ -620,4 +724,4 @@ def prepare(self:SalLM, trainer):
     trainer.share(None) # the other processes wait until the first one has written them
     if start: self._start_from(teacher, trainer)
     self._loaded = None # the teacher has done its work; its memory is the student's now
-    self._use(trainer, 1 if self.refresh is None else self._made_in(max(1, math.ceil(done/trainer.steps_per_epoch))))
+    self._use(trainer, epoch)
