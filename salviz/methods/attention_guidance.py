@@ -167,7 +167,7 @@ def comparable_alpha(task_loss:float, guidance:float, choices=(1, 10, 100)) -> i
 # %% ../../nbs/11_methods_attention_guidance.ipynb #034
 class AttentionGuidance(Method):
     "Guide some heads of every layer towards simple patterns (Deshpande and Narasimhan 2020)"
-    cite = 'deshpande-narasimhan-2020-guiding'
+    cite = 'deshpande2020guiding'
 
     def __init__(self,
         patterns=None,      # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or

@@ -378,7 +378,7 @@ def question_of(part:dict): # None in parts that an earlier version wrote, and w
 # %% ../../nbs/12_methods_sallm.ipynb #054
 class SalLM(Method):
     "Ask attention to agree with a teacher's saliency (Lake 2021)"
-    cite = 'lake-2021-sallm'
+    cite = 'lake2021sallm'
 
     def __init__(self,
         teacher=None,    # a fine-tuned classifier, or the run (or its path) of one; None: trained first, with the settings of this run
