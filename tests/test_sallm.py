@@ -201,7 +201,7 @@ def test_the_released_loss_pulls_as_much_weaker_than_kl_as_the_released_function
         pulls[loss] = scores.grad.norm().item()
     factor = pulls['kl'] / pulls['released']
     assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # which takes 1e-8 for 0
-    assert factor == pytest.approx(weaker, rel=.06) # measured at attention that was only nearly uniform
+    assert factor == pytest.approx(weaker, rel=.06) # what was measured with the released functions; nearly uniform attention gives such differences
 
 
 def test_the_released_loss_depends_on_the_length_of_its_batch_unless_a_length_is_given():
