@@ -140,8 +140,10 @@ def pattern_target(
     if callable(name): return function_pattern(name, batch, tokenizer)
     if not isinstance(name, str): return fixed_pattern(name, real), real.any(1)
     if name not in named and not is_one_delimiter(name):
-        raise ValueError(f'pattern {name!r} is not known; available: {", ".join(named)}, delim:TOKEN, or a function(tokens), or a matrix')
-    if looks_at_tokens(name) and ids is None: raise ValueError(f'pattern {name!r} needs ids: those of pattern_ids({name!r}, tokenizer)')
+        known = ', '.join([*named, 'delim:TOKEN'])
+        raise ValueError(f'pattern {name!r} is not known; available: {known}, or a function(tokens), or a matrix')
+    if looks_at_tokens(name) and ids is None:
+        raise ValueError(f'pattern {name!r} needs ids: those of pattern_ids({name!r}, tokenizer)')
     if name in needs_boundary: return neighbours(real, 1 if name == 'next' else -1, boundary), real.any(1)
     if name == 'first': return columns(real, places(real) == 1), real.any(1)
     occurs = real & torch.isin(batch['input_ids'], ids.to(real.device))

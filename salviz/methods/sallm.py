@@ -73,12 +73,13 @@ def released_loss(
     target:torch.Tensor,    # [batch, tokens]: above 0 at the marked tokens
     padded_to:int=None,     # positions of a row; None: as many as the batch has
 ) -> torch.Tensor: # [batch]
-    "The loss of the released code: KL(softmax(marks) || softmax(attention)) over all positions, special tokens and pads included"
+    "The released loss: KL(softmax(marks) || softmax(attention)) over all positions, special tokens and pads included"
     marks = torch.where(target > 0, 1., 1e-8).to(attention.dtype)
     if padded_to is not None:
-        more = padded_to - attention.shape[-1]
+        here = attention.shape[-1]
+        more = padded_to - here
         if more < 0:
-            raise ValueError(f'padded_to must be at least {attention.shape[-1]}, the positions of a row in this batch, got {padded_to}')
+            raise ValueError(f'padded_to must be at least {here}, the positions of a row in this batch, got {padded_to}')
         attention = F.pad(attention, (0, more))
         marks = F.pad(marks, (0, more), value=1e-8)
     log_p = marks.log_softmax(-1)
@@ -96,7 +97,9 @@ def agreement_loss(
     "How far `attention` is from `target`: normalised over the tokens that count, or in the form of the released code"
     dtype = torch.promote_types(attention.dtype, torch.float32) # half precision is too coarse for a logarithm
     attention, target = attention.to(dtype), target.to(dtype)
-    if loss == 'released': return torch.where((target > 0).any(-1), released_loss(attention, target, padded_to), 0.)
+    if loss == 'released':
+        losses = released_loss(attention, target, padded_to)
+        return torch.where((target > 0).any(-1), losses, 0.)
     a, t = _normalised(attention, counts), _normalised(target, counts)
     return torch.where(t.sum(-1) > 0, normalised_losses[loss](a, t, counts), 0.)
 
@@ -171,7 +174,7 @@ explained_targets = ('gold', 'predicted', 'all', 'all_released')
 def standardised(
     saliency:torch.Tensor, # [batch, tokens]: of one label
     real:torch.Tensor,     # bool [batch, tokens]
-) -> torch.Tensor: # [batch, tokens]: mean 0 and deviation 1 over the real tokens; 0 at pads, and in rows that are the same everywhere
+) -> torch.Tensor: # [batch, tokens]: mean 0, deviation 1 over real tokens; 0 at pads and where all tokens have the same
     "Each map divided by its L2 norm and z-scored, as the released code does"
     x = torch.where(real, saliency, 0.).double()
     count = real.sum(-1, keepdim=True).clamp(min=1)
@@ -192,7 +195,7 @@ def label_saliencies(teacher, batch, saliency, steps=20) -> torch.Tensor: # [lab
 def token_saliency(
     teacher, batch,
     saliency='integrated_gradients', # see `class_saliency`
-    target='gold',                   # one of `explained_targets`
+    target='gold',                   # the 'gold' or 'predicted' label; mean over 'all' or, standardised, 'all_released'
     steps=20,
 ) -> torch.Tensor: # [batch, tokens]
     "Explanations of the examples in `batch`"
@@ -288,12 +291,15 @@ def taken_over(
 
 # %% ../../nbs/12_methods_sallm.ipynb #050
 def check_explanations(arrays:dict, file):
-    "Refuse `arrays` example_id, length, saliency and content that do not belong together; `file` is where they come from"
-    names = ('example_id', 'length', 'saliency', 'content')
-    sizes = [arrays[k].shape for k in names if k in arrays and arrays[k].dtype.kind == ('f' if k == 'saliency' else 'i')]
-    examples = sizes[:1] * 2
-    sound = len(sizes) == 4 and [sizes[1], sizes[3]] == examples and sizes[2] == (arrays['length'].sum(),)
-    if not sound: raise ValueError(f'{file} is damaged (its arrays do not belong together)')
+    "Refuse `arrays` example_id, length, saliency and content that do not fit together; `file` is where they come from"
+    kinds = dict(example_id='i', length='i', saliency='f')
+    if 'content' in arrays: kinds['content'] = 'i' # an earlier version did not note it
+    sound = all(k in arrays and arrays[k].dtype.kind == kind for k, kind in kinds.items())
+    if sound:
+        examples = arrays['length'].shape
+        sizes = dict.fromkeys(kinds, examples) | dict(saliency=(arrays['length'].sum(),))
+        sound = all(arrays[k].shape == size for k, size in sizes.items())
+    if not sound: raise ValueError(f'{file} is damaged (its arrays do not fit together)')
 
 def load_explanations(run, name:str) -> dict: # arrays
     "The arrays `name` of `run`, a part or the whole; a `ValueError` says which file is damaged"
@@ -334,7 +340,7 @@ class Unfinished:
     def _file(self, start): return self.run.path/'arrays'/f'{self.name}.part-{start:08d}.safetensors'
 
     def _part(self, start):
-        "The part that begins with example number `start`; None if there is none, if somebody else made it, or if it is damaged"
+        "The part that begins with example number `start`; None if there is none, or a damaged one, or somebody else's"
         if not self._file(start).exists(): return None
         try:
             part = load_explanations(self.run, self._file(start).stem)
@@ -389,7 +395,7 @@ class SalLM(Method):
         layers=(-1,),    # layers whose attention is asked to agree; the loss is the mean over them
         loss='kl',       # 'kl', 'mse' or 'released', see `agreement_loss`
         saliency='integrated_gradients', # the teacher's; see `class_saliency`
-        target='gold',   # what it explains: the 'gold' label, the 'predicted' one, 'all' labels (mean), or 'all_released'
+        target='gold',   # what it explains: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
         heads=None,      # numbers of the heads that are asked; None: all
         per_head=False,  # ask each head by itself (mean of their losses), or their mean
         rows='pooled',   # 'pooled': the row that the classifier reads; 'mean': mean over all query rows
@@ -425,14 +431,18 @@ def _check_arguments(self:SalLM):
     for name in ('binarised', 'per_head', 'after_dropout'):
         self.require(isinstance(getattr(self, name), bool), f'{name} must be True or False, got {getattr(self, name)!r}')
     self.require(type(self.steps) is int and self.steps >= 1, f'steps must be a whole number of at least 1, got {self.steps!r}')
-    for name, choices in dict(loss=agreement_losses, target=explained_targets, rows=('pooled', 'mean'), start=('pretrained', 'teacher')).items():
-        check_choice(self, name, choices)
-    self.require(self.binarised or self.loss != 'released', "loss='released' compares attention with marks of 0 and 1, which binarised=False "
-                 "does not make; leave binarised out, or take loss='kl' or 'mse'")
+    check_choice(self, 'loss', agreement_losses)
+    check_choice(self, 'target', explained_targets)
+    check_choice(self, 'rows', ('pooled', 'mean'))
+    check_choice(self, 'start', ('pretrained', 'teacher'))
+    self.require(self.binarised or self.loss != 'released',
+                 "loss='released' compares attention with marks of 0 and 1, which binarised=False does not make; "
+                 "leave binarised out, or take loss='kl' or 'mse'")
     self.require(self.padded_to is None or self.loss == 'released',
                  f"padded_to is for loss='released', which counts pads; with loss={self.loss!r} leave it out")
-    self.require(self.padded_to is None or type(self.padded_to) is int and self.padded_to >= 1,
-                 f'padded_to must be None (as long as the batch) or a whole number of positions, got {self.padded_to!r}')
+    length = self.padded_to
+    self.require(length is None or type(length) is int and length >= 1,
+                 f'padded_to must be None (as long as the batch) or a whole number of positions, got {length!r}')
     known = [*reductions, *attention_saliencies]
     self.require(callable(self.saliency) or self.saliency in known,
                  f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), got {self.saliency!r}')
@@ -481,7 +491,8 @@ def check(self:SalLM, model, tokenizer, data, epochs):
                  f'refresh={self.refresh} with {epochs} epochs never explains anew; train longer, or leave refresh out')
     longest = max(max(data[k]['length']) for k in ('train', 'probes') if k in data)
     self.require(self.padded_to is None or longest <= self.padded_to,
-                 f'padded_to={self.padded_to} is less than the {longest} tokens of the longest example; give {longest} or more')
+                 f'padded_to={self.padded_to} is less than the {longest} tokens of the longest example; '
+                 f'give {longest} or more')
     teacher = model if self.teacher is None else self._check_teacher(model, tokenizer)
     token_saliency(teacher, {k: v.to(device_of(teacher)) for k, v in first.items()}, self.saliency, self.target, steps=1)
     if self.given is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
@@ -518,12 +529,13 @@ def _question(self:SalLM, tokenizer) -> dict:
 
 @patch
 def _require_same_question(self:SalLM, tokenizer, answered, run):
-    "Refuse explanations in `run` that have `answered` another question than this method asks; None: nobody has said which"
+    "Refuse explanations in `run` that have `answered` another question than this method's; None: nobody knows which"
     if answered is None: return
     asked = self._question(tokenizer)
     differs = [k for k in asked if k != 'vocabulary' and asked[k] != answered.get(k)]
     made_with, wanted = (', '.join(f'{k}={o.get(k)!r}' for k in differs) for o in (answered, asked))
-    self.require(not differs, f'the explanations in {run.path} were made with {made_with}, this method asks for {wanted}; make both the same')
+    self.require(not differs, f'the explanations in {run.path} were made with {made_with}, '
+                              f'this method asks for {wanted}; make both the same')
     self.require(asked['vocabulary'] == answered.get('vocabulary'),
                  f'the explanations in {run.path} were made with another vocabulary; use the same tokenizer')
 
@@ -576,10 +588,12 @@ def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
               progress=trainer.show_progress, **trainer.settings)
     try: teacher = load_model(path)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
-        raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be read ({type(e).__name__}: {e}); {again}') from None
+        why = f'{type(e).__name__}: {e}'
+        raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be read ({why}); {again}') from None
     now = weights_checksum(teacher[0])
     before = trainer.share(trainer.run.state.get('teacher_weights')) if done else None
-    self.require(before in (None, now), f'the weights of the teacher in {path} are not those that its training ended with; {again}')
+    self.require(before in (None, now),
+                 f'the weights of the teacher in {path} are not those that its training ended with; {again}')
     trainer.run.set_state(teacher_weights=now)
     return teacher
 
@@ -691,7 +705,7 @@ def _remove_leftovers(self:SalLM, run):
     for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []): remove_parts(run, _arrays_of(epoch))
 
 @patch
-def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch that made the explanations to follow, checksum of who made them)
+def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch to follow, who began to explain)
     "Where the run stands; refuse one that cannot go on"
     run, here = trainer.run, Run(trainer.home)
     done = trainer.share(max(here.checkpoints, default=0))
@@ -703,7 +717,7 @@ def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch that ma
     if is_explained: self._require_same_question(trainer.tokenizer, here.state.get('explained'), here)
     if damage and epoch > 1:
         begin = (epoch - 1) * trainer.steps_per_epoch
-        self.require(False, f'{damage}. These explanations were made when epoch {epoch} began, by the model as it was then: '
+        self.require(False, f'{damage}. These explanations were made by the model as it was when epoch {epoch} began: '
                             f'remove the checkpoints after step {begin} to go back to there, or start a new run')
     if damage and trainer.is_world_process_zero(): warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=3)
     return not is_explained or damage is not None, done, epoch, begun
