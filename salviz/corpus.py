@@ -18,7 +18,7 @@ from .attribution import input_saliency, reductions, what_is_read
 from .data import model_inputs
 from .explanations import encoded_for, explain, head_task, method_options, methods, score_target
 from .models import device_of, pooled_rows, undisturbed
-from .patterns import needs_ids, neighbours, pattern_ids, pattern_target
+from .patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
 
 # %% ../nbs/15c_corpus.ipynb #007
 def batches(model, rows, collate, batch_size:int, title:str, progress=True):
@@ -174,7 +174,7 @@ def head_table(
     data, collate, _ = encoded_for(model, data, tokenizer, max_length)
     if 'input_ids' not in data.column_names: raise ValueError(f'head_table is for texts; these data have {", ".join(data.column_names)}')
     layers, columns, kept = check_layers(model, layers), pattern_columns(patterns), {}
-    ids = {column: pattern_ids(p, tokenizer) for column, p in columns.items() if isinstance(p, str) and p in needs_ids}
+    ids = {column: pattern_ids(p, tokenizer) for column, p in columns.items() if looks_at_tokens(p)}
     for batch in batches(model, data, collate, batch_size, 'heads', progress):
         salient = None if saliency is None else _saliency(model, batch, saliency, target, steps)
         _looked_at(model, batch, layers, kept, rows, _pattern_cells(columns, batch, ids, tokenizer), salient)

@@ -61,15 +61,16 @@ def loss_and_maps(method, model, batch, progress=Progress()):
 def reference_pattern(name, tokens, boundary, multiple):
     "Section 3.2 of Deshpande and Narasimhan (2020) for one example; None without the token"
     n = len(tokens)
-    at = [q for q in range(n) if tokens[q] in dict(delim=('[CLS]', '[SEP]'), period=('.',)).get(name, ())]
-    if name in ('delim', 'period') and not at: return None
+    looked_at = {'delim': ('[CLS]', '[SEP]'), 'delim:[CLS]': ('[CLS]',), 'delim:[SEP]': ('[SEP]',), 'period': ('.',)}.get(name)
+    at = [q for q in range(n) if tokens[q] in (looked_at or ())]
+    if looked_at and not at: return None
     P = np.zeros((n, n))
     for p in range(n):
         for q in range(n):
             if name == 'next': P[p, q] = 1. if q == p + 1 else 1/n if p == n - 1 and boundary == 'uniform' else 0.
             if name == 'prev': P[p, q] = 1. if q == p - 1 else 1/n if p == 0 and boundary == 'uniform' else 0.
             if name == 'first': P[p, q] = 1. if q == 0 else 0.
-            if name in ('delim', 'period') and q in at: P[p, q] = 1/len(at) if multiple == 'uniform' else 1.
+            if looked_at and q in at: P[p, q] = 1/len(at) if multiple == 'uniform' else 1.
             if name == 'band': P[p, q] = 1/3 if abs(p - q) <= 1 else 0.
             if name == 'self': P[p, q] = 1. if p == q else 0.
     return P
@@ -97,6 +98,7 @@ assignments = [
     dict(),
     dict(share=1.),
     dict(patterns={'next': [3], 'delim': [0, 2], 'period': [1]}),
+    dict(patterns={'delim:[CLS]': [0], 'delim:[SEP]': [3, 1]}), # as released: one pattern for each delimiter, with its own mean
     dict(patterns={0: {'period': [2]}, -1: {'first': [0, 1], 'prev': [3]}}),
     dict(patterns={'band': [0, 1], 'self': [3]}, layers=[1, 2],
          own=dict(band=torch.ones(32, 32).tril(1).triu(-1)/3, self=lambda tokens: np.eye(len(tokens))))]
@@ -425,7 +427,9 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(patterns={'next': [-1]}), 'has head -1'),
     (dict(patterns={'next': [0], 'first': [0]}), 'has head 0, which next has already'),
     (dict(patterns={'next': [1, 1]}), 'has head 1, which next has already'),
-    (dict(patterns={'diagonal': [0]}), 'is not known; available: next, prev, first, delim, period'),
+    (dict(patterns={'diagonal': [0]}), 'is not known; available: next, prev, first, delim, period, delim:TOKEN'),
+    (dict(patterns={'delim:fun': [0]}), "'fun' is no delimiter of .*; it has .*'delim:\\[SEP\\]'"),
+    (dict(patterns={'delim:[SEP]': [0]}, own={'delim:[SEP]': torch.eye(32)}), 'which is a name of the paper'),
     (dict(patterns={'next': []}), 'must be a list of head numbers'),
     (dict(patterns={'next': 'all'}), 'must be a list of head numbers'),
     (dict(patterns={0: {'next': [True]}}), 'must be a list of head numbers'),

@@ -18,10 +18,12 @@ from PIL import Image
 
 import invented
 import salviz.drawing as drawing
+import salviz.methods
 from overlap import boxes, check_legible
 from salviz.cli import main
 from salviz.drawing import Math, blue, drawable, ink, latex_text, orange, own_style, rendered, save_figure, shares, signed, text_width, vermillion
 from salviz.figures import letter
+from salviz.methods.base import served
 from salviz.paper import figure, kinds, papers, bibtex, venues, width_of
 from salviz.runs import Run
 from salviz.views import discard_map
@@ -294,6 +296,15 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
     assert not (tmp_path/'b.bib').exists()   # nobody to cite
     save_figure(fig, tmp_path/'c.pdf')
     assert not (tmp_path/'c.txt').exists()
+
+
+def test_every_method_cites_the_key_that_its_entry_in_the_bibliography_has():
+    methods = {name: getattr(salviz.methods, name) for name in served}
+    assert len(methods) == 5 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
+    for name, method in methods.items():
+        if method.cite is None: continue
+        key = re.match(r'@\w+\{([^,]+),', bibtex(name))[1]
+        assert method.cite == key == papers[name][1], name
 
 
 def test_the_caption_is_written_ready_for_latex_and_a_bibliography_of_before_is_removed(made, tmp_path):

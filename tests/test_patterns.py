@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from salviz.patterns import as_pattern, finds_antecedent, pattern_ids, pattern_target
+from salviz.patterns import as_pattern, finds_antecedent, looks_at_tokens, pattern_ids, pattern_target
 
 PAD, CLS, SEP, DOT, SPACE_DOT = 0, 1, 2, 3, 4
 
@@ -38,9 +38,9 @@ def reference(name, row, boundary, multiple):
     "Section 3.2 of Deshpande and Narasimhan (2020), cell by cell, in float64; None if the token does not occur"
     n = len(row)
     P = [[0.] * n for _ in range(n)]
-    looked_at = dict(delim=[CLS, SEP], period=[DOT, SPACE_DOT]).get(name, [])
+    looked_at = {'delim': [CLS, SEP], 'delim:<s>': [CLS], 'delim:</s>': [SEP], 'period': [DOT, SPACE_DOT]}.get(name, [])
     m = sum(t in looked_at for t in row)
-    if name in ('delim', 'period') and m == 0: return None
+    if looked_at and m == 0: return None
     for p in range(n):
         for q in range(n):
             if name == 'next':
@@ -54,13 +54,13 @@ def reference(name, row, boundary, multiple):
     return np.array(P, dtype=np.float64)
 
 
-def ids_of(name): return pattern_ids(name, Vocabulary()) if name in ('delim', 'period') else None
+def ids_of(name): return pattern_ids(name, Vocabulary()) if looks_at_tokens(name) else None
 
 
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('boundary', ['uniform', 'zero'])
 @pytest.mark.parametrize('multiple', ['uniform', 'indicator'])
-@pytest.mark.parametrize('name', ['next', 'prev', 'first', 'delim', 'period'])
+@pytest.mark.parametrize('name', ['next', 'prev', 'first', 'delim', 'delim:<s>', 'delim:</s>', 'period'])
 def test_every_named_pattern_is_the_papers_matrix_on_each_examples_real_tokens(name, boundary, multiple, side):
     rows = sentences()
     batch = padded(rows, side, width=15)
@@ -76,7 +76,7 @@ def test_every_named_pattern_is_the_papers_matrix_on_each_examples_real_tokens(n
         np.testing.assert_allclose(P[b].numpy(), whole, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize('name', ['next', 'prev', 'first', 'delim', 'period'])
+@pytest.mark.parametrize('name', ['next', 'prev', 'first', 'delim', 'delim:</s>', 'period'])
 def test_a_pattern_is_the_same_to_the_bit_in_any_batch_and_padding(name):
     rows = sentences()
     together, _ = pattern_target(name, padded(rows, 'right', width=20), ids_of(name))
@@ -133,6 +133,13 @@ def test_a_function_that_returns_the_wrong_size_is_named():
     def too_small(tokens): return [[1.]]
     with pytest.raises(ValueError, match=r'too_small returns must be a matrix of shape \[4, 4\]'):
         pattern_target(too_small, padded([[CLS, 7, 8, SEP]], 'right'), tokenizer=Vocabulary())
+
+
+def test_a_pattern_for_one_delimiter_names_one_that_the_tokenizer_adds():
+    assert pattern_ids('delim', Vocabulary()).tolist() == [CLS, SEP] and pattern_ids('delim:</s>', Vocabulary()).tolist() == [SEP]
+    for token in ('.', '[SEP]', ''):
+        with pytest.raises(ValueError, match="is no delimiter of Vocabulary; it has 'delim:<s>', 'delim:</s>'"): pattern_ids(f'delim:{token}', Vocabulary())
+    with pytest.raises(ValueError, match="pattern 'delim:</s>' needs ids"): pattern_target('delim:</s>', padded([[CLS, SEP]], 'right'))
 
 
 def test_an_unknown_pattern_is_refused_with_the_known_ones():

@@ -21,7 +21,7 @@ from ..attention import check_layers, check_part, head_count, observe
 from ..data import Collator, model_inputs
 from .base import Method, Plan, Term, check_choice, check_share, task_of, tasks
 from ..models import device_of, undisturbed
-from ..patterns import as_pattern, named, needs_ids, pattern_ids, pattern_target
+from ..patterns import as_pattern, is_one_delimiter, looks_at_tokens, named, pattern_ids, pattern_target
 
 # %% ../../nbs/11_methods_attention_guidance.ipynb #007
 def guidance_loss(
@@ -57,14 +57,14 @@ translation_heads = dict(next=[0], prev=[1]) # of every encoder layer (section 5
 def check_heads(
     heads:dict,  # {pattern: heads}
     n_heads:int, # heads of a layer
-    known=named, # names of patterns
+    known=named, # names of patterns; 'delim:TOKEN' is known anyway
 ) -> dict: # {pattern: list of heads}
     "`heads` if every pattern is `known` and every head exists and has one pattern"
     owner = {}
     for name, numbers in heads.items():
         where = f'AttentionGuidance: patterns[{name!r}]'
-        if name not in known:
-            raise ValueError(f'{where} is not known; available: {", ".join(known)}, or your own with own={{{name!r}: function or matrix}}')
+        if name not in known and not is_one_delimiter(name):
+            raise ValueError(f'{where} is not known; available: {", ".join(known)}, delim:TOKEN, or your own with own={{{name!r}: function or matrix}}')
         if not isinstance(numbers, (list, tuple, range)) or not numbers or not all(type(h) is int for h in numbers):
             raise ValueError(f'{where} must be a list of head numbers, such as [0, 1], got {numbers!r}')
         for head in numbers:
@@ -167,7 +167,7 @@ def comparable_alpha(task_loss:float, guidance:float, choices=(1, 10, 100)) -> i
 # %% ../../nbs/11_methods_attention_guidance.ipynb #034
 class AttentionGuidance(Method):
     "Guide some heads of every layer towards simple patterns (Deshpande and Narasimhan 2020)"
-    cite = 'deshpande-narasimhan-2020-guiding'
+    cite = 'deshpande2020guiding'
 
     def __init__(self,
         patterns=None,      # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or
@@ -217,7 +217,7 @@ def _check_patterns(self:AttentionGuidance):
     self.require(not (by_layer and self.layers is not None), 'patterns already names the layers; leave out layers')
     used = {name for p in every for name in p}
     for name, pattern in (self.own or {}).items():
-        self.require(name not in named, f'own has a pattern called {name!r}, which is a name of the paper; call it something else')
+        self.require(name not in named and not is_one_delimiter(name), f'own has a pattern called {name!r}, which is a name of the paper; call it something else')
         self.require(name in used, f"own pattern {name!r} is given to no head; name it in patterns, such as patterns={{{name!r}: [0]}}")
         if not callable(pattern): as_pattern(pattern, f'AttentionGuidance: own pattern {name!r}')
 
@@ -238,7 +238,7 @@ def targets(self:AttentionGuidance, heads:dict, batch:dict) -> dict:
     made = {}
     for name in dict.fromkeys(name for by_pattern in heads.values() for name in by_pattern):
         pattern = (self.own or {}).get(name, name)
-        self.require(name in self._ids or name not in needs_ids and not callable(pattern) or self._tokenizer is not None,
+        self.require(name in self._ids or not looks_at_tokens(name) and not callable(pattern) or self._tokenizer is not None,
                      f'pattern {name!r} needs the tokenizer; call check(model, tokenizer, data, epochs) first')
         made[name] = pattern_target(pattern, batch, self._ids.get(name), self.boundary, self.multiple, self._tokenizer)
     return made
@@ -342,7 +342,7 @@ def check(self:AttentionGuidance, model, tokenizer, data, epochs):
     Method.check(self, model, tokenizer, data, epochs)
     heads, train = self.heads(model), data['train']
     used = {name for by_pattern in heads.values() for name in by_pattern}
-    self._tokenizer, self._ids = tokenizer, {name: pattern_ids(name, tokenizer) for name in sorted(used & set(needs_ids))}
+    self._tokenizer, self._ids = tokenizer, {name: pattern_ids(name, tokenizer) for name in sorted(filter(looks_at_tokens, used))}
     lengths = list(train['length'])
     longest = max([*lengths, *(data['probes']['length'] if 'probes' in data else [])])
     for name, size in {name: len(p) for name, p in (self.own or {}).items() if not callable(p)}.items():
