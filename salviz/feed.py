@@ -11,6 +11,7 @@ __all__ = ['task_columns', 'used_columns', 'evaluation_draw', 'check_splits', 'c
 import datasets
 import numpy as np
 import torch
+from fastcore.basics import patch
 
 from .columns import collated, column_kinds, further_columns, token_rationales, with_columns
 from .data import Collator, encode, encode_texts
@@ -185,26 +186,28 @@ class TextFeed:
         "`batch` as the task wants it seen in `step`; a batch that has labels has been through this"
         return batch if self.corruption is None or 'labels' in batch else self.corruption(batch, seed, step)
 
-    def probes(self, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
-        "The probe examples, encoded, with ids that follow on from `data`"
-        name = self.task.name
-        self.learn(data)
-        if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
-        if name in ('classification', 'regression', 'masked_lm', 'replaced_token_detection'):
-            encoded, texts = pick_probes(data, probes, self.tokenizer, self.longest, seed, self.kinds)
-            return encoded if name in ('classification', 'regression') or 'labels' not in encoded.column_names else encoded.remove_columns('labels'), texts
-        chosen = choose_probes(data, probes, seed)
-        column = task_columns[name][0]
-        if not isinstance(chosen, datasets.Dataset):
-            if name == 'seq2seq' and all(isinstance(o, (list, tuple)) and len(o) == 2 for o in chosen):
-                chosen = datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*chosen)))))
-            else: raise ValueError(f'probes must be a number, a split or a Dataset for {name}'
-                                   f'{", or pairs (text, target text)" if name == "seq2seq" else ""}, got a {type(chosen).__name__}')
-        lacking = {*task_columns[name]} - {*chosen.column_names}
-        if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(chosen.column_names)}')
-        texts = align_batch(self.tokenizer, list(chosen[column]), None, self.longest)
-        encoded = encode(chosen, self.tokenizer, self.longest, task=name, first_id=sum(map(len, data.values())))
-        return self._with_columns(encoded, chosen, 'probes'), texts
+# %% ../nbs/14b_feed.ipynb #4845c565
+@patch
+def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Dataset`, `TokenText`s)
+    "The probe examples, encoded, with ids that follow on from `data`"
+    name = self.task.name
+    self.learn(data)
+    if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
+    if name in ('classification', 'regression', 'masked_lm', 'replaced_token_detection'):
+        encoded, texts = pick_probes(data, probes, self.tokenizer, self.longest, seed, self.kinds)
+        return encoded if name in ('classification', 'regression') or 'labels' not in encoded.column_names else encoded.remove_columns('labels'), texts
+    chosen = choose_probes(data, probes, seed)
+    column = task_columns[name][0]
+    if not isinstance(chosen, datasets.Dataset):
+        if name == 'seq2seq' and all(isinstance(o, (list, tuple)) and len(o) == 2 for o in chosen):
+            chosen = datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*chosen)))))
+        else: raise ValueError(f'probes must be a number, a split or a Dataset for {name}'
+                               f'{", or pairs (text, target text)" if name == "seq2seq" else ""}, got a {type(chosen).__name__}')
+    lacking = {*task_columns[name]} - {*chosen.column_names}
+    if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(chosen.column_names)}')
+    texts = align_batch(self.tokenizer, list(chosen[column]), None, self.longest)
+    encoded = encode(chosen, self.tokenizer, self.longest, task=name, first_id=sum(map(len, data.values())))
+    return self._with_columns(encoded, chosen, 'probes'), texts
 
 # %% ../nbs/14b_feed.ipynb #019
 class SignalFeed:

@@ -260,6 +260,7 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
     info = dict(method=method.name, args=plain(method.args()), methods={o.name: plain(o.args()) for o in parts}, task=task.name,
                 modality=task.modality, seed=progress.seed, drawn_step=progress.step, method_epoch=progress.epoch, phase=method.phase(progress),
                 example_id=int(row['example_id']), saliency_method='gradient' if real is None else 'integrated_gradients', **more)
+    if method.cite: info['cite'] = plain(method.cite)
     if getattr(self.feed, 'feature_names', None): info['feature_names'] = list(self.feed.feature_names)
     if looked['rows'] is not None: info['pooled_row'] = int(looked['rows'][j]) - int(np.argmax(real))
     if 'masked_input' in arrays: info['masked_tokens'] = self.feed.tokenizer.convert_ids_to_tokens(arrays['masked_input'].tolist())

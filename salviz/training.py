@@ -36,7 +36,7 @@ from .attention import head_count, layer_count
 from .columns import Column
 from .data import fingerprint, model_inputs
 from .feed import check_data, check_labels, evaluation_draw, feed_for
-from .methods.base import FineTuning, Method, Progress, Term, plan_of, served, tasks, terms_of
+from .methods.base import FineTuning, Method, Progress, Term, check_cite, plan_of, served, tasks, terms_of
 from . import nets
 from .metrics import metrics_for
 from .models import device_of, undisturbed
@@ -421,7 +421,7 @@ def _size(model) -> dict: return dict(layers=layer_count(model), heads=head_coun
 
 def run_config(model, data, method, settings, task) -> dict:
     "What a run has to know to be understood, compared and repeated"
-    return dict(method=dict(name=method.name, args=plain(method.args()), cite=method.cite),
+    return dict(method=dict(name=method.name, args=plain(method.args()), cite=check_cite(method)),
                 model={'name': model_name(model), 'class': type(model).__name__, **_size(model)}, task=task.name,
                 best_metric=task.best,
                 data=dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Term', 'tasks', 'served', 'Progress', 'Plan', 'example_mean', 'full', 'classification_loss', 'Task', 'Regression',
            'TokenTask', 'Detection', 'task_of', 'attribution_target', 'Method', 'FineTuning', 'check_share',
-           'check_choice', 'check_weight', 'check_plan', 'check_term', 'NoColumn', 'Batch', 'plan_of', 'terms_of',
-           'MergedPlan', 'Together', 'keyed_uniform', 'keyed_below', 'keyed_order']
+           'check_choice', 'check_weight', 'check_cite', 'check_plan', 'check_term', 'NoColumn', 'Batch', 'plan_of',
+           'terms_of', 'MergedPlan', 'Together', 'keyed_uniform', 'keyed_below', 'keyed_order']
 
 # %% ../../nbs/08_methods_base.ipynb #003
 import inspect
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 
 from .. import maps
+from ..bibliography import cited
 from ..metrics import best_for
 
 # %% ../../nbs/08_methods_base.ipynb #006
@@ -198,7 +199,7 @@ def attribution_target(
 # %% ../../nbs/08_methods_base.ipynb #035
 class Method:
     "A way to train with explanations; see `plan` and `terms`"
-    cite = None   # BibTeX key of the paper
+    cite = None   # the paper: a BibTeX entry as text, a key of `salviz.bibliography`, or a list of these
     serves = None # tasks that a method of your own serves; None: what the table `served` says, else all
 
     @property
@@ -279,6 +280,13 @@ def _said(x):
     "`x` in a few words, for an error"
     if isinstance(x, torch.Tensor): return f'a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix("torch.")}'
     return f'{type(x).__name__} {x!r:.60}'
+
+def check_cite(method):
+    "Refuse what `method` cites unless it is a BibTeX entry or a key of ours; return it"
+    for part in getattr(method, 'methods', (method,)):
+        try: cited(part.cite)
+        except ValueError as e: part.require(False, f'cite {e}')
+    return method.cite
 
 def check_plan(method, plan):
     "Refuse what `method` plans unless it is a `Plan` of the right parts"
@@ -389,7 +397,7 @@ class Together(Method):
         twice = [n for n in names if names.count(n) > 1]
         self.require(not twice, f'{", ".join(dict.fromkeys(twice))} is there more than once; a step has one plan of each method')
         self.require(self.served_tasks(), 'they serve no task in common: ' + '; '.join(f'{o.name} serves {", ".join(o.served_tasks())}' for o in self.methods))
-        self.cite = [o.cite for o in self.methods if o.cite]
+        self.cite = [c for o in self.methods if o.cite for c in (o.cite if isinstance(o.cite, (list, tuple)) else [o.cite])]
 
     @property
     def name(self) -> str: return ' + '.join(o.name for o in self.methods)
