@@ -24,6 +24,7 @@ def guessed_axes(
     def other(size): return 'head' if heads in (None, size) else 'row'
     if tokens and len(shape) in (2, 3) and shape[-2:] == (tokens, tokens): return (*map(other, shape[:-2]), 'query', 'key')
     if tokens and len(shape) in (1, 2) and shape[-1] == tokens: return (*map(other, shape[:-1]), 'token')
+    if tokens and len(shape) == 2 and shape[0] == tokens: return 'token', 'row'
     if len(shape) == 1 and shape[0] == heads: return 'head',
     if len(shape) == 1 and shape[0] == classes: return 'class',
     return ('row',)*len(shape)

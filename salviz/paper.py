@@ -76,6 +76,7 @@ kinds = dict(
     saliency_distribution=_of_views('saliency_distribution', 'saliency values at two steps of an image or series', 'saliency_map, twice', 'pair'),
     token_labels=_of_views('token_labels', 'labels and answers token by token', "info['token_predictions']"),
     translation=_of_views('translation', "source, target and the encoder's attention", "info['target_tokens']"),
+    evidence=_of_views('evidence_view', "evidence of a method of one's own: a map, words or a table", 'evidence that no other kind knows'),
     scored_sentence=_of_views('scored_sentence', 'a sentence and its score (regression)', 'prediction'),
     evolution=_of_sights('evolution', 'one map over the steps of a run, as small multiples', 'attention', 'run'),
     compared=_of_sights('compared', 'one map in two runs or at two steps, and the difference', 'attention, twice', 'pair'),
