@@ -160,6 +160,7 @@ def _own_entry(name, x, axes):
     entry, data = encode_array(name, x, codec)
     return dict(entry, axes=list(axes), **spec), data
 
+# %% ../nbs/19_payload.ipynb #48fc922c
 def own_blocks(
     snapshot,
     full=None,   # beyond 128 tokens: (layer, head) pairs whose maps travel in full
