@@ -141,7 +141,7 @@ def plotly_gz() -> bytes:
     except ModuleNotFoundError: return b''
     return gzip.compress(file.read_bytes(), 6, mtime=0) if file.is_file() else b''
 
-panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'time', 'compare', 'whatif') # 'signal': an image or a series
+panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'evidence', 'time', 'compare', 'whatif') # 'signal': an image or a series; 'evidence': a method's own
 
 def check_panels(panels):
     "`panels` as a list, or an error that names those there are"
@@ -555,7 +555,7 @@ def look(self:Explorer):
     elif len(taken[probe]) > 1:
         name, side = metas[at]['name'], against.get('step')
         other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
-    return Look(run.snapshot(step, probe), other, name, metas[at]['name'], run.metrics, state.get('entry') or {}, state.get('what', 'attention'))
+    return Look(run.snapshot(step, probe), other, name, metas[at]['name'], run.metrics, state.get('entry') or {}, state.get('what', 'attention'), state.get('evidence'))
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"

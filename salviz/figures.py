@@ -537,6 +537,109 @@ def _scored_sentence(view, width):
         legend(sheet, left + beside, y + 46, room - beside, entries)
     return Body(height + 60 + (0 if width >= 5 or not coloured else 38), draw)
 
+# %% ../nbs/18_figures.ipynb #915f6afd
+from .views import EvidenceView
+
+# %% ../nbs/18_figures.ipynb #07efb355
+def _evidence_scale(view):
+    "Norm, colours, values to number and label of the colour bar"
+    label = 'linear scale'
+    if view.kind == 'signed': return *signed_scale(view.limit), label
+    return Normalize(0, view.limit), shares, np.array([0, .5, 1])*view.limit, label
+
+def _evidence_entries(view):
+    "What the legend explains"
+    marks = [(patch(facecolor=shares(1.)), 'holds'), (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'does not hold')]*(view.kind == 'region')
+    return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
+
+def _evidence_map(view, width):
+    "One map with its colour bar"
+    bar, longest = 62*(view.kind != 'region'), max(text_width(fitted(o, 62, 7), 7) for o in view.labels)
+    left = 14 + longest + 6
+    side = min(width*72 - left - bar - 8, max(26*len(view.labels), 78))
+    left += (width*72 - left - bar - 8 - side)/2
+    pitch = side/len(view.labels)
+    ticks_x, ticks_y = (token_ticks(view.labels, view.is_special, pitch, along=a) for a in (True, False))
+    entries, below = _evidence_entries(view), side + ticks_x.reach + 20
+    negative = np.nonzero(is_negative(view.values, view.limit)) if view.kind == 'signed' else ((), ())
+    marked = len(negative[0]) and pitch >= least_cell
+    if marked: entries.append((minus_sample, 'clearly negative'))
+    def draw(sheet):
+        norm, cmap, at, label = _evidence_scale(view)
+        ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
+        ax.set_xlabel('key', fontsize=6.5)
+        ax.set_ylabel('query', fontsize=6.5)
+        if marked: mark_below(ax, *negative[::-1], view.values[negative], norm, cmap, pitch)
+        if bar: colour_bar(sheet, left + side + 8, 0, 7, min(side, 170), norm, cmap, at, label)
+        if entries: legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
+    high = legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0
+    said = (unmarked,)*bool(len(negative[0]) and not marked)
+    return Body(below + high, draw, (*said, *thinned_note(ticks_x)))
+
+# %% ../nbs/18_figures.ipynb #d8178bbc
+def _evidence_words(view, width):
+    "Tokens in boxes coloured by their numbers, which stand below"
+    size = 8 if len(view.labels) <= 60 else 7
+    left, room, box = 10, width*72 - 18, size + 5
+    exponent, unit = power_of_ten(view.limit)
+    write = signed_number if view.kind == 'signed' else number_text
+    numbers = ['' if view.kind == 'region' else 'not finite' if np.isnan(v) else write(v/10.**exponent) for v in view.values]
+    words = [fitted(o, room/3, size) for o in view.labels]
+    widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
+    places, line = flow(widths, room, 3), box + 14*(view.kind != 'region') + 3
+    height, entries, bar = (places[-1][0] + 1)*line, _evidence_entries(view), 34*(view.kind != 'region')
+    def draw(sheet):
+        norm, cmap, at, label = _evidence_scale(view)
+        ax = sheet.canvas(left, 0, room, height)
+        for i, (k, x) in enumerate(places):
+            fill = faint if np.isnan(view.values[i]) else cmap(norm(view.values[i]))
+            ax.add_patch(Rectangle((x, k*line), widths[i], box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4, clip_on=False))
+            colour = 'white' if lightness(fill) < .5 else grey if view.is_special[i] and lightness(fill) > .9 else ink
+            ax.text(x + widths[i]/2, k*line + box/2, words[i], size=size, ha='center', va='center_baseline', color=colour)
+            ax.text(x + widths[i]/2, k*line + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline')
+        if bar: colour_bar(sheet, left, height + 2, min(140, room), 6, norm, cmap, at, label)
+        if entries: legend(sheet, left, height + bar + 2, room, entries)
+    return Body(height + bar + (2 + legend_places(entries, room)[1] if entries else 0), draw)
+
+# %% ../nbs/18_figures.ipynb #aa64bacf
+def _evidence_table(view, width):
+    "A table of numbers, a cell for each: layers downwards, heads across"
+    depth, across = view.values.shape
+    names = [fitted(o, 60, 6) for o in view.columns]
+    beside = [fitted(o, 60, 6) for o in view.rows]
+    bar = 62*(view.kind != 'region' and view.values.size > 1)
+    left = 8 + (max(text_width(o, 6) for o in beside) + 14 if beside else 0)
+    pitch, high = min((width*72 - left - bar - 8)/across, 44), float(np.clip(500/depth, 7, 14))
+    upright = any(text_width(o, 6) > pitch - 2 for o in names)
+    above = max((text_width(o, 6) for o in names), default=0)*upright + 18*bool(names)
+    tall, entries = max(high*depth, 52*bool(bar)), _evidence_entries(view)
+    exponent, unit = power_of_ten(view.limit)
+    written = [[number_text(v/10.**exponent) if np.isfinite(v) and view.kind != 'region' else '' for v in row] for row in view.values]
+    roomy = across <= 60 >= depth and max(text_width(o, 5.5) for row in written for o in row) < pitch - 2
+    every = max(1, int(np.ceil(8/pitch)))
+    def draw(sheet):
+        norm, cmap, at, label = _evidence_scale(view)
+        ax = sheet.axes(left, above, pitch*across, high*depth)
+        ax.imshow(view.values, cmap=cmap, norm=norm, interpolation='nearest', aspect='auto')
+        ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+        ax.xaxis.set_label_position('top')
+        ax.set_xticks(np.arange(0, len(names), every), names[::every], fontsize=6, rotation=90*upright, parse_math=False)
+        ax.set_yticks(np.arange(len(beside)), beside, fontsize=6, parse_math=False)
+        if names: ax.set_xlabel(view.axes[-1], fontsize=6.5)
+        if beside: ax.set_ylabel(view.axes[0], fontsize=6.5)
+        for (i, j), v in np.ndenumerate(view.values):
+            if roomy and written[i][j]: ax.text(j, i, written[i][j], size=5.5, ha='center', va='center_baseline', color='white' if lightness(cmap(norm(v))) < .5 else ink)
+        if bar: colour_bar(sheet, left + pitch*across + 8, above, 7, tall, norm, cmap, at, label)
+        if entries: legend(sheet, Sheet.margin, above + tall + 6, width*72 - 2*Sheet.margin, entries)
+        if unit and not bar: sheet.text(left + pitch*across + 4, above + high/2, unit.strip(' ()'), fontsize=6.5, va='center_baseline')
+    said = () if roomy or view.kind == 'region' else (f'{view.values.size} numbers leave no room for digits.',)
+    return Body(above + tall + 6 + (legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0), draw, said)
+
+def _evidence_view(view, width): return dict(map=_evidence_map, words=_evidence_words, table=_evidence_table)[view.form](view, width)
+
+bodies[EvidenceView] = _evidence_view
+narrowest['EvidenceView'] = 2.
+
 # %% ../nbs/18_figures.ipynb #048
 bodies |= {AttentionBesideSaliency: _attention_beside_saliency, MaskedSentence: _masked_sentence, DiscardMap: _discard_map, GuidedHeads: _guided_heads,
            PatternShares: _pattern_shares, SignalView: _signal_view, SaliencyDistribution: _saliency_distribution, TokenLabels: _token_labels,

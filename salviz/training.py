@@ -33,9 +33,10 @@ from transformers.utils import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from .attention import head_count, layer_count
+from .columns import Column
 from .data import fingerprint, model_inputs
 from .feed import check_data, check_labels, evaluation_draw, feed_for
-from .methods.base import FineTuning, Method, Progress, Term, served, tasks
+from .methods.base import FineTuning, Method, Progress, Term, check_cite, plan_of, served, tasks, terms_of
 from . import nets
 from .metrics import metrics_for
 from .models import device_of, undisturbed
@@ -51,9 +52,9 @@ def step_terms(
     task:str,   # key of `tasks`
 ) -> dict: # {name: Term}, the task first
     "All losses of one step: the task's and those that `method` adds"
-    with full_precision(net): plan = method.plan(net, batch, progress)
+    with full_precision(net): plan = plan_of(method, net, batch, progress)
     outputs, maps = run_passes(model, net, batch, plan)
-    return {'task': Term(tasks[task].loss(outputs['main'], batch)), **method.terms(outputs, maps, plan, batch, progress)}
+    return {'task': Term(tasks[task].loss(outputs['main'], batch)), **terms_of(method, outputs, maps, plan, batch, progress)}
 
 # %% ../nbs/15_training.ipynb #011
 def lengths_of(data) -> np.ndarray:
@@ -153,6 +154,7 @@ def first_batch(self:MethodTrainer) -> dict:
 @patch
 def _prepare_inputs(self:MethodTrainer, inputs):
     batch = Trainer._prepare_inputs(self, inputs)
+    batch |= {name: x for name, x in inputs.items() if isinstance(x, Column)} # which Trainer rebuilds without its name
     return self.feed.corrupt(batch, self.args.seed, self.state.global_step if self.model.training else evaluation_draw)
 
 @patch
@@ -419,7 +421,7 @@ def _size(model) -> dict: return dict(layers=layer_count(model), heads=head_coun
 
 def run_config(model, data, method, settings, task) -> dict:
     "What a run has to know to be understood, compared and repeated"
-    return dict(method=dict(name=method.name, args=plain(method.args()), cite=method.cite),
+    return dict(method=dict(name=method.name, args=plain(method.args()), cite=check_cite(method)),
                 model={'name': model_name(model), 'class': type(model).__name__, **_size(model)}, task=task.name,
                 best_metric=task.best,
                 data=dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),

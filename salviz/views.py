@@ -9,7 +9,8 @@ __all__ = ['method_titles', 'View', 'method_title', 'title_of', 'methods_of', 'a
            'DiscardMap', 'blocked_keys', 'telling_head', 'discard_map', 'pattern_name', 'own_patterns', 'GuidedHeads',
            'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView', 'signal_view',
            'SaliencyDistribution', 'saliency_distribution', 'TokenLabels', 'token_labels', 'Translation', 'translation',
-           'ScoredSentence', 'scored_sentence', 'Views', 'view_for', 'telling_snapshot']
+           'ScoredSentence', 'scored_sentence', 'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for',
+           'telling_snapshot']
 
 # %% ../nbs/16_views.ipynb #003
 from dataclasses import dataclass
@@ -779,6 +780,106 @@ def scored_sentence(
         span=(float(low), float(high if high > low else low + 1)),
         notes=not_finite(saliency=None if saliency is None else saliency[~special], prediction=prediction))
 
+# %% ../nbs/16_views.ipynb #bb82ba38
+from .evidence import axes_words, guessed_axes, own_evidence
+
+# %% ../nbs/16_views.ipynb #64c63a54
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EvidenceView(View):
+    "Evidence in its plain form: one map, the words of a sentence, or a table of numbers"
+    name:str            # of the evidence
+    form:str            # 'map' [query, key], 'words' [token] or 'table' [rows, columns]
+    values:np.ndarray   # NaN where the number is not finite
+    kind:str            # 'region' (true or false), 'positive' (from 0) or 'signed'
+    limit:float         # magnitude at the end of the colour scale
+    axes:tuple          # names of the axes in the picture: none for one number, one for a table of one row
+    rows:tuple = ()     # of a table: what stands beside each row
+    columns:tuple = ()  # above each column
+    layer:int = None    # that was chosen
+    head:int = None
+
+def _form(axes):
+    "How evidence with these `axes` is shown, and how many of its last axes are in the picture"
+    if axes[-2:] == ('query', 'key'): return 'map', 2
+    if axes[-1:] == ('token',): return 'words', 1
+    return 'table', min(len(axes), 2)
+
+def _evidence_axes(snapshot, name):
+    "Names of the axes of any array of `snapshot`"
+    own = own_evidence(snapshot)
+    if name in own: return own[name]
+    x, layered = snapshot.arrays[name], name in snapshot.layers
+    return ('layer',)*layered + guessed_axes(x.shape[layered:], len(snapshot.tokens), None, len(snapshot.classes))
+
+def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
+    "The part of the evidence that one picture shows, and {axis: number} of what was chosen"
+    x, given, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
+    for axis in axes[:len(axes) - drawn]:
+        if axis not in ('layer', 'head'):
+            raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)}, for which there is no plain picture; '
+                             f'its numbers are in snapshot.arrays[{name!r}]')
+        wanted = given.pop(axis)
+        if axis == 'layer': at, number = layer_row(snapshot, 'evidence', name, wanted, default=-1)
+        else:
+            at = number = 0 if wanted is None else wanted
+            check_heads('evidence', [at], len(x))
+        x, chosen[axis] = x[at], number
+    unused = [axis for axis, value in given.items() if value is not None]
+    if unused: raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)} in one picture; leave out {" and ".join(unused)}')
+    return x, chosen
+
+def _table_names(snapshot, name, axis, size):
+    "What stands beside the rows, or above the columns, of a table"
+    if axis == 'layer': return tuple(map(str, snapshot.layers[name]))
+    if axis == 'token': return tuple(snapshot.labels)
+    if axis == 'class': return tuple(snapshot.classes[i] if i < len(snapshot.classes) else str(i) for i in range(size))
+    return tuple(map(str, range(size)))
+
+# %% ../nbs/16_views.ipynb #5a0667f7
+def cut_name(name, most=60):
+    "`name`, or its beginning"
+    return name if len(name) <= most else name[:most - 1] + '…'
+
+def _between(values):
+    "The range of `values` in words"
+    if not values.size: return ''
+    low, high = (f'{x:.3g}'.replace('-', '−') for x in (values.min(), values.max()))
+    return low if low == high else f'from {low} to {high}'
+
+def evidence_view(
+    snapshot,
+    name=None,  # of the evidence; None: the first that is a method's own
+    layer=None, # a model's layer; None: the last one
+    head=None,  # None: the first one
+) -> EvidenceView:
+    "Evidence of a method of one's own, in its plain form"
+    own = own_evidence(snapshot)
+    if name is None and not own: arrays_of(snapshot, 'evidence', 'evidence of its own')
+    name = next(iter(own)) if name is None else name
+    arrays_of(snapshot, 'evidence', name)
+    axes = _evidence_axes(snapshot, name)
+    form, drawn = _form(axes)
+    x, chosen = _chosen_evidence(snapshot, name, axes, drawn, layer, head)
+    finite = np.isfinite(x)
+    values = fixed(np.where(finite, x, np.nan).astype(float))
+    kind = 'region' if x.dtype == bool else 'signed' if (values < 0).any() else 'positive'
+    limit = 1. if kind == 'region' else float(np.nanmax(np.abs(values), initial=0.)) or 1.
+    shown, where = axes[len(axes) - drawn:], ', '.join(f'{k} {v}' for k, v in chosen.items())
+    if form == 'table':
+        values = values.reshape((1,)*(2 - values.ndim) + values.shape)
+        names = [_table_names(snapshot, name, a, s) for a, s in zip(shown, x.shape)]
+        table = dict(axes=shown, rows=names[0] if drawn == 2 else (), columns=names[-1] if drawn else ())
+    else: table = dict(axes=shown)
+    lost = int((~finite).sum())
+    says = dict(region='marked where it holds', positive='on a linear scale from 0', signed='on a linear scale around 0')[kind]
+    reads = dict(map=' A row is a query, a column the key.', words=' A number stands below each token.', table='')[form]
+    largest = f'{int(x.sum())} of {x.size} hold' if kind == 'region' else _between(values[np.isfinite(values)])
+    return EvidenceView(
+        title=title_of(snapshot, cut_name(name), *([where] if where else [])), subtitle=largest + class_words(snapshot),
+        caption=f'Evidence “{cut_name(name)}”{f" of {where}" if where else ""} ({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}',
+        name=name, form=form, values=values, kind=kind, limit=limit, layer=chosen.get('layer'), head=chosen.get('head'), **table,
+        notes=(f'{lost} of the values are not finite and left out',)*bool(lost), **_words_about(snapshot))
+
 # %% ../nbs/16_views.ipynb #097
 def _holds(*names): return lambda s: all(s.arrays.get(o) is not None for o in names)
 def _discards(s): return _holds('discard_candidates', 'discarded')(s) and (_holds('attention_attribution')(s) or _holds('attention')(s))
@@ -790,7 +891,8 @@ _fits = { # which snapshots a picture can be made of, and what that takes
     guided_heads: (_guides, 'attention, pattern_target, guided'), masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
     signal_view: (_holds('input', 'saliency_map'), 'input, saliency_map'),
     token_labels: (_tells('token_predictions'), "info['token_predictions']"), translation: (_tells('target_tokens'), "info['target_tokens']"),
-    scored_sentence: (_holds('prediction'), 'prediction'), attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency')}
+    scored_sentence: (_holds('prediction'), 'prediction'), attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
+    evidence_view: (lambda s: bool(own_evidence(s)), "evidence of a method of one's own")}
 _of_method = dict(ADDrop=[discard_map], AttentionGuidance=[guided_heads], SaliencyGuided=[masked_sentence, signal_view],
                   SalLM=[attention_beside_saliency])
 

@@ -1,5 +1,6 @@
 "The method that the notebook on writing one's own makes: entropy of attention against loops in float64, its evidence, its company"
 import inspect
+import json
 import math
 import random
 
@@ -11,10 +12,14 @@ from transformers import BertConfig, BertForSequenceClassification, BertForToken
 import salviz.methods.attention_entropy as room
 from helpers import same, state
 from salviz.attention import observe
+from salviz.bibliography import bibtex
 from salviz.data import Collator, encode, model_inputs
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.attention_entropy import AttentionEntropy, attention_entropy
+from salviz.drawing import save_figure
 from salviz.methods.base import Method, Progress
+from salviz.paper import figure
+from salviz.runs import Run
 from salviz.training import train
 
 
@@ -149,3 +154,40 @@ def test_randomness_is_untouched_by_training_terms(tiny_bert, tiny_tokenizer, ti
     before = (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate())
     term_of(AttentionEntropy(), model, Collator(tiny_tokenizer)([rows[i] for i in range(3)]))
     assert (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()) == before
+
+
+entry = '@article{me2026wide,\n  author = {Me, A. and {Hostile \\} $x$ & Co}},\n  title = {Wide},\n  year = 2026\n}'
+
+def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    class Wide(AttentionEntropy): cite = [entry, 'sundararajan2017axiomatic']
+    method = Wide() + ADDrop(cross_tuning=False)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/'run', **quick)
+    for source in (Run(run.path), run.snapshot()):
+        fig = figure(source, 'attention_map')
+        assert entry in fig.citations and bibtex('ADDrop') in fig.citations and fig.citations.count(bibtex('integrated_gradients')) == 1
+    save_figure(fig, tmp_path/'a.pdf', caption=True)
+    assert entry in (tmp_path/'a.bib').read_text()
+    class Other(AttentionEntropy): cite = entry.replace('2026\n', '2027\n')
+    other = train(tiny_bert(), tiny_tokenizer, tiny_data, Other(), tmp_path/'other', **quick)
+    with pytest.warns(UserWarning, match='two different entries are called me2026wide; the first one is cited'):
+        assert sum('me2026wide' in o for o in figure([run, other], 'attention_map').citations) == 1
+
+
+@pytest.mark.parametrize('cite', ['attanasio-2022-ear', 'Me 2026, @home', entry[:-1], entry + entry, 7, [entry, None, 'x'], b'bytes', '@comment{me2026wide, x}'])
+def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(cite, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    class Wide(AttentionEntropy): pass
+    Wide.cite = cite
+    for method in (Wide(), ADDrop(cross_tuning=False) + Wide()):
+        with pytest.raises(ValueError, match='^Wide: cite must be a BibTeX entry as text, a key of this library'):
+            train(tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/'run', **quick)
+    assert not (tmp_path/'run').exists()
+
+
+def test_keys_of_older_runs_that_nobody_knows_any_more_are_left_out(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, AttentionEntropy(), tmp_path/'run', **quick)
+    config = json.loads((run.path/'config.json').read_text())
+    for cite in ('attanasio-2022-ear', 7, {'a': 1}, [['x'], entry]):
+        config['method']['cite'] = cite
+        old = Run.create(tmp_path/f'old-{str(cite)[:3]}', config)
+        old.save(run.snapshot())
+        assert bibtex('integrated_gradients') in figure(old, 'attention_beside_saliency').citations

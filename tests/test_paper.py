@@ -38,6 +38,15 @@ def a_run(folder, name, method='ADDrop', seed=0, **kw):
     return Run(run.path)
 
 
+def own_map(run):
+    "A snapshot with a map of a method of one's own"
+    s = run.snapshot()
+    n = len(s.tokens)
+    s.arrays['pull'] = np.random.default_rng(0).normal(size=(2, 3, n, n))
+    s.layers['pull'] = [0, 1]
+    return s
+
+
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
     "What each kind is made of, and its options"
@@ -54,7 +63,7 @@ def made(tmp_path_factory):
     of = dict(attention_map=(drop, dict(layer=0, head=1)), triptych=(drop, {}), head_grid=(drop, {}), discard_region=(drop, dict(layer=1, head=2)), pattern_target=(guided, {}),
               pattern_residual=(guided, {}), pattern_shares=(guided, {}), attention_beside_saliency=(plain, {}), coloured_sentences=([drop, plain], {}),
               masked_sentence=(masked, {}), masked_pairs=(masked, dict(probe=[0, 1])), signal=(invented.image(10), {}), saliency_distribution=([invented.image(0), invented.image(20)], {}),
-              token_labels=(invented.tagged(), {}), translation=(invented.translated(), {}), scored_sentence=(invented.scored(), {}), evolution=(drop, {}), compared=([drop, other], {}),
+              token_labels=(invented.tagged(), {}), translation=(invented.translated(), {}), scored_sentence=(invented.scored(), {}), evidence=(own_map(drop), dict(name='pull', head=1)), evolution=(drop, {}), compared=([drop, other], {}),
               loss_curves=([drop, other, guided], {}), number_over_steps=([drop, other], {}), accuracy_drop=(curve, {}), perturbation=(curve, {}), sensitivity_grid=(grid, {}),
               gradient_boxes=(sizes, {}), head_map=(heads, dict(value='entropy')), metric_table=(table, dict(compare_to='FineTuning')))
     assert set(of) == set(kinds)

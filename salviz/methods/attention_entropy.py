@@ -26,7 +26,14 @@ def attention_entropy(
 # %% ../../nbs/27_own_method.ipynb #013
 class AttentionEntropy(Method):
     "Ask the attention of every token to be wide (EAR, Attanasio et al. 2022)"
-    cite = 'attanasio-2022-ear'
+    cite = """@inproceedings{attanasio2022entropy,
+  author = {Attanasio, Giuseppe and Nozza, Debora and Hovy, Dirk and Baralis, Elena},
+  title = {Entropy-based Attention Regularization Frees Unintended Bias Mitigation from Lists},
+  booktitle = {Findings of the Association for Computational Linguistics: {ACL} 2022},
+  year = {2022},
+  pages = {1105--1119},
+  doi = {10.18653/v1/2022.findings-acl.88}
+}"""
     serves = ('classification', 'regression', 'token_classification')
 
     def __init__(self,

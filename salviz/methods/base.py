@@ -5,18 +5,22 @@
 # %% auto #0
 __all__ = ['Term', 'tasks', 'served', 'Progress', 'Plan', 'example_mean', 'full', 'classification_loss', 'Task', 'Regression',
            'TokenTask', 'Detection', 'task_of', 'attribution_target', 'Method', 'FineTuning', 'check_share',
-           'check_choice', 'check_weight', 'MergedPlan', 'Together', 'keyed_uniform', 'keyed_below', 'keyed_order']
+           'check_choice', 'check_weight', 'check_cite', 'check_plan', 'check_term', 'NoColumn', 'Batch', 'plan_of',
+           'terms_of', 'MergedPlan', 'Together', 'keyed_uniform', 'keyed_below', 'keyed_order']
 
 # %% ../../nbs/08_methods_base.ipynb #003
 import inspect
+import math
 from collections import Counter, namedtuple
 from dataclasses import dataclass, field
+from numbers import Real
 
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
 
 from .. import maps
+from ..bibliography import cited
 from ..metrics import best_for
 
 # %% ../../nbs/08_methods_base.ipynb #006
@@ -46,6 +50,7 @@ class Plan:
     after_dropout:bool = False                  # capture maps after attention dropout (all released code) rather than before (the papers)?
     targets:dict = field(default_factory=dict)  # what the method's terms compare with, in the method's own form
     evidence:dict = field(default_factory=dict) # {name: tensor, {layer: tensor} or function returning one}, batch first
+    axes:dict = field(default_factory=dict)     # {name of evidence: its axes behind batch and layer}, see `salviz.evidence`; needed where sizes do not tell
 
     @property
     def observed(self) -> tuple:
@@ -55,6 +60,10 @@ class Plan:
     def shown(self) -> dict:
         "The evidence with every postponed entry computed"
         return {k: v() if callable(v) else v for k, v in self.evidence.items()}
+
+    def shown_axes(self) -> dict:
+        "The `axes` under the names that `shown` gives"
+        return dict(self.axes)
 
 # %% ../../nbs/08_methods_base.ipynb #013
 Term = namedtuple('Term', 'loss weight', defaults=[1.])
@@ -190,7 +199,7 @@ def attribution_target(
 # %% ../../nbs/08_methods_base.ipynb #035
 class Method:
     "A way to train with explanations; see `plan` and `terms`"
-    cite = None   # BibTeX key of the paper
+    cite = None   # the paper: a BibTeX entry as text, a key of `salviz.bibliography`, or a list of these
     serves = None # tasks that a method of your own serves; None: what the table `served` says, else all
 
     @property
@@ -266,6 +275,81 @@ def check_weight(method:Method, name='weight'):
     ok = isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < float('inf')
     method.require(ok, f'{name} must be a finite number of at least 0, got {x!r}')
 
+# %% ../../nbs/08_methods_base.ipynb #555e6327
+def _said(x):
+    "`x` in a few words, for an error"
+    if isinstance(x, torch.Tensor): return f'a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix("torch.")}'
+    return f'{type(x).__name__} {x!r:.60}'
+
+def check_cite(method):
+    "Refuse what `method` cites unless it is a BibTeX entry or a key of ours; return it"
+    for part in getattr(method, 'methods', (method,)):
+        try: cited(part.cite)
+        except ValueError as e: part.require(False, f'cite {e}')
+    return method.cite
+
+def check_plan(method, plan):
+    "Refuse what `method` plans unless it is a `Plan` of the right parts"
+    method.require(isinstance(plan, Plan), f'plan must return a Plan, got {_said(plan)}')
+    layers = plan.layers
+    ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
+    method.require(ok, f'the layers of its plan must be a tuple of numbers, got {_said(layers)}')
+    for name in ('drop', 'inputs', 'later', 'evidence', 'axes'):
+        part = getattr(plan, name)
+        method.require(isinstance(part, dict), f'{name} of its plan must be a dict, got {_said(part)}')
+
+_rows_hold = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # names in a row of metrics
+
+def check_term(
+    method,
+    name,      # of the term
+    term,      # what should be a `Term`
+    size=None, # examples of the batch, if known
+):
+    "Refuse a term of `method` that is no loss per example"
+    method.require(isinstance(name, str) and name, f'the name of a term must be a string, got {_said(name)}')
+    taken = name in _rows_hold or name.endswith('_weight')
+    method.require(not taken, f'no term can be called {name!r}, a name that the metrics of a run use already; choose another one')
+    method.require(isinstance(term, Term), f'the term {name!r} must be a Term(loss, weight), got {_said(term)}')
+    loss, weight = term
+    method.require(isinstance(loss, torch.Tensor), f'the loss of the term {name!r} must be a tensor, got {_said(loss)}')
+    each = 'of the batch' if size is None else f'of the {size} examples of the batch'
+    fits = loss.dim() == 1 and size in (None, len(loss))
+    method.require(fits, f'the loss of the term {name!r} must hold one number for each {each}, got {_said(loss)}; '
+                         'take means over the positions of an example (example_mean), not over examples')
+    method.require(loss.is_floating_point(), f'the loss of the term {name!r} must be floating point, got {_said(loss)}')
+    number = isinstance(weight, Real) and not isinstance(weight, bool) and math.isfinite(weight)
+    number = number or isinstance(weight, torch.Tensor) and weight.dim() == 0
+    method.require(number, f'the weight of the term {name!r} must be a finite number, got {_said(weight)}')
+
+# %% ../../nbs/08_methods_base.ipynb #d2bdbd1b
+class NoColumn(KeyError):
+    "A method asked for a column that the data do not have"
+    def __str__(self): return self.args[0]
+
+class Batch(dict):
+    "A batch as a method gets it, which can say what it lacks"
+    def __init__(self, given, method, where='the batch'):
+        super().__init__(given)
+        self.method, self.where = method, getattr(given, 'where', where)
+
+    def __missing__(self, name):
+        raise NoColumn(f'{self.method.name}: asks for batch[{name!r}], but {self.where} has no such column; it has {", ".join(self)}. '
+                       'Columns of the data are in every batch under their own names, those of own probes if they are a Dataset')
+
+def plan_of(method, model, batch, progress, where='the batch') -> Plan:
+    "What `method` plans for `batch`, checked"
+    plan = method.plan(model, Batch(batch, method, where), progress)
+    check_plan(method, plan)
+    return plan
+
+def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
+    "The terms of `method`, each checked to be a loss per example"
+    found = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
+    method.require(isinstance(found, dict), f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(found)}')
+    for name, term in found.items(): check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
+    return found
+
 # %% ../../nbs/08_methods_base.ipynb #042
 class MergedPlan(Plan):
     "The plans of several methods for one step"
@@ -293,6 +377,14 @@ class MergedPlan(Plan):
         first = {k: next(i for i, x in enumerate(found) if k in x) for k in often}
         return {k if first[k] == i else f'{k} ({self.names[i]})': v for i, x in enumerate(found) for k, v in x.items()}
 
+    def shown_axes(self) -> dict:
+        found = {}
+        for name, part in zip(self.names, self.parts):
+            for k, axes in part.axes.items():
+                found.setdefault(k, axes)
+                found[f'{k} ({name})'] = axes
+        return found
+
 # %% ../../nbs/08_methods_base.ipynb #045
 class Together(Method):
     "Several methods in one training: `A(...) + B(...)`"
@@ -305,7 +397,7 @@ class Together(Method):
         twice = [n for n in names if names.count(n) > 1]
         self.require(not twice, f'{", ".join(dict.fromkeys(twice))} is there more than once; a step has one plan of each method')
         self.require(self.served_tasks(), 'they serve no task in common: ' + '; '.join(f'{o.name} serves {", ".join(o.served_tasks())}' for o in self.methods))
-        self.cite = [o.cite for o in self.methods if o.cite]
+        self.cite = [c for o in self.methods if o.cite for c in (o.cite if isinstance(o.cite, (list, tuple)) else [o.cite])]
 
     @property
     def name(self) -> str: return ' + '.join(o.name for o in self.methods)
@@ -342,7 +434,7 @@ def check(self:Together, model, tokenizer, data, epochs):
 @patch
 def plan(self:Together, model, batch, progress) -> Plan:
     "The plans of all methods, merged"
-    plans = [o.plan(model, batch, progress) for o in self.methods]
+    plans = [plan_of(o, model, batch, progress) for o in self.methods]
     passes = [k for o in plans for k in (*o.inputs, *o.later)]
     twice = [k for k in passes if passes.count(k) > 1]
     self.require(not twice, f'two methods ask for a further pass called {", ".join(dict.fromkeys(twice))}')
@@ -353,7 +445,7 @@ def terms(self:Together, outputs, maps, plan, batch, progress) -> dict:
     "The terms of all methods, each with its own part of the plan"
     found = {}
     for o, part in zip(self.methods, plan.parts):
-        new = o.terms(outputs, maps, part, batch, progress)
+        new = terms_of(o, outputs, maps, part, batch, progress)
         clash = found.keys() & new
         self.require(not clash, f'two methods add a term called {", ".join(clash)}')
         found |= new

@@ -7,12 +7,13 @@ import {comparePanel} from './compare.js';
 import {whatIfPanel} from './whatif.js';
 import {sentencePanel} from './sentence.js';
 import {signalPanel} from './signal.js';
+import {evidencePanel, hasOwn} from './evidence.js';
 import {timePanel} from './time.js';
 import {toolbar} from './toolbar.js';
 
 const appPanels = {
   heads: headsPanel, map: mapPanel, triptych: triptychPanel, compare: comparePanel, whatif: whatIfPanel, sentence: sentencePanel, signal: signalPanel,
-  time: timePanel,
+  evidence: evidencePanel, time: timePanel,
 };
 const appTabs = {map: 'Map', triptych: 'Triptych', compare: 'Compare', whatif: 'What if'};
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
@@ -53,17 +54,19 @@ class AppPanel {
 }
 
 // Images and series have neither tokens nor maps of heads, sentences are no images, and some networks for text have no attention.
-function appFits(name, {probe, frame, run}) {
+function appFits(name, {probe, frame, run, own}) {
   const signal = Boolean(probe?.modality) && probe.modality !== 'text';
   if (name === 'time') return true;
+  if (name === 'evidence') return own;
   if (signal || name === 'signal') return signal === (name === 'signal');
   return !appMaps.includes(name) || !frame || Boolean(run?.model?.heads) || frame.names.some(given => given.startsWith('attention'));
 }
 
 // Why the panels that were asked for are not there; nothing to say while others show the same sentence.
 function appMissing(shown, fitting, {probe}) {
-  const rest = shown.filter(name => !fitting.includes(name) && name !== 'signal');
+  const rest = shown.filter(name => !fitting.includes(name) && name !== 'signal' && name !== 'evidence');
   const text = !probe?.modality || probe.modality === 'text', others = fitting.some(name => name !== 'time');
+  if (probe && shown.includes('evidence') && shown.every(name => name === 'evidence' || name === 'time') && !others) return 'No evidence of a method of its own was recorded in this run.';
   if (!probe || shown.every(name => name === 'time') || others && !text) return '';
   if (text && rest.length) return 'This model has no attention, so there are no maps.';
   if (text) return others ? '' : 'This is a sentence; the panel ‘signal’ shows images and series.';
@@ -148,10 +151,13 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   body.classList.toggle('sv-alone', shown.length === 1);
   el.append(root);
 
+  // A step without it is no reason for the panel to go.
+  const ownRuns = new Set();
   const update = changed => {
     if (changed.has('meta') || changed.has('frames')) appSettle(store, state);
     root.dataset.theme = state.theme;
-    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run)};
+    if (hasOwn(store.frameOf(state))) ownRuns.add(state.run);
+    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run), own: ownRuns.has(state.run)};
     const fitting = shown.filter(name => appFits(name, seen)), open = tabbed.filter(name => fitting.includes(name));
     const tab = open.includes(state.tab) ? state.tab : open[0];
     tabs.show(tab, open);

@@ -54,13 +54,14 @@ export function blankColour(theme = 'light') { return packParts(hexParts(colourB
 export function cssColour(packed) { return `rgb(${packed & 255}, ${(packed >> 8) & 255}, ${(packed >> 16) & 255})`; }
 
 // A scale from values to entries of a table. Attention is mostly small, so places follow the square root of the value; numbers stand beside it.
-export function colourScaleOf({limit, signed = false, palette = 'cividis', theme = 'light'}) {
+// A `linear` one is for numbers of which nobody knows whether small ones matter.
+export function colourScaleOf({limit, signed = false, linear = false, palette = 'cividis', theme = 'light'}) {
   const top = limit > 0 && Number.isFinite(limit) ? limit : 1;
-  return {limit: top, signed, table: colourTable(signed ? 'signed' : palette, theme), blank: blankColour(theme), theme};
+  return {limit: top, signed, linear, table: colourTable(signed ? 'signed' : palette, theme), blank: blankColour(theme), theme};
 }
 
 export function scalePlace(scale, value) {
-  const part = Math.sqrt(Math.min(1, Math.abs(value) / scale.limit));
+  const share = Math.min(1, Math.abs(value) / scale.limit), part = scale.linear ? share : Math.sqrt(share);
   if (!scale.signed) return value > 0 ? part : 0;
   return value < 0 ? .5 - part / 2 : .5 + part / 2;
 }
@@ -71,9 +72,9 @@ export function scaleColour(scale, value) {
 
 // The same for many values at once, without a call for each: grids of heads have a hundred thousand pixels.
 export function paintScale(scale, values, out) {
-  const {table, blank, limit} = scale, over = 1 / limit, [zero, reach] = scale.signed ? [127.5, 127.5] : [0, 255];
+  const {table, blank, limit, linear} = scale, over = 1 / limit, [zero, reach] = scale.signed ? [127.5, 127.5] : [0, 255];
   for (let k = 0; k < out.length; k++) {
-    const v = values[k], size = v < 0 ? -v : v, part = size < limit ? reach * Math.sqrt(size * over) : reach;
+    const v = values[k], size = v < 0 ? -v : v, share = size < limit ? size * over : 1, part = reach * (linear ? share : Math.sqrt(share));
     if (v - v !== 0) out[k] = blank;
     else if (v < 0) out[k] = scale.signed ? table[(zero - part + .5) | 0] : table[0];
     else out[k] = table[(zero + part + .5) | 0];
