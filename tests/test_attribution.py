@@ -485,6 +485,37 @@ def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
         assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
 
 
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+@pytest.mark.parametrize('batch_size', [1, 7, None])
+def test_the_class_of_each_step_is_that_of_this_step_where_it_is_taken_anew(side, reading, batch_size):
+    model, batch = tiny('bert'), uneven_batch(side)
+    how = dict(method='integrated_gradients', reading=reading, steps=6, batch_size=batch_size)
+    attribution, _ = attention_attribution(model, batch, pseudo_label='each_step', **how)
+    for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
+        real = (mask[:, None] & mask).bool()
+        for l in range(3):
+            total, labels = 0., []
+            for k in range(1, 7): # every layer anew from the weights: nothing that lies below is kept
+                logits, A = bert_by_hand(model, ids, mask, l, k/6)
+                labels.append(logits.argmax().item())
+                gradient = torch.autograd.grad(logits[labels[-1]], A)[0]
+                total = total + A.detach()*(gradient if reading == 'paper' else gradient/(k/6))/6
+            torch.testing.assert_close(attribution[l][i], total.masked_fill(~real, 0.), rtol=1e-7, atol=1e-10)
+
+
+def test_a_label_at_each_step_needs_a_path_and_a_prediction():
+    model, batch = tiny('bert'), uneven_batch()
+    anew = dict(pseudo_label='each_step')
+    with pytest.raises(ValueError, match="pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
+        attention_attribution(model, batch, pseudo_label='gold')
+    with pytest.raises(ValueError, match="pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, got 'gradient'"):
+        attention_attribution(model, batch, **anew)
+    for target in (torch.tensor([0, 1, 2]), lambda outputs, rows: outputs.logits[:, 0]):
+        with pytest.raises(ValueError, match="pseudo_label='each_step' is for target='predicted'"):
+            attention_attribution(model, batch, target, method='integrated_gradients', **anew)
+
+
 def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_does():
     model, batch = tiny('bert'), uneven_batch()
     errors = []
