@@ -2023,6 +2023,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'salviz.views._rare_words': ('views.html#_rare_words', 'salviz/views.py'),
                               'salviz.views._runs': ('views.html#_runs', 'salviz/views.py'),
                               'salviz.views._scaled_saliency': ('views.html#_scaled_saliency', 'salviz/views.py'),
+                              'salviz.views._scored': ('views.html#_scored', 'salviz/views.py'),
                               'salviz.views._signal_parts': ('views.html#_signal_parts', 'salviz/views.py'),
                               'salviz.views._sources': ('views.html#_sources', 'salviz/views.py'),
                               'salviz.views._tells': ('views.html#_tells', 'salviz/views.py'),

@@ -107,6 +107,41 @@ def test_saliency_of_a_padded_batch_is_that_of_each_sentence_alone_by_the_equati
         assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
 
 
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('method', METHODS)
+def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence_alone(method, side):
+    model, batch = tiny('llama'), uneven_batch(side)
+    saliency = input_saliency(model, batch, method, score='log_probability', steps=4)
+    weight = model.get_input_embeddings().weight.detach()
+    for i, at, ids in sentences(batch):
+        c, x = model(input_ids=ids[None]).logits[0].argmax().item(), weight[ids]
+        base, nodes = (weight[PAD], [(k - .5)/4 for k in range(1, 5)]) if method == 'integrated_gradients' else (0., [1.])
+        g = 0.
+        for a in nodes:
+            point = (base + a*(x - base)).clone().requires_grad_()
+            z = model(inputs_embeds=point[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0]
+            score = z[c] - sum(v.exp() for v in z).log()
+            g = g + torch.autograd.grad(score, point)[0]/len(nodes)
+        expected = dict(gradient_norm=g.norm(dim=-1), gradient_abs=g.abs().sum(-1)).get(method, (g*(x - base)).sum(-1))
+        torch.testing.assert_close(saliency[i, at], expected, **CLOSE[side])
+        assert not saliency[i, batch['attention_mask'][i] == 0].any()
+    assert not torch.allclose(saliency, input_saliency(model, batch, method, steps=4), rtol=1e-2)
+
+
+def test_a_score_is_that_of_a_class_among_others():
+    model, batch = tiny('bert'), uneven_batch()
+    with pytest.raises(ValueError, match="score must be one of 'logit', 'log_probability', got 'probability'"):
+        input_saliency(model, batch, 'input_x_gradient', score='probability')
+    with pytest.raises(ValueError, match="score='log_probability' is for a class as target; a function .* leave score out"):
+        input_saliency(model, batch, 'input_x_gradient', lambda outputs, rows: outputs.logits[:, 0], score='log_probability')
+    with pytest.raises(ValueError, match="score='log_probability' needs at least two classes"):
+        alone = tiny('bert')
+        alone.classifier = nn.Linear(24, 1).double()
+        input_saliency(alone, batch, 'input_x_gradient', score='log_probability')
+    saliency = input_saliency(model, batch, steps=300, score='log_probability')
+    assert completeness_error(model, batch, saliency, score='log_probability').max() < 1e-3 < completeness_error(model, batch, saliency).max()
+
+
 @pytest.mark.parametrize('method', METHODS)
 def test_a_given_class_is_explained_instead_of_the_predicted_one(method):
     model, batch, target = tiny('bert'), uneven_batch(), torch.tensor([2, 0, 1])
