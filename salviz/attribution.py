@@ -32,7 +32,8 @@ def check_score(
     "Refuse a `score` that is none of `scores`, and a choice of it beside a function as `target`, which makes its own"
     if score not in scores: raise ValueError(f'score must be one of {", ".join(map(repr, scores))}, got {score!r}')
     if callable(target) and score != 'logit':
-        raise ValueError(f'score={score!r} is for a class as target; a function of (outputs, rows) says itself what the score is, leave score out')
+        raise ValueError(f'score={score!r} is for a class as target; a function of (outputs, rows) says itself '
+                         'what the score is, leave score out')
 
 def class_scores(
     logits:torch.Tensor,  # [batch, classes]
@@ -42,7 +43,8 @@ def class_scores(
     "The `score` of each example's class; log-probabilities at least in float32"
     if score == 'log_probability':
         if logits.shape[1] < 2:
-            raise ValueError("score='log_probability' needs at least two classes, and the model has one output; take score='logit'")
+            raise ValueError("score='log_probability' needs at least two classes, and the model has one output; "
+                             "take score='logit'")
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     return logits.gather(1, classes[:, None]).squeeze(1)
 
@@ -235,7 +237,7 @@ def input_saliency(
     model,
     inputs:dict,                   # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
     method='integrated_gradients', # a key of `reductions`, for images and series of `signal_reductions`
-    target='predicted',            # 'predicted', or int64 [batch]: the class that is explained; or a function, see `target_scores`
+    target='predicted',            # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
     steps:int=20,                  # m, nodes of integrated gradients
     batch_size:int=None,           # rows in a forward pass; None: as many as there are examples, and at least 32
     baseline:int=None,             # id of the token that integrated gradients start from; None: the model's pad token
@@ -254,7 +256,8 @@ def input_saliency(
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False) # no graph for weights: their inputs need not be kept
         if method == 'integrated_gradients' and isinstance(target, str): target = torch.cat([_predicted(model, inputs, rows) for rows in parts])
-        saliency = torch.cat([_saliency(model, inputs, rows, method, target, steps, batch_size, baseline, score) for rows in parts])
+        how = method, target, steps, batch_size, baseline, score
+        saliency = torch.cat([_saliency(model, inputs, rows, *how) for rows in parts])
     return torch.where(real_tokens(inputs), saliency, 0.) if name == 'input_ids' else saliency
 
 # %% ../nbs/06_attribution.ipynb #037
@@ -273,7 +276,8 @@ def _saliency(model, inputs, rows, method, target, steps, batch_size, baseline, 
     for alphas in nodes.split(max(1, batch_size // len(x))):
         k = len(alphas)
         points = torch.lerp(start.expand_as(x), x, alphas.view(-1, *[1] * x.dim())).flatten(0, 1)
-        gradient += input_gradient(model, repeated(inputs, k), points, target, rows.repeat(k), score).unflatten(0, (k, -1)).sum(0)
+        each = input_gradient(model, repeated(inputs, k), points, target, rows.repeat(k), score)
+        gradient += each.unflatten(0, (k, -1)).sum(0)
     name = what_is_read(inputs)
     if method == 'gradient' and name == 'input_ids': check_sum(model, gradient)
     return reduced(name, method, gradient / len(nodes), x - start)
@@ -331,10 +335,11 @@ def check_pseudo_label(pseudo_label, method:str, target):
         raise ValueError(f'pseudo_label must be one of {", ".join(map(repr, pseudo_labels))}, got {pseudo_label!r}')
     if pseudo_label == 'fixed': return
     if method != 'integrated_gradients':
-        raise ValueError(f"pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, got {method!r}; leave it out")
+        raise ValueError("pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, "
+                         f'got {method!r}; leave it out')
     if not isinstance(target, str):
-        raise ValueError("pseudo_label='each_step' is for target='predicted'; labels that are given stay as they are, and a function is asked at "
-                         'every step anyway; leave it out')
+        raise ValueError("pseudo_label='each_step' is for target='predicted'; labels that are given stay as they are, "
+                         'and a function is asked at every step anyway; leave it out')
 
 # %% ../nbs/06_attribution.ipynb #054
 def cast_to(dtype, inputs:dict):
@@ -360,7 +365,7 @@ def attention_attribution(
     after_dropout=False, # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
     nodes:int=None,      # IGA: points at which the sum over `steps` is taken by Gauss's rule, see `path_rule`; None: at each of them
     dtype=None,          # of the passes, by autocast: torch.bfloat16, or None for the model's own and the autocast around it
-    pseudo_label='fixed', # IGA of 'predicted': 'fixed' by the pass that nobody scales (eq. 3), or taken anew at 'each_step' (the released code)
+    pseudo_label='fixed', # IGA of 'predicted': by the pass that nobody scales, or anew at 'each_step' (released code)
 ) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
     "What each attention position does to the score `target`; 0 where it is not allowed"
     if method not in attentions: raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
@@ -372,7 +377,8 @@ def attention_attribution(
     check_pseudo_label(pseudo_label, method, target)
     with cast_to(dtype, inputs):
         if method == 'integrated_gradients':
-            return integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size, nodes, pseudo_label)
+            return integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size,
+                                        nodes, pseudo_label)
         return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part, after_dropout)
 
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
@@ -431,7 +437,8 @@ def _of_layers(model, inputs, rows, target, layers, rule, standard, part, batch_
     return found
 
 # %% ../nbs/06_attribution.ipynb #074
-def integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size, nodes, pseudo_label) -> tuple:
+def integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size,
+                         nodes, pseudo_label) -> tuple:
     "`attention_attribution` by integrated gradients (eq. 3), one of `layers` after the other"
     if reading not in ('paper', 'standard'): raise ValueError(f"reading must be 'paper' or 'standard', got {reading!r}")
     rows = every_row(inputs)

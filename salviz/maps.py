@@ -41,15 +41,16 @@ region_names = 'high', 'low', 'low_released'
 
 def check_region(region):
     "Refuse what is not one of `region_names`"
-    if region not in region_names: raise ValueError(f'region must be one of {", ".join(map(repr, region_names))}, got {region!r}')
+    if region in region_names: return
+    raise ValueError(f'region must be one of {", ".join(map(repr, region_names))}, got {region!r}')
 
 def discard_candidates(
     attribution,   # [..., query, key], any sign
     allowed,       # bool, broadcastable to `attribution`: keys that this query may attend
     p:float,       # share of each row that may be dropped
-    region='high', # 'high': the highest attributions may be dropped; 'low': the lowest; 'low_released': as the authors' code counts the lowest
+    region='high', # 'high' attributions, 'low' ones, or 'low_released': as the authors' code counts the low ones
 ) -> np.ndarray: # bool, shape of `attribution`; True = may be dropped
-    "AD-DROP's candidate discard region of `attribution` (Yang et al. 2022, eq. 6); ties with the threshold are candidates, 'low_released' keeps them"
+    "AD-DROP's candidate discard region of `attribution` (eq. 6); ties are in it; 'low_released' keeps them"
     check_region(region)
     attribution, allowed = _counted('attribution', attribution, allowed)
     n = allowed.sum(-1, keepdims=True)

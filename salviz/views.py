@@ -609,7 +609,9 @@ def signal_view(snapshot) -> SignalView:
     args = methods_of(snapshot).get('SaliencyGuided') or {}
     by_label = args.get('target') != 'predicted' and snapshot.label is not None
     of = f'{_scored(args)}the {f"label ({_class_names(snapshot)[snapshot.label]})" if by_label else "predicted class"}'
-    ranked = f' “Saliency that ranks” explains {of}; {_lowest(args)} in it are masked.' if own is not None else f' Masked are {_lowest(args)} of saliency.'
+    low = _lowest(args)
+    ranked = f' “Saliency that ranks” explains {of}; {low} in it are masked.'
+    if own is None: ranked = f' Masked are {low} of saliency.'
     return SignalView(
         title=title_of(snapshot), subtitle='   '.join(said) + class_words(snapshot),
         caption=f'The input X and its {explained}'

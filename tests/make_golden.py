@@ -18,7 +18,7 @@ def kept(n, p):
 
 
 def released_low_row(row, values, allowed, p):
-    "The authors' low region: strictly below the entry that has floor(pn) of the sorted `values` before it; all of them where there is none"
+    "The authors' low region: strictly below the entry with floor(pn) of the sorted `values` before it, if there is one"
     below = math.floor(len(values)*Fraction(str(p)))
     return [bool(a) and (below == len(values) or v < values[below]) for v, a in zip(row, allowed)]
 
@@ -148,7 +148,8 @@ def cases():
         for allowed in ([[True]*n]*n, [bits(n)]*n, [[j <= k for j in range(n)] for k in range(n)]):
             for side in (region,) if region == 'high' else (region, 'low_released'):
                 expected = discard_candidates(B, allowed, p, side)
-                out['discard_candidates'].append(dict(attribution=B, allowed=allowed, p=p, region=side, expected=expected))
+                case = dict(attribution=B, allowed=allowed, p=p, region=side, expected=expected)
+                out['discard_candidates'].append(case)
     reals = [[True]*5, [True]*4 + [False]*3, [False]*2 + [True]*4, [False, True, False], [True, False, True, True, False]]
     for real in reals:
         for boundary in ('uniform', 'zero'):

@@ -115,8 +115,8 @@ def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence_alo
     weight = model.get_input_embeddings().weight.detach()
     for i, at, ids in sentences(batch):
         c, x = model(input_ids=ids[None]).logits[0].argmax().item(), weight[ids]
-        base, nodes = (weight[PAD], [(k - .5)/4 for k in range(1, 5)]) if method == 'integrated_gradients' else (0., [1.])
-        g = 0.
+        base, nodes, g = 0., [1.], 0.
+        if method == 'integrated_gradients': base, nodes = weight[PAD], [(k - .5)/4 for k in range(1, 5)]
         for a in nodes:
             point = (base + a*(x - base)).clone().requires_grad_()
             z = model(inputs_embeds=point[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0]
@@ -132,14 +132,16 @@ def test_a_score_is_that_of_a_class_among_others():
     model, batch = tiny('bert'), uneven_batch()
     with pytest.raises(ValueError, match="score must be one of 'logit', 'log_probability', got 'probability'"):
         input_saliency(model, batch, 'input_x_gradient', score='probability')
-    with pytest.raises(ValueError, match="score='log_probability' is for a class as target; a function .* leave score out"):
-        input_saliency(model, batch, 'input_x_gradient', lambda outputs, rows: outputs.logits[:, 0], score='log_probability')
+    def first(outputs, rows): return outputs.logits[:, 0]
+    with pytest.raises(ValueError, match="score='log_probability' is for a class as target; .* leave score out"):
+        input_saliency(model, batch, 'input_x_gradient', first, score='log_probability')
     with pytest.raises(ValueError, match="score='log_probability' needs at least two classes"):
         alone = tiny('bert')
         alone.classifier = nn.Linear(24, 1).double()
         input_saliency(alone, batch, 'input_x_gradient', score='log_probability')
     saliency = input_saliency(model, batch, steps=300, score='log_probability')
-    assert completeness_error(model, batch, saliency, score='log_probability').max() < 1e-3 < completeness_error(model, batch, saliency).max()
+    assert completeness_error(model, batch, saliency, score='log_probability').max() < 1e-3
+    assert completeness_error(model, batch, saliency).max() > 1e-2 # of the logit it is not the gain
 
 
 @pytest.mark.parametrize('method', METHODS)
@@ -544,7 +546,7 @@ def test_a_label_at_each_step_needs_a_path_and_a_prediction():
     anew = dict(pseudo_label='each_step')
     with pytest.raises(ValueError, match="pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
         attention_attribution(model, batch, pseudo_label='gold')
-    with pytest.raises(ValueError, match="pseudo_label='each_step' is for method='integrated_gradients', which has a path with steps, got 'gradient'"):
+    with pytest.raises(ValueError, match="for method='integrated_gradients', which has a path .* got 'gradient'"):
         attention_attribution(model, batch, **anew)
     for target in (torch.tensor([0, 1, 2]), lambda outputs, rows: outputs.logits[:, 0]):
         with pytest.raises(ValueError, match="pseudo_label='each_step' is for target='predicted'"):

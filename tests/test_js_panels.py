@@ -395,8 +395,9 @@ def test_at_the_recorded_settings_the_region_is_the_recorded_one(page, planned):
     candidates, discarded = recomputed(page, planned[0], p=.4, q=.5, region='high', protect=False)
     assert (candidates == planned[0].arrays['discard_candidates']).all() and (discarded == planned[0].arrays['discarded']).all() and discarded.any()
 
-@pytest.mark.parametrize('p,q,region,protect', [(0, .5, 'high', False), (.1, .9, 'low', False), (.5, .3, 'high', True), (.77, 1, 'low', True), (1, .5, 'high', False),
-                                                 (.77, 1, 'low_released', False), (.3, .5, 'low_released', True), (1, .5, 'low_released', False)])
+@pytest.mark.parametrize('p,q,region,protect', [
+    (0, .5, 'high', False), (.5, .3, 'high', True), (1, .5, 'high', False), (.1, .9, 'low', False),
+    (.77, 1, 'low', True), (.77, 1, 'low_released', False), (.3, .5, 'low_released', True), (1, .5, 'low_released', False)])
 def test_other_settings_give_what_training_would_have_drawn(page, planned, p, q, region, protect):
     load(page, 'derive.js', 'codec.js')
     snapshot, batch, attribution = planned

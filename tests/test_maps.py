@@ -112,11 +112,12 @@ def test_the_released_low_region_has_floor_of_pn_positions_and_keeps_what_ties_w
         size = maps.discard_candidates(B, allowed, hundredths/100, 'low_released').sum(-1)
         assert (size == np.arange(1, 41)*hundredths//100).all()
     nine = np.arange(9.)
-    high, low, released = (np.flatnonzero(maps.discard_candidates(nine, True, .3, region)).tolist() for region in maps.region_names)
-    assert (high, low, released) == ([6, 7, 8], [0, 1, 2], [0, 1])
+    found = {r: np.flatnonzero(maps.discard_candidates(nine, True, .3, r)).tolist() for r in maps.region_names}
+    assert found == dict(high=[6, 7, 8], low=[0, 1, 2], low_released=[0, 1])
     assert not maps.discard_candidates(np.zeros((3, 7)), True, .9, 'low_released').any()
-    assert maps.discard_candidates([0., 1., 1., 1., 2.], True, .5, 'low').tolist() == [True, True, True, True, False]
-    assert maps.discard_candidates([0., 1., 1., 1., 2.], True, .5, 'low_released').tolist() == [True, False, False, False, False]
+    ties = [0., 1., 1., 1., 2.]
+    low, released = (maps.discard_candidates(ties, True, .5, r).tolist() for r in ('low', 'low_released'))
+    assert low == [True, True, True, True, False] and released == [True, False, False, False, False]
 
 
 def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
@@ -239,7 +240,8 @@ def test_bits_survive_packing_in_any_shape():
 @pytest.mark.parametrize('call, words', [
     (lambda: maps.kept_count(3, -.1), 'p must be between 0 and 1'),
     (lambda: maps.kept_count(3, float('nan')), 'p must be between 0 and 1'),
-    (lambda: maps.discard_candidates([1., 2.], True, .3, 'middle'), "region must be one of 'high', 'low', 'low_released', got 'middle'"),
+    (lambda: maps.discard_candidates([1., 2.], True, .3, 'middle'),
+     "region must be one of 'high', 'low', 'low_released', got 'middle'"),
     (lambda: maps.discard_candidates([1., np.nan], True, .3), 'attribution is NaN at 1 of 2 counted positions'),
     (lambda: maps.pattern_matrix('last', [1]), "name must be one of 'next', 'prev', 'first', 'delim', 'period', got 'last'"),
     (lambda: maps.pattern_matrix('next', [1], boundary='one'), "boundary must be one of 'uniform', 'zero', got 'one'"),

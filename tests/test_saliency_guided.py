@@ -292,7 +292,8 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
     (dict(passes='reuse', saliency='integrated_gradients'), "passes='reuse' has the gradient at the input only"),
     (dict(ranking='abs'), 'ranking must be one of'), (dict(first='drop'), "first must be one of 'next', 'keep', 'mask', got 'drop'"),
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted'"),
-    (dict(score='probability'), "score must be one of 'logit', 'log_probability', got 'probability'"), (dict(score=None), 'score must be one of')])
+    (dict(score='probability'), "score must be one of 'logit', 'log_probability', got 'probability'"),
+    (dict(score=None), 'score must be one of')])
 def test_arguments_out_of_range_are_refused(kwargs, message):
     with pytest.raises(ValueError, match='SaliencyGuided: .*' + message): SaliencyGuided(**kwargs)
 
@@ -512,8 +513,9 @@ def reference_of_log_p(model, batch, i):
 @pytest.mark.parametrize('passes', ['eval', 'reuse'])
 def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(kind, passes):
     model, batch = case(kind)
-    model.eval() # nothing is dropped out and no statistics are those of the batch, so both passes have the same saliency
-    plans = {score: SaliencyGuided(masked_share=.5, fill='uniform', passes=passes, score=score).plan(model, batch, Progress()) for score in scores}
+    model.eval() # no dropout and no statistics of the batch, so both passes have the same saliency
+    methods = {score: SaliencyGuided(masked_share=.5, passes=passes, score=score) for score in scores}
+    plans = {score: method.plan(model, batch, Progress()) for score, method in methods.items()}
     if passes == 'reuse':
         for plan in plans.values(): run_passes(model, model, batch, plan)
     found, of_logit = plans['log_probability'].evidence, plans['logit'].evidence
@@ -521,10 +523,13 @@ def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(k
     for i in range(len(batch['labels'])):
         expected = reference_of_log_p(model, batch, i)
         ours = found['saliency'][i][batch['attention_mask'][i].bool()] if text else found['saliency_map'][i]
-        close = dict(rtol=1e-3, atol=1e-5) if kind == 'llama' else dict(rtol=1e-8, atol=1e-12) # a Llama's softmax is in float32
+        close = dict(rtol=1e-3, atol=1e-5) if kind == 'llama' else dict(rtol=1e-8, atol=1e-12) # float32 softmax
         torch.testing.assert_close(ours, expected, **close)
-        if not text: assert {j for j in np.ndindex(*ours.shape) if found['is_masked_map'][i][j]} == reference_low(ours, .5, 'signed')
-    assert not torch.equal(found['is_masked' if text else 'is_masked_map'], of_logit['is_masked' if text else 'is_masked_map'])
+        if text: continue
+        masked = {j for j in np.ndindex(*ours.shape) if found['is_masked_map'][i][j]}
+        assert masked == reference_low(ours, .5, 'signed')
+    where = 'is_masked' if text else 'is_masked_map'
+    assert not torch.equal(found[where], of_logit[where])
 
 
 class Ending(nn.Module):
@@ -562,12 +567,15 @@ def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax(
     from captum.attr import Saliency # by which the released code takes its gradient
     share, rng = .5, np.random.default_rng(4)
     net = Net('conv')
-    net.body, net.head = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten()), nn.Linear(320, 3) # no gradient of exactly zero: no ties
+    net.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten()) # no gradient is exactly zero: no ties
+    net.head = nn.Linear(320, 3)
     net, ending = net.double(), Ending(net)
     x, y = torch.tensor(rng.normal(size=(6, 1, 12, 10))), torch.arange(6) % 3
-    ours = step(SaliencyGuided(masked_share=share, fill=-.42), ending.train(), dict(pixel_values=x, labels=y, example_id=torch.arange(6)))
+    method, batch = SaliencyGuided(masked_share=share, fill=-.42), dict(pixel_values=x, labels=y)
+    ours = step(method, ending.train(), batch)
     ending.eval()
-    gradient = Saliency(lambda x: ending(pixel_values=x).logits).attribute(x.clone().requires_grad_(), y, abs=False).mean(1)
+    look = Saliency(lambda x: ending(pixel_values=x).logits)
+    gradient = look.attribute(x.clone().requires_grad_(), y, abs=False).mean(1)
     masked = x.clone()
     for i in range(6):
         low = gradient[i].flatten().topk(int(share*120), largest=False).indices
@@ -577,9 +585,10 @@ def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax(
     output, other = ending(pixel_values=x).logits, ending(pixel_values=masked).logits
     loss = nn.CrossEntropyLoss()(output, y) + nn.KLDivLoss(reduction='batchmean', log_target=True)(other, output)
     torch.testing.assert_close(ours[2], loss.detach(), rtol=1e-12, atol=1e-14)
-    for a, b in zip(ours[3], torch.autograd.grad(loss, list(ending.parameters()))): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
-    in_logits = SaliencyGuided(masked_share=share, fill=-.42).plan(net.eval(), dict(pixel_values=x, labels=y), Progress()).evidence['masked_map']
-    assert not torch.equal(in_logits, masked) # what the same network without its last layer would mask
+    for a, b in zip(ours[3], torch.autograd.grad(loss, list(ending.parameters()))):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+    by_logit = method.plan(net.eval(), batch, Progress()).evidence['masked_map'] # the net without its last layer
+    assert not torch.equal(by_logit, masked)
 
 
 def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_path):
@@ -590,7 +599,8 @@ def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_p
     before, shown = copy.deepcopy(net), {}
     settings = dict(epochs=1, batch_size=8, probes=3, snapshots=2, progress=False, learning_rate=1e-3)
     for score in scores:
-        run = train(copy.deepcopy(net), None, digits, SaliencyGuided(masked_share=.5, score=score), tmp_path/score, **settings)
+        method = SaliencyGuided(masked_share=.5, score=score)
+        run = train(copy.deepcopy(net), None, digits, method, tmp_path/score, **settings)
         assert run.config['method']['args']['score'] == score
         shown[score] = [run.snapshot(0, i) for i in range(3)]
     for i in range(3):
@@ -606,7 +616,8 @@ def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_p
         assert len(low) == 392 and sum(asked[at] > threshold for at in np.ndindex(28, 28)) <= 392
         assert not np.allclose(ours, shown['logit'][i].arrays['method_saliency_map'], rtol=1e-2, atol=0)
     with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
-        train(copy.deepcopy(net), None, digits, SaliencyGuided(masked_share=.5), tmp_path/'log_probability', resume=True, **settings)
+        other = SaliencyGuided(masked_share=.5)
+        train(copy.deepcopy(net), None, digits, other, tmp_path/'log_probability', resume=True, **settings)
 
 
 def case(kind, dropout=0.):

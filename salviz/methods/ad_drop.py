@@ -38,7 +38,7 @@ def discard_candidates(
     attribution:torch.Tensor, # [..., query, key], of floating point or, where only the order matters, whole numbers
     allowed:torch.Tensor,     # bool, broadcastable to `attribution`: keys that this query may attend; n counts them row by row
     p:float,                  # share of each row that may be dropped
-    region='high',            # 'high': the highest attributions of the row; 'low': the lowest; 'low_released': as the released code counts them
+    region='high',            # the row's 'high' attributions, its 'low' ones, or 'low_released': as the code does
 ) -> torch.Tensor: # bool [..., query, key]
     "The candidate discard region: the share `p` of each row's `allowed` keys with the highest (or lowest) `attribution` (eq. 6)"
     check_region(region)
@@ -185,10 +185,10 @@ def refuse_idle(method):
     method.require(not method.after_dropout or method.first_pass == 'train',
         "after_dropout=True does nothing with first_pass='eval' (nothing is dropped out there); leave it out, or take first_pass='train'")
     anew = method.pseudo_label == 'each_step'
-    method.require(not (anew and method.target == 'gold'),
-        "pseudo_label='each_step' does nothing with target='gold' (gold labels stay as they are); leave one of them out")
-    method.require(not (anew and method.first_pass == 'eval'),
-        "first_pass='eval' does nothing with pseudo_label='each_step' (there is no first pass, and on the path nothing is dropped out); leave one of them out")
+    method.require(not (anew and method.target == 'gold'), "pseudo_label='each_step' does nothing with target='gold' "
+                   '(gold labels stay as they are); leave one of them out')
+    method.require(not (anew and method.first_pass == 'eval'), "first_pass='eval' does nothing with pseudo_label="
+                   "'each_step' (there is no first pass, and on the path nothing is dropped out); leave one out")
 
 # %% ../../nbs/09_methods_ad_drop.ipynb #038
 class ADDrop(Method):
@@ -201,7 +201,7 @@ class ADDrop(Method):
         layers=None,            # which layers (of an encoder-decoder: of its encoder): None for all, an int, or a list of them
         cross_tuning=True,      # plain fine-tuning in odd epochs (from 1), AD-DROP in even ones? False: AD-DROP in all
         target='pseudo',        # what GA and IGA explain: 'pseudo' (the first pass's prediction) or 'gold'; a regression has gold alone
-        region='high',          # 'high' attributions are candidates, or 'low' ones (section 2.2), or 'low_released' (how its released code counts them)
+        region='high',          # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (its code)
         protect_special=False,  # never drop special tokens as keys? They are then not counted in `p` either
         first_pass='train',     # mode of the pass that is attributed: 'train' (the released code) or 'eval' (the paper)
         attribution='gradient', # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
@@ -211,7 +211,7 @@ class ADDrop(Method):
         random_form='region',   # of RD: a 'region' of exact size (the paper), or all 'positions' for themselves (the released code)
         after_dropout=False,    # GA and AA: look at the attention after dropout (the released code) instead of before it (the paper's equations)?
         attribution_dtype='float32', # of the first pass: 'float32' (the model's own) or 'bfloat16' (autocast)
-        pseudo_label='fixed',   # of IGA: 'fixed' by the first pass (eq. 3 and 4), or taken anew at 'each_step' of the path (the released code)
+        pseudo_label='fixed',   # of IGA: 'fixed' by the first pass (eq. 3, 4), or anew at 'each_step' (released code)
     ):
         self.p, self.q, self.layers, self.cross_tuning = p, q, layers, cross_tuning
         self.target, self.region, self.protect_special, self.first_pass = target, region, protect_special, first_pass
@@ -221,8 +221,9 @@ class ADDrop(Method):
         check_share(self, 'p', 'share of each row that may be dropped')
         said = f'q must be above 0 and at most 1 (probability with which a candidate is dropped; 1 drops them all), got {q!r}'
         self.require(isinstance(q, (int, float)) and not isinstance(q, bool) and 0 < q <= 1, said)
-        choices = dict(target=('pseudo', 'gold'), region=region_names, first_pass=('train', 'eval'), cross_tuning=(True, False),
-                       protect_special=(True, False), attribution=('gradient', 'integrated_gradients', 'attention', 'random'),
+        choices = dict(target=('pseudo', 'gold'), region=region_names, first_pass=('train', 'eval'),
+                       cross_tuning=(True, False), protect_special=(True, False),
+                       attribution=('gradient', 'integrated_gradients', 'attention', 'random'),
                        reading=('paper', 'standard'), random_form=('region', 'positions'), after_dropout=(True, False),
                        attribution_dtype=('float32', 'bfloat16'), pseudo_label=pseudo_labels)
         for name, allowed in choices.items(): check_choice(self, name, allowed)
@@ -237,8 +238,9 @@ class ADDrop(Method):
         check_observable(model)
         check_layers(model, self.layers)
         if self.attribution == 'random': check_sight(model, self.layers)
-        self.require(self.pseudo_label == 'fixed' or task_of(model) != 'regression', "pseudo_label='each_step' has no meaning in a regression, "
-                     'whose score is minus the squared error against the gold number; leave it out')
+        meant = self.pseudo_label == 'fixed' or task_of(model) != 'regression'
+        self.require(meant, "pseudo_label='each_step' has no meaning in a regression, whose score is minus the squared "
+                     'error against the gold number; leave it out')
         self.require(not self.cross_tuning or epochs >= 2, 'cross_tuning needs at least 2 epochs (odd ones are plain fine-tuning), '
                      f'got epochs={epochs!r}; train for more epochs, or pass cross_tuning=False')
 
@@ -284,7 +286,8 @@ def row_ranks(
 def candidates(self:ADDrop, attribution, allowed, batch) -> torch.Tensor: # bool [batch, heads, query, key]
     "The candidate discard region of one layer's `attribution`, without special tokens if they are protected"
     may_drop = allowed & ~batch['is_special'][:, None, None, :] if self.protect_special else allowed
-    if self.attribution == 'random' and self.random_form == 'positions': return (as_share(attribution) >= 1 - self.p) & may_drop
+    by_position = self.attribution == 'random' and self.random_form == 'positions'
+    if by_position: return (as_share(attribution) >= 1 - self.p) & may_drop
     return discard_candidates(attribution, may_drop, self.p, self.region)
 
 @patch
@@ -344,13 +347,16 @@ def prior_method(
         if x not in known: raise ValueError(f'{name} must be one of {", ".join(map(repr, known))}, got {x!r}')
     released = form == 'released'
     if released and p is not None:
-        raise ValueError(f"p={p!r} is for form='equal': the released experiment drops the whole region, the share rate of each row; leave p out")
+        raise ValueError(f"p={p!r} is for form='equal': the released experiment drops the whole region, "
+                         'the share rate of each row; leave p out')
     p = rate if p is None else p
     if not (0 < rate <= p < 1): raise ValueError(f'rate must lie between 0 and p, and p below 1, got rate={rate!r} and p={p!r}')
     shared = dict(p=p, q=rate / p, layers=layers, cross_tuning=False)
     if strategy == 'none': return FineTuning()
-    if strategy == 'random': return ADDrop(attribution='random', random_form='positions' if released else 'region', **shared)
-    return ADDrop(target='gold', region='low_released' if released and strategy == 'low' else strategy, **shared)
+    if strategy == 'random':
+        return ADDrop(attribution='random', random_form='positions' if released else 'region', **shared)
+    region = 'low_released' if released and strategy == 'low' else strategy
+    return ADDrop(target='gold', region=region, **shared)
 
 def prior_experiment(
     model, tokenizer, data,      # as `salviz.training.train` takes them; every run starts from a copy of `model`

@@ -170,7 +170,7 @@ class SaliencyGuided(Method):
         fill_range='feature',  # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
         passes='eval',         # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
         steps=20,              # m: nodes of integrated gradients, which need as many passes
-        score='logit',         # what of the class is explained: its 'logit' or its 'log_probability' (the released network for digits)
+        score='logit',         # of the class: its 'logit' or its 'log_probability' (the released digits)
     ):
         self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = masked_share, weight, saliency, ranking, first, target
         self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score

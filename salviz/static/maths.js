@@ -6,7 +6,9 @@ const counted = (counts, k, n) => !counts || Boolean(counts[counts.length === n 
 export function keptCount(n, p) { return Math.floor(n * (1 - p) + 1e-6); }
 
 // How many of a row's n keys are candidates where no attributions tie.
-export function candidateCount(n, p, region = 'high') { return region === 'low_released' ? keptCount(n, 1 - p) : n - keptCount(n, p); }
+export function candidateCount(n, p, region = 'high') {
+  return region === 'low_released' ? keptCount(n, 1 - p) : n - keptCount(n, p);
+}
 
 // By the sorted row of a query: is an attribution in the candidate discard region?
 function inRegion(sorted, count, region) {

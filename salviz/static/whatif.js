@@ -12,7 +12,9 @@ const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf',
 const plainEpoch = 'Cross-tuning spends this epoch on plain fine-tuning: nothing is dropped here. The shaded epochs of the time panel have regions.';
 const noRanks = 'The region follows from the ranks of attention attribution, which this step does not hold; AD-DROP runs and explore() record them.';
 const halfRanks = ' The ranks were made from attributions stored in half precision: training may have told apart what is equal here.';
-const regionNames = {high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest, as the released code counts'};
+const regionNames = {
+  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest, as the released code counts',
+};
 const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
 
 function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
@@ -183,11 +185,14 @@ class WhatIfRegion extends WhatIfGroup {
 
   // In the last layer only the row that the classifier reads has attributions other than 0.
   tieWords() {
-    const {n, candidates} = this.made, {p, region} = this.now, sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
+    const {n, candidates} = this.made, {p, region} = this.now;
+    const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
     const tied = this.keyCounts.filter((count, i) => sizeOf(i) !== candidateCount(count, p, region)).length;
-    const unread = tied > n / 2 ? ': the classifier does not read those rows here, so their attributions are all 0' : '';
+    if (!tied) return '';
+    const unread = ': the classifier does not read those rows here, so their attributions are all 0';
     const change = region === 'low_released' ? 'fewer' : 'more';
-    return tied ? ` In ${countWords(tied, 'row')} of ${n} keys are equal at the threshold, so ${change} of them are candidates${unread}.` : '';
+    return ` In ${countWords(tied, 'row')} of ${n} keys are equal at the threshold, `
+      + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.`;
   }
 
   allowedCounts() {
