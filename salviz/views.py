@@ -561,6 +561,10 @@ def _lowest(args):
     "What is masked, by the arguments of saliency guided training"
     return 'the values closest to zero' if args.get('ranking') == 'magnitude' else 'the lowest values'
 
+def _scored(args):
+    "What of a class is explained, by the arguments of saliency guided training; nothing is said of a logit"
+    return 'the log-probability of ' if args.get('score') == 'log_probability' else ''
+
 def _as_shown(x, span):
     "An image `x` [channels, height, width] as [height, width, 1 or 3], `span` becoming 0 to 1"
     x = (x.transpose(1, 2, 0) - span[0])/max(span[1] - span[0], 1e-12)
@@ -604,8 +608,11 @@ def signal_view(snapshot) -> SignalView:
     said = [o for o in (inside, count, f'KL(f(X) ‖ f(X̃)) = {divergence:.2g}' if np.isfinite(divergence) else '') if o]
     explained = f'saliency ({info["saliency_method"].replace("_", " ")} of the predicted class)' if 'saliency_method' in info else 'saliency'
     args = methods_of(snapshot).get('SaliencyGuided') or {}
-    of = 'predicted class' if args.get('target') == 'predicted' or snapshot.label is None else f'label ({_class_names(snapshot)[snapshot.label]})'
-    ranked = f' “Saliency that ranks” explains the {of}; {_lowest(args)} in it are masked.' if own is not None else f' Masked are {_lowest(args)} of saliency.'
+    by_label = args.get('target') != 'predicted' and snapshot.label is not None
+    of = f'{_scored(args)}the {f"label ({_class_names(snapshot)[snapshot.label]})" if by_label else "predicted class"}'
+    low = _lowest(args)
+    ranked = f' “Saliency that ranks” explains {of}; {low} in it are masked.'
+    if own is None: ranked = f' Masked are {low} of saliency.'
     return SignalView(
         title=title_of(snapshot), subtitle='   '.join(said) + class_words(snapshot),
         caption=f'The input X and its {explained}'

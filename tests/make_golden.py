@@ -17,9 +17,16 @@ def kept(n, p):
     return math.floor(n*(1 - Fraction(str(p))))
 
 
+def released_low_row(row, values, allowed, p):
+    "The authors' low region: strictly below the entry with floor(pn) of the sorted `values` before it, if there is one"
+    below = math.floor(len(values)*Fraction(str(p)))
+    return [bool(a) and (below == len(values) or v < values[below]) for v, a in zip(row, allowed)]
+
+
 def candidate_row(row, allowed, p, region):
     "AD-DROP eq. 6 for one row: sort the n allowed entries, keep the k lowest, the others and what ties with them are candidates"
     values = sorted(v for v, a in zip(row, allowed) if a)
+    if region == 'low_released': return released_low_row(row, values, allowed, p)
     n, k = len(values), kept(len(values), p)
     if k == n: return [False]*len(row)
     if region == 'high': return [bool(a) and v >= values[k] for v, a in zip(row, allowed)]
@@ -139,8 +146,10 @@ def cases():
         n, draw, region = rng.randint(1, 12), (fine, coarse)[i % 2], ('high', 'low')[i//2 % 2]
         B = [draw(n) for _ in range(n)]
         for allowed in ([[True]*n]*n, [bits(n)]*n, [[j <= k for j in range(n)] for k in range(n)]):
-            expected = discard_candidates(B, allowed, p, region)
-            out['discard_candidates'].append(dict(attribution=B, allowed=allowed, p=p, region=region, expected=expected))
+            for side in (region,) if region == 'high' else (region, 'low_released'):
+                expected = discard_candidates(B, allowed, p, side)
+                case = dict(attribution=B, allowed=allowed, p=p, region=side, expected=expected)
+                out['discard_candidates'].append(case)
     reals = [[True]*5, [True]*4 + [False]*3, [False]*2 + [True]*4, [False, True, False], [True, False, True, True, False]]
     for real in reals:
         for boundary in ('uniform', 'zero'):

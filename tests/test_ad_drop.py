@@ -89,11 +89,18 @@ def own(x, batch, i):
 def reference_region(row, p, region='high'):
     "Eq. 6 for one row of real keys: the indices of the candidate discard region"
     n = len(row)
+    if region == 'low_released': return reference_released_low(row, p)
     k = int(n*(1 - Fraction(str(p)))) # kept for certain
     if n == 0 or k == n: return set()
     ordered = sorted(row, reverse=region == 'low')
     threshold = ordered[k]
     return {j for j, b in enumerate(row) if (b >= threshold if region == 'high' else b <= threshold)}
+
+
+def reference_released_low(row, p):
+    "The low region of the released code: what is strictly below the entry that floor(pn) others precede"
+    entry = sorted(row)[int(len(row)*Fraction(str(p)))] if row else None
+    return {j for j, b in enumerate(row) if b < entry}
 
 
 def reference_drop(candidates, n, q, u):
@@ -137,7 +144,7 @@ def reference_plan(model, rows, p, q, progress, causal, target='pseudo', region=
     return out
 
 
-@pytest.mark.parametrize('region', ['high', 'low'])
+@pytest.mark.parametrize('region', ['high', 'low', 'low_released'])
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('p', [.1, .2, .3, .4, .5, .6, .7, .8, .9])
 def test_the_region_is_that_of_equation_six_with_ties_negatives_and_rows_of_any_length(p, dtype, region):
@@ -156,6 +163,22 @@ def test_without_ties_the_region_has_exactly_the_exact_number_of_positions(p):
         assert size == n - int(n*(1 - Fraction(str(p))))
 
 
+@pytest.mark.parametrize('p', [.1, .29, .3, .5, .7, .8, .9, .001, .999])
+def test_the_released_low_region_has_the_share_rounded_down_and_keeps_what_ties(p):
+    for n in range(1, 200):
+        row, allowed = torch.randperm(n)[None].double(), torch.ones(1, n, dtype=torch.bool)
+        size = discard_candidates(row, allowed, p, 'low_released').sum().item()
+        assert size == int(n*Fraction(str(p)))
+        padded = discard_candidates(torch.cat([row, row - n], 1), torch.cat([allowed, ~allowed], 1), p, 'low_released')
+        assert padded.sum().item() == size and not padded[:, n:].any()
+    assert not discard_candidates(torch.zeros(3, 9), torch.ones(9, dtype=torch.bool), p, 'low_released').any()
+
+
+def test_an_unknown_region_is_refused_by_name():
+    with pytest.raises(ValueError, match="^region must be one of 'high', 'low', 'low_released', got 'middle'$"):
+        discard_candidates(torch.zeros(1, 3), torch.ones(3, dtype=torch.bool), .3, 'middle')
+
+
 def test_attributions_at_forbidden_keys_do_not_matter():
     b, allowed = torch.randn(4, 9, 9).double(), torch.rand(4, 9, 9) < .6
     for junk in (1e9, -1e9, float('nan'), float('inf')):
@@ -165,7 +188,7 @@ def test_attributions_at_forbidden_keys_do_not_matter():
 def test_torch_and_numpy_agree_on_the_region():
     from salviz import maps
     g = torch.Generator().manual_seed(0)
-    for region in ('high', 'low'):
+    for region in maps.region_names:
         for p in (.1, .3, .7):
             b, allowed = torch.randint(-4, 5, (3, 4, 10, 10), generator=g).float(), torch.rand(3, 1, 10, 10, generator=g) < .8
             ours = discard_candidates(b, allowed, p, region)
@@ -185,7 +208,8 @@ def test_a_row_never_loses_all_its_keys_and_only_candidates_below_q_fall():
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('kwargs', [dict(), dict(target='gold', p=.6, q=.7), dict(region='low', p=.5, q=.5),
-                                    dict(protect_special=True, p=.5, q=.9)], ids=str)
+                                    dict(protect_special=True, p=.5, q=.9),
+                                    dict(region='low_released', p=.7, q=.5)], ids=str)
 def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_alone(kind, side, kwargs):
     model, rows = tiny(kind), examples()
     batch, method = collate(rows, side), ADDrop(cross_tuning=False, first_pass='eval', **kwargs)
@@ -364,7 +388,8 @@ def test_arguments_out_of_range_are_refused(kwargs, message):
 IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradients',)), reading=('standard', ('integrated_gradients',)),
             target=('gold', ('gradient', 'integrated_gradients')), region=('low', ('gradient', 'integrated_gradients', 'attention')),
             first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')), after_dropout=(True, ('gradient', 'attention')),
-            nodes=(5, ('integrated_gradients',)), attribution_dtype=('bfloat16', ('gradient', 'integrated_gradients', 'attention')))
+            nodes=(5, ('integrated_gradients',)), pseudo_label=('each_step', ('integrated_gradients',)),
+            attribution_dtype=('bfloat16', ('gradient', 'integrated_gradients', 'attention')))
 
 
 @pytest.mark.parametrize('attribution', KINDS)
@@ -383,6 +408,20 @@ def test_the_map_after_dropout_is_refused_in_a_first_pass_that_drops_nothing_out
     with pytest.raises(ValueError, match="ADDrop: after_dropout=True does nothing with first_pass='eval'.*or take first_pass='train'"):
         ADDrop(after_dropout=True, first_pass='eval')
     with pytest.raises(ValueError, match="ADDrop: after_dropout must be one of True, False, got 'yes'"): ADDrop(after_dropout='yes')
+
+
+def test_a_label_anew_at_each_step_is_refused_where_no_step_predicts_one():
+    anew = dict(attribution='integrated_gradients', pseudo_label='each_step')
+    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' does nothing with target='gold' .gold"):
+        ADDrop(**anew, target='gold')
+    with pytest.raises(ValueError, match="ADDrop: first_pass='eval' does nothing with pseudo_label='each_step' .there"):
+        ADDrop(**anew, first_pass='eval')
+    with pytest.raises(ValueError, match="ADDrop: pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
+        ADDrop(pseudo_label='gold')
+    regression = head(BertForSequenceClassification, 1)
+    with pytest.raises(ValueError, match="ADDrop: pseudo_label='each_step' has no meaning in a regression, whose"):
+        ADDrop(**anew).check(regression, None, None, 2)
+    ADDrop(**anew).check(tiny('bert'), None, None, 2)
 
 
 def test_the_region_agrees_with_the_golden_vectors():
@@ -520,6 +559,73 @@ def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_
     look = lambda **kw: ADDrop(attribution='integrated_gradients', steps=4, cross_tuning=False, first_pass='eval', **kw).plan(
         model, dict(batch, labels=there), EVEN).evidence['attention_attribution']
     assert all(torch.equal(b, look(target='gold')[l]) for l, b in look().items())
+
+
+def largest_logit(outputs): return outputs.logits[0].max() # that of the class that is ahead in this very pass
+
+
+@pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left'), ('albert', 'right')])
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+def test_a_label_anew_at_each_step_is_that_of_the_pass_of_this_step_for_each_sentence_alone(kind, side, reading):
+    model, rows = tiny(kind), examples()
+    batch = collate(rows, side)
+    how = dict(p=.5, q=.5, steps=4, cross_tuning=False, attribution='integrated_gradients', reading=reading)
+    plan = ADDrop(**how, pseudo_label='each_step').plan(model, batch, EVEN)
+    close = dict(rtol=1e-7, atol=1e-10) if kind in ('bert', 'gpt2') else dict(rtol=1e-3, atol=1e-4) # float32
+    for i, r in enumerate(rows):
+        inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
+        seen = torch.ones(n, n, dtype=torch.bool)
+        seen = seen if kind in ('bert', 'albert') else seen.tril()
+        for l in plan.drop:
+            b = reference_integrated(model, inputs, largest_logit, l, 4, reading)
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
+            torch.testing.assert_close(ours, b, **close)
+            check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), dict(rtol=0, atol=0))
+
+
+def test_a_label_anew_at_each_step_moves_the_regions_of_those_sentences_whose_label_changes_and_of_no_others():
+    model, rows = tiny('bert'), examples()
+    batch = collate(rows)
+    how = dict(p=.5, steps=6, cross_tuning=False, attribution='integrated_gradients')
+    def look(**o): return ADDrop(**how, **o).plan(model, batch, EVEN)
+    once, anew, moved = look(first_pass='eval'), look(pseudo_label='each_step'), []
+    for i, r in enumerate(rows):
+        for l in once.drop:
+            passes = [scaled_pass(model, dict(input_ids=r['ids'][None]), l, k/6)[0] for k in range(1, 7)]
+            labels = {outputs.logits.argmax().item() for outputs in passes}
+            a, b = (own(o.evidence['attention_attribution'][l], batch, i) for o in (once, anew))
+            assert torch.equal(a, b) == (len(labels) == 1)
+            moved.append(len(labels) > 1)
+    assert 0 < sum(moved) < len(moved)
+
+
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+def test_at_gauss_points_the_label_is_that_of_each_point(reading):
+    model, rows = tiny('bert'), examples()
+    batch, rule = collate(rows), discrete_gauss(9, 3)
+    how = dict(p=.5, steps=9, cross_tuning=False, attribution='integrated_gradients', reading=reading,
+               pseudo_label='each_step')
+    plan = ADDrop(**how, nodes=3).plan(model, batch, EVEN)
+    for i, r in enumerate(rows):
+        for l in plan.drop:
+            b = 0.
+            for x, weight in zip(*rule):
+                outputs, A = scaled_pass(model, dict(input_ids=r['ids'][None]), l, x)
+                gradient = torch.autograd.grad(largest_logit(outputs), A)[0][0]
+                b = b + weight*A.detach()[0]*(gradient if reading == 'paper' else gradient/x)
+            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-6, atol=1e-9)
+    same = ADDrop(**how, nodes=9).nodes_agreement(model, batch, EVEN)
+    assert same == dict(relative_difference=0., same_region=1.)
+
+
+def test_the_agreement_of_nodes_is_about_the_region_that_is_used():
+    model, batch = tiny('bert'), collate(examples())
+    how = dict(p=.5, steps=8, cross_tuning=False, first_pass='eval', attribution='integrated_gradients',
+               protect_special=True)
+    rule, whole = (ADDrop(**how, nodes=n).plan(model, batch, EVEN).evidence['discard_candidates'] for n in (2, None))
+    a, b = (torch.cat([x.flatten() for x in o.values()]) for o in (rule, whole))
+    told = ADDrop(**how, nodes=2).nodes_agreement(model, batch, EVEN)
+    assert told['same_region'] == pytest.approx(((a & b).sum()/b.sum()).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'albert', 'modernbert'])
@@ -737,6 +843,22 @@ def test_labels_of_tokens_are_attributed_by_minus_the_cross_entropy_over_what_co
             assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
 
 
+def test_labels_of_tokens_too_are_taken_anew_at_each_step():
+    model, rows = head(BertForTokenClassification, 40), examples()
+    batch = collate(rows)
+    how = dict(cross_tuning=False, attribution='integrated_gradients', steps=3)
+    plan = ADDrop(**how, pseudo_label='each_step').plan(model, batch, EVEN)
+    once = ADDrop(**how, first_pass='eval').plan(model, batch, EVEN)
+    def score(outputs): return token_score(outputs.logits[0], outputs.logits[0].argmax(-1).tolist())
+    for i, r in enumerate(rows):
+        for l in plan.drop:
+            expected = reference_integrated(model, dict(input_ids=r['ids'][None]), score, l, 3)
+            ours = own(plan.evidence['attention_attribution'][l], batch, i)
+            torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-11)
+    a, b = (o.evidence['attention_attribution'] for o in (plan, once))
+    assert not all(torch.allclose(a[l], b[l]) for l in a)
+
+
 def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
     model, rows = head(BertForTokenClassification, 4), examples()
     whole = ADDrop(cross_tuning=False, first_pass='eval').plan(model, collate(rows), EVEN)
@@ -841,6 +963,39 @@ def test_the_same_number_of_positions_goes_at_random_high_and_low():
     assert torch.equal(gone['random'], gone['high']) and torch.equal(gone['random'], gone['low']) and gone['random'].any()
 
 
+def test_the_released_form_of_the_prior_experiment_drops_what_the_released_code_drops():
+    methods = {s: prior_method(s, form='released') for s in ('random', 'high', 'low')}
+    assert all((m.p, m.q, m.layers, m.cross_tuning) == (.3, 1, 0, False) for m in methods.values())
+    assert (methods['random'].attribution, methods['random'].random_form) == ('random', 'positions')
+    assert [methods[s].region for s in ('high', 'low')] == ['high', 'low_released']
+    assert methods['high'].target == methods['low'].target == 'gold'
+    assert isinstance(prior_method('none', form='released'), FineTuning)
+    model, row = tiny('bert'), dict(ids=torch.arange(10, 19), example_id=3, label=1)
+    gone = {s: m.plan(model, collate([row]), EVEN).drop[0].sum(-1) for s, m in methods.items()}
+    assert (gone['high'] == 3).all() and (gone['low'] == 2).all() # of nine keys
+    assert gone['random'].min() < 3 < gone['random'].max()
+    many = [dict(ids=torch.arange(10, 30), example_id=i, label=0) for i in range(20)]
+    share = methods['random'].plan(model, collate(many), EVEN).drop[0].double().mean().item()
+    assert abs(share - .3) < 5*(.3*.7/(20*4*20*20))**.5 # independent draws
+    with pytest.raises(ValueError, match="form must be one of 'equal', 'released', got 'paper'"):
+        prior_method('high', form='paper')
+    with pytest.raises(ValueError, match="p=0.6 is for form='equal': the released experiment .*leave p out"):
+        prior_method('high', p=.6, form='released')
+
+
+def test_the_prior_experiment_hands_its_form_on(monkeypatch):
+    from salviz import training
+    trained = []
+    class Told: train_rows, eval_rows = [dict(epoch=1., task=.5)], [dict(epoch=1., loss=.5)]
+    def train(model, tokenizer, data, method, **settings):
+        trained.append(method)
+        return Told()
+    monkeypatch.setattr(training, 'train', train)
+    for form in ('equal', 'released'): prior_experiment(None, None, None, strategies=('random', 'low'), form=form)
+    assert [m.random_form for m in trained] == ['region', 'region', 'positions', 'region']
+    assert [m.region for m in trained] == ['high', 'low', 'high', 'low_released']
+
+
 def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_the_losses(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
     from salviz.training import train
     model, settings = tiny_bert(), dict(epochs=2, batch_size=8, learning_rate=1e-3, seed=3)
@@ -876,3 +1031,21 @@ def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of
     else:
         assert found['relative_difference'] > .01 and len(warned) == 1
         assert f"nodes=3 is {found['relative_difference']:.1%} off the sum over steps=6" in warned[0] and 'take more nodes, or leave nodes out' in warned[0]
+
+
+def test_a_run_with_released_forms_says_so_and_is_resumed_as_no_other(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+    from salviz.training import train
+    settings = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, probes=1, snapshots=2, progress=False)
+    how = dict(attribution='integrated_gradients', steps=2, layers=0, cross_tuning=False)
+    method = ADDrop(**how, region='low_released', pseudo_label='each_step')
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, **settings)
+    told = run.config['method']['args']
+    assert (told['region'], told['pseudo_label']) == ('low_released', 'each_step')
+    shot = run.snapshot(-1, 0)
+    assert (shot.info['args']['region'], shot.info['args']['pseudo_label']) == ('low_released', 'each_step')
+    b, region = shot.arrays['attribution_ranks'][0], shot.arrays['discard_candidates'][0]
+    ranks = torch.tensor(b.astype(int)).double()
+    assert torch.equal(reference_candidates(ranks, ranks > 0, .3, 'low_released'), torch.tensor(region))
+    for other in (dict(), dict(region='low_released'), dict(pseudo_label='each_step')):
+        with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
+            train(tiny_bert(), tiny_tokenizer, tiny_data, ADDrop(**how, **other), resume=True, **settings)

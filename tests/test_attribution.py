@@ -110,6 +110,43 @@ def test_saliency_of_a_padded_batch_is_that_of_each_sentence_alone_by_the_equati
         assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
 
 
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('method', METHODS)
+def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence_alone(method, side):
+    model, batch = tiny('llama'), uneven_batch(side)
+    saliency = input_saliency(model, batch, method, score='log_probability', steps=4)
+    weight = model.get_input_embeddings().weight.detach()
+    for i, at, ids in sentences(batch):
+        c, x = model(input_ids=ids[None]).logits[0].argmax().item(), weight[ids]
+        base, nodes, g = 0., [1.], 0.
+        if method == 'integrated_gradients': base, nodes = weight[PAD], [(k - .5)/4 for k in range(1, 5)]
+        for a in nodes:
+            point = (base + a*(x - base)).clone().requires_grad_()
+            z = model(inputs_embeds=point[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0]
+            score = z[c] - sum(v.exp() for v in z).log()
+            g = g + torch.autograd.grad(score, point)[0]/len(nodes)
+        expected = dict(gradient_norm=g.norm(dim=-1), gradient_abs=g.abs().sum(-1)).get(method, (g*(x - base)).sum(-1))
+        torch.testing.assert_close(saliency[i, at], expected, **CLOSE[side])
+        assert not saliency[i, batch['attention_mask'][i] == 0].any()
+    assert not torch.allclose(saliency, input_saliency(model, batch, method, steps=4), rtol=1e-2)
+
+
+def test_a_score_is_that_of_a_class_among_others():
+    model, batch = tiny('bert'), uneven_batch()
+    with pytest.raises(ValueError, match="score must be one of 'logit', 'log_probability', got 'probability'"):
+        input_saliency(model, batch, 'input_x_gradient', score='probability')
+    def first(outputs, rows): return outputs.logits[:, 0]
+    with pytest.raises(ValueError, match="score='log_probability' is for a class as target; .* leave score out"):
+        input_saliency(model, batch, 'input_x_gradient', first, score='log_probability')
+    with pytest.raises(ValueError, match="score='log_probability' needs at least two classes"):
+        alone = tiny('bert')
+        alone.classifier = nn.Linear(24, 1).double()
+        input_saliency(alone, batch, 'input_x_gradient', score='log_probability')
+    saliency = input_saliency(model, batch, steps=300, score='log_probability')
+    assert completeness_error(model, batch, saliency, score='log_probability').max() < 1e-3
+    assert completeness_error(model, batch, saliency).max() > 1e-2 # of the logit it is not the gain
+
+
 @pytest.mark.parametrize('method', METHODS)
 def test_a_given_class_is_explained_instead_of_the_predicted_one(method):
     model, batch, target = tiny('bert'), uneven_batch(), torch.tensor([2, 0, 1])
@@ -486,6 +523,37 @@ def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
     assert at_first_node != there.tolist() # the node itself would say other classes
     for l, b in attention_attribution(model, batch, method='integrated_gradients')[0].items():
         assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
+
+
+@pytest.mark.parametrize('side', ['right', 'left'])
+@pytest.mark.parametrize('reading', ['paper', 'standard'])
+@pytest.mark.parametrize('batch_size', [1, 7, None])
+def test_the_class_of_each_step_is_that_of_this_step_where_it_is_taken_anew(side, reading, batch_size):
+    model, batch = tiny('bert'), uneven_batch(side)
+    how = dict(method='integrated_gradients', reading=reading, steps=6, batch_size=batch_size)
+    attribution, _ = attention_attribution(model, batch, pseudo_label='each_step', **how)
+    for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
+        real = (mask[:, None] & mask).bool()
+        for l in range(3):
+            total, labels = 0., []
+            for k in range(1, 7): # every layer anew from the weights: nothing that lies below is kept
+                logits, A = bert_by_hand(model, ids, mask, l, k/6)
+                labels.append(logits.argmax().item())
+                gradient = torch.autograd.grad(logits[labels[-1]], A)[0]
+                total = total + A.detach()*(gradient if reading == 'paper' else gradient/(k/6))/6
+            torch.testing.assert_close(attribution[l][i], total.masked_fill(~real, 0.), rtol=1e-7, atol=1e-10)
+
+
+def test_a_label_at_each_step_needs_a_path_and_a_prediction():
+    model, batch = tiny('bert'), uneven_batch()
+    anew = dict(pseudo_label='each_step')
+    with pytest.raises(ValueError, match="pseudo_label must be one of 'fixed', 'each_step', got 'gold'"):
+        attention_attribution(model, batch, pseudo_label='gold')
+    with pytest.raises(ValueError, match="for method='integrated_gradients', which has a path .* got 'gradient'"):
+        attention_attribution(model, batch, **anew)
+    for target in (torch.tensor([0, 1, 2]), lambda outputs, rows: outputs.logits[:, 0]):
+        with pytest.raises(ValueError, match="pseudo_label='each_step' is for target='predicted'"):
+            attention_attribution(model, batch, target, method='integrated_gradients', **anew)
 
 
 def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_does():

@@ -211,7 +211,8 @@ def test_damaged_and_foreign_bytes_are_refused_with_a_sentence(sv):
 
 texts = ['the film and its music', 'this story of one actor is warm', 'a plot and a lovely film and this story with the music of one actor and more of the film']
 variants = [dict(), dict(p=.1, q=.9), dict(p=.9, q=.5, region='low'), dict(p=.5, q=.999, protect_special=True), dict(p=.45, q=.3, region='low', protect_special=True),
-            dict(p=.999, q=.999)]
+            dict(p=.999, q=.999), dict(p=.9, q=.5, region='low_released'),
+            dict(p=.45, q=.3, region='low_released', protect_special=True)]
 
 def planned(model, tokenizer, args, side, step):
     "Snapshots of what an AD-DROP step did to a padded batch: as they are recorded, without the padding"

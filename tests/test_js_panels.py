@@ -395,7 +395,9 @@ def test_at_the_recorded_settings_the_region_is_the_recorded_one(page, planned):
     candidates, discarded = recomputed(page, planned[0], p=.4, q=.5, region='high', protect=False)
     assert (candidates == planned[0].arrays['discard_candidates']).all() and (discarded == planned[0].arrays['discarded']).all() and discarded.any()
 
-@pytest.mark.parametrize('p,q,region,protect', [(0, .5, 'high', False), (.1, .9, 'low', False), (.5, .3, 'high', True), (.77, 1, 'low', True), (1, .5, 'high', False)])
+@pytest.mark.parametrize('p,q,region,protect', [
+    (0, .5, 'high', False), (.5, .3, 'high', True), (1, .5, 'high', False), (.1, .9, 'low', False),
+    (.77, 1, 'low', True), (.77, 1, 'low_released', False), (.3, .5, 'low_released', True), (1, .5, 'low_released', False)])
 def test_other_settings_give_what_training_would_have_drawn(page, planned, p, q, region, protect):
     load(page, 'derive.js', 'codec.js')
     snapshot, batch, attribution = planned
@@ -425,6 +427,22 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     page.click('button:text("Back to what was recorded")')
     settled(page)
     assert state(page)['whatIf'] is None and '0 candidates and 0 drops differ' in text(page, '.sv-group-counts')
+
+def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, planned):
+    snapshot, _, attribution = planned
+    show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=2)))
+    n, lessons = len(snapshot.tokens), {}
+    share = next(p for p in (.3, .35, .45) if n*p != int(n*p)) # a share of the row that is no whole number of keys
+    slide(page, 'p', round(100*share))
+    for region in maps.region_names:
+        page.select_option('.sv-group[open] select', region)
+        settled(page)
+        wanted = maps.discard_candidates(attribution[0, 2], np.ones((n, n), bool), share, region)
+        assert f'head 2: {wanted.sum()} candidates' in text(page, '.sv-group[open] .sv-group-counts')
+        lessons[region] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
+    few = int(n*share)
+    assert f'of {n} keys, {few}, those with the lowest attribution' in lessons['low_released']
+    assert f'of {n} keys, {few + 1}, those with the lowest attribution' in lessons['low']
 
 def test_ranks_from_stored_values_are_said_to_be(page, planned):
     snapshot = by_hand(planned[0].labels, info=dict(method='ADDrop', args=dict(p=.4, q=.5)), attention_attribution=planned[2][:, :3])

@@ -112,6 +112,10 @@ def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
     assert 'lowest in the saliency that ranks (for \u2068‘<img src=x' in text(page, '.sv-words') and 'the label)' in text(page, '.sv-words')
     w = coarse(s.arrays['method_saliency_map'])
     assert (painted(page, 2, 10, 12) == signed_colours(page, w, abs(w).max())).all()
+    assert 'log-probability' not in text(page, '.sv-words')
+    s.info['methods']['SaliencyGuided']['score'] = 'log_probability'
+    show(page, [s], panels=['signal'])
+    assert 'lowest in the saliency that ranks (for the log-probability of \u2068‘<img src=x' in text(page, '.sv-words')
     same = invented.image()
     same.arrays['method_saliency_map'] = same.arrays['saliency_map']
     show(page, [same], panels=['signal'])

@@ -52,7 +52,7 @@ def allowed_masks(rng, shape):
     return [np.ones((q, k), bool), j < k - rng.integers(k), j >= rng.integers(k), j <= i, abs(i - j) <= 2, holes]
 
 
-@pytest.mark.parametrize('region', ['high', 'low'])
+@pytest.mark.parametrize('region', maps.region_names)
 @pytest.mark.parametrize('dtype', [np.float64, np.float32, np.float16])
 def test_the_region_equals_a_sort_of_each_row(region, dtype):
     rng = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_forbidden_keys_never_matter_whatever_stands_there():
 
 def test_the_scale_of_attributions_does_not_matter():
     B, allowed = np.random.default_rng(10).standard_normal((6, 6)) + 5, np.tril(np.ones((6, 6), bool))
-    for region in ('high', 'low'):
+    for region in maps.region_names:
         expected = maps.discard_candidates(B, allowed, .5, region)
         for scale in (1e-30, 1e30): np.testing.assert_array_equal(maps.discard_candidates(B*scale, allowed, .5, region), expected)
 
@@ -103,6 +103,21 @@ def test_a_row_of_equals_is_a_candidate_as_a_whole_unless_everything_is_kept():
     for region in ('high', 'low'):
         assert maps.discard_candidates(np.zeros((3, 7)), True, .3, region).all()
         assert not maps.discard_candidates(np.zeros((3, 7)), True, 0., region).any()
+
+
+def test_the_released_low_region_has_floor_of_pn_positions_and_keeps_what_ties_with_the_threshold():
+    rng, allowed = np.random.default_rng(12), np.tril(np.ones((40, 40), bool))
+    B = rng.standard_normal((4, 40, 40))
+    for hundredths in (1, 10, 29, 30, 57, 80, 99):
+        size = maps.discard_candidates(B, allowed, hundredths/100, 'low_released').sum(-1)
+        assert (size == np.arange(1, 41)*hundredths//100).all()
+    nine = np.arange(9.)
+    found = {r: np.flatnonzero(maps.discard_candidates(nine, True, .3, r)).tolist() for r in maps.region_names}
+    assert found == dict(high=[6, 7, 8], low=[0, 1, 2], low_released=[0, 1])
+    assert not maps.discard_candidates(np.zeros((3, 7)), True, .9, 'low_released').any()
+    ties = [0., 1., 1., 1., 2.]
+    low, released = (maps.discard_candidates(ties, True, .5, r).tolist() for r in ('low', 'low_released'))
+    assert low == [True, True, True, True, False] and released == [True, False, False, False, False]
 
 
 def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
@@ -225,7 +240,8 @@ def test_bits_survive_packing_in_any_shape():
 @pytest.mark.parametrize('call, words', [
     (lambda: maps.kept_count(3, -.1), 'p must be between 0 and 1'),
     (lambda: maps.kept_count(3, float('nan')), 'p must be between 0 and 1'),
-    (lambda: maps.discard_candidates([1., 2.], True, .3, 'middle'), "region must be 'high' or 'low', got 'middle'"),
+    (lambda: maps.discard_candidates([1., 2.], True, .3, 'middle'),
+     "region must be one of 'high', 'low', 'low_released', got 'middle'"),
     (lambda: maps.discard_candidates([1., np.nan], True, .3), 'attribution is NaN at 1 of 2 counted positions'),
     (lambda: maps.pattern_matrix('last', [1]), "name must be one of 'next', 'prev', 'first', 'delim', 'period', got 'last'"),
     (lambda: maps.pattern_matrix('next', [1], boundary='one'), "boundary must be one of 'uniform', 'zero', got 'one'"),

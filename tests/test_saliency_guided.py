@@ -1,4 +1,5 @@
 "Saliency guided training against loops written from Algorithm 1 and equations 2 to 4 of the paper"
+import copy
 import math
 import random
 from fractions import Fraction
@@ -13,11 +14,14 @@ from transformers import (BertConfig, BertForSequenceClassification, GPT2Config,
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from helpers import same, state
+from salviz.attribution import scores
+from salviz.data import subset
 from salviz.methods import saliency_guided
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, fill_values, mask_cells, mask_words
 from salviz.nets import nets, small_net
 from salviz.recording import run_passes
+from salviz.signals import load_images
 
 PAD, CLS, SEP, MASK = 0, 1, 2, 3
 
@@ -287,7 +291,9 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
     (dict(passes='train'), "passes must be one of 'eval', 'reuse', got 'train'"),
     (dict(passes='reuse', saliency='integrated_gradients'), "passes='reuse' has the gradient at the input only"),
     (dict(ranking='abs'), 'ranking must be one of'), (dict(first='drop'), "first must be one of 'next', 'keep', 'mask', got 'drop'"),
-    (dict(target='pseudo'), "target must be one of 'gold', 'predicted'")])
+    (dict(target='pseudo'), "target must be one of 'gold', 'predicted'"),
+    (dict(score='probability'), "score must be one of 'logit', 'log_probability', got 'probability'"),
+    (dict(score=None), 'score must be one of')])
 def test_arguments_out_of_range_are_refused(kwargs, message):
     with pytest.raises(ValueError, match='SaliencyGuided: .*' + message): SaliencyGuided(**kwargs)
 
@@ -479,6 +485,139 @@ def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
         assert plan.evidence['masked_input'][i, :n].tolist() == expected and plan.evidence['is_masked'][i, :n].tolist() == masked
         assert not plan.evidence['saliency'][i, n:].any() and not plan.evidence['is_masked'][i, n:].any()
     assert plan.evidence['is_masked'].any()
+
+
+def log_p(logits, c):
+    "Log-probability of class `c` from the logits of one sample, written out"
+    return logits[c] - sum(z.exp() for z in logits).log()
+
+
+def reference_of_log_p(model, batch, i):
+    "The saliency of log p of sample `i` alone, of its gold class (text: its tokens without padding)"
+    c = batch['labels'][i].item()
+    if 'input_ids' not in batch:
+        name = name_of(batch)
+        x = batch[name][i:i+1].clone().requires_grad_()
+        gradient, = torch.autograd.grad(log_p(model(**{name: x}).logits[0], c), x)
+        return gradient[0] if name == 'values' else gradient[0].mean(0)
+    ids = batch['input_ids'][i][batch['attention_mask'][i].bool()]
+    x = model.get_input_embeddings().weight.detach()[ids].requires_grad_()
+    if isinstance(model, Net):
+        logits = model.head(model.body(x[None])[1][0].transpose(0, 1).flatten(1))[0]
+        return torch.autograd.grad(log_p(logits, c), x)[0].sum(-1)
+    logits = model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0]
+    return (torch.autograd.grad(log_p(logits, c), x)[0]*x.detach()).sum(-1)
+
+
+@pytest.mark.parametrize('kind', ['bert', 'llama', 'words', 'conv', 'norm', 'lstm'])
+@pytest.mark.parametrize('passes', ['eval', 'reuse'])
+def test_the_saliency_of_the_log_probability_masks_by_it_for_each_sample_alone(kind, passes):
+    model, batch = case(kind)
+    model.eval() # no dropout and no statistics of the batch, so both passes have the same saliency
+    methods = {score: SaliencyGuided(masked_share=.5, passes=passes, score=score) for score in scores}
+    plans = {score: method.plan(model, batch, Progress()) for score, method in methods.items()}
+    if passes == 'reuse':
+        for plan in plans.values(): run_passes(model, model, batch, plan)
+    found, of_logit = plans['log_probability'].evidence, plans['logit'].evidence
+    text = 'input_ids' in batch
+    for i in range(len(batch['labels'])):
+        expected = reference_of_log_p(model, batch, i)
+        ours = found['saliency'][i][batch['attention_mask'][i].bool()] if text else found['saliency_map'][i]
+        close = dict(rtol=1e-3, atol=1e-5) if kind == 'llama' else dict(rtol=1e-8, atol=1e-12) # float32 softmax
+        torch.testing.assert_close(ours, expected, **close)
+        if text: continue
+        masked = {j for j in np.ndindex(*ours.shape) if found['is_masked_map'][i][j]}
+        assert masked == reference_low(ours, .5, 'signed')
+    where = 'is_masked' if text else 'is_masked_map'
+    assert not torch.equal(found[where], of_logit[where])
+
+
+class Ending(nn.Module):
+    "`net` with a log_softmax as its last layer, as the released network for digits has it"
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.config, self.salviz_task = net, net.config, net.salviz_task
+    def get_input_embeddings(self): return self.net.get_input_embeddings()
+    def forward(self, **inputs): return SequenceClassifierOutput(logits=self.net(**inputs).logits.log_softmax(-1))
+
+
+@pytest.mark.parametrize('kind', ['words', 'conv', 'lstm'])
+@pytest.mark.parametrize('passes', ['eval', 'reuse'])
+@pytest.mark.parametrize('target', ['gold', 'predicted'])
+def test_a_net_that_ends_in_log_softmax_has_one_score_and_the_steps_of_the_net_without_it(kind, passes, target):
+    model, batch = case(kind)
+    model.train()
+    how = dict(masked_share=.5, passes=passes, target=target)
+    def look(net, score): return step(SaliencyGuided(**how, score=score), net, batch)
+    plain, of_logit = look(model, 'log_probability'), look(model, 'logit')
+    mask = 'is_masked' if kind == 'words' else 'is_masked_map'
+    assert not torch.equal(plain[0].evidence[mask], of_logit[0].evidence[mask])
+    for score in scores: # log_softmax of log-probabilities is they themselves
+        ending = look(Ending(model), score)
+        for k, v in plain[0].evidence.items():
+            if v.is_floating_point(): torch.testing.assert_close(ending[0].evidence[k], v, rtol=1e-9, atol=1e-13)
+            else: assert torch.equal(ending[0].evidence[k], v)
+        torch.testing.assert_close(ending[2], plain[2], rtol=1e-12, atol=1e-14)
+        for a, b in zip(ending[3], plain[3]):
+            assert (a is None) == (b is None)
+            if a is not None: torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-12)
+
+
+def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax():
+    from captum.attr import Saliency # by which the released code takes its gradient
+    share, rng = .5, np.random.default_rng(4)
+    net = Net('conv')
+    net.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten()) # no gradient is exactly zero: no ties
+    net.head = nn.Linear(320, 3)
+    net, ending = net.double(), Ending(net)
+    x, y = torch.tensor(rng.normal(size=(6, 1, 12, 10))), torch.arange(6) % 3
+    method, batch = SaliencyGuided(masked_share=share, fill=-.42), dict(pixel_values=x, labels=y)
+    ours = step(method, ending.train(), batch)
+    ending.eval()
+    look = Saliency(lambda x: ending(pixel_values=x).logits)
+    gradient = look.attribute(x.clone().requires_grad_(), y, abs=False).mean(1)
+    masked = x.clone()
+    for i in range(6):
+        low = gradient[i].flatten().topk(int(share*120), largest=False).indices
+        masked[i].view(-1)[low] = -.42
+    ending.train()
+    assert torch.equal(ours[0].evidence['masked_map'], masked)
+    output, other = ending(pixel_values=x).logits, ending(pixel_values=masked).logits
+    loss = nn.CrossEntropyLoss()(output, y) + nn.KLDivLoss(reduction='batchmean', log_target=True)(other, output)
+    torch.testing.assert_close(ours[2], loss.detach(), rtol=1e-12, atol=1e-14)
+    for a, b in zip(ours[3], torch.autograd.grad(loss, list(ending.parameters()))):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-13)
+    by_logit = method.plan(net.eval(), batch, Progress()).evidence['masked_map'] # the net without its last layer
+    assert not torch.equal(by_logit, masked)
+
+
+def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_path):
+    from salviz.explanations import explain
+    from salviz.training import train
+    digits = subset(load_images('digits'), 24, validation_size=8, test_size=8)
+    net = small_net('digit-cnn', digits, filters=(2, 3), hidden_size=6)
+    before, shown = copy.deepcopy(net), {}
+    settings = dict(epochs=1, batch_size=8, probes=3, snapshots=2, progress=False, learning_rate=1e-3)
+    for score in scores:
+        method = SaliencyGuided(masked_share=.5, score=score)
+        run = train(copy.deepcopy(net), None, digits, method, tmp_path/score, **settings)
+        assert run.config['method']['args']['score'] == score
+        shown[score] = [run.snapshot(0, i) for i in range(3)]
+    for i in range(3):
+        shot = shown['log_probability'][i]
+        assert shot.info['methods']['SaliencyGuided']['score'] == 'log_probability'
+        x = torch.tensor(shot.arrays['input'].astype(np.float32))[None]
+        def score(outputs, rows): return outputs.logits.log_softmax(-1)[:, shot.label]
+        asked = explain(before, dict(pixel_values=x), method='gradient', target=score).values[0].numpy()
+        ours = shot.arrays['method_saliency_map']
+        np.testing.assert_allclose(ours, asked, rtol=1e-2, atol=2e-3*np.abs(asked).max()) # stored in half precision
+        low = {tuple(at) for at in np.argwhere(shot.arrays['is_masked_map'])}
+        threshold = max(asked[at] for at in low)
+        assert len(low) == 392 and sum(asked[at] > threshold for at in np.ndindex(28, 28)) <= 392
+        assert not np.allclose(ours, shown['logit'][i].arrays['method_saliency_map'], rtol=1e-2, atol=0)
+    with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
+        other = SaliencyGuided(masked_share=.5)
+        train(copy.deepcopy(net), None, digits, other, tmp_path/'log_probability', resume=True, **settings)
 
 
 def case(kind, dropout=0.):

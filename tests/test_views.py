@@ -353,6 +353,10 @@ def test_the_caption_says_by_what_the_masked_cells_were_ranked():
     assert '“Saliency that ranks” explains the label (dog); the lowest values in it are masked.' in signal_view(s).caption
     s.info['methods']['SaliencyGuided'] |= dict(target='predicted', ranking='magnitude')
     assert 'explains the predicted class; the values closest to zero in it are masked.' in signal_view(s).caption
+    s.info['methods']['SaliencyGuided'] |= dict(score='log_probability')
+    assert 'explains the log-probability of the predicted class; the values' in signal_view(s).caption
+    s.info['methods']['SaliencyGuided'] |= dict(target='gold')
+    assert 'explains the log-probability of the label (dog); the values' in signal_view(s).caption
     s.arrays['method_saliency_map'] = s.arrays['saliency_map']
     assert 'ranks' not in signal_view(s).caption and 'Masked are the values closest to zero of saliency.' in signal_view(s).caption
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..attribution import input_saliency, real_tokens, reduced, reductions, target_scores, what_is_read
+from ..attribution import input_saliency, real_tokens, reduced, reductions, scores, target_scores, what_is_read
 from ..data import model_inputs
 from .base import Method, Plan, Term, check_choice, check_share, check_weight, keyed_uniform
 from ..models import device_of
@@ -165,14 +165,15 @@ class SaliencyGuided(Method):
         saliency=None,         # any method of `input_saliency`; None: see `default_saliency`
         ranking='signed',      # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
         first='next',          # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
-        target='gold',         # class whose logit the saliency explains: 'gold' or 'predicted'
+        target='gold',         # class that the saliency explains: 'gold' or 'predicted'
         fill='uniform',        # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
         fill_range='feature',  # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
         passes='eval',         # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
         steps=20,              # m: nodes of integrated gradients, which need as many passes
+        score='logit',         # of the class: its 'logit' or its 'log_probability' (the released digits)
     ):
         self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = masked_share, weight, saliency, ranking, first, target
-        self.fill, self.fill_range, self.passes, self.steps = fill, fill_range, passes, steps
+        self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
         check_weight(self)
@@ -180,6 +181,7 @@ class SaliencyGuided(Method):
         check_choice(self, 'ranking', ('signed', 'magnitude'))
         check_choice(self, 'first', ('next', 'keep', 'mask'))
         check_choice(self, 'target', ('gold', 'predicted'))
+        check_choice(self, 'score', scores)
         check_choice(self, 'fill_range', ('feature', 'sample'))
         check_choice(self, 'passes', ('eval', 'reuse'))
         number = isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool) and torch.as_tensor(fill).isfinite().all()
@@ -231,7 +233,7 @@ def check(self:SaliencyGuided, model, tokenizer, data, epochs):
                  "use passes='eval', or call model.gradient_checkpointing_disable() first")
     inputs = self.one_example(model, tokenizer, data['train'][0])
     self.chosen.clear()
-    try: input_saliency(model, inputs, self.saliency_for(model, inputs), steps=1)
+    try: input_saliency(model, inputs, self.saliency_for(model, inputs), steps=1, score=self.score)
     except ValueError as e: self.require(False, str(e))
 
 @patch
@@ -268,11 +270,12 @@ def pass_saliency(
     batch:dict,
     method:str, # 'gradient', 'input_x_gradient', or for text 'gradient_norm' or 'gradient_abs'
     target,     # 'predicted' (in this very pass), or int64 [batch]
+    score='logit', # of that class, or its 'log_probability'
 ) -> torch.Tensor: # of tokens [batch, n], pixels [batch, height, width] or cells [batch, time, features]
     "The saliency that a pass through the model has by itself; its graph is kept for the loss"
     x, name = outputs.salviz_input, what_is_read(batch)
-    score = target_scores(outputs, target, torch.arange(len(x), device=x.device)).sum()
-    saliency = reduced(name, method, torch.autograd.grad(score, x, retain_graph=True)[0], x.detach())
+    total = target_scores(outputs, target, torch.arange(len(x), device=x.device), score).sum()
+    saliency = reduced(name, method, torch.autograd.grad(total, x, retain_graph=True)[0], x.detach())
     return torch.where(real_tokens(batch), saliency, 0.) if name == 'input_ids' else saliency
 
 # %% ../../nbs/10_methods_saliency_guided.ipynb #051
@@ -283,6 +286,11 @@ def plan(self:SaliencyGuided, model, batch, progress) -> Plan:
     method, plan = self.saliency_for(model, batch), Plan()
     if self.passes == 'reuse':
         plan.main_embeddings = True
-        plan.later['masked'] = lambda outputs: self.masked_inputs(batch, pass_saliency(outputs, batch, method, target), progress, plan.evidence)
-    else: plan.inputs['masked'] = self.masked_inputs(batch, input_saliency(model, batch, method, target, self.steps), progress, plan.evidence)
+        def masked(outputs):
+            saliency = pass_saliency(outputs, batch, method, target, self.score)
+            return self.masked_inputs(batch, saliency, progress, plan.evidence)
+        plan.later['masked'] = masked
+    else:
+        saliency = input_saliency(model, batch, method, target, self.steps, score=self.score)
+        plan.inputs['masked'] = self.masked_inputs(batch, saliency, progress, plan.evidence)
     return plan

@@ -5,18 +5,29 @@ const counted = (counts, k, n) => !counts || Boolean(counts[counts.length === n 
 
 export function keptCount(n, p) { return Math.floor(n * (1 - p) + 1e-6); }
 
+// How many of a row's n keys are candidates where no attributions tie.
+export function candidateCount(n, p, region = 'high') {
+  return region === 'low_released' ? keptCount(n, 1 - p) : n - keptCount(n, p);
+}
+
+// By the sorted row of a query: is an attribution in the candidate discard region?
+function inRegion(sorted, count, region) {
+  const n = sorted.length;
+  if (region === 'high') return value => value >= sorted[n - count];
+  if (region === 'low') return value => value <= sorted[count - 1];
+  return value => count === n || value < sorted[count];
+}
+
 // AD-DROP's candidate discard region. Only comparisons within a row matter, so ranks serve as well as attributions.
 export function discardCandidates(attribution, allowed, n, p, region = 'high') {
-  const out = new Uint8Array(attribution.length), row = new Float64Array(n), high = region === 'high';
+  const out = new Uint8Array(attribution.length), row = new Float64Array(n);
   for (let start = 0; start < out.length; start += n) {
     let size = 0;
     for (let k = start; k < start + n; k++) if (counted(allowed, k, n)) row[size++] = attribution[k];
-    const kept = keptCount(size, p);
-    if (kept === size) continue;
-    const threshold = row.subarray(0, size).sort()[high ? kept : size - kept - 1];
-    for (let k = start; k < start + n; k++) {
-      out[k] = Number(counted(allowed, k, n) && (high ? attribution[k] >= threshold : attribution[k] <= threshold));
-    }
+    const count = candidateCount(size, p, region);
+    if (!count) continue;
+    const isCandidate = inRegion(row.subarray(0, size).sort(), count, region);
+    for (let k = start; k < start + n; k++) out[k] = Number(counted(allowed, k, n) && isCandidate(attribution[k]));
   }
   return out;
 }

@@ -343,7 +343,9 @@ class SignalPanel {
     if (!methodNames(frame).includes('SaliencyGuided')) return `${said}.`;
     const low = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude' ? 'closest to zero' : 'lowest';
     if (!shown.ranking) return `${said}, those whose saliency is ${low}.`;
-    const of = this.rankedClass(), about = of ? ` (for ${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
+    const of = this.rankedClass(), {score} = methodArgs(frame, 'SaliencyGuided');
+    const scored = score === 'log_probability' ? 'the log-probability of ' : '';
+    const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
     return `${said}, those ${low} in the saliency that ranks${about}.`;
   }
 

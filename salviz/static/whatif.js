@@ -4,7 +4,7 @@ import {colourScaleOf, percent, scaleColour, shortNumber} from './colour.js';
 import {entryTitle, evidenceOf, mapOf, methodArgs, methodNames, patternGiven, patternOf, pooledRow, ranksOfHead} from './derive.js';
 import {regionOf, regionWith, sallmTarget, targetOf} from './derive.js';
 import {copyCount, copyWords, recordedCopy} from './masked.js';
-import {keptCount, kl, maskedWords} from './maths.js';
+import {candidateCount, kl, maskedWords} from './maths.js';
 import {drawCrosses, drawRegion, drawTarget, patternWords} from './overlays.js';
 import {chipText, countWords, listWords, paintToken, quoted, setText, wordsNode} from './words.js';
 
@@ -12,6 +12,9 @@ const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf',
 const plainEpoch = 'Cross-tuning spends this epoch on plain fine-tuning: nothing is dropped here. The shaded epochs of the time panel have regions.';
 const noRanks = 'The region follows from the ranks of attention attribution, which this step does not hold; AD-DROP runs and explore() record them.';
 const halfRanks = ' The ranks were made from attributions stored in half precision: training may have told apart what is equal here.';
+const regionNames = {
+  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest, as the released code counts',
+};
 const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
 
 function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
@@ -125,7 +128,7 @@ class WhatIfRegion extends WhatIfGroup {
     super(ctx, 'AD-DROP: discard region and draw', 'ADDrop');
     this.p = whatIfSlider('p', 100, p => this.change({p}));
     this.q = whatIfSlider('q', 100, q => this.change({q}));
-    this.region = choiceOf([['high', 'highest attributions'], ['low', 'lowest attributions']], region => this.change({region}));
+    this.region = choiceOf(Object.entries(regionNames), region => this.change({region}));
     this.protect = tickBox(protect => this.change({protect}));
     this.controls.append(this.p.el, this.q.el, labelled('region', this.region), labelled('protect special tokens', this.protect, 'sv-check'));
     this.maps = new WhatIfPair((i, j) => this.cellWords(i, j));
@@ -169,7 +172,7 @@ class WhatIfRegion extends WhatIfGroup {
   }
 
   lessonWords() {
-    const {p, q, region, protect} = this.now, n = Math.max(...this.keyCounts), many = n - keptCount(n, p);
+    const {p, q, region, protect} = this.now, n = Math.max(...this.keyCounts), many = candidateCount(n, p, region);
     const side = region === 'high' ? 'highest' : 'lowest', darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
     const share = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect ? ' (special ones not counted)' : ''}, `
       + (many ? `${many}, those with the ${side} attribution.` : 'none, so every key is kept.');
@@ -182,10 +185,14 @@ class WhatIfRegion extends WhatIfGroup {
 
   // In the last layer only the row that the classifier reads has attributions other than 0.
   tieWords() {
-    const {n, candidates} = this.made, {p} = this.now;
-    const more = this.keyCounts.filter((count, i) => maskSum(candidates.subarray(i * n, i * n + n)) > count - keptCount(count, p)).length;
-    const unread = more > n / 2 ? ': the classifier does not read those rows here, so their attributions are all 0' : '';
-    return more ? ` In ${countWords(more, 'row')} of ${n} keys are equal at the threshold, so more of them are candidates${unread}.` : '';
+    const {n, candidates} = this.made, {p, region} = this.now;
+    const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
+    const tied = this.keyCounts.filter((count, i) => sizeOf(i) !== candidateCount(count, p, region)).length;
+    if (!tied) return '';
+    const unread = ': the classifier does not read those rows here, so their attributions are all 0';
+    const change = region === 'low_released' ? 'fewer' : 'more';
+    return ` In ${countWords(tied, 'row')} of ${n} keys are equal at the threshold, `
+      + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.`;
   }
 
   allowedCounts() {
