@@ -22,7 +22,7 @@ from .attention import attention_stack, check_layers, layers_kept, observe
 from .data import model_inputs
 from .models import undisturbed
 
-# %% ../nbs/06_attribution.ipynb #new858
+# %% ../nbs/06_attribution.ipynb #007b
 scores = 'logit', 'log_probability'
 
 def check_score(
@@ -326,7 +326,7 @@ def check_after_dropout(after_dropout, method:str, training):
                          "leave it out, or take method='gradient' or 'attention'")
     if not training: raise ValueError('after_dropout=True does nothing in eval mode, where nothing is dropped out; leave it out, or pass training=True')
 
-# %% ../nbs/06_attribution.ipynb #new8956
+# %% ../nbs/06_attribution.ipynb #051a
 pseudo_labels = 'fixed', 'each_step'
 
 def check_pseudo_label(pseudo_label, method:str, target):
