@@ -62,10 +62,12 @@ def test_attributions_of_any_size_are_right_to_half_a_level():
 def test_a_frame_holds_what_was_recorded_and_nothing_else():
     s = snapshot(info=dict(method='ADDrop', args=dict(p=.3), drawn_step=3, secret='not for the page'), losses=dict(task=1.5, other=float('inf')), label=1)
     s.arrays['something_else'] = np.zeros(3)
+    s.arrays['all_of_it'] = np.zeros((6, 5, 4, 3, 2)) # for which there is no plain picture
     f = unpack_frame(pack_frame(s, run=2))
     assert (f['run'], f['probe'], f['step'], f['epoch'], f['label']) == (2, 0, 3, .5, 1)
     assert f['losses'] == dict(task=1.5, other=None) and 'secret' not in f['info']
-    assert list(f['arrays']) == ['attention', 'attention_attribution', 'attribution_ranks', 'discarded', 'saliency']
+    assert list(f['arrays']) == ['attention', 'attention_attribution', 'attribution_ranks', 'discarded', 'saliency', 'own/something_else']
+    assert f['info']['own_left'] == [['all_of_it', '6 rows, 5 rows, 4 rows, 3 rows, 2 rows']]
     assert f['specs']['attention']['layers'] == [0, 1] and 'layers' not in f['specs']['saliency']
     np.testing.assert_array_equal(f['arrays']['discarded'], s.arrays['discarded'])
     np.testing.assert_array_equal(f['arrays']['saliency'], s.arrays['saliency'].astype(np.float32))
