@@ -34,7 +34,7 @@ _rooms = {
     'explorer': 'Explorer strip_views',
     'explore_model': 'explore',
     'bertviz_bridge': 'bertviz_view',
-    'demo': 'demo'}
+    'tour': 'demo'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
 

@@ -42,7 +42,7 @@ def run_fetch(a):
     fetch(a.names or None, force=a.force)
 
 def run_demo(a):
-    from salviz.demo import demo
+    from salviz.tour import demo
     demo(out=a.out, train_size=a.train_size, epochs=a.epochs, seed=a.seed, probes=a.probes, snapshots=a.snapshots)
 
 def run_train(a):
