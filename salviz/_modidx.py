@@ -820,8 +820,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'salviz.interactive._visible': ('interactive.html#_visible', 'salviz/interactive.py'),
                                     'salviz.interactive.interactive': ('interactive.html#interactive', 'salviz/interactive.py'),
                                     'salviz.interactive.safe': ('interactive.html#safe', 'salviz/interactive.py')},
-            'salviz.latex': { 'salviz.latex._accented': ('latex.html#_accented', 'salviz/latex.py'),
-                              'salviz.latex._character': ('latex.html#_character', 'salviz/latex.py'),
+            'salviz.latex': { 'salviz.latex._character': ('latex.html#_character', 'salviz/latex.py'),
                               'salviz.latex._sentence': ('latex.html#_sentence', 'salviz/latex.py'),
                               'salviz.latex.coloured_sentence_latex': ('latex.html#coloured_sentence_latex', 'salviz/latex.py'),
                               'salviz.latex.escaped': ('latex.html#escaped', 'salviz/latex.py'),
@@ -2053,4 +2052,10 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'salviz.views.title_of': ('views.html#title_of', 'salviz/views.py'),
                               'salviz.views.token_labels': ('views.html#token_labels', 'salviz/views.py'),
                               'salviz.views.translation': ('views.html#translation', 'salviz/views.py'),
-                              'salviz.views.view_for': ('views.html#view_for', 'salviz/views.py')}}}
+                              'salviz.views.view_for': ('views.html#view_for', 'salviz/views.py')},
+            'salviz.words': { 'salviz.words._accented': ('words.html#_accented', 'salviz/words.py'),
+                              'salviz.words._composed': ('words.html#_composed', 'salviz/words.py'),
+                              'salviz.words._in_branches': ('words.html#_in_branches', 'salviz/words.py'),
+                              'salviz.words._printed_by': ('words.html#_printed_by', 'salviz/words.py'),
+                              'salviz.words.boxed_by_pdflatex': ('words.html#boxed_by_pdflatex', 'salviz/words.py'),
+                              'salviz.words.for_any_latex': ('words.html#for_any_latex', 'salviz/words.py')}}}

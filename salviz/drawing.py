@@ -16,6 +16,7 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'font', 'shar
 import io
 import re
 import shutil
+import threading
 import unicodedata
 import warnings
 from base64 import b64encode
@@ -44,12 +45,14 @@ from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from .views import outline, row_boxes
+from .words import boxed_by_pdflatex, for_any_latex
 
 # %% ../nbs/17b_drawing.ipynb #006
 ink, grey, faint = '#1a1a1a', '#707070', '#e6e6e6'
 blue, vermillion, orange = '#0072b2', '#d55e00', '#e69f00' # Okabe and Ito's palette, made for colour-blind readers
 font = 'DejaVu Sans'
 _in_force = ContextVar('fonts', default=(font,)) # families: a list inside `own_style`, which may grow; a tuple outside
+_borrowed = threading.RLock() # matplotlib has one set of settings for all threads
 
 _sizes = {'font.size': 7, 'axes.linewidth': .5, 'xtick.major.width': .5, 'ytick.major.width': .5, 'xtick.major.size': 2, 'ytick.major.size': 2,
           'xtick.major.pad': 2, 'ytick.major.pad': 2, 'axes.labelpad': 2, 'hatch.linewidth': .5} # points
@@ -63,7 +66,7 @@ def own_style(
     families = list(dict.fromkeys([*families, font]))
     token = _in_force.set(families)
     try:
-        with matplotlib.rc_context():
+        with _borrowed, matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update({
                 'font.family': list(families), 'text.parse_math': False, 'text.color': ink, 'axes.edgecolor': ink, 'axes.labelcolor': ink,
@@ -587,17 +590,16 @@ _latex = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '$': r'\$', '&': r'
           '≈': r'\ensuremath{\approx}', '…': r'\dots{}', '␣': r'\textvisiblespace{}', '⏎': r'\ensuremath{\hookleftarrow}',
           '□': r'{\fboxsep0pt\fbox{\rule{0pt}{1.2ex}\rule{1.2ex}{0pt}}}', '·': r'\textperiodcentered{}', '‖': r'\ensuremath{\|}', '°': r'\textdegree{}',
           **{o: rf'\textsuperscript{{{"-" if i > 9 else i}}}' for i, o in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')}}
-_latin = re.compile('[\x20-\x7e\u00a0-\u017f‘’“”–—€]') # what every LaTeX can set
 
 def _greek(char):
     "The command of a Greek letter, None for another character"
     m = re.fullmatch(r'GREEK (SMALL|CAPITAL) LETTER (\w+)', unicodedata.name(char, ''))
     name = dict(LAMDA='LAMBDA').get(m[2], m[2]).lower() if m else ''
-    known = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega'.split()
-    return rf'\ensuremath{{\{name if m[1] == "SMALL" else name.capitalize()}}}' if name in known else None
+    known = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega'.split()
+    capital = 'gamma delta theta lambda xi pi sigma upsilon phi psi omega'.split() # the others are Latin letters to LaTeX
+    if m and m[1] == 'CAPITAL': name = name.capitalize() if name in capital else ''
+    return rf'\ensuremath{{\{name}}}' if name.lower() in known else None
 
-_accents = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0331', '`\'^~=u."rHvdcb')) # marks above and below letters
-_marked = re.compile(f'([A-Za-z])([{"".join(_accents)}])') # those that no single character stands for
 _prose = {'%': r'\%', "'": "'", '-': '-'}
 
 def latex_text(
@@ -605,13 +607,13 @@ def latex_text(
     prose=False, # sentences of a caption, in which quotes and hyphens may join as they do in print
 ) -> str:
     "`text` as LaTeX source that sets these very characters"
-    text, own = unicodedata.normalize('NFC', text), _prose if prose else {}
-    out = ''.join(own.get(c) or _latex.get(c) or (None if _latin.fullmatch(c) else _greek(c)) or c for c in text)
-    return _marked.sub(lambda m: r'$\tilde{X}$' if m[0] == 'X\u0303' else f'\\{_accents[m[2]]}{{{m[1]}}}', out)
+    own = _prose if prose else {}
+    escaped = (own.get(c) or _latex.get(c) or _greek(c) or c for c in unicodedata.normalize('NFC', text))
+    return for_any_latex(''.join(escaped))
 
 def beyond_latin(text:str) -> list: # of characters
     "Characters of `text` that need XeLaTeX or LuaLaTeX and a font that has them"
-    return sorted({c for c in _marked.sub('', unicodedata.normalize('NFC', text)) if not (c in _latex or _latin.fullmatch(c) or _greek(c))})
+    return boxed_by_pdflatex(''.join(c for c in unicodedata.normalize('NFC', text) if not (c in _latex or _greek(c))))
 
 # %% ../nbs/17b_drawing.ipynb #054
 def _tex_engine(fig):
@@ -649,8 +651,8 @@ def beside(
 ) -> dict: # {file: its text, '' if it is not needed}
     "What `save_figure(fig, path, caption=True)` writes beside the figure"
     path, said = Path(path), getattr(fig, 'caption', '')
-    strange = beyond_latin(said.replace('\n', ' '))
-    hint = f'% {" ".join(strange[:8])}: needs XeLaTeX or LuaLaTeX and a font that has them\n' if strange else ''
+    strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(said)[:8])
+    hint = f'% {strange}: pdfLaTeX prints boxes; XeLaTeX and LuaLaTeX print what the font has\n' if strange else ''
     return {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o]) + '\n',
             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said else '',
             path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n' if getattr(fig, 'citations', ()) else ''}

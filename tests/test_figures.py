@@ -466,3 +466,20 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
     assert np.ma.filled(tiles, np.nan)[np.isfinite(np.ma.filled(tiles, np.nan))] == pytest.approx(.25)
     s.arrays['attention'] = np.tile(np.eye(8), (2, 3, 1, 1))
     assert picture(Look(s), 'map').axes[0].images[0].norm.vmax == 1
+
+
+def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_settings_alone():
+    "matplotlib's settings belong to the process: a figure that another thread's settings reached was another figure, or none"
+    kinds = 'png', 'pdf', 'svg'
+    views = [view_of(name) for name in ('SaliencyGuided', 'SalLM')]
+    jobs = [(views[i % 2], kinds[i % 3]) for i in range(24)]
+    alone = [rendered(figure(view), kind, dpi=40) for view, kind in jobs[:6]]
+    before = dict(matplotlib.rcParams)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)  # threads take turns as often as on a machine with many processors
+    try:
+        with ThreadPoolExecutor(24) as threads:
+            written = list(threads.map(lambda job: rendered(figure(job[0]), job[1], dpi=40), jobs))
+    finally: sys.setswitchinterval(interval)
+    assert written == alone*4
+    assert dict(matplotlib.rcParams) == before

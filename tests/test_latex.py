@@ -17,7 +17,7 @@ hostile = ['[CLS]', '<img src=x>', '$x^2$', '中文', '😀', '\u202eabc', '-->'
            ',,', '<<', '|', '---', '##', '\x00', 'é', '−', '…', r'\end{document}', '[SEP]']
 commands = set('''documentclass ifdefined pdfoutput usepackage else fi DeclareUnicodeCharacter fbox phantom pagestyle begin end begingroup endgroup setlength fboxsep parindent lineskip
 lineskiplimit raggedright colorbox textcolor strut par smallskip footnotesize quad caption times textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedbl
-textasciigrave textvisiblespace setmainfont underline tilde'''.split())
+textasciigrave textvisiblespace setmainfont underline tilde Umathchar fontencoding selectfont'''.split())
 
 
 def check_structure(text):
