@@ -2058,4 +2058,5 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'salviz.words._in_branches': ('words.html#_in_branches', 'salviz/words.py'),
                               'salviz.words._printed_by': ('words.html#_printed_by', 'salviz/words.py'),
                               'salviz.words.boxed_by_pdflatex': ('words.html#boxed_by_pdflatex', 'salviz/words.py'),
-                              'salviz.words.for_any_latex': ('words.html#for_any_latex', 'salviz/words.py')}}}
+                              'salviz.words.for_any_latex': ('words.html#for_any_latex', 'salviz/words.py'),
+                              'salviz.words.for_file': ('words.html#for_file', 'salviz/words.py')}}}

@@ -20,6 +20,7 @@ import threading
 import unicodedata
 import warnings
 from base64 import b64encode
+from bisect import bisect_left
 from collections import namedtuple
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -45,7 +46,7 @@ from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from .views import outline, row_boxes
-from .words import boxed_by_pdflatex, for_any_latex
+from .words import boxed_by_pdflatex, for_any_latex, for_file
 
 # %% ../nbs/17b_drawing.ipynb #006
 ink, grey, faint = '#1a1a1a', '#707070', '#e6e6e6'
@@ -168,7 +169,8 @@ def drawable(
     text = text.replace('\r\n', '\n').replace('\n', '⏎').replace('\t', '␣')
     if not text.strip(): return '␣' * max(1, len(text))
     if unicodedata.category(text[0])[0] == 'M' and can_draw('◌'): text = '◌' + text
-    missing = {i for i, c in enumerate(text) if not can_draw(c) and not _is_spelling(text, i)}
+    cannot = {c for c in set(text) if not can_draw(c)}
+    missing = {i for i, c in enumerate(text) if c in cannot and not _is_spelling(text, i)}
     without |= {text[i] for i in missing}
     return ''.join('□' if i in missing else c for i, c in enumerate(text))
 
@@ -200,13 +202,18 @@ def text_width(text, size, weight='normal'):
 
 @lru_cache(4096)
 def _width(text, size, weight, families, math):
+    if len(text) > 500 and not math: # matplotlib's time grows with the square of the length
+        return sum(_width(text[i:i + 500], size, weight, families, math) for i in range(0, len(text), 500))
     return 1.04*text_to_path.get_text_width_height_descent(text, FontProperties(family=list(families), size=size, weight=weight), math)[0]
 
 def fitted(text, width, size, weight='normal'):
     "`text`, or as much of its beginning as fits into `width` points, with '…'"
-    if text_width(text, size, weight) <= width: return text
-    while len(text) > 1 and text_width(text + '…', size, weight) > width: text = text[:-1]
-    return text.rstrip() + '…'
+    def too_wide(n): return text_width(text[:n] + '…', size, weight) > width
+    end = 1
+    while end < len(text) and not too_wide(end): end *= 2
+    if end >= len(text) and text_width(text, size, weight) <= width: return text
+    kept = 1 + bisect_left(range(2, min(end, len(text)) + 1), True, key=too_wide)
+    return text[:kept].rstrip() + '…'
 
 def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
     "Lines of `text` that fit into `width` points; what matches `unit` stays together if a line can hold it"
@@ -653,9 +660,10 @@ def beside(
     path, said = Path(path), getattr(fig, 'caption', '')
     strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(said)[:8])
     hint = f'% {strange}: pdfLaTeX prints boxes; XeLaTeX and LuaLaTeX print what the font has\n' if strange else ''
-    return {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o]) + '\n',
-            path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said else '',
-            path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n' if getattr(fig, 'citations', ()) else ''}
+    files = {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o]) + '\n',
+             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said else '',
+             path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n' if getattr(fig, 'citations', ()) else ''}
+    return {file: for_file(words) for file, words in files.items()}
 
 def save_figure(
     fig:Figure,
@@ -669,12 +677,13 @@ def save_figure(
     if kind not in ('pdf', 'svg', 'png', 'pgf'): raise ValueError(f'save_figure: path must end in .pdf, .svg, .png or .pgf, got {str(path)!r}')
     if text not in ('paths', 'text'): raise ValueError(f"save_figure: text must be 'paths' or 'text', got {text!r}")
     if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())): raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True out')
+    others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}
     if kind == 'pgf': _save_pgf(fig, path)
     else: path.write_bytes(rendered(fig, kind, text=text))
     if caption:
         ours = path.with_suffix('.txt').is_file() and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace')
-        for file, words in beside(fig, path).items():
-            if words: file.write_text(words, encoding='utf-8')
+        for file, words in others.items():
+            if words: file.write_bytes(words)
             elif ours: file.unlink(missing_ok=True) # of an earlier figure of this name; anybody else's stays
     return path
 
