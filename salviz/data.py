@@ -637,8 +637,12 @@ class Collator:
         pad_to_multiple_of=None, # lengths are rounded up to a multiple of this, which some accelerators like
         decoder_start=None,      # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
     ):
+        if not hasattr(tokenizer, 'pad_token_id'):
+            raise ValueError(f'Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, got {tokenizer!r:.80}')
         if tokenizer.pad_token_id is None:
             raise ValueError('the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier')
+        whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
+        if pad_to_multiple_of is not None and not whole: raise ValueError(f'Collator: pad_to_multiple_of must be a whole number of at least 1, got {pad_to_multiple_of!r:.80}')
         self.pads = dict(input_ids=tokenizer.pad_token_id, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1, special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start = pad_to_multiple_of, decoder_start
 

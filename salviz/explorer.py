@@ -18,6 +18,7 @@ import time
 import uuid
 from functools import lru_cache
 from importlib.resources import files
+from numbers import Integral, Real
 from pathlib import Path
 
 import anywidget
@@ -146,7 +147,9 @@ panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'time', 'compar
 def check_panels(panels):
     "`panels` as a list, or an error that names those there are"
     if panels is None: return None
-    panels = [panels] if isinstance(panels, str) else list(panels)
+    panels = [panels] if isinstance(panels, str) else panels
+    if not isinstance(panels, (list, tuple)) or not all(isinstance(p, str) for p in panels): raise ValueError(f'panels must be a list of names, got {panels!r:.80}')
+    panels = list(panels)
     there = ', '.join(panel_names)
     if unknown := [p for p in panels if p not in panel_names]: raise ValueError(f'no panel {", ".join(map(repr, unknown))}; there are {there}')
     if not panels: raise ValueError(f'panels must name at least one of {there}, got an empty list')
@@ -472,7 +475,11 @@ class Explorer(W.VBox):
     ):
         training = run if hasattr(run, 'pause') and hasattr(run, 'run') else None
         panels = check_panels(panels)
-        if height is not None and not 100 <= height <= 10000:
+        for name, x in (('probes', probes), ('steps', steps)):
+            numbers = [x] if isinstance(x, Integral) else x
+            if x is not None and not (isinstance(numbers, (list, tuple, range)) and numbers and all(isinstance(o, Integral) for o in numbers)):
+                raise ValueError(f'Explorer: {name} must be a whole number or a list of them, got {x!r:.80}')
+        if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
             raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
         if not budget > 0: raise ValueError(f'budget must be a number of bytes above 0, got {budget!r}')
         self.runs = [_opened(r) for r in (run, compare) if r is not None]

@@ -60,6 +60,7 @@ def is_helpful(error) -> bool:
     path = Path(at.tb_frame.f_code.co_filename)
     ours = path.parent in (package, package/'methods') and any(first <= at.tb_lineno <= last for first, last in _raises(path))
     said = str(error.args[0]) if error.args else ''
+    if isinstance(error, OSError) and error.filename is not None: return True # the system names the file, and what is wrong with it
     return ours and isinstance(error, (ValueError, TypeError, KeyError, OSError, RuntimeError)) and len(said.split()) > 3
 
 
@@ -86,7 +87,6 @@ def outcome(call) -> tuple: # ('fine', 'helpful', 'unhelpful' or 'hangs', what w
 
 def doors(tiny_bert, tokenizer, data, folder):
     "{name: (function, {argument: a value that is meant})} of public functions"
-    from salviz import curves, metrics, plausibility, sights
     made = {m: invented.run(folder/m, m) for m in ('SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance')}
     snap = {m: r.snapshot() for m, r in made.items()}
     model = tiny_bert().eval()
@@ -127,14 +127,14 @@ def doors(tiny_bert, tokenizer, data, folder):
         load_model_for=of(salviz.load_model_for, task='classification', name='minilm', num_labels=2, labels=None, seed=0),
         small_model=of(salviz.small_model, task='classification', tokenizer=tokenizer, layers=1, heads=2, hidden=8, num_labels=2, labels=None, seed=0, max_length=16),
         train_tokenizer=of(salviz.train_tokenizer, texts=data['train']['text'][:], vocab_size=60, kind='wordpiece', form='encoder', lowercase=True, max_length=64),
-        input_saliency=of(salviz.input_saliency, model=model, inputs=batch, method='gradient', target='predicted', steps=2, batch_size=None, baseline=None),
+        input_saliency=of(salviz.input_saliency, model=model, inputs=batch, method='gradient_norm', target='predicted', batch_size=None, baseline=None),
         attention_attribution=of(salviz.attention_attribution, model=model, inputs=batch, target='predicted', layers=None, method='gradient', seed=None, steps=2, reading='paper', batch_size=None),
         explain=of(salviz.explain, model=model, inputs=batch, method='gradient_norm', target='predicted', tokenizer=tokenizer, batch_size=4, seed=0),
         explain_data=of(salviz.explain_data, model=model, data=few, method='gradient_norm', target='predicted', tokenizer=tokenizer, batch_size=4, seed=0, words=None, progress=False),
         explainers=of(salviz.explainers, model=model, inputs=batch),
         SalLM=of(salviz.SalLM, teacher=None, weight=1., top_share=.1, steps=2, layers=(-1,), loss='kl', saliency='integrated_gradients', target='gold', heads=None, rows='pooled', refresh=None),
-        SaliencyGuided=of(salviz.SaliencyGuided, masked_share=.3, weight=1., saliency=None, ranking='signed', first='next', target='gold', fill='uniform', passes='eval', steps=2),
-        ADDrop=of(salviz.ADDrop, p=.3, q=.2, layers=None, target='pseudo', region='high', first_pass='train', attribution='gradient', steps=2, reading='paper', random_form='region'),
+        SaliencyGuided=of(salviz.SaliencyGuided, masked_share=.3, weight=1., saliency=None, ranking='signed', first='next', target='gold', fill='uniform', passes='eval'),
+        ADDrop=of(salviz.ADDrop, p=.3, q=.2, layers=None, target='pseudo', region='high', first_pass='train', attribution='gradient', reading='paper', random_form='region'),
         AttentionGuidance=of(salviz.AttentionGuidance, patterns=None, share=.5, alpha=None, layers=None, boundary='uniform', multiple='uniform', reduction='mean', schedule='linear', constant_steps=5),
         Run=of(Run, path=made['ADDrop'].path),
         runs_table=of(salviz.runs_table, folder=folder),
@@ -145,7 +145,7 @@ def doors(tiny_bert, tokenizer, data, folder):
         train=(training, dict(model=model, tokenizer=tokenizer, data=data, method=salviz.FineTuning(), run_dir=None, **{k: v for k, v in quick.items() if k != 'progress'}, learning_rate=1e-4, weight_decay=.01,
                               gradient_accumulation=1, max_length=None, early_stopping=None, seed=0, args=None)),
         load_model=of(salviz.load_model, run=made['ADDrop'], checkpoint='best'),
-        Study=(study, dict(folder=None, model=None, data=data, methods=dict(a=salviz.FineTuning), seeds=(0,), settings=None, measures=('test_accuracy',), better=None, weights='best', epochs=1)),
+        Study=(study, dict(data=data, methods=dict(a=salviz.FineTuning), seeds=(0,), settings=None, measures=('test_accuracy',), better=None, weights='best', epochs=1)),
         result_table=of(salviz.result_table, frame=rows[['method', 'seed', 'accuracy']].drop_duplicates(['method', 'seed']), rows='method', columns=None, measure=None, where=None, compare_to='a', test='t',
                         correction='holm', better=None, best='bold', digits=3, percent=(), titles=None, levels=None, fewest=None, about=None),
         faithfulness_table=of(salviz.faithfulness_table, model=model, data=few, methods=['gradient_norm'], tokenizer=tokenizer),
@@ -172,7 +172,7 @@ def doors(tiny_bert, tokenizer, data, folder):
         strip_views=of(salviz.strip_views, notebook=notebook),
         Explorer=of(salviz.Explorer, run=made['ADDrop'], compare=None, probes=None, steps=None, panels=None, height=None),
         bertviz_view=of(salviz.bertviz_view, run_or_snapshot=made['ADDrop'], step=-1, probe=0, kind='head', layers=None, heads=None, theme=None, height=None),
-        attention_map=of(sights.attention_map, snapshot=snap['ADDrop'], layer=0, head=0, what='attention', overlays=None),
-        triptych=of(sights.triptych, snapshot=snap['ADDrop'], layer=None, head=None),
-        loss_curves=of(curves.loss_curves, runs=[made['ADDrop']], what='loss'),
+        attention_map=of(salviz.figure, source=snap['ADDrop'], kind='attention_map', layer=0, head=0, what='attention', overlays=[]),
+        triptych=of(salviz.figure, source=snap['ADDrop'], kind='triptych', layer=0, head=0),
+        loss_curves=of(salviz.figure, source=made['ADDrop'], kind='loss_curves', what='loss', smooth=1),
         snapshot=of(made['ADDrop'].snapshot, step=-1, probe=0))

@@ -342,7 +342,7 @@ def _check_arguments(self:SalLM):
     for name, choices in dict(loss=agreement_losses, target=('gold', 'predicted', 'all'), rows=('pooled', 'mean'), start=('pretrained', 'teacher')).items():
         check_choice(self, name, choices)
     known = [*reductions, *attention_saliencies]
-    self.require(callable(self.saliency) or self.saliency in known,
+    self.require(callable(self.saliency) or isinstance(self.saliency, str) and self.saliency in known,
                  f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), got {self.saliency!r}')
     whole = isinstance(self.heads, (list, tuple, range)) and len(self.heads) > 0 and all(type(h) is int and h >= 0 for h in self.heads)
     self.require(self.heads is None or whole and len(set(self.heads)) == len(self.heads),
