@@ -1,6 +1,10 @@
 "Train language models with explanations and see what that does to attention."
 # Names are imported from their rooms when they are first used: `import salviz` costs nothing and does not import torch.
+# Public functions refuse at the door what no argument of that name can be (salviz.doors).
 from importlib import import_module
+from types import FunctionType
+
+from salviz.doors import door
 
 __version__ = "0.1.0"
 
@@ -34,12 +38,14 @@ _rooms = {
     'explorer': 'Explorer strip_views',
     'explore_model': 'explore',
     'bertviz_bridge': 'bertviz_view',
-    'demo': 'demo'}
+    'tour': 'demo'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
+_optional = dict.fromkeys(('train', 'start_training'), ('tokenizer',)) # nets for images and series have none
 
 def __getattr__(name):
     if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
-    return getattr(import_module(f'salviz.{_home[name]}'), name)
+    found = getattr(import_module(f'salviz.{_home[name]}'), name)
+    return door(found, _optional.get(name, ())) if type(found) is FunctionType else found
 
 def __dir__(): return [*globals(), *__all__]

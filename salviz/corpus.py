@@ -106,7 +106,10 @@ def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
 
 def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1, n]
     "The saliency of `batch`, by a method's name or a function"
-    if callable(saliency): found = torch.as_tensor(saliency(model, batch))
+    if callable(saliency):
+        found = saliency(model, batch)
+        if not hasattr(found, '__len__'): raise ValueError(f'saliency must give one number a token [batch, n], got {type(found).__name__}')
+        found = torch.as_tensor(found)
     elif saliency in reductions: found = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
     else:
         options = dict(steps=steps) if 'steps' in method_options(saliency) else {}

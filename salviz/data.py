@@ -20,6 +20,7 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value, concatenate_datasets, load_dataset
 
 from .assets import asset, hub_silence
+from .files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from .text import align_batch
 
 # %% ../nbs/03_data.ipynb #006
@@ -49,21 +50,13 @@ def _sts_b():
     return dict(train=part('train'), validation=part('dev'), test=part('test'))
 
 # %% ../nbs/03_data.ipynb #012
-def _jsonl(path):
-    "The objects of a JSONL file, one a line"
-    rows = []
-    for number, line in enumerate(path.read_text(encoding='utf-8-sig').split('\n'), 1):
-        if not line.strip(): continue
-        try: rows.append(json.loads(line))
-        except json.JSONDecodeError as e: raise ValueError(f'{path}: line {number} is not JSON ({e.msg})') from None
-        if not isinstance(rows[-1], dict): raise ValueError(f'{path}: line {number} is not an object with columns')
-    return rows
+def _frame(rows): return pd.DataFrame(rows, dtype=object)
 
-def _csv(path): return pd.read_csv(path, keep_default_na=False, encoding='utf-8-sig')
+def _txt(path):
+    "The lines of a file that are not blank"
+    return _frame(dict(text=[line.strip() for line in read_lines(path) if line.strip()]))
 
-def _txt(path): return pd.DataFrame(dict(text=[line.strip() for line in path.read_text(encoding='utf-8-sig').split('\n') if line.strip()]))
-
-readers = {'.csv': _csv, '.jsonl': lambda path: pd.DataFrame(_jsonl(path), dtype=object), '.parquet': pd.read_parquet}
+readers = {'.csv': read_csv, '.jsonl': lambda path: _frame(read_jsonl(path)), '.parquet': read_parquet}
 
 # %% ../nbs/03_data.ipynb #014
 @dataclass(frozen=True)
@@ -76,17 +69,9 @@ text_sources = Sources({**{name: (lambda name=name: dict(train=_packaged(name)))
                        {**readers, '.txt': _txt})
 
 # %% ../nbs/03_data.ipynb #015
-def _read_file(path, kind):
-    "The data frame in the file at `path`; its ending says how it is written"
-    path = Path(path).expanduser()
-    if path.suffix not in kind.readers:
-        raise ValueError(f'{path} ends in {path.suffix!r}; files that can be read here end in {", ".join(kind.readers)}')
-    if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
-    return kind.readers[path.suffix](path)
-
 def _one_table(part, kind):
     "A Dataset or data frame from one split as a user may give it"
-    if isinstance(part, (str, Path)): part = _read_file(part, kind)
+    if isinstance(part, (str, Path)): part = read_by_ending(part, kind.readers)
     if isinstance(part, (pd.DataFrame, Dataset)): return part
     raise ValueError(f'a split must be a Dataset, a pandas DataFrame or the path of a file ({", ".join(kind.readers)}), got {type(part).__name__}')
 
@@ -112,14 +97,20 @@ def from_hub(
         raise ValueError(f'{named} on the Hub cannot be loaded: {" ".join(str(e).split())}') from e
 
 # %% ../nbs/03_data.ipynb #018
+def _is_here(name, what):
+    "Is `name` a file or folder, as `what` asks? What the system takes for no path at all is none"
+    try: return getattr(Path(name).expanduser(), what)()
+    except (OSError, ValueError, RuntimeError): return False
+
 def _tables(source, config, revision, kind=text_sources):
     "`{split: Dataset or data frame}` from any source of this `kind`"
     if isinstance(source, dict):
         if not source: raise ValueError('the source is an empty dict; give at least a train split')
         return {_split_names.get(name, name): _one_table(part, kind) for name, part in source.items()}
-    if not isinstance(source, str) or Path(source).suffix in kind.readers: return dict(train=_one_table(source, kind))
+    if not isinstance(source, str) or Path(source).suffix.lower() in kind.readers: return dict(train=_one_table(source, kind))
     if source in kind.packaged: return kind.packaged[source]()
-    if Path(source).expanduser().is_dir(): raise ValueError(f'{source} is a folder; name its files: {{"train": "….csv", "test": "….csv"}}')
+    if _is_here(source, 'is_file'): return dict(train=_one_table(source, kind))
+    if _is_here(source, 'is_dir'): raise ValueError(f'{source} is a folder; name its files: {{"train": "….csv", "test": "….csv"}}')
     loaded = from_hub(source, config, revision, f'packaged data sets: {", ".join(kind.packaged)}')
     return _tables(loaded if isinstance(loaded, dict) else dict(train=loaded), None, None, kind)
 
@@ -133,8 +124,12 @@ def refuse_rows(bad, split, what):
 def _column(table, name, split, argument):
     "The values of column `name`; `argument` is what the user called it by"
     columns = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
-    if name not in columns: raise ValueError(f'{argument}={name!r}: {split} has no such column; it has {", ".join(map(str, columns))}')
+    there = ', '.join(str(c) if str(c) == str(c).strip() else repr(c) for c in columns)
+    if not isinstance(name, str) or name not in columns: raise ValueError(f'{argument}={name!r}: {split} has no such column; it has {there}')
+    if columns.count(name) > 1: raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that name; rename all but one')
     return list(table[name])
+
+_half = re.compile('[\ud800-\udfff]')
 
 def _missing(x): return x is None or isinstance(x, float) and x != x
 
@@ -142,6 +137,7 @@ def _good_texts(texts, where, column='the text'):
     "`texts` if each is a string with something in it; `where` and `column` are for the message"
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where, f'{column} is no string')
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where, f'{column} is empty')
+    refuse_rows([i for i, t in enumerate(texts) if _half.search(t)], where, f'{column} has half of a surrogate pair, which is no character,')
     return texts
 
 def _texts(table, name, split, argument):
@@ -304,8 +300,7 @@ def load_text(
 def _bio(path):
     "The sentences of a file with a word and its tag a line, as a data frame with the columns words and tags"
     words, tags, done = [], [], []
-    for number, line in enumerate([*path.read_text(encoding='utf-8-sig').split('\n'), ''], 1):
-        line = line.rstrip('\r')
+    for number, line in enumerate([*read_lines(path), ''], 1):
         parts = line.split('\t') if '\t' in line else line.split()
         if not line.strip() or parts[0] == '-DOCSTART-':
             if words: done.append((words, tags))
@@ -642,8 +637,12 @@ class Collator:
         pad_to_multiple_of=None, # lengths are rounded up to a multiple of this, which some accelerators like
         decoder_start=None,      # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
     ):
+        if not hasattr(tokenizer, 'pad_token_id'):
+            raise ValueError(f'Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, got {tokenizer!r:.80}')
         if tokenizer.pad_token_id is None:
             raise ValueError('the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_classifier')
+        whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
+        if pad_to_multiple_of is not None and not whole: raise ValueError(f'Collator: pad_to_multiple_of must be a whole number of at least 1, got {pad_to_multiple_of!r:.80}')
         self.pads = dict(input_ids=tokenizer.pad_token_id, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1, special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start = pad_to_multiple_of, decoder_start
 

@@ -16,9 +16,11 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'font', 'shar
 import io
 import re
 import shutil
+import threading
 import unicodedata
 import warnings
 from base64 import b64encode
+from bisect import bisect_left
 from collections import namedtuple
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,12 +46,14 @@ from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from .views import outline, row_boxes
+from .words import boxed_by_pdflatex, for_any_latex, for_file
 
 # %% ../nbs/17b_drawing.ipynb #006
 ink, grey, faint = '#1a1a1a', '#707070', '#e6e6e6'
 blue, vermillion, orange = '#0072b2', '#d55e00', '#e69f00' # Okabe and Ito's palette, made for colour-blind readers
 font = 'DejaVu Sans'
 _in_force = ContextVar('fonts', default=(font,)) # families: a list inside `own_style`, which may grow; a tuple outside
+_borrowed = threading.RLock() # matplotlib has one set of settings for all threads
 
 _sizes = {'font.size': 7, 'axes.linewidth': .5, 'xtick.major.width': .5, 'ytick.major.width': .5, 'xtick.major.size': 2, 'ytick.major.size': 2,
           'xtick.major.pad': 2, 'ytick.major.pad': 2, 'axes.labelpad': 2, 'hatch.linewidth': .5} # points
@@ -63,7 +67,7 @@ def own_style(
     families = list(dict.fromkeys([*families, font]))
     token = _in_force.set(families)
     try:
-        with matplotlib.rc_context():
+        with _borrowed, matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update({
                 'font.family': list(families), 'text.parse_math': False, 'text.color': ink, 'axes.edgecolor': ink, 'axes.labelcolor': ink,
@@ -165,7 +169,8 @@ def drawable(
     text = text.replace('\r\n', '\n').replace('\n', '⏎').replace('\t', '␣')
     if not text.strip(): return '␣' * max(1, len(text))
     if unicodedata.category(text[0])[0] == 'M' and can_draw('◌'): text = '◌' + text
-    missing = {i for i, c in enumerate(text) if not can_draw(c) and not _is_spelling(text, i)}
+    cannot = {c for c in set(text) if not can_draw(c)}
+    missing = {i for i, c in enumerate(text) if c in cannot and not _is_spelling(text, i)}
     without |= {text[i] for i in missing}
     return ''.join('□' if i in missing else c for i, c in enumerate(text))
 
@@ -197,13 +202,18 @@ def text_width(text, size, weight='normal'):
 
 @lru_cache(4096)
 def _width(text, size, weight, families, math):
+    if len(text) > 500 and not math: # matplotlib's time grows with the square of the length
+        return sum(_width(text[i:i + 500], size, weight, families, math) for i in range(0, len(text), 500))
     return 1.04*text_to_path.get_text_width_height_descent(text, FontProperties(family=list(families), size=size, weight=weight), math)[0]
 
 def fitted(text, width, size, weight='normal'):
     "`text`, or as much of its beginning as fits into `width` points, with '…'"
-    if text_width(text, size, weight) <= width: return text
-    while len(text) > 1 and text_width(text + '…', size, weight) > width: text = text[:-1]
-    return text.rstrip() + '…'
+    def too_wide(n): return text_width(text[:n] + '…', size, weight) > width
+    end = 1
+    while end < len(text) and not too_wide(end): end *= 2
+    if end >= len(text) and text_width(text, size, weight) <= width: return text
+    kept = 1 + bisect_left(range(2, min(end, len(text)) + 1), True, key=too_wide)
+    return text[:kept].rstrip() + '…'
 
 def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
     "Lines of `text` that fit into `width` points; what matches `unit` stays together if a line can hold it"
@@ -587,17 +597,16 @@ _latex = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '$': r'\$', '&': r'
           '≈': r'\ensuremath{\approx}', '…': r'\dots{}', '␣': r'\textvisiblespace{}', '⏎': r'\ensuremath{\hookleftarrow}',
           '□': r'{\fboxsep0pt\fbox{\rule{0pt}{1.2ex}\rule{1.2ex}{0pt}}}', '·': r'\textperiodcentered{}', '‖': r'\ensuremath{\|}', '°': r'\textdegree{}',
           **{o: rf'\textsuperscript{{{"-" if i > 9 else i}}}' for i, o in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')}}
-_latin = re.compile('[\x20-\x7e\u00a0-\u017f‘’“”–—€]') # what every LaTeX can set
 
 def _greek(char):
     "The command of a Greek letter, None for another character"
     m = re.fullmatch(r'GREEK (SMALL|CAPITAL) LETTER (\w+)', unicodedata.name(char, ''))
     name = dict(LAMDA='LAMBDA').get(m[2], m[2]).lower() if m else ''
-    known = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega'.split()
-    return rf'\ensuremath{{\{name if m[1] == "SMALL" else name.capitalize()}}}' if name in known else None
+    known = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega'.split()
+    capital = 'gamma delta theta lambda xi pi sigma upsilon phi psi omega'.split() # the others are Latin letters to LaTeX
+    if m and m[1] == 'CAPITAL': name = name.capitalize() if name in capital else ''
+    return rf'\ensuremath{{\{name}}}' if name.lower() in known else None
 
-_accents = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0331', '`\'^~=u."rHvdcb')) # marks above and below letters
-_marked = re.compile(f'([A-Za-z])([{"".join(_accents)}])') # those that no single character stands for
 _prose = {'%': r'\%', "'": "'", '-': '-'}
 
 def latex_text(
@@ -605,13 +614,13 @@ def latex_text(
     prose=False, # sentences of a caption, in which quotes and hyphens may join as they do in print
 ) -> str:
     "`text` as LaTeX source that sets these very characters"
-    text, own = unicodedata.normalize('NFC', text), _prose if prose else {}
-    out = ''.join(own.get(c) or _latex.get(c) or (None if _latin.fullmatch(c) else _greek(c)) or c for c in text)
-    return _marked.sub(lambda m: r'$\tilde{X}$' if m[0] == 'X\u0303' else f'\\{_accents[m[2]]}{{{m[1]}}}', out)
+    own = _prose if prose else {}
+    escaped = (own.get(c) or _latex.get(c) or _greek(c) or c for c in unicodedata.normalize('NFC', text))
+    return for_any_latex(''.join(escaped))
 
 def beyond_latin(text:str) -> list: # of characters
     "Characters of `text` that need XeLaTeX or LuaLaTeX and a font that has them"
-    return sorted({c for c in _marked.sub('', unicodedata.normalize('NFC', text)) if not (c in _latex or _latin.fullmatch(c) or _greek(c))})
+    return boxed_by_pdflatex(''.join(c for c in unicodedata.normalize('NFC', text) if not (c in _latex or _greek(c))))
 
 # %% ../nbs/17b_drawing.ipynb #054
 def _tex_engine(fig):
@@ -649,11 +658,12 @@ def beside(
 ) -> dict: # {file: its text, '' if it is not needed}
     "What `save_figure(fig, path, caption=True)` writes beside the figure"
     path, said = Path(path), getattr(fig, 'caption', '')
-    strange = beyond_latin(said.replace('\n', ' '))
-    hint = f'% {" ".join(strange[:8])}: needs XeLaTeX or LuaLaTeX and a font that has them\n' if strange else ''
-    return {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o]) + '\n',
-            path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said else '',
-            path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n' if getattr(fig, 'citations', ()) else ''}
+    strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(said)[:8])
+    hint = f'% {strange}: pdfLaTeX prints boxes; XeLaTeX and LuaLaTeX print what the font has\n' if strange else ''
+    files = {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o]) + '\n',
+             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said else '',
+             path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n' if getattr(fig, 'citations', ()) else ''}
+    return {file: for_file(words) for file, words in files.items()}
 
 def save_figure(
     fig:Figure,
@@ -667,12 +677,13 @@ def save_figure(
     if kind not in ('pdf', 'svg', 'png', 'pgf'): raise ValueError(f'save_figure: path must end in .pdf, .svg, .png or .pgf, got {str(path)!r}')
     if text not in ('paths', 'text'): raise ValueError(f"save_figure: text must be 'paths' or 'text', got {text!r}")
     if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())): raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True out')
+    others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}
     if kind == 'pgf': _save_pgf(fig, path)
     else: path.write_bytes(rendered(fig, kind, text=text))
     if caption:
         ours = path.with_suffix('.txt').is_file() and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace')
-        for file, words in beside(fig, path).items():
-            if words: file.write_text(words, encoding='utf-8')
+        for file, words in others.items():
+            if words: file.write_bytes(words)
             elif ours: file.unlink(missing_ok=True) # of an earlier figure of this name; anybody else's stays
     return path
 

@@ -18,6 +18,7 @@ import time
 import uuid
 from functools import lru_cache
 from importlib.resources import files
+from numbers import Integral, Real
 from pathlib import Path
 
 import anywidget
@@ -146,7 +147,9 @@ panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'evidence', 'ti
 def check_panels(panels):
     "`panels` as a list, or an error that names those there are"
     if panels is None: return None
-    panels = [panels] if isinstance(panels, str) else list(panels)
+    panels = [panels] if isinstance(panels, str) else panels
+    if not isinstance(panels, (list, tuple)) or not all(isinstance(p, str) for p in panels): raise ValueError(f'panels must be a list of names, got {panels!r:.80}')
+    panels = list(panels)
     there = ', '.join(panel_names)
     if unknown := [p for p in panels if p not in panel_names]: raise ValueError(f'no panel {", ".join(map(repr, unknown))}; there are {there}')
     if not panels: raise ValueError(f'panels must name at least one of {there}, got an empty list')
@@ -472,7 +475,11 @@ class Explorer(W.VBox):
     ):
         training = run if hasattr(run, 'pause') and hasattr(run, 'run') else None
         panels = check_panels(panels)
-        if height is not None and not 100 <= height <= 10000:
+        for name, x in (('probes', probes), ('steps', steps)):
+            numbers = [x] if isinstance(x, Integral) else x
+            if x is not None and not (isinstance(numbers, (list, tuple, range)) and numbers and all(isinstance(o, Integral) for o in numbers)):
+                raise ValueError(f'Explorer: {name} must be a whole number or a list of them, got {x!r:.80}')
+        if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
             raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
         if not budget > 0: raise ValueError(f'budget must be a number of bytes above 0, got {budget!r}')
         self.runs = [_opened(r) for r in (run, compare) if r is not None]
@@ -623,19 +630,29 @@ def _reached(models, ids):
         todo += re.findall(r'IPY_MODEL_([\w-]+)', json.dumps(models.get(one, {})))
     return found
 
+def _objects(x):
+    "The objects in a list of a notebook; what others have put there is left alone"
+    return [o for o in x if isinstance(o, dict)] if isinstance(x, list) else []
+
 def _strip(nb:dict) -> int: # views that were removed
     "Remove widget views beside pictures, and the state that nothing needs any more"
-    bundles = [o['data'] for c in nb.get('cells', []) for o in c.get('outputs', []) if isinstance(o.get('data'), dict)]
-    dead = [d.pop(_view) for d in bundles if _view in d and 'image/png' in d]
-    alive = [d[_view].get('model_id') for d in bundles if _view in d]
-    saved = nb.get('metadata', {}).get('widgets', {})
-    if not alive: nb.get('metadata', {}).pop('widgets', None)
+    bundles = [o['data'] for c in _objects(nb.get('cells')) for o in _objects(c.get('outputs')) if isinstance(o.get('data'), dict)]
+    dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]
+    alive = [d[_view].get('model_id') for d in bundles if isinstance(d.get(_view), dict)]
+    metadata = nb['metadata'] if isinstance(nb.get('metadata'), dict) else {}
+    saved = metadata['widgets'] if isinstance(metadata.get('widgets'), dict) else {}
+    if not alive: metadata.pop('widgets', None)
     elif dead:
-        for part in saved.values():
-            models = part.get('state', {})
+        for part in _objects(list(saved.values())):
+            models = part['state'] if isinstance(part.get('state'), dict) else {}
             keep = _reached(models, alive)
             for k in _reached(models, [d.get('model_id') for d in dead]) - keep: models.pop(k, None)
     return len(dead)
+
+def _saved(nb):
+    "`nb` as Jupyter saves it; characters that UTF-8 has none for are written as JSON's escapes"
+    try: return (json.dumps(nb, indent=1, ensure_ascii=False) + '\n').encode()
+    except UnicodeEncodeError: return (json.dumps(nb, indent=1) + '\n').encode()
 
 def strip_views(
     notebook, # path, or a notebook as a dict, which is changed
@@ -643,12 +660,13 @@ def strip_views(
     "Remove dead widget views from `notebook` where a picture stands beside them"
     if isinstance(notebook, dict): return _strip(notebook)
     path = Path(notebook)
+    if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')
     try: nb = json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, UnicodeDecodeError): raise ValueError(f'{path} is not a notebook: it is not JSON') from None
-    if not isinstance(nb, dict) or 'cells' not in nb: raise ValueError(f'{path} is not a notebook of format 4: it has no cells')
+    except (ValueError, RecursionError): raise ValueError(f'{path} is not a notebook: it is not JSON') from None
+    if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list): raise ValueError(f'{path} is not a notebook of format 4: it has no cells')
     before = json.dumps(nb)
     removed = _strip(nb)
-    if json.dumps(nb) != before: write_whole(path, (json.dumps(nb, indent=1, ensure_ascii=False) + '\n').encode())
+    if json.dumps(nb) != before: write_whole(path, _saved(nb))
     return removed
 
 # %% ../nbs/21_explorer.ipynb #063

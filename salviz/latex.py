@@ -16,6 +16,7 @@ from matplotlib.colors import to_hex
 from .drawing import grey, lightness, number_text, power_of_ten, signed_scale
 from .sights import coloured_sentences
 from .views import is_negative
+from .words import boxed_by_pdflatex, for_any_latex, unknown_box
 
 # %% ../nbs/18d_latex.ipynb #006
 _escapes = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '%': r'\%', '&': r'\&', '_': r'\_', '#': r'\#', '$': r'\$', '~': r'\textasciitilde{}',
@@ -25,39 +26,28 @@ _escapes = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '%': r'\%', '&': 
             **{c: f'$^{{{"-" if i > 9 else i}}}$' for i, c in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')}, **{c: f'$_{{{i}}}$' for i, c in enumerate('₀₁₂₃₄₅₆₇₈₉')}}
 _greek = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'
 _escapes |= {c: f'$\\{name}$' for c, name in zip('αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ', _greek.split())}
-_accents = {'\u0300': '` grave', '\u0301': "' acute", '\u0302': '^ hat', '\u0303': '~ tilde', '\u0304': '= bar', '\u0306': 'u breve', '\u0307': '. dot', '\u0308': '" ddot',
-            '\u030a': 'r mathring', '\u030b': 'H', '\u030c': 'v check', '\u0323': 'd', '\u0327': 'c', '\u0331': 'b'} # commands in a text and in mathematics
-_known = {*map(chr, range(0xa1, 0x180)), *'–—‘’‚“”„…•€™'} - {*'¸ĦħĸĿŀŉŦŧſ'} # what pdfLaTeX prints with T1 fonts
-_box = r'\fbox{\phantom{x}}' # what stands for a character that cannot be shown
-
-def _accented(char, marks, is_one):
-    "The letter `char` below its `marks`, by their names where all have one; `is_one`: Unicode has a letter of its own for it"
-    if not (char.isascii() and char.isalpha()) or any(m not in _accents for m in marks): return None
-    names = [_accents[m].split() for m in marks]
-    if len(names) == 1 and len(names[0]) == 2 and not is_one: return f'$\\{names[0][1]}{{{char}}}$' # no writing has it: a symbol
-    for name, *_ in names: char = f'\\{name}{{{char}}}'
-    return char
+_above = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030c', 'grave acute hat tilde bar breve dot ddot mathring check'.split()))
+_unseen = 'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp'
 
 def _character(piece):
     "One character with its marks as LaTeX"
-    whole = unicodedata.normalize('NFD', piece)
-    if piece not in _known and len(whole) > 1 and (said := _accented(whole[0], whole[1:], len(piece) == 1)): return said
-    hidden = ('Cc', 'Cf', 'Cs', 'Co', 'Cn')
-    return ''.join(_escapes.get(c) or (_box if unicodedata.category(c) in hidden else c) for c in piece)
+    if len(piece) == 2 and piece[0].isascii() and piece[0].isalpha() and piece[1] in _above: # no writing has it: a symbol
+        return f'$\\{_above[piece[1]]}{{{piece[0]}}}$'
+    return ''.join(_escapes.get(c) or (unknown_box if unicodedata.category(c) in _unseen else c) for c in piece)
 
 def escaped(text:str) -> str:
     "`text` as LaTeX prints it literally"
     if text and not text.strip(): return r'\textvisiblespace{}'*len(text)
     pieces = re.findall('.[\u0300-\u036f]*', unicodedata.normalize('NFC', text), re.DOTALL)
-    return re.sub(r"([-,'])(?=\1)", r'\1{}', ''.join(map(_character, pieces))) # no ligatures
+    source = ''.join(map(_character, pieces))
+    return for_any_latex(re.sub(r"([-,'])(?=\1)", r'\1{}', source)) # no ligatures
 
 # %% ../nbs/18d_latex.ipynb #009
 def preamble(text) -> list: # of lines
     "Lines that a document with `text` needs before it begins"
-    other = sorted({c for c in text if ord(c) > 0x7e} - _known)
-    declared = ''.join(f'\\DeclareUnicodeCharacter{{{ord(c):04X}}}{{{_box}}}' for c in other)
-    hint = ['% The text has characters that pdfLaTeX prints as boxes: compile with xelatex or lualatex, after \\setmainfont{a font that has them}.']*bool(other)
-    return [*hint, '\\ifdefined\\pdfoutput\\usepackage[T1]{fontenc}\\usepackage[utf8]{inputenc}' + declared + '\\else\\usepackage{fontspec}\\fi', '\\usepackage{xcolor}']
+    hint = '% The text has characters that pdfLaTeX prints as boxes: compile with xelatex or lualatex, after \\setmainfont{a font that has them}.'
+    encodings = r'\ifdefined\pdfoutput\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi'
+    return [*([hint] if boxed_by_pdflatex(text) else []), encodings, r'\usepackage{xcolor}']
 
 # %% ../nbs/18d_latex.ipynb #012
 def word_latex(text, value, limit, is_special=False) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from . import figures
 from .bibliography import same_paper, bibtex, cited, papers
+from .doors import door
 from .runs import Run, Snapshot
 from .statistics import result_table
 from .views import View, method_titles, methods_of, telling_snapshot, view_for
@@ -46,7 +47,7 @@ _drawing = ('columns', 'font', 'heading', 'titles', 'share') # what `salviz.figu
 class Kind(namedtuple('Kind', 'about needs room name takes cites lists', defaults=((), ()))):
     "What a figure shows, what it needs, the function that makes its view, and what that takes"
     @property
-    def make(self): return getattr(import_module(f'salviz.{self.room}'), self.name)
+    def make(self): return door(getattr(import_module(f'salviz.{self.room}'), self.name))
 
     @property
     def options(self) -> list:
@@ -403,6 +404,6 @@ def figure(
     titles, views = look.get('titles'), made.views
     if titles is None: views = _prefixed(views, made.told or ['']*len(views))
     elif len(views) > 1: made = made._replace(told=[f'{t}, {o}' if o else str(t) for t, o in zip(_listed(titles), made.told or ['']*len(views))])
-    fig = figures.figure(views, width=inches, font_size=_caption_size(points, inches, views) if font_size == 'caption' else font_size, **look)
+    fig = door(figures.figure)(views, width=inches, font_size=_caption_size(points, inches, views) if font_size == 'caption' else font_size, **look)
     fig.facts, fig.citations = (*facts_of(made)[:-1], *fig.facts, facts_of(made)[-1]), citations_of(made, options, _named_in(source))
     return fig

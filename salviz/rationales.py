@@ -15,6 +15,8 @@ import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
 from .data import from_hub, load_text, readers, refuse_rows
+from .files import read_by_ending, read_jsonl, read_utf8
+from .runs import read_object
 from .text import find_words
 
 # %% ../nbs/03c_rationales.ipynb #006
@@ -132,11 +134,11 @@ def _multirc(row, annotators):
 def _documents(folder):
     "A function from a document's name to its tokens, or to None"
     if (folder/'docs.jsonl').is_file():
-        texts = {d['docid']: d['document'] for d in map(json.loads, filter(str.strip, (folder/'docs.jsonl').read_text(encoding='utf-8').split('\n')))}
+        texts = {d.get('docid'): d.get('document') for d in read_jsonl(folder/'docs.jsonl')}
     else: texts = {p.name: p for p in (folder/'docs').iterdir()} if (folder/'docs').is_dir() else {}
     def tokens(name):
         text = texts.get(name)
-        if isinstance(text, Path): text = text.read_text(encoding='utf-8')
+        if isinstance(text, Path): text = read_utf8(text)
         return None if text is None else [t for line in text.split('\n') for t in line.strip().split(' ') if t]
     return tokens
 
@@ -165,7 +167,7 @@ def _eraser(row, tokens, query):
 
 def _eraser_folder(folder):
     "{split: examples} of a folder of ERASER"
-    tables = {split: [json.loads(line) for line in (folder/f'{name}.jsonl').read_text(encoding='utf-8').split('\n') if line.strip()]
+    tables = {split: read_jsonl(folder/f'{name}.jsonl')
               for split, name in dict(train='train', validation='val', test='test').items() if (folder/f'{name}.jsonl').is_file()}
     query, tokens = len({row.get('query') for rows in tables.values() for row in rows}) > 1, _documents(folder)
     return {split: _examples(rows, lambda row, _: _eraser(row, tokens, query), 'any', split) for split, rows in tables.items()}
@@ -198,21 +200,29 @@ _shapes = { # columns that tell a published shape: its reader
 def _rows(part):
     "(rows as dictionaries, {column: names of its classes}) of a table"
     if isinstance(part, (str, Path)):
-        path = Path(part).expanduser()
-        if path.suffix not in readers: raise ValueError(f'{path} ends in {path.suffix!r}; files that can be read here end in {", ".join(readers)}')
-        if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
-        part = readers[path.suffix](path)
-    if isinstance(part, pd.DataFrame): return part.to_dict('records'), {}
+        part = read_by_ending(part, readers)
+    if isinstance(part, pd.DataFrame):
+        twice = list(dict.fromkeys(part.columns[part.columns.duplicated()]))
+        if twice: raise ValueError(f'the table has more than one column called {", ".join(map(repr, twice))}; rename all but one')
+        return part.to_dict('records'), {}
     if not isinstance(part, Dataset): raise ValueError(f'a split must be a Dataset, a pandas DataFrame or the path of a file, got {type(part).__name__}')
     named, rows = {c: f.names for c, f in part.features.items() if isinstance(f, ClassLabel)}, part.to_list()
     for column, names in named.items():
         for row in rows: row[column] = names[row[column]] if row[column] is not None and row[column] >= 0 else None
     return rows, named
 
+def _object_in(path):
+    "The object in a JSON file"
+    try: return read_object(path)
+    except ValueError as e: raise ValueError(f'{path} {e}') from None
+
 def _hatexplain_folder(folder):
     "{split: rows} of the authors' folder"
-    posts, divisions = (json.loads((folder/f'{name}.json').read_text(encoding='utf-8')) for name in ('dataset', 'post_id_divisions'))
-    return {split: [posts[i] for i in divisions[name] if i in posts] for split, name in dict(train='train', validation='val', test='test').items()}
+    posts, divisions = (_object_in(folder/f'{name}.json') for name in ('dataset', 'post_id_divisions'))
+    splits = dict(train='train', validation='val', test='test')
+    missing = [name for name in splits.values() if not isinstance(divisions.get(name), list)]
+    if missing: raise ValueError(f'{folder/"post_id_divisions.json"} has no list of posts called {", ".join(missing)}')
+    return {split: [posts[i] for i in divisions[name] if i in posts] for split, name in splits.items()}
 
 def _generic(text, text_pair, label, rationale):
     "A reader of rows with the columns that the user names"
@@ -237,6 +247,9 @@ def _shape_of(rows, columns, split):
 # %% ../nbs/03c_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators):
     "({split: examples}, names of the classes or None)"
+    if not isinstance(source, (str, Path, dict, pd.DataFrame, Dataset)) or source is None or isinstance(source, (str, dict)) and not source:
+        raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or {split: one of those} with at least a train split, '
+                         f'got {source!r:.80}')
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.is_dir():
         if (path/'dataset.json').is_file() and (path/'post_id_divisions.json').is_file():
@@ -244,7 +257,7 @@ def _parts(source, columns, config, revision, annotators):
         if not (path/'train.jsonl').is_file():
             raise ValueError(f'{source} is neither a folder of ERASER (train.jsonl, docs) nor of HateXplain (dataset.json, post_id_divisions.json); name its files in a dictionary')
         return _eraser_folder(path), None
-    if isinstance(source, str) and path.suffix not in readers:
+    if isinstance(source, str) and path.suffix.lower() not in readers and not path.is_file():
         repository, branch = rationale_sources.get(source, (source, None))
         source = from_hub(source, config, revision or branch, f'known by name: {", ".join(rationale_sources)}', repository)
     tables = {split: _rows(part) for split, part in (source.items() if isinstance(source, dict) else [('train', source)])}

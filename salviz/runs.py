@@ -287,6 +287,7 @@ def decode_snapshot(data:bytes) -> Snapshot:
 class Run:
     "The training run in the folder `path`: `config`, `metrics`, snapshots, checkpoints; safe to read while it is being written"
     def __init__(self, path):
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path): raise ValueError(f'Run: path must be the folder of a run, got {path!r:.80}')
         self.path = Path(path).absolute()
         self._writing, self._listeners, self._seen = threading.RLock(), [], {} # `_seen`: what is known of files by name, size and time
         self.subscriber_errors = [] # exceptions of subscribers
@@ -455,6 +456,8 @@ def snapshot(
     probe:int=0, # number of the probe
 ) -> Snapshot:
     "The snapshot of `probe` at `step`"
+    for name, x in (('step', step), ('probe', probe)):
+        if not isinstance(x, Integral): raise ValueError(f'snapshot: {name} must be a whole number, got {x!r:.80}')
     found, wrong = self._scan()
     if not found: raise KeyError(f'no snapshots in {self.path}' + (f'; {len(wrong)} damaged files: see run.damaged' if wrong else ' yet'))
     steps = [s for s, p in found if p == probe]

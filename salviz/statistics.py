@@ -19,6 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from .metrics import run_agreement, train_test_gap
+from .words import for_any_latex
 
 # %% ../nbs/14f_statistics.ipynb #006
 def average_loss(
@@ -378,15 +379,16 @@ ResultTable.__repr__, ResultTable._repr_html_ = _text, _html
 # %% ../nbs/14f_statistics.ipynb #054
 _greek = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau upsilon phi chi psi omega').split()
 _tex = {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}',
-        '|': r'\textbar{}', '"': "''", '`': r'\textasciigrave{}', '\n': ' ', **{c: '\\' + c for c in '&%$#_{}'},
+        '|': r'\textbar{}', '"': "''", '`': r'\textasciigrave{}', **{c: '\\' + c for c in '&%$#_{}'},
         '±': r'$\pm$', '↑': r'$\uparrow$', '↓': r'$\downarrow$', '†': r'$\dagger$', '‡': r'$\ddagger$', '×': r'$\times$',
-        '≥': r'$\geq$', '≤': r'$\leq$', '−': '$-$', '–': '--', '→': r'$\rightarrow$', '…': r'\ldots{}',
+        '≥': r'$\geq$', '≤': r'$\leq$', '−': '$-$', '→': r'$\rightarrow$', '…': r'\ldots{}',
         **{chr(945 + i): f'$\\{n}$' if n != 'o' else '$o$' for i, n in enumerate(_greek)},
         **{c: f'$\\{n}$' for c, n in zip('ΓΔΘΛΞΠΣΦΨΩ', 'Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'.split())}}
 
 def latex_escape(text) -> str:
     "`text` so that LaTeX prints it as it stands"
-    return ''.join(_tex.get(c, c) for c in re.sub('-(?=-)', '-\0', str(text))).replace('\0', '{}') # two hyphens would become a dash
+    escaped = ''.join(_tex.get(c, c) for c in str(text))
+    return for_any_latex(re.sub('-(?=-)', '-{}', escaped)) # two hyphens would become a dash
 
 # %% ../nbs/14f_statistics.ipynb #056
 _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the space between columns, 6pt in LaTeX

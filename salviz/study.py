@@ -31,6 +31,7 @@ from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
+from .doors import door
 from .runs import Run, read_object, to_json, write_whole
 from .statistics import checked_better, known_measure, measure_of, names_of_runs, result_table
 
@@ -186,6 +187,7 @@ _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', '
 
 class Study:
     "Trains methods x seeds x settings in `folder` and makes tables of what came out"
+    @door
     def __init__(self,
         folder,                # of the study; what is there is continued
         model,                 # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)

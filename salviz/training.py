@@ -514,6 +514,8 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     if not isinstance(method, Method):
         raise ValueError(f'train: method must be a method object ({", ".join(f"{o}(...)" for o in served)}), got {method!r}')
     check_settings(**settings)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, such as those of the head')
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings['max_length'], settings['mlm_probability'])
     if settings['snapshots']: observes(model)

@@ -14,6 +14,7 @@ __all__ = ['method_titles', 'View', 'method_title', 'title_of', 'methods_of', 'a
 
 # %% ../nbs/16_views.ipynb #003
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -92,6 +93,7 @@ def layer_row(snapshot, view, name, layer, default=0):
     "Row of the evidence `name` that holds `layer` (a model's layer, negative from the last observed; None: row `default`), and the layer's number"
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
+    elif not isinstance(layer, Integral): raise ValueError(f'{view}: layer must be the number of a layer, got {layer!r:.80}')
     elif layer < 0 and -layer <= len(observed): layer = observed[layer]
     if layer not in observed: raise ValueError(f'{view}: layer={layer} was not observed for {name}; available: {", ".join(map(str, observed))}')
     return observed.index(layer), layer

@@ -53,7 +53,7 @@ def test_demo_writes_a_page_that_needs_no_network(demo):
 
 def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_path):
     "With three epochs the last one is plain fine-tuning under cross-tuning: the map is that of the epoch before"
-    from salviz.demo import write_pictures
+    from salviz.tour import write_pictures
     copy = tmp_path/'ad-drop'
     shutil.copytree(demo[0]/'runs'/'ad-drop', copy, ignore=shutil.ignore_patterns('checkpoints'))
     run = Run(copy)

@@ -1,7 +1,8 @@
 "Figures: legible, faithful to the view, and the same bytes every time"
 import base64
 import io
-import os, re, subprocess, sys, warnings
+import os, re, subprocess, sys, time, warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.text import Text
 
 import invented
 from overlap import check_legible, texts_of
-from salviz.drawing import blue, faint, save_figure, signed
+from salviz.drawing import blue, faint, fitted, rendered, save_figure, signed, text_width
 from salviz.figures import figure
 from salviz.pictures import Look, picture
 from salviz.runs import Snapshot
@@ -466,3 +467,52 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
     assert np.ma.filled(tiles, np.nan)[np.isfinite(np.ma.filled(tiles, np.nan))] == pytest.approx(.25)
     s.arrays['attention'] = np.tile(np.eye(8), (2, 3, 1, 1))
     assert picture(Look(s), 'map').axes[0].images[0].norm.vmax == 1
+
+
+def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_settings_alone():
+    "matplotlib's settings belong to the process: a figure that another thread's settings reached was another figure, or none"
+    views = [view_of(name, 4) for name in ('SaliencyGuided', 'SalLM')]
+    jobs = [(views[i % 2], ('png', 'svg', 'svg')[i % 3]) for i in range(24)]
+    alone = [rendered(figure(view), kind, dpi=40) for view, kind in jobs[:6]]
+    before = dict(matplotlib.rcParams)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-3)  # threads take turns as often as on a machine with many processors
+    try:
+        with ThreadPoolExecutor(24) as threads:
+            written = list(threads.map(lambda job: rendered(figure(job[0]), job[1], dpi=40), jobs))
+    finally: sys.setswitchinterval(interval)
+    assert written == alone*4
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_half_of_a_surrogate_pair_is_a_box_in_the_figure_and_beside_it(tmp_path):
+    "It was an error after the figure had been written, so that a figure stood there without its caption"
+    snap = invent(tokens=['[CLS]', 'a\ud83db', 'film', '[SEP]'], layers=2, heads=6, method='SalLM')
+    snap.texts = ('a\ud83db film',)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', UserWarning)
+        fig = figure(attention_beside_saliency(snap))
+    fig.caption = 'About a\ud83db film.'
+    save_figure(fig, tmp_path/'a.png', caption=True)
+    assert (tmp_path/'a.txt').read_text(encoding='utf-8').startswith('About a□b film.')
+    assert (tmp_path/'a-caption.tex').read_text(encoding='utf-8').isascii()
+
+
+def test_nothing_is_written_if_one_of_the_files_cannot_be(tmp_path):
+    fig = figure(view_of('SalLM'))
+    fig.caption, fig.citations = 'A caption.', [17] # no text
+    with pytest.raises(TypeError): save_figure(fig, tmp_path/'a.png', caption=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_text_of_100000_characters_is_cut_at_once(tmp_path):
+    "What does not fit by far is not measured whole: matplotlib's time grows with the square of the length"
+    long = 'x'*100_000
+    snap = invent(tokens=['[CLS]', long, 'film', '[SEP]'], layers=2, heads=6, method='SalLM')
+    began = time.process_time()
+    fig = figure(attention_beside_saliency(snap), titles=[long])
+    fig.caption = long
+    save_figure(fig, tmp_path/'a.png', caption=True)
+    assert time.process_time() - began < 10
+    cut = fitted(long, 60, 7)
+    assert text_width(cut, 7) <= 60 < text_width('x' + cut, 7)

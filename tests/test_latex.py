@@ -4,20 +4,22 @@ import shutil
 import subprocess
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
 import salviz.sight_figures
-from salviz.drawing import bodies, drawable_view, drawn, lightness, signed, signed_scale
+from salviz.drawing import bodies, drawable_view, drawn, latex_text, lightness, signed, signed_scale
 from salviz.latex import coloured_sentence_latex, escaped, preamble, sentence_latex
 from salviz.sights import coloured_sentences
+from salviz.statistics import latex_escape, result_table
 from test_views import invent
 
 hostile = ['[CLS]', '<img src=x>', '$x^2$', '中文', '😀', '\u202eabc', '-->', r'$\frac{', '\t', 'unbelievably'*4, 'a\nb', '\\', '{', '}', '%', '&', '_', '#', '~', '^', '"', '`', "''",
            ',,', '<<', '|', '---', '##', '\x00', 'é', '−', '…', r'\end{document}', '[SEP]']
 commands = set('''documentclass ifdefined pdfoutput usepackage else fi DeclareUnicodeCharacter fbox phantom pagestyle begin end begingroup endgroup setlength fboxsep parindent lineskip
 lineskiplimit raggedright colorbox textcolor strut par smallskip footnotesize quad caption times textbackslash textasciitilde textasciicircum textless textgreater textbar textquotedbl
-textasciigrave textvisiblespace setmainfont underline tilde'''.split())
+textasciigrave textvisiblespace setmainfont underline tilde Umathchar fontencoding selectfont'''.split())
 
 
 def check_structure(text):
@@ -120,3 +122,23 @@ def test_accents_and_signs_compile_with_pdflatex_and_are_not_boxes(tmp_path):
     assert (escaped('e\u0303'), escaped('e\u0301'), escaped('ǖ'), escaped('q̈')) == (r'\~{e}', 'é', r'\={\"{u}}', r'$\ddot{q}$')
     text = coloured_sentence_latex(['X̃', 'ẽ', 'α', '→', '≤', '10⁻³', 'p₁', 'ǖ', 'ő'], np.linspace(-1, 1, 9), caption='f(X̃) ‖ f(X) × 3')
     assert 'DeclareUnicodeCharacter' not in text and compiles(text, tmp_path)
+
+
+strange = ['😀', '👩\u200d👩\u200d👧', 'مرحبا بك', 'שלום', '中文', 'Привет', 'a\u2028b', 'a\u2029b', 'a\n\nb', 'a\rb', 'a\x0cb', *map(chr, range(32)), '\x7f', '\x85', '\ud800',
+           '\u202eabc', 'a\u200bb', '\ufeff', 'q\u0308', 'a\u0488', '\u0301', 'ẞ ŧ ħ ĸ «ą» ð þ', '∀ ∃ ⊕ 𝔘', 'Α Ω ά υ', '₹ ※ № ™', '\ue000', '\uffff', '❤\ufe0f', '\\input{x} 50% $']
+
+
+def test_tables_captions_and_sentences_of_any_characters_compile_with_pdflatex(tmp_path):
+    "In a document that prepares nothing; captions stand in a list once more"
+    said = ' '.join(f'{i}: {o}.' for i, o in enumerate(strange))
+    names = [f'{i} {o}' for i, o in enumerate(strange) if o != '\ud800'] # which pandas has no column for
+    frame = pd.DataFrame([dict(method=o, seed=seed, accuracy=.5 + seed/10) for o in names for seed in range(2)])
+    table = result_table(frame).latex()
+    caption = latex_text(said, prose=True)
+    label = latex_text(said)
+    sentence = escaped(said)
+    figures = [rf'\begin{{figure}}x\caption{{{o}}}\end{{figure}}' for o in (caption, label.replace('\n', ' '), latex_escape(said))]
+    document = [r'\documentclass{article}\usepackage{booktabs}\begin{document}\listoffigures\listoftables', *figures, r'\clearpage', table, '{\\fontencoding{T1}\\selectfont', sentence, '}', r'\end{document}']
+    assert compiles('\n'.join(document), tmp_path) and compiles('\n'.join(document), tmp_path)
+    assert compiles(coloured_sentence_latex(strange, np.linspace(-1, 1, len(strange)), caption=said), tmp_path)
+    assert all('مرحبا' in o and '中文' in o for o in (caption, table, sentence)) # XeLaTeX still finds the letters themselves

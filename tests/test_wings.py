@@ -7,8 +7,9 @@ import pytest
 
 heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotlib.pyplot', 'plotly', 'ipywidgets', 'anywidget', 'IPython', 'bertviz']
 computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidget']
-counts = 'maps text assets runs evidence bibliography metrics views sights curves statistics agreement plausibility payload study bertviz_bridge page cli'.split()
-draws = 'latex drawing figures charts pictures sight_figures paper demo explorer interactive'.split()
+counts = ('maps words files doors text assets runs evidence bibliography metrics views sights curves statistics agreement plausibility payload study '
+          'bertviz_bridge page cli').split()
+draws = 'latex drawing figures charts pictures sight_figures paper tour explorer interactive'.split()
 trains = ('data columns signals feed models nets pretraining attention attribution patterns explanations faithfulness rationales corpus antecedents recording '
           'methods training live bench').split()
 
@@ -39,3 +40,24 @@ def test_who_draws_needs_no_torch(brought, room): assert not {*computing, 'matpl
 
 @pytest.mark.parametrize('room', trains)
 def test_who_trains_needs_nothing_that_draws(brought, room): assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
+
+def test_a_public_name_never_turns_into_a_module():
+    "Whatever was imported before: a package gets an attribute for each of its modules, and a module `demo` hid the function"
+    code = '''
+import pkgutil, sys, types
+from importlib import import_module
+import salviz, salviz.methods
+packages = salviz, salviz.methods
+for package in packages:
+    modules = {m.name for m in pkgutil.iter_modules(package.__path__)}
+    print(package.__name__, 'bears', sorted(modules & {*package.__all__}))
+    for name in modules: import_module(f'{package.__name__}.{name}')
+    for name in package.__all__:
+        assert not isinstance(getattr(package, name), types.ModuleType), name
+names = {}
+exec('from salviz import *', names)
+assert all(not isinstance(names[name], types.ModuleType) for name in salviz.__all__)
+assert names['demo'] is salviz.demo and callable(salviz.demo)'''
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == ['salviz bears []', 'salviz.methods bears []']

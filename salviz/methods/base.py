@@ -267,7 +267,8 @@ def check_share(
 
 def check_choice(method:Method, name:str, choices):
     "Refuse an argument of `method` that is not one of `choices`"
-    method.require(getattr(method, name) in choices, f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
+    x = getattr(method, name)
+    method.require(isinstance(x, (str, bool, int, type(None))) and x in choices, f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
     "Refuse a loss weight of `method` that is not a finite number of at least 0"

@@ -444,7 +444,7 @@ def _check_arguments(self:SalLM):
     self.require(length is None or type(length) is int and length >= 1,
                  f'padded_to must be None (as long as the batch) or a whole number of positions, got {length!r}')
     known = [*reductions, *attention_saliencies]
-    self.require(callable(self.saliency) or self.saliency in known,
+    self.require(callable(self.saliency) or isinstance(self.saliency, str) and self.saliency in known,
                  f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), got {self.saliency!r}')
     whole = isinstance(self.heads, (list, tuple, range)) and len(self.heads) > 0 and all(type(h) is int and h >= 0 for h in self.heads)
     self.require(self.heads is None or whole and len(set(self.heads)) == len(self.heads),
