@@ -31,7 +31,7 @@ from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from .doors import door
+from .doors import door, refuse_misfits
 from .runs import Run, read_object, to_json, write_whole
 from .statistics import checked_better, known_measure, measure_of, names_of_runs, result_table
 
@@ -597,6 +597,8 @@ def table(self:Study,
     **options,       # test, correction, where, better, digits, percent, titles, …: see `result_table`
 ):
     "A `ResultTable` of the study: mean and deviation over seeds, the best ones, comparisons with the baseline"
+    asked = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
+    refuse_misfits(result_table, {k: v for k, v in asked.items() if v is not None})
     frame, options = self.results(), dict(options)
     if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
     fixed = {k for k, v in (options.get('where') or {}).items() if not isinstance(v, (list, tuple, set)) or len(v) < 2}

@@ -12,6 +12,7 @@ import pytest
 
 import forked
 import invented
+from salviz.cli import main
 from salviz.runs import Run
 
 command = Path(sys.executable).parent/'salviz'
@@ -127,3 +128,49 @@ refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'D
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
     done = salviz(*words, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and 'Traceback' not in done.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    "A folder with a run, a study and odd notebooks"
+    monkeypatch.chdir(tmp_path)
+    invented.run(tmp_path/'run', 'ADDrop')
+    study = tmp_path/'study'
+    cells = [dict(method='FineTuning', settings={}, seed=seed, run=f'runs/FineTuning.seed={seed}') for seed in (0, 1)]
+    for i, cell in enumerate(cells):
+        invented.run(study/cell['run'])
+        (study/'cells').mkdir(exist_ok=True)
+        known = dict(measures=dict(test_accuracy=dict(value=.5 + i/10, version='')))
+        (study/'cells'/f'{cell["run"][5:]}.json').write_text(json.dumps(known))
+    design = dict(methods=dict(FineTuning=dict(name='FineTuning', args={})), seeds=[0, 1], settings={}, model='minilm', data=dict(name='x', fingerprint='', sizes={}), train={})
+    (study/'study.json').write_text(json.dumps(dict(format=1, design=design, cells=cells, measures=['test_accuracy'], better={})))
+    for i, text in enumerate(['', '[]', '{}', '{"cells": 1}', '['*100_000]): (tmp_path/f'no{i}.ipynb').write_text(text)
+    for i, text in enumerate(['{"cells": [1, {}], "metadata": 1}', '{"cells": [{"outputs": [1, {"data": 1}]}], "metadata": {"widgets": 1}}']): (tmp_path/f'odd{i}.ipynb').write_text(text)
+    (tmp_path/'wrong.csv').write_text('method,share\n1,2,3\n')
+    return tmp_path
+
+figure = ('figure', 'run', '--out', 'a.png')
+wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no argument nope; available: rows, columns'), (('study', 'study', '--set', 'where=x'), 'result_table: where must be a dict'),
+         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set has digits twice'), (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty word'),
+         ((*figure, '--set', 'step=1'), '--set has step, which is an option of its own: --step'), ((*figure, '--set', 'source=1'), '--set has source, which is RUN'),
+         ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'), 'attention_map: overlays must be a list of names, got 3'), ((*figure, '--width', 'nan'), 'must be inches or a venue'),
+         ((*figure, '--font-size', 'inf'), 'must be a number of at least 0'), ((*figure, '--columns', '0'), 'must be a whole number of at least 1'), (('figure', '', '--out', 'a.png'), 'got an empty word'),
+         (('figure', 'wrong.csv', '--kind', 'accuracy_drop', '--out', 'a.png'), 'the row on line 2 has 3 fields'),
+         (('train', '--method', 'SalLM', '--set', 'loss=[]'), 'SalLM: loss must be one of'), (('train', '--method', 'ADDrop', '--set', 'p={[]: 1}'), 'p must be between 0 and 1'),
+         (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'), (('train', '--seed', '-1'), 'must be a whole number of at least 0'), (('train', '--epochs', '1e9'), 'whole number'),
+         (('show', ''), 'got an empty word'), (('show', 'run', '--steps', '0-1000000000'), 'must be at most 100,000 numbers'), (('show', 'run', '--steps', '9'*5000), 'must be whole numbers'),
+         (('show', 'run', '--limit', 'nan'), 'must be a number of at least 0'), (('show', 'run', '--limit', '-1'), 'must be a number of at least 0'), (('show', 'run', '--compare', ''), 'got an empty word'),
+         *[(('strip', f'no{i}.ipynb'), 'is not a notebook') for i in range(5)], (('strip', 'run'), 'is a folder, not a notebook'), (('demo', '--probes', '0'), 'at least 2'), (('runs', ''), 'got an empty word')]
+
+def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
+    "Each of them once built a list of a billion numbers, switched a limit off, or ended in an error about something inside"
+    before = sorted(p.name for p in here.iterdir())
+    for words, said in wrong:
+        try: status = main([*words])
+        except SystemExit as e: status = e.code
+        error = capsys.readouterr().err
+        assert status == 2 and said in error and 'Traceback' not in error, (words, status, error)
+    assert sorted(p.name for p in here.iterdir()) == before
+
+def test_what_others_have_put_into_a_notebook_is_left_alone(here, capsys):
+    for name in ('odd0.ipynb', 'odd1.ipynb'): assert main(['strip', name]) == 0 and capsys.readouterr().out == f'{name}: 0 widget views removed\n'

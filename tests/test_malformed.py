@@ -39,7 +39,7 @@ named = [(lambda d: salviz.train('minilm', None, None), 'train: model must be a 
          (lambda d: salviz.Collator('minilm'), 'Collator: tokenizer must be a tokenizer'), (lambda d: salviz.view_for(None), 'view_for: snapshot must be a Snapshot'),
          (lambda d: salviz.discard_map('run'), 'discard_map: snapshot must be a Snapshot'), (lambda d: salviz.train_tokenizer(['a b'], vocab_size=10**12), 'vocab_size must be a number of tokens, at most'),
          (lambda d: salviz.load_rationales({}), 'source must be a name'), (lambda d: salviz.subset(d['data'], 8, seed='1'), "subset: seed must be a whole number of at least 0, got '1'"),
-         (lambda d: salviz.figure(d['snapshot'], 'attention_map', layer=[None]), 'attention_map: layer must be the number of a layer'), (lambda d: salviz.Run(3), 'Run: path must be the folder of a run'),
+         (lambda d: salviz.figure(d['snapshot'], 'attention_map', layer={}), 'attention_map: layer must be the number of a layer'), (lambda d: salviz.Run(3), 'Run: path must be the folder of a run'),
          (lambda d: salviz.result_table(None), 'result_table: frame must be a pandas DataFrame'), (lambda d: salviz.SalLM(loss=[]), 'loss must be one of'),
          (lambda d: salviz.Study('s', 'minilm', dict, dict(a=salviz.FineTuning)), 'Study: data must be a data set')]
 
