@@ -185,6 +185,7 @@ def _work(self:Training, job):
     except Stopped: end, self.seconds_left = 'stopped', None
     except BaseException as e: self.error, self._trace, self.seconds_left = e, e.__traceback__, None
     finally:
+        job.close()
         atexit.unregister(self._stop_and_join)
         turn.give_back()
         self._at = end

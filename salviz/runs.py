@@ -99,20 +99,25 @@ def is_sealed(x:dict) -> bool:
     name, value = next(reversed(x.items()), ('', None))
     return name == 'seal' or isinstance(value, str) and value.startswith('crc32:')
 
-def unsealed(data:bytes) -> dict:
+def unsealed(
+    data:bytes,
+    must_seal=False, # is an object without a seal damaged?
+) -> dict:
     "The JSON object in `data` without its seal; a `ValueError` gives the reason why there is none, or why it is not what was written"
     try: x = json.loads(data)
     except (ValueError, RecursionError) as e: raise ValueError(f'is not JSON ({e})') from None
     if not isinstance(x, dict): raise ValueError(f'holds a JSON {type(x).__name__}, not an object')
-    if not is_sealed(x): return x
+    if not is_sealed(x):
+        if must_seal: raise ValueError('is not what was written (its seal is gone)')
+        return x
     seal = _seal_at_end.search(data)
     if not seal or zlib.crc32(data[:seal.start()]) != int(seal[1], 16): raise ValueError('is not what was written (checksum)')
     del x['seal']
     return x
 
-def read_object(path) -> dict:
+def read_object(path, must_seal=False) -> dict:
     "The JSON object in the file `path`, without its seal; a `ValueError` gives the reason why there is none"
-    return unsealed(read_file(path))
+    return unsealed(read_file(path), must_seal)
 
 # %% ../nbs/13_runs.ipynb #015
 def append_line(path, line:str):
@@ -139,15 +144,20 @@ def _row_fault(row:dict) -> str: # '' if there is none
     if not _is_count(row.get('step')): return 'is no row with a step'
     for k in _row_numbers:
         if k in row and row[k] is not None and not _is_number(row[k]): return f'has {k} {str(row[k])[:40]!r}, which is no number'
+    for k, x in row.items():
+        if isinstance(x, int) and abs(x) > 2**1000: return f'has {k} {str(x)[:40]}…, which no number format holds'
     for k in ('kind', 'split'):
         if not isinstance(row.get(k, ''), (str, type(None))): return f'has {k} {str(row[k])[:40]!r}, which is no text'
     return ''
 
-def parse_rows(data:bytes) -> tuple: # (rows, [(line number, reason)])
-    "The rows in the bytes of a metrics file, and what is wrong with its other lines; a half line at the end does not count"
+def parse_rows(
+    data:bytes,      # of a metrics file
+    must_seal=False, # is a row without a seal damaged?
+) -> tuple: # (rows, [(line number, reason)])
+    "The rows in `data`, and what is wrong with its other lines; a half line at the end does not count"
     rows, wrong = [], []
     for i, line in enumerate(data.split(b'\n')[:-1], 1):
-        try: row = unsealed(line)
+        try: row = unsealed(line, must_seal)
         except ValueError as e: wrong.append((i, 'is not JSON' if str(e).startswith('is not JSON') else str(e)))
         else:
             if fault := _row_fault(row): wrong.append((i, fault))
@@ -400,9 +410,10 @@ def decode_snapshot(data:bytes) -> Snapshot:
 # %% ../nbs/13_runs.ipynb #042
 def _config_fault(config:dict) -> str: # '' if there is none
     "What in `config` is not of the kind it should be"
+    if not config: return 'is empty'
     none, described = type(None), (dict, str, type(None))
     kinds = dict(method=described, model=described, data=described, settings=(dict, none), best_metric=(dict, none), task=(str, none),
-                 seed=(int, float, str, none), versions=(dict, none), rows_before=(int, none))
+                 seed=(int, float, str, none), versions=(dict, none), rows=(int, none), rows_before=(int, none))
     for k, kind in kinds.items():
         if not isinstance(config.get(k), kind): return f'has {k} {str(config[k])[:40]!r}, which cannot be'
     inside = dict(method=dict(name=(str, none), args=(dict, none)), data=dict(sizes=(dict, none)),
@@ -425,11 +436,12 @@ class Run:
         try:
             data = read_file(file)
             self.config = unsealed(data)
+            self.sealed = is_sealed(json.loads(data)) # earlier versions wrote no seals and no manifests
+            if self.config.get('format') == 2 and not self.sealed: raise ValueError('is not what was written (its seal is gone)')
             if fault := _config_fault(self.config): raise ValueError(fault)
         except ValueError as e:
             raise ValueError(f'{file} {e}; restore this file from a copy, the run cannot be opened without it (if it was edited on purpose, '
-                             'take its last entry, the seal, out)') from None
-        self.sealed = is_sealed(json.loads(data)) # earlier versions wrote no seals and no manifests
+                             'take its entries "format" and "seal" out)') from None
 
     def __fspath__(self): return str(self.path)
     def __reduce__(self): return Run, (self.path,) # listeners and lock stay behind when a run travels to another process
@@ -472,7 +484,7 @@ def create(
     if exist not in ('refuse', 'empty', 'untrained'): raise ValueError(f"exist must be 'refuse', 'empty' or 'untrained', got {exist!r}")
     if not isinstance(config, dict): raise ValueError(f'config must be a dict, got {type(config).__name__}')
     when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
-    text, path = sealed({**config, **when}, indent=2), Path(path)
+    text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
     if fault := _config_fault(unsealed(text.encode())): raise ValueError(f'config {fault}')
     failed = exist == 'untrained' and untrained(path)
     try: path.mkdir(parents=True, exist_ok=failed or exist != 'refuse' and untouched(path))
@@ -554,6 +566,7 @@ def log(self:Run, row:dict):
     if not isinstance(row, dict) or not _is_count(row.get('step')):
         raise ValueError(f"row must be a dict with 'step', a whole number of at least 0; got {row!r}")
     line = sealed(row)
+    if fault := _row_fault(unsealed(line.encode())): raise ValueError(f'row {fault}; got {row!r}')
     with self._writing: append_line(self.path/'metrics.jsonl', line)
     self._tell(unsealed(line.encode()))
 
@@ -576,17 +589,22 @@ def _known(self:Run, path, read):
 Damage = namedtuple('Damage', 'file reason')
 Damage.__doc__ = "A damaged file of a run: `file` is its name within the run's folder, `reason` what is wrong with it"
 
-def _read_rows(path):
+def _read_rows(path, must_seal):
     try: data = read_file(path)
     except FileNotFoundError: raise
     except ValueError as e: return [], [Damage(path.name, str(e))]
     if not data: return [], [Damage(path.name, 'is empty, and no row is ever written so')]
-    rows, wrong = parse_rows(data)
+    rows, wrong = parse_rows(data, must_seal)
     return rows, [Damage(f'{path.name}, line {i}', reason) for i, reason in wrong]
+
+@patch(as_prop=True)
+def _must_seal(self:Run) -> bool:
+    "Was everything in this run written with seals? A run that an earlier version began may have been gone on with by this one"
+    return self.sealed and self.config.get('format') == 2
 
 @patch
 def _parsed(self:Run) -> tuple: # (rows, [Damage])
-    try: return self._known(self.path/'metrics.jsonl', _read_rows)
+    try: return self._known(self.path/'metrics.jsonl', lambda path: _read_rows(path, self._must_seal))
     except FileNotFoundError: return [], []
     except OSError as e: return [], [Damage('metrics.jsonl', f'cannot be read ({e.strerror})')]
 
@@ -719,7 +737,7 @@ def _values_fault(name, x):
 @patch
 def _values(self:Run, name) -> dict:
     "The object in the file `name`; {} if it is missing, a `ValueError` if it is damaged"
-    try: x = read_object(self.path/name)
+    try: x = read_object(self.path/name, self._must_seal)
     except FileNotFoundError: return {}
     if fault := _values_fault(name, x): raise ValueError(fault)
     return x
@@ -865,6 +883,11 @@ def _checkpoint_folders(self:Run) -> dict: # {step: folder}, whole or not
     return {s: found[s] for s in sorted(s for s in found if s is not None)}
 
 @patch(as_prop=True)
+def written_checkpoints(self:Run) -> dict:
+    "{step: folder} of all checkpoints that were written to their end, whatever has become of them"
+    return {s: p for s, p in self._checkpoint_folders().items() if os.path.lexists(p/'manifest.json') or self._is_whole(p)}
+
+@patch(as_prop=True)
 def checkpoints(self:Run) -> dict:
     "{step: folder} of all checkpoints that are complete"
     return {s: p for s, p in self._checkpoint_folders().items() if self._is_whole(p)}
@@ -961,18 +984,20 @@ def scores(
 def train_loss(self:Run) -> float:
     "Mean task loss ('task', or 'loss' in rows without terms) over the last epoch of training; NaN if none was logged"
     rows = [r for r in self.train_rows if not math.isnan(_number(r, 'loss'))]
-    last = [r.get('task', r['loss']) for r in rows if 'epoch' not in r or r['epoch'] > rows[-1].get('epoch', 0) - 1]
-    return sum(last)/len(last) if last else math.nan
+    def epoch(r): return _number(r, 'epoch')
+    last = [r for r in rows if math.isnan(epoch(r)) or not epoch(r) <= epoch(rows[-1]) - 1]
+    losses = [r['loss'] if math.isnan(_number(r, 'task')) else r['task'] for r in last]
+    return sum(losses)/len(losses) if losses else math.nan
 
 # %% ../nbs/13_runs.ipynb #080
 @patch
 def _lost_rows(self:Run) -> list:
     "Damage if there were more rows once"
-    known = [self.summary.get('rows', 0)]
+    known = [self.summary.get('rows', 0), self.config.get('rows') or 0]
     for folder in self.checkpoints.values():
         try: known.append(read_manifest(folder)['rows'])
         except (FileNotFoundError, ValueError): pass
-    lines = self._lines() + self.config.get('rows_before', 0) # those that a superseded part has left behind
+    lines = self._lines() + (self.config.get('rows_before') or 0) # those that a superseded part has left behind
     return [Damage('metrics.jsonl', f'has {lines} rows; {max(known)} were written')] if lines < max(known) else []
 
 @patch
@@ -1064,7 +1089,8 @@ def supersede(
         keep, later = _split_rows(read_file(metrics), after_step) if metrics.is_file() else (b'', b'')
         if not (later or moving): return None
         aside = self.path/'superseded'/str(1 + max((int(p.name) for p in self.path.glob('superseded/*') if p.name.isdigit()), default=0))
-        config = {**self.config, 'rows_before': keep.count(b'\n')}
+        before = keep.count(b'\n')
+        config = {**self.config, 'rows_before': before, 'rows': before + later.count(b'\n')}
         write_whole(aside/'config.json', (sealed if self.sealed else to_json)(config, indent=2).encode())
         if (self.path/'state.json').is_file(): write_whole(aside/'state.json', (self.path/'state.json').read_bytes())
         if later: write_whole(aside/'metrics.jsonl', later)
