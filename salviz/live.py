@@ -178,6 +178,7 @@ def _work(self:Training, job):
         with self._wished: self._wished.wait_for(lambda: self._wish != 'pause') # made with start=False
         if self._wish == 'stop':
             job.run.set_state(stopped=0)
+            job.close()
             raise Stopped('stopped before it was started')
         self._news('running')
         fit(job, self)
@@ -185,7 +186,6 @@ def _work(self:Training, job):
     except Stopped: end, self.seconds_left = 'stopped', None
     except BaseException as e: self.error, self._trace, self.seconds_left = e, e.__traceback__, None
     finally:
-        job.close()
         atexit.unregister(self._stop_and_join)
         turn.give_back()
         self._at = end

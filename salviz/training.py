@@ -30,7 +30,7 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 import transformers
-from transformers import AutoTokenizer, EarlyStoppingCallback, PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoTokenizer, EarlyStoppingCallback, PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -699,6 +699,19 @@ def _ending_kept(job:Job, trainer):
 # %% ../nbs/15_training.ipynb #065
 _here = threading.local() # .control: of the training that this thread is in
 
+def _had_stopped(job:Job, trainer) -> bool:
+    "Had early stopping ended this training when it was interrupted?"
+    stopping = [o for o in trainer.callback_handler.callbacks if isinstance(o, EarlyStoppingCallback)]
+    return job.checkpoint is not None and any(o.early_stopping_patience_counter >= o.early_stopping_patience for o in stopping)
+
+def _train_to_the_end(job:Job, trainer):
+    "Train from the job's checkpoint or the beginning, and load the best weights"
+    if not _had_stopped(job, trainer):
+        trainer.train(resume_from_checkpoint=job.checkpoint and str(job.checkpoint))
+        return
+    trainer.state = TrainerState.load_from_json(str(job.checkpoint/'trainer_state.json'))
+    trainer._load_best_model()
+
 def fit(job:Job, control:Control) -> Run:
     "Train what `open_job` has opened"
     around = getattr(_here, 'control', None)
@@ -709,7 +722,7 @@ def fit(job:Job, control:Control) -> Run:
         with _ending_kept(job, trainer), _without_shard_bars():
             with control.preparing(trainer): job.method.prepare(trainer)
             control.stages[-1] = 'training'
-            trainer.train(resume_from_checkpoint=job.checkpoint and str(job.checkpoint))
+            _train_to_the_end(job, trainer)
             control.stages[-1] = 'scoring'
             _finish(trainer)
     finally:

@@ -19,6 +19,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import forked
+import salviz.training
 from salviz.methods import FineTuning
 from salviz.runs import Held, Run, RunInUse, Snapshot, checkpoint_damage, decode_snapshot, encode_arrays, encode_snapshot, read_object, sealed, write_manifest, write_whole
 from salviz.study import Study
@@ -176,6 +177,18 @@ def test_score_rows_of_a_killed_end_are_not_there_twice(copy, resume, unbroken):
     copy.log(dict(kind='score', split='train', step=5, examples=37, accuracy=.5))
     run = resume(copy)
     assert [r['split'] for r in run.metrics if r['kind'] == 'score'] == ['train', 'test'] and same_run(unbroken, run)
+
+def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
+    def go(path, **kw):
+        settings = {**quick, 'epochs': 9, 'learning_rate': 1e-6, 'early_stopping': 2}
+        return train(make_tiny_bert(), tiny_tokenizer, tiny_data, run_dir=path, **settings, **kw)
+    whole = go(tmp_path/'whole')
+    assert whole.summary['steps'] < 45
+    def die(trainer): raise KeyboardInterrupt
+    with monkeypatch.context() as m:
+        m.setattr(salviz.training, '_finish', die)
+        with pytest.raises(KeyboardInterrupt): go(tmp_path/'run')
+    assert same_run(whole, go(tmp_path/'run', resume=True))
 
 def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
     lines = (copy.path/'metrics.jsonl').read_bytes().splitlines(keepends=True)

@@ -38,7 +38,7 @@ from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention, saliency_target,
                                   taken_over, token_saliency)
 from salviz.nets import TextLSTM, TextLSTMConfig
-from salviz.runs import Run
+from salviz.runs import Run, write_manifest
 from salviz.training import load_model, train
 
 texts = ['a film . about nothing', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k l m n', 'no stop here', '. . .',
@@ -1097,7 +1097,7 @@ def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_
     with pytest.raises(ValueError, match='no longer has the weights that this run started from'):
         SalLM(make_bert(2), steps=2, start='teacher').prepare(make_trainer(run, steps_per_epoch=2))
     (run.path/'checkpoints'/'checkpoint-2').mkdir(parents=True)
-    (run.path/'checkpoints'/'checkpoint-2'/'trainer_state.json').write_text('{"global_step": 2}')
+    write_manifest(run.path/'checkpoints'/'checkpoint-2')
     later = make_trainer(run, steps_per_epoch=2) # a checkpoint has weights of its own, and asks for no teacher
     SalLM(make_bert(2), steps=2, start='teacher').prepare(later)
     assert all(torch.equal(v, make_bert().state_dict()[k]) for k, v in later.model.state_dict().items())
