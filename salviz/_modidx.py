@@ -1558,6 +1558,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                              'salviz.runs.Run.__repr__': ('runs.html#run.__repr__', 'salviz/runs.py'),
                              'salviz.runs.Run._best': ('runs.html#run._best', 'salviz/runs.py'),
                              'salviz.runs.Run._checkpoint_folders': ('runs.html#run._checkpoint_folders', 'salviz/runs.py'),
+                             'salviz.runs.Run._count_again': ('runs.html#run._count_again', 'salviz/runs.py'),
                              'salviz.runs.Run._damaged_arrays': ('runs.html#run._damaged_arrays', 'salviz/runs.py'),
                              'salviz.runs.Run._damaged_checkpoints': ('runs.html#run._damaged_checkpoints', 'salviz/runs.py'),
                              'salviz.runs.Run._damaged_values': ('runs.html#run._damaged_values', 'salviz/runs.py'),

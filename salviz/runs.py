@@ -67,7 +67,8 @@ def to_json(x, indent=None) -> str:
     except (TypeError, ValueError) as e: raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. Use plain keys, no cycles') from None
 
 # %% ../nbs/13_runs.ipynb #012
-_file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device', stat.S_IFBLK: 'a device', stat.S_IFSOCK: 'a socket'}
+_file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device',
+               stat.S_IFBLK: 'a device', stat.S_IFSOCK: 'a socket'}
 
 def read_file(path) -> bytes:
     "The bytes of the file `path`; a `ValueError` gives the reason why it cannot be read"
@@ -86,7 +87,8 @@ def sealed(
     indent=None, # as for `to_json`
 ) -> str:
     "`x` as JSON whose last entry is a checksum of all before it"
-    if 'seal' in x: raise ValueError("an entry cannot be called 'seal': that is the name of the checksum. Choose another name")
+    if 'seal' in x:
+        raise ValueError("an entry cannot be called 'seal': that is the name of the checksum. Choose another name")
     text = to_json(x, indent)
     head = text[:-1].rstrip()
     line = '' if indent is None else '\n'
@@ -103,7 +105,7 @@ def unsealed(
     data:bytes,
     must_seal=False, # is an object without a seal damaged?
 ) -> dict:
-    "The JSON object in `data` without its seal; a `ValueError` gives the reason why there is none, or why it is not what was written"
+    "The JSON object in `data` without its seal; a `ValueError` says why there is none, or that it is not what was written"
     try: x = json.loads(data)
     except (ValueError, RecursionError) as e: raise ValueError(f'is not JSON ({e})') from None
     if not isinstance(x, dict): raise ValueError(f'holds a JSON {type(x).__name__}, not an object')
@@ -111,7 +113,8 @@ def unsealed(
         if must_seal: raise ValueError('is not what was written (its seal is gone)')
         return x
     seal = _seal_at_end.search(data)
-    if not seal or zlib.crc32(data[:seal.start()]) != int(seal[1], 16): raise ValueError('is not what was written (checksum)')
+    if not seal or zlib.crc32(data[:seal.start()]) != int(seal[1], 16):
+        raise ValueError('is not what was written (checksum)')
     del x['seal']
     return x
 
@@ -143,7 +146,8 @@ def _row_fault(row:dict) -> str: # '' if there is none
     "Why `row` cannot be used as one"
     if not _is_count(row.get('step')): return 'is no row with a step'
     for k in _row_numbers:
-        if k in row and row[k] is not None and not _is_number(row[k]): return f'has {k} {str(row[k])[:40]!r}, which is no number'
+        if k in row and row[k] is not None and not _is_number(row[k]):
+            return f'has {k} {str(row[k])[:40]!r}, which is no number'
     for k, x in row.items():
         if isinstance(x, int) and abs(x) > 2**1000: return f'has {k} {str(x)[:40]}…, which no number format holds'
     for k in ('kind', 'split'):
@@ -199,7 +203,8 @@ def grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
             raise ValueError(f'has {x.size} bytes for bits of shape {bits}')
         return unpack_bits(x, tuple(bits))
     if exponent is None: return x
-    if x.dtype != np.float16 or not isinstance(exponent, int) or not -1200 < exponent < 1200: # those of float64, and room
+    known = isinstance(exponent, int) and -1200 < exponent < 1200 # those of float64, and room
+    if x.dtype != np.float16 or not known:
         raise ValueError(f'has an exponent of {exponent} for {x.dtype}')
     return np.ldexp(x.astype(np.float32 if -100 < exponent < 110 else np.float64), exponent)
 
@@ -350,7 +355,7 @@ def read_header(
     size:int, # its length in bytes
     key:str,  # under which salviz has written into the header
 ):
-    "What stands under `key` in the header of a safetensors file, None if nothing does; a `ValueError` gives the reason why it is damaged"
+    "What stands under `key` in the header of a safetensors file, None if nothing does; a `ValueError` says what is damaged"
     n = int.from_bytes(f.read(8), 'little')
     if not 2 <= n <= size - 8: raise ValueError('is no safetensors file, or was cut off in its header')
     text = f.read(n)
@@ -362,7 +367,8 @@ def read_header(
         raise ValueError(f'has a header that cannot be read ({type(e).__name__})') from None
     if isinstance(meta, dict) and is_sealed(meta):
         seal = _seal_in_header.search(text)
-        if not seal or _header_checksum(text, seal) != int(seal[1], 16): raise ValueError('has a header that is not what was written (checksum)')
+        if not seal or _header_checksum(text, seal) != int(seal[1], 16):
+            raise ValueError('has a header that is not what was written (checksum)')
     if size != end: raise ValueError(f'has {size} bytes instead of {end}')
     return meta
 
@@ -382,16 +388,20 @@ def _are(kind): return lambda x: isinstance(x, list) and all(isinstance(o, kind)
 def _maps_to(fits): return lambda x: isinstance(x, dict) and all(map(fits, x.values()))
 
 _expected = dict(
-    step=_is_count, probe=_is_count, epoch=_is_number, layers=_maps_to(lambda x: _are(int)(x) and all(map(_is_count, x))),
-    texts=_are(str), tokens=_are((str, type(None))), labels=_are((str, type(None))), words=_are(str), word_ids=_are(int), is_special=_are(bool),
-    label=lambda x: x is None or _is_number(x), classes=_are(str), losses=_maps_to(_is_number), info=lambda x: isinstance(x, dict),
+    step=_is_count, probe=_is_count, epoch=_is_number,
+    layers=_maps_to(lambda x: _are(int)(x) and all(map(_is_count, x))),
+    texts=_are(str), tokens=_are((str, type(None))), labels=_are((str, type(None))), words=_are(str),
+    word_ids=_are(int), is_special=_are(bool),
+    label=lambda x: x is None or _is_number(x), classes=_are(str),
+    losses=_maps_to(_is_number), info=lambda x: isinstance(x, dict),
     stored=_maps_to(lambda x: isinstance(x, dict)))
 
 def check_meta(meta:dict):
     "Refuse entries of a snapshot's header that are not of the kind they should be"
     for k, fits in _expected.items():
         if not fits(meta[k]): raise ValueError(f'has {k} {str(meta[k])[:40]!r} in its header, which cannot be')
-    if any(not -1 <= i < len(meta['words']) for i in meta['word_ids']): raise ValueError('has word_ids in its header that are no words')
+    if any(not -1 <= i < len(meta['words']) for i in meta['word_ids']):
+        raise ValueError('has word_ids in its header that are no words')
 
 # %% ../nbs/13_runs.ipynb #039
 def decode_snapshot(data:bytes) -> Snapshot:
@@ -421,7 +431,8 @@ def _config_fault(config:dict) -> str: # '' if there is none
     for k, parts in inside.items():
         for part, kind in parts.items():
             x = config.get(k)
-            if isinstance(x, dict) and x and not isinstance(x.get(part), kind): return f'has {part} {str(x.get(part))[:40]!r} in {k}, which cannot be'
+            if isinstance(x, dict) and x and not isinstance(x.get(part), kind):
+                return f'has {part} {str(x.get(part))[:40]!r} in {k}, which cannot be'
     return ''
 
 class Run:
@@ -432,16 +443,18 @@ class Run:
         self.subscriber_errors = [] # exceptions of subscribers
         if not self.path.is_dir(): raise FileNotFoundError(f'no run in {self.path}: there is no such folder')
         file = self.path/'config.json'
-        if not os.path.lexists(file): raise FileNotFoundError(f'{self.path} is not a run, or a damaged one: there is no file {file}')
+        if not os.path.lexists(file):
+            raise FileNotFoundError(f'{self.path} is not a run, or a damaged one: there is no file {file}')
         try:
             data = read_file(file)
             self.config = unsealed(data)
             self.sealed = is_sealed(json.loads(data)) # earlier versions wrote no seals and no manifests
-            if self.config.get('format') == 2 and not self.sealed: raise ValueError('is not what was written (its seal is gone)')
+            if self.config.get('format') == 2 and not self.sealed:
+                raise ValueError('is not what was written (its seal is gone)')
             if fault := _config_fault(self.config): raise ValueError(fault)
         except ValueError as e:
-            raise ValueError(f'{file} {e}; restore this file from a copy, the run cannot be opened without it (if it was edited on purpose, '
-                             'take its entries "format" and "seal" out)') from None
+            raise ValueError(f'{file} {e}; restore this file from a copy, the run cannot be opened without it (if it was edited '
+                             'on purpose, take its entries "format" and "seal" out)') from None
 
     def __fspath__(self): return str(self.path)
     def __reduce__(self): return Run, (self.path,) # listeners and lock stay behind when a run travels to another process
@@ -478,10 +491,11 @@ def create(
     cls:Run,
     path,            # folder of the run
     config:dict,     # method {name, args}, model {name, class, layers, heads}, data {name, fingerprint, sizes}, seed, settings
-    exist='refuse',  # if the folder exists: 'refuse' it, or take it if it is 'empty', or 'untrained': holds a run in which nothing was trained
+    exist='refuse',  # 'refuse' a folder that exists, or take it if 'empty', or 'untrained': with a run in which nothing was trained
 ) -> Run:
     "A new run in `path`, described by `config`"
-    if exist not in ('refuse', 'empty', 'untrained'): raise ValueError(f"exist must be 'refuse', 'empty' or 'untrained', got {exist!r}")
+    if exist not in ('refuse', 'empty', 'untrained'):
+        raise ValueError(f"exist must be 'refuse', 'empty' or 'untrained', got {exist!r}")
     if not isinstance(config, dict): raise ValueError(f'config must be a dict, got {type(config).__name__}')
     when = dict(versions=config.get('versions') or _versions(), created=config.get('created') or _now())
     text, path = sealed({'format': 2, **config, **when}, indent=2), Path(path)
@@ -501,19 +515,24 @@ class RunInUse(RuntimeError): "Another process, or another training of this one,
 
 def _started(pid) -> str:
     "When process `pid` of this machine was started, '' if there is none or nobody can tell"
-    try: return Path('/proc/sys/kernel/random/boot_id').read_text().strip() + ':' + Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]
+    try:
+        boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
+        after_name = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2] # the name of a process may hold spaces
+        return f'{boot}:{after_name.split()[19]}'
     except (OSError, IndexError): return ''
 
 class Held:
     "The folder of a run, held by this process until `release`; a `RunInUse` says who else holds it"
     def __init__(self, path):
         self.path, self.note = Path(path), Path(path)/'.training.json'
-        self._lock = FileLock(self.path/'.lock', timeout=0, thread_local=False) # a worker thread may release what another one took
+        # a worker thread may release what another one took
+        self._lock = FileLock(self.path/'.lock', timeout=0, thread_local=False)
         before = self._noted()
         try: self._lock.acquire()
         except Timeout: self._refuse(before)
         if before and before['host'] != platform.node(): self._refuse(before)
-        if before and before['process'] != os.getpid() and before['started'] and _started(before['process']) == before['started']: self._refuse(before)
+        lives = before and before['started'] and _started(before['process']) == before['started']
+        if lives and before['process'] != os.getpid(): self._refuse(before)
         file = os.stat(self.path/'.lock').st_ino
         who = dict(host=platform.node(), process=os.getpid(), started=_started(os.getpid()), since=_now(), file=file)
         write_whole(self.note, sealed(who).encode())
@@ -528,10 +547,12 @@ class Held:
     def _refuse(self, who):
         self._lock.release()
         here = platform.node()
-        if not who: raise RunInUse(f'another process is training in {self.path}; wait until it has ended, or choose another folder')
+        if not who:
+            raise RunInUse(f'another process is training in {self.path}; wait until it has ended, or choose another folder')
         by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
         if who['host'] != here:
-            raise RunInUse(f'{self.path} is held by {by}. Whether it still trains cannot be seen from {here}; if it does not, remove {self.note} and try again')
+            raise RunInUse(f'{self.path} is held by {by}. Whether it still trains cannot be seen from {here}; '
+                           f'if it does not, remove {self.note} and try again')
         raise RunInUse(f'{self.path} is being trained by {by}; wait until it has ended, or choose another folder')
 
     def release(self):
@@ -567,7 +588,9 @@ def log(self:Run, row:dict):
         raise ValueError(f"row must be a dict with 'step', a whole number of at least 0; got {row!r}")
     line = sealed(row)
     if fault := _row_fault(unsealed(line.encode())): raise ValueError(f'row {fault}; got {row!r}')
-    with self._writing: append_line(self.path/'metrics.jsonl', line)
+    with self._writing:
+        append_line(self.path/'metrics.jsonl', line)
+        if (self.path/'summary.json').exists(): self._count_again()
     self._tell(unsealed(line.encode()))
 
 @patch
@@ -599,7 +622,7 @@ def _read_rows(path, must_seal):
 
 @patch(as_prop=True)
 def _must_seal(self:Run) -> bool:
-    "Was everything in this run written with seals? A run that an earlier version began may have been gone on with by this one"
+    "Was everything in this run written with seals? One that an earlier version began has some without"
     return self.sealed and self.config.get('format') == 2
 
 @patch
@@ -730,8 +753,10 @@ def snapshots(
 # %% ../nbs/13_runs.ipynb #064
 def _values_fault(name, x):
     "What in the object of the file `name` is not of the kind it should be, '' if nothing is"
-    if not isinstance(x.get('best_step', 0), int) or isinstance(x.get('best_step'), bool): return f'has best_step {str(x["best_step"])[:40]!r}, which is no step'
-    if name == 'summary.json' and not _is_count(x.get('rows', 0)): return f'has rows {str(x["rows"])[:40]!r}, which is no number of rows'
+    best = x.get('best_step', 0)
+    if not isinstance(best, int) or isinstance(best, bool): return f'has best_step {str(best)[:40]!r}, which is no step'
+    if name == 'summary.json' and not _is_count(x.get('rows', 0)):
+        return f'has rows {str(x["rows"])[:40]!r}, which is no number of rows'
     return ''
 
 @patch
@@ -767,6 +792,13 @@ def _lines(self:Run) -> int:
     return len(rows) + len(wrong)
 
 @patch
+def _count_again(self:Run):
+    "A row was logged after the end"
+    if not self.finished: return # the summary is damaged, and stays as it is
+    known = {**self.summary, 'rows': self._lines()}
+    write_whole(self.path/'summary.json', sealed(known, indent=2).encode())
+
+@patch
 def finish(self:Run, **summary):
     "Mark the run as finished, with its results: test_accuracy, test_macro_f1, train_loss, …"
     with self._writing:
@@ -798,18 +830,20 @@ def save_arrays(self:Run, name:str, arrays:dict):
     with self._writing: write_whole(file, encode_arrays(arrays, 'salviz.arrays', {}))
 
 def _arrays_header(f, size):
-    "What the header of an arrays file says, None for one of an earlier version; a `ValueError` gives the reason why it is damaged"
+    "What the header of an arrays file says, None for one of an earlier version; a `ValueError` says what is damaged"
     meta = read_header(f, size, 'salviz.arrays')
     f.seek(0)
     size_of_header = int.from_bytes(f.read(8), 'little')
-    if meta is None and b'crc32:' in f.read(size_of_header): raise ValueError('has a header that is not what was written')
+    if meta is None and b'crc32:' in f.read(size_of_header):
+        raise ValueError('has a header that is not what was written')
     return meta
 
 def _decode_arrays(data):
     meta = _arrays_header(io.BytesIO(data), len(data))
     try: arrays = safetensors.numpy.load(data)
     except SafetensorError as e: raise ValueError(str(e)) from None
-    if meta is not None and _checksum(arrays) != meta.get('checksum'): raise ValueError('holds arrays that are not those that were written (checksum)')
+    if meta is not None and _checksum(arrays) != meta.get('checksum'):
+        raise ValueError('holds arrays that are not those that were written (checksum)')
     return arrays
 
 @patch
@@ -817,7 +851,8 @@ def load_arrays(self:Run, name:str) -> dict:
     "The arrays that were stored under `name`"
     file = _array_file(self, name)
     have = sorted(p.stem for p in self.path.glob('arrays/[!.]*'))
-    if not os.path.lexists(file): raise KeyError(f'no arrays {name!r} in {self.path.name}; there are {", ".join(have) or "none"}')
+    if not os.path.lexists(file):
+        raise KeyError(f'no arrays {name!r} in {self.path.name}; there are {", ".join(have) or "none"}')
     try: return _decode_arrays(read_file(file))
     except ValueError as e: raise ValueError(f'{file} is damaged ({e}); the rest of the run can be read') from None
 
@@ -840,7 +875,8 @@ def write_manifest(
 ):
     "Write the manifest that makes a checkpoint whole"
     folder = Path(folder)
-    inside = sorted(p for p in folder.rglob('*') if p.is_file() and p.name != 'manifest.json' and not _left_by_a_kill(p))
+    def counts(p): return p.is_file() and p.name != 'manifest.json' and not _left_by_a_kill(p)
+    inside = sorted(filter(counts, folder.rglob('*')))
     files = {p.relative_to(folder).as_posix(): [p.stat().st_size, file_checksum(p)] for p in inside}
     write_whole(folder/'manifest.json', sealed(dict(format=1, rows=rows, files=files), indent=2).encode())
 
@@ -848,7 +884,8 @@ def read_manifest(folder) -> dict:
     "The manifest of the checkpoint in `folder`; a `ValueError` gives the reason why it cannot be used"
     manifest = read_object(Path(folder)/'manifest.json')
     def sizes(x): return isinstance(x, list) and len(x) == 2 and all(map(_is_count, x))
-    if not _maps_to(sizes)(manifest.get('files')) or not _is_count(manifest.get('rows')): raise ValueError('is no manifest')
+    if not _maps_to(sizes)(manifest.get('files')) or not _is_count(manifest.get('rows')):
+        raise ValueError('is no manifest')
     return manifest
 
 def checkpoint_damage(
@@ -867,7 +904,8 @@ def checkpoint_damage(
         except OSError: found.append(Damage(name, 'is not there')); continue
         if not stat.S_ISREG(status.st_mode): found.append(Damage(name, 'is no file'))
         elif status.st_size != size: found.append(Damage(name, f'has {status.st_size} bytes instead of {size}'))
-        elif contents and file_checksum(folder/name) != crc: found.append(Damage(name, 'is not what was written (checksum)'))
+        elif contents and file_checksum(folder/name) != crc:
+            found.append(Damage(name, 'is not what was written (checksum)'))
     return found
 
 @patch
@@ -885,7 +923,8 @@ def _checkpoint_folders(self:Run) -> dict: # {step: folder}, whole or not
 @patch(as_prop=True)
 def written_checkpoints(self:Run) -> dict:
     "{step: folder} of all checkpoints that were written to their end, whatever has become of them"
-    return {s: p for s, p in self._checkpoint_folders().items() if os.path.lexists(p/'manifest.json') or self._is_whole(p)}
+    def was_whole(p): return os.path.lexists(p/'manifest.json') or self._is_whole(p)
+    return {s: p for s, p in self._checkpoint_folders().items() if was_whole(p)}
 
 @patch(as_prop=True)
 def checkpoints(self:Run) -> dict:
@@ -992,13 +1031,14 @@ def train_loss(self:Run) -> float:
 # %% ../nbs/13_runs.ipynb #080
 @patch
 def _lost_rows(self:Run) -> list:
-    "Damage if there were more rows once"
-    known = [self.summary.get('rows', 0), self.config.get('rows') or 0]
+    "Damage if there were more rows once, or if a run that has ended has other ones"
+    at_least = [self.config.get('rows') or 0] # of a part that was superseded
     for folder in self.checkpoints.values():
-        try: known.append(read_manifest(folder)['rows'])
+        try: at_least.append(read_manifest(folder)['rows'])
         except (FileNotFoundError, ValueError): pass
     lines = self._lines() + (self.config.get('rows_before') or 0) # those that a superseded part has left behind
-    return [Damage('metrics.jsonl', f'has {lines} rows; {max(known)} were written')] if lines < max(known) else []
+    known = self.summary.get('rows', max(*at_least, lines))
+    return [Damage('metrics.jsonl', f'has {lines} rows; {known} were written')] if lines != known else []
 
 @patch
 def _damaged_checkpoints(self:Run, contents=False) -> list:
@@ -1043,7 +1083,8 @@ def check(self:Run) -> list: # of `Damage`
         try: self._load(path)
         except (FileNotFoundError, ValueError): pass # a damaged one is listed from now on
     rows = self._parsed()[1] or self._lost_rows()
-    out = [*rows, *self._scan()[1], *self._damaged_values(), *self._damaged_arrays(contents=True), *self._damaged_checkpoints(contents=True)]
+    inside = [*self._damaged_arrays(contents=True), *self._damaged_checkpoints(contents=True)]
+    out = [*rows, *self._scan()[1], *self._damaged_values(), *inside]
     for config in sorted([*self.path.glob('*/config.json'), *self.path.glob('superseded/*/config.json')]):
         within = config.parent.relative_to(self.path).as_posix()
         try: inner = Run(config.parent).check()
@@ -1053,7 +1094,7 @@ def check(self:Run) -> list: # of `Damage`
 
 # %% ../nbs/13_runs.ipynb #083
 def _split_rows(data:bytes, after_step):
-    "The lines of a metrics file up to `after_step`, and those of later steps and of the end; lines that are no rows stay, a half line is dropped"
+    "The lines of a metrics file up to `after_step`, and those of later steps and of the end; what is no row stays, a half line goes"
     keep, later = [], []
     for line in data.split(b'\n')[:-1]:
         line += b'\n'
@@ -1091,9 +1132,10 @@ def supersede(
         aside = self.path/'superseded'/str(1 + max((int(p.name) for p in self.path.glob('superseded/*') if p.name.isdigit()), default=0))
         before = keep.count(b'\n')
         config = {**self.config, 'rows_before': before, 'rows': before + later.count(b'\n')}
-        write_whole(aside/'config.json', (sealed if self.sealed else to_json)(config, indent=2).encode())
-        if (self.path/'state.json').is_file(): write_whole(aside/'state.json', (self.path/'state.json').read_bytes())
         if later: write_whole(aside/'metrics.jsonl', later)
+        if (self.path/'state.json').is_file(): write_whole(aside/'state.json', (self.path/'state.json').read_bytes())
+        text = (sealed if self.sealed else to_json)(config, indent=2)
+        write_whole(aside/'config.json', text.encode()) # now it is a run
         for p in moving:
             (aside/p.relative_to(self.path)).parent.mkdir(parents=True, exist_ok=True)
             os.rename(p, aside/p.relative_to(self.path))

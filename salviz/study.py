@@ -411,7 +411,8 @@ def _record(self:Study, name) -> dict:
     return {}
 
 @patch
-def _keep(self:Study, name, **record): write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
+def _keep(self:Study, name, **record):
+    write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
 class _NoSuchScore(ValueError): "A measure's name that no run of the study has"
 
@@ -463,7 +464,8 @@ def _builders(self:Study, cell) -> list:
 def _is_done(self:Study, cell) -> bool:
     "Is `cell` finished and measured?"
     known = self._record(cell.name)
-    return _state_of(self.folder/'runs'/cell.name) == 'finished' and 'error' not in known and set(self.measures) <= set(known.get('measures', {}))
+    measured = 'error' not in known and set(self.measures) <= set(known.get('measures', {}))
+    return measured and _state_of(self.folder/'runs'/cell.name) == 'finished'
 
 @patch
 def _thin_out(self:Study, cell):

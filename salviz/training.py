@@ -30,7 +30,8 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 import transformers
-from transformers import AutoTokenizer, EarlyStoppingCallback, PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import AutoTokenizer, EarlyStoppingCallback, PreTrainedTokenizerFast
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -291,7 +292,7 @@ class Control:
 
 # %% ../nbs/15_training.ipynb #030
 def refuse_damaged(folder, who):
-    "Raise a `ValueError` if the weights of the checkpoint in `folder` are not what was written; those of earlier versions have no manifest"
+    "Raise a `ValueError` if the weights of the checkpoint in `folder` are not what its manifest says, if it has one"
     if not (folder/'manifest.json').exists(): return
     wrong = checkpoint_damage(folder, contents=True, but=resume_files)
     if wrong: raise ValueError(f'{who}: {folder/wrong[0].file} {wrong[0].reason}; restore this file from a copy')
@@ -300,7 +301,8 @@ def refuse_damaged(folder, who):
 def _save_checkpoint(self:MethodTrainer, model, trial):
     "Trainer's checkpoint, then its manifest, then what is kept no longer goes"
     folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'
-    if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True) # it may be written for a second time, with the optimiser
+    # a checkpoint may be written for a second time, with the optimiser
+    if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
     Trainer._save_checkpoint(self, model, trial)
     self.accelerator.wait_for_everyone()
     if not self.args.should_save: return
@@ -310,7 +312,8 @@ def _save_checkpoint(self:MethodTrainer, model, trial):
 
 @patch
 def _load_best_model(self:MethodTrainer):
-    folder = Path(self.args.output_dir)/Path(self.state.best_model_checkpoint).name # wherever the run has been moved to since
+    # wherever the run has been moved to since
+    folder = Path(self.args.output_dir)/Path(self.state.best_model_checkpoint).name
     refuse_damaged(folder, 'train')
     self.state.best_model_checkpoint = str(folder)
     Trainer._load_best_model(self)
@@ -537,7 +540,7 @@ def _fault(folder) -> str:
     return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
 
 def resume_fault(folder) -> str: # '' if there is none
-    "Why training cannot go on from the checkpoint in `folder`: what is damaged there, or in the best one, with which it would end"
+    "Why training cannot go on from the checkpoint in `folder`: damage there, or in the best one, with which it would end"
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''
@@ -559,10 +562,12 @@ def _last_usable(run, refuse) -> Path:
         if not (fault := resume_fault(folder)): break
         passed.append(fault)
     else:
-        if passed: refuse(f'none of its checkpoints is whole ({"; ".join(passed)}). Restore one from a copy, or remove its folder checkpoints to begin anew')
+        remedy = 'Restore one from a copy, or remove its folder checkpoints to begin anew'
+        if passed: refuse(f'none of its checkpoints is whole ({"; ".join(passed)}). {remedy}')
         return None
     if passed:
-        warnings.warn(f'train: {run.path.name} goes on from {folder.name}, because a later checkpoint is damaged ({"; ".join(passed)})', stacklevel=2)
+        why = f'a later checkpoint is damaged ({"; ".join(passed)})'
+        warnings.warn(f'train: {run.path.name} goes on from {folder.name}, because {why}', stacklevel=2)
         run.set_state(passed_over=passed)
     return folder
 
@@ -580,7 +585,8 @@ def _set_back(run, config, weights) -> Path: # None: from the beginning
     if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
         refuse('it has no checkpoint yet, and the model no longer has the weights that the run started from; load the model anew')
     run.supersede(int(checkpoint.name.rpartition('-')[2]) if checkpoint else -1)
-    run.set_state(error=None, stopped=None, **dict(first_weights=weights) if first is None and checkpoint is None else {})
+    if first is None and checkpoint is None: run.set_state(first_weights=weights)
+    run.set_state(error=None, stopped=None)
     return checkpoint
 
 def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
@@ -624,7 +630,8 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings['epochs'])
     home, config = Path(args.output_dir).parent, run_config(model, data, method, settings, feed.task)
     run, checkpoint, held = _open_run(home, config, resume, weights_checksum(model), args.process_index == 0)
-    return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home, checkpoint, held, progress)
+    return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home,
+               checkpoint, held, progress)
 
 # %% ../nbs/15_training.ipynb #055
 def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
@@ -702,7 +709,8 @@ _here = threading.local() # .control: of the training that this thread is in
 def _had_stopped(job:Job, trainer) -> bool:
     "Had early stopping ended this training when it was interrupted?"
     stopping = [o for o in trainer.callback_handler.callbacks if isinstance(o, EarlyStoppingCallback)]
-    return job.checkpoint is not None and any(o.early_stopping_patience_counter >= o.early_stopping_patience for o in stopping)
+    ended = any(o.early_stopping_patience_counter >= o.early_stopping_patience for o in stopping)
+    return ended and job.checkpoint is not None
 
 def _train_to_the_end(job:Job, trainer):
     "Train from the job's checkpoint or the beginning, and load the best weights"
@@ -814,19 +822,24 @@ def _class_of(path):
     try: names = read_object(path/'config.json').get('architectures')
     except (FileNotFoundError, ValueError): names = None
     name = names[0] if isinstance(names, list) and names else None
-    if not isinstance(name, str): raise ValueError(f'load_model: {path/"config.json"} does not say which class the model is of')
+    if not isinstance(name, str):
+        raise ValueError(f'load_model: {path/"config.json"} does not say which class the model is of')
     head = name[name.index('For'):] if 'For' in name else 'of no head'
     found = [vars(nets).get(name), getattr(transformers, name, None), getattr(transformers, f'AutoModel{head}', None)]
-    def is_model(o): return isinstance(o, type) and (issubclass(o, transformers.PreTrainedModel) or o.__name__.startswith('AutoModel'))
+    def is_model(o):
+        if not isinstance(o, type): return False
+        return issubclass(o, transformers.PreTrainedModel) or o.__name__.startswith('AutoModel')
     kind = next((o for o in found if is_model(o)), None)
-    if kind is None: raise ValueError(f'load_model: {path/"config.json"} names {name!r}, which is no model of salviz or transformers')
+    if kind is None:
+        raise ValueError(f'load_model: {path/"config.json"} names {name!r}, which is no model of salviz or transformers')
     return kind
 
 def _step_of(run, checkpoint):
-    "The step that `checkpoint` means in `run`; where the best one was written and is damaged now, it stays the one that is meant"
+    "The step that `checkpoint` means in `run`; a best one that is damaged now stays the one that is meant"
     have, written = run.checkpoints, run.written_checkpoints
     if checkpoint == 'best':
-        checkpoint = run.best_step if run.best_step in written else next((s for s, p in have.items() if p == run.best_checkpoint), 'best')
+        best_there = next((s for s, p in have.items() if p == run.best_checkpoint), 'best')
+        checkpoint = run.best_step if run.best_step in written else best_there
     elif checkpoint == 'last': checkpoint = max(written)
     if checkpoint in written: return checkpoint
     available = ', '.join(["'best'", "'last'", *map(str, sorted(have))])

@@ -502,6 +502,15 @@ def test_lost_rows_are_damage_where_something_knows_of_them(stopped, victim, tmp
             assert f'has {n} rows' in Run(file.parent).damaged[0].reason or n == 0
 
 
+def test_a_row_after_the_end_counts_and_one_that_is_there_twice_is_damage(tmp_path):
+    run = Run.create(tmp_path/'run', {})
+    run.log(dict(step=1, loss=.5)), run.finish(), run.log(dict(step=1, note='later'))
+    assert run.damaged == [] and run.summary['rows'] == 2
+    file = run.path/'metrics.jsonl'
+    file.write_bytes(file.read_bytes()*2)
+    assert Run(run.path).damaged == [('metrics.jsonl', 'has 4 rows; 2 were written')]
+
+
 # Somebody else's run
 
 @pytest.fixture
