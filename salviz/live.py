@@ -178,6 +178,7 @@ def _work(self:Training, job):
         with self._wished: self._wished.wait_for(lambda: self._wish != 'pause') # made with start=False
         if self._wish == 'stop':
             job.run.set_state(stopped=0)
+            job.close()
             raise Stopped('stopped before it was started')
         self._news('running')
         fit(job, self)

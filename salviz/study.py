@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from .doors import door, refuse_misfits
-from .runs import Run, read_object, to_json, write_whole
+from .runs import Run, RunInUse, read_object, remove_checkpoint, sealed, slim_checkpoint, to_json, write_whole
 from .statistics import checked_better, known_measure, measure_of, names_of_runs, result_table
 
 # %% ../nbs/15e_study.ipynb #006
@@ -197,7 +197,7 @@ class Study:
         settings:dict=None,    # {argument: values}: every combination is trained
         measures=('test_accuracy', 'test_macro_f1', 'gap', 'average_loss'), # names or functions; a dict gives functions a name
         better:dict=None,      # {measure: 'higher', 'lower' or None} where its name does not tell
-        weights='best',        # of a finished run: keep the 'best' checkpoint, 'all' (with optimiser states), or 'none'
+        weights='best',        # of a finished run: keep the 'best' checkpoint, 'all' that `keep` leaves, or 'none'
         extend=False,          # may the folder's design have fewer methods, seeds or values than this one?
         progress=True,         # show a bar over the cells
         **train,               # arguments of `train` for all cells: epochs, batch_size, learning_rate, snapshots, ...
@@ -315,7 +315,7 @@ def _agree(self:Study, extend):
                              'or choose another folder' + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
     elif self.folder.exists() and any(self.folder.iterdir()):
         raise FileExistsError(f'Study: {self.folder} is not empty and holds no study; choose another folder')
-    write_whole(file, to_json(self.manifest, indent=2).encode())
+    write_whole(file, sealed(self.manifest, indent=2).encode())
 
 # %% ../nbs/15e_study.ipynb #022
 def _asked(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}
@@ -370,8 +370,8 @@ def _state_of(path) -> str:
     try: run = Run(path)
     except (FileNotFoundError, ValueError): return 'broken'
     if run.finished: return 'finished'
-    have = run.checkpoints.values()
-    return 'interrupted' if not have or any((p/'optimizer.pt').exists() for p in have) else 'broken'
+    resumable = any((p/'optimizer.pt').exists() for p in run.checkpoints.values())
+    return 'interrupted' if resumable or not run.written_checkpoints else 'broken'
 
 def _set_aside(path):
     "Move the folder `path` of a run to the study's superseded/"
@@ -406,11 +406,15 @@ def _number(name, x):
 @patch
 def _record(self:Study, name) -> dict:
     "What is known of the cell `name`"
-    try: return read_object(self.folder/'cells'/f'{name}.json')
-    except (FileNotFoundError, ValueError): return {}
+    file = self.folder/'cells'/f'{name}.json'
+    try: return read_object(file)
+    except FileNotFoundError: return {}
+    except ValueError as e: warnings.warn(f'Study: {file} {e}; run() measures this cell again', stacklevel=2)
+    return {}
 
 @patch
-def _keep(self:Study, name, **record): write_whole(self.folder/'cells'/f'{name}.json', to_json(record, indent=2).encode())
+def _keep(self:Study, name, **record):
+    write_whole(self.folder/'cells'/f'{name}.json', sealed(record, indent=2).encode())
 
 class _NoSuchScore(ValueError): "A measure's name that no run of the study has"
 
@@ -444,15 +448,43 @@ def _called(f, offered, seed):
     with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed): return f(**_asked(f, offered))
 
 # %% ../nbs/15e_study.ipynb #029
-_optimiser_files = ('optimizer.pt', 'scheduler.pt', 'scaler.pt')
-
 def thin_out(run, weights='best'):
     "Delete checkpoints that a finished `run` no longer needs; `weights`: 'best' keeps the best one without the optimiser's state, 'none' nothing"
     best = run.best_checkpoint
     for path in run.checkpoints.values():
-        if weights == 'none' or best is not None and path != best: shutil.rmtree(path)
+        if weights == 'none' or best is not None and path != best: remove_checkpoint(path)
+        else: slim_checkpoint(path)
+
+@patch
+def _builders(self:Study, cell) -> list:
+    "The cells whose method may ask for the run of `cell`"
+    def asks(c): return callable(self.methods[c.method]) and 'run_of' in arguments_of(self.methods[c.method])
+    def agree(c): return c.seed == cell.seed and all(dict(c.settings).get(k, v) == v for k, v in cell.settings)
+    return [c for c in self.cells if c != cell and asks(c) and agree(c)]
+
+@patch
+def _is_done(self:Study, cell) -> bool:
+    "Is `cell` finished and measured?"
+    known = self._record(cell.name)
+    measured = 'error' not in known and set(self.measures) <= set(known.get('measures', {}))
+    return measured and _state_of(self.folder/'runs'/cell.name) == 'finished'
+
+@patch
+def _thin_out(self:Study, cell):
+    "Delete the checkpoints that nobody needs any more, now that `cell` has ended; this process holds its lock"
+    if self.weights == 'all': return
+    thin_out(Run(self.folder/'runs'/cell.name))
+    if self.weights != 'none': return
+    for other in self.cells:
+        if not self._is_done(other) or not all(map(self._is_done, self._builders(other))): continue
+        if other == cell: thin_out(Run(self.folder/'runs'/other.name), 'none')
         else:
-            for p in [*(path/n for n in _optimiser_files), *path.glob('rng_state*.pth')]: p.unlink(missing_ok=True)
+            try:
+                with self._lock(other): thin_out(Run(self.folder/'runs'/other.name), 'none')
+            except Timeout: pass # who holds it does so in turn
+
+@patch
+def _lock(self:Study, cell): return FileLock(self.folder/'locks'/f'{cell.name}.lock', timeout=0)
 
 # %% ../nbs/15e_study.ipynb #031
 @patch
@@ -472,11 +504,8 @@ def run(self:Study,
             bar.set_postfix_str(cell.name)
             if not retry and 'error' in self._record(cell.name): continue
             try:
-                with FileLock(self.folder/'locks'/f'{cell.name}.lock', timeout=0): self._finish(cell, again)
-            except Timeout: busy.append(cell.name)
-    if self.weights == 'none' and not busy:
-        for c in self.cells:
-            if _state_of(self.folder/'runs'/c.name) == 'finished': thin_out(Run(self.folder/'runs'/c.name), 'none')
+                with self._lock(cell): self._finish(cell, again)
+            except (Timeout, RunInUse): busy.append(cell.name)
     self._say(busy)
     return self.results()
 
@@ -486,9 +515,9 @@ def _finish(self:Study, cell, again):
     try:
         run, pair = self._trained(cell)
         self._measure(cell, run, pair, again)
-        if self.weights != 'all': thin_out(run)
         self._keep(cell.name, measures=self._record(cell.name).get('measures', {}))
-    except _NoSuchScore: raise
+        self._thin_out(cell)
+    except (_NoSuchScore, RunInUse): raise
     except Exception as e:
         known = self._record(cell.name).get('measures', {})
         self._keep(cell.name, measures=known, error=f'{type(e).__name__}: {e}', traceback=traceback.format_exc())

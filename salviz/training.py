@@ -4,20 +4,22 @@
 
 # %% auto #0
 __all__ = ['own_arguments', 'unserved_arguments', 'turn', 'step_terms', 'lengths_of', 'LengthBuckets', 'Job', 'NonFiniteLoss',
-           'MethodTrainer', 'Stopped', 'Control', 'RunCallback', 'scores_in', 'BarCallback', 'check_settings',
-           'model_name', 'run_config', 'record_steps', 'training_arguments', 'share', 'weights_checksum', 'open_job',
-           'by_length', 'early_stopping', 'make_trainer', 'fit', 'scored_splits', 'Turn', 'train', 'load_model']
+           'MethodTrainer', 'Stopped', 'Control', 'refuse_damaged', 'RunCallback', 'scores_in', 'BarCallback',
+           'check_settings', 'model_name', 'run_config', 'record_steps', 'training_arguments', 'share',
+           'weights_checksum', 'resume_fault', 'open_job', 'by_length', 'early_stopping', 'make_trainer', 'fit',
+           'scored_splits', 'Turn', 'train', 'load_model']
 
 # %% ../nbs/15_training.ipynb #003
 import contextlib
 import inspect
 import itertools
-import json
 import math
 import shutil
 import tempfile
 import threading
 import time
+import warnings
+import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,8 @@ import torch
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 import transformers
-from transformers import AutoTokenizer, EarlyStoppingCallback, PreTrainedTokenizerFast, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoTokenizer, EarlyStoppingCallback, PreTrainedTokenizerFast
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.utils import logging as transformers_logging
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -41,7 +44,8 @@ from . import nets
 from .metrics import metrics_for
 from .models import device_of, undisturbed
 from .recording import Recorder, full_precision, observes, plain, run_passes
-from .runs import Run
+from .runs import Held, Run, checkpoint_damage, outdated, read_header, read_manifest, read_object, remove_checkpoint
+from .runs import resume_files, slim_checkpoint, untouched, untrained, write_manifest
 
 # %% ../nbs/15_training.ipynb #006
 def step_terms(
@@ -100,7 +104,12 @@ class Job:
     run:Run
     home:Path               # folder of the run, the same in all processes
     checkpoint:Path = None  # to go on from
+    held:Held = None        # the folder, in the process that writes there
     progress:bool = False   # show progress bars?
+
+    def close(self):
+        "Let others train in the run's folder"
+        if self.held: self.held.release()
 
     @property
     def steps_per_epoch(self) -> int:
@@ -284,6 +293,33 @@ class Control:
         "`n` of `what` ('step', 'look', 'evaluation' of an example, 'save') took `seconds`"
 
 # %% ../nbs/15_training.ipynb #030
+def refuse_damaged(folder, who):
+    "Raise a `ValueError` if the weights of the checkpoint in `folder` are not what its manifest says, if it has one"
+    if not (folder/'manifest.json').exists(): return
+    wrong = checkpoint_damage(folder, contents=True, but=resume_files)
+    if wrong: raise ValueError(f'{who}: {folder/wrong[0].file} {wrong[0].reason}; restore this file from a copy')
+
+@patch
+def _save_checkpoint(self:MethodTrainer, model, trial):
+    "Trainer's checkpoint, then its manifest, then what is kept no longer goes"
+    folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'
+    # a checkpoint may be written for a second time, with the optimiser
+    if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
+    Trainer._save_checkpoint(self, model, trial)
+    self.accelerator.wait_for_everyone()
+    if not self.args.should_save: return
+    write_manifest(folder, rows=len(self.run.metrics))
+    have = self.run.checkpoints
+    for step in outdated(have, self.settings['keep'], self.state.best_global_step): remove_checkpoint(have[step])
+
+@patch
+def _load_best_model(self:MethodTrainer):
+    # wherever the run has been moved to since
+    folder = Path(self.args.output_dir)/Path(self.state.best_model_checkpoint).name
+    refuse_damaged(folder, 'train')
+    self.state.best_model_checkpoint = str(folder)
+    Trainer._load_best_model(self)
+
 @patch
 def leave(self:MethodTrainer):
     "Write a checkpoint of the step that was done last, unless it is there, and raise `Stopped`"
@@ -311,8 +347,10 @@ class RunCallback(TrainerCallback):
         "Record the probes if this step is one of `record_steps`"
         step = state.global_step
         if self.recorder is None or not (force or step in self.record_steps): return
-        there = sum(s == step for s, _ in self.recorder.run.recorded)
-        if there == len(self.recorder.probe_set): return # recorded before the run was resumed here
+        run = self.recorder.run
+        there = sum(s == step for s, _ in run.recorded)
+        noted = any(r.get('kind') == 'record' and r['step'] == step for r in run.metrics)
+        if noted and there == len(self.recorder.probe_set): return # recorded before the run was resumed here
         self.recorder(self.trainer.accelerator.unwrap_model(self.trainer.model), self.trainer.progress(), float(state.epoch or 0))
         self.tell('look')
 
@@ -443,12 +481,12 @@ unserved_arguments = frozenset("""
     load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip neftune_noise_alpha deepspeed fsdp""".split())
 
 # %% ../nbs/15_training.ipynb #046
-def training_arguments(path, task, epochs, batch_size, learning_rate, weight_decay, gradient_accumulation, seed, keep, args) -> TrainingArguments:
+def training_arguments(path, task, epochs, batch_size, learning_rate, weight_decay, gradient_accumulation, seed, args) -> TrainingArguments:
     "`TrainingArguments` for a run of a `task` in `path`; `args` overrides any of them"
     given = dict(output_dir=str(Path(path)/'checkpoints'), num_train_epochs=epochs, per_device_train_batch_size=batch_size,
         per_device_eval_batch_size=4*batch_size, gradient_accumulation_steps=gradient_accumulation, learning_rate=learning_rate,
         weight_decay=weight_decay, seed=seed, eval_strategy='epoch', save_strategy='epoch', load_best_model_at_end=True,
-        metric_for_best_model=task.best['name'], greater_is_better=task.best['greater_is_better'], save_total_limit=keep, logging_steps=10, logging_nan_inf_filter=False,
+        metric_for_best_model=task.best['name'], greater_is_better=task.best['greater_is_better'], logging_steps=10, logging_nan_inf_filter=False,
         remove_unused_columns=False, label_names=['labels'], report_to='none', disable_tqdm=True, dataloader_pin_memory=torch.cuda.is_available())
     args = args or {}
     unknown = sorted(set(args) - set(inspect.signature(TrainingArguments.__init__).parameters))
@@ -476,36 +514,106 @@ def weights_checksum(model) -> int:
     return crc
 
 # %% ../nbs/15_training.ipynb #051
-def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or None)
-    "A new run in `path`, or the one that is there, set back to its last checkpoint; `weights`: checksum of the model's"
-    if not resume:
-        run = Run.create(path, config)
-        run.set_state(first_weights=weights)
-        return run, None
-    run = Run(path)
+_needed = ('model*.safetensors', 'optimizer.pt', 'scheduler.pt', 'rng_state*.pth', 'trainer_state.json')
+
+def _opens(file) -> bool:
+    "Is a file of a checkpoint whole, as far as its own format tells?"
+    try:
+        if file.suffix == '.safetensors':
+            with open(file, 'rb') as f: read_header(f, file.stat().st_size, '')
+        elif file.suffix == '.json': read_object(file)
+        else: return zipfile.ZipFile(file).testzip() is None # torch writes archives, with a checksum for each part
+    except (OSError, ValueError, zipfile.BadZipFile): return False
+    return True
+
+def _unsealed_fault(folder) -> str: # '' if there is none
+    "What is missing or cut in a checkpoint of an earlier version, which has no manifest"
+    for pattern in _needed:
+        found = list(folder.glob(pattern))
+        if not found: return f'{pattern.replace("*", "")} is not there'
+        for file in found:
+            if not _opens(file): return f'{file.name} is damaged'
+    return ''
+
+def _fault(folder) -> str:
+    if not folder.is_dir(): return 'is not there'
+    if not (folder/'manifest.json').exists(): return _unsealed_fault(folder)
+    wrong = checkpoint_damage(folder, contents=True)
+    return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
+
+def resume_fault(folder) -> str: # '' if there is none
+    "Why training cannot go on from the checkpoint in `folder`: damage there, or in the best one, with which it would end"
+    if fault := _fault(folder): return f'{folder.name}: {fault}'
+    best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
+    if best is None or Path(best).name == folder.name: return ''
+    fault = _fault(folder.with_name(Path(best).name))
+    return f'{folder.name}: the best one so far, {Path(best).name}: {fault}' if fault else ''
+
+def _has_optimiser(folder):
+    try: return 'optimizer.pt' in read_manifest(folder)['files']
+    except FileNotFoundError: return (folder/'optimizer.pt').exists()
+    except ValueError: return True # damaged, which is said when it is looked at
+
+def _last_usable(run, refuse) -> Path:
+    "The last checkpoint from which training can go on, None if none was written yet; `refuse(why)` if all are damaged"
+    written = run.written_checkpoints
+    usable = [p for _, p in sorted(written.items(), reverse=True) if _has_optimiser(p)]
+    if written and not usable: refuse('its checkpoints hold no optimiser state (save_only_model was on)')
+    passed = []
+    for folder in usable:
+        if not (fault := resume_fault(folder)): break
+        passed.append(fault)
+    else:
+        remedy = 'Restore one from a copy, or remove its folder checkpoints to begin anew'
+        if passed: refuse(f'none of its checkpoints is whole ({"; ".join(passed)}). {remedy}')
+        return None
+    if passed:
+        why = f'a later checkpoint is damaged ({"; ".join(passed)})'
+        warnings.warn(f'train: {run.path.name} goes on from {folder.name}, because {why}', stacklevel=2)
+        run.set_state(passed_over=passed)
+    return folder
+
+# %% ../nbs/15_training.ipynb #051a
+def _set_back(run, config, weights) -> Path: # None: from the beginning
+    "Set `run` back to its last whole checkpoint, and return that, or refuse"
+    def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
     differs = [k for k in ('method', 'model', 'data', 'seed', 'settings') if run.config.get(k) != config[k]]
-    def refuse(why): raise ValueError(f'train: cannot resume {path}: {why}')
     if differs: refuse(f'{", ".join(differs)} differ from what the run was started with (see its config.json)')
+    wrong = [d for d in run.damaged if d.file in ('state.json', 'summary.json', 'metrics.jsonl')]
+    if wrong: refuse(f'{wrong[0].file} {wrong[0].reason}; restore it from a copy')
     if run.finished: refuse('the run is finished; choose another run_dir for a new one')
-    resumable = {s: p for s, p in run.checkpoints.items() if (p/'optimizer.pt').exists()}
-    if run.checkpoints and not resumable: refuse('its checkpoints hold no optimiser state (save_only_model was on)')
-    if not resumable and weights != run.state.get('first_weights'):
+    checkpoint = _last_usable(run, refuse)
+    first = run.config.get('first_weights', run.state.get('first_weights'))
+    if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
         refuse('it has no checkpoint yet, and the model no longer has the weights that the run started from; load the model anew')
-    last = max(resumable, default=0)
-    run.supersede(last if resumable else -1)
+    run.supersede(int(checkpoint.name.rpartition('-')[2]) if checkpoint else -1)
+    if first is None and checkpoint is None: run.set_state(first_weights=weights)
     run.set_state(error=None, stopped=None)
-    return run, resumable.get(last)
+    return checkpoint
+
+def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
+    "A new run in `path`, or the one that is there, set back to its last checkpoint; `weights`: checksum of the model's"
+    if resume and not untouched(path): Run(path) # or its error, before anything is written
+    path.mkdir(parents=True, exist_ok=True)
+    held, checkpoint = Held(path), None
+    try:
+        if resume and not untouched(path):
+            run = Run(path)
+            checkpoint = _set_back(run, config, weights)
+        else: run = Run.create(path, {**config, 'first_weights': weights}, exist='untrained')
+    except BaseException: held.release(); raise
+    return run, checkpoint, held
 
 # %% ../nbs/15_training.ipynb #052
-def _open_run(path, config, resume, weights, first_process) -> tuple: # (Run, checkpoint or None)
+def _open_run(path, config, resume, weights, first_process) -> tuple: # (Run, checkpoint or None, `Held` or None)
     "`_open_here` in the first process; the others get a run of their own that nobody reads, and the same checkpoint or error"
-    run = checkpoint = failed = None
+    run = checkpoint = held = failed = None
     if first_process:
-        try: run, checkpoint = _open_here(path, config, resume, weights)
+        try: run, checkpoint, held = _open_here(path, config, resume, weights)
         except Exception as e: failed = e
     failed, checkpoint = share((failed, checkpoint))
     if failed: raise failed
-    return run or Run.create(Path(tempfile.mkdtemp(prefix='salviz-'))/'run', config), checkpoint
+    return run or Run.create(Path(tempfile.mkdtemp(prefix='salviz-'))/'run', config), checkpoint, held
 
 # %% ../nbs/15_training.ipynb #054
 def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settings) -> Job:
@@ -519,27 +627,28 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings['max_length'], settings['mlm_probability'])
     if settings['snapshots']: observes(model)
-    args, exists = _place(run_dir, resume, method, settings, feed.task)
+    args = _place(run_dir, resume, method, settings, feed.task)
     chosen, texts = feed.probes(data, settings['probes'], settings['seed'])
     if 'labels' in chosen.column_names and classes and not feed.task.per_token: check_labels('the probes', chosen['labels'], len(classes))
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings['epochs'])
     home, config = Path(args.output_dir).parent, run_config(model, data, method, settings, feed.task)
-    run, checkpoint = _open_run(home, config, resume, weights_checksum(model), args.process_index == 0)
-    return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home, checkpoint, progress)
+    run, checkpoint, held = _open_run(home, config, resume, weights_checksum(model), args.process_index == 0)
+    return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home,
+               checkpoint, held, progress)
 
 # %% ../nbs/15_training.ipynb #055
-def _place(run_dir, resume, method, settings, task) -> tuple: # (`TrainingArguments`, is the folder there?)
-    "Where the run goes, the same in all processes, and `Trainer`'s arguments for it"
+def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
+    "`Trainer`'s arguments, which say where the run goes, the same in all processes; refuse a place where something is"
     if resume and run_dir is None: raise ValueError('train: resume=True needs the run_dir of the run to continue')
     path = Path(run_dir) if run_dir is not None else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}'
-    names = 'epochs batch_size learning_rate weight_decay gradient_accumulation seed keep args'.split()
+    names = 'epochs batch_size learning_rate weight_decay gradient_accumulation seed args'.split()
     args = training_arguments(path, task, **{k: settings[k] for k in names})
-    path, exists = share((path, path.exists()))
+    path, free = share((path, not path.exists() or untouched(path) or untrained(path)))
     args.output_dir = str(path/'checkpoints')
-    if exists and not resume:
+    if not free and not resume:
         raise FileExistsError(f'train: {path} exists already; choose another run_dir, or resume=True to continue the run in it')
-    return args, exists
+    return args
 
 # %% ../nbs/15_training.ipynb #059
 def by_length(data):
@@ -550,7 +659,7 @@ def early_stopping(patience:int, checkpoint=None) -> EarlyStoppingCallback:
     "Stop after `patience` evaluations in a row that were no better, those before `checkpoint` included"
     callback = EarlyStoppingCallback(patience)
     if checkpoint:
-        known = json.loads((checkpoint/'trainer_state.json').read_text())['stateful_callbacks'].get('EarlyStoppingCallback', {})
+        known = read_object(checkpoint/'trainer_state.json')['stateful_callbacks'].get('EarlyStoppingCallback', {})
         for k, v in known.get('attributes', {}).items(): setattr(callback, k, v)
     return callback
 
@@ -601,21 +710,37 @@ def _ending_kept(job:Job, trainer):
 # %% ../nbs/15_training.ipynb #065
 _here = threading.local() # .control: of the training that this thread is in
 
+def _had_stopped(job:Job, trainer) -> bool:
+    "Had early stopping ended this training when it was interrupted?"
+    stopping = [o for o in trainer.callback_handler.callbacks if isinstance(o, EarlyStoppingCallback)]
+    ended = any(o.early_stopping_patience_counter >= o.early_stopping_patience for o in stopping)
+    return ended and job.checkpoint is not None
+
+def _train_to_the_end(job:Job, trainer):
+    "Train from the job's checkpoint or the beginning, and load the best weights"
+    if not _had_stopped(job, trainer):
+        trainer.train(resume_from_checkpoint=job.checkpoint and str(job.checkpoint))
+        return
+    trainer.state = TrainerState.load_from_json(str(job.checkpoint/'trainer_state.json'))
+    trainer._load_best_model()
+
 def fit(job:Job, control:Control) -> Run:
     "Train what `open_job` has opened"
-    trainer, around = make_trainer(job, control), getattr(_here, 'control', None)
+    around = getattr(_here, 'control', None)
     _here.control = control
     control.stages.append('preparing')
     try:
+        trainer = make_trainer(job, control)
         with _ending_kept(job, trainer), _without_shard_bars():
             with control.preparing(trainer): job.method.prepare(trainer)
             control.stages[-1] = 'training'
-            trainer.train(resume_from_checkpoint=job.checkpoint and str(job.checkpoint))
+            _train_to_the_end(job, trainer)
             control.stages[-1] = 'scoring'
             _finish(trainer)
     finally:
         _here.control = around
         control.stages.pop()
+        job.close()
     if job.args.process_index == 0: return job.run
     shutil.rmtree(job.run.path.parent)
     return Run(job.home)
@@ -626,6 +751,13 @@ def scored_splits(encoded) -> dict:
     train, test = encoded['train'], {k: by_length(d) for k, d in encoded.items() if k == 'test'}
     if len(train) > 1000: train = train.select(np.random.default_rng(0).permutation(len(train))[:1000])
     return dict(train=by_length(train), **test)
+
+def _keep_weights(run, keep):
+    "Delete from the checkpoints of a finished `run` what only resuming needs, and all but the best if one is to be kept"
+    best = run.best_checkpoint
+    for folder in run.checkpoints.values():
+        if keep == 1 and best is not None and folder != best: remove_checkpoint(folder)
+        else: slim_checkpoint(folder)
 
 def _finish(trainer):
     "Score the best checkpoint on training examples and on the test split, and close the run"
@@ -638,6 +770,7 @@ def _finish(trainer):
     looks = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),
                record_seconds=sum(r['seconds'] for r in looks), saliency_seconds=sum(r['saliency_seconds'] for r in looks))
+    _keep_weights(run, trainer.settings['keep'])
 
 # %% ../nbs/15_training.ipynb #069
 class Turn:
@@ -690,26 +823,44 @@ def train(
 # %% ../nbs/15_training.ipynb #084
 def _class_of(path):
     "The class of the model in the folder `path`"
-    name = json.loads((path/'config.json').read_text())['architectures'][0]
-    if hasattr(nets, name): return getattr(nets, name)
-    head = name[name.index('For'):] if 'For' in name else ''
-    return getattr(transformers, name, None) or getattr(transformers, f'AutoModel{head}')
+    try: names = read_object(path/'config.json').get('architectures')
+    except (FileNotFoundError, ValueError): names = None
+    name = names[0] if isinstance(names, list) and names else None
+    if not isinstance(name, str):
+        raise ValueError(f'load_model: {path/"config.json"} does not say which class the model is of')
+    head = name[name.index('For'):] if 'For' in name else 'of no head'
+    found = [vars(nets).get(name), getattr(transformers, name, None), getattr(transformers, f'AutoModel{head}', None)]
+    def is_model(o):
+        if not isinstance(o, type): return False
+        return issubclass(o, transformers.PreTrainedModel) or o.__name__.startswith('AutoModel')
+    kind = next((o for o in found if is_model(o)), None)
+    if kind is None:
+        raise ValueError(f'load_model: {path/"config.json"} names {name!r}, which is no model of salviz or transformers')
+    return kind
+
+def _step_of(run, checkpoint):
+    "The step that `checkpoint` means in `run`; a best one that is damaged now stays the one that is meant"
+    have, written = run.checkpoints, run.written_checkpoints
+    if checkpoint == 'best':
+        best_there = next((s for s, p in have.items() if p == run.best_checkpoint), 'best')
+        checkpoint = run.best_step if run.best_step in written else best_there
+    elif checkpoint == 'last': checkpoint = max(written)
+    if checkpoint in written: return checkpoint
+    available = ', '.join(["'best'", "'last'", *map(str, sorted(have))])
+    raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
 
 def load_model(
     run,               # a `Run` or its path
     checkpoint='best', # 'best', 'last' or the step of one of its checkpoints
 ) -> tuple: # (model in eval mode, tokenizer; None where there is none)
-    "The model and tokenizer of a checkpoint of `run`"
+    "The model and tokenizer of a checkpoint of `run`; code that came with it is never run"
     run = run if isinstance(run, Run) else Run(run)
-    have = run.checkpoints
-    if not have: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')
-    best = run.best_checkpoint
-    step = {'best': next((s for s, p in have.items() if p == best), 'best'), 'last': max(have)}.get(checkpoint, checkpoint)
-    if step not in have:
-        available = ', '.join(["'best'", "'last'", *map(str, sorted(have))])
-        raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
-    path, kind = have[step], _class_of(have[step])
+    if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')
+    path = run.written_checkpoints[_step_of(run, checkpoint)]
+    refuse_damaged(path, 'load_model')
+    kind = _class_of(path)
     reads = PreTrainedTokenizerFast if kind.__module__ == nets.__name__ else AutoTokenizer # which asks for a config that transformers knows
+    local = dict(trust_remote_code=False, local_files_only=True)
     with _without_shard_bars():
-        tokenizer = reads.from_pretrained(path) if (path/'tokenizer_config.json').exists() else None
-        return kind.from_pretrained(path).eval(), tokenizer
+        tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None
+        return kind.from_pretrained(path, use_safetensors=True, **local).eval(), tokenizer

@@ -1,6 +1,5 @@
 "A figure by the name of its kind: every kind is legible and true, in any width, size and font; what is not there is refused with what there is"
 import io
-import json
 import os
 import re
 import shutil
@@ -25,7 +24,7 @@ from salviz.drawing import Math, blue, drawable, ink, latex_text, orange, own_st
 from salviz.figures import letter
 from salviz.methods.base import served
 from salviz.paper import figure, kinds, papers, bibtex, venues, width_of
-from salviz.runs import Run
+from salviz.runs import Run, sealed, write_whole
 from salviz.views import discard_map
 from test_views import invent
 
@@ -33,8 +32,7 @@ from test_views import invent
 def a_run(folder, name, method='ADDrop', seed=0, **kw):
     "An invented run that says another seed"
     run = invented.run(folder/name, method, **kw)
-    config = json.loads((run.path/'config.json').read_text())
-    (run.path/'config.json').write_text(json.dumps(config | dict(seed=seed)))
+    write_whole(run.path/'config.json', sealed(run.config | dict(seed=seed)).encode())
     return Run(run.path)
 
 
@@ -423,9 +421,9 @@ def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_sho
     fig = figure(made['evolution'][0], 'evolution', probe=1)
     assert any(o.startswith('Steps 0 (epoch 0.00), 10 (epoch 1.00), 20') and 'probe 1: “still' in o for o in fig.facts) and 'robe 1' in fig.caption
     run = a_run(tmp_path, 'private')
-    config = json.loads((run.path/'config.json').read_text())
+    config = run.config
     config['method']['args']['teacher'] = config['model']['name'] = '/home/somebody/secret/best'
-    (run.path/'config.json').write_text(json.dumps(config))
+    write_whole(run.path/'config.json', sealed(config).encode())
     said = '\n'.join(figure(run.path, 'attention_map').facts)
     assert "teacher='best'" in said and 'Model: best' in said and 'secret' not in said
 

@@ -21,7 +21,7 @@ import pytest
 import safetensors.numpy
 
 import salviz
-from salviz.runs import Run, Snapshot, decode_snapshot, encode_snapshot, runs_table
+from salviz.runs import Held, Run, RunInUse, Snapshot, decode_snapshot, encode_snapshot, runs_table, sealed, write_manifest
 
 HOUSE = Path(salviz.__file__).parents[1]
 CONFIG = dict(method=dict(name='ADDrop', args=dict(p=.3, q=.2)), model=dict(name='minilm', **{'class': 'BertForSequenceClassification'}, layers=2, heads=2),
@@ -174,8 +174,7 @@ def test_a_kill_before_any_single_file_operation_loses_nothing(run, tmp_path, wr
     with open(run.path/'metrics.jsonl', 'ab') as f: f.write(b'{"step": 2')
     run.set_state(best_step=20)
     for step in (10, 20):
-        (run.path/f'checkpoints/checkpoint-{step}').mkdir(parents=True)
-        (run.path/f'checkpoints/checkpoint-{step}/trainer_state.json').write_text('{"global_step": 1}')
+        checkpoint(run, step)
     interrupted = 0
     for call in range(1000):
         path = tmp_path/f'copy-{call}'
@@ -521,7 +520,7 @@ def test_an_existing_folder_is_never_taken_over(run, tmp_path):
         with pytest.raises(FileExistsError, match='never overwritten'): Run.create(tmp_path/'file', CONFIG, exist)
     assert Run.create(tmp_path/'empty', CONFIG, exist='empty').config['seed'] == 7
     assert Run.create(tmp_path/'new', CONFIG, exist='empty').config['seed'] == 7
-    with pytest.raises(ValueError, match="exist must be 'refuse' or 'empty', got 'overwrite'"): Run.create(tmp_path/'x', CONFIG, exist='overwrite')
+    with pytest.raises(ValueError, match="exist must be 'refuse', 'empty' or 'untrained', got 'overwrite'"): Run.create(tmp_path/'x', CONFIG, exist='overwrite')
     with pytest.raises(ValueError, match='config must be a dict'): Run.create(tmp_path/'x', 'ADDrop')
     with pytest.raises(ValueError, match='cannot be written as JSON'): Run.create(tmp_path/'x', {(1, 2): 3})
     assert not (tmp_path/'x').exists() and (run.path/'config.json').read_bytes() == before
@@ -630,10 +629,13 @@ def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run
     assert type(look(label=np.int64(2)).label) is int and type(look(label=np.float32(2)).label) is float
 
 
-def test_runs_recorded_before_images_and_scores_open_unchanged_and_are_written_with_the_same_bytes():
+def test_snapshots_of_earlier_versions_open_unchanged_and_an_earlier_version_could_read_ours():
     s = decode_snapshot(OLD)
     assert (s.label, s.step, s.tokens, s.texts) == (1, 3, ['[CLS]', 'a'], ('a',)) and s.arrays['saliency'].tolist() == [.5, -.25] and s.arrays['discarded'].tolist() == [[[[False, True], [True, False]]]]
-    assert encode_snapshot(s) == OLD
+    now = encode_snapshot(s)
+    assert safetensors.numpy.load(now).keys() == safetensors.numpy.load(OLD).keys()
+    old, new = (json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])['__metadata__']['salviz.snapshot']) for data in (OLD, now))
+    assert new.pop('seal').startswith('crc32:') and new == old
 
 
 @pytest.mark.parametrize('modality', ['image', 'series'])
@@ -747,6 +749,7 @@ def checkpoint(run, step, complete=True):
     folder.mkdir(parents=True)
     (folder/'model.safetensors').write_bytes(b'weights %d' % step)
     (folder/'trainer_state.json').write_text(json.dumps(dict(global_step=step)) if complete else '{"global')
+    if complete: write_manifest(folder, sum(r['step'] <= step for r in run.metrics))
 
 
 def test_supersede_moves_everything_later_and_loses_no_byte(run):

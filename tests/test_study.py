@@ -23,7 +23,7 @@ from salviz.data import subset
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
 from salviz.nets import small_net
 from salviz.pretraining import small_model, train_tokenizer
-from salviz.runs import Run
+from salviz.runs import Run, write_manifest
 from salviz.signals import load_images
 from salviz.study import Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures, study_cells, thin_out
 
@@ -275,6 +275,7 @@ def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, 
     only_weights = Run.create(tmp_path/'r', dict(seed=1))
     (only_weights.path/'checkpoints'/'checkpoint-2').mkdir(parents=True)
     (only_weights.path/'checkpoints'/'checkpoint-2'/'trainer_state.json').write_text('{"step": 2}')
+    write_manifest(only_weights.path/'checkpoints'/'checkpoint-2')
     (tmp_path/'s'/'runs'/'FineTuning.seed=1').rmdir(); os.rename(tmp_path/'r', tmp_path/'s'/'runs'/'FineTuning.seed=1')
     assert study.status()['state'].tolist() == ['interrupted']*2
     assert len(study.run()) == 2 and (tmp_path/'s'/'superseded'/'FineTuning.seed=0.1'/'half').exists() and (tmp_path/'s'/'superseded'/'FineTuning.seed=1.1'/'config.json').exists()

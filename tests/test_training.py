@@ -316,6 +316,8 @@ def test_the_best_checkpoint_is_the_best_of_those_that_are_there(tmp_path, tiny_
     for name in ('summary.json', 'metrics.jsonl'): (run.path/name).unlink()
     for step, accuracy in ((5, .8), (10, .6), (15, .9)): run.log(dict(kind='eval', step=step, accuracy=accuracy))
     (run.path/'checkpoints'/'checkpoint-15'/'trainer_state.json').write_text('{')
+    with pytest.raises(ValueError, match='checkpoint-15/trainer_state.json has 1 bytes instead of'): load_model(run) # not another one in its stead
+    (run.path/'checkpoints'/'checkpoint-15'/'manifest.json').unlink() # never written to its end
     assert torch.equal(weights(load_model(run)[0]), weights(load_model(run, 5)[0]))
     assert not torch.equal(weights(load_model(run)[0]), weights(load_model(run, 'last')[0]))
 
