@@ -25,9 +25,9 @@ arithmetic: .venv/.dev fetch extras
 	OMP_NUM_THREADS=2 MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default SALVIZ_ARITHMETIC=noisy \
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'numeric and not slow' $(TESTS)
 
-# What takes long and repeats what a test of `make test` shows for another case.
+# What takes long and repeats what a test of `make test` shows for another case; what the tests count is shown at the end.
 slow: .venv/.dev fetch extras browser latex
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
 
 # FLOPs, time and memory of a step of each method beside plain fine-tuning; the better part of an hour on two cores.
 # For a first look: make bench BENCH=--quick

@@ -275,12 +275,13 @@ def _design(self:Study) -> dict:
     from salviz.data import fingerprint
     from salviz.recording import plain
     from salviz.training import weights_checksum
-    methods, first = {}, {}
+    methods, first, self._completed = {}, {}, {}
     for c in reversed(self.cells): first[c.method] = c
     for name, spec in self.methods.items():
         asks = callable(spec) and 'run_of' in arguments_of(spec) # what it makes depends on a run that is not there yet
         m = None if asks else self._method(first[name])
         made = {} if asks else dict(name=m.name, args={k: v for k, v in plain(m.args()).items() if k not in self.settings})
+        if m: self._completed[name] = m.completed
         methods[name] = _described(spec, made) if callable(spec) and not inspect.isclass(spec) else made
     data = self._data(self.cells[0])
     said = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data), sizes={k: len(d) for k, d in data.items()})
@@ -305,6 +306,10 @@ def _agree(self:Study, extend):
     self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # as it will be read
     if file.exists():
         old, new = _manifest(self.folder)['design'], dict(self.manifest['design'])
+        for name, was in old['methods'].items(): # arguments that an earlier version did not have
+            if name not in self._completed or name not in new['methods'] or 'args' not in was: continue
+            filled = json.loads(to_json(self._completed[name](was['args'])))
+            was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in new['methods'][name]['args']}
         if extend:
             new['methods'] = {k: v for k, v in new['methods'].items() if k in old['methods']}
             new['seeds'] = [s for s in new['seeds'] if s in old['seeds']]

@@ -574,10 +574,16 @@ def _last_usable(run, refuse) -> Path:
     return folder
 
 # %% ../nbs/15_training.ipynb #051a
-def _set_back(run, config, weights) -> Path: # None: from the beginning
+def _same_method(was, now, method) -> bool:
+    "Is `method` the one of which the config of a run says `was`? Not by its paper: a citation may be corrected"
+    if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict): return False
+    return plain(method.completed(was['args'])) == now['args']
+
+def _set_back(run, config, method, weights) -> Path: # None: from the beginning
     "Set `run` back to its last whole checkpoint, and return that, or refuse"
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
-    differs = [k for k in ('method', 'model', 'data', 'seed', 'settings') if run.config.get(k) != config[k]]
+    differs = [k for k in ('model', 'data', 'seed', 'settings') if run.config.get(k) != config[k]]
+    if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')
     if differs: refuse(f'{", ".join(differs)} differ from what the run was started with (see its config.json)')
     wrong = [d for d in run.damaged if d.file in ('state.json', 'summary.json', 'metrics.jsonl')]
     if wrong: refuse(f'{wrong[0].file} {wrong[0].reason}; restore it from a copy')
@@ -591,7 +597,7 @@ def _set_back(run, config, weights) -> Path: # None: from the beginning
     run.set_state(error=None, stopped=None)
     return checkpoint
 
-def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
+def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoint or None, `Held`)
     "A new run in `path`, or the one that is there, set back to its last checkpoint; `weights`: checksum of the model's"
     if resume and not untouched(path): Run(path) # or its error, before anything is written
     path.mkdir(parents=True, exist_ok=True)
@@ -599,17 +605,17 @@ def _open_here(path, config, resume, weights) -> tuple: # (Run, checkpoint or No
     try:
         if resume and not untouched(path):
             run = Run(path)
-            checkpoint = _set_back(run, config, weights)
+            checkpoint = _set_back(run, config, method, weights)
         else: run = Run.create(path, {**config, 'first_weights': weights}, exist='untrained')
     except BaseException: held.release(); raise
     return run, checkpoint, held
 
 # %% ../nbs/15_training.ipynb #052
-def _open_run(path, config, resume, weights, first_process) -> tuple: # (Run, checkpoint or None, `Held` or None)
+def _open_run(path, config, method, resume, weights, first_process) -> tuple: # (Run, checkpoint or None, `Held` or None)
     "`_open_here` in the first process; the others get a run of their own that nobody reads, and the same checkpoint or error"
     run = checkpoint = held = failed = None
     if first_process:
-        try: run, checkpoint, held = _open_here(path, config, resume, weights)
+        try: run, checkpoint, held = _open_here(path, config, method, resume, weights)
         except Exception as e: failed = e
     failed, checkpoint = share((failed, checkpoint))
     if failed: raise failed
@@ -633,7 +639,7 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings['epochs'])
     home, config = Path(args.output_dir).parent, run_config(model, data, method, settings, feed.task)
-    run, checkpoint, held = _open_run(home, config, resume, weights_checksum(model), args.process_index == 0)
+    run, checkpoint, held = _open_run(home, config, method, resume, weights_checksum(model), args.process_index == 0)
     return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home,
                checkpoint, held, progress)
 

@@ -39,7 +39,7 @@ from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention, saliency_target,
                                   taken_over, token_saliency)
 from salviz.nets import TextLSTM, TextLSTMConfig
-from salviz.runs import Run, write_manifest
+from salviz.runs import Run
 from salviz.training import load_model, train
 
 texts = ['a film . about nothing', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k l m n', 'no stop here', '. . .',

@@ -211,6 +211,11 @@ class Method:
         "Hyperparameters as they were given to the constructor"
         return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k not in ('self', 'args', 'kwargs')}
 
+    def completed(self, args:dict) -> dict:
+        "`args` as an earlier version of this method may have written them, with the defaults of arguments that it did not have"
+        parameters = inspect.signature(type(self).__init__).parameters.values()
+        return {**{p.name: p.default for p in parameters if p.default is not p.empty}, **args}
+
     def __repr__(self): return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.args().items())})"
 
     def require(self, ok, message):
@@ -404,6 +409,10 @@ class Together(Method):
     def name(self) -> str: return ' + '.join(o.name for o in self.methods)
 
     def args(self) -> dict: return {o.name: o.args() for o in self.methods}
+
+    def completed(self, args:dict) -> dict:
+        own = {o.name: o for o in self.methods}
+        return {name: own[name].completed(x) if name in own else x for name, x in args.items()}
 
     def __repr__(self): return ' + '.join(map(repr, self.methods))
 
