@@ -48,6 +48,7 @@ def refuse_unknown(
     unknown = [k for k in settings if k not in known]
     if unknown: raise ValueError(f'{who} has no argument {", ".join(unknown)}; available: {", ".join(known) or "none"}')
 
+# %% ../nbs/26_cli.ipynb #301
 def size(
     word, # a whole number or 'full'
 ):

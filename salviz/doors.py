@@ -106,7 +106,7 @@ kinds |= { # where one function takes less, or other things, than the others
     'Study.methods': Kind(_dict_of(_either(_is_function, _has('plan'))), 'a dict {name: method}, and not empty'), 'Study.settings': Kind(_is_dict, 'a dict {argument: values}'),
     'Study.measures': Kind(_either(_is_dict, _list_of(_either(_is_text, callable))), 'a list of names and functions, or a dict {name: function}'),
     'Study.seeds': Kind(_list_or_range, 'a list of different whole numbers of at least 0'),
-    'pattern_shares.patterns': Kind(_is_dict, 'a dict {name: matrix}')}
+    'vanishing_series.where': Kind(_is_text, 'a name'), 'pattern_shares.patterns': Kind(_is_dict, 'a dict {name: matrix}')}
 _splits = Kind(_is_data, 'a Dataset, or {split: Dataset}, such as load_text, load_images and subset give')
 _batch = Kind(lambda x: isinstance(x, dict) and 'tensor' in {type(o).__name__.lower() for o in x.values()}, 'a batch, such as Collator makes of encoded rows')
 kinds |= {f'{name}.snapshots': Kind(lambda x: not _is_whole(x) or x <= 10**6, 'at most a million') for name in ('train', 'start_training')}

@@ -60,7 +60,7 @@ def test_a_door_is_the_function_to_whoever_asks(make_tiny_bert):
     from salviz import explanations
     assert salviz.explain is salviz.explain and salviz.explain.__wrapped__ is explanations.explain
     assert inspect.signature(salviz.explain) == inspect.signature(explanations.explain) and salviz.explain.__doc__ == explanations.explain.__doc__
-    assert door(explanations.explain) is salviz.explain
+    assert door(explanations.explain, ()) is salviz.explain
     assert isinstance(salviz.ADDrop, type) and salviz.ADDrop is salviz.methods.ADDrop # classes are themselves
 
 def test_defaults_pass_their_own_doors():
