@@ -7,7 +7,7 @@ import pytest
 
 heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotlib.pyplot', 'plotly', 'ipywidgets', 'anywidget', 'IPython', 'bertviz']
 computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidget']
-counts = 'maps text assets runs metrics views sights curves statistics agreement plausibility payload study bertviz_bridge page cli'.split()
+counts = 'maps text assets runs names metrics views sights curves statistics agreement plausibility payload study bertviz_bridge page cli'.split()
 draws = 'latex drawing figures charts pictures sight_figures paper demo explorer interactive'.split()
 trains = ('data signals feed models nets pretraining attention attribution patterns explanations faithfulness rationales corpus antecedents recording '
           'methods training live bench').split()
