@@ -18,6 +18,7 @@ from .attribution import input_saliency, reductions, what_is_read
 from .data import model_inputs
 from .explanations import encoded_for, explain, head_task, method_options, methods, score_target
 from .models import device_of, pooled_rows, undisturbed
+from .names import measured_words
 from .patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
 
 # %% ../nbs/15c_corpus.ipynb #007
@@ -174,7 +175,7 @@ def head_table(
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
         raise ValueError(f'{type(model).__name__} has no head whose score could be explained; '
                          'pass saliency=None, or target=function of (outputs, rows)')
-    data, collate, _ = encoded_for(model, data, tokenizer, max_length)
+    source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length)
     if 'input_ids' not in data.column_names: raise ValueError(f'head_table is for texts; these data have {", ".join(data.column_names)}')
     layers, columns, kept = check_layers(model, layers), pattern_columns(patterns), {}
     ids = {column: pattern_ids(p, tokenizer) for column, p in columns.items() if looks_at_tokens(p)}
@@ -184,7 +185,8 @@ def head_table(
     heads = head_count(model)
     frame = pd.DataFrame(dict(layer=np.repeat(layers, heads), head=np.tile(np.arange(heads), len(layers))))
     frame = frame.assign(**{column: np.concatenate([means[l].mean for l in layers]) for column, means in kept.items()})
-    frame.attrs = dict(examples=len(data), rows=rows, saliency=saliency if isinstance(saliency, (str, type(None))) else saliency.__name__)
+    frame.attrs = dict(examples=len(data), rows=rows, saliency=saliency if isinstance(saliency, (str, type(None))) else saliency.__name__,
+                       about=measured_words(model, source, len(data)))
     return frame
 
 # %% ../nbs/15c_corpus.ipynb #038
@@ -211,15 +213,20 @@ def gradient_sizes(
 ) -> pd.DataFrame: # method (name of the model), example, gradient: one row a token, pixel or cell
     "Sizes of the gradients with respect to everything that `models` read in `data` (Ismail et al. 2021, figure 2)"
     if size not in ('magnitude', 'signed'): raise ValueError(f"size must be 'magnitude' or 'signed', got {size!r}")
-    parts = []
+    parts, text = [], False
     for name, model in (models if isinstance(models, dict) else {type(models).__name__: models}).items():
         rows, collate, _ = encoded_for(model, data, tokenizer, max_length)
+        text = 'input_ids' in rows.column_names
         if size == 'signed' and 'input_ids' in rows.column_names:
             raise ValueError("size='signed' is for images and series: the gradient of a token is a vector, whose norm has no sign; take 'magnitude'")
         for batch in batches(model, rows, collate, batch_size, f'gradients of {name}', progress):
             found = _sizes(model, batch, target, size, scaled)
             parts += [pd.DataFrame(dict(method=name, example=int(i), gradient=x)) for i, x in zip(batch['example_id'], found)]
-    return pd.concat(parts, ignore_index=True)
+    frame = pd.concat(parts, ignore_index=True)
+    what = 'gradient' if size == 'signed' else 'norm of the gradient of a token' if text else '|gradient|'
+    frame.attrs = dict(about=measured_words(models, data, frame.example.nunique()),
+                       labels=dict(gradient=f'{what}, over the largest {"" if size == "magnitude" else "magnitude "}of its example' if scaled else what))
+    return frame
 
 # %% ../nbs/15c_corpus.ipynb #040
 def gradient_quantiles(

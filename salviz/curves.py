@@ -6,7 +6,7 @@
 __all__ = ['colours', 'dashes', 'marks', 'bands', 'snapshot_numbers', 'perturbations', 'head_words', 'Chart', 'Curves',
            'line_style', 'styles_of', 'digits_of', 'spread', 'common_grid', 'running_mean', 'named_runs', 'common_loss',
            'loss_curves', 'attention_entropy', 'attention_to_special', 'confidence', 'number_over_steps', 'by_seed',
-           'plain_name', 'about', 'frame_methods', 'accuracy_drop_curves', 'perturbation_curves', 'Grid',
+           'plain_name', 'about', 'label_of', 'frame_methods', 'accuracy_drop_curves', 'perturbation_curves', 'Grid',
            'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'gradient_histogram', 'MetricTable',
            'metric_table']
 
@@ -20,6 +20,7 @@ import pandas as pd
 
 from .maps import entropy
 from .metrics import attention_agreement
+from .names import runs_words
 from .runs import Run
 from .statistics import ResultTable, better_of, result_table
 from .views import View, fixed, method_titles
@@ -233,10 +234,8 @@ def _y_label(groups, what, split):
 
 def _about_runs(groups):
     "Models, data and seeds of the runs, for a caption"
-    runs = [r for g in groups.values() for r in g]
-    def all_of(key): return _and(list(dict.fromkeys(str(v['name']) for r in runs if isinstance(v := r.config.get(key), dict) and 'name' in v)))
-    seeds = '; '.join(f'{n}: seed{"s" if len(g) > 1 else ""} {", ".join(str(r.config.get("seed", "?")) for r in g)}' for n, g in groups.items())
-    return ''.join(f' {word} {said}.' for word, said in (('Model:', all_of('model')), ('Data:', all_of('data')), ('Seeds of', seeds)) if said)
+    said = runs_words(groups)
+    return f' {said}' if said else ''
 
 # %% ../nbs/16b_curves.ipynb #036
 def common_loss(groups, split=None) -> str: # 'task' or 'loss'
@@ -383,6 +382,11 @@ def about(frame) -> str: # '' or a blank and the sentence
     said = str(getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('about', '') or '').strip()
     return f' {said}' if said else ''
 
+def label_of(frame, column) -> str:
+    "What `frame.attrs['labels']` calls the numbers in `column`, else its name"
+    labels = getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('labels', {})
+    return labels.get(column) or plain_name(column)
+
 def frame_methods(frame):
     "The methods of `frame`, in the order in which they first appear"
     frame = getattr(frame, 'frame', frame)
@@ -441,6 +445,14 @@ def _levels(column):
 
 def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(x, bool) else str(x)
 
+def _with_settings(frame, settings, value):
+    "The rows of `frame` that have `settings`, and a remark on those that have none, such as the baseline of a nested grid"
+    known = _checked(frame, 'sensitivity_grid', settings, value)
+    there = known[settings].notna().all(axis=1)
+    if there.all() or not there.any(): return known, []
+    names = f' ({_and([str(o) for o in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known else ''
+    return known[there], [f'{_times(int((~there).sum()), "row")} without {" or ".join(settings)} left out{names}.']
+
 # %% ../nbs/16b_curves.ipynb #056
 def sensitivity_grid(
     frame,            # tidy: `x`, `y`, `value`, maybe seed; as `Study.results()` returns it, rows of one method
@@ -449,7 +461,9 @@ def sensitivity_grid(
     better=None,      # 'higher' or 'lower' values; None: told by the name, see `better_of`. If nothing tells, no cell is marked
 ) -> Grid:
     "`value` over two settings: mean over seeds with its deviation, the best marked"
+    frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
+    notes = [*without, *notes]
     made = rows.groupby([x, y], sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
     xs, ys = _levels(made[x]), _levels(made[y])[::-1]
     values, deviations = (_filled(made, y, x, o, ys, xs) for o in ('value', 'deviation'))
@@ -457,14 +471,22 @@ def sensitivity_grid(
     if better not in (None, 'higher', 'lower'): raise ValueError(f"sensitivity_grid: better must be 'higher', 'lower' or None, got {better!r}")
     top, word = (np.nanmin(values), 'lowest') if better == 'lower' else (np.nanmax(values), 'highest')
     best, name = np.isclose(values, top, rtol=1e-12, atol=0), str(value).replace('_', ' ')
+    tied = best.sum() > 1 and (best | np.isnan(values)).all() # then no setting is better than another
+    signed = bool((values < 0).any() and (values > 0).any())
+    largest = float(np.nanmax(np.abs(values))) or 1.
+    limits = (-largest, largest) if signed else (float(np.nanmin(values)), float(np.nanmax(values)))
+    scale = 'Colours diverge from zero.' if signed else 'Colours run from the lowest to the highest mean, not from zero.'
     where = '; '.join(f'{x} = {_label(xs[j])}, {y} = {_label(ys[i])}' for i, j in np.argwhere(best))
+    told = f'{word}: {digits_of(top)} at {where}'
+    sentence = f'The {word} value stands at {where}{" (framed)" if better else ""}.'
+    if tied: told, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
     n = sorted(set(made.n))
     said = f'mean ± standard deviation over {"–".join(map(str, dict.fromkeys((n[0], n[-1]))))} seeds' if n[-1] > 1 else 'one run a cell, no deviation'
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
-    return Grid(title=f'{name[0].upper() + name[1:]} over {x} and {y}', subtitle=f'{word}: {digits_of(top)} at {where}   {said}', notes=tuple(notes),
-        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {said}. The {word} value stands at {where}{" (framed)" if better else ""}. Colours run from the lowest to the highest mean, not from zero.{about(frame)}',
+    return Grid(title=f'{name[0].upper() + name[1:]} over {x} and {y}', subtitle=f'{told}   {said}', notes=tuple(notes),
+        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {said}. {sentence} {scale}{about(frame)}',
         frame=made, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values, deviations=deviations,
-        best=fixed(best if better else np.zeros_like(best)), limits=(float(np.nanmin(values)), float(np.nanmax(values))), is_signed=False, value_label=name, whole=True)
+        best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits, is_signed=signed, value_label=name, whole=True)
 
 # %% ../nbs/16b_curves.ipynb #060
 head_words = dict(to_special='attention to special tokens (share)', to_previous='attention to the previous token (share)', to_next='attention to the next token (share)',
@@ -489,6 +511,7 @@ def head_map(
     values, deviations = (_filled(made, 'layer', 'head', o, layers, heads) for o in ('value', 'deviation'))
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
     framed = np.zeros(values.shape, bool) if best is None else np.isclose(values, (np.nanmin if best == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0)
+    if framed.sum() > 1 and (framed | np.isnan(values)).all(): framed = np.zeros(values.shape, bool) # all are tied: none is the highest
     label, (i, j), (k, l) = label or head_words.get(value, str(value).replace('_', ' ')), *(np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
     name, seeds = label.partition(' (')[0], f'mean over {made.n.max()} seeds   ' if made.n.max() > 1 else ''
@@ -540,7 +563,7 @@ def gradient_boxes(
     samples, zeros, log, notes = _samples(frame, 'gradient_boxes', by, value, log, whiskers)
     rows = [dict(zip(['lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest'], np.percentile(o, [0, whiskers[0], 25, 50, 75, whiskers[1], 100])), name=name, n=len(o), zeros=zeros[name],
                  mean=o.mean()) for name, o in samples.items()]
-    label, n = label or str(value).replace('_', ' '), [r['n'] for r in rows]
+    label, n = label or label_of(frame, value), [r['n'] for r in rows]
     ends = 'lowest and highest value' if tuple(whiskers) == (0, 100) else f'percentiles {digits_of(whiskers[0])} and {digits_of(whiskers[1])}'
     said = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
     name = label.partition(' (')[0]
@@ -566,7 +589,7 @@ def gradient_histogram(
     edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
     edges[[0, -1]] = low, high # exactly, or rounding could lose the highest value
     middles = np.sqrt(edges[1:]*edges[:-1]) if log else (edges[1:] + edges[:-1])/2
-    label, none = label or str(value).replace('_', ' '), np.nan
+    label, none = label or label_of(frame, value), np.nan
     made = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(o, edges)[0]/len(o), deviation=none, low=none, high=none, n=len(o))) for name, o in samples.items()],
                      ignore_index=True)
     n = [len(o) for o in samples.values()]

@@ -262,10 +262,12 @@ def _source_name(source):
     return type(source).__name__
 
 # %% ../nbs/03_data.ipynb #045
-def _dataset(columns, types, source):
-    "A Dataset of `columns` whose features are in `types`, with the name of its source"
+def _dataset(columns, types, source, called=None):
+    "A Dataset of `columns` whose features are in `types`, with the name of its source, or what it is `called`"
     features = Features({name: types[name] for name in columns})
-    return Dataset.from_dict(columns, info=DatasetInfo(features=features, dataset_name=_source_name(source)))
+    if called is not None and not (isinstance(called, str) and called.strip()):
+        raise ValueError(f'name must be what captions call the data, such as "film reviews", or None; got {called!r}')
+    return Dataset.from_dict(columns, info=DatasetInfo(features=features, dataset_name=called or _source_name(source)))
 
 def load_text(
     source,                # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or {split: one of those}
@@ -279,6 +281,7 @@ def load_text(
     labels=None,           # names of the classes in order; None = as the data says, else sorted
     revision=None,         # of a data set on the Hub
     task=None,             # 'classification' or 'regression'; None = regression if a label of train has a fraction
+    name=None,             # what captions call the data, such as 'film reviews'; None = its own name, or its file's
 ) -> DatasetDict: # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
     "Sentences or sentence pairs with a class or a score, in three splits"
     tables = _drop_unusable(_tables(source, config, revision), label)
@@ -292,9 +295,9 @@ def load_text(
         if text_pair is not None: columns['text_pair'] = _texts(table, text_pair, split, 'text_pair')
         if label is not None: columns['label'] = values[split]
         if named in packaged_texts: columns['rating'] = list(table['rating'])
-        parts[split] = _dataset(columns, types, source)
+        parts[split] = _dataset(columns, types, source, name)
     parts = _make_missing(parts, splits, seed)
-    return DatasetDict({name: parts[name] for name in _splits})
+    return DatasetDict({split: parts[split] for split in _splits})
 
 # %% ../nbs/03_data.ipynb #055
 def _bio(path):

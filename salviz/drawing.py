@@ -7,10 +7,10 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'font', 'shar
            'least_cell', 'unmarked', 'bodies', 'drawing_rooms', 'narrowest', 'own_style', 'lightness', 'is_postscript',
            'font_named', 'can_draw', 'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'wrapped',
            'number_text', 'nice_below', 'power_of_ten', 'TokenTicks', 'token_ticks', 'thinned_note', 'Picture',
-           'rendered', 'Sheet', 'page_of_sheets', 'drawn', 'enlarged', 'colour_bar', 'signed_scale', 'attention_limit',
-           'share_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'legend_places', 'legend', 'patch', 'map_axes',
-           'mark_region', 'mark_cells', 'mark_below', 'mark_inside', 'region_sample', 'minus_sample', 'latex_text',
-           'beyond_latin', 'beside', 'save_figure']
+           'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn', 'enlarged', 'colour_bar', 'standing_room',
+           'signed_scale', 'attention_limit', 'share_scale', 'beyond', 'flow', 'signed_number', 'word_box',
+           'legend_places', 'legend', 'patch', 'map_axes', 'mark_region', 'mark_cells', 'mark_below', 'mark_inside',
+           'inner_border', 'region_sample', 'minus_sample', 'latex_text', 'beyond_latin', 'beside', 'save_figure']
 
 # %% ../nbs/17b_drawing.ipynb #003
 import io
@@ -32,6 +32,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, LineCollection
@@ -407,6 +408,35 @@ def page_of_sheets(
         top += max(o.height for o in row)
     return fig
 
+def _unclipped(fig):
+    "Artists of `fig` that may reach beyond their axes, with what to call them"
+    for ax in fig.axes:
+        marks = [o for o in (*ax.patches, *ax.collections, *ax.lines) if o.get_visible() and not o.get_clip_on()]
+        yield from ((o, 'a mark') for o in marks)
+        yield from ((o, repr(o.get_text())) for o in ax.texts if o.get_visible() and o.get_text().strip())
+        if not ax.axison: continue
+        yield ax, 'a plot'
+        yield from ((axis, f'{ax.get_ylabel() or ax.get_xlabel() or "the numbers of a plot"!r}') for axis in (ax.xaxis, ax.yaxis))
+    yield from ((o, repr(o.get_text())) for o in fig.texts if o.get_visible() and o.get_text().strip())
+
+def beyond_page(
+    fig,
+    slack=.5, # points that nobody sees: half of a line's width, a letter's side bearing
+) -> list: # of (points, what), the farthest first
+    "What of `fig` leaves its page, and how far"
+    dpi, found = fig.dpi, []
+    fig.set_dpi(216) # three dots a point: at fewer, letters are rounded to other widths than in print
+    try:
+        renderer, page = fig.canvas.get_renderer(), fig.bbox.extents
+        for artist, name in _unclipped(fig):
+            box = artist.get_tightbbox(renderer) if isinstance(artist, Axis) else artist.get_window_extent(renderer)
+            if box is None or not np.isfinite(box.extents).all(): continue
+            left, bottom, right, top = box.extents
+            far = max(page[0] - left, page[1] - bottom, right - page[2], top - page[3])*72/fig.dpi
+            if far > slack: found.append((float(far), name))
+    finally: fig.set_dpi(dpi)
+    return sorted(found, key=lambda o: -o[0])
+
 def drawn(view, body, width):
     "A figure of one `view`"
     with own_style():
@@ -475,10 +505,17 @@ def colour_bar(
     bar.set_ticks(list(ticks), labels=[number_text(t/10.**exponent) for t in ticks], fontsize=6, parse_math=False)
     bar.minorticks_off()
     label += unit
-    if not flat and text_width(label, 6.5) > height: label = label.replace(' ', '\n', 1)
-    bar.set_label(label, fontsize=6.5)
+    bar.set_label(label if flat else '\n'.join(_bar_lines(label, height)), fontsize=6.5)
     bar.outline.set_linewidth(.5)
     return bar
+
+def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5) # a low bar's label may be longer than the bar
+
+def standing_room(ticks, label, height):
+    "Points that a standing colour bar of `height` points needs beside what it belongs to, with a gap of 8 before it"
+    exponent, unit = power_of_ten(max(abs(t) for t in ticks))
+    numbers = max(text_width(number_text(t/10.**exponent), 6) for t in ticks)
+    return 8 + 7 + 6 + numbers + 2 + 8.5*len(_bar_lines(label + unit, height)) + Sheet.margin
 
 def signed_scale(limit): return Normalize(-limit, limit), signed, np.array([-1, -.5, 0, .5, 1])*limit
 
@@ -518,15 +555,21 @@ def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.)
 
 # %% ../nbs/17b_drawing.ipynb #045
 def legend_places(entries, room):
-    "Line and left edge of the `entries` of a legend, and the points that it is high"
-    places = flow([32 + text_width(text, 6.5) for _, text in entries], room, 0)
-    return places, 12*(places[-1][0] + 1)
+    "Top and left edge of the `entries` of a legend in `room` points, and the points that it is high"
+    texts = [_legend_lines(text, room) for _, text in entries]
+    flowed = flow([32 + max(text_width(o, 6.5) for o in lines) for lines in texts], room, 0) # 14 for the sample, 4 and 14 for gaps
+    high = [12 + 8*(max(len(t) for t, (k, _) in zip(texts, flowed) if k == line) - 1) for line in range(flowed[-1][0] + 1)]
+    tops = np.cumsum([0, *high])
+    return [(float(tops[line]), left) for line, left in flowed], float(tops[-1])
+
+def _legend_lines(text, room): return wrapped(text, room - 18 - Sheet.margin, 6.5)
 
 def legend(sheet, x, y, room, entries):
     "A legend of `entries`: (function that draws a sample on a canvas of 14 by 9 points, text)"
-    for (sample, text), (line, left) in zip(entries, legend_places(entries, room)[0]):
-        sample(sheet.canvas(x + left, y + 12*line, 14, 9))
-        sheet.text(x + left + 18, y + 12*line + 4.5, text, fontsize=6.5, va='center_baseline')
+    for (sample, text), (top, left) in zip(entries, legend_places(entries, room)[0]):
+        sample(sheet.canvas(x + left, y + top, 14, 9))
+        for i, line in enumerate(_legend_lines(text, room)):
+            sheet.text(x + left + 18, y + top + 4.5 + 8*i, line, fontsize=6.5, va='center_baseline')
 
 def patch(**style):
     "A legend's sample: a rectangle"
@@ -551,11 +594,11 @@ least_cell = 2.2 # points: in smaller cells boxes and crosses are one grey mesh
 
 def mark_region(ax, region, pitch):
     "Dashed boxes around the cells of `region`, `pitch` points wide, legible on any colour"
-    w, gap = float(np.clip(pitch/12, .45, 1.1)), .09 # boxes of neighbouring rows keep a little apart
+    w, gap = float(np.clip(pitch/12, .3, 1.1)), .09 # boxes of neighbouring rows keep a little apart
     def box(y, a, b): return np.array([(a, y), (b, y), (b, y + 1), (a, y + 1), (a, y)]) - .5 + gap*np.array([(1, 1), (-1, 1), (-1, -1), (1, -1), (1, 1)])
-    lines = [box(*b) for b in row_boxes(region)] if pitch >= 7 else outline(region)
-    ax.add_collection(LineCollection(lines, colors='white', linewidths=2*w, capstyle='projecting'))
-    ax.add_collection(LineCollection(lines, colors=ink, linewidths=w, linestyles=[(0, (3, 1.6))]))
+    lines = [box(*b) for b in row_boxes(region)] if pitch >= 7 else inner_border(region)
+    if pitch >= 7: ax.add_collection(LineCollection(lines, colors='white', linewidths=2*w, capstyle='projecting'))
+    ax.add_collection(LineCollection(lines, colors=ink, linewidths=w, linestyles=[(0, (3, 1.6))] if pitch >= 7 else '-'))
 
 def mark_cells(ax, x, y, pitch):
     "Crossed circles on the cells (`x`, `y`); crosses alone where a circle would fill the cell"
@@ -571,17 +614,30 @@ def mark_below(ax, x, y, values, norm, cmap, pitch):
     ax.scatter(x, y, s=max(.25*pitch, min(.55*pitch, 3))**2, marker='_', color=colours, linewidth=float(np.clip(pitch/12, .3, .6)))
 
 def mark_inside(ax, region, pitch):
-    "Dashed lines around `region`; where one line goes around all of it, its inside is tinted"
+    "Dashed lines around `region`, in its own cells: they tell which side is inside without a colour that would be taken for a value"
     before = len(ax.collections)
     mark_region(ax, region, pitch)
     for o in ax.collections[before:]: o.set_clip_on(False) # lines along the border of the map
-    if pitch < 7: ax.imshow(np.where(np.asarray(region)[..., None], (*to_rgb(_tint), .2), 0.), interpolation='nearest', aspect='auto')
 
-_tint = '#009e73'
+def inner_border(
+    region,   # bool [rows, columns]
+    inset=.2, # how far inside the border, as a share of a cell
+) -> np.ndarray: # [segments, 2 ends, (x, y)]
+    "Lines inside the cells of `region` along its border"
+    region = np.pad(np.asarray(region, dtype=bool), 1)
+    inside, far = region[1:-1, 1:-1], .5 - inset
+    edges = [(inside & ~region[:-2, 1:-1], -far, False), (inside & ~region[2:, 1:-1], far, False),
+             (inside & ~region[1:-1, :-2], -far, True), (inside & ~region[1:-1, 2:], far, True)]
+    lines = []
+    for edge, shift, upright in edges:
+        for i, a, b in row_boxes(edge.T if upright else edge):
+            ends = [(a - far, i + shift), (b - 1 + far, i + shift)]
+            lines.append([(y, x) for x, y in ends] if upright else ends)
+    return np.array(lines, dtype=float).reshape(-1, 2, 2)
 
 def region_sample(pitch):
     "A legend's sample of what `mark_inside` draws"
-    return patch(facecolor='white' if pitch >= 7 else (*to_rgb(_tint), .2), edgecolor=ink, linewidth=.8, linestyle=(0, (3, 1.6)))
+    return patch(facecolor='white', edgecolor=ink, linewidth=.8 if pitch >= 7 else .5, linestyle=(0, (3, 1.6)))
 
 def minus_sample(ax):
     "A legend's sample of what `mark_below` draws"

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['replacements', 'eraser_shares', 'check_ranking', 'unit_ranks', 'share_counts', 'compacted', 'mean_embedding',
-           'perturbed', 'faithfulness', 'decision_flip', 'faithfulness_data', 'perturbation_frame',
+           'perturbed', 'faithfulness', 'decision_flip', 'Measured', 'faithfulness_data', 'perturbation_frame',
            'faithfulness_table', 'background_of', 'replace_top', 'accuracy_drop', 'weighted_precision_recall',
            'aup_aur', 'informative_table']
 
@@ -19,6 +19,7 @@ from .attribution import check_counts, embeddings_replaced, real_tokens, source_
 from .data import model_inputs
 from .explanations import Explanation, as_batch, encoded_for, explain_data, target_rows
 from .models import device_of, undisturbed
+from .names import measured_words
 from .signals import signal_info
 
 # %% ../nbs/15b_faithfulness.ipynb #006
@@ -278,6 +279,10 @@ def _attributed(model, data, methods, target, tokenizer, batch_size, seed):
         return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size, **dict(seed=seed, progress=False) | how)
     return {name: values(how) for name, how in named.items()}
 
+class Measured(dict):
+    "Arrays of each method; `about`: on which model and data, in a sentence for captions"
+    about = ''
+
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded one, or a list of texts
@@ -291,9 +296,10 @@ def faithfulness_data(
 ) -> dict: # {method: arrays over all examples, as `faithfulness` (and `decision_flip`) return them}
     "The faithfulness of several methods on the same examples"
     _of_one_class(target)
-    data, collate, _ = encoded_for(model, data, tokenizer)
+    source, (data, collate, _) = data, encoded_for(model, data, tokenizer)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
-    found = {}
+    found = Measured()
+    found.about = measured_words(model, source, len(data))
     for name, values in _attributed(model, data, methods, target, tokenizer, batch_size, seed).items():
         parts = []
         for start in range(0, len(data), batch_size):
@@ -324,7 +330,10 @@ def perturbation_frame(
 ) -> pd.DataFrame: # method, share, comprehensiveness, sufficiency, flipped: means over the examples that have them
     "The curve of each method over the bins"
     means = _means(found, ('comprehensiveness', 'sufficiency', 'flipped'))
-    return pd.concat([pd.DataFrame(dict(method=name, share=found[name]['shares'], **m)) for name, m in means.items()], ignore_index=True)
+    parts = [pd.DataFrame(dict(method=name, share=found[name]['shares'], **m)) for name, m in means.items()]
+    frame = pd.concat(parts, ignore_index=True)
+    frame.attrs = dict(about=getattr(found, 'about', ''))
+    return frame
 
 def faithfulness_table(
     model,
@@ -338,7 +347,9 @@ def faithfulness_table(
     found = faithfulness_data(model, data, methods, tokenizer, **settings)
     names = {column: name for column, name in names.items() if name in next(iter(found.values()))}
     means = _means(found, names.values())
-    return pd.DataFrame({column: {method: float(m[name]) for method, m in means.items()} for column, name in names.items()}).rename_axis('method')
+    frame = pd.DataFrame({column: {method: float(m[name]) for method, m in means.items()} for column, name in names.items()}).rename_axis('method')
+    frame.attrs = dict(about=found.about)
+    return frame
 
 # %% ../nbs/15b_faithfulness.ipynb #041
 def background_of(data) -> np.ndarray: # broadcastable to an example
@@ -397,7 +408,9 @@ def accuracy_drop(
             x = replace_top(batch[name], values if ranking == 'signed' else np.abs(values), share, background)
             with undisturbed(model), torch.no_grad(): predicted = model(**{name: x.to(device_of(model))}).logits.argmax(-1).cpu()
             right[method, share] += int((predicted == batch['labels']).sum())
-    return pd.DataFrame([dict(method=method, share=share, accuracy=n/len(encoded)) for (method, share), n in right.items()])
+    frame = pd.DataFrame([dict(method=method, share=share, accuracy=n/len(encoded)) for (method, share), n in right.items()])
+    frame.attrs = dict(about=measured_words(model, data, len(encoded)))
+    return frame
 
 # %% ../nbs/15b_faithfulness.ipynb #048
 def _scaled(saliency, informative, absolute):

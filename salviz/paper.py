@@ -21,28 +21,37 @@ from pathlib import Path
 from . import figures
 from .bibliography import same_paper, bibtex, cited, papers
 from .doors import door
+from .names import known_as, runs_words, scores_of
 from .runs import Run, Snapshot
 from .statistics import result_table
-from .views import View, method_titles, methods_of, telling_snapshot, view_for
+from .views import View, class_words, method_titles, methods_of, telling_snapshot, view_for
 
 # %% ../nbs/18e_paper.ipynb #006
-Venue = namedtuple('Venue', 'column page points') # inches; size of the captions
-_acl, _icml, _neurips = Venue(7.7/2.54, 16/2.54, 10), Venue(3.25, 6.75, 9), Venue(5.5, 5.5, 10)
-venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_icml, neurips=_neurips, iclr=_neurips, aaai=Venue(3.3125, 7., 10),
-              ieee=Venue(21*12/72.27, 43*12/72.27, 8), acm=Venue(241.14749/72.27, 506.295/72.27, 9), lncs=Venue(12.2/2.54, 12.2/2.54, 9),
-              nature=Venue(89/25.4, 183/25.4, 7))
+Venue = namedtuple('Venue', 'column page points height') # widths in inches; size of the captions; inches of text on a page
+_acl, _icml, _neurips = Venue(7.7/2.54, 16/2.54, 10, 24.7/2.54), Venue(3.25, 6.75, 9, 9.), Venue(5.5, 5.5, 10, 9.)
+venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_icml, neurips=_neurips, iclr=_neurips,
+              aaai=Venue(3.3125, 7., 10, 9.), ieee=Venue(21*12/72.27, 43*12/72.27, 8, 9.25), acm=Venue(241.14749/72.27, 506.295/72.27, 9, 8.4),
+              lncs=Venue(12.2/2.54, 12.2/2.54, 9, 19.3/2.54), nature=Venue(89/25.4, 183/25.4, 7, 247/25.4))
+
+def _venue_of(width):
+    "The `Venue` that `width` names, None for inches, and does it ask for the whole page?"
+    if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
+    said = str(width).lower()
+    name = said.removesuffix('-two-column')
+    if name not in venues:
+        raise ValueError(f"figure: width must be inches or a venue ({', '.join(venues)}), with '-two-column' for the whole page; got {width!r}")
+    return venues[name], said != name
 
 def width_of(
     width, # inches, a venue's name for one column, or 'NAME-two-column' for the page
 ) -> tuple: # (inches, points of the venue's captions or None)
     "How wide a figure is, and what font size it may match"
-    if isinstance(width, (int, float)) and not isinstance(width, bool): return float(width), None
-    name, wide = str(width).lower().removesuffix('-two-column'), str(width).lower().endswith('-two-column')
-    if name not in venues: raise ValueError(f"figure: width must be inches or a venue ({', '.join(venues)}), with '-two-column' for the whole page; got {width!r}")
-    return venues[name].page if wide else venues[name].column, venues[name].points
+    venue, wide = _venue_of(width)
+    if venue is None: return float(width), None
+    return venue.page if wide else venue.column, venue.points
 
 # %% ../nbs/18e_paper.ipynb #013
-_drawing = ('columns', 'font', 'heading', 'titles', 'share') # what `salviz.figures.figure` takes, apart from width and font size
+_drawing = ('columns', 'font', 'heading', 'titles', 'share', 'page_height') # what `salviz.figures.figure` takes, apart from width and font size
 
 class Kind(namedtuple('Kind', 'about needs room name takes cites lists', defaults=((), ()))):
     "What a figure shows, what it needs, the function that makes its view, and what that takes"
@@ -163,10 +172,10 @@ def _about_run(run, name=None) -> dict: # {what: a line}
     model, data, method = (o if isinstance(o, dict) else dict(name=o) for o in (config.get('model', {}), config.get('data', {}), config.get('method', {})))
     if model.get('name'):
         size = ', '.join([*([str(model['class'])] if 'class' in model else []), *(f'{model[k]} {k}' for k in ('layers', 'heads') if k in model)])
-        lines['Model'] = f'{_public(model["name"])}' + (f' ({size})' if size else '')
+        lines['Model'] = f'{known_as(model["name"])}' + (f' ({size})' if size else '')
     if data.get('name'):
         sizes = ', '.join(f'{v} {k}' for k, v in (data.get('sizes') or {}).items())
-        lines['Data'] = f'{_public(data["name"])}' + (f' ({sizes})' if sizes else '')
+        lines['Data'] = f'{known_as(data["name"])}' + (f' ({sizes})' if sizes else '')
     if method.get('name'):
         said = _arguments(method.get('args'))
         lines['Method'] = f'{method_titles.get(method["name"], method["name"])}' + (f' ({said})' if said else '')
@@ -269,13 +278,36 @@ def _still_cited(cite) -> dict:
         except ValueError: continue
     return found
 
+# %% ../nbs/18e_paper.ipynb #02s
+def _method_words(run):
+    "The methods of `run` in words; its folder without any"
+    method = run.config.get('method') or {}
+    if not isinstance(method, dict): return str(method)
+    return ' + '.join(method_titles.get(o, o) for o in str(method.get('name') or run.path.name).split(' + '))
+
+def _run_names(runs) -> dict: # {path: words}
+    "What tells `runs` apart: their methods, with the seed, or their folders"
+    folders = _folders(runs)
+    return _distinct(runs, _method_words, lambda r: f'{_method_words(r)}, seed {r.config.get("seed")}', lambda r: folders[r.path])
+
+def _known_of_runs(kind, some, options) -> dict: # more options
+    "What runs know of the snapshots that are `seen` and the snapshots do not: ends of the scale of scores, names that tell runs apart"
+    runs = list(dict.fromkeys(o.run for o in some if o.run))
+    if kind.name == 'scored_sentence' and runs and options.get('span') is None:
+        span = scores_of(runs[0].config)
+        return {} if span is None else dict(span=span)
+    alike = len({(tuple(methods_of(s)), s.info.get('seed')) for s, _ in some}) < len(runs)
+    if not alike or options.get('names') is not None or kind.name not in ('coloured_sentences', 'compared', 'saliency_distribution'): return {}
+    names, steps, probes = _run_names(runs), {s.step for s, _ in some}, {s.probe for s, _ in some}
+    def said(s, run):
+        more = [f'step {s.step}']*(len(steps) > 1) + [f'probe {s.probe}']*(len(probes) > 1)
+        return ', '.join([names[run.path] if run else 'no run', *more]) + (class_words(s) if kind.name == 'coloured_sentences' else '')
+    return dict(names=[said(*o) for o in some])
+
 # %% ../nbs/18e_paper.ipynb #028
 def _told(shown, options) -> list: # of words
     "What tells the views apart, of each first `Seen` in `shown`, with `options` of each: run, step, probe, then layer and head"
-    runs = list(dict.fromkeys(o.run for o in shown if o and o.run))
-    title = lambda r: ' + '.join(method_titles.get(o, o) for o in str((r.config.get('method') or {}).get('name') or r.path.name).split(' + ')) if isinstance(r.config.get('method') or {}, dict) else str(r.config['method'])
-    folders = _folders(runs)
-    names = _distinct(runs, title, lambda r: f'{title(r)}, seed {r.config.get("seed")}', lambda r: folders[r.path])
+    names = _run_names(list(dict.fromkeys(o.run for o in shown if o and o.run)))
     def parts(o):
         s = o.snapshot
         return [names[o.run.path] if o.run else ' + '.join(method_titles.get(k, k) for k in methods_of(s)) or 'no method', f'step {s.step}', f'probe {s.probe}']
@@ -313,7 +345,8 @@ def _made_of_snapshots(name, kind, sources, step, probe, options):
     if kind.takes == 'snapshot': sets = [[o] for o in sets[0]]
     runs = list(dict.fromkeys(o.run for some in sets for o in some if o.run))
     each = _each(options, kind) if kind.takes != 'snapshots' else [options]
-    views = [_made(kind.make, some, **o, **(dict(together=True) if kind.takes == 'snapshots' else {})) for some in sets for o in each]
+    together = dict(together=True) if kind.takes == 'snapshots' else {}
+    views = [_made(kind.make, some, **(o | _known_of_runs(kind, some, o)), **together) for some in sets for o in each]
     shown = [some for some in sets for _ in each]
     if kind.takes == 'snapshot' and len(runs) > 1: views = [replace(v, title=f'{o[0].run.path.name}: {v.title}') if o[0].run else v for v, o in zip(views, shown)]
     return _finished(Made(views, shown, runs, kind), each*len(sets))
@@ -374,12 +407,16 @@ def views_of(source, kind=None, step=None, probe=None, **options) -> Made:
     return _made_of_more(kind, chosen, source, step, probe, options)
 
 # %% ../nbs/18e_paper.ipynb #031
-def _caption_size(points, inches, views):
-    "`points`, or what is legible of `views` in `inches`, with a warning"
-    most = int(70*inches/max(figures.narrowest.get(type(o).__name__, 3.) for o in views))/10
-    if points <= most: return points
-    warnings.warn(f"figure: {type(views[0]).__name__} has no room for the captions' {points} points in {inches:.2f} inches: drawn at {most:g}", stacklevel=3)
-    return most
+def _caption_sizes(points, inches, views, columns) -> list: # of points
+    "`points` and what to fall back on: what is legible of `views` in `inches`, and less where the page is not high enough"
+    least = max(figures.narrowest.get(type(o).__name__, 3.) for o in views)
+    most = min(points, int(70*inches/(columns or 1)/least)/10)
+    return [most, *(o for o in range(int(points), 6, -1) if o < most)]
+
+def _smaller_words(points, fig, inches, view):
+    "Why the text of `fig` is smaller than the captions' `points`"
+    return (f"figure: {type(view).__name__} has no room for the captions' {points} points in {inches:.2f} inches of width and a page's height: "
+            f'drawn at {7*fig.scale:.3g}')
 
 def figure(
     source,         # a view, snapshot, run, the folder of one, a list of these, a study or its folder, or a table (pandas) of numbers
@@ -394,7 +431,8 @@ def figure(
     "A figure for a paper, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)"
     inches, points = width_of(width)
     if font_size == 'caption' and points is None: raise ValueError(f"figure: font_size='caption' needs a venue as width ({', '.join(venues)}), got width={width!r}")
-    look = {k: options.pop(k) for k in _drawing if k in options}
+    venue, _ = _venue_of(width)
+    look = dict(page_height=venue.height if venue else 9.) | {k: options.pop(k) for k in _drawing if k in options}
     source = _opened(source)
     if _is_study(source):
         about = getattr(source, 'about', '')
@@ -404,6 +442,10 @@ def figure(
     titles, views = look.get('titles'), made.views
     if titles is None: views = _prefixed(views, made.told or ['']*len(views))
     elif len(views) > 1: made = made._replace(told=[f'{t}, {o}' if o else str(t) for t, o in zip(_listed(titles), made.told or ['']*len(views))])
-    fig = door(figures.figure)(views, width=inches, font_size=_caption_size(points, inches, views) if font_size == 'caption' else font_size, **look)
+    sizes = _caption_sizes(points, inches, views, look.get('columns')) if font_size == 'caption' else font_size
+    fig = door(figures.figure)(views, width=inches, font_size=sizes, **look)
+    if font_size == 'caption' and 7*fig.scale < points - .01: warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=2)
+    if made.runs and made.kind and made.kind.takes != 'runs': # whose captions say so themselves
+        fig.caption = f'{fig.caption} {runs_words(dict(runs=made.runs))}'.strip()
     fig.facts, fig.citations = (*facts_of(made)[:-1], *fig.facts, facts_of(made)[-1]), citations_of(made, options, _named_in(source))
     return fig

@@ -25,6 +25,7 @@ from .maps import (cube_code, cube_value, dense_ranks, discard_candidates, drop_
                          order_code, order_value, pack_bits, table_code, unpack_bits)
 from .metrics import attention_agreement
 from .evidence import axes_words, own_evidence
+from .names import scores_of
 from .runs import Run, Snapshot
 from .views import blocked_keys, method_titles
 
@@ -525,7 +526,7 @@ def run_meta(
     total, an_epoch = planned_steps(run)
     return dict(name=Path(run.path).name, title=' + '.join(method_titles.get(o, o) for o in name.split(' + ')), method=name, args=args, seed=run.config.get('seed'),
                 model={k: model.get(k) for k in ('name', 'layers', 'heads')}, live=live, finished=run.finished, total_steps=total, steps_per_epoch=an_epoch,
-                classes=list(classes), cross_tuning=any(isinstance(o, dict) and bool(o.get('cross_tuning')) for o in parts.values()), recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
+                classes=list(classes), scores=scores_of(run.config), cross_tuning=any(isinstance(o, dict) and bool(o.get('cross_tuning')) for o in parts.values()), recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in run.damaged] + [n for n in notes if not any(d.reason in n for d in run.damaged)])
 
 # %% ../nbs/19_payload.ipynb #046

@@ -37,7 +37,8 @@ _Grid = namedtuple('_Grid', 'across side left gap ticks tops height') # maps in 
 
 def columns(count, width):
     "How many of `count` maps stand in a row of `width` inches"
-    if width < 5: return 1 if count == 3 else min(count, 2 if count <= 4 else 3) # two and one would be a staircase
+    if width < 5 and count == 3: return 3 if width >= 3.7 else 1 # two and one would be a staircase
+    if width < 5: return min(count, 2 if count <= 4 else 3)
     return count if count <= 4 else 3 if count in (5, 6, 9) else 4
 
 def _printed(ticks): return max(text_width(o, ticks.size) for o in ticks.texts[::ticks.every])
@@ -49,13 +50,17 @@ def panel_names(view):
 def _grid(view, width, across, right):
     "Where the panels of `view` stand, if `right` points are kept free beside them"
     n, count, names = len(view.labels), len(view.values), panel_names(view)
-    room = 62 if across == 1 else 48 # points for a label
-    longest, gap, band = max(text_width(fitted(o, room, 7), 7) for o in view.labels), 10, 10*(view.saliency is not None)
-    for _ in range(2): # labels that are not printed need no room
-        left = 14 + longest + 6
-        side = min((width*72 - left - right - (gap + band)*(across - 1))/across - band, 100 if across == 1 < count else max(26*n, 78))
-        ticks = [token_ticks(view.labels, view.is_special, side/n, along=a, longest=room) for a in (True, False)]
-        longest = _printed(ticks[1])
+    room = (62 if across == 1 else 48)*min(1, width/3) # points for a label
+    gap, band = 10, 10*(view.saliency is not None)
+    def laid(longest):
+        left = 16 + longest + 6
+        most = (width*72 - left - right - (gap + band)*(across - 1))/across - band
+        side = min(most, 100 if across == 1 < count else max(26*n, 78))
+        return left, side, [token_ticks(view.labels, view.is_special, side/n, along=a, longest=room) for a in (True, False)]
+    longest = max(text_width(fitted(o, room, 7), 7) for o in view.labels)
+    left, side, ticks = laid(longest)
+    wider = laid(_printed(ticks[1])) # labels that are not printed need no room
+    if _printed(wider[2][1]) <= _printed(ticks[1]): left, side, ticks = wider
     left += (width*72 - left - right - across*(side + band) - (across - 1)*gap)/2
     below, tops, y = _printed(ticks[0]) if ticks[0].upright else ticks[0].reach, [], 0
     for row in range(-(-count//across)):
@@ -82,12 +87,20 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     if show_y: ax.set_ylabel('query (attends)' if grid.side > 70 else 'query', fontsize=6.5)
     lines = _name_lines(panel_names(view)[i], grid.side + grid.gap)
     for k, line in enumerate(lines): sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, fontsize=7, weight='bold', va='baseline')
+    if _tied_in(view, i) is not None and pitch >= least_cell:
+        y_tied, x_tied = np.nonzero(_tied_in(view, i)[:, None] & np.ones(len(view.labels), dtype=bool))
+        ax.scatter(x_tied, y_tied, s=(.45*pitch)**2, marker='$=$', color=grey, linewidth=0)
     if view.candidates is not None and pitch >= least_cell: mark_inside(ax, view.candidates[i], pitch)
     if view.kinds[i] == 'signed' and pitch >= least_cell:
         below = np.nonzero(is_negative(view.values[i], view.limits[i]))
         mark_below(ax, *below[::-1], view.values[i][below], norm, cmap, pitch)
     if view.discarded is not None and pitch >= least_cell: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
     if view.saliency is not None: edge_bands(sheet, x, y, grid.side, np.asarray(view.saliency), view.saliency_limit)
+
+def _tied_in(view, i):
+    "Rows of panel `i` that have no ranks, bool [n]; None if there are none"
+    tied = getattr(view, 'tied', None)
+    return tied if tied is not None and tied.any() and i == len(view.values) - 1 else None
 
 def _has_negative(view): return any(k == 'signed' and is_negative(v, l).any() for k, v, l in zip(view.kinds, view.values, view.limits))
 
@@ -96,7 +109,17 @@ def _entries(view, pitch):
     def crossed(ax): mark_cells(ax, [7], [4.5], 12 if pitch >= 6 else 5)
     out = [(region_sample(pitch), 'candidate discard region')]*(view.candidates is not None and pitch >= least_cell) + [(crossed, 'discarded')]*(view.discarded is not None and pitch >= least_cell)
     if pitch >= least_cell and _has_negative(view): out.append((minus_sample, 'clearly negative'))
-    return out + [(patch(facecolor='#e6e6e6'), 'no value')]*bool(np.isnan(view.values).any())
+    last = len(view.values) - 1
+    tied = _tied_in(view, last)
+    if tied is not None and pitch >= least_cell: out.append((_tied_sample, 'tied: no ranks'))
+    missing = np.isnan(view.values)
+    if tied is not None: missing[last, tied] = False # they are no gaps in what was recorded
+    return out + [(patch(facecolor='#e6e6e6'), 'no value')]*bool(missing.any())
+
+def _tied_sample(ax):
+    "A legend's sample of a tied cell"
+    patch(facecolor='#e6e6e6')(ax)
+    ax.scatter([7], [4.5], s=16, marker='$=$', color=grey, linewidth=0)
 
 # %% ../nbs/18b_sight_figures.ipynb #013
 def _label_lines(label, ticks, length):
@@ -106,22 +129,17 @@ def _label_lines(label, ticks, length):
 def _lying_bars(bars, grid, width, from_left):
     "Place and label of each of the `bars` that lie below the maps, (x, y, length, label), and the points that they need below"
     if not bars: return [], 0
-    across = len(bars) if width >= 5 else 1
+    across = len(bars) if width >= (3.7 if len(bars) <= 3 else 5) else 1 # bars in a row
     length = min(150., (width*72 - from_left - 18)/across - 16)
     labels = [_label_lines(bar[3], bar[2], length) for bar in bars]
     step = 26 + 8*max(map(len, labels))
     return [(from_left + 10 + (k % across)*(length + 16), grid.height + 2 + (k//across)*step, length, '\n'.join(o)) for k, o in enumerate(labels)], len(bars)//across*step
 
-def _standing_bar(sheet, x, y, height, norm, cmap, ticks, label, extend):
-    "A standing colour bar with as many lines of label as its height asks for"
-    bar = colour_bar(sheet, x, y, 7, height, norm, cmap, ticks, '', extend)
-    bar.set_label('\n'.join(wrapped(label + power_of_ten(max(abs(t) for t in ticks))[1], height, 6.5)), fontsize=6.5)
-
 def _map_panels(view, width):
     "One map with its colour bar beside it, or rows of maps with their colour bars below"
     bars, count = _bars(view), len(view.values)
     bands = [(Normalize(-view.saliency_limit, view.saliency_limit), signed, np.array([-1, 0, 1])*view.saliency_limit, 'saliency', 'neither')]*(view.saliency is not None)
-    upright = columns(count, width) == 1
+    upright = columns(count, width) == 1 and width >= 2.6 # in less, a standing bar would leave the maps no room
     grid = _grid(view, width, columns(count, width), 62 if upright else 8)
     entries = _entries(view, grid.side/len(view.labels))
     from_left, marked = Sheet.margin if width < 4 else grid.left, view.candidates is not None or view.discarded is not None
@@ -135,7 +153,7 @@ def _map_panels(view, width):
             _draw_map(sheet, view, i, x, y, grid, i + grid.across >= count, i % grid.across == 0)
         keys = list(zip(view.kinds, view.limits, view.units))
         for bar, key in zip(bars*upright, dict.fromkeys(keys)): # beside the first map on its scale
-            _standing_bar(sheet, grid.left + grid.side + 8 + 10*len(bands), grid.tops[keys.index(key)], min(grid.side, 170), *bar)
+            colour_bar(sheet, grid.left + grid.side + 8 + 10*len(bands), grid.tops[keys.index(key)], 7, min(grid.side, 170), *bar)
         for (x, y, length, label), (norm, cmap, at, _, extend) in zip(places, lying): colour_bar(sheet, x, y, length, 6, norm, cmap, at, label, extend)
         if entries: legend(sheet, from_left, grid.height + below, width*72 - from_left, entries)
     return Body(grid.height + below + (legend_places(entries, width*72 - from_left)[1] + 2 if entries else 0), draw, (*notes, *thinned_note(grid.ticks[0])))

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['Units', 'map_names', 'Map', 'overlay_names', 'shortened', 'units_of', 'on_units', 'telling_entry', 'chosen_map',
            'MapPanels', 'AttentionMap', 'panel_letters', 'share_limit', 'same_scale', 'saliency_of', 'attention_map',
-           'row_places', 'row_shares', 'Triptych', 'triptych', 'PatternResidual', 'pattern_residual', 'Compared',
-           'told_apart', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid', 'ColouredSentences',
-           'coloured_sentences', 'MaskedPairs', 'masked_pairs']
+           'row_places', 'tied_rows', 'row_shares', 'Triptych', 'triptych', 'PatternResidual', 'pattern_residual',
+           'Compared', 'told_apart', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid',
+           'ColouredSentences', 'coloured_sentences', 'MaskedPairs', 'masked_pairs']
 
 # %% ../nbs/16c_sights.ipynb #003
 from collections import namedtuple
@@ -18,8 +18,8 @@ import numpy as np
 from .maps import entropy, pattern_share, ranks, rollout, spearman
 from .runs import Run
 from .text import pool_map, pool_words
-from .views import (View, arrays_of, blocked_keys, check_heads, closest_layer, class_words, fixed, layer_row, masked_sentence, method_title, not_finite,
-                          number_words, own_patterns, pattern_name, robust_limit, telling_head, title_of)
+from .views import (View, arrays_of, blocked_keys, check_heads, closest_layer, class_words, fixed, layer_row, masked_sentence, method_title, methods_of,
+                          not_finite, number_words, own_patterns, pattern_name, robust_limit, telling_head, tied_candidates, ties_note, title_of)
 
 # %% ../nbs/16c_sights.ipynb #008
 Units = namedtuple('Units', 'labels is_special ids kept notes') # of tokens or words: `ids` [n] number of each token's unit; `kept` bool, a unit
@@ -183,6 +183,15 @@ def _regions(snapshot, view, m, units, asked):
         found.append(on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells') if there else None)
     return found
 
+def _ties_of(snapshot, m):
+    "A note about the rows of the head `m` whose candidates are tied, if its attribution is known"
+    at = snapshot.layers.get('attention_attribution', [])
+    args = methods_of(snapshot).get('ADDrop') or {}
+    if m.layer not in at or args.get('attribution') == 'random': return ()
+    attribution = np.asarray(snapshot.arrays['attention_attribution'][at.index(m.layer), m.head], dtype=float)
+    candidates = np.asarray(snapshot.arrays['discard_candidates'][snapshot.layers['discard_candidates'].index(m.layer), m.head], dtype=bool)
+    return ties_note(tied_candidates(candidates, ~m.blocked, attribution, args.get('p')))
+
 def saliency_of(snapshot): # (name of the evidence or None, what to call it)
     "The saliency of the model that `snapshot` shows, else that of its method"
     name = next((k for k in ('saliency', 'method_saliency') if k in snapshot.arrays), None)
@@ -224,6 +233,7 @@ def attention_map(
     values = np.array([_shown(m, units) for m in maps])
     marked = [_regions(snapshot, name, m, units, asked) if overlays is None or asked else (None, None) for m in maps]
     regions = {k: fixed([r[i] for r in marked]) if all(r[i] is not None for r in marked) and (overlays is None or k in asked) else None for i, k in enumerate(overlay_names[:2])}
+    ties = _ties_of(snapshot, maps[0]) if len(maps) == 1 and regions['candidates'] is not None else ()
     own, called = saliency_of(snapshot)
     if 'saliency' in asked and own is None: arrays_of(snapshot, name, 'saliency')
     saliency = fixed(on_units(snapshot.arrays[own], units, 'row')) if 'saliency' in asked else None
@@ -236,10 +246,10 @@ def attention_map(
     return AttentionMap(
         title=title_of(snapshot, where), subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
         caption=' '.join([f'{unit.capitalize()} {where.removeprefix("rollout ")}. {_axes_words}' if unit == 'attention rollout' else f'{unit.capitalize()} of {each}. {_axes_words}',
-                          *filter(None, said), *units.notes]),
+                          *filter(None, said), *ties, *units.notes]),
         values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps), kinds=(kind,)*len(maps),
         limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps), **regions, saliency=saliency,
-        saliency_limit=1. if saliency is None else robust_limit(saliency, 1.), **_about(units, _left_out(unit, *maps)))
+        saliency_limit=1. if saliency is None else robust_limit(saliency, 1.), **_about(units, ties, _left_out(unit, *maps)))
 
 # %% ../nbs/16c_sights.ipynb #026
 def row_places(values):
@@ -247,6 +257,13 @@ def row_places(values):
     counts = ~np.isnan(values)
     most = counts.sum(-1, keepdims=True) - 1
     return np.where(counts, np.divide(ranks(np.nan_to_num(values), counts) - 1, most, out=np.full(values.shape, .5), where=most > 0), np.nan)
+
+def tied_rows(values) -> np.ndarray: # bool [...]
+    "Which rows of `values` [..., n] have several places but one number only: nothing in them is first or last"
+    counts = ~np.isnan(values)
+    highest = np.max(values, -1, where=counts, initial=-np.inf)
+    lowest = np.min(values, -1, where=counts, initial=np.inf)
+    return (counts.sum(-1) > 1) & (highest == lowest)
 
 def row_shares(values, counts):
     "`values` [..., n] as shares of the sum over the places that count; the others are NaN"
@@ -258,7 +275,8 @@ def row_shares(values, counts):
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Triptych(MapPanels):
     "Attention, its explanation, their difference"
-    agreement:float # Spearman of the first two in the pooled row (or the mean over rows), over ordinary tokens
+    agreement:float      # Spearman of the first two in the pooled row (or the mean over rows), over ordinary tokens
+    tied:np.ndarray=None # bool [n]: rows without a difference of ranks, for all of their attentions or attributions are equal; None: no ranks
 
 def _explained(snapshot, m, units, beside):
     "The second and third panel: values, name, kind, limit, unit of each"
@@ -266,7 +284,8 @@ def _explained(snapshot, m, units, beside):
     if beside is None: beside = 'attribution' if attributed and m.head != 'rollout' else 'saliency'
     if beside == 'attribution':
         other = _shown(chosen_map(snapshot, m.layer, m.head, 'attribution', 'triptych')._replace(blocked=m.blocked), units)
-        places = row_places(attention) - row_places(other)
+        tied = tied_rows(attention) | tied_rows(other)
+        places = np.where(tied[:, None], np.nan, row_places(attention) - row_places(other))
         return [(other, 'attribution', *_scale_for(other, 'attribution')), (places, 'difference of ranks', 'signed', 1., 'rank of attention − rank of attribution')]
     if beside != 'saliency': raise ValueError(f"triptych: beside must be 'attribution', 'saliency' or None, got {beside!r}")
     own, called = saliency_of(snapshot)
@@ -284,6 +303,14 @@ def _pooled_row(snapshot, units, values):
     if pooled is None or not units.kept[units.ids[pooled]]: return np.nanmean(np.where(np.isnan(values), 0, values), 0), 'on average over rows'
     return values[units.kept[:units.ids[pooled]].sum()], f'in row {snapshot.labels[pooled]}'
 
+def _tied_words(attribution, tied, name) -> tuple: # of notes
+    "That rows which are `tied` have no ranks, if there are any, and why where the attribution is 0 in all of them"
+    if tied is None or not tied.any(): return ()
+    none = (np.nan_to_num(attribution[tied]) == 0).all()
+    why = ' (0: the prediction does not depend on them)' if none else ''
+    rows = f'{tied.sum()} of {len(tied)} rows' if len(tied) > 1 else 'the row'
+    return (f'Tied: in {rows} all values of the {name if none else "attention or of the " + name} are equal{why}, so that there are no ranks to compare (=).',)
+
 def triptych(
     snapshot,
     layer=None, head=None, # as in `attention_map`
@@ -300,12 +327,14 @@ def triptych(
     agreement = float(spearman(np.nan_to_num(a), np.nan_to_num(b), counts))
     how = ('The difference compares ranks within a row, from 0 to 1: the two have no common unit.' if names[1] == 'attribution'
            else f'{saliency_of(snapshot)[1].capitalize()} is the same in every row; for the difference both are shares over ordinary tokens.')
+    tied = tied_rows(values[0]) | tied_rows(values[1]) if names[1] == 'attribution' else None
+    notes = _tied_words(values[1], tied, names[1])
     return Triptych(
         title=title_of(snapshot, m.where), subtitle=f'Spearman of the first two {where}, over ordinary tokens: {number_words(agreement)}{class_words(snapshot)}',
         caption=' '.join([f'(a) Attention of {m.where}, (b) its {names[1].strip("|")}, and (c) their difference (orange: attention is higher; blue: it is lower). {how} {_axes_words} Spearman '
-                          f'correlation {where}, over ordinary tokens: {number_words(agreement)}.', *units.notes]),
+                          f'correlation {where}, over ordinary tokens: {number_words(agreement)}.', *notes, *units.notes]),
         values=fixed(values), names=names, kinds=kinds, limits=tuple(map(float, limits)), units=bars, agreement=agreement,
-        **_about(units, _left_out('attention', m)))
+        tied=None if tied is None else fixed(tied), **_about(units, notes, _left_out('attention', m)))
 
 # %% ../nbs/16c_sights.ipynb #032
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -348,13 +377,18 @@ class Compared(MapPanels):
     "The same map on two sides, and B − A"
     moved:float # share of its attention that a row sends elsewhere, mean over rows; NaN for attributions
 
-def _parts(snapshot): return [*(method_title(snapshot) or ['no method']), f'step {snapshot.step}', f'probe {snapshot.probe}']
+def _parts(snapshot):
+    "Method, seed, step and probe of `snapshot` in words; '' where a seed is unknown"
+    seed = snapshot.info.get('seed')
+    said = [*(method_title(snapshot) or ['no method']), '' if seed is None else f'seed {seed}']
+    return [*said, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
 def told_apart(snapshots): # (words that all share, [words of each])
-    "Method, step and probe of `snapshots`: those that all share, and what tells them apart"
+    "Method, seed, step and probe of `snapshots`: those that all share (the seed is not said then), and what tells them apart"
     parts = [_parts(s) for s in snapshots]
     alike = [len(set(o)) == 1 for o in zip(*parts)]
-    return [o for o, same in zip(parts[0], alike) if same], [', '.join(o for o, same in zip(p, alike) if not same) for p in parts]
+    shared = [o for o, same in zip(parts[0], alike) if same and o and not o.startswith('seed ')]
+    return shared, [', '.join(o for o, same in zip(p, alike) if o and not same) for p in parts]
 
 def _same_tokens(view, snapshots):
     "Refuse `snapshots` of other sentences"
@@ -522,6 +556,19 @@ def _coloured(source, words, evidence):
     pieces = np.r_[False, (ids[1:] == ids[:-1]) & (ids[1:] >= 0)] if not words else np.zeros(len(units.labels), dtype=bool)
     return units.labels, units.is_special, np.where(units.is_special, np.nan, on_units(values, units, 'row')), pieces, called + (' of a word, sum over its pieces' if words else '')
 
+def _how_many_sentences(sources):
+    "How many different sentences `sources` are, and of how many models or steps each is shown"
+    texts = {tuple(s.labels if hasattr(s, 'arrays') else s[0]) for s in sources}
+    if len(sources) == 1: return 'A sentence'
+    if len(texts) == len(sources): return f'{len(sources)} sentences'
+    said = 'One sentence' if len(texts) == 1 else f'{len(texts)} sentences'
+    snapshots = [s for s in sources if hasattr(s, 'arrays')]
+    if len(snapshots) < len(sources): return f'{said}, {len(sources)} times'
+    sides = {tuple(_parts(s)[:2]) for s in snapshots}
+    steps = {s.step for s in snapshots}
+    of = f'{len(sides)} models' if len(sides)*len(texts) == len(sources) else f'{len(steps)} steps' if len(steps)*len(texts) == len(sources) else ''
+    return f'{said} of {of}' if of else f'{said}, {len(sources)} times'
+
 # %% ../nbs/16c_sights.ipynb #049
 def coloured_sentences(
     sources,       # a list of snapshots or (labels, values), or one of them
@@ -543,7 +590,7 @@ def coloured_sentences(
     values = np.concatenate(values)
     end, unit = robust_limit(values, 1.) if limit is None else float(limit), unit or units[0]
     if not end > 0: raise ValueError(f'{name}: limit must be above 0 (value at the ends of the scale), got {limit!r}')
-    many = f'{len(sources)} sentences' if len(sources) > 1 else 'A sentence'
+    many = _how_many_sentences(sources)
     return ColouredSentences(
         title=', '.join(shared) or many.capitalize(), subtitle='',
         caption=f'{many}, each {"word" if words and snapshots else "token"} coloured by {unit}: orange for, blue (underlined where it is clearly negative) against what is explained'

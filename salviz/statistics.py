@@ -6,12 +6,13 @@
 __all__ = ['corrections', 'tests', 'fewest_pairs', 'average_loss', 'known_measure', 'measure_of', 'better_of', 'names_of_runs',
            'runs_frame', 'over_seeds', 'Comparison', 'paired_t', 'paired_bootstrap', 'accuracy_of',
            'compare_predictions', 'compare_run_predictions', 'adjust', 'id_columns', 'Cell', 'ResultTable',
-           'latex_escape', 'checked_better', 'result_table']
+           'latex_escape', 'table_inches', 'checked_better', 'result_table']
 
 # %% ../nbs/14f_statistics.ipynb #003
 import html
 import math
 import re
+import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -338,6 +339,7 @@ def _heads(self):
     arrows = dict(higher=' ↑', lower=' ↓')
     def head(c):
         name = self.title(c) if self.column == 'measure' else f'{self.title(self.column)} = {self.title(c)}'
+        if c is None: name = f'without {self.title(self.column)}' # a method that has no such setting
         return name + (' (%)' if c in self.percent else '') + (arrows.get(self.better.get(c), '') if self.column == 'measure' else '')
     return [self.title(r) for r in self.rows], [head(c) for c in self.columns]
 
@@ -393,12 +395,40 @@ def latex_escape(text) -> str:
 # %% ../nbs/14f_statistics.ipynb #056
 _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the space between columns, 6pt in LaTeX
 
+_points = dict(small=9.1, footnotesize=8.35, scriptsize=7.75) # tenths of the width that 10 points need: small letters are broader for their size
+
+def _ems(text, bold=False):
+    "About how many ems `text` is wide in print: capitals and signs are wide, i, l and points narrow"
+    wide = sum(.75 if c.isupper() or c in '±↑↓%−' else .28 if c in "iljt.,;:'() " else .5 for c in text)
+    return wide*(1.1 if bold else 1)
+
+def table_inches(table, small=None) -> float:
+    "About how wide the LaTeX of `table` is in print, within a tenth"
+    heads, columns = table.heads()
+    grid = table.grid()
+    def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5 if c.std else 0) + .6*_ems(c.mark)
+    widths = [max(_ems(o) for o in (h, *(names[i] for names, _ in grid))) for i, h in enumerate(heads)]
+    widths += [max(_ems(h), *(cell(cells[j]) for _, cells in grid)) for j, h in enumerate(columns)]
+    gap = float(_smaller[small].removesuffix('pt')) if small else 6.
+    return (sum(widths)*_points.get(small, 10) + 2*gap*len(widths))/72.27
+
+def _warn_if_wide(table, small, wide, room):
+    "Say so if the LaTeX of `table` has no room in its column"
+    room = (16/2.54 if wide else 7.7/2.54) if room is None else room
+    inches = table_inches(table, small)
+    if inches <= 1.05*room: return
+    sizes = [None, *_smaller]
+    smaller = next((o for o in sizes[sizes.index(small) + 1:] if table_inches(table, o) <= room), None)
+    ways = [f'small={smaller!r}']*(smaller is not None) + ['wide=True']*(not wide) + ['fewer columns']
+    warnings.warn(f'latex: the table is about {inches:.1f} inches wide and has {room:.1f} of room; take {" or ".join(ways)}', stacklevel=3)
+
 def _latex(
     self,
     label=None,       # of the table, for \ref
     standalone=False, # a whole document, which compiles on its own, instead of a table to \input
     wide=False,       # across both columns of a two-column page (table*)
     small=None,       # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: the text's
+    room=None,        # inches that the table may be wide, for a warning if it is wider; None: a column of the ACL's page, or with `wide` the page
 ) -> str:
     "The table in LaTeX with its caption; needs the package booktabs"
     if small is not None and small not in _smaller: raise ValueError(f'small must be None or one of {", ".join(map(repr, _smaller))}, got {small!r}')
@@ -409,6 +439,7 @@ def _latex(
         return (rf'\textbf{{{mean}}}' if c.best else mean or '--') + (rf' $\pm$ {c.std}' if c.std else '') + mark
     rows, columns = self.heads()
     lines = [' & '.join([*map(latex_escape, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
+    if not standalone: _warn_if_wide(self, small, wide, room)
     kind, size = 'table*' if wide else 'table', [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}'] if small else []
     table = [rf'\begin{{{kind}}}[{"h!" if standalone and not wide else "t"}]', r'\centering', r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{latex_escape(self.caption)}}}',
              *([rf'\label{{{label}}}'] if label else []), *size, rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',

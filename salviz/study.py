@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from .doors import door, refuse_misfits
+from .names import known_as
 from .runs import Run, RunInUse, read_object, remove_checkpoint, sealed, slim_checkpoint, to_json, write_whole
 from .statistics import checked_better, known_measure, measure_of, names_of_runs, result_table
 
@@ -592,6 +593,7 @@ def _model_sentence(model, config):
     if not name:
         own = re.split(r'[.>]', model['function'])[-1]
         name = own if set(own.lower().split('_')) - set(_generic) - {''} else made.get('name') or kind
+    name = known_as(name)
     size = [f'{made[k]} {k if made[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in made]
     inside = ', '.join([*([kind] if kind and kind != name else []), *size])
     return f'Model: {name}' + (f' ({inside}).' if inside else '.') if name else ''
@@ -601,7 +603,8 @@ def about(self:Study) -> str:
     "Model, data and training in sentences, for a caption; what has no name is not named"
     d, state, config = self.manifest['design'], self.status()['state'], next((r.config for r in self._finished()), {})
     sizes = ', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data'] else '' # they may differ from cell to cell
-    data = f'{d["data"]["name"]} ({sizes})' if d['data']['name'] and sizes else d['data']['name'] or sizes
+    source = known_as(d['data']['name']) if d['data']['name'] else ''
+    data = f'{source} ({sizes})' if source and sizes else source or sizes
     quiet, missing = {'snapshots', 'probes', 'keep'}, sum(state != 'finished')
     once = {k: v[0] for k, v in d['settings'].items() if len(v) == 1}
     trained = ', '.join(f'{k.replace("_", " ")} {v}' for k, v in {**d['train'], **once}.items() if k not in quiet and not isinstance(v, (dict, list)))

@@ -6,11 +6,11 @@
 __all__ = ['method_titles', 'View', 'method_title', 'title_of', 'methods_of', 'arrays_of', 'fixed', 'evidence_of', 'not_finite',
            'layer_row', 'check_heads', 'AttentionBesideSaliency', 'attention_beside_saliency', 'number_words',
            'class_words', 'MaskedSentence', 'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline',
-           'DiscardMap', 'blocked_keys', 'telling_head', 'discard_map', 'pattern_name', 'own_patterns', 'GuidedHeads',
-           'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView', 'signal_view',
-           'SaliencyDistribution', 'saliency_distribution', 'TokenLabels', 'token_labels', 'Translation', 'translation',
-           'ScoredSentence', 'scored_sentence', 'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for',
-           'telling_snapshot']
+           'DiscardMap', 'blocked_keys', 'telling_head', 'tied_candidates', 'ties_note', 'discard_map', 'pattern_name',
+           'own_patterns', 'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares',
+           'SignalView', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'TokenLabels', 'token_labels',
+           'Translation', 'translation', 'ScoredSentence', 'scored_sentence', 'EvidenceView', 'cut_name',
+           'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../nbs/16_views.ipynb #003
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from numbers import Integral
 
 import numpy as np
 
-from .maps import kl, pattern_share, spearman
+from .maps import kept_count, kl, pattern_share, spearman
 
 # %% ../nbs/16_views.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -366,6 +366,27 @@ def telling_head(attribution):
     if not score.any(): score = rows.sum(-1)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
+# %% ../nbs/16_views.ipynb #05t
+def tied_candidates(
+    candidates, # bool [query, key]
+    allowed,    # bool [query, key]: keys that the query may attend to
+    values,     # [query, key]: what the region was made from
+    p=None,     # share of a row that may be dropped; None: unknown
+) -> np.ndarray: # bool [query]
+    "Rows in which more keys are candidates than `p` asks for, or all are, because their attributions are equal: ties are not ranks"
+    count, n = (np.asarray(o).sum(-1) for o in (candidates, allowed))
+    more = np.zeros(len(count), dtype=bool) if p is None else count > n - kept_count(n, p)
+    known = np.where(allowed, values, np.nan)
+    lowest, highest = (f(known, -1, where=np.asarray(allowed), initial=i) for f, i in ((np.min, np.inf), (np.max, -np.inf)))
+    return (count > 1) & (more | ((lowest == highest) & (count == n)))
+
+def ties_note(tied) -> tuple: # of sentences
+    "What `tied_candidates` has to say"
+    tied = np.asarray(tied)
+    if not tied.any(): return ()
+    where = 'every row' if tied.all() else 'one row' if tied.sum() == 1 else f'{tied.sum()} of {len(tied)} rows'
+    return (f'Tied: in {where} attributions are equal at the threshold, and all that are tied with it are candidates.',)
+
 # %% ../nbs/16_views.ipynb #060
 def discard_map(
     snapshot,
@@ -386,16 +407,20 @@ def discard_map(
     blocked = blocked_keys(snapshot, observed[row]) & ~candidates # candidates may be attended to, even where half precision stored 0
     values = np.where(blocked, np.nan, attribution[row, head])
     args = methods_of(snapshot).get('ADDrop', snapshot.info.get('args') or {})
+    tied = tied_candidates(candidates, ~blocked, values, args.get('p')) & (not how)
+    ties, count = ties_note(tied), f'{candidates.sum()} of {(~blocked).sum()} positions are candidates'
+    if tied.any(): count += f' ({candidates[tied].sum()} in tied rows)'
     shares = ''.join(f', {o} = {args[o]:g}' for o in 'pq' if o in args)
     return DiscardMap(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
-        subtitle=f'{candidates.sum()} of {(~blocked).sum()} positions are candidates, {discarded.sum()} of them discarded{class_words(snapshot)}',
+        subtitle=f'{count}, {discarded.sum()} of them discarded{class_words(snapshot)}',
         caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that it attends to. Dashed lines: '
                 f'around the candidate discard region; crosses: discarded positions. {_draw_words(snapshot)}'
-                + how + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
+                + how + ''.join(f' {o}' for o in ties)
+                + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
         values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates), discarded=fixed(discarded),
         layer=observed[row], head=head,
-        notes=not_finite(attribution=values[~blocked]), **_words_about(snapshot))
+        notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
 
 def _under_regions(snapshot, view, observed):
     "The maps [L, H, query, key] to draw below regions in the layers `observed`, what they are, and a sentence about the regions"
@@ -646,14 +671,22 @@ def _scaled_saliency(snapshot):
     x = x[np.isfinite(x)]
     return x/np.abs(x).max() if x.any() else x
 
+def _side_names(snapshots) -> tuple: # of strings
+    "What tells two snapshots apart: method, seed or step, whatever differs; by their order where nothing does"
+    parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}') for s in snapshots]
+    differs = [len(set(o)) > 1 for o in zip(*parts)]
+    if not any(differs): return 'first', 'second'
+    return tuple(', '.join(o for o, d in zip(p, differs) if d) for p in parts)
+
 # %% ../nbs/16_views.ipynb #084
 def saliency_distribution(
-    first,    # a snapshot, or several of one step
-    last,     # the same probes at another step
-    near=.1,  # what counts as near to zero
-    bins=41,  # odd: one bin lies around zero
+    first,      # a snapshot, or several of one step
+    last,       # the same probes at another step, or of another run
+    near=.1,    # what counts as near to zero
+    bins=41,    # odd: one bin lies around zero
+    names=None, # what to call the two; None: what tells them apart (method, seed, step)
 ) -> SaliencyDistribution:
-    "How saliency is distributed at two steps, pooled over probes that are scaled one by one"
+    "How saliency is distributed on two sides, pooled over probes that are scaled one by one"
     sides = [[o] if hasattr(o, 'arrays') else list(o) for o in (first, last)]
     probes = [sorted(s.probe for s in side) for side in sides]
     if probes[0] != probes[1] or not probes[0]:
@@ -661,13 +694,16 @@ def saliency_distribution(
     values = [np.concatenate([_scaled_saliency(s) for s in side]) for side in sides]
     edges = np.linspace(-1, 1, bins + 1)
     shares = np.array([np.histogram(v, edges)[0]/max(len(v), 1) for v in values])
-    inside, names = tuple(float(np.mean(np.abs(v) <= near)) if len(v) else np.nan for v in values), tuple(f'step {side[0].step}' for side in sides)
-    many = len(sides[0])
+    inside = tuple(float(np.mean(np.abs(v) <= near)) if len(v) else np.nan for v in values)
+    if names is not None and len(names) != 2: raise ValueError(f'saliency_distribution: names must be two, one for each side, got {len(names)}')
+    names = _side_names([side[0] for side in sides]) if names is None else tuple(names)
+    many, methods = len(sides[0]), [method_title(side[0]) for side in sides]
+    common = methods[1] if methods[0] == methods[1] else []
     unit = {'image': 'pixels', 'series': 'cells'}.get(sides[0][0].info.get('modality'), 'tokens')
     return SaliencyDistribution(
-        title=', '.join([*method_title(sides[1][0]), f'{names[0]} and {names[1]}', f'{many} probes' if many > 1 else f'probe {sides[0][0].probe}']),
+        title=', '.join([*common, f'{names[0]} and {names[1]}', f'{many} probes' if many > 1 else f'probe {sides[0][0].probe}']),
         subtitle=f'{unit} within ±{near:g} of zero: ' + '   '.join(f'{n}: {number_words(100*x, 0)} %' for n, x in zip(names, inside)),
-        caption=f'Saliency of the {unit} of {many} {"probe" if many == 1 else "probes"}, each scaled by its largest magnitude, at {" and ".join(names)}. '
+        caption=f'Saliency of the {unit} of {many} {"probe" if many == 1 else "probes"}, each scaled by its largest magnitude: {" and ".join(names)}. '
                 'Sparser saliency has more cells near zero and a few far from it.',
         labels=(), is_special=fixed(np.zeros(0, dtype=bool)), edges=fixed(edges), shares=fixed(shares), near_zero=inside, near=near, names=names,
         samples=many)

@@ -11,6 +11,8 @@ from PIL import Image
 from salviz.maps import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
 from salviz.payload import meta, pack_frame
 from salviz.runs import Snapshot
+from salviz.sights import triptych
+from salviz.views import discard_map
 
 words = ['[CLS]', 'the', 'film', 'is', 'not', 'bad', '.', '[SEP]']
 hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hacked=1</script>', '"\'`&amp;', 'שלום', 'مرحبا', '👩‍👩‍👧‍👦', '\u200b\u200b', '\u202eabc', 'x'*10_000,
@@ -460,6 +462,47 @@ def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
     assert (third()[:, ~ordinary] == page.evaluate('sv.blankColour("light")')).all()
     said = hover_all(page, '.sv-triptych', 0)[2*n + 3]
     assert said.startswith('“film” → “is”: attention ') and 'difference' in said
+
+def unread():
+    "A snapshot whose heads of layer 1 have attributions in the first row alone, as the last layer of a classifier has"
+    s = invented()
+    n, V = len(words), s.arrays['attention_attribution']
+    V[1, :, 1:] = 0
+    everywhere = np.ones((n, n), bool)
+    s.arrays['attribution_ranks'], s.arrays['discard_candidates'] = dense_ranks(V), discard_candidates(V, everywhere, .4)
+    s.arrays['discarded'] = s.arrays['discard_candidates'] & (np.arange(n) == 3)
+    return s
+
+def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
+    s, n = unread(), len(words)
+    show(page, [s], state=dict(tab='triptych', entry=dict(kind='head', layer=1, head=0)), panels=['triptych'])
+    load_tables(page)
+    blank = page.evaluate('sv.blankColour("light")')
+    grid = grid_of(page, '.sv-triptych canvas', 2)
+    wide, high = (grid[k][1] - grid[k][0] for k in ('left', 'top'))
+    off = np.array(middles(grid), float) + [-.35*wide, .35*high]   # beside the mark
+    third = np.array(pixel_numbers(page, '.sv-triptych canvas', off)).reshape(n, n)
+    assert (third[1:] == blank).all() and (third[0] != blank).all()
+    view = triptych(s, 1, 0)
+    assert np.array_equal(np.isnan(view.values[2]), np.isnan(view.values[2][:, :1]) & np.ones((n, n), bool)) and view.tied.tolist() == [False] + [True]*(n - 1)
+    load(page, 'maths')
+    assert page.evaluate('([v, n]) => [...sv.tiedRows(Float32Array.from(v), n)]', [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
+    said = hover_all(page, '.sv-triptych', 2)
+    assert all('difference of ranks tied' in o for o in said[n:]) and not any('tied' in o for o in said[:n])
+    assert f'Tied (=): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction does not depend on them)' in page.text_content('.sv-triptych .sv-words')
+
+def test_a_region_says_how_much_of_it_is_tied(page):
+    s, n = unread(), len(words)
+    show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution'), panels=['map'])
+    view = discard_map(s, 1, 0)
+    many = int(s.arrays['discard_candidates'][1, 0].sum())
+    assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in tied rows), ')
+    said = page.text_content('.sv-map')
+    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in tied rows)' in said and view.notes[0] in said
+    cells = hover_all(page)
+    assert 'tied with all others of its row' in cells[n + 2] and ' of 8' in cells[2] and 'tied' not in cells[2]
+    page.evaluate('app.state.set({entry: {kind: "head", layer: 0, head: 0}})'); settled(page)
+    assert 'Tied' not in page.text_content('.sv-map') and not discard_map(s, 0, 0).notes
 
 def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     a, b, other = [invented(0), invented(5)], [invented(5, seed=50)], [invented(5, labels=['[CLS]', 'else', '[SEP]'])]

@@ -7,8 +7,8 @@ import pytest
 
 heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotlib.pyplot', 'plotly', 'ipywidgets', 'anywidget', 'IPython', 'bertviz']
 computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidget']
-counts = ('maps words files doors text assets runs evidence bibliography metrics views sights curves statistics agreement plausibility payload study '
-          'bertviz_bridge page cli').split()
+counts = ('maps words files doors text assets runs names evidence bibliography metrics views sights curves statistics agreement plausibility payload '
+          'study bertviz_bridge page cli').split()
 draws = 'latex drawing figures charts pictures sight_figures paper tour explorer interactive'.split()
 trains = ('data columns signals feed models nets pretraining attention attribution patterns explanations faithfulness rationales corpus antecedents recording '
           'methods training live bench').split()

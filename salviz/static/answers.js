@@ -175,8 +175,9 @@ function scoreMark(className, value, [low, high], text) {
 
 // The predicted and the given score on one line. Its ends come from the labels of all sentences, further where the prediction is.
 function scoreOutcome(frame, run) {
-  const said = frame.get('prediction')?.values()[0], gold = frame.label, labels = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
+  const said = frame.get('prediction')?.values()[0], gold = frame.label, known = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
   if (!Number.isFinite(said)) return wordsNode('p', 'sv-note', 'No prediction was recorded at this step.');
+  const labels = [...known, ...(run.scores ?? [])]; // scores: the ends of the scale that the data are known to have
   const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], said), line = wordsNode('div', 'sv-score-line');
   const outside = ends.map(v => wordsNode('span', 'sv-score-end', numberWords(v)));
   if (Number.isFinite(gold)) line.append(scoreMark('sv-score-gold', gold, ends, `label ${numberWords(gold)}`));

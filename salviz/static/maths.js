@@ -121,6 +121,14 @@ export function ranksOf(x, counts = null) {
   return out;
 }
 
+// Rows that have several places but one number only: nothing in them is first or last. 1 where that is so.
+export function tiedRows(values, count) {
+  return Uint8Array.from({length: values.length / count}, (_, r) => {
+    const known = Array.from(values.subarray(r * count, (r + 1) * count)).filter(Number.isFinite);
+    return Number(known.length > 1 && known.every(v => v === known[0]));
+  });
+}
+
 // NaN where it is undefined: fewer than two positions, or one side constant.
 export function spearman(a, b, counts = null) {
   const ra = ranksOf(a, counts), rb = ranksOf(b, counts);

@@ -1,6 +1,7 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern, and what they mean in words.
-import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares, pooledRow, regionOf, saliencyOf} from './derive.js';
-import {sallmTarget, targetOf} from './derive.js';
+import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares, pooledRow, ranksOfHead, regionOf} from './derive.js';
+import {saliencyOf, sallmTarget, targetOf} from './derive.js';
+import {keptCount} from './maths.js';
 import {percent, shortNumber} from './colour.js';
 import {doubleStroke, labelled, overlayInks, plainText, tickBox} from './canvas.js';
 
@@ -29,6 +30,7 @@ export function overlaysOf(frame, state, entry, probe, units) {
     marks[`${name}Count`] = marks[name] ? mask.reduce((a, b) => a + b, 0) : 0;
   }
   marks.allowedCount = region.allowed ? region.allowed.reduce((a, b) => a + b, 0) : n * n;
+  marks.tied = tiedRegion(frame, region, entry, n);
   if (!target || target.n !== n) return marks;
   marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer, entry.head) ?? patternWords(target.values, n, probe.labels);
   marks.target = Float32Array.from({length: count * count}, (_, k) => {
@@ -36,6 +38,27 @@ export function overlaysOf(frame, state, entry, probe, units) {
     return queries.reduce((sum, q) => sum + keys.reduce((s, j) => s + target.values[q * n + j], 0), 0) / queries.length;
   });
   return marks;
+}
+
+// Rows of the region whose candidates are equal at the threshold, and how many candidates those rows have; null without ranks. Ties are not ranks:
+// all keys that are equal to the threshold are candidates, and where nothing reads a row, all of its keys are.
+export function tiedRegion(frame, region, entry, n) {
+  const ranks = ranksOfHead(frame, entry.layer, entry.head), {candidates} = region;
+  if (!ranks || candidates?.length !== n * n) return null;
+  let rows = 0, cells = 0;
+  for (let r = 0; r < n; r++) {
+    const row = ranks.subarray(r * n, (r + 1) * n), inside = row.filter((_, c) => candidates[r * n + c]), allowed = row.filter(Boolean);
+    const many = inside.length > 1 && inside.length === allowed.length && inside.every(rank => rank === inside[0]);
+    if (!many && !moreThanAsked(frame, inside.length, allowed.length)) continue;
+    rows++;
+    cells += inside.length;
+  }
+  return {rows, cells, of: n};
+}
+
+function moreThanAsked(frame, candidates, allowed) {
+  const {p, attribution} = methodArgs(frame, 'ADDrop');
+  return Number.isFinite(p) && attribution !== 'random' && candidates > Math.max(1, allowed - keptCount(allowed, p));
 }
 
 // The name of a recorded pattern, from its shape.
@@ -182,11 +205,17 @@ function regionWords(frame, state, marks) {
   if (!marks.candidates) return '';
   const of = marks.recomputed ? state.whatIf : methodArgs(frame, 'ADDrop');
   const given = ['p', 'q'].filter(o => Number.isFinite(of[o])).map(o => `${o} = ${shortNumber(of[o])}`);
-  const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined)`;
+  const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in tied rows` : '';
+  const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
   const draw = Number.isFinite(frame.info.seed) && marks.discarded ? `: one draw, for seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
   const how = marks.recomputed ? 'What if: ' : '';
-  return `${how}${share}${drawn}${draw}${given.length ? ` (${given.join(', ')})` : ''}.`;
+  return `${how}${share}${drawn}${draw}${given.length ? ` (${given.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
+}
+
+function tieWords({rows, of}) {
+  const where = rows === of ? 'every row' : rows === 1 ? 'one row' : `${rows} of ${of} rows`;
+  return ` Tied: in ${where} attributions are equal at the threshold, and all that are tied with it are candidates.`;
 }
 
 function patternLossWords(frame, entry, marks) {

@@ -98,11 +98,12 @@ export function cellWords(title, query, key, value, half, more = '') {
   return `${title}, ${quotedToken(query.label)} → ${quotedToken(key.label)}: ${averaged}${shown}${more}`;
 }
 
-// Place of a key in its row by attribution, the largest first.
+// Place of a key in its row by attribution, the largest first; equal ones share a place, and where all are equal there is none.
 export function rankWords(ranks, n, query, key) {
   const row = ranks?.subarray(query * n, (query + 1) * n), mine = row?.[key];
   if (!mine) return '';
-  let above = 0, all = 0;
-  for (const rank of row) { all += rank > 0; above += rank > mine; }
-  return `, ${ordinal(above + 1)} of ${all}`;
+  let above = 0, same = 0, all = 0;
+  for (const rank of row) { all += rank > 0; above += rank > mine; same += rank === mine; }
+  if (same === all && all > 1) return ', tied with all others of its row';
+  return `, ${same > 1 ? 'tied ' : ''}${ordinal(above + 1)} of ${all}`;
 }

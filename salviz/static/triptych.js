@@ -1,7 +1,7 @@
 // Panel 'triptych': attention | saliency or attribution | their signed difference, for the same tokens; below, the chosen row of each with its
 // tokens.
-import {entryTitle, layersOf, mapOf, pooledRow, rowOrMean, saliencyOf} from './derive.js';
-import {ranksOf, spearman} from './maths.js';
+import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliencyOf} from './derive.js';
+import {ranksOf, spearman, tiedRows} from './maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from './colour.js';
 import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken, SharpCanvas} from './canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
@@ -20,6 +20,14 @@ export function rowPlaces(values, count) {
     for (let c = 0; c < count; c++) if (counts[c]) out[r * count + c] = many > 1 ? (ranks[c] - 1) / (many - 1) : .5;
   }
   return out;
+}
+
+// Values are sent as codes, so equal ones may have differed: the ranks of the tokens know.
+function tiedByRanks(frame, entry, units) {
+  const ranks = entry.kind === 'head' ? ranksOfHead(frame, entry.layer, entry.head) : null;
+  if (!ranks) return () => true;
+  const n = Math.sqrt(ranks.length), constant = row => ranks.subarray(row * n, (row + 1) * n).every(rank => rank <= 1);
+  return r => units[r].tokens.every(constant);
 }
 
 // Each row over the units that count, summing to 1; the others are NaN.
@@ -105,16 +113,44 @@ class Triptych {
   besideAttribution(frame, map, attentionMap) {
     const {state} = this.ctx, made = unitMap(map, this.units), count = this.units.length;
     const values = blankBlocked(made.values, frame, state.entry, attentionMap, this.units), a = rowPlaces(this.attention.values, count);
-    const b = rowPlaces(values, count);
+    const b = rowPlaces(values, count), known = tiedByRanks(frame, state.entry, this.units), inAttention = tiedRows(this.attention.values, count);
+    const inAttribution = tiedRows(values, count).map((tied, r) => Number(tied && known(r)));
+    this.tied = inAttribution.map((tied, r) => Number(tied || inAttention[r]));
+    this.unread = inAttribution.every((tied, r) => !this.tied[r] || tied && values.subarray(r * count, (r + 1) * count).every(v => !v));
+    const difference = a.map((v, k) => this.tied[Math.floor(k / count)] ? NaN : v - b[k]);
     this.items = [this.attentionItem(frame),
       {title: 'attribution', values, scale: this.scale(null, true, scaleLimit(frame, 'attribution', values, state)),
         scaleTitle: 'attention attribution', half: made.half},
-      {title: 'difference of ranks', values: a.map((v, k) => v - b[k]), scale: this.scale(null, true, 1),
-        scaleTitle: 'rank of attention − attribution', half: () => 0}];
+      {title: 'difference of ranks', values: difference, scale: this.scale(null, true, 1), scaleTitle: 'rank of attention − attribution',
+        half: () => 0, missing: row => this.tied[row] ? 'tied' : 'left out', over: (context, grid) => this.markTied(context, grid)}];
+  }
+
+  // Ties are not ranks: their cells carry an equals sign.
+  markTied(context, grid) {
+    if (Math.min(grid.pitch, grid.rowPitch) < 6) return;
+    const {inks} = this.maps, count = this.units.length, arm = .22 * Math.min(grid.pitch, grid.rowPitch, 24), path = new Path2D();
+    for (let r = 0; r < count; r++) {
+      if (!this.tied[r]) continue;
+      for (let c = 0; c < count; c++) {
+        const {x, y, width, height} = grid.box(r, c), middle = x + width / 2;
+        for (const at of [y + height / 2 - arm / 2, y + height / 2 + arm / 2]) { path.moveTo(middle - arm, at); path.lineTo(middle + arm, at); }
+      }
+    }
+    context.strokeStyle = inks.muted;
+    context.lineWidth = 1;
+    context.stroke(path);
+  }
+
+  tieWords() {
+    const rows = this.tied ? this.tied.reduce((sum, t) => sum + t, 0) : 0;
+    if (!rows) return '';
+    const why = this.unread ? ' of the attribution are equal (0: the prediction does not depend on them)' : ' are equal';
+    return ` Tied (=): in ${rows} of ${this.tied.length} rows all values${why}, so there are no ranks to compare.`;
   }
 
   besideSaliency(frame, saliency) {
     const count = this.units.length, counts = this.units.map(u => !u.special);
+    this.tied = null;
     const over = this.units.map(u => u.tokens.reduce((sum, k) => sum + Math.abs(saliency.values[k]), 0));
     const shares = rowShares(Float32Array.from({length: count * count}, (_, k) => over[k % count]), count, counts);
     const own = rowShares(this.attention.values, count, counts);
@@ -141,7 +177,9 @@ class Triptych {
 
   cellText(row, column) {
     const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
-    const said = this.items.map(({title, values, half}) => `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : 'left out'}`);
+    const gap = missing => missing ? missing(row) : 'left out';
+    const said = this.items.map(({title, values, half, missing}) =>
+      `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : gap(missing)}`);
     return `${query} → ${key}: ${said.join(', ')}`;
   }
 
@@ -194,7 +232,7 @@ class Triptych {
       : 'For the difference, each row of attention and |saliency| are shares over ordinary tokens.';
     const said = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
     const where = this.row < 0 ? 'on average over rows' : 'in this row';
-    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${said}. ${how}`;
+    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${said}. ${how}${this.tieWords()}`;
   }
 }
 
