@@ -19,8 +19,9 @@ Kind = namedtuple('Kind', 'fits said')
 
 def shown(x, most=60) -> str:
     "`x` for a message: as it is if that is short, else what it is"
-    plain = x is None or isinstance(x, (str, bytes, Real, os.PathLike)) or isinstance(x, (list, tuple, dict, set)) and len(x) < 10
-    if not plain: return f'a {type(x).__name__}'
+    is_value = x is None or isinstance(x, (str, bytes, Real, os.PathLike))
+    is_short = isinstance(x, (list, tuple, dict, set)) and len(x) < 10
+    if not is_value and not is_short: return f'a {type(x).__name__}'
     text = repr(x)
     return text if len(text) <= most else f'{text[:most]}…'
 
@@ -30,20 +31,27 @@ def _is_number(x): return isinstance(x, Real) and not _is_flag(x) and not math.i
 def _is_text(x): return isinstance(x, str)
 def _is_path(x): return isinstance(x, (str, os.PathLike)) and str(x) != '' and len(str(x)) < 4096 and '\0' not in str(x)
 def _is_listed(x): return isinstance(x, (list, tuple, range)) and len(x) > 0
-def _is_series(x): return isinstance(x, Iterable) and not isinstance(x, (str, bytes, dict, set)) and getattr(x, 'ndim', 1) > 0 and not hasattr(x, 'iloc')
+def _is_table(x): return hasattr(x, 'iloc')
+def _is_series(x):
+    is_row = isinstance(x, Iterable) and not isinstance(x, (str, bytes, dict, set))
+    return is_row and getattr(x, 'ndim', 1) > 0 and not _is_table(x)
 def _all(fits): return lambda x: _is_listed(x) and all(fits(o) for o in x)
 def _list_of(fits): return lambda x: isinstance(x, (list, tuple)) and all(fits(o) for o in x)
 def _dict_of(fits): return lambda x: isinstance(x, dict) and len(x) > 0 and all(fits(o) for o in x.values())
 def _either(*questions): return lambda x: any(fits(x) for fits in questions)
 def _has(*names): return lambda x: not isinstance(x, type) and all(hasattr(x, name) for name in names)
 
-def _is_data(x): return _has('column_names', 'features')(x) or isinstance(x, dict) and bool(x) and all(_has('column_names', 'features')(o) for o in x.values())
+_is_split = _has('column_names', 'features')
+_is_data = _either(_is_split, _dict_of(_is_split))
 def _is_dict(x): return isinstance(x, dict)
 def _is_label(x): return isinstance(x, (str, Real)) and x == x
-def _is_one_thing(x): return _is_text(x) or not isinstance(x, (Real, bytes, os.PathLike, type)) and not isinstance(x, Iterable)
+def _is_one_thing(x): return _is_text(x) or not isinstance(x, (Real, bytes, os.PathLike, type, Iterable))
 def _is_there(x): return x is not None
-def _list_or_range(x): return isinstance(x, range) or isinstance(x, (list, tuple)) and all(isinstance(o, Real) for o in x)
-def _are_values(x): return hasattr(x, 'dtype') or isinstance(x, (list, tuple)) and all(isinstance(o, (Real, list, tuple)) or hasattr(o, 'dtype') for o in x)
+def _is_real(x): return isinstance(x, Real)
+def _list_or_range(x): return isinstance(x, range) or _list_of(_is_real)(x)
+def _is_array(x): return hasattr(x, 'dtype')
+def _is_row(x): return isinstance(x, (list, tuple))
+_are_values = _either(_is_array, _list_of(_either(_is_real, _is_row, _is_array)))
 
 def _is_function(x):
     "Can `x` be called, and does it say with what?"
@@ -56,68 +64,131 @@ _is_snapshot, _is_run = _has('arrays', 'tokens', 'probe'), _has('snapshot', 'con
 # %% ../nbs/00d_doors.ipynb #201
 kinds = dict( # of arguments, by their names
     model=Kind(_is_model, 'a model, a torch.nn.Module such as load_classifier, small_model and small_net make'),
-    tokenizer=Kind(_has('convert_ids_to_tokens', 'pad_token_id'), 'a tokenizer, such as load_classifier gives beside the model, and not its name'),
+    tokenizer=Kind(_has('convert_ids_to_tokens', 'pad_token_id'),
+                   'a tokenizer, such as load_classifier gives beside the model, and not its name'),
     data=Kind(_either(_is_data, _is_listed), 'a split of a data set, or a list of texts'),
-    inputs=Kind(_either(lambda x: isinstance(x, dict) and bool(x), _is_data, _is_listed), 'a batch, such as Collator makes of encoded rows, or a list of texts'),
+    inputs=Kind(_either(lambda x: isinstance(x, dict) and bool(x), _is_data, _is_listed),
+                'a batch, such as Collator makes of encoded rows, or a list of texts'),
     snapshot=Kind(_is_snapshot, 'a Snapshot, such as run.snapshot(step, probe) gives'),
     run=Kind(_either(_is_run, _is_path), 'a Run, or the folder of one'),
-    path=Kind(_is_path, 'a path'), folder=Kind(_is_path, 'the path of a folder'),
-    kind=Kind(_is_text, 'a name'), value=Kind(_is_text, 'the name of a column'), values=Kind(_are_values, 'a list of numbers, or one for each sentence'), normalise=Kind(_is_text, 'a name'),
-    font_size=Kind(_either(_is_number, lambda x: _is_text(x) and x == 'caption'), "a number of points, or 'caption'"), runs=Kind(_either(_is_run, _is_path, _is_dict, _is_listed), 'a Run, or a list of them'),
+    path=Kind(_is_path, 'a path'),
+    folder=Kind(_is_path, 'the path of a folder'),
+    kind=Kind(_is_text, 'a name'),
+    value=Kind(_is_text, 'the name of a column'),
+    values=Kind(_are_values, 'a list of numbers, or one for each sentence'),
+    normalise=Kind(_is_text, 'a name'),
+    font_size=Kind(_either(_is_number, lambda x: _is_text(x) and x == 'caption'), "a number of points, or 'caption'"),
+    runs=Kind(_either(_is_run, _is_path, _is_dict, _is_listed), 'a Run, or a list of them'),
     seed=Kind(lambda x: _is_whole(x) and 0 <= x < 2**63, 'a whole number of at least 0'),
     batch_size=Kind(lambda x: _is_whole(x) and x > 0, 'a whole number of at least 1'),
     layer=Kind(_either(_is_whole, _is_text), 'the number of a layer'),
-    head=Kind(_either(_is_whole, _is_text, _all(_either(_is_whole, _is_text))), "the number of a head, 'mean' or 'rollout', or a list of them"),
+    head=Kind(_either(_is_whole, _is_text, _all(_either(_is_whole, _is_text))),
+              "the number of a head, 'mean' or 'rollout', or a list of them"))
+
+# %% ../nbs/00d_doors.ipynb #201b
+kinds |= dict(
     frame=Kind(_has('columns', 'iloc'), 'a pandas DataFrame'),
     splits=Kind(_all(_is_number), 'three shares (train, validation, test)'),
-    max_length=Kind(_is_whole, 'a number of tokens'), num_labels=Kind(lambda x: _is_whole(x) and 0 < x <= 10**6, 'a number of classes'),
+    max_length=Kind(_is_whole, 'a number of tokens'),
+    num_labels=Kind(lambda x: _is_whole(x) and 0 < x <= 10**6, 'a number of classes'),
     vocab_size=Kind(lambda x: _is_whole(x) and 0 < x <= 10**7, 'a number of tokens, at most ten million'),
-    hidden=Kind(lambda x: _is_whole(x) and 0 < x <= 10**6, 'a number of units'), height=Kind(_is_number, 'a number of pixels'),
-    target=Kind(_either(_is_text, _is_whole, _all(_is_whole), _has('dtype', 'shape')), 'a name, a class, or one class for each example'),
-    method=Kind(_is_one_thing, 'a name, or an object of its kind'), saliency=Kind(_is_one_thing, 'a name, or a function'),
-    labels=Kind(_all(_is_label), 'a list of names'), methods=Kind(_either(_is_text, _is_dict, _list_of(_is_text)), 'a list of names, or a dict'), titles=Kind(_either(_is_text, _all(_is_text), _is_dict), 'a text, or one for each panel; of a table a dict'),
-    heads=Kind(_either(_is_text, _is_dict, _list_of(_is_whole)), 'a list of numbers of heads'), better=Kind(_is_dict, "a dict {measure: 'higher', 'lower' or None}"),
-    what=Kind(_either(_is_text, _all(_is_text)), 'a name, or a list of names'), overlays=Kind(_either(_is_text, _list_of(_is_text)), 'a list of names'),
-    rows=Kind(_either(_is_text, _all(_is_text)), 'a name, or a list of names'), measure=Kind(_is_text, 'a name'),
-    levels=Kind(lambda x: _is_dict(x) and all(map(_is_number, x.values())), 'a dict {mark: p}'), fewest=Kind(_is_whole, 'a whole number'),
-    percent=Kind(_either(_is_text, _is_flag, _list_of(_is_text)), 'a measure, a list of measures, or True'), about=Kind(_is_text, 'a text'),
-    compare_to=Kind(_either(_is_text, _is_number), 'a value of one of the rows'), limit=Kind(lambda x: _is_number(x) and 0 < x < math.inf, 'a number above 0'),
-    models=Kind(_either(_is_model, _dict_of(_is_model)), 'a model, or a dict {name: model}'), name=Kind(_either(_is_text, _is_path), 'a name'), patterns=Kind(_either(_dict_of(_is_there), _is_text, _list_of(_is_text)), 'a list of names, or a dict of patterns'),
-    layers=Kind(_either(_is_text, _is_whole, _list_of(_is_whole), lambda x: isinstance(x, range)), 'a list of numbers of layers'), step=Kind(_either(_is_whole, _all(_is_whole)), 'a recorded step, negative from the last'),
-    probe=Kind(_either(_is_whole, _all(_is_whole)), 'the number of a probe'), step_b=Kind(_is_whole, 'a recorded step, negative from the last'), span=Kind(_all(_is_number), 'two numbers'), share=Kind(_either(_is_number, _is_flag), 'a number, or True or False'), unit=Kind(_is_text, 'a text'),
-    text_pair=Kind(_is_text, 'a text'), texts=Kind(_either(_is_text, _is_series, _is_dict), 'a list of texts'), notebook=Kind(_either(_is_path, _is_dict), 'the path of a notebook, or its dict'),
-    fig=Kind(_has('savefig'), 'a figure'), bins=Kind(lambda x: _is_whole(x) and 0 < x <= 10**5, 'a number of bins'), task=Kind(_is_text, 'a name'),
-    feature_names=Kind(_all(_is_label), 'a list of names'), run_or_snapshot=Kind(_either(_is_snapshot, _is_run, _is_path), 'a Run, the folder of one, or a Snapshot'),
-    theme=Kind(_is_text, 'a name'), columns=Kind(_either(_is_text, _all(_is_text)), 'a name or a list of names'), words=Kind(_either(_is_flag, _is_text), 'True, False or a name'),
-    run_dir=Kind(_is_path, 'the path of a folder'), out=Kind(_is_path, 'the path of a folder'), names=Kind(_either(_is_text, _all(_is_text)), 'a name or a list of names'),
-    early_stopping=Kind(_is_whole, 'a number of evaluations'), args=Kind(_is_dict, 'a dict of arguments of TrainingArguments'), font=Kind(_either(_is_text, _is_path), 'the name of a font'),
+    hidden=Kind(lambda x: _is_whole(x) and 0 < x <= 10**6, 'a number of units'),
+    height=Kind(_is_number, 'a number of pixels'),
+    target=Kind(_either(_is_text, _is_whole, _all(_is_whole), _has('dtype', 'shape')),
+                'a name, a class, or one class for each example'),
+    method=Kind(_is_one_thing, 'a name, or an object of its kind'),
+    saliency=Kind(_is_one_thing, 'a name, or a function'),
+    labels=Kind(_all(_is_label), 'a list of names'),
+    methods=Kind(_either(_is_text, _is_dict, _list_of(_is_text)), 'a list of names, or a dict'),
+    titles=Kind(_either(_is_text, _all(_is_text), _is_dict), 'a text, or one for each panel; of a table a dict'),
+    heads=Kind(_either(_is_text, _is_dict, _list_of(_is_whole)), 'a list of numbers of heads'),
+    better=Kind(_is_dict, "a dict {measure: 'higher', 'lower' or None}"),
+    what=Kind(_either(_is_text, _all(_is_text)), 'a name, or a list of names'),
+    overlays=Kind(_either(_is_text, _list_of(_is_text)), 'a list of names'),
+    rows=Kind(_either(_is_text, _all(_is_text)), 'a name, or a list of names'),
+    measure=Kind(_is_text, 'a name'),
+    levels=Kind(lambda x: _is_dict(x) and all(map(_is_number, x.values())), 'a dict {mark: p}'),
+    fewest=Kind(_is_whole, 'a whole number'),
+    percent=Kind(_either(_is_text, _is_flag, _list_of(_is_text)), 'a measure, a list of measures, or True'),
+    about=Kind(_is_text, 'a text'),
+    compare_to=Kind(_either(_is_text, _is_number), 'a value of one of the rows'),
+    limit=Kind(lambda x: _is_number(x) and 0 < x < math.inf, 'a number above 0'),
+    models=Kind(_either(_is_model, _dict_of(_is_model)), 'a model, or a dict {name: model}'),
+    name=Kind(_either(_is_text, _is_path), 'a name'),
+    patterns=Kind(_either(_dict_of(_is_there), _is_text, _list_of(_is_text)),
+                  'a list of names, or a dict of patterns'),
+    layers=Kind(_either(_is_text, _is_whole, _list_of(_is_whole), lambda x: isinstance(x, range)),
+                'a list of numbers of layers'),
+    step=Kind(_either(_is_whole, _all(_is_whole)), 'a recorded step, negative from the last'),
+    probe=Kind(_either(_is_whole, _all(_is_whole)), 'the number of a probe'),
+    step_b=Kind(_is_whole, 'a recorded step, negative from the last'),
+    span=Kind(_all(_is_number), 'two numbers'),
+    share=Kind(_either(_is_number, _is_flag), 'a number, or True or False'),
+    unit=Kind(_is_text, 'a text'),
+    text_pair=Kind(_is_text, 'a text'),
+    texts=Kind(_either(_is_text, _is_series, _is_dict), 'a list of texts'),
+    notebook=Kind(_either(_is_path, _is_dict), 'the path of a notebook, or its dict'),
+    fig=Kind(_has('savefig'), 'a figure'),
+    bins=Kind(lambda x: _is_whole(x) and 0 < x <= 10**5, 'a number of bins'),
+    task=Kind(_is_text, 'a name'),
+    feature_names=Kind(_all(_is_label), 'a list of names'),
+    run_or_snapshot=Kind(_either(_is_snapshot, _is_run, _is_path), 'a Run, the folder of one, or a Snapshot'),
+    theme=Kind(_is_text, 'a name'),
+    columns=Kind(_either(_is_text, _all(_is_text)), 'a name or a list of names'),
+    words=Kind(_either(_is_flag, _is_text), 'True, False or a name'),
+    run_dir=Kind(_is_path, 'the path of a folder'),
+    out=Kind(_is_path, 'the path of a folder'),
+    names=Kind(_either(_is_text, _all(_is_text)), 'a name or a list of names'),
+    early_stopping=Kind(_is_whole, 'a number of evaluations'),
+    args=Kind(_is_dict, 'a dict of arguments of TrainingArguments'),
+    font=Kind(_either(_is_text, _is_path), 'the name of a font'),
     baseline=Kind(_either(_is_whole, _has('dtype', 'shape')), 'the id of a token'),
     caption=Kind(_is_text, 'a text'),
     where=Kind(lambda x: isinstance(x, dict), 'a dict {column: value or list of values}'))
 
 # %% ../nbs/00d_doors.ipynb #203
+def _are_texts(x): return _is_series(x) and not _is_array(x) and (not isinstance(x, list) or all(map(_is_text, x)))
+
 kinds |= { # where one function takes less, or other things, than the others
-    'run_agreement.run': Kind(_is_run, 'a Run'), 'compare_runs.run_a': Kind(_is_run, 'a Run'), 'compare_runs.run_b': Kind(_is_run, 'a Run'), 'save_figure.caption': Kind(_is_flag, 'True or False'),
-    'figure.columns': Kind(_is_whole, 'a whole number'), 'small_model.layers': Kind(lambda x: _is_whole(x) and 0 < x <= 1000, 'a number of layers'),
-    'small_model.heads': Kind(lambda x: _is_whole(x) and 0 < x <= 1000, 'a number of heads'), 'small_model.max_length': Kind(lambda x: _is_whole(x) and 0 < x <= 10**6, 'a number of tokens'),
-    'plausibility_table.methods': Kind(_dict_of(_is_there), 'a dict {name: attributions}'), 'train_tokenizer.texts': Kind(lambda x: _is_series(x) and not hasattr(x, 'dtype') and (not isinstance(x, list) or all(map(_is_text, x))), 'a list of texts'),
-    'attention_attribution.layers': Kind(_either(_is_whole, _all(_is_whole)), 'a list of numbers of layers'), 'result_table.titles': Kind(_is_dict, 'a dict {name: title}'), 'result_table.about': Kind(_is_text, 'a text'), 'figure.titles': Kind(_either(_is_text, _all(_is_text)), 'a text, or one for each panel'),
-    'Study.data': Kind(_either(_is_data, _is_function), 'a data set {split: Dataset}, or a function that gives one'), 'Study.model': Kind(_either(_is_text, _is_function), 'a name, or a function that gives a model and a tokenizer'),
-    'Study.methods': Kind(_dict_of(_either(_is_function, _has('plan'))), 'a dict {name: method}, and not empty'), 'Study.settings': Kind(_is_dict, 'a dict {argument: values}'),
-    'Study.measures': Kind(_either(_is_dict, _list_of(_either(_is_text, callable))), 'a list of names and functions, or a dict {name: function}'),
+    'run_agreement.run': Kind(_is_run, 'a Run'),
+    'compare_runs.run_a': Kind(_is_run, 'a Run'),
+    'compare_runs.run_b': Kind(_is_run, 'a Run'),
+    'save_figure.caption': Kind(_is_flag, 'True or False'),
+    'figure.columns': Kind(_is_whole, 'a whole number'),
+    'small_model.layers': Kind(lambda x: _is_whole(x) and 0 < x <= 1000, 'a number of layers'),
+    'small_model.heads': Kind(lambda x: _is_whole(x) and 0 < x <= 1000, 'a number of heads'),
+    'small_model.max_length': Kind(lambda x: _is_whole(x) and 0 < x <= 10**6, 'a number of tokens'),
+    'plausibility_table.methods': Kind(_dict_of(_is_there), 'a dict {name: attributions}'),
+    'train_tokenizer.texts': Kind(_are_texts, 'a list of texts'),
+    'attention_attribution.layers': Kind(_either(_is_whole, _all(_is_whole)), 'a list of numbers of layers'),
+    'result_table.titles': Kind(_is_dict, 'a dict {name: title}'),
+    'result_table.about': Kind(_is_text, 'a text'),
+    'figure.titles': Kind(_either(_is_text, _all(_is_text)), 'a text, or one for each panel'),
+    'Study.data': Kind(_either(_is_data, _is_function), 'a data set {split: Dataset}, or a function that gives one'),
+    'Study.model': Kind(_either(_is_text, _is_function), 'a name, or a function that gives a model and a tokenizer'),
+    'Study.methods': Kind(_dict_of(_either(_is_function, _has('plan'))), 'a dict {name: method}, and not empty'),
+    'Study.settings': Kind(_is_dict, 'a dict {argument: values}'),
+    'Study.measures': Kind(_either(_is_dict, _list_of(_either(_is_text, callable))),
+                           'a list of names and functions, or a dict {name: function}'),
     'Study.seeds': Kind(_list_or_range, 'a list of different whole numbers of at least 0'),
-    'vanishing_series.where': Kind(_is_text, 'a name'), 'pattern_shares.patterns': Kind(_is_dict, 'a dict {name: matrix}')}
+    'vanishing_series.where': Kind(_is_text, 'a name'),
+    'pattern_shares.patterns': Kind(_is_dict, 'a dict {name: matrix}')}
 _splits = Kind(_is_data, 'a Dataset, or {split: Dataset}, such as load_text, load_images and subset give')
-_batch = Kind(lambda x: isinstance(x, dict) and 'tensor' in {type(o).__name__.lower() for o in x.values()}, 'a batch, such as Collator makes of encoded rows')
-kinds |= {f'{name}.snapshots': Kind(lambda x: not _is_whole(x) or x <= 10**6, 'at most a million') for name in ('train', 'start_training')}
+_batch = Kind(lambda x: isinstance(x, dict) and 'tensor' in {type(o).__name__.lower() for o in x.values()},
+              'a batch, such as Collator makes of encoded rows')
+_at_most_a_million = Kind(lambda x: not _is_whole(x) or x <= 10**6, 'at most a million')
+kinds |= {f'{name}.snapshots': _at_most_a_million for name in ('train', 'start_training')}
 kinds |= {f'{name}.data': _splits for name in ('train', 'start_training', 'subset', 'encode', 'small_net')}
 kinds |= {f'{name}.inputs': _batch for name in ('input_saliency', 'attention_attribution', 'explainers')}
 kinds |= {name: kinds['snapshot'] for name in ('first', 'last')} | {name: kinds['run'] for name in ('run_a', 'run_b')}
 
 # %% ../nbs/00d_doors.ipynb #009
-_by_default = {bool: Kind(_is_flag, 'True or False'), int: Kind(_is_whole, 'a whole number'), float: Kind(_is_number, 'a number'), str: Kind(_is_text, 'a text')}
-_take_more = frozenset('''train_size validation_size test_size checkpoint kind candidates probes snapshots what font width source
-    name texts fill normalise where panels columns percent levels words step steps scaled optimizer measure'''.split()) # names whose default does not show all that they take
+_by_default = {bool: Kind(_is_flag, 'True or False'), int: Kind(_is_whole, 'a whole number'),
+               float: Kind(_is_number, 'a number'), str: Kind(_is_text, 'a text')}
+# Names whose default does not show all that they take:
+_take_more = frozenset('''train_size validation_size test_size checkpoint kind candidates probes snapshots what font
+    width source name texts fill normalise where panels columns percent levels words step steps scaled optimizer
+    measure'''.split())
 
 def kind_of(parameter, function='') -> Kind: # or None
     "The kind of the `parameter` of a function of this name, if its name or its default tells"
