@@ -908,6 +908,7 @@ def checkpoint_damage(
             found.append(Damage(name, 'is not what was written (checksum)'))
     return found
 
+# %% ../nbs/13_runs.ipynb #070e
 @patch
 def _is_whole(self:Run, folder) -> bool:
     "Is the checkpoint in `folder` complete, as far as lengths tell?"
