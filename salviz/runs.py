@@ -1071,6 +1071,7 @@ def _damaged_values(self:Run) -> list:
         if os.path.lexists(self.path/name) and not (self.path/name).is_dir(): out.append(Damage(name, 'is no folder'))
     return out
 
+# %% ../nbs/13_runs.ipynb #080a
 @patch(as_prop=True)
 def damaged(self:Run) -> list:
     "Files of the run that cannot be read, as `Damage(file, reason)`; everything else opens. `check` looks closer"
