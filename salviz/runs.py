@@ -911,6 +911,7 @@ def checkpoint_damage(
             found.append(Damage(name, 'is not what was written (checksum)'))
     return found
 
+# %% ../nbs/13_runs.ipynb #070e
 @patch
 def _is_whole(self:Run, folder) -> bool:
     "Is the checkpoint in `folder` complete, as far as lengths tell?"
@@ -1073,6 +1074,7 @@ def _damaged_values(self:Run) -> list:
         if os.path.lexists(self.path/name) and not (self.path/name).is_dir(): out.append(Damage(name, 'is no folder'))
     return out
 
+# %% ../nbs/13_runs.ipynb #080a
 @patch(as_prop=True)
 def damaged(self:Run) -> list:
     "Files of the run that cannot be read, as `Damage(file, reason)`; everything else opens. `check` looks closer"

@@ -57,6 +57,11 @@ class Breaks(FineTuning):
             raise KeyboardInterrupt
         return super().plan(model, batch, progress)
 
+def as_earlier(config, path):
+    "Write `config` to `path` as an earlier version had it: without format, seal and first weights"
+    said = {k: v for k, v in read_object(config).items() if k not in ('format', 'first_weights')}
+    write_whole(path, json.dumps(said).encode())
+
 @pytest.fixture(scope='module')
 def home(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
     "A folder with model, tokenizer and data for other processes, and a run that nothing disturbed"
@@ -208,9 +213,7 @@ def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, 
         path.mkdir()
         if left == 'a temporary file': (path/'.config.json.0a1b2c3d.tmp').write_text('{"method": {"na')
         if left == 'only a config': # as an earlier version left it: the weights were noted afterwards
-            config = dict(read_object(kept/'config.json'))
-            config.pop('first_weights')
-            (path/'config.json').write_text(json.dumps(config))
+            as_earlier(kept/'config.json', path/'config.json')
     kept = tmp_path/'kept'
     whole = train(**{**given, 'model': make_tiny_bert()}, run_dir=kept)
     for resumed in (False, True):
@@ -234,9 +237,7 @@ def test_a_cell_of_a_study_that_was_killed_early_recovers(tmp_path, make_tiny_be
     killed = study('killed')
     (killed.folder/'runs'/'FineTuning.seed=0').mkdir(parents=True)
     write_whole(killed.folder/'runs'/'FineTuning.seed=0'/'.config.json.0a1b2c3d.tmp', b'{')
-    config = read_object(tmp_path/'whole'/'runs'/'FineTuning.seed=1'/'config.json')
-    config.pop('first_weights')
-    write_whole(killed.folder/'runs'/'FineTuning.seed=1'/'config.json', json.dumps(config).encode())
+    as_earlier(tmp_path/'whole'/'runs'/'FineTuning.seed=1'/'config.json', killed.folder/'runs'/'FineTuning.seed=1'/'config.json')
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         found = killed.run()
@@ -371,7 +372,8 @@ def test_a_half_deleted_checkpoint_is_not_listed_and_loads_nothing(copy):
 
 @pytest.mark.parametrize('name,harm', [('optimizer.pt', cut), ('rng_state.pth', delete), ('scheduler.pt', delete), ('optimizer.pt', flip)])
 def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, harm, copy, resume, unbroken):
-    (copy.path/'config.json').write_text(json.dumps(read_object(copy.path/'config.json')))
+    copy.set_state(first_weights=copy.config['first_weights'])
+    as_earlier(copy.path/'config.json', copy.path/'config.json')
     for step in (5, 10): delete(copy.path/'checkpoints'/f'checkpoint-{step}'/'manifest.json')
     assert list(Run(copy.path).checkpoints) == [5, 10]
     harm(copy.path/'checkpoints'/'checkpoint-10'/name)
