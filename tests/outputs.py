@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+longest_page = 50_000 # characters of HTML
 number = r'[-+−]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?'
 
 
@@ -27,14 +28,14 @@ def text_of(x): return ''.join(x) if isinstance(x, list) else x
 
 
 def kept(outputs) -> list:
-    "What of `outputs` is worth keeping: not what went to stderr, nor the live view of a widget whose kernel has gone"
+    "What of `outputs` is worth keeping: not stderr, a page with its scripts, nor the live view of a widget without kernel"
     result = []
     for output in outputs:
         if output.get('name') == 'stderr': continue
         output = {k: v for k, v in output.items() if k not in ('metadata', 'execution_count')}
         if 'data' in output:
             output['data'] = {k: v for k, v in output['data'].items() if 'widget-view' not in k}
-            if not output['data']: continue
+            if not output['data'] or len(text_of(output['data'].get('text/html', ''))) > longest_page: continue
             output['metadata'] = {}
         if output['output_type'] == 'execute_result': output['execution_count'] = None
         if result and output['output_type'] == 'stream' == result[-1]['output_type']:
@@ -71,7 +72,7 @@ def keep(path):
     if cells is None: return 1
     notebook = json.loads(Path(path).read_text())
     for cell, now in zip(notebook['cells'], cells, strict=True):
-        if cell['cell_type'] == 'code': cell['outputs'] = kept(now['outputs'] or [])
+        if cell['cell_type'] == 'code': cell['outputs'] = json.loads(json.dumps(kept(now['outputs'] or []), sort_keys=True))
     Path(path).write_text(json.dumps(notebook, ensure_ascii=False, indent=1) + '\n')
     return 0
 
