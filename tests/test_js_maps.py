@@ -485,7 +485,7 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
     assert (third[1:] == blank).all() and (third[0] != blank).all()
     view = triptych(s, 1, 0)
     assert np.array_equal(np.isnan(view.values[2]), np.isnan(view.values[2][:, :1]) & np.ones((n, n), bool)) and view.tied.tolist() == [False] + [True]*(n - 1)
-    load(page, 'maths')
+    load(page, 'maths.js')
     assert page.evaluate('([v, n]) => [...sv.tiedRows(Float32Array.from(v), n)]', [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
     said = hover_all(page, '.sv-triptych', 2)
     assert all('difference of ranks tied' in o for o in said[n:]) and not any('tied' in o for o in said[:n])

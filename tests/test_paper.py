@@ -464,11 +464,11 @@ def test_a_study_is_a_source(made):
 
 def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_higher_than_a_page(made):
     fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
-    assert any('no room for the captions\' 10 points in 3.03 inches: drawn at 7.5' in o for o in said)
+    assert any("no room for the captions' 10 points in 3.03 inches of width and a page's height: drawn at 7.5" in o for o in said)
     check_legible(fig)
     assert draw(made, 'pattern_residual', width='neurips', font_size='caption', heading='none').get_figheight() <= 9
     fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1, width=9))
-    assert fig.get_figheight() > 9 and any('inches high, more than a page of text (9)' in o for o in said)
+    assert fig.get_figheight() > 9 and any('inches high, more than a page of text has (9)' in o for o in said)
 
 
 def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
