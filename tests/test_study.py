@@ -23,7 +23,7 @@ from salviz.data import subset
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
 from salviz.nets import small_net
 from salviz.pretraining import small_model, train_tokenizer
-from salviz.runs import Run, write_manifest
+from salviz.runs import Run, sealed, write_manifest
 from salviz.signals import load_images
 from salviz.study import Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures, study_cells, thin_out
 
@@ -135,6 +135,18 @@ def test_another_design_in_the_same_folder_is_refused_by_what_differs(made, whol
     before = (whole.folder/'study.json').read_bytes()
     with pytest.raises(ValueError, match='another design.*' + re.escape(said)): made['study'](whole.folder, **change)
     assert (whole.folder/'study.json').read_bytes() == before
+
+def test_a_design_from_before_a_method_got_an_argument_is_the_same_design(made, whole):
+    file = whole.folder/'study.json'
+    before = file.read_bytes()
+    old = json.loads(before)
+    del old['seal'], old['design']['methods']['AD-DROP']['args']['region']
+    file.write_text(sealed(old, indent=2))
+    try:
+        with pytest.raises(ValueError, match='another design.*methods.AD-DROP.args.region was high and is low'):
+            made['study'](whole.folder, methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop(region='low')})
+        assert len(made['study'](whole.folder).results()) == 4
+    finally: file.write_bytes(before)
 
 def test_a_study_may_grow_but_only_when_asked_and_only_by_adding(made, whole):
     more = dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop, 'guided': AttentionGuidance(alpha=1.)}, seeds=(0, 1, 2))

@@ -1,4 +1,5 @@
 "Training: what is recorded changes nothing, what is resumed ends the same, what is wrong is said before it starts."
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import forked
 from salviz.data import Collator, encode, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import Progress, Term
-from salviz.runs import Run
+from salviz.runs import Run, sealed
 from salviz.training import MethodTrainer, NonFiniteLoss, load_model, step_terms, train
 
 quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=3)
@@ -111,6 +112,30 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, t
     for s in a.snapshots():
         for k, x in s.arrays.items(): assert np.array_equal(x, b.snapshot(s.step, s.probe).arrays[k]), (s.step, k)
     assert (tmp_path/'run'/'superseded').exists()
+
+class Grown(Breaks):
+    "A method that got a second argument, and a corrected citation, after a run of it had begun"
+    cite = 'yang2022addrop'
+    def __init__(self, p=.3, kept=True):
+        super().__init__()
+        self.p, self.kept = p, kept
+
+@pytest.mark.parametrize('together', [False, True])
+def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(together, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    def made(**kwargs): return ADDrop(cross_tuning=False) + Grown(**kwargs) if together else Grown(**kwargs)
+    method = made()
+    (method.methods[-1] if together else method).at = 3
+    how = dict(run_dir=tmp_path/'run', snapshots=0, **quick)
+    with pytest.raises(KeyboardInterrupt): train(tiny_bert(), tiny_tokenizer, tiny_data, method, **how)
+    file = tmp_path/'run'/'config.json'
+    config = json.loads(file.read_text())
+    del (config['method']['args']['Grown'] if together else config['method']['args'])['kept'], config['seal']
+    config['method']['cite'] = 'an old key'
+    file.write_text(sealed(config))
+    for other in (dict(kept=False), dict(p=.4)):
+        with pytest.raises(ValueError, match='method differ from what the run was started with'):
+            train(tiny_bert(), tiny_tokenizer, tiny_data, made(**other), resume=True, **how)
+    assert train(tiny_bert(), tiny_tokenizer, tiny_data, made(), resume=True, **how).finished
 
 def test_a_killed_training_leaves_a_whole_run_that_can_be_resumed(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     tiny_bert().save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
