@@ -413,7 +413,7 @@ def _signal_view(view, width, dense=False):
 # %% ../nbs/18_figures.ipynb #035
 def _saliency_distribution(view, width):
     "Two histograms over one another"
-    left, wide, high = 40, min(width*72 - 56, 380), 130
+    left, wide, high = 44, min(width*72 - 60, 380), 130
     entries = [(patch(facecolor='#c8c8c8', edgecolor=grey, linewidth=.5), view.names[0]),
                (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=blue, linewidth=1.4), view.names[1]),
                (patch(facecolor='#fdf0d0', edgecolor='none'), f'within ±{view.near:g}')]
