@@ -416,7 +416,7 @@ def _unclipped(fig):
         yield from ((o, repr(o.get_text())) for o in ax.texts if o.get_visible() and o.get_text().strip())
         if not ax.axison: continue
         yield ax, 'a plot'
-        yield from ((axis, f'{ax.get_ylabel() or ax.get_xlabel() or "the numbers of a plot"!r}') for axis in (ax.xaxis, ax.yaxis))
+        yield from ((axis, repr(axis.get_label_text() or 'the numbers of a plot')) for axis in (ax.xaxis, ax.yaxis))
     yield from ((o, repr(o.get_text())) for o in fig.texts if o.get_visible() and o.get_text().strip())
 
 def beyond_page(

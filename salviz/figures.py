@@ -24,7 +24,7 @@ from matplotlib.patches import Rectangle
 from .drawing import (Body, Sheet, attention_limit, beyond, beyond_page, blue, bodies, colour_bar, drawable_view, faint, fitted, flow, grey,
                             ink, least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells, mark_inside, minus_sample, nice_below,
                             number_text, orange, own_style, page_of_sheets, patch, power_of_ten, region_sample, share_scale, shares,
-                            signed_number, signed_scale, standing_room, text_width, thinned_note, token_ticks, vermillion, word_box,
+                            signed_number, signed_scale, standing_room, text_width, thinned_note, token_ticks, vermillion, word_box, wrapped,
                             drawing_rooms, enlarged, font_named, narrowest, unmarked)
 from .sights import same_scale
 from .views import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares, SaliencyDistribution, ScoredSentence,
@@ -414,6 +414,8 @@ def _signal_view(view, width, dense=False):
 def _saliency_distribution(view, width):
     "Two histograms over one another"
     left, wide, high = 40, min(width*72 - 56, 380), 130
+    side = min(left + wide/2, width*72 - left - wide/2) - Sheet.margin # points to either side of the middle of the axis
+    label = wrapped('saliency over the largest magnitude of its sample', 2*side, 6.5)
     entries = [(patch(facecolor='#c8c8c8', edgecolor=grey, linewidth=.5), view.names[0]),
                (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=blue, linewidth=1.4), view.names[1]),
                (patch(facecolor='#fdf0d0', edgecolor='none'), f'within ±{view.near:g}')]
@@ -427,10 +429,10 @@ def _saliency_distribution(view, width):
         ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.shares.max(), 1e-9)))
         ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'], fontsize=6)
         ax.tick_params(axis='y', labelsize=6)
-        ax.set_xlabel('saliency over the largest magnitude of its sample', fontsize=6.5)
+        ax.set_xlabel('\n'.join(label), fontsize=6.5)
         ax.set_ylabel('share of the values', fontsize=6.5)
         ax.spines[['top', 'right']].set_visible(False)
-    return Body(top + high + 26, draw)
+    return Body(top + high + 18 + 8*len(label), draw)
 
 # %% ../nbs/18_figures.ipynb #038
 def _answers(view, rows, room, size):
