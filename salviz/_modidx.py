@@ -1299,6 +1299,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'salviz.methods.sallm.SalLM._where': ('methods_sallm.html#sallm._where', 'salviz/methods/sallm.py'),
                                       'salviz.methods.sallm.SalLM.args': ('methods_sallm.html#sallm.args', 'salviz/methods/sallm.py'),
                                       'salviz.methods.sallm.SalLM.check': ('methods_sallm.html#sallm.check', 'salviz/methods/sallm.py'),
+                                      'salviz.methods.sallm.SalLM.completed': ( 'methods_sallm.html#sallm.completed',
+                                                                                'salviz/methods/sallm.py'),
                                       'salviz.methods.sallm.SalLM.epoch_begin': ( 'methods_sallm.html#sallm.epoch_begin',
                                                                                   'salviz/methods/sallm.py'),
                                       'salviz.methods.sallm.SalLM.plan': ('methods_sallm.html#sallm.plan', 'salviz/methods/sallm.py'),

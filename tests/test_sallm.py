@@ -1460,3 +1460,12 @@ def test_what_was_explained_is_known_by_tokens_and_label_alone():
     made['content'] = np.array([dict(zip(data['train']['example_id'], one))[i] for i in made['example_id']])
     found, missing = taken_over(made, encode_texts(['fun and long'], tokenizer))
     assert missing == 1 and all(len(v) == 0 for v in found.values())
+
+
+def test_a_run_with_what_was_called_the_released_loss_before_is_another_method():
+    "Its target was normalised first; a run of it is not gone on with by the other loss"
+    method = SalLM(loss='released')
+    before = {k: v for k, v in method.args().items() if k != 'padded_to'}
+    assert method.completed(before) != method.args()
+    other = SalLM(loss='mse')
+    assert other.completed({k: v for k, v in other.args().items() if k != 'padded_to'}) == other.args()

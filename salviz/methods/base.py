@@ -211,11 +211,6 @@ class Method:
         "Hyperparameters as they were given to the constructor"
         return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k not in ('self', 'args', 'kwargs')}
 
-    def completed(self, args:dict) -> dict:
-        "`args` as an earlier version of this method may have written them, with the defaults of arguments that it did not have"
-        parameters = inspect.signature(type(self).__init__).parameters.values()
-        return {**{p.name: p.default for p in parameters if p.default is not p.empty}, **args}
-
     def __repr__(self): return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.args().items())})"
 
     def require(self, ok, message):
@@ -257,6 +252,13 @@ class Method:
 
 class FineTuning(Method):
     "Plain fine-tuning on the task loss: the method with the empty plan, and the baseline of all others"
+
+# %% ../../nbs/08_methods_base.ipynb #035a
+@patch
+def completed(self:Method, args:dict) -> dict:
+    "`args` as an earlier version of this method may have written them, with defaults of arguments that it did not have"
+    parameters = inspect.signature(type(self).__init__).parameters.values()
+    return {**{p.name: p.default for p in parameters if p.default is not p.empty}, **args}
 
 # %% ../../nbs/08_methods_base.ipynb #039
 def check_share(

@@ -412,6 +412,11 @@ class SalLM(Method):
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # what is in use, and since which epoch
         self._check_arguments()
 
+    def completed(self, args):
+        "The 'released' loss of runs from before there was a `padded_to` was another one"
+        if args.get('loss') == 'released' and 'padded_to' not in args: args = {**args, 'loss': 'released, not normalised'}
+        return super().completed(args)
+
     def args(self):
         "Hyperparameters as they were given, the teacher by its path or class"
         def named(x): return x if x is None else type(x).__name__ if isinstance(x, torch.nn.Module) else str(getattr(x, 'path', x))
