@@ -68,13 +68,13 @@ def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
              cell('lost', picture, result(text_plain='a picture')), # the picture that it gives is not there
              cell('drawn', picture, result(text_plain='another repr', image_png='AAAA'))]
     notebook = dict(cells=cells, metadata=dict(kernelspec=dict(name='python3', language='python', display_name='p')), nbformat=4, nbformat_minor=5)
-    (tmp_path/'a.ipynb').write_text(json.dumps(notebook))
-    assert forked.notebook(tmp_path/'a.ipynb', tmp_path/'said.txt') == 1
+    (tmp_path/'00_a.ipynb').write_text(json.dumps(notebook))
+    assert forked.notebook(tmp_path/'00_a.ipynb', tmp_path/'said.txt') == 1
     named = re.findall(r'below cell (\w+) is stale', (tmp_path/'said.txt').read_text())
     assert named == ['words', 'fewer', 'gone', 'new', 'lost']
-    done = forked.run('import sys, outputs; sys.exit(outputs.keep(sys.argv[1]))', tmp_path/'a.ipynb')
+    done = forked.run('import sys, outputs; sys.exit(outputs.keep(sys.argv[1]))', tmp_path/'00_a.ipynb')
     assert done.returncode == 0, done.stderr[-2000:]
-    assert forked.notebook(tmp_path/'a.ipynb', tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()
+    assert forked.notebook(tmp_path/'00_a.ipynb', tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()
 
 @pytest.mark.parametrize('name', rooms)
 def test_notebook_explains(name):

@@ -375,5 +375,5 @@ def test_data_and_model_may_depend_on_settings_and_nets_need_no_tokenizer(tmp_pa
     assert not any(Run(study.folder/r).checkpoints for r in found.run) # weights='none'
     table = study.table(rows='method', columns='train_size', measure='test_accuracy')
     assert table.heads()[1] == ['train_size = 16', 'train_size = 32'] and 'One seed (0)' in table.caption
-    assert study.table().grid()[1][0] == ['plain', '32'] and 'Data: digits.' in study.about and 'Model: DigitCNN.' in study.about # the function is a lambda
+    assert study.table().grid()[1][0] == ['plain', '32'] and 'Data: MNIST digits.' in study.about and 'Model: DigitCNN.' in study.about # the function is a lambda
     assert study.names == ['FineTuning', 'digits', 'DigitCNN']
