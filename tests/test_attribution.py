@@ -126,7 +126,7 @@ def test_the_saliency_of_a_log_probability_is_its_gradient_for_each_sentence_alo
             score = z[c] - sum(v.exp() for v in z).log()
             g = g + torch.autograd.grad(score, point)[0]/len(nodes)
         expected = dict(gradient_norm=g.norm(dim=-1), gradient_abs=g.abs().sum(-1)).get(method, (g*(x - base)).sum(-1))
-        torch.testing.assert_close(saliency[i, at], expected, **close('bert'))
+        torch.testing.assert_close(saliency[i, at], expected, **close('llama'))
         assert not saliency[i, batch['attention_mask'][i] == 0].any()
     assert not torch.allclose(saliency, input_saliency(model, batch, method, steps=4), rtol=1e-2)
 
