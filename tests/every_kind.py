@@ -1,11 +1,8 @@
 "Something to draw for every kind of figure: usual, with long names, with sixty tokens, with three."
-import json
-
 import numpy as np
 import pandas as pd
 
 import invented
-from salviz.runs import Run
 
 compound = 'Donaudampfschifffahrtsgesellschaftskapitän'
 address = 'https://example.org/a/rather/long/path?of=an&address=#here'
@@ -15,11 +12,17 @@ shapes = list(sentences)
 
 
 def a_run(folder, name, method='ADDrop', seed=0, **kw):
-    "An invented run that says another seed"
-    run = invented.run(folder/name, method, **kw)
-    config = json.loads((run.path/'config.json').read_text())
-    (run.path/'config.json').write_text(json.dumps(config | dict(seed=seed)))
-    return Run(run.path)
+    "An invented run of its own name and seed"
+    return invented.run(folder/name, method, seed=seed, **kw)
+
+
+def own_map(run):
+    "A snapshot with a map of a method of one's own"
+    s = run.snapshot()
+    n = len(s.tokens)
+    s.arrays['pull'] = np.random.default_rng(0).normal(size=(2, 3, n, n))
+    s.layers['pull'] = [0, 1]
+    return s
 
 
 def text_kinds(folder, shape):
@@ -39,8 +42,8 @@ def text_kinds(folder, shape):
         pattern_target=(guided, {}), pattern_residual=(guided, {}), pattern_shares=(guided, {}), attention_beside_saliency=(plain, {}),
         coloured_sentences=([drop, plain], {}), masked_sentence=(masked, {}), masked_pairs=(masked, dict(probe=[0, 1])),
         token_labels=(invented.tagged(tokens=words, gold=gold, said=said), {}), translation=(invented.translated(target=target, said=target[::-1]), {}),
-        scored_sentence=(scored(tokens), {}), evolution=(drop, {}), compared=([drop, other], {}), loss_curves=([drop, other, guided], {}),
-        number_over_steps=([drop, other], {}))
+        scored_sentence=(scored(tokens), {}), evidence=(own_map(drop), dict(name='pull', head=1)), evolution=(drop, {}), compared=([drop, other], {}),
+        loss_curves=([drop, other, guided], {}), number_over_steps=([drop, other], {}))
 
 
 def scored(tokens):
@@ -77,6 +80,7 @@ def frames(shape):
     rng = np.random.default_rng(0)
     methods = dict(short=('integrated_gradients', 'gradient', 'random'), long=(f'{compound} of layer 1', f'{compound} of layer 2', address),
                    sixty=tuple(f'method {i}' for i in range(12)), three=('gradient',))[shape]
+    trained = ('FineTuning', 'ADDrop') if shape == 'short' else methods
     settings = dict(short=(.1, .3, .5), long=(.1, .3, .5), sixty=tuple(np.arange(1, 10)/10), three=(.3,))[shape]
     depth, heads = dict(short=(4, 6), long=(6, 12), sixty=(24, 16), three=(1, 3))[shape]
     shares = (.01, .05, .1, .2, .5)
@@ -85,10 +89,10 @@ def frames(shape):
     grid = [dict(method='ADDrop', p=p, q=q, accuracy=p*(1 - q), seed=z) for p in settings for q in settings for z in (0, 1)]
     sizes = [dict(method=m, gradient=abs(x)) for m in methods for x in rng.normal(size=30)]
     numbers = [dict(layer=l, head=h, entropy=rng.random()) for l in range(depth) for h in range(heads)]
-    results = [dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in methods for z in range(3)]
+    results = [dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in trained for z in range(3)]
     curve, grid, sizes, numbers, results = map(pd.DataFrame, (curve, grid, sizes, numbers, results))
     return dict(accuracy_drop=(curve, {}), perturbation=(curve, {}), sensitivity_grid=(grid, {}), gradient_boxes=(sizes, {}),
-                head_map=(numbers, dict(value='entropy')), metric_table=(results, {}))
+                head_map=(numbers, dict(value='entropy')), metric_table=(results, dict(compare_to=trained[0])))
 
 
 def everything(folder, shape='short'):

@@ -2,7 +2,7 @@
 import numpy as np
 
 from salviz.maps import dense_ranks, discard_candidates
-from salviz.runs import Run, Snapshot
+from salviz.runs import Run, Snapshot, sealed, write_whole
 
 sentence = ['[CLS]', 'still', ',', 'this', 'is', 'unforget', '##table', '[SEP]']
 methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), AttentionGuidance=dict(share=.5), SaliencyGuided=dict(masked_share=.3, first='next', ranking='signed'),
@@ -34,15 +34,21 @@ def snapshot(step=0, probe=0, tokens=sentence, method='FineTuning', layers=2, he
                     texts=[' '.join(tokens[1:-1])], tokens=tokens, labels=[t.removeprefix('##') for t in tokens], words=tokens[1:-1], word_ids=ids, label=probe % 2,
                     classes=['negative', 'positive'], losses=dict(task=.5), info=info)
 
-def run(path, method='FineTuning', probes=(0, 1), steps=(0, 10, 20, 30), tokens=None, layers=2, heads=3, finish=True):
+def run(path, method='FineTuning', probes=(0, 1), steps=(0, 10, 20, 30), tokens=None, layers=2, heads=3, finish=True, seed=0):
     "A recorded run in `path`; `tokens`: {probe: its tokens}"
-    made = Run.create(path, dict(method=dict(name=method, args=methods[method]), model=dict(name='tiny', layers=layers, heads=heads), seed=0, data=dict(name='invented')))
+    made = Run.create(path, dict(method=dict(name=method, args=methods[method]), model=dict(name='tiny', layers=layers, heads=heads), seed=seed,
+                                 data=dict(name='invented')))
     for step in steps:
         made.log(dict(kind='train', step=step + 1, epoch=(step + 1)/10, loss=2/(2 + step), task=1/(2 + step)))
         for p in probes: made.save(snapshot(step, p, (tokens or {}).get(p, [*sentence[:-1], *(['more'] * p), '[SEP]']), method, layers, heads))
     if steps: made.log(dict(kind='eval', step=max(steps), accuracy=.75, loss=.5))
     if finish and steps: made.finish(steps=max(steps))
     return made
+
+def reconfigured(run, **more):
+    "`run`, opened again, with `more` in its config"
+    write_whole(run.path/'config.json', sealed(run.config | more).encode())
+    return Run(run.path)
 
 # ---- what other tasks and other kinds of input record
 

@@ -1,5 +1,4 @@
 "What a figure says of itself is so: ties are no ranks, names tell sides apart, scales are those of the numbers, captions name model and data."
-import json
 import warnings
 
 import numpy as np
@@ -12,7 +11,6 @@ from salviz.curves import gradient_boxes, gradient_histogram, head_map, sensitiv
 from salviz.data import load_text
 from salviz.names import runs_words
 from salviz.paper import figure
-from salviz.runs import Run
 from salviz.sights import attention_map, coloured_sentences, triptych
 from salviz.statistics import result_table, table_inches
 from salviz.views import discard_map, saliency_distribution, tied_candidates
@@ -102,16 +100,10 @@ def test_a_nested_grid_has_no_column_without_a_name():
     assert table.heads()[1] == ['q = 0.2', 'q = 0.4', 'without q']
 
 
-def reconfigured(run, **more):
-    "Write `more` into the config of `run`"
-    file = run.path/'config.json'
-    file.write_text(json.dumps(json.loads(file.read_text()) | more))
-
-
 def test_scores_of_sts_b_go_to_five(tmp_path):
     run = a_run(tmp_path, 'scores')
     run.save(invented.scored(10))
-    reconfigured(run, data=dict(name='sts-b'))
+    invented.reconfigured(run, data=dict(name='sts-b'))
     ticks = [t.get_text() for ax in figure(run.path, 'scored_sentence', step=10).axes for t in ax.get_xticklabels()]
     assert {'0', '5'} <= set(ticks)
     own = [t.get_text() for ax in figure(run.path, 'scored_sentence', step=10, span=(1, 4)).axes for t in ax.get_xticklabels()]
@@ -120,8 +112,9 @@ def test_scores_of_sts_b_go_to_five(tmp_path):
 
 def test_captions_name_model_data_and_seeds_once_as_people_do(tmp_path):
     runs = [a_run(tmp_path, f'run{i}', method, seed=i % 2) for i, method in enumerate(('ADDrop', 'ADDrop', 'SalLM', 'SalLM'))]
-    for r in runs: reconfigured(r, model=dict(name='minilm-b9a0018dff09', layers=6, heads=12), data=dict(name='movie-sentences', sizes=dict(train=160)))
-    runs = [Run(r.path) for r in runs]
+    said = dict(model=dict(name='minilm-b9a0018dff09', layers=6, heads=12),
+                data=dict(name='movie-sentences', sizes=dict(train=160)))
+    runs = [invented.reconfigured(r, **said) for r in runs]
     assert runs_words({'AD-DROP': runs[:2], 'SalLM': runs[2:]}) == 'MiniLM-L6, movie sentences; seeds 0, 1.'
     assert figure(runs, 'loss_curves').caption.endswith('MiniLM-L6, movie sentences; seeds 0, 1.')
     single = figure(runs[0], 'discard_region')

@@ -1,6 +1,5 @@
 "The method that the notebook on writing one's own makes: entropy of attention against loops in float64, its evidence, its company"
 import inspect
-import json
 import math
 import random
 
@@ -185,7 +184,7 @@ def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(cit
 
 def test_keys_of_older_runs_that_nobody_knows_any_more_are_left_out(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, AttentionEntropy(), tmp_path/'run', **quick)
-    config = json.loads((run.path/'config.json').read_text())
+    config = run.config
     for cite in ('attanasio-2022-ear', 7, {'a': 1}, [['x'], entry]):
         config['method']['cite'] = cite
         old = Run.create(tmp_path/f'old-{str(cite)[:3]}', config)

@@ -15,55 +15,27 @@ from matplotlib.font_manager import fontManager
 from matplotlib.text import Text
 from PIL import Image
 
+import every_kind
 import invented
 import salviz.drawing as drawing
 import salviz.methods
+from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
 from salviz.drawing import Math, blue, drawable, ink, latex_text, orange, own_style, rendered, save_figure, shares, signed, text_width, vermillion
 from salviz.figures import letter
 from salviz.methods.base import served
 from salviz.paper import figure, kinds, papers, bibtex, venues, width_of
-from salviz.runs import Run, sealed, write_whole
+from salviz.runs import Run
 from salviz.views import discard_map
 from test_views import invent
-
-
-def a_run(folder, name, method='ADDrop', seed=0, **kw):
-    "An invented run that says another seed"
-    run = invented.run(folder/name, method, **kw)
-    write_whole(run.path/'config.json', sealed(run.config | dict(seed=seed)).encode())
-    return Run(run.path)
-
-
-def own_map(run):
-    "A snapshot with a map of a method of one's own"
-    s = run.snapshot()
-    n = len(s.tokens)
-    s.arrays['pull'] = np.random.default_rng(0).normal(size=(2, 3, n, n))
-    s.layers['pull'] = [0, 1]
-    return s
 
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
     "What each kind is made of, and its options"
-    d, rng = tmp_path_factory.mktemp('runs'), np.random.default_rng(0)
-    drop, other, guided = a_run(d, 'drop'), a_run(d, 'other', seed=1), a_run(d, 'guided', 'AttentionGuidance')
-    masked, plain = a_run(d, 'masked', 'SaliencyGuided'), a_run(d, 'sallm', 'SalLM')
-    methods = ('integrated_gradients', 'gradient', 'random')
-    curve = pd.DataFrame([dict(method=m, share=x, accuracy=1 - x*(i + 1)/4, comprehensiveness=x*(i + 1)/4, seed=z)
-                          for i, m in enumerate(methods) for x in (.01, .05, .1, .2, .5) for z in (0, 1)])
-    grid = pd.DataFrame([dict(method='ADDrop', p=p, q=q, accuracy=p*q, seed=z) for p in (.1, .3, .5) for q in (.1, .2) for z in (0, 1)])
-    sizes = pd.DataFrame([dict(method=m, gradient=abs(x)) for m in methods for x in rng.normal(size=30)])
-    heads = pd.DataFrame([dict(layer=l, head=h, entropy=rng.random()) for l in range(4) for h in range(6)])
-    table = pd.DataFrame([dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in ('FineTuning', 'ADDrop') for z in range(3)])
-    of = dict(attention_map=(drop, dict(layer=0, head=1)), triptych=(drop, {}), head_grid=(drop, {}), discard_region=(drop, dict(layer=1, head=2)), pattern_target=(guided, {}),
-              pattern_residual=(guided, {}), pattern_shares=(guided, {}), attention_beside_saliency=(plain, {}), coloured_sentences=([drop, plain], {}),
-              masked_sentence=(masked, {}), masked_pairs=(masked, dict(probe=[0, 1])), signal=(invented.image(10), {}), saliency_distribution=([invented.image(0), invented.image(20)], {}),
-              token_labels=(invented.tagged(), {}), translation=(invented.translated(), {}), scored_sentence=(invented.scored(), {}), evidence=(own_map(drop), dict(name='pull', head=1)), evolution=(drop, {}), compared=([drop, other], {}),
-              loss_curves=([drop, other, guided], {}), number_over_steps=([drop, other], {}), accuracy_drop=(curve, {}), perturbation=(curve, {}), sensitivity_grid=(grid, {}),
-              gradient_boxes=(sizes, {}), head_map=(heads, dict(value='entropy')), metric_table=(table, dict(compare_to='FineTuning')))
+    of = every_kind.everything(tmp_path_factory.mktemp('runs'))
+    del of['series']
     assert set(of) == set(kinds)
     return of
 
@@ -423,7 +395,7 @@ def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_sho
     run = a_run(tmp_path, 'private')
     config = run.config
     config['method']['args']['teacher'] = config['model']['name'] = '/home/somebody/secret/best'
-    write_whole(run.path/'config.json', sealed(config).encode())
+    invented.reconfigured(run, **config)
     said = '\n'.join(figure(run.path, 'attention_map').facts)
     assert "teacher='best'" in said and 'Model: best' in said and 'secret' not in said
 
