@@ -1,43 +1,43 @@
 "Train language models with explanations and see what that does to attention."
 # Names are imported from their rooms when they are first used: `import salviz` costs nothing and does not import torch.
-# Public functions refuse at the door what no argument of that name can be (salviz.doors).
+# Public functions refuse at the door what no argument of that name can be (salviz.core.doors).
 from importlib import import_module
 from types import FunctionType
-
-from salviz.doors import door
 
 __version__ = "0.1.0"
 
 _rooms = {
-    'assets': 'fetch asset',
-    'text': 'align TokenText',
-    'data': 'load_text load_tokens load_pairs subset encode Collator',
-    'signals': 'load_images load_series synthetic_series vanishing_series',
-    'models': 'load_classifier load_model_for',
-    'nets': 'small_net',
-    'pretraining': 'train_tokenizer small_model MaskTokens ReplaceTokens',
-    'attention': 'observe',
-    'attribution': 'input_saliency attention_attribution',
-    'explanations': 'explain explain_data explainers',
+    'core.assets': 'fetch asset',
+    'core.text': 'align TokenText',
+    'core.runs': 'Run Snapshot runs_table',
+    'data.texts': 'load_text load_tokens load_pairs subset encode Collator',
+    'data.signals': 'load_images load_series synthetic_series vanishing_series',
+    'data.rationales': 'load_rationales',
+    'models.loading': 'load_classifier load_model_for',
+    'models.nets': 'small_net',
+    'models.corruption': 'train_tokenizer small_model MaskTokens ReplaceTokens',
+    'models.attention': 'observe',
+    'attribution.saliency': 'input_saliency attention_attribution',
+    'attribution.explanations': 'explain explain_data explainers',
     'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance',
-    'runs': 'Run Snapshot runs_table',
-    'metrics': 'attention_agreement run_agreement',
-    'training': 'train load_model',
-    'study': 'Study',
-    'statistics': 'result_table',
-    'faithfulness': 'faithfulness_table accuracy_drop',
-    'plausibility': 'plausibility_table',
-    'rationales': 'load_rationales',
-    'corpus': 'head_table gradient_sizes',
-    'agreement': 'agreement_table compare_runs',
-    'antecedents': 'antecedent_accuracy antecedent_report',
-    'live': 'start_training Training',
-    'views': 'attention_beside_saliency masked_sentence discard_map guided_heads signal_view saliency_distribution token_labels translation scored_sentence '
-             'pattern_shares view_for',
-    'drawing': 'save_figure', 'paper': 'figure bibtex', 'latex': 'sentence_latex coloured_sentence_latex',
-    'explorer': 'Explorer strip_views',
-    'explore_model': 'explore',
-    'bertviz_bridge': 'bertviz_view',
+    'training.trainer': 'train load_model',
+    'training.live': 'start_training Training',
+    'training.study': 'Study',
+    'measures.scores': 'attention_agreement run_agreement',
+    'measures.plausibility': 'plausibility_table',
+    'measures.agreement': 'agreement_table compare_runs',
+    'measures.statistics': 'result_table',
+    'probing.faithfulness': 'faithfulness_table accuracy_drop',
+    'probing.corpus': 'head_table gradient_sizes',
+    'probing.antecedents': 'antecedent_accuracy antecedent_report',
+    'probing.look': 'explore',
+    'views.base': 'attention_beside_saliency masked_sentence discard_map guided_heads signal_view saliency_distribution '
+                  'token_labels translation scored_sentence pattern_shares view_for',
+    'figures.drawing': 'save_figure',
+    'figures.kinds': 'figure bibtex',
+    'figures.sentences': 'sentence_latex coloured_sentence_latex',
+    'explorer.widget': 'Explorer strip_views',
+    'explorer.bertviz': 'bertviz_view',
     'tour': 'demo'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
@@ -49,3 +49,14 @@ def __getattr__(name):
     return door(found, _optional.get(name, ())) if type(found) is FunctionType else found
 
 def __dir__(): return [*globals(), *__all__]
+
+def rooms_of(floor, **more):
+    "`__getattr__` of the package `floor`: its rooms' public names, and `more` {name: room}, loaded when first used"
+    home = {name: room for name, room in _home.items() if room.startswith(f'{floor.removeprefix("salviz.")}.')}
+    home |= {name: f'{floor.removeprefix("salviz.")}.{room}' for name, room in more.items()}
+    def load(name):
+        if name not in home: raise AttributeError(f'module {floor} has no attribute {name!r}')
+        return getattr(import_module(f'salviz.{home[name]}'), name)
+    return load
+
+from salviz.core.doors import door # noqa: E402, its package asks for `rooms_of`

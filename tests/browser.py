@@ -1,4 +1,4 @@
-"The explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/static in it, the whole app on given frames."
+"The explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static in it, the whole app on given frames."
 import base64
 import json
 import os
@@ -7,7 +7,7 @@ import shutil
 import pytest
 from playwright.sync_api import sync_playwright
 
-from salviz.payload import bundle, exported, json_text, styles
+from salviz.explorer.payload import bundle, exported, json_text, styles
 
 flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync').split()
 no_browser = 'NO BROWSER: install Chromium (as root: apt-get install chromium) or set CHROMIUM, so that what people will see is looked at'
@@ -53,7 +53,7 @@ def page(browser):
     assert errors == [] and outside == []
 
 def load(page, *modules):
-    "Put `modules` of salviz/static, and what they import, into `page`; what they export is in `window.sv`"
+    "Put `modules` of salviz/explorer/static, and what they import, into `page`; what they export is in `window.sv`"
     source = f'{bundle(*modules)}\nwindow.sv = {{{", ".join(exported(*modules))}}};\n'
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))", source)
 

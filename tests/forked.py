@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
-heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure', 'salviz.live', 'salviz.explore_model', 'nbdev.test', 'execnb.shell']
+heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure', 'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
 
 def work(act, args, said, env, cwd):
     "In the forked process: end with the status that `act` returns or raises; what it prints goes into the files `said` and `said`.err"

@@ -1,8 +1,8 @@
 "Runs with invented evidence of every kind, made without a model, and a stand-in for Jupyter's model of a widget."
 import numpy as np
 
-from salviz.maps import dense_ranks, discard_candidates
-from salviz.runs import Run, Snapshot, sealed, write_whole
+from salviz.core.maths import dense_ranks, discard_candidates
+from salviz.core.runs import Run, Snapshot, sealed, write_whole
 
 sentence = ['[CLS]', 'still', ',', 'this', 'is', 'unforget', '##table', '[SEP]']
 methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), AttentionGuidance=dict(share=.5), SaliencyGuided=dict(masked_share=.3, first='next', ranking='signed'),
@@ -152,3 +152,65 @@ model_js = '''class Model {
   save_changes() { if (this.dead) throw new Error('no kernel'); this.saved++; }
   send(m) { if (this.dead) throw new Error('no kernel'); this.sent.push(m); return Promise.resolve(); }
 }'''
+
+# ---- one snapshot with the evidence of all methods
+
+phrase = 'still , this flick is un ##forget ##table and fun .'.split()
+five_classes = ['very negative', 'negative', 'neutral', 'positive', 'very positive']
+
+def sentence_of(n):
+    "Tokens of a sentence of `n` tokens with [CLS] and [SEP]"
+    return ['[CLS]', *(phrase[i % len(phrase)] for i in range(n - 2)), '[SEP]']
+
+def invent(n=12, layers=6, heads=12, tokens=None, method='ADDrop', seed=0, kind='bert', drop=(), **info):
+    "A plausible snapshot with the evidence of all four methods; `drop` names arrays to leave out"
+    rng = np.random.default_rng(seed)
+    tokens = list(tokens or sentence_of(n)); n = len(tokens)
+    special = np.array([o in ('[CLS]', '[SEP]') for o in tokens])
+    words, word_ids = [], []
+    for o, s in zip(tokens, special):
+        if not s and not o.startswith('##'): words.append('')
+        if not s: words[-1] += o.removeprefix('##')
+        word_ids.append(-1 if s else len(words) - 1)
+    word_ids = np.array(word_ids)
+    may = np.tril(np.ones((n, n))) if kind == 'causal' else np.ones((n, n))
+    attention = rng.gamma(.4, size=(layers, heads, n, n)) * may
+    attention[..., 0] += 1.5; attention[..., -1] += 1.5*may[:, -1]
+    near = np.exp(-np.abs(np.subtract.outer(np.arange(n), np.arange(n)))) * may
+    attention += 2*near
+    P = np.zeros((heads, n, n)); i = np.arange(n)
+    P[0, i[:-1], i[1:]] = 1; P[0, -1] = 1/n
+    P[1, i[1:], i[:-1]] = 1; P[1, 0] = 1/n
+    P[2:heads//2, :, 0] = 1
+    attention[:, :heads//2] += 9*P[:heads//2]*may
+    attention /= attention.sum(-1, keepdims=True)
+    attribution = rng.standard_t(3, (layers, heads, n, n)) * attention * 2e-3 * np.linspace(2, .5, layers)[:, None, None, None]
+    attribution[-1, :, 1:] = 0
+    allowed = may.astype(bool)
+    candidates = np.zeros(attribution.shape, dtype=bool)
+    for q in range(n):
+        m = int(allowed[q].sum()); k = int(m*.7 + 1e-6)
+        candidates[:, :, q, :m] = attribution[:, :, q, :m] >= np.sort(attribution[:, :, q, :m], -1)[..., min(k, m - 1)][..., None]
+    discarded = candidates & (rng.random(candidates.shape) < .2)
+    saliency = rng.normal(0, .3, n) * ~special
+    method_saliency = rng.normal(.05, .004, n) * rng.choice([-1, 1], n) * ~special * rng.random(n)
+    top = np.argsort(-method_saliency + 9*special)[:max(1, int(np.ceil(.1*(~special).sum())))]
+    target = np.zeros(n); target[top] = 1/len(top)
+    word_saliency = np.bincount(word_ids[~special], method_saliency[~special], len(words))
+    low = np.argsort(word_saliency)[:int(.4*len(words))]
+    is_masked = np.isin(word_ids, low)
+    masked = list(tokens)
+    for w in low:
+        kept = [v for v in range(len(words)) if v not in low]
+        source = ([v for v in kept if v < w][-1:] + [v for v in kept if v > w][:1])[0]
+        pieces = [tokens[p] for p in np.flatnonzero(word_ids == source)]
+        for k, p in enumerate(np.flatnonzero(word_ids == w)): masked[p] = pieces[k % len(pieces)]
+    arrays = dict(attention=attention, saliency=saliency, saliency_target=target, attention_attribution=attribution, discard_candidates=candidates,
+                  discarded=discarded, pattern_target=np.tile(P, (layers, 1, 1, 1)), guided=np.tile(np.arange(heads) < heads//2, (layers, 1)),
+                  masked_input=np.arange(n), is_masked=is_masked, method_saliency=method_saliency,
+                  probabilities=np.array([.03, .07, .1, .55, .25]), masked_probabilities=np.array([.05, .15, .2, .4, .2]))
+    over_layers = {k: list(range(layers)) for k in arrays if arrays[k].shape[0] == layers and arrays[k].ndim > 1}
+    return Snapshot(step=120, epoch=2., probe=3, arrays={k: v for k, v in arrays.items() if k not in drop}, texts=[' '.join(words)], tokens=tokens,
+                    layers={k: v for k, v in over_layers.items() if k not in drop},
+                    labels=[o.removeprefix('##') for o in tokens], words=words, word_ids=word_ids, is_special=special, label=3, classes=five_classes,
+                    info={**dict(method=method, args=dict(p=.3, q=.2), seed=1, drawn_step=120, pooled_row=0, masked_tokens=masked), **info})

@@ -16,7 +16,7 @@ import torch
 
 import invented
 import salviz
-from salviz.runs import Run
+from salviz.core.runs import Run
 
 package = Path(salviz.__file__).parent
 seconds = 20 # after which a call counts as one that hangs

@@ -35,8 +35,9 @@ def as_nbdev_does(path):
 
 
 def executed(path):
-    "The cells of the notebook `path` with the outputs that they give now, None if one fails: rooms have a number"
-    ran = as_nbdev_does(path) if Path(path).name[0].isdigit() else in_a_kernel(path)
+    "The cells of the notebook `path` with the outputs that they give now, None if one fails: rooms export"
+    is_room = '#| default_exp ' in Path(path).read_text()
+    ran = as_nbdev_does(path) if is_room else in_a_kernel(path)
     return ran and [{k: cell.get(k) for k in ('id', 'cell_type', 'outputs')} for cell in ran]
 
 

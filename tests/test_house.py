@@ -14,7 +14,7 @@ import forked
 root = Path(__file__).resolve().parents[1]
 bin = Path(sys.executable).parent
 names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
-rooms = [n for n in names if re.match(r'\d\d[a-z]?_', n)]
+rooms = [n for n in names if re.match(r'\d\d_\w+/(\d\d_|own_method)', n)]
 
 def files(folder, pattern):
     return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if not {'.ipynb_checkpoints', '__pycache__'} & set(p.parts)}
@@ -25,9 +25,9 @@ def fresh(tmp_path_factory):
     copy = tmp_path_factory.mktemp('fresh')
     for name in ['nbs', 'settings.ini', 'setup.py', 'pyproject.toml', 'README.md']:
         (shutil.copytree if (root/name).is_dir() else shutil.copy)(root/name, copy/name)
-    for name in ['salviz/__init__.py', 'salviz/methods/__init__.py']:
-        (copy/name).parent.mkdir(exist_ok=True)
-        shutil.copy(root/name, copy/name)
+    for file in (root/'salviz').rglob('__init__.py'): # which are written by hand
+        (copy/file.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy/file.relative_to(root))
     for command in ('nbdev-export', 'nbdev-clean'): subprocess.run([bin/command], cwd=copy, check=True, capture_output=True)
     return copy
 
@@ -48,7 +48,7 @@ def test_the_example_in_readme_works(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path/'discard.pdf').read_bytes()[:4] == b'%PDF' and 'ADDrop' in done.stdout
 
-pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow) for n in ('quickstart', 'gallery', 'figures_for_a_paper')]
+pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow) for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper')]
 
 @pytest.mark.parametrize('name', [*rooms, *pages])
 def test_notebook_runs(name, tmp_path):

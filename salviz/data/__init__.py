@@ -1,0 +1,4 @@
+"Texts, signals and rationales as data sets."
+from salviz import rooms_of
+
+__getattr__ = rooms_of(__name__)

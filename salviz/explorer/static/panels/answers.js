@@ -1,0 +1,199 @@
+// What the model answers, beside what is right: labels under tokens, target tokens of a translation, a score, probabilities of classes.
+import {classBars} from './masked.js';
+import {chipText, countWords, directionOf, numberWords, quoted, repeatNames, setText, wordsNode} from '../lib/words.js';
+
+const answerNames = {
+  token_classification: ['label', 'the label of the word', 'model', 'what the model says'],
+  masked_lm: ['text', 'what stood here before it was masked', 'model', 'what the model fills in'],
+  replaced_token_detection: ['truth', 'was this token replaced? a dot: it is the original', 'model', 'what the model says; a dot: original'],
+};
+const answerSame = 'original';
+// The label that says nothing, and what has another one.
+const rareAnswers = {token_classification: ['O', 'entity word'], replaced_token_detection: [answerSame, 'replaced one']};
+
+// {task, gold [n], said [n], sure [n]} of a frame with an answer for each token, else null.
+export function labelRows(frame) {
+  const {task, token_labels: gold, token_predictions: said} = frame?.info ?? {};
+  if (!gold && !said) return null;
+  const blank = (gold ?? said).map(() => null);
+  return {task, gold: gold ?? blank, said: said ?? blank, sure: frame.get('token_confidence')?.values() ?? null};
+}
+
+// A dot is enough for an original token, except where saying so is the mistake.
+function answerText(task, label, right = true) {
+  return task === 'replaced_token_detection' && label === answerSame && right ? '·' : chipText(label, 18);
+}
+
+function answerMark(right) { return wordsNode('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong', right ? '✓' : '✗'); }
+
+// A line with what the model says: a tick or a cross where it is known what is right.
+function answerFill(node, text, gold, said) {
+  const key = JSON.stringify([text, gold, said]);
+  if (node.dataset.key === key) return;
+  node.dataset.key = key;
+  const shown = wordsNode('bdi', '', text);
+  shown.dir = 'auto';
+  const known = gold !== null && said !== null;
+  node.classList.toggle('sv-missed', known && gold !== said);
+  node.replaceChildren(...(known ? [answerMark(gold === said)] : []), shown);
+}
+
+// Two lines under each token. A word that is shown whole has the labels of its first piece that has any.
+export class LabelLines {
+  constructor() { this.clear(); }
+
+  clear() { this.nodes = []; }
+
+  node(tokens) {
+    const gold = wordsNode('span', 'sv-answer sv-gold'), said = wordsNode('span', 'sv-answer sv-model');
+    const el = wordsNode('span', 'sv-answers', gold, said);
+    el.setAttribute('aria-hidden', 'true');
+    this.nodes.push({tokens, gold, said});
+    return el;
+  }
+
+  names({task}) {
+    const [gold, goldTitle, said, saidTitle] = answerNames[task] ?? answerNames.token_classification;
+    const name = (text, title) => Object.assign(wordsNode('span', 'sv-answer sv-line-name', text), {title});
+    const lines = wordsNode('span', 'sv-answers', name(gold, goldTitle), name(said, saidTitle));
+    return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'token'), lines);
+  }
+
+  at(tokens, {gold, said}) { return tokens.find(i => gold[i] !== null) ?? tokens.find(i => said[i] !== null) ?? tokens[0]; }
+
+  paint(rows) {
+    for (const {tokens, gold, said} of this.nodes) {
+      const i = this.at(tokens, rows), [g, s] = [rows.gold[i] ?? null, rows.said[i] ?? null];
+      answerFill(gold, g === null ? '' : answerText(rows.task, g), null, null);
+      answerFill(said, s === null ? '' : answerText(rows.task, s, g === null || g === s), g, s);
+      said.classList.toggle('sv-unasked', g === null);
+    }
+  }
+
+  words(tokens, rows) {
+    const i = this.at(tokens, rows), [gold, said, sure] = [rows.gold[i] ?? null, rows.said[i] ?? null, rows.sure?.[i]];
+    if (gold === null && said === null) return '';
+    const confidence = Number.isFinite(sure) ? ` (confidence ${sure.toFixed(2)})` : '';
+    const right = gold === null || said === null ? '' : gold === said ? ', right' : ', wrong';
+    const model = said === null ? 'no prediction' : `the model says ${quoted(said)}${confidence}${right}`;
+    return `${gold === null ? 'no label' : `label ${quoted(gold)}`}, ${model}`;
+  }
+}
+
+function answerCounts(gold, said) {
+  const known = gold.flatMap((g, i) => g !== null && said[i] !== null && said[i] !== undefined ? [i] : []);
+  return {right: known.filter(i => gold[i] === said[i]).length, of: known.length};
+}
+
+const answerSentences = {
+  token_classification: (right, of) => `The model labels ${right} of ${countWords(of, 'word')} correctly.`,
+  masked_lm: (right, of) => `The model finds ${right} of ${countWords(of, 'masked token')}.`,
+  replaced_token_detection: (right, of) => `The model is right about ${right} of ${countWords(of, 'token')}.`,
+};
+
+function tokenOutcome(rows) {
+  const {right, of} = answerCounts(rows.gold, rows.said), said = (answerSentences[rows.task] ?? answerSentences.token_classification)(right, of);
+  return wordsNode('p', 'sv-outcome', of ? said + rareOutcome(rows) : 'No token of this sentence has a label.');
+}
+
+// Most words are no entities and most tokens are the original ones: a model that never says anything else is right about nearly all of them.
+function rareOutcome({task, gold, said}) {
+  const [common, name] = rareAnswers[task] ?? [];
+  if (!gold.includes(common)) return '';
+  const {right, of} = answerCounts(gold.map(g => g === common ? null : g), said);
+  return of ? ` Of ${countWords(of, name)} it finds ${right}.` : ` There is no ${name} among them.`;
+}
+
+// ---- translation
+
+// The target below the source: each token with what the model would say at its place when the tokens before are right, and how probable it is.
+export function targetLine() {
+  const line = wordsNode('div', 'sv-line sv-target'), title = wordsNode('p', 'sv-target-title'), el = wordsNode('div', 'sv-translation', title, line);
+  line.setAttribute('role', 'list');
+  line.setAttribute('aria-label', 'target tokens with the prediction and the probability of each');
+  const show = frame => {
+    const {target_tokens: target, predicted_tokens: said} = frame?.info ?? {};
+    el.hidden = !target;
+    if (!target) return;
+    setText(title, 'Target, and what the model says at each place when it is given the target before it (teacher forcing):');
+    line.dir = directionOf(target);
+    const p = frame.get('target_probability')?.values();
+    line.replaceChildren(targetNames(), ...target.map((token, i) => targetNode(token, said?.[i] ?? null, p?.[i])));
+    repeatNames(line);
+  };
+  return {el, show};
+}
+
+function targetNames() {
+  const name = (text, title) => Object.assign(wordsNode('span', 'sv-answer sv-line-name', text), {title});
+  const lines = wordsNode('span', 'sv-answers', name('model', 'the most probable token'), name('p(target)', 'probability of the target token'));
+  return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'target'), lines);
+}
+
+function targetNode(token, said, p) {
+  const text = wordsNode('bdi', '', chipText(token)), chip = wordsNode('span', 'sv-chip', text), model = wordsNode('span', 'sv-answer sv-model');
+  const bar = wordsNode('span', 'sv-answer-bar'), known = Number.isFinite(p);
+  const number = wordsNode('span', 'sv-answer sv-probability', known ? p.toFixed(2) : '–', bar);
+  text.dir = 'auto';
+  answerFill(model, said === null ? '' : chipText(said), said === null ? null : token, said);
+  bar.style.width = `${100 * Math.max(0, Math.min(1, p || 0))}%`;
+  const node = wordsNode('span', 'sv-word sv-labelled', chip, wordsNode('span', 'sv-answers', model, number));
+  const right = said === token ? 'right' : `the model says ${quoted(said ?? '')}`;
+  node.setAttribute('role', 'listitem');
+  const probable = known ? `, probability of the target token ${numberWords(p)}` : '';
+  node.title = `${quoted(token)}: ${said === null ? 'no prediction' : right}${probable}`;
+  node.setAttribute('aria-label', node.title);
+  return node;
+}
+
+function targetOutcome({target_tokens: target, predicted_tokens: said}, p) {
+  const {right, of} = answerCounts(target, said ?? []), known = p ? [...p].filter(Number.isFinite) : [];
+  const sum = known.reduce((a, b) => a + b, 0);
+  const mean = known.length ? ` The target tokens have a probability of ${numberWords(sum / known.length)} on average.` : '';
+  return wordsNode('p', 'sv-outcome', `With the target before it the model finds ${right} of ${countWords(of, 'target token')}.${mean}`);
+}
+
+// ---- regression
+
+const scoreSlack = .05;
+
+// 0 and the whole numbers around the labels, as in the figures; further only for a prediction that lies well outside of them, so that the line
+// hardly ever changes while steps go by.
+export function scoreEnds(labels, said) {
+  const known = labels.length ? labels : [said], low = Math.min(0, Math.floor(Math.min(...known)));
+  const high = Math.max(Math.ceil(Math.max(...known)), low + 1);
+  const slack = scoreSlack * (high - low);
+  return [said < low - slack ? Math.floor(said) : low, said > high + slack ? Math.ceil(said) : high];
+}
+
+function scoreMark(className, value, [low, high], text) {
+  const mark = wordsNode('span', `sv-score-mark ${className}`, wordsNode('span', 'sv-score-text', text)), place = (value - low) / (high - low);
+  mark.style.left = `${100 * Math.max(0, Math.min(1, place))}%`;
+  mark.dataset.end = place < .15 ? 'low' : place > .85 ? 'high' : '';
+  return mark;
+}
+
+// The predicted and the given score on one line. Its ends come from the labels of all sentences, further where the prediction is.
+function scoreOutcome(frame, run) {
+  const said = frame.get('prediction')?.values()[0], gold = frame.label, known = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
+  if (!Number.isFinite(said)) return wordsNode('p', 'sv-note', 'No prediction was recorded at this step.');
+  const labels = [...known, ...(run.scores ?? [])]; // scores: the ends of the scale that the data are known to have
+  const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], said), line = wordsNode('div', 'sv-score-line');
+  const outside = ends.map(v => wordsNode('span', 'sv-score-end', numberWords(v)));
+  if (Number.isFinite(gold)) line.append(scoreMark('sv-score-gold', gold, ends, `label ${numberWords(gold)}`));
+  line.append(scoreMark('sv-score-said', said, ends, `predicted ${numberWords(said)}`));
+  const apart = `The prediction is ${numberWords(Math.abs(said - gold))} ${said > gold ? 'above' : 'below'} the label.`;
+  const away = Number.isFinite(gold) ? apart : 'There is no label.';
+  const el = wordsNode('div', 'sv-score', line, wordsNode('div', 'sv-score-ends', ...outside), wordsNode('p', 'sv-note', away));
+  el.dir = 'ltr';
+  return el;
+}
+
+// What stands beside a sentence, an image or a series: whatever kind of answer the task has.
+export function outcomeOf(frame, run) {
+  const rows = labelRows(frame), {task, target_tokens: target} = frame.info ?? {};
+  if (rows) return tokenOutcome(rows);
+  if (target) return targetOutcome(frame.info, frame.get('target_probability')?.values());
+  if (task === 'regression' || frame.get('prediction')) return scoreOutcome(frame, run);
+  return classBars(frame, run.classes ?? []);
+}

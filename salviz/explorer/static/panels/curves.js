@@ -1,0 +1,414 @@
+// Curves of a run: losses, scores and weights over the steps, in one plotly figure that is updated in place.
+import {pooledRow, rowOrMean} from '../state/derive.js';
+import {spearman} from '../lib/maths.js';
+import {countWords, numberWords, setText, wordsNode} from '../lib/words.js';
+
+export const curveMargins = {l: 54, r: 18};
+
+const curveColours = {
+  light: ['#1f2328', '#0072b2', '#d55e00', '#009e73', '#a0488c', '#9a6a00', '#3f6fd8', '#7a5a3a'],
+  dark: ['#e6e6e6', '#56b4e9', '#ff8a3d', '#2fc79a', '#e08ec0', '#f0c040', '#8fb1ff', '#c9a27c'],
+};
+const notATerm = new Set(['kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
+// What an evaluation tells besides scores; losses have other sizes than they and stand with those of the training.
+const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1', 'mse']);
+const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
+const smoothFrom = 120;
+
+function isTerm(name) { return !notATerm.has(name) && !name.endsWith('_weight'); }
+function plainWords(name) { return name.replaceAll('_', ' '); }
+const scoreNames = {f1: 'F1', macro_f1: 'macro-F1', pearson: 'Pearson', spearman: 'Spearman'};
+function scoreName(name) { return scoreNames[name] ?? plainWords(name); }
+// Plotly reads its texts as a little HTML.
+function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;'); }
+
+// Epochs as stretches of steps, and whether AD-DROP is at work in them.
+export function epochSpans(run, last) {
+  const each = run?.steps_per_epoch;
+  if (!(each > 0)) return [];
+  const spans = [];
+  for (let from = 0; from < last; from += each) {
+    const epoch = from / each + 1;
+    spans.push({from, to: Math.min(from + each, last), epoch, shaded: Boolean(run.cross_tuning) && epoch % 2 === 0});
+  }
+  return spans;
+}
+
+export function lastStep(store, run, probe) {
+  const rows = store.rows(run);
+  let last = store.steps(run, probe).at(-1) ?? 0;
+  for (const row of rows) if (row.step > last) last = row.step;
+  return Math.max(1, last);
+}
+
+// The lowest and the highest value of every pixel: no peak is lost, however many rows there are.
+export function thinned(x, y, most = 1200) {
+  if (x.length <= 2 * most) return {x, y};
+  const out = {x: [], y: []}, size = x.length / most;
+  for (let b = 0; b < most; b++) {
+    const from = Math.floor(b * size), to = Math.floor((b + 1) * size);
+    let low = from, high = from;
+    for (let i = from; i < to; i++) {
+      if (y[i] < y[low]) low = i;
+      if (y[i] > y[high]) high = i;
+    }
+    for (const i of low === high ? [low] : [Math.min(low, high), Math.max(low, high)]) {
+      out.x.push(x[i]);
+      out.y.push(y[i]);
+    }
+  }
+  return out;
+}
+
+// Mean over the rows around each one; rows without a number do not count.
+export function smoothed(y, half) {
+  const sums = [0], counts = [0];
+  y.forEach((v, i) => {
+    sums.push(sums[i] + (Number.isFinite(v) ? v : 0));
+    counts.push(counts[i] + (Number.isFinite(v) ? 1 : 0));
+  });
+  return y.map((_, i) => {
+    const from = Math.max(0, i - half), to = Math.min(y.length, i + half + 1);
+    return (sums[to] - sums[from]) / (counts[to] - counts[from]);
+  });
+}
+
+function rowSeries(rows, key) {
+  const with_ = rows.filter(row => Number.isFinite(row[key]));
+  return {x: with_.map(row => row.step), y: with_.map(row => row[key])};
+}
+
+function varies(y) { return y.length > 1 && y.some(v => v !== y[0]); }
+
+// Mean over heads of one row of the last layer, in double precision: what ties there must tie here.
+function lastRow(tensor, row, counts) {
+  const [layers, heads, n] = tensor.shape, out = new Float64Array(n);
+  for (let head = 0; head < heads; head++) {
+    const given = rowOrMean(tensor.at(layers - 1, head), n, row, counts);
+    for (let k = 0; k < n; k++) out[k] += given[k];
+  }
+  return out.map(v => v / heads);
+}
+
+// salviz.metrics.attention_agreement of one frame; undefined where whole maps were not shipped.
+export function frameAgreement(frame, special) {
+  if ('agreement' in frame.info) return frame.info.agreement ?? NaN;
+  const tensor = frame.get('attention'), saliency = frame.get('saliency')?.values(), counts = special.map(s => !s);
+  if (!tensor || !saliency || tensor.pooled > 1 || counts.filter(Boolean).length < 3) return NaN;
+  const attention = lastRow(tensor, pooledRow(frame), counts), size = saliency.map(Math.abs);
+  if (counts.some((c, i) => c && Number.isNaN(attention[i] + size[i]))) return NaN;
+  return spearman(attention, size, counts);
+}
+
+// Agreement of every shipped frame, a few at a time, so that nothing waits for it.
+class Agreements {
+  constructor(store, onMore) {
+    Object.assign(this, {store, onMore, known: new Map(), asked: false});
+  }
+
+  wanted(run) {
+    const probes = this.store.run(run)?.probes ?? [];
+    return probes.flatMap(probe => this.store.shipped(run, probe.id).map(step => ({key: `${run}/${probe.id}/${step}`, run, probe, step})));
+  }
+
+  work(run, most = 8) {
+    const end = performance.now() + most;
+    for (const {key, probe, step} of this.wanted(run)) {
+      if (this.known.has(key)) continue;
+      if (performance.now() > end) return this.later(run);
+      this.known.set(key, frameAgreement(this.store.frame(run, probe.id, step), probe.is_special));
+    }
+    return null;
+  }
+
+  later(run) {
+    if (this.asked) return;
+    this.asked = true;
+    const idle = window.requestIdleCallback ?? (f => setTimeout(f, 30));
+    idle(() => {
+      this.asked = false;
+      this.work(run);
+      this.onMore();
+    });
+  }
+
+  series(run) {
+    this.work(run);
+    const bySteps = new Map(), probes = new Set();
+    for (const {key, probe, step} of this.wanted(run)) {
+      const value = this.known.get(key);
+      if (!Number.isFinite(value)) continue;
+      probes.add(probe.id);
+      bySteps.set(step, [...(bySteps.get(step) ?? []), value]);
+    }
+    const x = [...bySteps.keys()].sort((a, b) => a - b);
+    return {x, y: x.map(step => bySteps.get(step).reduce((a, b) => a + b, 0) / bySteps.get(step).length), probes: probes.size};
+  }
+}
+
+function lossCurves(rows) {
+  const names = [...new Set(rows.flatMap(row => Object.keys(row).filter(isTerm)))], curves = [];
+  const total = rowSeries(rows, 'loss'), task = rowSeries(rows, 'task');
+  if (names.length || !task.x.length) curves.push({name: 'total', subplot: 0, colour: 0, ...total});
+  if (task.x.length) curves.push({name: names.length ? 'task' : 'task (the total)', subplot: 0, colour: 1, ...task});
+  names.forEach((name, i) => curves.push({name: plainWords(name), subplot: 0, colour: 2 + (2 * i) % 6, ...rowSeries(rows, name)}));
+  return curves;
+}
+
+// The papers call the weight of the guidance loss alpha.
+function weightName(term) { return `weight ${term === 'attention_guidance' ? 'α ' : ''}of ${plainWords(term)}`; }
+
+function weightCurves(rows) {
+  const names = [...new Set(rows.flatMap(row => Object.keys(row).filter(name => name.endsWith('_weight'))))];
+  const curves = names.map((name, i) => ({name: weightName(name.slice(0, -7)), subplot: 2, colour: 2 + (2 * i) % 6, ...rowSeries(rows, name)}));
+  return curves.filter(curve => varies(curve.y));
+}
+
+function validationRows(rows) { return rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'); }
+
+// Masked-LM training and translation choose their checkpoint by this loss; that of a regression is its mean squared error.
+function validationLoss(rows) {
+  const evals = validationRows(rows), squared = evals.some(row => Number.isFinite(row.mse)), few = {marks: true, dash: 'dot', subplot: 0};
+  return {name: squared ? 'validation MSE' : 'validation loss', colour: 3, ...few, ...rowSeries(evals, squared ? 'mse' : 'loss')};
+}
+
+function scoreCurves(rows, agreement) {
+  const evals = validationRows(rows), few = {marks: true, subplot: 1};
+  const others = [...new Set(evals.flatMap(row => Object.keys(row).filter(name => !notAScore.has(name) && Number.isFinite(row[name]))))];
+  const curves = [
+    {name: 'validation accuracy', colour: 3, ...few, ...rowSeries(evals, 'accuracy')},
+    {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
+    ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few, ...rowSeries(evals, name)})),
+    {name: `agreement of attention and saliency (${countWords(agreement.probes, 'sentence')})`, colour: 4, ...few, x: agreement.x, y: agreement.y},
+  ];
+  return curves.filter(curve => curve.x.length);
+}
+
+export function curveSeries(rows, agreement) {
+  const train = rows.filter(row => row.kind === 'train');
+  return [...lossCurves(train), validationLoss(rows), ...scoreCurves(rows, agreement), ...weightCurves(train)].filter(curve => curve.x.length);
+}
+
+// Terms that differ by far would be a flat line at 0 on a plain scale.
+export function wantsLog(curves) {
+  const losses = curves.filter(c => c.subplot === 0), middles = losses.map(c => [...c.y].sort((a, b) => a - b)[c.y.length >> 1]).filter(m => m > 0);
+  return middles.length > 1 && Math.max(...middles) > 50 * Math.min(...middles) && losses.every(c => c.y.every(v => v > 0));
+}
+
+function curveTraces(curves, colours, hidden) {
+  const axis = k => k ? String(k + 1) : '';
+  const traces = [];
+  for (const curve of curves) {
+    const common = {type: 'scatter', xaxis: 'x', yaxis: `y${axis(curve.row)}`, visible: !hidden.has(curve.name), cliponaxis: false};
+    const line = {color: colours[curve.colour], width: 1.8, dash: curve.dash ?? 'solid'};
+    const many = curve.x.length >= smoothFrom && !curve.marks;
+    const drawn = thinned(curve.x, many ? smoothed(curve.y, Math.round(curve.x.length / 60)) : curve.y);
+    const faint = {mode: 'lines', line: {...line, width: 1}, opacity: .28, hoverinfo: 'skip', name: ''};
+    if (many) traces.push({...common, ...thinned(curve.x, curve.y), ...faint});
+    const marker = {size: 6, symbol: curve.dash ? 'circle-open' : 'circle'}, mode = curve.marks ? 'lines+markers' : 'lines';
+    traces.push({...common, ...drawn, mode, line, marker, name: plotlyText(curve.name), hovertemplate: '%{y:.4g}'});
+  }
+  return traces;
+}
+
+// Subplots one below the other, each with the height that its kind needs.
+function curveDomains(kinds) {
+  const gap = 16, heights = kinds.map(k => subplotHeights[k]), total = heights.reduce((a, b) => a + b, 0) + gap * (kinds.length - 1);
+  let top = total;
+  const domains = heights.map(h => {
+    const domain = [(top - h) / total, top / total];
+    top -= h + gap;
+    return domain;
+  });
+  return {total, domains};
+}
+
+function cssOf(el, name, otherwise) { return getComputedStyle(el).getPropertyValue(name).trim() || otherwise; }
+
+function curveInks(el, theme) {
+  const dark = theme === 'dark';
+  return {
+    fg: cssOf(el, '--sv-fg', dark ? '#e6e6e6' : '#1f2328'), line: cssOf(el, '--sv-line', dark ? '#444444' : '#d8d8d8'),
+    back: cssOf(el, '--sv-raised', dark ? '#20242a' : '#ffffff'), shade: dark ? 'rgba(255, 138, 61, .13)' : 'rgba(213, 94, 0, .09)',
+    family: getComputedStyle(el).fontFamily,
+  };
+}
+
+function curveAxes(kinds, domains, logLoss, axis) {
+  const kindOf = kind => kind === 0 && logLoss ? {type: 'log', dtick: 1, tickformat: '~g'} : {type: 'linear', nticks: kind === 2 ? 3 : 5};
+  const title = kind => ({text: subplotTitles[kind] + (kind === 0 && logLoss ? ' (log)' : '')});
+  const axisOf = (kind, i) => ({...axis, ...kindOf(kind), domain: domains[i], anchor: 'x', fixedrange: true, title: title(kind)});
+  return Object.fromEntries(kinds.map((kind, i) => [`yaxis${i ? i + 1 : ''}`, axisOf(kind, i)]));
+}
+
+function curveLayout(el, {kinds, last, spans, logLoss, theme, run}) {
+  const {fg, line, back, shade, family} = curveInks(el, theme), {total, domains} = curveDomains(kinds), margin = {...curveMargins, t: 6, b: 36};
+  const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, ticks: 'outside', ticklen: 3, automargin: false};
+  const bottom = {anchor: kinds.length > 1 ? `y${kinds.length}` : 'y', domain: [0, 1], zeroline: false, hoverformat: 'd'};
+  return {
+    width: el.clientWidth, height: total + margin.t + margin.b, margin, paper_bgcolor: back, plot_bgcolor: back, showlegend: false,
+    font: {family, size: 11, color: fg}, uirevision: run, hovermode: 'x unified', hoverdistance: -1, dragmode: 'zoom',
+    hoverlabel: {bgcolor: back, bordercolor: line, font: {family, color: fg, size: 11}},
+    xaxis: {...axis, ...bottom, range: [0, last], title: {text: 'step', standoff: 4}}, ...curveAxes(kinds, domains, logLoss, axis),
+    shapes: spans.flatMap(span => epochShapes(span, line, shade)),
+  };
+}
+
+function epochShapes({from, to, shaded}, line, shade) {
+  const whole = {xref: 'x', yref: 'paper', y0: 0, y1: 1, layer: 'below'}, shapes = [];
+  if (from > 0) shapes.push({...whole, type: 'line', x0: from, x1: from, line: {color: line, width: 1, dash: 'dot'}});
+  if (shaded) shapes.push({...whole, type: 'rect', x0: from, x1: to, line: {width: 0}, fillcolor: shade});
+  return shapes;
+}
+
+// Buttons instead of plotly's legend: they wrap, never cover a curve, and can be reached by Tab.
+function legendButtons(el, curves, colours, hidden, toggle) {
+  const key = JSON.stringify([curves.map(c => [c.name, c.colour, c.subplot]), colours[0], [...hidden]]);
+  if (el.dataset.key === key) return;
+  el.dataset.key = key;
+  const focused = el.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+  const buttons = curves.map(curve => {
+    const button = wordsNode('button', 'sv-curve-key', wordsNode('span', curve.dash ? 'sv-swatch sv-dotted' : 'sv-swatch'), curve.name);
+    button.dataset.name = curve.name;
+    button.setAttribute('aria-pressed', String(!hidden.has(curve.name)));
+    button.firstChild.style.color = colours[curve.colour];
+    button.addEventListener('click', () => toggle(curve.name));
+    return button;
+  });
+  el.replaceChildren(...buttons);
+  if (focused) buttons.find(b => b.dataset.name === focused)?.focus();
+}
+
+class Curves {
+  constructor(ctx) {
+    Object.assign(this, {ctx, Plotly: null, asked: false, hidden: new Set(['validation macro-F1']), drawnAt: -Infinity, timer: null});
+    this.busy = Promise.resolve();
+    this.legend = wordsNode('div', 'sv-curve-keys');
+    this.plot = wordsNode('div', 'sv-curve-plot');
+    this.marker = wordsNode('div', 'sv-curve-now');
+    this.note = wordsNode('p', 'sv-note');
+    this.el = wordsNode('div', 'sv-curves', this.legend, wordsNode('div', 'sv-curve-box', this.plot, this.marker), this.note);
+    this.legend.setAttribute('role', 'group');
+    this.legend.setAttribute('aria-label', 'curves: press to show or hide');
+    this.plot.setAttribute('role', 'img');
+    this.marker.hidden = true;
+    this.agreements = new Agreements(ctx.store, () => this.draw());
+  }
+
+  update(changed) {
+    if (!this.asked) this.ask();
+    const at = keys => keys.some(key => changed.has(key));
+    if (at(['rows', 'frames', 'meta', 'run', 'probe', 'theme', 'size'])) this.soon(at(['run', 'theme', 'size']));
+    this.mark();
+  }
+
+  ask() {
+    this.asked = true;
+    this.ctx.plotly().then(Plotly => {
+      this.Plotly = Plotly;
+      if (!Plotly) this.without('is not on this page: install plotly beside salviz and open the explorer again');
+      this.draw();
+    }, error => this.without(`could not be loaded: ${error.message}`));
+  }
+
+  without(why) {
+    this.box(false);
+    setText(this.note, `The curves need plotly, which ${why}. The steps above work without it.`);
+  }
+
+  // Live rows arrive many times a second; twice a second is enough for a curve.
+  soon(now) {
+    clearTimeout(this.timer);
+    const wait = now ? 0 : Math.max(0, this.drawnAt + 500 - performance.now());
+    if (wait) this.timer = setTimeout(() => this.draw(), wait);
+    else this.draw();
+  }
+
+  draw() {
+    const {store, state} = this.ctx, run = store.run(state.run);
+    if (!this.Plotly || !this.el.clientWidth || !run) return;
+    this.drawnAt = performance.now();
+    const curves = curveSeries(store.rows(state.run), this.agreements.series(state.run));
+    this.box(curves.length > 0);
+    if (curves.length) return void this.drawCurves(run, curves);
+    setText(this.note, run.live ? 'Curves begin with the first training step.' : 'This run has neither losses nor scores, so there are no curves.');
+  }
+
+  drawCurves(run, curves) {
+    const {store, state} = this.ctx, last = lastStep(store, state.run, state.probe), logLoss = wantsLog(curves), {theme} = state;
+    const kinds = [0, 1, 2].filter(k => curves.some(c => c.subplot === k)), colours = curveColours[theme === 'dark' ? 'dark' : 'light'];
+    for (const curve of curves) curve.row = kinds.indexOf(curve.subplot);
+    setText(this.note, curveNote(curves, run, logLoss));
+    legendButtons(this.legend, curves, colours, this.hidden, name => this.toggle(name));
+    this.plot.setAttribute('aria-label', curveSummary(curves, last));
+    const layout = curveLayout(this.plot, {kinds, last, spans: epochSpans(run, last), logLoss, theme, run: state.run});
+    this.react(curveTraces(curves, colours, this.hidden), layout);
+  }
+
+  box(shown) { this.plot.parentNode.hidden = this.legend.hidden = !shown; }
+
+  // One drawing at a time; while one is under way only the newest is kept.
+  react(traces, layout) {
+    this.waiting = [traces, layout];
+    this.busy = this.busy.then(async () => {
+      if (!this.waiting) return;
+      const [data, next] = this.waiting;
+      this.waiting = null;
+      await this.Plotly.react(this.plot, data, next, {displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset'});
+      if (!this.listens) this.listen();
+      this.mark();
+    });
+  }
+
+  listen() {
+    this.listens = true;
+    this.plot.on('plotly_click', event => this.jump(event.points[0]?.x));
+    this.plot.on('plotly_relayout', () => this.mark());
+  }
+
+  jump(step) {
+    const {store, state, announce} = this.ctx, nearest = store.nearest(state.run, state.probe, step);
+    if (nearest === null) return announce('No recorded step of this example is on this page.');
+    state.set({step: nearest, playing: false});
+    return announce(`step ${nearest}`);
+  }
+
+  toggle(name) {
+    if (!this.hidden.delete(name)) this.hidden.add(name);
+    this.draw();
+  }
+
+  // A line of our own above the plot: moving it costs nothing, so playing stays smooth.
+  mark() {
+    const axis = this.plot._fullLayout?.xaxis, step = this.ctx.store.stepOf(this.ctx.state), size = this.plot._fullLayout?._size;
+    const at = axis && step !== null ? axis.d2p(step) : NaN;
+    this.marker.hidden = !(at >= -1 && at <= axis?._length + 1);
+    if (this.marker.hidden) return;
+    this.marker.style.transform = `translateX(${axis._offset + at}px)`;
+    this.marker.style.top = `${size.t}px`;
+    this.marker.style.height = `${size.h}px`;
+  }
+
+  destroy() {
+    clearTimeout(this.timer);
+    this.busy = this.busy.then(() => this.listens && this.Plotly.purge(this.plot));
+  }
+}
+
+function curveNote(curves, run, log) {
+  const said = [];
+  if (run.cross_tuning) said.push('Shaded epochs drop attention (AD-DROP), the others are plain fine-tuning.');
+  if (curves.some(c => c.x.length >= smoothFrom && !c.marks)) said.push('Lines are running means, every step stands behind them, faint.');
+  if (log) said.push('The losses differ by far, so their axis is logarithmic.');
+  return said.join(' ');
+}
+
+function curveSummary(curves, last) {
+  const parts = curves.map(c => `${c.name} from ${numberWords(c.y[0])} to ${numberWords(c.y.at(-1))}`);
+  return `curves over ${last} steps: ${parts.join('; ')}`;
+}
+
+export function curvesView(ctx) {
+  const curves = new Curves(ctx);
+  return {el: curves.el, update: changed => curves.update(changed), destroy: () => curves.destroy()};
+}

@@ -1,0 +1,440 @@
+// Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and tokens, and zoom.
+import {entryTitle, mapOf, layersOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
+import {attentionLimit, colourScale, colourScaleOf, scaleColour, cssColour, shortNumber, valueWithStep} from '../lib/colour.js';
+import {buttonOf, CellGrid, CellPainter, choiceOf, doubleStroke, inksOf, labelled, labelRoom} from '../lib/canvas.js';
+import {overlayInks, plainText, quotedToken, rangeOf, SharpCanvas} from '../lib/canvas.js';
+import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
+import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {whatChoice} from './heads.js';
+
+const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'overlays', 'hideSpecial', 'mergeWords', 'top', 'threshold', 'scale',
+  'palette',
+  'whatIf', 'theme', 'frames', 'meta', 'size'];
+const stripSize = 9, tallestMap = 620, widestCell = 46, sallmStrip = 14, longestLabel = 96;
+const mapHelp = 'Arrow keys move from cell to cell, Enter chooses the row, Space the key, plus and minus zoom, 0 shows all.';
+
+class MapPanel {
+  constructor(ctx) {
+    this.ctx = ctx;
+    this.zoom = null;
+    this.cursor = null;
+    this.asked = new Set();
+    this.painter = new CellPainter();
+    this.sharp = new SharpCanvas('sv-canvas', 'application');
+    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
+    this.over.el.tabIndex = -1;
+    this.build();
+    this.listen();
+  }
+
+  build() {
+    const {state} = this.ctx;
+    this.el = plainText('section', 'sv-panel sv-map');
+    this.el.setAttribute('aria-label', 'attention map');
+    this.title = plainText('h3', 'sv-title');
+    this.what = whatChoice(this.ctx);
+    this.zooms = plainText('span', 'sv-zooms');
+    this.zooms.append(buttonOf('−', 'zoom out', () => this.zoomBy(1.5)), buttonOf('+', 'zoom in', () => this.zoomBy(1 / 1.5)),
+      buttonOf('all', 'show the whole map', () => this.resetZoom()));
+    const head = plainText('div', 'sv-head');
+    head.append(this.title, this.what.el, this.zooms);
+    this.stage = plainText('div', 'sv-stage');
+    this.stage.append(this.sharp.el, this.over.el);
+    this.tip = plainText('output', 'sv-tip');
+    this.tip.setAttribute('aria-live', 'polite');
+    this.sum = plainText('p', 'sv-rowsum');
+    this.words = plainText('p', 'sv-note sv-words');
+    this.note = plainText('p', 'sv-note');
+    this.checks = overlayChecks(this.ctx);
+    this.scale = choiceOf([['map', 'this map’s maximum'], ['frame', 'maximum of all heads'], ['unit', '0 to 1']], scale => state.set({scale}));
+    this.top = rangeOf(20, top => state.set({top}));
+    this.topText = plainText('span', 'sv-value');
+    this.threshold = rangeOf(100, part => state.set({threshold: (part / 100) ** 2 * this.limit}));
+    this.thresholdText = plainText('span', 'sv-value');
+    const controls = plainText('div', 'sv-controls');
+    const fields = [['keys of a row', this.top, this.topText], ['hide below', this.threshold, this.thresholdText]];
+    for (const [text, range, value] of fields) {
+      const field = labelled(text, range);
+      field.append(value);
+      controls.append(field);
+    }
+    controls.append(labelled('colours up to', this.scale));
+    this.el.append(head, this.note, this.stage, this.tip, this.sum, this.words, this.checks.el, controls);
+  }
+
+  update(changed) {
+    if (!mapKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx;
+    this.frame = store.frameOf(state);
+    this.probe = store.probe(state.run, state.probe);
+    this.entry = state.entry;
+    // Where the heads panel is shown, it has this choice already.
+    this.what.update(this.frame);
+    this.what.el.hidden = Boolean(this.el.closest('.salviz')?.querySelector('.sv-heads:not([hidden])')) || !this.what.both;
+    this.title.textContent = entryTitle(this.entry);
+    this.checks.update(this.frame);
+    const why = this.look();
+    this.note.textContent = why;
+    this.note.hidden = !why;
+    const there = Boolean(this.shown);
+    for (const el of [this.stage, this.tip, this.sum, this.words, this.zooms]) el.hidden = !there;
+    if (!there || !this.stage.clientWidth) return;
+    this.say();
+    this.draw();
+  }
+
+  // What is to be drawn; returns a sentence on what is missing.
+  look() {
+    const {store, state} = this.ctx, {frame, probe, entry} = this;
+    this.shown = null;
+    if (!probe) return 'There is no sentence to show.';
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this sentence yet.';
+    const map = mapOf(frame, entry, state.what === 'attribution' ? 'attribution' : 'attention');
+    if (!map.values) return map.note;
+    this.map = map;
+    this.units = shownUnits(probe, state, map);
+    this.marks = map.pooled > 1 ? null : overlaysOf(frame, state, entry, probe, this.units);
+    const residual = Boolean(state.overlays.residual && state.what !== 'attribution' && this.marks?.target), shown = unitMap(map, this.units);
+    if (residual) shown.values = shown.values.map((v, k) => v - this.marks.target[k]);
+    this.kind = residual ? 'residual' : map.signed ? 'attribution' : 'attention';
+    shown.values = blankBlocked(shown.values, frame, entry, map, this.units);
+    this.shown = shown;
+    const limit = scaleLimit(frame, this.kind, shown.values, state);
+    this.limit = this.kind === 'attention' ? attentionLimit(limit, probe.tokens.length) : limit;
+    this.colours = colourScaleOf({limit: this.limit, signed: residual || map.signed, palette: state.palette, theme: state.theme});
+    const last = layersOf(frame, 'attention').at(-1);
+    const regularised = state.overlays.regularised && mapOf(frame, {kind: 'heads', layer: last}, 'attention');
+    this.sallm = map.pooled === 1 && regularised ? sallmRows(frame, state, probe.is_special, regularised) : null;
+    this.sallmLayer = last;
+    this.saliency = state.overlays.saliency && map.pooled === 1 ? this.unitSaliency() : null;
+    return this.missingFull(map);
+  }
+
+  unitSaliency() {
+    const given = saliencyOf(this.frame);
+    if (!given) return null;
+    const values = this.units.map(u => u.tokens.reduce((sum, k) => sum + given.values[k], 0));
+    return {values, name: given.name, scale: colourScaleOf({limit: Math.max(...values.map(Math.abs).filter(Number.isFinite), 0), signed: true,
+      theme: this.ctx.state.theme})};
+  }
+
+  // A long sentence ships thumbnails; the whole map of a chosen head is asked for once.
+  missingFull(map) {
+    if (!(map.pooled > 1)) return map.note;
+    const {state} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = this.entry;
+    const size = Math.ceil(this.probe.tokens.length / map.pooled);
+    const said = `A thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest' : 'mean'} of ${size} × ${size} positions.`;
+    if (kind !== 'head') return `${said} Means over heads are made of thumbnails.`;
+    const key = JSON.stringify([run, probe, step, layer, head]);
+    if (!this.asked.has(key)) {
+      this.asked.add(key);
+      this.ctx.request({kind: 'map', run, probe, step, layer, head});
+    }
+    return `${said} The whole map of this head is not here; a running kernel sends it.`;
+  }
+
+  say() {
+    const {state} = this.ctx, {frame, entry} = this;
+    this.words.textContent = [overlayWords(frame, state, entry, this.marks), this.sallm ? this.sallmWords() : ''].filter(Boolean).join(' ');
+    this.words.hidden = !this.words.textContent;
+    this.sum.textContent = this.sumWords();
+    this.sum.hidden = !this.sum.textContent;
+    this.scale.value = state.scale === 'unit' && this.kind === 'attribution' ? 'frame' : state.scale;
+    this.scale.options[2].disabled = this.kind === 'attribution';
+    this.top.max = Math.min(40, this.units.length);
+    this.top.value = state.top;
+    this.topText.textContent = state.top ? `${state.top} largest` : 'all';
+    this.top.setAttribute('aria-valuetext', this.topText.textContent);
+    this.threshold.value = Math.round(100 * Math.sqrt(Math.min(1, state.threshold / (this.limit || 1))));
+    this.thresholdText.textContent = state.threshold ? shortNumber(state.threshold) : 'nothing';
+    this.threshold.setAttribute('aria-valuetext', this.thresholdText.textContent);
+    this.sharp.el.setAttribute('aria-label', `${this.kind} of ${entryTitle(entry)}, ${this.units.length} by ${this.units.length}. ${mapHelp}`);
+  }
+
+  sallmWords() {
+    const row = quotedToken(this.probe.labels[pooledRow(this.frame)]);
+    const target = `SalLM's target${this.sallm.recomputed ? ' (what if)' : ''}`;
+    return `Below the map: ${target} and the row it regularises, ${row} in layer ${this.sallmLayer}, mean over heads; both over ordinary tokens.`;
+  }
+
+  // "From “the”: 0.31 ± 0.01 to the 2 chosen tokens; a row on average 0.22 ± 0.01"
+  sumWords() {
+    const {tokens} = this.ctx.state, columns = this.units.flatMap((u, c) => u.tokens.some(k => tokens.includes(k)) ? [c] : []);
+    if (!columns.length || this.kind === 'residual') return '';
+    const {values, count, half} = this.shown, finite = v => Number.isFinite(v) ? v : 0;
+    const row = r => columns.reduce(([v, h], c) => [v + finite(values[r * count + c]), h + finite(half(r * count + c))], [0, 0]);
+    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, o) => sum + o[i], 0) / rows.length, chosen = this.rowUnit();
+    const names = columns.length > 4 ? `${columns.length} chosen keys` : columns.map(c => quotedToken(this.units[c].label, 16)).join(' + ');
+    const from = chosen >= 0 ? `from ${quotedToken(this.units[chosen].label, 20)} ${valueWithStep(...rows[chosen])}, ` : '';
+    return `Sum of ${this.kind} to ${names}: ${from}on average over rows ${valueWithStep(mean(0), mean(1))}.`;
+  }
+
+  rowUnit() {
+    const {row} = this.ctx.state, token = row ?? pooledRow(this.frame);
+    return this.units.findIndex(u => u.tokens.includes(token));
+  }
+
+  chosenColumns() {
+    const {tokens} = this.ctx.state;
+    return new Set(this.units.flatMap((u, c) => u.tokens.some(k => tokens.includes(k)) ? [c] : []));
+  }
+
+  window() {
+    const count = this.units.length;
+    if (this.zoom && this.zoom.count !== count) this.zoom = null;
+    return this.zoom ?? {count, row: 0, column: 0, span: count};
+  }
+
+  // Where everything lies, in CSS pixels.
+  layout(inks) {
+    const avail = this.stage.clientWidth, {count, row, column, span} = this.window(), {context} = this.sharp, labels = this.units.map(u => u.label);
+    const query = Math.max(this.sallm ? 62 : 0, labelRoom(context, labels, inks.bold, Math.min(120, avail * .2)));
+    const strip = this.saliency ? stripSize + 3 : 0, left = 16 + query + 6 + strip;
+    const side = Math.min(avail - left - 3, tallestMap, Math.max(180, count * widestCell));
+    // Room for all labels, also those out of view: the map must not jump while it is dragged.
+    const longest = labelRoom(context, labels, inks.bold, longestLabel), key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;
+    const y = 15 + key + 6 + strip, below = y + side + (this.sallm ? 2 * (sallmStrip + 3) + 6 : 0);
+    const grid = new CellGrid({x: left, y, width: side, height: side, columns: {count, from: column, span}, rows: {count, from: row, span},
+      ratio: window.devicePixelRatio || 1});
+    return {grid, rooms: {key, query}, edge: 4 + strip, scaleY: below + 26, height: below + 52, width: avail};
+  }
+
+  draw() {
+    const {state} = this.ctx, inks = inksOf(this.el, state.theme), {sharp} = this, row = this.rowUnit();
+    const place = this.place = this.layout(inks), {grid, rooms, edge} = place;
+    sharp.size(place.width, place.height);
+    sharp.el.salviz = {grid, units: this.units, scale: this.colours};
+    const kept = keptValues(this.shown.values, this.shown.count, state), columns = this.chosenColumns();
+    const rows = new Set(state.row === null ? [] : [row]);
+    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(kept, this.colours), units: this.units, inks, rooms, edge, rows, columns});
+    if (this.saliency) this.drawSaliency(inks);
+    drawOverlays(sharp.context, grid, this.marks, state.overlays, state.theme);
+    if (row >= 0) this.drawChosen(inks, row, columns);
+    if (this.sallm) this.drawSallm(inks);
+    this.drawScales(inks);
+    this.drawCursor();
+  }
+
+  drawSaliency(inks) {
+    const {context} = this.sharp, {grid} = this.place, {values, scale} = this.saliency, gap = 3;
+    const [c0, c1] = grid.columnsInView(), [r0, r1] = grid.rowsInView(), clip = (a, low, high) => Math.min(high, Math.max(low, a));
+    for (let c = c0; c < c1; c++) {
+      const x = clip(grid.left(c), grid.x, grid.x + grid.width), end = clip(grid.left(c + 1), grid.x, grid.x + grid.width);
+      context.fillStyle = cssColour(scaleColour(scale, values[c]));
+      context.fillRect(x, grid.y - gap - stripSize, end - x, stripSize);
+    }
+    for (let r = r0; r < r1; r++) {
+      const y = clip(grid.top(r), grid.y, grid.y + grid.height), end = clip(grid.top(r + 1), grid.y, grid.y + grid.height);
+      context.fillStyle = cssColour(scaleColour(scale, values[r]));
+      context.fillRect(grid.x - gap - stripSize, y, stripSize, end - y);
+    }
+    context.strokeStyle = inks.line;
+    context.lineWidth = 1;
+    context.strokeRect(grid.x - .5, grid.y - gap - stripSize - .5, grid.width + 1, stripSize + 1);
+    context.strokeRect(grid.x - gap - stripSize - .5, grid.y - .5, stripSize + 1, grid.height + 1);
+  }
+
+  // The chosen row is framed, the chosen keys are marked at their columns' upper ends.
+  drawChosen(inks, row, columns) {
+    const {context} = this.sharp, {grid} = this.place, {halo} = overlayInks(inks.theme), path = new Path2D();
+    if (this.ctx.state.row !== null) path.rect(grid.x + .75, grid.top(row) + .75, grid.width - 1.5, grid.top(row + 1) - grid.top(row) - 1.5);
+    for (const c of columns) path.rect(grid.left(c) + .75, grid.y + .75, grid.left(c + 1) - grid.left(c) - 1.5, grid.height - 1.5);
+    grid.clipped(context, () => doubleStroke(context, path, {ink: inks.accent, halo}, 1.5));
+  }
+
+  drawSallm(inks) {
+    const {context} = this.sharp, {grid} = this.place, {target, row} = this.sallm;
+    const over = values => this.units.map(u => u.tokens.reduce((s, k) => s + values[k], 0));
+    const rows = [['target', over(target)], ['attention', over(row)]], limit = Math.max(0, ...rows.flatMap(([, v]) => v.filter(Number.isFinite)));
+    const scale = colourScaleOf({limit, palette: this.ctx.state.palette, theme: inks.theme}), [c0, c1] = grid.columnsInView();
+    this.sallmShown = rows.map(([name, values], i) => ({name, values, y: grid.y + grid.height + 8 + i * (sallmStrip + 3)}));
+    for (const {name, values, y} of this.sallmShown) {
+      for (let c = c0; c < c1; c++) {
+        const x = Math.max(grid.x, grid.left(c)), end = Math.min(grid.x + grid.width, grid.left(c + 1));
+        context.fillStyle = cssColour(scaleColour(scale, values[c]));
+        context.fillRect(x, y, end - x, sallmStrip);
+      }
+      context.strokeStyle = inks.line;
+      context.lineWidth = 1;
+      context.strokeRect(grid.x - .5, y - .5, grid.width + 1, sallmStrip + 1);
+      Object.assign(context, {font: inks.font, fillStyle: inks.fg, textAlign: 'right', textBaseline: 'middle'});
+      context.fillText(name, grid.x - 5, y + sallmStrip / 2 + .5);
+    }
+  }
+
+  drawScales(inks) {
+    const {context} = this.sharp, {grid, scaleY, width} = this.place;
+    const names = {attention: 'attention', attribution: 'attention attribution', residual: 'attention − pattern'};
+    const room = width - 32, both = Boolean(this.saliency), part = Math.min(280, both ? (room - 36) / 2 : room);
+    const start = Math.min(grid.x, Math.max(16, width - (both ? 2 * part + 36 : part) - 16));
+    colourScale(context, this.colours, {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
+    if (both) colourScale(context, this.saliency.scale, {x: start + part + 36, y: scaleY, width: part,
+      title: `${this.saliency.name}, beside the tokens`, inks});
+  }
+
+  drawCursor() {
+    const {over, place, cursor, hover} = this, path = new Path2D(), cell = hover ?? cursor;
+    over.size(place.width, place.height);
+    if (!cell || !(cell.row < this.units.length && cell.column < this.units.length)) return;
+    const {x, y, width, height} = place.grid.box(cell.row, cell.column);
+    path.rect(x - .5, y - .5, width + 1, height + 1);
+    place.grid.clipped(over.context, () => doubleStroke(over.context, path, overlayInks(this.ctx.state.theme), 2));
+  }
+
+  cellText({row, column}) {
+    const {count, values, half} = this.shown, k = row * count + column, [query, key] = [this.units[row], this.units[column]];
+    const head = this.entry.kind === 'head' && this.kind === 'attribution' && query.tokens.length === 1 && key.tokens.length === 1
+      && this.map.pooled === 1;
+    const rank = head ? rankWords(ranksOfHead(this.frame, this.entry.layer, this.entry.head), this.probe.tokens.length, query.tokens[0],
+      key.tokens[0]) : '';
+    const name = this.kind === 'residual' ? `${entryTitle(this.entry)}, attention − pattern` : entryTitle(this.entry);
+    if (!Number.isFinite(values[k])) return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
+    const mark = ['candidates', 'discarded'].filter(o => this.marks?.[o]?.[k]);
+    const marks = this.kind === 'attention' || !mark.length ? mark : [mark.at(-1)];
+    const said = marks.includes('discarded') ? ', discarded' : marks.includes('candidates') ? ', candidate' : '';
+    return cellWords(name, query, key, values[k], half(k), rank + said);
+  }
+
+  // What lies under the pointer: a cell, a label of either axis, or a strip.
+  under(x, y) {
+    const {grid, edge} = this.place, column = grid.columnAt(x), row = grid.rowAt(y);
+    if (grid.inside(x, y)) return {kind: 'cell', row, column};
+    if (x >= grid.x && x < grid.x + grid.width && y < grid.y) return {kind: this.saliency && y > grid.y - edge ? 'saliency' : 'key', column};
+    if (y >= grid.y && y < grid.y + grid.height && x < grid.x && x > 14) return {kind: this.saliency && x > grid.x - edge ? 'saliency' : 'query',
+      row};
+    const strip = this.sallm && x >= grid.x && x < grid.x + grid.width && this.sallmShown?.find(s => y >= s.y && y < s.y + sallmStrip);
+    return strip ? {kind: 'sallm', strip, column} : {kind: 'nothing'};
+  }
+
+  pointText(at) {
+    const unit = this.units[at.column ?? at.row];
+    if (at.kind === 'cell') return this.cellText(at);
+    const value = {saliency: () => this.saliency.values[at.column ?? at.row], sallm: () => at.strip.values[at.column]}[at.kind]?.();
+    const said = Number.isFinite(value) ? shortNumber(value) : 'left out';
+    if (at.kind === 'saliency') return `${this.saliency.name} of ${quotedToken(unit.label)}: ${said}`;
+    if (at.kind === 'sallm') return `SalLM, ${at.strip.name} at ${quotedToken(unit.label)}: ${said}`;
+    if (at.kind === 'key') return `key ${quotedToken(unit.label, 200)}: click chooses it, with Shift several`;
+    if (at.kind === 'query') return `query ${quotedToken(unit.label, 200)}: click chooses the row`;
+    return '';
+  }
+
+  chooseRow(row) {
+    const tokens = this.units[row].tokens, same = tokens.includes(this.ctx.state.row);
+    this.ctx.state.set({row: same ? null : tokens[0]});
+  }
+
+  chooseKey(column, several) {
+    const {state} = this.ctx, mine = this.units[column].tokens, has = mine.every(k => state.tokens.includes(k));
+    if (several) state.set({tokens: has ? state.tokens.filter(k => !mine.includes(k))
+      : [...new Set([...state.tokens, ...mine])].sort((a, b) => a - b)});
+    else state.set({tokens: has && state.tokens.length === mine.length ? [] : mine});
+  }
+
+  listen() {
+    const {el} = this.sharp;
+    el.addEventListener('pointermove', e => this.moved(e));
+    el.addEventListener('pointerleave', () => { this.hover = null; if (this.place) this.drawCursor(); });
+    el.addEventListener('pointerdown', e => this.pressed(e));
+    el.addEventListener('pointerup', e => this.released(e));
+    el.addEventListener('pointercancel', () => { this.drag = null; });
+    el.addEventListener('dblclick', () => this.resetZoom());
+    el.addEventListener('wheel', e => this.wheeled(e), {passive: false});
+    el.addEventListener('keydown', e => this.keyed(e));
+    el.addEventListener('blur', () => { this.cursor = null; if (this.place) this.drawCursor(); });
+  }
+
+  moved(e) {
+    if (!this.shown || !this.place) return;
+    const [x, y] = this.sharp.at(e);
+    if (this.drag) return this.panTo(x, y);
+    const at = this.under(x, y);
+    this.hover = at.kind === 'cell' ? at : null;
+    this.sharp.el.style.cursor = at.kind === 'key' || at.kind === 'query' ? 'pointer' : 'default';
+    this.tip.textContent = this.pointText(at);
+    this.drawCursor();
+  }
+
+  pressed(e) {
+    if (!this.shown || !this.place || e.button) return;
+    const [x, y] = this.sharp.at(e);
+    this.sharp.el.setPointerCapture(e.pointerId);
+    this.drag = {x, y, from: {...this.window()}, moved: false};
+  }
+
+  panTo(x, y) {
+    const {drag} = this, {grid} = this.place;
+    if (Math.hypot(x - drag.x, y - drag.y) > 4) drag.moved = true;
+    if (drag.moved && this.zoom) this.setWindow({...drag.from, column: drag.from.column - (x - drag.x) / grid.pitch,
+      row: drag.from.row - (y - drag.y) / grid.pitch});
+  }
+
+  released(e) {
+    const {drag} = this;
+    this.drag = null;
+    if (!drag || drag.moved) return;
+    const at = this.under(...this.sharp.at(e));
+    if (at.kind === 'cell' || at.kind === 'query') this.chooseRow(at.row);
+    if (at.kind === 'key') this.chooseKey(at.column, e.shiftKey || e.ctrlKey || e.metaKey);
+  }
+
+  // A wheel over the page scrolls the page; it zooms where the map has the focus, or pinched (Ctrl).
+  wheeled(e) {
+    if (!this.place || !e.ctrlKey && document.activeElement !== this.sharp.el) return;
+    const [x, y] = this.sharp.at(e);
+    if (e.deltaY > 0 && !this.zoom && !e.ctrlKey) return;
+    e.preventDefault();
+    this.zoomBy(Math.exp(Math.max(-1, Math.min(1, e.deltaY * (e.ctrlKey ? .01 : .002)))), x, y);
+  }
+
+  zoomBy(factor, x, y) {
+    if (!this.place) return;
+    const {grid} = this.place, from = this.window(), span = Math.max(Math.min(4, from.count), Math.min(from.count, from.span * factor));
+    const [px, py] = [((x ?? grid.x + grid.width / 2) - grid.x) / grid.width, ((y ?? grid.y + grid.height / 2) - grid.y) / grid.height];
+    this.setWindow({...from, span, column: from.column + px * (from.span - span), row: from.row + py * (from.span - span)});
+  }
+
+  setWindow({count, span, row, column}) {
+    const inside = v => Math.max(0, Math.min(count - span, v));
+    this.zoom = span >= count - 1e-6 ? null : {count, span, row: inside(row), column: inside(column)};
+    this.redraw();
+  }
+
+  resetZoom() { this.zoom = null; this.redraw(); }
+  // Zooming concerns nobody else, so it does not go through the state.
+  redraw() {
+    this.pending ??= requestAnimationFrame(() => {
+      this.pending = null;
+      if (this.shown && this.stage.clientWidth) this.draw();
+    });
+  }
+
+  keyed(e) {
+    if (!this.shown || !this.place || e.altKey || e.ctrlKey || e.metaKey) return;
+    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key], at = this.cursor;
+    const acts = {'+': () => this.zoomBy(1 / 1.5), '=': () => this.zoomBy(1 / 1.5), '-': () => this.zoomBy(1.5), 0: () => this.resetZoom(),
+      Enter: () => at && this.chooseRow(at.row), ' ': () => at && this.chooseKey(at.column, true),
+        Escape: () => this.ctx.state.set({row: null, tokens: []})};
+    if (!move && !acts[e.key]) return;
+    e.preventDefault();
+    // JupyterLab has shortcuts of its own on these keys.
+    e.stopPropagation();
+    if (move) this.moveCursor(...move);
+    else acts[e.key]();
+  }
+
+  moveCursor(down, right) {
+    const count = this.units.length, inside = v => Math.max(0, Math.min(count - 1, v)), {row, column, span} = this.window();
+    const start = {row: Math.max(Math.ceil(row), this.rowUnit()), column: Math.ceil(column)};
+    this.cursor = this.cursor ? {row: inside(this.cursor.row + down), column: inside(this.cursor.column + right)} : start;
+    this.hover = null;
+    const into = (v, from) => v < from ? v : v + 1 > from + span ? v + 1 - span : from;
+    if (this.zoom) this.setWindow({...this.zoom, row: into(this.cursor.row, row), column: into(this.cursor.column, column)});
+    this.tip.textContent = this.cellText(this.cursor);
+    this.drawCursor();
+  }
+}
+
+export function mapPanel(ctx) {
+  const panel = new MapPanel(ctx);
+  return {el: panel.el, panel, update: changed => panel.update(changed)};
+}

@@ -1,0 +1,122 @@
+// Several maps of the same tokens and size in a row, each with a title and a scale of its own; one pointer and one cursor for all.
+import {colourScale} from '../lib/colour.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, plainText, SharpCanvas} from '../lib/canvas.js';
+import {coloursOf, drawTokenMap} from './tokenmap.js';
+
+const rowGap = 14, rowTallest = 420, rowWidestCell = 34, rowStacks = 430, rowTitle = 18, rowLegend = 52;
+
+export class MapRow {
+  // `text(row, column)`: what a cell says; `chooseRow(row)`.
+  constructor({text, chooseRow}) {
+    Object.assign(this, {text, chooseRow, cursor: null, hover: null});
+    this.el = plainText('div', 'sv-stage');
+    this.sharp = new SharpCanvas('sv-canvas', 'application');
+    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
+    this.over.el.tabIndex = -1;
+    this.el.append(this.sharp.el, this.over.el);
+    this.tip = plainText('output', 'sv-tip');
+    this.tip.setAttribute('aria-live', 'polite');
+    this.painter = new CellPainter();
+    this.listen();
+  }
+
+  // `items`: [{title, values, scale, scaleTitle, over(context, grid)}]; `row`: the framed one, or -1.
+  draw({items, units, row, framed, label}, host, theme) {
+    if (!this.el.clientWidth) return;
+    Object.assign(this, {items, units, theme});
+    this.inks = inksOf(host, theme);
+    this.place = this.layout();
+    this.sharp.size(this.place.width, this.place.height);
+    this.sharp.el.setAttribute('aria-label', `${label} Arrow keys move from cell to cell, Enter chooses the row.`);
+    items.forEach((item, i) => this.drawItem(item, this.place.grids[i], i, framed ? row : -1));
+    this.sharp.el.salviz = {grids: this.place.grids, units, scales: items.map(item => item.scale)};
+    this.row = row;
+    this.drawOver();
+  }
+
+  layout() {
+    const width = this.el.clientWidth, count = this.units.length, ratio = window.devicePixelRatio || 1, labels = this.units.map(u => u.label);
+    const {context} = this.sharp;
+    const stacked = width < rowStacks, across = stacked ? 1 : this.items.length;
+    const query = labelRoom(context, labels, this.inks.bold, Math.min(90, width * .16));
+    const left = 16 + query + 6;
+    const side = Math.min((width - left - 2 - (across - 1) * rowGap) / across, rowTallest, Math.max(90, count * rowWidestCell));
+    const longest = labelRoom(context, labels, this.inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
+    const tall = rowTitle + 14 + key + 5 + side + rowLegend;
+    const axis = {count, from: 0, span: count};
+    const grids = this.items.map((_, i) => new CellGrid({x: left + (i % across) * (side + rowGap),
+      y: Math.floor(i / across) * tall + rowTitle + 14 + key + 5,
+      width: side, height: side, columns: axis, rows: axis, ratio}));
+    return {grids, rooms: {key, query}, width, height: Math.ceil(this.items.length / across) * tall, across};
+  }
+
+  drawItem(item, grid, i, framed) {
+    const {inks, sharp, place} = this, {context} = sharp, first = i % place.across === 0, rows = new Set(framed >= 0 ? [framed] : []);
+    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(item.values, item.scale), units: this.units, inks, rooms: place.rooms, rows,
+      queries: first, titles: first});
+    item.over?.(context, grid);
+    if (framed >= 0) this.drawFrame(context, grid, framed);
+    Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'top'});
+    context.fillText(item.title, grid.x, grid.y - place.rooms.key - 5 - 14 - rowTitle + 2, grid.width);
+    colourScale(context, item.scale, {x: grid.x, y: grid.y + grid.height + 24, width: Math.min(220, grid.width), title: item.scaleTitle, inks});
+  }
+
+  // Around rows that are too thin for a frame stand two marks.
+  drawFrame(context, grid, row) {
+    const path = new Path2D(), {halo} = overlayInks(this.theme), y = grid.top(row), height = grid.top(row + 1) - y;
+    if (grid.rowPitch >= 12) {
+      path.rect(grid.x + .75, y + .75, grid.width - 1.5, height - 1.5);
+      doubleStroke(context, path, {ink: this.inks.accent, halo}, 1.5);
+      return;
+    }
+    context.fillStyle = this.inks.accent;
+    for (const x of [grid.x - 4, grid.x + grid.width + 1]) context.fillRect(x, y, 3, Math.max(2, height));
+  }
+
+  drawOver() {
+    const cell = this.hover ?? this.cursor, path = new Path2D();
+    this.over.size(this.place.width, this.place.height);
+    if (!cell || cell.row >= this.units.length || cell.column >= this.units.length) return;
+    for (const grid of this.place.grids) {
+      const {x, y, width, height} = grid.box(cell.row, cell.column);
+      path.rect(x - .5, y - .5, width + 1, height + 1);
+    }
+    doubleStroke(this.over.context, path, overlayInks(this.theme), 1.5);
+  }
+
+  cellAt(event) {
+    const [x, y] = this.sharp.at(event), grid = this.place?.grids.find(g => g.inside(x, y));
+    return grid ? {row: grid.rowAt(y), column: grid.columnAt(x)} : null;
+  }
+
+  say(cell) { this.tip.textContent = cell ? this.text(cell.row, cell.column) : ''; }
+
+  listen() {
+    const {el} = this.sharp;
+    el.addEventListener('pointermove', e => {
+      if (!this.place) return;
+      this.hover = this.cellAt(e);
+      this.say(this.hover);
+      this.drawOver();
+    });
+    el.addEventListener('pointerleave', () => { this.hover = null; if (this.place) this.drawOver(); });
+    el.addEventListener('click', e => { const cell = this.cellAt(e); if (cell) this.chooseRow(cell.row); });
+    el.addEventListener('blur', () => { this.cursor = null; if (this.place) this.drawOver(); });
+    el.addEventListener('keydown', e => this.keyed(e));
+  }
+
+  keyed(e) {
+    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key];
+    if (!this.place || !move && e.key !== 'Enter' || e.altKey || e.ctrlKey || e.metaKey) return;
+    e.preventDefault();
+    // JupyterLab has shortcuts of its own on these keys.
+    e.stopPropagation();
+    if (!move) return this.cursor && this.chooseRow(this.cursor.row);
+    const inside = v => Math.max(0, Math.min(this.units.length - 1, v));
+    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0]), column: inside(this.cursor.column + move[1])}
+      : {row: Math.max(0, this.row), column: 0};
+    this.hover = null;
+    this.say(this.cursor);
+    this.drawOver();
+  }
+}

@@ -1,0 +1,105 @@
+// Saliency guided training: the masked copy of a sentence, word by word, and what it does to the prediction.
+import {kl} from '../lib/maths.js';
+import {shortNumber} from '../lib/colour.js';
+import {chipText, setText, wordGroups, wordsNode} from '../lib/words.js';
+
+// Words of one text of a pair: special tokens stand between the texts.
+function textNumbers(groups) {
+  let number = 0;
+  return groups.map(group => group.special ? (number += 1, -1) : number);
+}
+
+// Which word stands in the place of a replaced one: the nearest kept word whose pieces are found there; -1 for none, such as the mask token.
+function copySource(i, groups, texts, replaced, tokens, masked) {
+  const kept = groups.map((_, j) => j).filter(j => texts[j] === texts[i] && !replaced[j]);
+  const nearest = [kept.filter(j => j < i).at(-1), kept.find(j => j > i)].filter(j => j !== undefined);
+  const fits = j => groups[i].tokens.every((p, k) => masked[p] === tokens[groups[j].tokens[k % groups[j].tokens.length]]);
+  return nearest.find(fits) ?? -1;
+}
+
+// The pieces that fill a slot: a blank wherever the word begins again.
+function joinPieces(pieces, length) {
+  const words = [];
+  for (let i = 0; i < pieces.length; i += length) words.push(pieces.slice(i, i + length).join('').trim());
+  return words.join(' ');
+}
+
+// Words with what stands in their place: [{…group, replaced, copy}]. `tokens` and `masked`: before and after; `labels`: the readable ones after.
+export function copyWords(probe, isMasked, tokens, masked, labels) {
+  const groups = wordGroups(probe), texts = textNumbers(groups);
+  const replaced = groups.map(g => !g.special && g.tokens.some(p => isMasked[p]));
+  return groups.map((group, i) => {
+    if (!replaced[i]) return {...group, replaced: false, copy: group.label};
+    const source = copySource(i, groups, texts, replaced, tokens, masked), length = source < 0 ? 1 : groups[source].tokens.length;
+    return {...group, replaced: true, copy: joinPieces(group.tokens.map(p => labels[p]), length)};
+  });
+}
+
+// The masked copy that the frame holds, or null.
+export function recordedCopy(frame, probe) {
+  const isMasked = frame?.get('is_masked')?.values(), {masked_tokens: masked, masked_labels: given} = frame?.info ?? {};
+  if (!isMasked || !(masked ?? given)) return null;
+  const readable = new Map(probe.tokens.map((t, i) => [t, probe.labels[i]]));
+  const labels = given ?? masked.map(t => readable.get(t) ?? t);
+  return copyWords(probe, isMasked, masked ? probe.tokens : probe.labels, masked ?? given, labels);
+}
+
+export function copyCount(words) {
+  const of = words.filter(w => !w.special);
+  return {replaced: of.filter(w => w.replaced).length, of: of.length};
+}
+
+export function copySentence(words) {
+  const {replaced, of} = copyCount(words);
+  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a neighbour that is kept`;
+}
+
+export function divergenceOf(frame) {
+  const [p, q] = ['probabilities', 'masked_probabilities'].map(name => frame?.get(name)?.values());
+  return p && q ? kl(p, q) : NaN;
+}
+
+// The lower half of a column of the sentence: what the masked copy has there.
+export function paintCopy(node, word) {
+  node.classList.toggle('sv-replaced', word.replaced);
+  setText(node.lastChild, word.special ? '' : chipText(word.copy));
+  node.title = word.replaced ? `${chipText(word.label)} is replaced by ${chipText(word.copy)}` : '';
+}
+
+export function copyNode() {
+  const text = wordsNode('bdi', 'sv-copy-text');
+  text.dir = 'auto';
+  const node = wordsNode('span', 'sv-copy', text);
+  node.setAttribute('aria-hidden', 'true');
+  return node;
+}
+
+function barFill(className, share) {
+  const fill = wordsNode('span', className);
+  fill.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
+  return fill;
+}
+
+function classRow(name, p, q, {gold, predicted}) {
+  const label = wordsNode('bdi', 'sv-class-name', chipText(name, 24)), track = wordsNode('span', 'sv-class-track', barFill('sv-class-bar', p));
+  if (q !== undefined) track.append(barFill('sv-class-bar sv-class-masked', q));
+  const marks = [gold ? 'label' : '', predicted ? 'predicted' : ''].filter(Boolean);
+  const number = p.toFixed(2) + (q === undefined ? '' : ` → ${q.toFixed(2)}`);
+  const row = wordsNode('li', predicted ? 'sv-class sv-predicted' : 'sv-class', label, track, wordsNode('span', 'sv-class-number', number));
+  row.append(wordsNode('span', 'sv-class-mark', ...marks.map(m => wordsNode('span', `sv-tag sv-tag-${m}`, m))));
+  return row;
+}
+
+// All classes with their probability; with a masked copy, its probability below.
+export function classBars(frame, classes) {
+  const p = frame?.get('probabilities')?.values(), q = frame?.get('masked_probabilities')?.values();
+  if (!p) return wordsNode('p', 'sv-note', 'No probabilities were recorded at this step.');
+  const top = p.indexOf(Math.max(...p));
+  const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i], {gold: frame.label === i, predicted: i === top}));
+  const list = wordsNode('ul', 'sv-classes', ...rows), el = wordsNode('div', 'sv-class-box', list);
+  list.setAttribute('aria-label', 'probabilities of the classes');
+  const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';
+  const said = `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
+  if (q) el.append(wordsNode('p', 'sv-note', said));
+  return el;
+}

@@ -1,0 +1,261 @@
+// What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern, and what they mean in words.
+import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares, pooledRow, ranksOfHead, regionOf} from '../state/derive.js';
+import {saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
+import {keptCount} from '../lib/maths.js';
+import {percent, shortNumber} from '../lib/colour.js';
+import {doubleStroke, labelled, overlayInks, plainText, tickBox} from '../lib/canvas.js';
+
+const overlayTitles = {
+  candidates: 'candidate region', discarded: 'discarded', target: 'pattern target', residual: 'residual (attention − pattern)',
+  saliency: 'saliency strips', regularised: 'SalLM target and row',
+};
+
+// Masks follow the labels that are shown: a word holds a mark if any pair of its pieces does.
+function unitMask(mask, n, units) {
+  const count = units.length, out = new Uint8Array(count * count);
+  units.forEach((query, r) => units.forEach((key, c) => {
+    out[r * count + c] = Number(query.tokens.some(q => key.tokens.some(k => mask[q * n + k])));
+  }));
+  return out;
+}
+
+// The marks of one head, on the shown units: {candidates, discarded, target [numbers], recomputed, counts, pattern}.
+export function overlaysOf(frame, state, entry, probe, units) {
+  if (!frame || entry.kind !== 'head') return null;
+  const n = probe.tokens.length, count = units.length, region = regionOf(frame, state, entry.layer, entry.head, probe.is_special);
+  const target = targetOf(frame, state, entry.layer, entry.head, probe), marks = {recomputed: region.recomputed};
+  for (const name of ['candidates', 'discarded']) {
+    const mask = region[name];
+    marks[name] = mask?.length === n * n ? unitMask(mask, n, units) : null;
+    marks[`${name}Count`] = marks[name] ? mask.reduce((a, b) => a + b, 0) : 0;
+  }
+  marks.allowedCount = region.allowed ? region.allowed.reduce((a, b) => a + b, 0) : n * n;
+  marks.tied = tiedRegion(frame, region, entry, n);
+  if (!target || target.n !== n) return marks;
+  marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer, entry.head) ?? patternWords(target.values, n, probe.labels);
+  marks.target = Float32Array.from({length: count * count}, (_, k) => {
+    const queries = units[Math.floor(k / count)].tokens, keys = units[k % count].tokens;
+    return queries.reduce((sum, q) => sum + keys.reduce((s, j) => s + target.values[q * n + j], 0), 0) / queries.length;
+  });
+  return marks;
+}
+
+// Rows of the region whose candidates are equal at the threshold, and how many candidates those rows have; null without ranks. Ties are not ranks:
+// all keys that are equal to the threshold are candidates, and where nothing reads a row, all of its keys are.
+export function tiedRegion(frame, region, entry, n) {
+  const ranks = ranksOfHead(frame, entry.layer, entry.head), {candidates} = region;
+  if (!ranks || candidates?.length !== n * n) return null;
+  let rows = 0, cells = 0;
+  for (let r = 0; r < n; r++) {
+    const row = ranks.subarray(r * n, (r + 1) * n), inside = row.filter((_, c) => candidates[r * n + c]), allowed = row.filter(Boolean);
+    const many = inside.length > 1 && inside.length === allowed.length && inside.every(rank => rank === inside[0]);
+    if (!many && !moreThanAsked(frame, inside.length, allowed.length)) continue;
+    rows++;
+    cells += inside.length;
+  }
+  return {rows, cells, of: n};
+}
+
+function moreThanAsked(frame, candidates, allowed) {
+  const {p, attribution} = methodArgs(frame, 'ADDrop');
+  return Number.isFinite(p) && attribution !== 'random' && candidates > Math.max(1, allowed - keptCount(allowed, p));
+}
+
+// The name of a recorded pattern, from its shape.
+export function patternWords(values, n, labels) {
+  const one = v => Math.abs(v - 1) < .01, inner = Array.from({length: n - 1}, (_, i) => i);
+  if (inner.every(i => one(values[i * n + i + 1]))) return 'next';
+  if (inner.every(i => one(values[(i + 1) * n + i]))) return 'prev';
+  if (inner.every(i => one(values[i * n])) && one(values[(n - 1) * n])) return 'first';
+  const pointed = labels.filter((_, k) => values[k] > 0), same = values.every((v, k) => Math.abs(v - values[k % n]) < .01);
+  return same && pointed.length && pointed.length < n ? `to ${[...new Set(pointed)].join(' ')}` : 'own pattern';
+}
+
+// Does the pattern of a head ask for some attention at every position? Then no share of it can lie elsewhere.
+export function patternEverywhere(frame, layer, head) {
+  const target = mapOf(frame, {kind: 'head', layer, head}, 'target');
+  return Boolean(target.values) && target.pooled === 1 && target.values.every(v => v > 0);
+}
+
+// Keys that no head of the layer attends to: causally forbidden, or outside of the window; null where there are none.
+const blockedOnce = new WeakMap();
+
+export function blockedKeys(frame, layer) {
+  const tensor = frame.get('attention'), i = tensor?.layers.indexOf(layer) ?? -1;
+  if (i < 0) return null;
+  if (!blockedOnce.has(frame)) blockedOnce.set(frame, new Map());
+  const known = blockedOnce.get(frame);
+  if (known.has(layer)) return known.get(layer);
+  const blocked = new Uint8Array(tensor.mapSize).fill(1);
+  let left = blocked.length;
+  for (let head = 0; head < tensor.shape[1] && left; head++) {
+    const codes = tensor.codes(i, head);
+    for (let k = 0; k < blocked.length; k++) {
+      left -= blocked[k] & Number(codes[k] > 0);
+      blocked[k] &= Number(codes[k] === 0);
+    }
+  }
+  known.set(layer, left ? blocked : null);
+  return left ? blocked : null;
+}
+
+const haloCell = 14;
+
+// On small cells halos would hide the map: there lines are thin and in one ink.
+function overlayStroke(context, path, grid, theme, width) {
+  const inks = overlayInks(theme);
+  if (Math.min(grid.pitch, grid.rowPitch) >= haloCell) return void doubleStroke(context, path, inks, width);
+  Object.assign(context, {strokeStyle: inks.ink, lineWidth: 1, lineCap: 'square'});
+  return void context.stroke(path);
+}
+
+// The outline around touching cells: an edge wherever the neighbour is not in the region.
+export function drawRegion(context, grid, mask, theme) {
+  const count = grid.columns.count, path = new Path2D(), [r0, r1] = grid.rowsInView(), [c0, c1] = grid.columnsInView();
+  const holds = (r, c) => r >= 0 && c >= 0 && r < count && c < count && mask[r * count + c] > 0;
+  for (let r = r0; r <= r1; r++) regionEdges(path, c0, c1, c => holds(r - 1, c) !== holds(r, c), c => [grid.left(c), grid.top(r)]);
+  for (let c = c0; c <= c1; c++) regionEdges(path, r0, r1, r => holds(r, c - 1) !== holds(r, c), r => [grid.left(c), grid.top(r)]);
+  grid.clipped(context, () => overlayStroke(context, path, grid, theme, 2));
+}
+
+// Neighbouring edges of a line become one stroke.
+function regionEdges(path, from, to, isEdge, point) {
+  for (let k = from, start = -1; k <= to; k++) {
+    const edge = k < to && isEdge(k);
+    if (edge && start < 0) start = k;
+    if (edge || start < 0) continue;
+    path.moveTo(...point(start));
+    path.lineTo(...point(k));
+    start = -1;
+  }
+}
+
+function eachCell(grid, draw) {
+  const [r0, r1] = grid.rowsInView(), [c0, c1] = grid.columnsInView();
+  for (let r = r0; r < r1; r++) for (let c = c0; c < c1; c++) draw(r, c, r * grid.columns.count + c);
+}
+
+export function drawCrosses(context, grid, mask, theme) {
+  const path = new Path2D(), arm = Math.max(1, Math.min(6, .27 * Math.min(grid.pitch, grid.rowPitch)));
+  eachCell(grid, (r, c, k) => {
+    if (!mask[k]) return;
+    const [x, y] = grid.middle(r, c);
+    path.moveTo(x - arm, y - arm);
+    path.lineTo(x + arm, y + arm);
+    path.moveTo(x - arm, y + arm);
+    path.lineTo(x + arm, y - arm);
+  });
+  grid.clipped(context, () => overlayStroke(context, path, grid, theme, 1.5));
+}
+
+// Dots whose area says how much of a row's attention the pattern wants at that key.
+export function drawTarget(context, grid, target, theme) {
+  const {ink, halo} = overlayInks(theme), most = .24 * Math.min(grid.pitch, grid.rowPitch);
+  grid.clipped(context, () => eachCell(grid, (r, c, k) => {
+    if (!(target[k] > 0)) return;
+    const [x, y] = grid.middle(r, c), radius = Math.max(.8, Math.min(8, most) * Math.sqrt(Math.min(1, target[k])));
+    for (const [colour, size] of [[halo, radius + 1], [ink, radius]]) {
+      context.fillStyle = colour;
+      context.beginPath();
+      context.arc(x, y, size, 0, 2 * Math.PI);
+      context.fill();
+    }
+  }));
+}
+
+export function drawOverlays(context, grid, marks, shown, theme) {
+  if (!marks) return;
+  if (shown.candidates && marks.candidates) drawRegion(context, grid, marks.candidates, theme);
+  if (shown.target && marks.target) drawTarget(context, grid, marks.target, theme);
+  if (shown.discarded && marks.discarded) drawCrosses(context, grid, marks.discarded, theme);
+}
+
+// Which overlays the frame has anything for.
+export function overlaysIn(frame, state) {
+  if (!frame) return new Set();
+  const has = name => frame.names.some(known => known.split('/')[0] === name), guided = has('pattern_target') || Boolean(state.whatIf?.pattern);
+  const region = has('discard_candidates') || Boolean(state.whatIf && has('attribution_ranks'));
+  const there = {candidates: region, discarded: has('discarded') || region && Boolean(state.whatIf), target: guided, residual: has('pattern_target'),
+    saliency: Boolean(saliencyOf(frame)), regularised: has('saliency_target')};
+  return new Set(Object.keys(overlayTitles).filter(name => there[name]));
+}
+
+// Checkboxes for the overlays that the frame has.
+export function overlayChecks({state}) {
+  const el = plainText('div', 'sv-checks sv-overlays'), boxes = {};
+  el.setAttribute('role', 'group');
+  el.setAttribute('aria-label', 'what is drawn on the map');
+  for (const [name, title] of Object.entries(overlayTitles)) {
+    boxes[name] = tickBox(on => state.set({overlays: {...state.overlays, [name]: on}}));
+    boxes[name].dataset.overlay = name;
+    el.append(labelled(title, boxes[name], 'sv-check'));
+  }
+  const update = frame => {
+    const there = overlaysIn(frame, state);
+    el.hidden = !there.size;
+    for (const [name, box] of Object.entries(boxes)) {
+      box.parentElement.hidden = !there.has(name);
+      box.checked = Boolean(state.overlays[name]);
+    }
+  };
+  return {el, update};
+}
+
+function regionWords(frame, state, marks) {
+  if (!marks.candidates) return '';
+  const of = marks.recomputed ? state.whatIf : methodArgs(frame, 'ADDrop');
+  const given = ['p', 'q'].filter(o => Number.isFinite(of[o])).map(o => `${o} = ${shortNumber(of[o])}`);
+  const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in tied rows` : '';
+  const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
+  const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
+  const draw = Number.isFinite(frame.info.seed) && marks.discarded ? `: one draw, for seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
+  const how = marks.recomputed ? 'What if: ' : '';
+  return `${how}${share}${drawn}${draw}${given.length ? ` (${given.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
+}
+
+function tieWords({rows, of}) {
+  const where = rows === of ? 'every row' : rows === 1 ? 'one row' : `${rows} of ${of} rows`;
+  return ` Tied: in ${where} attributions are equal at the threshold, and all that are tied with it are candidates.`;
+}
+
+function patternLossWords(frame, entry, marks) {
+  if (!marks.target) return '';
+  const said = `Pattern: ${marks.pattern}.`, shares = lossShares(frame), i = shares?.layers.indexOf(entry.layer) ?? -1;
+  if (i < 0 || !shares.guided[i * shares.heads + entry.head]) return `${said} The training does not guide this head.`;
+  const at = i * shares.heads + entry.head, overlap = patternShares(frame)[at];
+  const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
+  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.` : everywhere;
+  return `${said}${follows} This head has ${percent(shares.shares[at])} of the pattern loss of this sentence.`;
+}
+
+// One or two sentences on what the overlays show, or why there is nothing to show.
+export function overlayWords(frame, state, entry, marks) {
+  if (!frame) return '';
+  const methodRegion = overlaysIn(frame, state).has('candidates'), guides = overlaysIn(frame, state).has('target');
+  if (!marks) return methodRegion || guides ? `Choose one head to see its ${methodRegion ? 'discard region' : 'pattern'}.` : '';
+  const said = [];
+  if (methodRegion) said.push(regionWords(frame, state, marks) || missingRegion(frame, entry));
+  if (guides) said.push(patternLossWords(frame, entry, marks) || 'This head is not guided.');
+  if (methodNames(frame).includes('ADDrop') && !methodRegion) said.push(`No discard region at this step${plainPhase(frame)}.`);
+  return said.join(' ');
+}
+
+function plainPhase({info: {phase}}) { return phase && !phase.includes('ad_drop') ? ': cross-tuning spends this epoch on plain fine-tuning' : ''; }
+
+function missingRegion(frame, entry) {
+  const layers = layersOf(frame, 'discard_candidates');
+  if (!layers.includes(entry.layer)) return `Layer ${entry.layer} has no discard region; layers ${layers.join(', ')} have.`;
+  return 'The discard region of this head was not sent in full; a long sentence ships it for chosen heads.';
+}
+
+// SalLM's target beside the row that it pulls: both over ordinary tokens, each summing to 1.
+export function sallmRows(frame, state, special, rowMap) {
+  const target = sallmTarget(frame, state, special);
+  if (!target || !rowMap?.values || rowMap.n !== special.length || pooledRow(frame) === null) return null;
+  const n = rowMap.n, row = rowMap.values.slice(pooledRow(frame) * n, (pooledRow(frame) + 1) * n);
+  const normal = values => {
+    const total = values.reduce((sum, v, i) => sum + (special[i] ? 0 : v), 0);
+    return Float32Array.from(values, (v, i) => special[i] ? NaN : total > 0 ? v / total : 0);
+  };
+  return {target: normal(target.values), row: normal(row), recomputed: target.recomputed};
+}

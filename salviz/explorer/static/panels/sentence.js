@@ -1,0 +1,342 @@
+// The sentence: its tokens coloured by saliency, by attention of the chosen row, or by their difference; choosing rows and tokens; probabilities.
+import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
+import {choiceOf, labelled} from '../lib/canvas.js';
+import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
+import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
+import {labelRows, LabelLines, outcomeOf, targetLine} from './answers.js';
+import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted, repeatNames, scaleBar, setText} from '../lib/words.js';
+import {signWords, visibleText, wordGroups, wordsNode} from '../lib/words.js';
+
+const colourChoices = [
+  ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'], ['rationale', 'human rationale'],
+];
+const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'hideSpecial', 'mergeWords', 'palette', 'theme',
+  'size'];
+const overOrdinary = 'each as shares of the ordinary tokens';
+
+function sumOver(values, tokens) { return tokens.reduce((sum, i) => sum + values[i], 0); }
+
+// Pieces of the query: the chosen token, or with whole words all pieces of its word; none where all rows count alike.
+function queryPieces(probe, state, frame) {
+  const row = state.row ?? pooledRow(frame);
+  if (row === null) return [];
+  return state.mergeWords ? wordGroups(probe).find(g => g.tokens.includes(row))?.tokens ?? [row] : [row];
+}
+
+// Attention that the chosen row pays to each token [n], or null and why; a word's row is the mean of its pieces' rows, no row that of all.
+export function attentionOfRow(frame, probe, state) {
+  const map = mapOf(frame, state.entry, 'attention'), pieces = queryPieces(probe, state, frame);
+  if (!map.values) return {values: null, note: map.note, pieces};
+  if (map.pooled > 1) return {values: null, note: `Only a thumbnail of ${map.title} is here, so single rows of attention are not known.`, pieces};
+  if (!pieces.length) return {values: [...rowOrMean(map.values, map.n, null)], note: '', pieces};
+  const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key], 0) / pieces.length);
+  return {values, note: '', pieces};
+}
+
+// Values of units divided by the sum of their magnitudes over ordinary tokens; special tokens have none.
+export function sharesOf(values, units) {
+  const total = values.reduce((sum, v, k) => sum + (units[k].special || !Number.isFinite(v) ? 0 : Math.abs(v)), 0);
+  return values.map((v, k) => units[k].special ? NaN : total > 0 ? v / total : 0);
+}
+
+function rationaleOf(frame, probe) { return frame?.get('rationale')?.values() ?? probe.rationale ?? null; }
+
+function unitSums(values, units) { return values && units.map(u => sumOver(values, u.tokens)); }
+
+// Everything that is said about the units of a sentence at one step.
+export function sentenceValues(frame, probe, state, units = unitsOf(probe, state)) {
+  const found = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '', pieces: []};
+  const saliency = unitSums(found?.values, units), attention = unitSums(row.values, units);
+  const saliencyShares = saliency && sharesOf(saliency, units), attentionShares = attention && sharesOf(attention, units);
+  const difference = saliency && attention && attentionShares.map((a, k) => a - Math.abs(saliencyShares[k]));
+  const rationale = unitSums(rationaleOf(frame, probe), units)?.map(f => Number(f > 0)) ?? null;
+  const all = row.values && sumOver(row.values, row.values.map((_, i) => i));
+  const specialShare = row.values && sumOver(row.values, probe.is_special.flatMap((s, i) => s ? [i] : [])) / all;
+  const {note, pieces} = row;
+  const shares = {saliencyShares, attentionShares, specialShare};
+  return {units, saliency, attention, rationale, difference, ...shares, name: found?.name, row: row.values, note, pieces};
+}
+
+// The scale of the colours: up to the largest magnitude among ordinary tokens.
+export function sentenceScale(values, state) {
+  const shown = values[state.colour]?.filter((v, k) => !values.units[k].special && Number.isFinite(v)) ?? [];
+  const signed = state.colour === 'saliency' || state.colour === 'difference';
+  const limit = state.colour === 'rationale' ? 1 : Math.max(0, ...shown.map(Math.abs));
+  return colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
+}
+
+function rowName(frame, probe, pieces) {
+  if (!pieces.length) return 'a row on average';
+  const label = pieces.length > 1 ? probe.words[probe.word_ids[pieces[0]]] : probe.labels[pieces[0]] ?? '';
+  return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains ? 'model' : 'classifier'} reads)` : ''}`;
+}
+
+const explainedWords = {
+  regression: 'the score', token_classification: 'the labels of the tokens', masked_lm: 'the masked tokens',
+  replaced_token_detection: 'the answers for the tokens', seq2seq: 'the target tokens',
+};
+
+function saliencyWords(frame, values) {
+  const {saliency_method: by, task} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
+  const explained = frame.info?.explains ?? explainedWords[task] ?? 'the predicted class';
+  const of = values.name === 'saliency' ? `${method ? `${method}, ` : ''}for ${explained}` : 'of the method';
+  return `Saliency (${of}): ${values.name === 'saliency' ? signWords(by, task) : signWords('', task)}`;
+}
+
+function legendWords(frame, probe, state, values) {
+  const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, said = [];
+  if (state.colour === 'saliency') said.push(saliencyWords(frame, values));
+  if (state.colour === 'attention') said.push(`${from}.`);
+  if (state.colour === 'difference') said.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
+  if (state.colour === 'rationale') said.push('Coloured: what people marked as the reason.');
+  if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialShare))
+    said.push(`Special tokens are left out of the scale; they get ${percent(values.specialShare)} of the attention.`);
+  if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
+    said.push('This task reads no single row: until a token is chosen, attention is the mean over all rows.');
+  if (state.mergeWords) said.push(`Words are sums over their pieces${state.colour === 'saliency' ? '' : '; as a query, the mean of them'}.`);
+  return said.join(' ');
+}
+
+const missingColour = {
+  saliency: 'No saliency was recorded at this step.',
+  difference: 'A difference needs both saliency and the attention of a row.',
+  rationale: 'There is no human rationale for this sentence.',
+};
+
+function unitWords(values, k, frame, probe) {
+  const {saliency, attention, difference, saliencyShares, attentionShares, units} = values, parts = [];
+  const share = shares => units[k].special ? '' : ` (${percent(Math.abs(shares[k]))})`;
+  if (saliency) parts.push(`saliency ${shortNumber(saliency[k])}${share(saliencyShares)}`);
+  if (attention) parts.push(`attention from ${rowName(frame, probe, values.pieces)} ${shortNumber(attention[k])}${share(attentionShares)}`);
+  if (difference && !units[k].special) parts.push(`difference ${difference[k] > 0 ? '+' : ''}${shortNumber(difference[k])}`);
+  return parts.join(', ');
+}
+
+function lossWords(frame, run) {
+  const losses = frame?.losses ?? {}, names = Object.keys(losses).filter(name => !name.endsWith('_weight'));
+  if (!names.length) return '';
+  const one = name => {
+    const weight = losses[`${name}_weight`];
+    return `${name.replaceAll('_', ' ')} ${numberWords(losses[name])}${weight === undefined ? '' : ` (weight ${numberWords(weight)})`}`;
+  };
+  const classes = ['classification', undefined].includes(frame.info?.task);
+  const guess = frame.label === null && run && classes ? ' There is no label: the predicted class stands in for it.' : '';
+  return `Losses of this sentence at this step: ${names.map(one).join(', ')}.${guess}`;
+}
+
+class Sentence {
+  constructor(ctx) {
+    Object.assign(this, {ctx, chips: [], hovered: null});
+    const {state} = ctx;
+    this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
+    this.clear = wordsNode('button', 'sv-clear', 'choose nothing');
+    this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
+    this.heading = wordsNode('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.clear);
+    this.line = wordsNode('div', 'sv-line');
+    this.line.setAttribute('role', 'listbox');
+    this.line.setAttribute('aria-multiselectable', 'true');
+    this.line.setAttribute('aria-orientation', 'horizontal');
+    this.line.setAttribute('aria-label', 'tokens: Enter chooses the row, Space adds to the chosen tokens');
+    this.scale = wordsNode('div', 'sv-sentence-scale');
+    this.legend = wordsNode('p', 'sv-note');
+    this.reading = wordsNode('p', 'sv-reading');
+    this.sum = wordsNode('p', 'sv-sum');
+    this.full = wordsNode('div', 'sv-full');
+    this.full.dir = 'auto';
+    this.full.tabIndex = 0;
+    this.full.setAttribute('aria-label', 'full text of the token');
+    this.labels = new LabelLines();
+    this.target = targetLine();
+    this.bars = wordsNode('div', 'sv-sentence-bars');
+    this.losses = wordsNode('p', 'sv-note');
+    const left = wordsNode('div', 'sv-sentence-main', this.line, this.target.el, this.reading, this.full, this.sum, this.scale, this.legend);
+    const body = wordsNode('div', 'sv-sentence-body', left, wordsNode('div', 'sv-sentence-side', this.bars, this.losses));
+    this.el = wordsNode('section', 'sv-panel sv-sentence', this.heading, body);
+    this.el.setAttribute('aria-label', 'Sentence');
+    this.listen();
+  }
+
+  listen() {
+    const of = e => e.target.closest?.('.sv-chip'), index = chip => chip ? this.chips.indexOf(chip) : null;
+    this.line.addEventListener('click', e => of(e) && this.choose(index(of(e)), e.shiftKey || e.ctrlKey || e.metaKey));
+    this.line.addEventListener('mousedown', e => { if (e.shiftKey) e.preventDefault(); });
+    this.line.addEventListener('mouseover', e => this.read(index(of(e))));
+    this.line.addEventListener('mouseleave', () => this.read(null));
+    this.line.addEventListener('focusin', e => {
+      this.read(index(of(e)));
+      of(e)?.setAttribute('aria-label', this.reading.textContent);
+    });
+    this.line.addEventListener('focusout', e => of(e)?.removeAttribute('aria-label'));
+    this.line.addEventListener('keydown', e => this.key(e, index(of(e))));
+  }
+
+  key(e, k) {
+    if (k === null || e.ctrlKey || e.metaKey || e.altKey) return;
+    const right = this.line.dir === 'rtl' ? -1 : 1;
+    const keys = {
+      ArrowRight: () => this.focus(k + right), ArrowLeft: () => this.focus(k - right),
+      Home: () => this.focus(0), End: () => this.focus(this.chips.length - 1),
+      Enter: () => this.choose(k, e.shiftKey), ' ': () => this.choose(k, true), Escape: () => this.ctx.state.set({row: null, tokens: []}),
+    };
+    if (!keys[e.key]) return;
+    keys[e.key]();
+    e.preventDefault();
+    e.stopPropagation();
+  }
+
+  focus(k) {
+    const chip = this.chips[Math.max(0, Math.min(this.chips.length - 1, k))];
+    for (const other of this.chips) other.tabIndex = other === chip ? 0 : -1;
+    chip?.focus();
+  }
+
+  choose(k, adding) {
+    const {state} = this.ctx, {tokens} = this.values.units[k];
+    if (adding) {
+      const rest = state.tokens.filter(i => !tokens.includes(i)), had = rest.length < state.tokens.length;
+      state.set({tokens: had ? rest : [...state.tokens, ...tokens].sort((a, b) => a - b)});
+    } else state.set({row: tokens.includes(state.row) ? null : tokens[0]});
+    this.speak = true;
+  }
+
+  update(changed) {
+    const {store, state} = this.ctx;
+    if (!sentenceKeys.some(key => changed.has(key))) return;
+    this.probe = store.probe(state.run, state.probe);
+    this.frame = store.frameOf(state);
+    if (!this.probe) return this.missing(store.why(state.run, state.probe, 0));
+    this.copy = recordedCopy(this.frame, this.probe);
+    this.rows = labelRows(this.frame);
+    this.translated = Boolean(this.frame?.info?.target_tokens);
+    this.build();
+    this.values = sentenceValues(this.frame, this.probe, state, this.units);
+    this.paint();
+    this.say();
+    return null;
+  }
+
+  missing(why) {
+    this.line.replaceChildren();
+    this.built = null;
+    for (const part of [this.reading, this.sum, this.full, this.losses]) setText(part, '');
+    this.bars.replaceChildren();
+    this.target.show(null);
+    this.scale.replaceChildren();
+    setText(this.legend, why);
+  }
+
+  // The page's nodes are made anew only for another sentence or another way to cut it.
+  build() {
+    const {state} = this.ctx, {run, probe, mergeWords, hideSpecial} = state;
+    const key = [run, probe, mergeWords, hideSpecial, Boolean(this.copy), Boolean(this.rows), this.translated, this.probe.tokens.length].join();
+    if (key === this.built) return;
+    this.built = key;
+    this.hovered = null;
+    this.units = unitsOf(this.probe, state);
+    this.chips = this.units.map(unit => sentenceChip(unit));
+    this.copies = [];
+    this.line.dir = directionOf(this.probe.texts);
+    this.line.classList.toggle('sv-with-copy', Boolean(this.copy));
+    this.labels.clear();
+    this.line.replaceChildren(...this.columns());
+    if (this.chips[0]) this.chips[0].tabIndex = 0;
+  }
+
+  // One column a word: its pieces above, what the masked copy has below.
+  columns() {
+    const words = this.copy ?? wordGroups(this.probe), columns = [];
+    words.forEach((word, w) => {
+      const chips = this.chips.filter((_, k) => word.tokens.includes(this.units[k].tokens[0]));
+      if (!chips.length) return;
+      const under = chip => wordsNode('span', 'sv-labelled', chip, this.labels.node(this.units[this.chips.indexOf(chip)].tokens));
+      const pieces = this.rows ? chips.map(under) : chips;
+      const column = wordsNode('span', 'sv-word', wordsNode('span', 'sv-pieces', ...pieces));
+      if (this.copy) this.copies.push([column.appendChild(copyNode()), w]);
+      columns.push(column);
+    });
+    const name = (sign, about) => Object.assign(wordsNode('span', 'sv-line-name', sign), {title: about});
+    if (this.copy) columns.unshift(wordsNode('span', 'sv-word sv-line-names', name('X', 'the sentence'), name('X̃', 'its masked copy')));
+    if (this.rows) columns.unshift(this.labels.names(this.rows));
+    if (this.translated) columns.unshift(wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
+    return columns;
+  }
+
+  paint() {
+    const {state} = this.ctx, scale = sentenceScale(this.values, state), shown = this.values[state.colour];
+    const row = this.values.pieces, chosen = new Set(state.tokens);
+    this.units.forEach((unit, k) => {
+      const chip = this.chips[k], value = unit.special || !shown ? NaN : shown[k];
+      paintToken(chip, Number.isFinite(value) ? scaleColour(scale, value) : null);
+      chip.classList.toggle('sv-row', unit.tokens.some(i => row.includes(i)));
+      chip.classList.toggle('sv-chosen', unit.tokens.some(i => chosen.has(i)));
+      chip.setAttribute('aria-selected', String(unit.tokens.some(i => chosen.has(i))));
+    });
+    for (const [node, w] of this.copies) paintCopy(node, this.copy[w]);
+    if (this.rows) this.labels.paint(this.rows);
+    this.target.show(this.frame);
+    repeatNames(this.line);
+    this.paintScale(scale, Boolean(shown));
+  }
+
+  paintScale(scale, shown) {
+    const {state} = this.ctx, key = [scale.limit, scale.signed, state.palette, state.theme, shown && state.colour !== 'rationale'].join();
+    if (key === this.scaled) return;
+    this.scaled = key;
+    this.scale.replaceChildren(...(shown && state.colour !== 'rationale' ? [scaleBar(scale)] : []));
+  }
+
+  say() {
+    const {store, state} = this.ctx, {frame, probe, values} = this, run = store.run(state.run), step = store.stepOf(state);
+    for (const option of this.colour.options) option.disabled = Boolean(frame) && !values[option.value];
+    this.colour.value = state.colour;
+    this.clear.hidden = state.row === null && !state.tokens.length;
+    const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
+    const why = frame ? missingColour[state.colour] ?? values.note : away;
+    const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy)}.` : '';
+    setText(this.legend, !frame || !values[state.colour] ? why : legendWords(frame, probe, state, values) + copied);
+    this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));
+    setText(this.losses, [lossWords(frame, run), ...(frame?.info?.notes ?? [])].filter(Boolean).map(said => said.replace(/[^.]$/, '$&.')).join(' '));
+    this.saySum();
+    this.read(this.hovered);
+  }
+
+  saySum() {
+    const {state, announce} = this.ctx, {frame, probe, values} = this;
+    const chosen = this.units.filter(u => u.tokens.some(i => state.tokens.includes(i)));
+    const total = values.row && sumOver(values.row, state.tokens), names = listWords(chosen.map(u => u.label));
+    const said = total === null || !chosen.length ? '' : `${rowName(frame, probe, values.pieces)} pays ${shortNumber(total)} of its attention to `
+      + `${countWords(chosen.length, state.mergeWords ? 'chosen word' : 'chosen token')}: ${names} (${entryTitle(state.entry)}).`;
+    setText(this.sum, said);
+    if (this.speak) announce(said || `row ${rowName(frame, probe, values.pieces)}`);
+    this.speak = false;
+  }
+
+  // What the pointer or the focus is on, else the chosen row; a cut text in full.
+  read(k) {
+    this.hovered = k;
+    if (!this.values || !this.probe) return;
+    const {frame, probe, values} = this, at = k ?? -1, unit = this.units[at];
+    const labelled = unit && this.rows && this.labels.words(unit.tokens, this.rows);
+    const about = frame ? unit && [labelled, unitWords(values, at, frame, probe)].filter(Boolean).join('; ') : 'no values at this step';
+    const chosen = values.pieces.length ? rowName(frame, probe, values.pieces) : 'the mean over all rows';
+    const row = frame && values.row ? `Row: ${chosen}. Click a token for its row, Shift-click to add up several.` : '';
+    setText(this.reading, unit ? `${quoted(unit.label)}${unit.special ? ' (special)' : ''}: ${about}` : row);
+    const kept = unit ?? this.units.find(u => u.tokens.includes(this.ctx.state.row));
+    setText(this.full, kept && isCut(kept.label) ? visibleText(kept.label) : '');
+    this.full.hidden = !this.full.textContent;
+  }
+}
+
+function sentenceChip(unit) {
+  const text = wordsNode('bdi', '', chipText(unit.label)), chip = wordsNode('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
+  text.dir = 'auto';
+  chip.setAttribute('role', 'option');
+  chip.tabIndex = -1;
+  chip.dataset.token = unit.tokens[0];
+  return chip;
+}
+
+export function sentencePanel(ctx) {
+  const sentence = new Sentence(ctx);
+  return {el: sentence.el, update: changed => sentence.update(changed)};
+}

@@ -1,0 +1,412 @@
+// Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how gradients are distributed.
+import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
+import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelled, labelRoom, overlayInks, plainText, rowLabels, SharpCanvas} from '../lib/canvas.js';
+import {quotedToken, tickBox} from '../lib/canvas.js';
+import {methodArgs, methodNames} from '../state/derive.js';
+import {outcomeOf} from './answers.js';
+import {drawDensity, densityBins, densityText} from './density.js';
+import {drawFeature} from './feature.js';
+import {signalOf, timeTicks} from '../state/signaldata.js';
+import {largestOf} from './tokenmap.js';
+import {chipText, quoted, signWords} from '../lib/words.js';
+
+const signalKeys = ['run', 'probe', 'step', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
+const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalPairs = 900, signalCell = 26;
+const densityHeight = 150, featureHeight = 150;
+const signalMarks = {informative: 'where the information is', masked: 'what is masked'};
+const maskedTint = [74, 163, 255];
+const channelNames = ['red', 'green', 'blue'];
+
+function tinted(packed) {
+  const mix = (v, tint) => Math.round(.55 * v + .45 * tint), [r, g, b] = maskedTint;
+  return ((255 << 24) | (mix((packed >> 16) & 255, b) << 16) | (mix((packed >> 8) & 255, g) << 8) | mix(packed & 255, r)) >>> 0;
+}
+
+// The outline around the cells of a mask with `rows` rows and `columns` columns.
+function maskOutline(grid, mask, rows, columns) {
+  const path = new Path2D(), at = (r, c) => r >= 0 && c >= 0 && r < rows && c < columns && mask[r * columns + c] > 0;
+  const line = (x0, y0, x1, y1) => { path.moveTo(x0, y0); path.lineTo(x1, y1); };
+  for (let r = 0; r <= rows; r++) {
+    for (let c = 0; c <= columns; c++) {
+      if (at(r - 1, c) !== at(r, c) && c < columns) line(grid.left(c), grid.top(r), grid.left(c + 1), grid.top(r));
+      if (at(r, c - 1) !== at(r, c) && r < rows) line(grid.left(c), grid.top(r), grid.left(c), grid.top(r + 1));
+    }
+  }
+  return path;
+}
+
+class SignalPanel {
+  constructor(ctx) {
+    Object.assign(this, {ctx, painter: new CellPainter(), cursor: null, hover: null});
+    this.sharp = new SharpCanvas('sv-canvas', 'application');
+    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
+    this.over.el.tabIndex = -1;
+    this.line = new SharpCanvas('sv-canvas');
+    this.density = new SharpCanvas('sv-canvas');
+    this.build();
+    this.listen();
+  }
+
+  build() {
+    const {state} = this.ctx, stage = (...children) => {
+      const el = plainText('div', 'sv-stage');
+      el.append(...children);
+      return el;
+    };
+    this.el = plainText('section', 'sv-panel sv-signal');
+    this.title = plainText('h3', 'sv-title');
+    this.note = plainText('p', 'sv-note');
+    this.stage = stage(this.sharp.el, this.over.el);
+    this.tip = plainText('output', 'sv-tip');
+    this.tip.setAttribute('aria-live', 'polite');
+    const box = name => tickBox(on => state.set({overlays: {...state.overlays, [name]: on}}));
+    this.boxes = Object.fromEntries(Object.keys(signalMarks).map(name => [name, box(name)]));
+    this.checks = plainText('div', 'sv-checks');
+    this.checks.append(...Object.entries(signalMarks).map(([name, text]) => labelled(text, this.boxes[name], 'sv-check')));
+    this.lineTitle = plainText('h4', 'sv-subtitle');
+    this.lineStage = stage(this.line.el);
+    this.densityTitle = plainText('h4', 'sv-subtitle');
+    this.densityStage = stage(this.density.el);
+    this.densityTip = plainText('output', 'sv-tip');
+    this.words = plainText('p', 'sv-note sv-words');
+    this.side = plainText('div', 'sv-signal-side');
+    this.outcome = plainText('div', 'sv-signal-outcome');
+    this.densityBox = plainText('div', 'sv-signal-density');
+    this.densityBox.append(this.densityTitle, this.densityStage, this.densityTip);
+    this.side.append(this.densityBox, this.outcome);
+    this.el.append(this.title, this.note, this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side, this.words);
+  }
+
+  update(changed) {
+    if (!signalKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx, why = this.look();
+    this.note.textContent = why;
+    this.note.hidden = !why;
+    for (const el of [this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side, this.words]) el.hidden = !this.shown;
+    this.title.textContent = this.probe?.modality === 'series' ? 'Series' : 'Image';
+    this.el.setAttribute('aria-label', this.title.textContent);
+    if (!this.shown || !this.stage.clientWidth) return;
+    this.inks = inksOf(this.el, state.theme);
+    this.drawMaps();
+    this.showChecks();
+    this.drawLine();
+    this.drawDistribution();
+    this.outcome.replaceChildren(outcomeOf(this.frame, store.run(state.run)));
+    this.words.textContent = this.sayWords();
+  }
+
+  look() {
+    const {store, state} = this.ctx;
+    this.shown = null;
+    this.probe = store.probe(state.run, state.probe);
+    this.frame = store.frameOf(state);
+    if (!this.probe) return 'There is nothing to show.';
+    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded here yet.';
+    this.shown = signalOf(this.frame);
+    return this.shown ? '' : `Neither input nor saliency was recorded at step ${this.frame.step}.`;
+  }
+
+  showChecks() {
+    const {overlays} = this.ctx.state, {shown} = this;
+    const there = {informative: shown.informative, masked: shown.isMasked && shown.masked};
+    this.boxes.masked.nextSibling.textContent = `${signalMarks.masked} (${this.roomy(this.place.grids[0]) ? 'dots' : 'tinted blue'})`;
+    for (const [name, box] of Object.entries(this.boxes)) {
+      box.checked = overlays[name] ?? true;
+      box.parentElement.hidden = !there[name];
+    }
+    this.checks.hidden = !Object.values(there).some(Boolean);
+  }
+
+  // Images are dark where they are low; the values of a series stand out from the page the more the larger they are, as in the figures.
+  scaleOf(kind) {
+    const {theme} = this.ctx.state, {shown} = this;
+    if (kind === 'saliency' || kind === 'ranking') return colourScaleOf({limit: largestOf(shown[kind].values), signed: true, theme});
+    return {linear: true, low: shown.low, high: shown.high, table: colourTable('grey', shown.modality === 'series' ? theme : 'dark')};
+  }
+
+  // The class that the saliency explains by which the method ranks.
+  rankedClass() {
+    const {frame} = this, p = frame.get('probabilities')?.values(), {classes} = this.ctx.store.run(this.ctx.state.run);
+    const gold = methodArgs(frame, 'SaliencyGuided').target !== 'predicted' && Number.isInteger(frame.label);
+    const k = gold ? frame.label : p ? p.indexOf(Math.max(...p)) : null;
+    return k === null ? null : {name: classes?.[k] ?? `class ${k}`, gold};
+  }
+
+  // The maps that there are, each with its colours.
+  items() {
+    const {shown} = this, input = this.scaleOf('input');
+    const [saliency, ranking] = ['saliency', 'ranking'].map(kind => shown[kind] && this.scaleOf(kind)), of = shown.ranking && this.rankedClass();
+    const all = [['input', shown.input, input, 'input'], ['saliency', shown.saliency, saliency, shown.saliency?.name],
+      ['ranking', shown.ranking, ranking, of ? `${shown.ranking.name} (${chipText(of.name)})` : shown.ranking?.name],
+      ['masked', shown.masked, input, 'masked input']];
+    return all.filter(([, map]) => map).map(([kind, map, scale, title]) => ({kind, map, scale, title, cells: this.coloursOf(kind, map, scale)}));
+  }
+
+  coloursOf(kind, map, scale) {
+    if (!scale.linear) return paintScale(scale, map.values, new Uint32Array(map.values.length));
+    const part = v => Math.max(0, Math.min(255, Math.round(255 * (v - scale.low) / (scale.high - scale.low || 1))));
+    if (map.channels?.length === 3) {
+      const [r, g, b] = map.channels;
+      return Uint32Array.from(r, (_, k) => ((255 << 24) | (part(b[k]) << 16) | (part(g[k]) << 8) | part(r[k])) >>> 0);
+    }
+    return Uint32Array.from(map.values, v => Number.isFinite(v) ? scale.table[part(v)] : 0);
+  }
+
+  layout(items) {
+    const {shown} = this, width = this.stage.clientWidth, pairs = items.length > 3 && width < signalPairs;
+    const across = width < signalStacks ? 1 : pairs ? 2 : items.length;
+    const labels = shown.rowNames?.map(o => o.label);
+    const left = labels ? 26 + labelRoom(this.sharp.context, labels, this.inks.bold, Math.min(120, width * .16)) : 2;
+    const room = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown, ratio = window.devicePixelRatio || 1;
+    const image = shown.modality === 'image', cell = Math.min(signalCell, room / columns, image ? signalTallest / rows : Infinity);
+    const mapWidth = image ? cell * columns : room, mapHeight = image ? cell * rows : Math.min(signalTallest, Math.max(60, rows * 18));
+    const under = image ? 8 : 30, tall = signalTitle + mapHeight + under + signalLegend;
+    const pitch = signalGap + (image ? Math.min(room, Math.max(mapWidth, 230)) : room);
+    const grids = items.map((_, i) => new CellGrid({x: left + (i % across) * pitch,
+      y: Math.floor(i / across) * tall + signalTitle, width: mapWidth, height: mapHeight,
+      columns: {count: columns, from: 0, span: columns}, rows: {count: rows, from: 0, span: rows}, ratio}));
+    const titles = across > 1 ? pitch - 8 : room;
+    return {grids, width, height: Math.ceil(items.length / across) * tall, across, under, left, titles};
+  }
+
+  drawMaps() {
+    const items = this.drawn = this.items(), place = this.place = this.layout(items), {sharp, shown, inks} = this, {context} = sharp;
+    sharp.size(place.width, place.height);
+    items.forEach((item, i) => this.drawItem(item, place.grids[i], i));
+    const series = shown.modality === 'series', moves = `Arrow keys move from cell to cell${series ? ', Enter chooses the feature' : ''}.`;
+    const size = series ? `${shown.rows} features by ${shown.columns} time steps` : `${shown.rows} by ${shown.columns} pixels`;
+    sharp.el.setAttribute('aria-label', `${items.map(item => item.title).join(', ')}: ${size}. ${moves}`);
+    sharp.el.salviz = {grids: place.grids, kinds: items.map(item => item.kind), scales: items.map(item => item.scale)};
+    context.font = inks.font;
+    this.drawOver();
+  }
+
+  drawItem({kind, map, title, cells, scale}, grid, i) {
+    const {shown, inks, sharp, place} = this, {context} = sharp, {overlays} = this.ctx.state, {rows, columns} = shown;
+    const masks = kind === 'masked' && shown.isMasked && (overlays.masked ?? true), tint = masks && !this.roomy(grid);
+    this.painter.paint(context, grid, this.strongest(grid, tint ? cells.map((c, k) => shown.isMasked[k] ? tinted(c) : c) : cells, map));
+    context.strokeStyle = inks.line;
+    context.lineWidth = 1;
+    context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
+    if (shown.informative && (overlays.informative ?? true)) this.outline(grid, maskOutline(grid, shown.informative, rows, columns), 2);
+    if (masks && !tint) this.dots(grid);
+    if (this.feature() !== null && shown.rowNames) this.markFeature(grid);
+    Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
+    context.fillText(fitText(context, title, place.titles), grid.x, grid.y - 4);
+    if (shown.rowNames) this.drawAxes(grid, i % place.across === 0);
+    this.drawScale(scale, kind, grid);
+  }
+
+  // A series longer than its pixels: of the time steps that share a pixel the one that differs most from 0 is drawn.
+  strongest(grid, cells, map) {
+    const {shown} = this;
+    if (shown.columns <= grid.across || shown.modality === 'image') return cells;
+    const out = Uint32Array.from(cells), per = shown.columns / grid.across;
+    for (let r = 0; r < shown.rows; r++) {
+      for (let p = 0; p < grid.across; p++) {
+        const from = r * shown.columns + Math.floor(p * per), to = r * shown.columns + Math.max(Math.floor(p * per) + 1, Math.floor((p + 1) * per));
+        let best = from;
+        for (let k = from; k < to; k++) if (Math.abs(map.values[k]) > Math.abs(map.values[best])) best = k;
+        out.fill(cells[best], from, to);
+      }
+    }
+    return out;
+  }
+
+  outline(grid, path, width) { grid.clipped(this.sharp.context, () => doubleStroke(this.sharp.context, path, overlayInks(this.inks.theme), width)); }
+
+  // A dot in each masked cell, where cells have room for it; else they are tinted.
+  dots(grid) {
+    const {context} = this.sharp, {shown} = this, {ink, halo} = overlayInks(this.inks.theme);
+    for (const [colour, size] of [[halo, 2.2], [ink, 1.2]]) {
+      const path = new Path2D();
+      shown.isMasked.forEach((masked, k) => {
+        if (!masked) return;
+        const [x, y] = grid.middle(Math.floor(k / shown.columns), k % shown.columns);
+        path.moveTo(x + size, y);
+        path.arc(x, y, size, 0, 2 * Math.PI);
+      });
+      context.fillStyle = colour;
+      context.fill(path);
+    }
+  }
+
+  roomy(grid) { return Math.min(grid.pitch, grid.rowPitch) >= 8; }
+
+  markFeature(grid) {
+    const row = this.feature(), {context} = this.sharp;
+    context.fillStyle = this.inks.accent;
+    for (const x of [grid.x - 5, grid.x + grid.width + 2]) context.fillRect(x, grid.top(row), 3, Math.max(2, grid.top(row + 1) - grid.top(row)));
+  }
+
+  drawAxes(grid, first) {
+    const {inks, shown} = this, {context} = this.sharp, marked = new Set(this.feature() === null ? [] : [this.feature()]);
+    if (first) {
+      rowLabels(context, grid, shown.rowNames, {x: grid.x - 8, room: grid.x - 26, inks, marked});
+      Object.assign(context, {font: inks.small, fillStyle: inks.muted, textAlign: 'center', textBaseline: 'top'});
+      context.save();
+      context.translate(2, grid.y + grid.height / 2);
+      context.rotate(-Math.PI / 2);
+      context.fillText('feature', 0, 0);
+      context.restore();
+    }
+    Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.muted, textAlign: 'center', textBaseline: 'top'});
+    for (const t of timeTicks(shown.columns, grid.width)) {
+      const x = grid.left(t) + (grid.left(t + 1) - grid.left(t)) / 2;
+      context.beginPath();
+      context.moveTo(x, grid.y + grid.height + 1);
+      context.lineTo(x, grid.y + grid.height + 4);
+      context.stroke();
+      context.fillText(t, x, grid.y + grid.height + 5);
+    }
+    context.fillText('time step', grid.x + grid.width / 2, grid.y + grid.height + 17);
+  }
+
+  drawScale(scale, kind, grid) {
+    const {shown, inks, place} = this, {context} = this.sharp, y = grid.y + grid.height + place.under + 16;
+    const width = Math.min(220, Math.max(grid.width, 150));
+    const common = {x: grid.x, y, width, inks};
+    if (!scale.linear) return colourScale(context, scale, {...common, title: 'saliency (square-root scale)'});
+    const ticks = [[shortNumber(scale.low), 0], [shortNumber((scale.low + scale.high) / 2), .5], [shortNumber(scale.high), 1]];
+    const title = shown.colours ? 'value of each colour' : shown.averaged ? 'mean over channels' : 'value';
+    return colourScale(context, scale, {...common, ticks, title});
+  }
+
+  drawOver() {
+    const cell = this.hover ?? this.cursor, path = new Path2D(), {over, place} = this;
+    over.size(place.width, place.height);
+    if (!cell || cell.row >= this.shown.rows || cell.column >= this.shown.columns) return;
+    for (const grid of place.grids) {
+      const {x, y, width, height} = grid.box(cell.row, cell.column);
+      path.rect(x - .5, y - .5, Math.max(2, width + 1), Math.max(2, height + 1));
+    }
+    doubleStroke(over.context, path, overlayInks(this.inks.theme), 1.5);
+  }
+
+  // The feature whose line is drawn: the chosen one, or the one with most saliency.
+  feature() {
+    const {shown} = this, {row} = this.ctx.state;
+    if (!shown?.rowNames) return null;
+    return row !== null && row < shown.rows ? row : shown.strongest;
+  }
+
+  // A dashed line needs some pixels for each time step.
+  copied() { return Boolean(this.shown.masked) && this.lineStage.clientWidth > 3 * this.shown.columns; }
+
+  drawLine() {
+    const row = this.feature(), {shown} = this, there = row !== null && Boolean(shown.input);
+    this.lineTitle.hidden = this.lineStage.hidden = !there;
+    if (!there) return;
+    const name = shown.rowNames[row].label, copy = this.copied() ? '; dashed: the masked copy' : '';
+    this.lineTitle.textContent = `Feature ${quotedToken(name)} over time, coloured by saliency${copy}`;
+    this.line.size(this.lineStage.clientWidth, featureHeight);
+    const scale = shown.saliency && this.scaleOf('saliency'), [low, high] = shown.rowEnds(row).map(shortNumber);
+    drawFeature(this.line, shown, row, {left: this.place.left, scale, copied: this.copied(), inks: this.inks});
+    this.line.el.setAttribute('aria-label', `${this.lineTitle.textContent}: from ${low} to ${high}`);
+  }
+
+  drawDistribution() {
+    const {store, state} = this.ctx, {shown, frame} = this, start = store.shipped(state.run, state.probe)[0];
+    const first = start === undefined || start === frame.step ? null : signalOf(store.frame(state.run, state.probe, start));
+    const side = (signal, step) => signal?.saliency ? [{values: signal.saliency.values, name: `step ${step}`}] : [];
+    const kept = [...side(first, start), ...side(shown, frame.step)];
+    this.densityBox.hidden = !shown.saliency;
+    if (!shown.saliency) return;
+    this.bins = densityBins(kept);
+    this.densityTitle.textContent = kept.length > 1 ? `Distribution of saliency: before (step ${start}) and now (step ${frame.step})`
+      : 'Distribution of saliency at the first recorded step; other steps stand beside it';
+    this.density.size(this.densityStage.clientWidth, densityHeight);
+    this.densityPlace = drawDensity(this.density, this.bins, this.inks);
+    this.density.el.salviz = {bins: this.bins};
+    this.density.el.setAttribute('aria-label', densityText(this.bins));
+    this.densityTip.textContent = densityText(this.bins);
+  }
+
+  sayWords() {
+    const {shown, frame} = this, said = [], {saliency_method: method, task, explains: explained = 'the predicted class'} = frame.info ?? {};
+    const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
+    if (shown.saliency) said.push(`Saliency${how}: ${signWords(method, task, true)}`);
+    if (shown.colours) said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
+    if (shown.averaged) said.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
+    if (shown.isMasked) said.push(this.sayMasked());
+    if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
+      said.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
+    if (shown.informative) said.push('The outline is where the data were made to tell the class.');
+    said.push(`A network for ${this.probe.modality === 'series' ? 'series' : 'images'} has no tokens, and no attention was recorded, `
+      + 'so the panels of heads, maps and sentences are not shown.');
+    return said.join(' ');
+  }
+
+  // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is predicted.
+  sayMasked() {
+    const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0), said = `${masked} of ${shown.isMasked.length} cells are masked`;
+    if (!methodNames(frame).includes('SaliencyGuided')) return `${said}.`;
+    const low = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude' ? 'closest to zero' : 'lowest';
+    if (!shown.ranking) return `${said}, those whose saliency is ${low}.`;
+    const of = this.rankedClass(), {score} = methodArgs(frame, 'SaliencyGuided');
+    const scored = score === 'log_probability' ? 'the log-probability of ' : '';
+    const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
+    return `${said}, those ${low} in the saliency that ranks${about}.`;
+  }
+
+  cellAt(event) {
+    const [x, y] = this.sharp.at(event), grid = this.place?.grids.find(g => g.inside(x, y));
+    return grid ? {row: grid.rowAt(y), column: grid.columnAt(x)} : null;
+  }
+
+  // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
+  cellText({row, column}) {
+    const {shown} = this, k = row * shown.columns + column, parts = [];
+    const where = shown.rowNames ? `time ${column}, feature ${quotedToken(shown.rowNames[row].label)}` : `row ${row}, column ${column}`;
+    const said = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k], map.half(k))
+      : map.channels.map((channel, c) => `${channelNames[c]} ${valueWithStep(channel[k], map.half(k, c))}`).join(', ');
+    if (shown.input) parts.push(`input ${said(shown.input)}`);
+    for (const map of [shown.saliency, shown.ranking]) if (map) parts.push(`${map.name} ${said(map)}`);
+    if (shown.masked) parts.push(`masked input ${said(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)' : ' (kept)' : ''}`);
+    if (shown.informative?.[k]) parts.push('informative');
+    return `${where}: ${parts.join('; ')}`;
+  }
+
+  choose(row) {
+    const {state} = this.ctx;
+    if (this.shown.rowNames) state.set({row: state.row === row ? null : row});
+  }
+
+  listen() {
+    const {el} = this.sharp;
+    el.addEventListener('pointermove', e => {
+      if (!this.shown || !this.place) return;
+      this.hover = this.cellAt(e);
+      this.tip.textContent = this.hover ? this.cellText(this.hover) : '';
+      this.drawOver();
+    });
+    el.addEventListener('pointerleave', () => { this.hover = null; if (this.place && this.shown) this.drawOver(); });
+    el.addEventListener('click', e => { const cell = this.shown && this.cellAt(e); if (cell) this.choose(cell.row); });
+    el.addEventListener('blur', () => { this.cursor = null; if (this.place && this.shown) this.drawOver(); });
+    el.addEventListener('keydown', e => this.keyed(e));
+    this.density.el.addEventListener('pointermove', e => {
+      if (this.densityPlace) this.densityTip.textContent = densityText(this.bins, this.densityPlace, this.density.at(e));
+    });
+    this.density.el.addEventListener('pointerleave', () => { if (this.bins) this.densityTip.textContent = densityText(this.bins); });
+  }
+
+  keyed(e) {
+    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key];
+    if (!this.shown || !this.place || !move && e.key !== 'Enter' || e.altKey || e.ctrlKey || e.metaKey) return;
+    e.preventDefault();
+    // JupyterLab has shortcuts of its own on these keys.
+    e.stopPropagation();
+    if (!move) return void (this.cursor && this.choose(this.cursor.row));
+    const inside = (v, count) => Math.max(0, Math.min(count - 1, v)), {rows, columns} = this.shown;
+    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0], rows), column: inside(this.cursor.column + move[1], columns)}
+      : {row: this.feature() ?? 0, column: 0};
+    this.hover = null;
+    this.tip.textContent = this.cellText(this.cursor);
+    this.drawOver();
+  }
+}
+
+export function signalPanel(ctx) {
+  const panel = new SignalPanel(ctx);
+  return {el: panel.el, panel, update: changed => panel.update(changed)};
+}

@@ -1,0 +1,77 @@
+// What stands above the panels: which run and sentence, how tokens are shown, which colours.
+import {phaseWords} from './time.js';
+import {visibleText} from '../lib/words.js';
+
+function toolbarSelect(label, choices, onChange) {
+  const wrap = document.createElement('label'), select = document.createElement('select');
+  wrap.className = 'sv-field';
+  wrap.append(label, select);
+  select.addEventListener('change', () => onChange(select.value));
+  const fill = entries => {
+    if (JSON.stringify(entries) === select.dataset.entries) return;
+    select.dataset.entries = JSON.stringify(entries);
+    select.replaceChildren(...entries.map(([value, text]) => new Option(text, value)));
+  };
+  fill(choices);
+  const name = text => { wrap.firstChild.textContent = text; };
+  return {el: wrap, select, fill, name, show: value => { select.value = String(value); }};
+}
+
+function toolbarCheck(label, onChange) {
+  const wrap = document.createElement('label'), box = document.createElement('input');
+  wrap.className = 'sv-check';
+  box.type = 'checkbox';
+  wrap.append(box, label);
+  box.addEventListener('change', () => onChange(box.checked));
+  return {el: wrap, show: value => { box.checked = value; }};
+}
+
+const toolbarNames = {image: 'Image', series: 'Series'};
+
+function shortText(text, most = 60) { return text.length > most ? `${text.slice(0, most - 1)}…` : text; }
+
+// A sentence by its words, an image or a series by its class.
+export function probeTitle(probe, classes = []) {
+  const known = classes[probe.label] ?? '', given = !(probe.modality in toolbarNames) ? probe.texts.join(' | ') : known && `label ${known}`;
+  return given ? `${probe.id}: ${shortText(visibleText(given.slice(0, 400)))}` : `${probe.id}`;
+}
+
+export function toolbar({store, state}) {
+  const el = document.createElement('div'), where = document.createElement('span');
+  el.className = 'sv-toolbar';
+  el.setAttribute('role', 'toolbar');
+  el.setAttribute('aria-label', 'what is shown');
+  where.className = 'sv-where';
+  const run = toolbarSelect('Run', [], v => state.set({run: Number(v), step: null}));
+  const probe = toolbarSelect('Sentence', [], v => state.set({probe: Number(v)}));
+  const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(o => [o, o]), v => state.set({palette: v}));
+  const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
+  const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
+  el.append(run.el, probe.el, where, special.el, words.el, palette.el);
+
+  const update = () => {
+    run.fill(store.runs.map((r, i) => [String(i), r.title]));
+    run.el.hidden = store.runs.length < 2;
+    probe.fill((store.run(state.run)?.probes ?? []).map(p => [String(p.id), probeTitle(p, store.run(state.run).classes)]));
+    const {modality} = store.probe(state.run, state.probe) ?? {}, signal = modality in toolbarNames;
+    probe.name(signal ? toolbarNames[modality] : 'Sentence');
+    for (const part of [special, words, palette]) part.el.hidden = signal;
+    run.show(state.run);
+    probe.show(state.probe);
+    palette.show(state.palette);
+    special.show(!state.hideSpecial);
+    words.show(state.mergeWords);
+    where.textContent = toolbarWhere(store, state);
+  };
+  return {el, update};
+}
+
+function toolbarWhere(store, state) {
+  const of = store.run(state.run), step = store.stepOf(state);
+  if (!of) return 'No run is loaded.';
+  if (step === null) return of.live ? `${of.title}: waiting for the first look at the examples` : `${of.title}: nothing was recorded`;
+  const frame = store.frame(state.run, state.probe, step);
+  const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
+  const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];
+  return parts.filter(Boolean).join(', ');
+}

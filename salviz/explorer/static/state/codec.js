@@ -1,0 +1,237 @@
+// Frames as they travel (salviz.payload): one probe at one step, a JSON header and its arrays at one byte a weight or less.
+import {discardCandidates, dropMask, keyedUniform} from '../lib/maths.js';
+
+const codecMagic = 0x31465653;                // 'SVF1' read as a little-endian number
+const codecBytes = {cube8: 1, level8: 1, rank8: 1, rank16: 2, bits: 1 / 8, f32: 4, i32: 4, table8: 1};
+const codecViews = {rank16: Uint16Array, f32: Float32Array, i32: Int32Array};
+const codecCubes = Float32Array.from({length: 256}, (_, c) => c > 254 ? NaN : (c / 254) * (c / 254) * (c / 254));
+
+const codecLevels = new Set(['cube8', 'level8', 'table8']);
+
+const codecProduct = numbers => numbers.reduce((a, b) => a * b, 1);
+
+// The value of each of the 256 codes. Products in the order of salviz.maps: the same bits come out.
+function codecTable(spec, scale) {
+  if (spec.codec === 'cube8') return codecCubes;
+  if (spec.codec === 'table8') return Float32Array.from({length: 256}, (_, c) => spec.values[c] ?? NaN);
+  return Float32Array.from({length: 256}, (_, c) => c ? (c - 128) / 127 * (Math.abs(c - 128) / 127) * scale : NaN);
+}
+
+function codecUnpackBits(bytes, start, size) {
+  const out = new Uint8Array(size);
+  for (let k = 0; k < size; k++) out[k] = bytes[(start + k) >> 3] >> (7 - ((start + k) & 7)) & 1;
+  return out;
+}
+
+export class Tensor {
+  constructor(name, spec, bytes, frame, of = null) {
+    const {codec, shape, layers = null, pooled = 1} = spec;
+    Object.assign(this, {name, spec, codec, shape, layers, pooled, bytes, frame, of});
+    this.size = codecProduct(shape);
+    // Heads of all layers, or channels of an image; anything else is one map.
+    this.mapSize = shape.length > 2 ? shape.at(-2) * shape.at(-1) : this.size;
+    const View = codecViews[codec] ?? Uint8Array;
+    if (bytes && codec !== 'bits') this.all = new View(bytes.buffer, bytes.byteOffset, bytes.length / View.BYTES_PER_ELEMENT);
+  }
+
+  // One head of a four-dimensional tensor as a tensor [n, n] of its own, without a copy.
+  slice(i, head) {
+    const spec = {...this.spec, shape: this.shape.slice(2), layers: null};
+    return new Tensor(this.name, spec, null, this.frame, {tensor: this, i, head});
+  }
+
+  map(i, head) { return this.shape.length === 4 ? i * this.shape[1] + head : this.shape.length === 3 ? i : 0; }
+  scaleOf(i = 0, head = 0) { return this.of ? this.of.tensor.scaleOf(this.of.i, this.of.head) : this.spec.scale?.flat()[this.map(i, head)] ?? 0; }
+
+  codes(i = 0, head = 0) {
+    if (this.of) return this.of.tensor.codes(this.of.i, this.of.head);
+    if (this.codec === 'bits') return this.bit(i, head);
+    const codes = this.all.subarray(this.map(i, head) * this.mapSize, (this.map(i, head) + 1) * this.mapSize);
+    return this.spec.order ? this.ranks(codes, i, head) : codes;
+  }
+
+  // One head is asked for several times in a row: by the map, the candidates and the discarded.
+  ranks(rest, i, head) {
+    const key = this.map(i, head);
+    if (this.kept?.key !== key) this.kept = {key, ranks: codecRanks(rest, this.frame.get(this.spec.order).codes(i, head), this.shape.at(-1))};
+    return this.kept.ranks;
+  }
+
+  at(i = 0, head = 0) {
+    const codes = this.codes(i, head);
+    if (!codecLevels.has(this.codec)) return Float32Array.from(codes);
+    const table = codecTable(this.spec, this.scaleOf(i, head)), out = new Float32Array(codes.length);
+    for (let k = 0; k < out.length; k++) out[k] = table[codes[k]];
+    return out;
+  }
+
+  bit(i = 0, head = 0) {
+    if (this.of) return this.of.tensor.bit(this.of.i, this.of.head);
+    if (this.codec !== 'bits') return Uint8Array.from(this.codes(i, head), Boolean);
+    if (this.spec.follows) return codecFollow(this, i, head);
+    return codecUnpackBits(this.bytes, this.map(i, head) * this.mapSize, this.mapSize);
+  }
+
+  values() {
+    const across = this.shape.length === 4 ? this.shape[1] : 1, maps = this.shape.length > 2 ? this.shape[0] * across : 1;
+    const make = this.codec === 'bits' ? 'bit' : 'at';
+    if (maps === 1) return this[make]();
+    const out = new (make === 'bit' ? Uint8Array : Float32Array)(this.size);
+    for (let m = 0; m < maps; m++) out.set(this[make](Math.floor(m / across), m % across), m * this.mapSize);
+    return out;
+  }
+
+  // How far a value with this code can be from what is shown for it; further where a page kept only every `coarse`-th code.
+  halfStep(code, i = 0, head = 0) {
+    const [zero, most] = this.codec === 'cube8' ? [0, 254] : [128, 127], c = Math.abs(code - zero);
+    if (this.codec !== 'cube8' && this.codec !== 'level8') return 0;
+    if (c > most) return NaN;
+    const outer = Math.min(most, c + (this.spec.coarse > 1 ? this.codecReach(c, most) : 0)), value = this.codec === 'cube8' ? codecCube : codecLevel;
+    const gap = outer < most ? value(outer + 1) - value(outer) : value(most) - value(most - 1);
+    return (value(outer) - value(c) + gap / 2) * (this.codec === 'cube8' ? 1 : this.scaleOf(i, head));
+  }
+
+  // The last multiple below the end also stands for what lies beyond it.
+  codecReach(c, most) { return c + this.spec.coarse > most ? most - c : Math.floor(this.spec.coarse / 2); }
+}
+
+const codecCube = c => (c / 254) ** 3, codecLevel = c => (c / 127) ** 2;
+
+// Ranks from the codes they are the order of, and from what is told about equal codes (maps.order_value).
+function codecRanks(rest, codes, n) {
+  const out = new Uint8Array(rest.length), places = [];
+  for (let start = 0; start < out.length; start += n) {
+    places.length = 0;
+    for (let k = start; k < start + n; k++) if (rest[k]) places.push(k);
+    places.sort((a, b) => codes[a] - codes[b]);
+    for (let first = 0, rank = 0, last; first < places.length; first = last) {
+      const levels = [];
+      for (last = first; last < places.length && codes[places[last]] === codes[places[first]]; last++) {
+        const told = rest[places[last]] - 1, place = levels.length - (told >> 1);
+        if (told & 1) levels[place - 1].push(places[last]);
+        else levels.splice(place, 0, [places[last]]);
+      }
+      for (const same of levels) {
+        rank++;
+        for (const k of same) out[k] = rank;
+      }
+    }
+  }
+  return out;
+}
+
+// Regions need no bytes where they follow from the ranks and the draw (payload.pack_page leaves them out after checking that).
+function codecFollow(tensor, i, head) {
+  const {from, p, q, region, closed = [], seed, step, example} = tensor.spec.follows, n = tensor.shape.at(-1);
+  const ranks = tensor.frame.get('attribution_ranks').codes(i, head), allowed = Uint8Array.from(ranks, Boolean);
+  if (from === 'attribution_ranks') {
+    const shut = new Set(closed);
+    return discardCandidates(ranks, shut.size ? allowed.map((a, k) => a && !shut.has(k % n)) : allowed, n, p, region);
+  }
+  const uniform = keyedUniform(example, head + 1, n, seed, step, tensor.layers[i]);
+  return dropMask(tensor.frame.get(from).bit(i, head), allowed, n, q, (query, key) => uniform(head, query, key));
+}
+
+export class Frame {
+  constructor(header, payload) {
+    const {run, probe, step, epoch, label, losses, info} = header;
+    Object.assign(this, {run, probe, step, epoch, label, losses, info, header, tensors: new Map()});
+    for (const [name, spec] of Object.entries(header.arrays)) {
+      const bytes = spec.follows ? null : payload.subarray(spec.offset, spec.offset + spec.bytes);
+      this.tensors.set(name, new Tensor(name, spec, bytes, this));
+    }
+    this.names = [...this.tensors.keys()];
+  }
+
+  get(name) { return this.tensors.get(name) ?? null; }
+  layers(name) { return this.get(name)?.layers ?? []; }
+
+  // The whole map of a head, however it was shipped: by itself, or as part of all heads; null where only a thumbnail is here.
+  full(name, layer, head) {
+    const own = this.get(`${name}/${layer}.${head}`);
+    if (own) return own;
+    const all = this.get(name), i = all?.layers?.indexOf(layer) ?? -1;
+    return i < 0 || all.pooled > 1 || all.shape.length !== 4 || !(head >= 0 && head < all.shape[1]) ? null : all.slice(i, head);
+  }
+}
+
+function codecRefuse(ok, reason) { if (!ok) throw new Error(`This cannot be shown: ${reason}.`); }
+
+function codecJson(bytes, what) {
+  let found = null;
+  try { found = JSON.parse(new TextDecoder().decode(bytes)); } catch { /* said below */ }
+  codecRefuse(found && typeof found === 'object', `${what} cannot be read`);
+  return found;
+}
+
+function codecCount(x) { return Number.isSafeInteger(x) && x >= 0; }
+
+function codecCheckArray(name, spec, size) {
+  const said = `array ${name} of the frame`;
+  const known = spec && codecBytes[spec.codec] && Array.isArray(spec.shape) && spec.shape.every(codecCount);
+  codecRefuse(known, `${said} is described in a way that this version does not know`);
+  if (spec.layers) codecRefuse(Array.isArray(spec.layers) && spec.layers.length === spec.shape[0], `${said} names other layers than it has`);
+  if (spec.follows) return;
+  const needs = Math.ceil(codecProduct(spec.shape) * codecBytes[spec.codec]);
+  codecRefuse(codecCount(spec.offset) && spec.offset % 8 === 0 && spec.bytes === needs && spec.offset + needs <= size, `${said} is not all there`);
+}
+
+export function decodeFrame(given) {
+  // Numbers of four bytes can only be read in place where they begin at a multiple of four.
+  const bytes = given.byteOffset % 8 ? given.slice() : given;
+  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecMagic, 'these bytes are no frame of salviz');
+  const length = words.getUint32(4, true);
+  codecRefuse(length <= bytes.length - 8 && length % 8 === 0, 'the frame was cut off in its header');
+  const header = codecJson(bytes.subarray(8, 8 + length), 'the header of the frame'), payload = bytes.subarray(8 + length);
+  const told = ['run', 'probe', 'step'].every(k => codecCount(header[k])) && header.arrays && header.info;
+  codecRefuse(told, 'the header of the frame lacks what it should say');
+  for (const [name, spec] of Object.entries(header.arrays)) codecCheckArray(name, spec, payload.length);
+  return new Frame(header, payload);
+}
+
+const codecPageMagic = 0x31505653;            // 'SVP1'
+
+async function codecInflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('deflate'));
+  try { return new Uint8Array(await new Response(stream).arrayBuffer()); } catch { return null; }
+}
+
+// A frame of a page: its header, its arrays one after the other, those named in `steps` as differences from the frame after it.
+function codecRebuild({header, steps}, raw, later) {
+  const arrays = Object.entries(header.arrays).filter(([, spec]) => !spec.follows);
+  const text = new TextEncoder().encode(JSON.stringify(header)), start = 8 + Math.ceil(text.length / 8) * 8;
+  const out = new Uint8Array(start + Math.max(0, ...arrays.map(([, spec]) => spec.offset + Math.ceil(spec.bytes / 8) * 8)));
+  const words = new DataView(out.buffer);
+  words.setUint32(0, codecMagic, true);
+  words.setUint32(4, start - 8, true);
+  out.fill(32, 8, start);
+  out.set(text, 8);
+  let place = 0;
+  for (const [name, spec] of arrays) {
+    const array = out.subarray(start + spec.offset, start + spec.offset + spec.bytes);
+    codecRefuse(place + spec.bytes <= raw.length, 'a frame of the page is not all there');
+    array.set(raw.subarray(place, place + spec.bytes));
+    const before = steps.includes(name) ? later.get(name) : null;
+    if (before) for (let k = 0; k < array.length; k++) array[k] += before[k];
+    later.set(name, array);
+    place += spec.bytes;
+  }
+  return out;
+}
+
+// The frames of a page in the order of steps. The newest is ready first: `each(frame bytes, index)` is told as they come.
+export async function unpackPage(bytes, each = () => {}) {
+  const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), frames = [], later = new Map();
+  codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecPageMagic, 'these bytes are no page of salviz');
+  let at = 8 + words.getUint32(4, true);
+  const text = await codecInflate(bytes.subarray(8, at)), directory = codecJson(text ?? new Uint8Array(), 'the directory of the page');
+  for (let i = directory.length - 1; i >= 0; i--) {
+    const raw = await codecInflate(bytes.subarray(at, at + directory[i].stream));
+    codecRefuse(raw, `frame ${i + 1} of ${directory.length} of the page is damaged`);
+    at += directory[i].stream;
+    frames[i] = codecRebuild(directory[i], raw, later);
+    each(frames[i], i);
+  }
+  return frames;
+}

@@ -1,0 +1,328 @@
+// What several panels compute from a frame: the map of an entry, scores of heads, regions, targets, saliency.
+import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternShare, rollout, saliencyTarget, spearman} from '../lib/maths.js';
+
+const derivedOnce = new WeakMap(), derivedMost = 16;
+
+// Frames never change, so what follows from one is kept with it: the last few things only, a map of floats is four times its bytes.
+function derivedFor(frame, key, make) {
+  if (!derivedOnce.has(frame)) derivedOnce.set(frame, new Map());
+  const known = derivedOnce.get(frame), found = known.has(key) ? known.get(key) : make();
+  known.delete(key);
+  known.set(key, found);
+  if (known.size > derivedMost) known.delete(known.keys().next().value);
+  return found;
+}
+
+export const mapNames = {attention: 'attention', attribution: 'attention_attribution', rank: 'attribution_ranks', target: 'pattern_target'};
+
+// The map of one head: in full where it was shipped, else its thumbnail.
+function headMap(frame, name, layer, head) {
+  const full = frame.full(name, layer, head);
+  if (full) return {values: full.at(0, 0), tensor: full, i: 0, head: 0, n: full.shape.at(-1), pooled: 1};
+  const tensor = frame.get(name), i = tensor ? tensor.layers.indexOf(layer) : -1;
+  if (i < 0 || !(head < tensor.shape[1])) return null;
+  return {values: tensor.at(i, head), tensor, i, head, n: tensor.shape.at(-1), pooled: tensor.pooled};
+}
+
+function meanMaps(maps) {
+  const values = new Float32Array(maps[0].values.length);
+  for (const map of maps) for (let k = 0; k < values.length; k++) values[k] += map.values[k] / maps.length;
+  const halfStep = k => maps.reduce((sum, map) => sum + headHalfStep(map, k), 0) / maps.length;
+  return {values, n: maps[0].n, pooled: maps[0].pooled, halfStep};
+}
+
+function headHalfStep(map, k) { return map.tensor.halfStep(map.tensor.codes(map.i, map.head)[k], map.i, map.head); }
+
+export function layersOf(frame, what) { return frame.layers(mapNames[what] ?? what) ?? []; }
+export function headCount(frame, what) { return frame.get(mapNames[what] ?? what)?.shape[1] ?? 0; }
+
+// Means are made of thumbnails where a frame holds those: every head has one.
+function thumbs(frame, name, pairs) {
+  const tensor = frame.get(name);
+  return pairs.map(([i, head]) => ({values: tensor.at(i, head), tensor, i, head, n: tensor.shape.at(-1), pooled: tensor.pooled}));
+}
+
+function entryPairs(tensor, entry) {
+  const layers = tensor.layers.map((_, i) => i), heads = Array.from({length: tensor.shape[1]}, (_, h) => h);
+  if (entry.kind === 'heads') return heads.map(h => [tensor.layers.indexOf(entry.layer), h]);
+  if (entry.kind === 'layers') return layers.map(i => [i, entry.head]);
+  return layers.flatMap(i => heads.map(h => [i, h]));
+}
+
+export function entryTitle(entry) {
+  if (entry.kind === 'heads') return `layer ${entry.layer}, mean over heads`;
+  if (entry.kind === 'layers') return `head ${entry.head}, mean over layers`;
+  if (entry.kind === 'all') return 'mean over all heads';
+  if (entry.kind === 'rollout') return 'attention rollout';
+  return `layer ${entry.layer}, head ${entry.head}`;
+}
+
+function rolloutMap(frame) {
+  const tensor = frame.get('attention');
+  if (tensor.pooled > 1) return {missing: 'Rollout needs whole maps; this sentence was shipped as thumbnails.'};
+  const layers = tensor.layers.map((_, i) => meanMaps(thumbs(frame, 'attention', entryPairs(tensor, {kind: 'heads', layer: tensor.layers[i]}))).values);
+  const n = tensor.shape.at(-1);
+  const note = `through the ${layers.length} recorded layers, half of each a residual connection`;
+  return {values: Float32Array.from(rollout(layers, n, .5)), n, pooled: 1, halfStep: () => NaN, note};
+}
+
+function residualMap(frame, layer, head) {
+  const attention = headMap(frame, 'attention', layer, head), target = headMap(frame, 'pattern_target', layer, head);
+  if (!attention || !target || attention.n !== target.n) return null;
+  return {...attention, values: attention.values.map((a, k) => a - target.values[k]), halfStep: k => headHalfStep(attention, k)};
+}
+
+function entryMap(frame, entry, what) {
+  const name = mapNames[what];
+  if (entry.kind === 'head') {
+    if (what === 'residual') return residualMap(frame, entry.layer, entry.head);
+    const map = headMap(frame, name, entry.layer, entry.head);
+    return map && {...map, halfStep: k => headHalfStep(map, k)};
+  }
+  const tensor = frame.get(name);
+  if (!tensor || what === 'rank' || what === 'target') return null;
+  if (entry.kind === 'rollout') return what === 'attention' ? rolloutMap(frame) : null;
+  if (entry.kind === 'heads' && !tensor.layers.includes(entry.layer)) return null;
+  if (entry.kind === 'layers' && !(entry.head < tensor.shape[1])) return null;
+  return meanMaps(thumbs(frame, name, entryPairs(tensor, entry)));
+}
+
+const missingWords = {
+  attention: 'attention', attribution: 'attention attribution', rank: 'ranks of attribution', target: 'pattern target', residual: 'pattern target',
+};
+
+// {values [n*n], n, pooled, signed, halfStep(index), title, note}; values is null and note says why where there is nothing.
+export function mapOf(frame, entry, what = 'attention') {
+  const title = entryTitle(entry), signed = what === 'attribution' || what === 'residual';
+  if (!frame) return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note: 'Nothing is here for this step.'};
+  return derivedFor(frame, `map ${what} ${JSON.stringify(entry)}`, () => {
+    const map = entryMap(frame, entry, what);
+    if (map?.values) return {note: '', ...map, signed, title};
+    const have = layersOf(frame, what === 'residual' ? 'target' : what);
+    const where = have.length ? ` It is there for layers ${have.join(', ')}.` : ` The frame holds ${frame.names.join(', ')}.`;
+    const note = map?.missing ?? `No ${missingWords[what]} of ${title} was recorded at this step.${where}`;
+    return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note};
+  });
+}
+
+// The row whose state the model's head reads; null where it reads all of them (token tasks, translation), and the mean over rows stands in for it.
+export function pooledRow(frame) { return frame?.info?.pooled_row ?? null; }
+
+// Row `row` of a map of n columns, or the mean over its rows (those that count) where that is null; what is not finite is left out.
+export function rowOrMean(values, n, row, rows = null) {
+  if (row !== null) return values.subarray(row * n, (row + 1) * n);
+  const sums = new Float64Array(n), counts = new Uint32Array(n);
+  for (let k = 0; k < values.length; k++) {
+    if (!Number.isFinite(values[k]) || rows && !rows[Math.floor(k / n)]) continue;
+    sums[k % n] += values[k];
+    counts[k % n]++;
+  }
+  return Float32Array.from(sums, (sum, k) => sum / counts[k]);
+}
+
+// What was at work: one method, or several at once; older runs tell only one name and its arguments.
+export function methodNames(frame) { return Object.keys(frame?.info?.methods ?? {[frame?.info?.method ?? '']: 0}); }
+
+export function methodArgs(frame, name) {
+  const {methods, method, args} = frame?.info ?? {};
+  return (methods ? methods[name] : (method ?? name) === name ? args : null) ?? {};
+}
+
+// An array that a method brought: two methods together may call theirs alike, then the name of the one added later stands behind it.
+export function evidenceOf(frame, name, method) { return frame?.get(`${name} (${method})`) ?? frame?.get(name) ?? null; }
+
+// The saliency that is shown: the model's own where it was recorded, else the one that the method works with.
+export function saliencyOf(frame) {
+  for (const [name, title] of [['saliency', 'saliency'], ['method_saliency', "the method's saliency"]]) {
+    const tensor = frame?.get(name);
+    if (tensor) return {values: tensor.values(), name: title};
+  }
+  return null;
+}
+
+function specialOf(store, frame) { return store.probe(frame.run, frame.probe)?.is_special ?? []; }
+
+function scoreAgreement(map, frame, special) {
+  const saliency = saliencyOf(frame)?.values, n = map.n;
+  if (!saliency || map.pooled > 1) return NaN;
+  const counts = special.map(s => !s);
+  return spearman(rowOrMean(map.values, n, pooledRow(frame), counts), saliency.map(Math.abs), counts);
+}
+
+function scoreEntropy(map) {
+  const rows = [...entropy(map.values, map.n)].filter(Number.isFinite);
+  return rows.length ? rows.reduce((a, b) => a + b, 0) / rows.length : NaN;
+}
+
+function scorePattern(map, frame, layer, head) {
+  const guided = frame.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
+  if (i < 0 || !guided.values()[i * guided.shape[1] + head]) return NaN;
+  const residual = residualMap(frame, layer, head)?.values;
+  return residual ? residual.reduce((sum, r) => sum + r * r, 0) / residual.length : NaN;
+}
+
+function scoreChange(map, first, layer, head) {
+  const before = first && headMap(first, 'attention', layer, head)?.values;
+  return before?.length === map.values.length ? map.values.reduce((sum, v, k) => sum + Math.abs(v - before[k]), 0) / map.n : NaN;
+}
+
+export const scoreLabels = {
+  order: ['layer and head', 1], agreement: ['agreement with saliency (Spearman, pooled row)', -1], pattern: ['pattern loss (mean squared residual)', -1],
+  entropy: ['entropy (nats, mean over rows)', 1], change: ['change since the first step (mean |difference| a row)', -1],
+};
+
+// A number for each head of the frame in view; NaN where it is not defined. direction 1: the smallest come first.
+export function headScores(store, state, by) {
+  const frame = store.frameOf(state), [label, direction] = scoreLabels[by];
+  if (!frame?.get('attention')) return {layers: [], heads: 0, scores: new Float32Array(0), label, direction};
+  const first = by === 'change' ? store.frame(frame.run, frame.probe, store.shipped(frame.run, frame.probe)[0]) : null;
+  return derivedFor(frame, `scores ${by} ${first?.step}`, () => {
+    const layers = layersOf(frame, 'attention'), heads = headCount(frame, 'attention'), special = specialOf(store, frame);
+    const score = {
+      order: (map, layer, head) => layers.indexOf(layer) * heads + head,
+      agreement: map => scoreAgreement(map, frame, special),
+      pattern: (map, layer, head) => scorePattern(map, frame, layer, head),
+      entropy: map => scoreEntropy(map),
+      change: (map, layer, head) => scoreChange(map, first, layer, head),
+    }[by];
+    const all = layers.flatMap(layer => Array.from({length: heads}, (_, head) => score(headMap(frame, 'attention', layer, head), layer, head)));
+    return {layers, heads, scores: Float32Array.from(all), label, direction};
+  });
+}
+
+// Heads of a layer that follow the same pattern share its mean.
+function headsAlike(target, i, h, guided, heads) {
+  const mine = target.codes(i, h).join();
+  return Array.from({length: heads}, (_, o) => o).filter(o => guided[i * heads + o] && target.codes(i, o).join() === mine).length;
+}
+
+// Each guided head's part of the pattern loss: a mean over the heads of every pattern, or with 'sum' a plain sum.
+export function lossShares(frame) {
+  const guided = frame?.get('guided'), target = frame?.get('pattern_target');
+  if (!guided || !target) return null;
+  return derivedFor(frame, 'shares', () => {
+    const heads = guided.shape[1], flags = guided.values(), losses = new Float32Array(flags.length);
+    const sums = methodArgs(frame, 'AttentionGuidance').reduction === 'sum';
+    guided.layers.forEach((layer, i) => {
+      for (let h = 0; h < heads; h++) {
+        if (!flags[i * heads + h]) continue;
+        losses[i * heads + h] = scorePattern(null, frame, layer, h) / (sums ? 1 : headsAlike(target, i, h, flags, heads));
+      }
+    });
+    const total = losses.reduce((a, b) => a + (Number.isFinite(b) ? b : 0), 0);
+    return {layers: guided.layers, heads, guided: flags, losses, shares: losses.map(l => total > 0 ? l / total : 0)};
+  });
+}
+
+// Patterns of one layer: as they were given for it (negative numbers count from the last layer), or for all layers.
+function patternsOfLayer(frame, layer) {
+  const {patterns} = methodArgs(frame, 'AttentionGuidance'), names = Object.keys(patterns ?? {}), layers = layersOf(frame, 'attention');
+  if (!names.length || names.some(name => !/^-?\d+$/.test(name))) return patterns ?? {};
+  return patterns[names.find(name => (Number(name) < 0 ? layers.at(Number(name)) : Number(name)) === layer)] ?? {};
+}
+
+// The name under which a head's pattern was given; null where the paper's default was taken.
+export function patternGiven(frame, layer, head) {
+  return Object.entries(patternsOfLayer(frame, layer)).find(([, heads]) => [heads].flat().includes(head))?.[0] ?? null;
+}
+
+// The share of each guided head's attention on its pattern, in the order of lossShares; NaN where a head is not guided.
+export function patternShares(frame) {
+  const guided = frame?.get('guided'), target = frame?.get('pattern_target');
+  if (!guided || !target) return null;
+  return derivedFor(frame, 'pattern shares', () => {
+    const heads = guided.shape[1], flags = guided.values();
+    return Float32Array.from(flags, (flag, k) => {
+      const layer = guided.layers[Math.floor(k / heads)];
+      const [a, t] = ['attention', 'pattern_target'].map(name => headMap(frame, name, layer, k % heads));
+      return flag && a && t && a.pooled * t.pooled === 1 ? patternShare(a.values, t.values, a.n) : NaN;
+    });
+  });
+}
+
+function recordedRegion(frame, name, layer, head) {
+  const whole = frame.full(name, layer, head);
+  if (whole) return whole.bit(0, 0);
+  const tensor = frame.get(name), i = tensor ? tensor.layers.indexOf(layer) : -1;
+  return i < 0 || tensor.pooled > 1 ? null : tensor.bit(i, head);
+}
+
+export function ranksOfHead(frame, layer, head) {
+  const whole = frame.full('attribution_ranks', layer, head);
+  if (whole) return whole.codes(0, 0);
+  const tensor = frame.get('attribution_ranks'), i = tensor ? tensor.layers.indexOf(layer) : -1;
+  return i < 0 || tensor.pooled > 1 ? null : tensor.codes(i, head);
+}
+
+// AD-DROP's region and draw as they would be with other settings; null without ranks.
+export function regionWith(frame, special, {p, q, region, protect}, layer, head) {
+  const ranks = ranksOfHead(frame, layer, head);
+  if (!ranks) return null;
+  const n = Math.sqrt(ranks.length), allowed = Uint8Array.from(ranks, r => Number(r > 0));
+  const may = protect ? allowed.map((a, k) => Number(a && !special[k % n])) : allowed;
+  const candidates = discardCandidates(ranks, may, n, p, region);
+  const {example_id: id, seed, drawn_step: step} = frame.info;
+  const uniform = [id, seed, step].every(Number.isFinite) ? keyedUniform(id, head + 1, n, seed, step, layer) : null;
+  const discarded = uniform && dropMask(candidates, allowed, n, q, (query, key) => uniform(head, query, key));
+  return {candidates, discarded, allowed, n};
+}
+
+// What is drawn on the map: as recorded, or as the what-if panel has it.
+export function regionOf(frame, state, layer, head, special = []) {
+  if (state.whatIf?.p !== undefined) {
+    const made = regionWith(frame, special, state.whatIf, layer, head);
+    if (made) return {...made, recomputed: true};
+  }
+  const candidates = recordedRegion(frame, 'discard_candidates', layer, head), discarded = recordedRegion(frame, 'discarded', layer, head);
+  const ranks = ranksOfHead(frame, layer, head);
+  return {candidates, discarded, recomputed: false, allowed: ranks && Uint8Array.from(ranks, r => Number(r > 0))};
+}
+
+// Where the tokens of a pattern stand: the delimiters are what the tokenizer adds, full stops are known by their spelling.
+export function patternPlaces(name, probe) {
+  if (name === 'delim') return probe.is_special.map(Number);
+  if (name === 'period') return probe.tokens.map(t => Number(t.replace(/^##|^[Ġ▁]+/, '') === '.'));
+  return null;
+}
+
+export function patternOf(name, probe, boundary = 'uniform', multiple = 'uniform') {
+  return patternMatrix(name, probe.tokens.map(() => 1), patternPlaces(name, probe), boundary, multiple);
+}
+
+// The pattern that the head should follow: as recorded, or the one chosen in the what-if panel.
+export function targetOf(frame, state, layer, head, probe = null) {
+  const n = probe?.tokens.length, chosen = state.whatIf?.pattern;
+  if (chosen && probe) {
+    const {boundary, multiple} = {...methodArgs(frame, 'AttentionGuidance'), ...state.whatIf};
+    const values = patternOf(chosen, probe, boundary, multiple);
+    return values && {values: Float32Array.from(values), n, name: chosen, recomputed: true};
+  }
+  const map = mapOf(frame, {kind: 'head', layer, head}, 'target');
+  const guided = frame?.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
+  if (!map.values || (i >= 0 && !guided.values()[i * guided.shape[1] + head])) return null;
+  return {values: map.values, n: map.n, name: patternGiven(frame, layer, head) ?? 'recorded pattern', recomputed: false};
+}
+
+// SalLM's target over the ordinary tokens, as recorded or with another share.
+export function sallmTarget(frame, state, special) {
+  const saliency = evidenceOf(frame, 'method_saliency', 'SalLM') ?? frame?.get('saliency');
+  if (state.whatIf?.topShare && saliency)
+    return {values: saliencyTarget(saliency.values(), special.map(s => Number(!s)), state.whatIf.topShare, state.whatIf.binarised ?? true), recomputed: true};
+  const recorded = frame?.get('saliency_target');
+  return recorded ? {values: recorded.values(), recomputed: false} : null;
+}
+
+export function visibleTokens(probe, state) {
+  return probe.tokens.map((_, i) => i).filter(i => !(state.hideSpecial && probe.is_special[i]));
+}
+
+// What one label stands for: a token, or with mergeWords all pieces of a word.
+export function unitsOf(probe, state) {
+  const units = [];
+  for (const i of visibleTokens(probe, state)) {
+    const word = probe.word_ids[i], last = units.at(-1);
+    if (state.mergeWords && word >= 0 && last?.word === word && last.tokens.at(-1) === i - 1) last.tokens.push(i);
+    else units.push({word, tokens: [i], special: Boolean(probe.is_special[i]), label: state.mergeWords && word >= 0 ? probe.words[word] : probe.labels[i]});
+  }
+  return units;
+}

@@ -1,0 +1,114 @@
+// The explorer as a Jupyter widget: what the kernel sends fills one store, which all views of the widget share.
+import {mountApp} from './app.js';
+import {plotlyLoader} from './lib/plotly.js';
+import {State} from './state/state.js';
+import {Store} from './state/store.js';
+import {watchTheme} from './lib/theme.js';
+
+const widgetSaveAfter = 400;
+
+function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffer, view.byteOffset, view.byteLength) : null; }
+
+function widgetJson(text, otherwise) { return text ? JSON.parse(text) : otherwise; }
+
+// What does not survive a reload: the theme is the page's, and nothing plays on its own.
+function widgetKept(state) { return JSON.stringify({...state.get(), theme: undefined, playing: undefined}); }
+
+class WidgetSession {
+  constructor(model) {
+    this.model = model;
+    this.store = new Store();
+    this.options = widgetJson(model.get('options'), {});
+    this.state = new State(widgetJson(model.get('ui'), this.options.state ?? {}));
+    this.held = new Map();
+    this.asked = new Set();
+    this.plotly = plotlyLoader(async () => widgetBytes(model.get('plotly')));
+    const listeners = {meta: () => this.readMeta(), rows: () => this.readRows(), index: () => this.readFrames()};
+    for (const [name, listener] of Object.entries(listeners)) model.on(`change:${name}`, listener);
+    const offState = this.state.on(changed => this.follow(changed));
+    this.close = () => {
+      offState();
+      clearTimeout(this.saving);
+      for (const [name, listener] of Object.entries(listeners)) model.off(`change:${name}`, listener);
+    };
+    this.readMeta();
+    this.readRows();
+    this.readFrames();
+  }
+
+  readMeta() {
+    const meta = widgetJson(this.model.get('meta'), null);
+    if (meta) this.store.load(meta);
+  }
+
+  readRows() { widgetJson(this.model.get('rows'), []).forEach((rows, run) => this.store.setRows(run, rows)); }
+
+  // `index` says what each slot holds, with a number that changes when the slot is filled anew; slots and index arrive in one message.
+  readFrames() {
+    const index = this.model.get('index') ?? [], wanted = new Map(index.flatMap((entry, slot) => entry ? [[entry.join('/'), {entry, slot}]] : []));
+    const staying = new Set([...wanted.values()].map(({entry}) => entry.slice(0, 3).join('/')));
+    for (const [key, entry] of this.held) {
+      if (wanted.has(key)) continue;
+      this.held.delete(key);
+      if (!staying.has(entry.slice(0, 3).join('/'))) this.store.dropFrame(...entry.slice(0, 3));
+    }
+    for (const [key, {entry, slot}] of wanted) {
+      const bytes = this.held.has(key) ? null : widgetBytes(this.model.get(`slot_${slot}`));
+      if (!bytes) continue;
+      this.held.set(key, entry);
+      this.store.addFrame(bytes);
+    }
+  }
+
+  // A probe of which steps are missing is asked for; without a kernel the question goes nowhere and nothing else happens.
+  follow(changed) {
+    const {run, probe} = this.state;
+    if (changed.has('probe') || changed.has('run')) this.request({kind: 'probe', run, probe});
+    if ([...changed].some(key => key in this.state.get())) this.save();
+  }
+
+  request(what) {
+    const key = JSON.stringify(what);
+    if (what.kind !== 'probe' && this.asked.has(key)) return;
+    this.asked.add(key);
+    try { Promise.resolve(this.model.send(what)).catch(() => this.asked.delete(key)); } catch { this.asked.delete(key); }
+  }
+
+  save() {
+    clearTimeout(this.saving);
+    this.saving = setTimeout(() => {
+      const kept = widgetKept(this.state);
+      if (kept === this.model.get('ui')) return;
+      try {
+        this.model.set('ui', kept);
+        this.model.save_changes();
+      } catch (error) { console.warn('salviz: the view could not be kept', error); }
+    }, widgetSaveAfter);
+  }
+}
+
+function widgetView({store, state, options, plotly}, session, el) {
+  const box = document.createElement('div');
+  if (options.height) Object.assign(box.style, {maxHeight: `${options.height}px`, overflow: 'auto'});
+  el.append(box);
+  const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly, request: what => session.request(what)});
+  const offTheme = watchTheme(theme => state.set({theme}));
+  return () => {
+    offTheme();
+    app.destroy();
+    box.remove();
+  };
+}
+
+// anywidget calls this once for each model, so `session` is what its views have in common.
+export default () => {
+  let session = null;
+  const open = model => session ??= new WidgetSession(model);
+  return {
+    initialize({model}) {
+      open(model);
+      return () => session?.close();
+    },
+    render({model, el}) { return widgetView(open(model), session, el); },
+  };
+};

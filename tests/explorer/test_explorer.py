@@ -1,0 +1,563 @@
+"The explorer: what it sends and when, what it says when it cannot, its pictures, its buttons, and saved notebooks without dead views."
+import base64
+import dataclasses
+import gc
+import io
+import json
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from types import SimpleNamespace
+
+import ipywidgets
+import matplotlib.image
+import nbformat
+import numpy as np
+import pytest
+
+import invented
+from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
+from salviz.explorer.widget import Controls, Courier, Explorer, ExplorerView, Plan, even, in_words, panel_names, strip_on_save, strip_views, thin_rows
+from salviz.explorer.payload import split_frame
+from salviz.core.runs import Run
+
+view_mime = 'application/vnd.jupyter.widget-view+json'
+
+@pytest.fixture
+def run(tmp_path): return invented.run(tmp_path/'run')
+
+def held(view):
+    "{(run, probe, step): bytes} as a page that is opened now would get them; every slot must hold what the index says"
+    state = view.get_state()
+    found = {tuple(e[:3]): state[f'slot_{i}'] for i, e in enumerate(state['index']) if e}
+    for key, data in found.items():
+        header = split_frame(data)[0]
+        assert key == (header['run'], header['probe'], header['step'])
+    return found
+
+def meta(view): return json.loads(view.get_state()['meta'])
+
+class Messages(list):
+    "What `view` sends from now on"
+    def __init__(self, view):
+        def send(msg, buffers=None): self.append((time.monotonic(), msg['state'] | {path[0]: bytes(b) for path, b in zip(msg['buffer_paths'], buffers or [])}))
+        view._send = send
+
+# --- the courier
+
+def test_a_burst_becomes_few_rounds_and_the_last_one_sees_the_newest():
+    seen, now = [], 0
+    courier = Courier(lambda: seen.append((time.monotonic(), now)), rate=20)
+    for now in range(1, 3000): courier.call()
+    courier.flush()
+    assert seen[-1][1] == 2999 and len(seen) <= 5
+    gaps = np.diff([t for t, _ in seen])
+    assert (gaps > .045).all()
+
+def test_the_courier_rests_without_a_thread_and_starts_again():
+    rounds = []
+    courier = Courier(lambda: rounds.append(threading.current_thread().name), rate=1000)
+    for i in range(3):
+        courier.call(); courier.flush()
+        assert courier._thread is None and len(rounds) == i + 1
+    assert set(rounds) == {'salviz-courier'}
+
+def test_an_error_in_a_round_is_kept_and_later_rounds_go_on():
+    calls = []
+    def act(): calls.append(1); len(calls) == 1 and 1/0
+    courier = Courier(act, rate=1000)
+    courier.call()
+    with pytest.raises(ZeroDivisionError): courier.flush()
+    courier.call(); courier.flush()
+    assert len(calls) == 2
+
+# --- what is planned
+
+def test_thinning_keeps_the_first_the_last_and_an_even_spread():
+    for n in (1, 2, 3, 10, 1000):
+        for k in (1, 2, 3, 7, 50):
+            got = even(list(range(n)), k)
+            assert len(got) <= k and got[-1] == n - 1 and (k < 2 or got[0] == 0) and len(got) == min(n, k)
+            if k > 2 and n > k: assert np.diff(got).max() - np.diff(got).min() <= 1
+
+@pytest.mark.parametrize('seed', range(5))
+def test_a_plan_never_exceeds_its_budget_and_keeps_the_newest_in_view(seed):
+    rng = np.random.default_rng(seed)
+    plan, last = Plan(budget=1000, most=40), {}
+    plan.look_at({(0, 2)})
+    for _ in range(400):
+        probe = int(rng.integers(4))
+        last[probe] = last.get(probe, -1) + int(rng.integers(1, 9))
+        plan.add((0, probe, last[probe]), int(rng.integers(10, 60)))
+        if rng.random() < .05: plan.look_at({(0, int(rng.integers(4)))})
+        assert len(plan.kept) <= 40 and sum(plan.sizes[k] for k in plan.kept) <= 1000
+        (_, shown), = plan.view
+        if shown in last: assert (0, shown, last[shown]) in plan.kept
+    assert plan.kept <= set(plan.sizes)
+
+def test_one_frame_larger_than_the_budget_is_still_shown():
+    plan = Plan(budget=10)
+    plan.look_at({(0, 0)})
+    for step in range(3): plan.add((0, 0, step), 100)
+    assert plan.kept == {(0, 0, 2)}
+
+def test_rows_are_thinned_kind_by_kind():
+    rows = [dict(kind='train', step=i) for i in range(50_000)] + [dict(kind='eval', step=i) for i in range(0, 50_000, 10_000)]
+    thin = thin_rows(rows)
+    assert len([r for r in thin if r['kind'] == 'train']) == 2000 and len([r for r in thin if r['kind'] == 'eval']) == 5
+    assert thin[0]['step'] == 0 and max(r['step'] for r in thin) == 49_999
+
+# --- the view
+
+def test_a_page_that_is_opened_later_gets_everything_in_one_state(run):
+    view = ExplorerView([run])
+    view.settle()
+    assert set(held(view)) == {(0, p, s) for p in (0, 1) for s in (0, 10, 20, 30)}
+    state = view.get_state()
+    assert len(json.loads(state['rows'])[0]) == 5 and [p['tokens'][0] for p in meta(view)['runs'][0]['probes']] == ['[CLS]'] * 2
+    assert meta(view)['shipped'] == ''
+
+def test_the_first_frame_is_there_before_the_widget_is(run):
+    view = ExplorerView([run])
+    assert view.get_state()['index'][0][:3] == [0, 0, 30]
+
+def test_frames_meta_and_index_travel_in_one_message_and_only_what_changed(run):
+    view = ExplorerView([run], live=True)
+    view.settle()
+    sent = Messages(view)
+    run.save(invented.snapshot(40, 0)); view.settle()
+    (_, state), = [m for m in sent if m[1]]
+    assert len(state) == 3 and {'index', 'meta'} < set(state) and max(state).startswith('slot_')
+
+def test_a_snapshot_that_is_recorded_again_replaces_the_old_one(run):
+    view = ExplorerView([run], live=True)
+    view.settle()
+    before = held(view)[0, 0, 20]
+    run.save(invented.snapshot(20, 0, seed=99)); view.settle()
+    assert held(view)[0, 0, 20] != before and len(held(view)) == 8
+
+def test_a_small_budget_keeps_the_sentence_in_view_and_says_what_is_missing(run):
+    size = len(next(iter(held(ExplorerView([run])).values())))
+    view = ExplorerView([run], budget=3.6*size)
+    view.settle()
+    assert [s for _, p, s in sorted(held(view)) if p == 0] == [0, 20, 30] and 'left out' in meta(view)['shipped']
+    view._handle_custom_msg(dict(kind='probe', run=0, probe=1), [])
+    view.settle()
+    assert len([1 for _, p, _ in held(view) if p == 1]) >= 3 and len(view.get_state()['index']) <= 5
+    assert sum(map(len, held(view).values())) <= 3.6*size*1.05
+
+def test_questions_that_make_no_sense_are_passed_over(run):
+    view = ExplorerView([run])
+    view.settle()
+    for content in (None, 'probe', {}, dict(kind='probe'), dict(kind='probe', run='0', probe=0), dict(kind='probe', run=7, probe=0), dict(kind='probe', run=0, probe=77),
+                    dict(kind='eval', code='1/0'), dict(kind='map', run=5, probe=0, step=0, layer=0, head=0)): view._handle_custom_msg(content, [])
+    view.settle()
+    assert len(held(view)) == 8
+
+def test_long_inputs_bring_full_maps_of_the_heads_that_are_asked_for(tmp_path):
+    long = invented.run(tmp_path/'long', probes=(0,), steps=(0, 10), tokens={0: ['[CLS]', *(f'w{i}' for i in range(130)), '[SEP]']})
+    view = ExplorerView([long])
+    view.settle()
+    arrays = lambda: {k: set(split_frame(v)[0]['arrays']) for k, v in held(view).items()}
+    assert all('attention/1.0' in a and 'attention/0.2' not in a for a in arrays().values())
+    view._handle_custom_msg(dict(kind='map', run=0, probe=0, step=10, layer=0, head=2), [])
+    view.settle()
+    assert all({'attention/1.0', 'attention/0.2'} <= a for a in arrays().values())
+
+def test_two_runs_are_compared_on_the_same_sentences(run, tmp_path):
+    other = invented.run(tmp_path/'other', method='SalLM', probes=(1, 5), steps=(0, 20), tokens={1: invented.sentence, 5: ['[CLS]', 'else', '[SEP]']})
+    view = ExplorerView([run, other])
+    view.settle()
+    assert {k for k in held(view) if k[0] == 1} == {(1, 1, 0), (1, 1, 20), (1, 5, 0), (1, 5, 20)}
+    assert [p['matches'] for p in meta(view)['runs'][1]['probes']] == [0, None]
+    assert (1, 1) in view._plan.view
+
+def test_sentences_and_steps_can_be_chosen(run):
+    view = ExplorerView([run], probes=[1], steps=[0, -1], live=True)
+    view.settle()
+    assert set(held(view)) == {(0, 1, 0), (0, 1, 30)}
+    run.save(invented.snapshot(40, 0)); view.settle()
+    assert set(held(view)) == {(0, 1, 0), (0, 1, 30)}
+
+def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(run):
+    file = run.path/'snapshots'/'step-00000010.probe-000.safetensors'
+    data = file.read_bytes()
+    file.write_bytes(data[:-8] + bytes(8*[7]))
+    view = ExplorerView([Run(run.path)])
+    view.settle()
+    assert (0, 0, 10) not in held(view) and len(held(view)) == 7 and 'Step 10 of probe 0 cannot be read' in meta(view)['shipped']
+
+def test_metrics_that_are_not_finite_become_null(run):
+    run.log(dict(kind='train', step=31, loss=float('nan')))
+    assert json.loads(ExplorerView([run]).get_state()['rows'])[0][-1]['loss'] is None
+
+# --- live
+
+def test_two_thousand_updates_are_few_messages_the_last_is_there_and_memory_stays_flat(tmp_path):
+    run = invented.run(tmp_path/'live', probes=(0,), steps=(0,), finish=False)
+    view = ExplorerView([run], budget=20*len(held(ExplorerView([run]))[0, 0, 0]), live=True)
+    view.settle()
+    sent, found, shot = Messages(view), {}, invented.snapshot(0, 0)
+    # What the run does on the disk is not the explorer's; the subscriber gets what a run would give it.
+    run.snapshot = lambda step, probe=0: dataclasses.replace(shot, step=step)
+    tracemalloc.start()
+    start = time.monotonic()
+    for step in range(1, 2001):
+        run._tell(dataclasses.replace(shot, step=step))
+        run._tell(dict(kind='train', step=step, loss=1.))
+        if step in (500, 2000):
+            view.settle(); gc.collect()
+            found[step] = tracemalloc.get_traced_memory()[0]
+            sent[:] = [(t, {}) for t, _ in sent]
+    seconds = time.monotonic() - start
+    tracemalloc.stop()
+    assert len(sent) <= 10*seconds + 4
+    assert max(held(view))[2] == 2000 and min(held(view))[2] == 0 and len(held(view)) <= 20
+    assert found[2000] - found[500] < 1_000_000
+    assert len(view.get_state()['index']) <= 22
+
+def test_training_waits_for_nobody(run):
+    "What the subscriber does in the training thread takes no time to speak of, whatever the courier does"
+    view = ExplorerView([run], live=True)
+    view.settle()
+    act, free = view._courier.act, threading.Event()
+    view._courier.act = lambda: (free.wait(20), act())
+    view._courier.call()
+    for step in range(200): view._notice(0, invented.snapshot(100 + step, 0, seed=1) if step % 50 == 0 else dict(step=step))
+    free.set()
+    view.settle()
+    assert (0, 0, 250) in held(view)
+
+def test_what_was_sent_while_a_page_asked_for_everything_is_sent_again(run):
+    view = ExplorerView([run], live=True)
+    view.settle()
+    view._resend_after = None
+    sent = Messages(view)
+    view.get_state()
+    run.save(invented.snapshot(40, 1))
+    view.settle()
+    with_it = [state for _, state in sent if 'slot_8' in state]
+    assert len(with_it) == 2 and with_it[0]['slot_8'] == with_it[1]['slot_8']
+    assert with_it[0]['index'] != with_it[1]['index'], 'the index must change, or the page would not look'
+
+def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
+    run = invented.run(tmp_path/'live', probes=(), steps=(), finish=False)
+    view = ExplorerView([run], live=True)
+    assert meta(view)['runs'][0]['probes'] == [] and meta(view)['runs'][0]['live']
+    run.save(invented.snapshot(0, 3)); run.save(invented.snapshot(0, 4))
+    view.settle()
+    assert [p['id'] for p in meta(view)['runs'][0]['probes']] == [3, 4] and set(held(view)) == {(0, 3, 0), (0, 4, 0)}
+    run.finish(steps=1)
+    view.end(); view.settle()
+    assert meta(view)['runs'][0]['finished'] and not meta(view)['runs'][0]['live'] and run._listeners == []
+
+# --- errors
+
+def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
+    refused = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3), 'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
+               "no panel 'maps'; there are heads, map": lambda: Explorer(run, panels=['maps']), 'probes [9] were not recorded; there are [0, 1]': lambda: Explorer(run, probes=[9]),
+               'steps [9] were not recorded': lambda: Explorer(run, steps=9), 'height must be between 100 and 10000': lambda: Explorer(run, height=1), 'budget must be': lambda: Explorer(run, budget=0),
+               'nothing was recorded': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
+    for said, call in refused.items():
+        with pytest.raises((ValueError, FileNotFoundError)) as e: call()
+        assert said in str(e.value) and '\n' not in str(e.value)
+
+def test_looking_needs_no_torch(run):
+    code = f'''import sys
+from salviz.explorer.widget import Explorer
+from salviz.core.runs import Run
+e = Explorer({str(run.path)!r}); e.view.settle(); e._repr_mimebundle_(); e.to_html({str(run.path/"page.html")!r})
+assert 'torch' not in sys.modules and 'matplotlib.pyplot' not in sys.modules; print('fine')'''
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
+
+def test_snapshots_by_hand_are_a_run(run):
+    explorer = Explorer([invented.snapshot(0, 0), invented.snapshot(5, 0)])
+    explorer.view.settle()
+    assert set(held(explorer.view)) == {(0, 0, 0), (0, 0, 5)} and 'image/png' in explorer._repr_mimebundle_()
+
+# --- pictures
+
+def drawn(png):
+    image = matplotlib.image.imread(io.BytesIO(png))[..., :3]
+    return len(np.unique(image.reshape(-1, 3).round(2), axis=0))
+
+@pytest.mark.parametrize('method', invented.methods)
+def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
+    from salviz.figures.drawing import rendered
+    explorer = Explorer(invented.run(tmp_path/method, method))
+    for panel in (None, *(o for o in panel_names if o not in ('signal', 'evidence'))):
+        assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
+    for panel in ('signal', 'evidence'):   # there is neither an image nor a series, nor anything of a method's own
+        with pytest.raises(ValueError): explorer.picture(panel)
+
+@pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated, invented.scored])
+def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
+    explorer = Explorer([make(s, p) for s in (0, 10) for p in (0, 1)])
+    found = explorer._repr_mimebundle_()
+    assert drawn(base64.b64decode(found['image/png'])) > 20 and explorer.look().snapshot.step == 10
+    assert explorer.look().other.probe == 0 and len(explorer.view.get_state('index')['index']) == 4
+
+def test_the_picture_shows_what_is_chosen_in_the_browser(run):
+    explorer = Explorer(run)
+    explorer.view.ui = json.dumps(dict(probe=1, step=10, entry=dict(kind='head', layer=0, head=2), what='attention', compare=dict(run=0, step=20)))
+    look = explorer.look()
+    assert (look.snapshot.probe, look.snapshot.step, look.entry, look.other.step) == (1, 10, dict(kind='head', layer=0, head=2), 20)
+    explorer.view.ui = json.dumps(dict(probe=77, step=5, run=3, entry=dict(kind='head', layer=9, head=0)))
+    assert (explorer.look().snapshot.probe, explorer.look().snapshot.step, explorer.look().entry['layer']) == (0, 30, 1)
+
+def test_a_picture_stands_beside_the_live_view(run):
+    found = Explorer(run)._repr_mimebundle_()
+    assert set(found) == {view_mime, 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50
+    assert found['text/plain'] == 'Explorer of run (2 sentences, 4 recorded steps)'
+    assert repr(Explorer([invented.image()])) == 'Explorer of snapshots (1 image, 1 recorded steps)'
+
+def test_one_panel_alone_is_pictured_alone(run):
+    alone, all_ = (Explorer(run, panels=p)._repr_mimebundle_()['image/png'] for p in ('sentence', None))
+    assert len(alone) < len(all_)/3
+
+def test_hostile_tokens_are_drawn_as_they_stand(tmp_path):
+    tokens = ['[CLS]', '<img src=x onerror=hit()>', '$x^2$', '\u202eabc', '🙂', '\u200b', 'x'*10_000, '[SEP]']
+    explorer = Explorer(invented.run(tmp_path/'bad', 'ADDrop', probes=(0,), tokens={0: tokens}))
+    with pytest.warns(UserWarning, match='no glyph'): found = explorer._repr_mimebundle_()
+    assert drawn(base64.b64decode(found['image/png'])) > 50
+
+# --- control
+
+class Pretended:
+    "A training that does nothing but change its state"
+    def __init__(self, run): self.run, self.state, self.step, self.total, self.seconds_left, self.error, self.listeners, self.calls = run, 'running', 3, 8, 75., None, [], []
+    def subscribe(self, fn): self.listeners.append(fn); return lambda: fn in self.listeners and self.listeners.remove(fn)
+    def now(self, state, **kw):
+        self.state = state; self.__dict__.update(kw)
+        for fn in list(self.listeners): fn(self)
+    def pause(self): self.calls.append('pause'); self.now('paused')
+    def resume(self): self.calls.append('resume'); self.now('running')
+    def stop(self): self.calls.append('stop'); self.now('stopped')
+
+def test_buttons_pause_resume_and_stop_and_text_is_never_html(run):
+    training = Pretended(run)
+    controls = Controls(training)
+    for button, state, shows in ((controls.pause_button, 'paused', 'Resume'), (controls.pause_button, 'running', 'Pause'), (controls.stop_button, 'stopped', 'Pause')):
+        button.click(); controls.settle()
+        assert training.state == state and controls.pause_button.description == shows
+    assert training.calls == ['pause', 'resume', 'stop'] and controls.stop_button.disabled and controls.pause_button.disabled
+    training.now('failed', error=RuntimeError('<img src=x onerror=hit()>')); controls.settle()
+    assert controls.error.value == 'RuntimeError: <img src=x onerror=hit()>' and controls.error.layout.display == '' and controls.bar.bar_style == 'danger'
+    def kinds(w): return {type(w)} | {k for c in getattr(w, 'children', ()) for k in kinds(c)}
+    assert not kinds(controls) & {ipywidgets.HTML, ipywidgets.HTMLMath}
+
+def test_progress_is_written_by_one_thread_and_rarely(run):
+    training = Pretended(run)
+    controls = Controls(training)
+    controls.settle()
+    written = []
+    controls.bar.observe(lambda c: written.append((threading.current_thread().name, c['new'])), 'value')
+    for step in range(4, 3000): training.now('running', step=step % 8, total=8)
+    controls.settle()
+    assert {name for name, _ in written} <= {'salviz-courier'} and len(written) < 40 and controls.bar.value == 2999 % 8
+
+def test_times_are_said_as_people_say_them():
+    assert [in_words(s) for s in (None, .4, 75, 3725)] == ['', '0 s', '1 min 15 s', '1 h 2 min']
+
+def test_a_training_that_has_ended_is_shown_to_its_end(run):
+    training = Pretended(invented.run(run.path.parent/'live', probes=(), steps=(), finish=False))
+    explorer = Explorer(training)
+    assert explorer.children == (explorer.controls, explorer.view) and 'image/png' not in explorer._repr_mimebundle_()
+    training.run.save(invented.snapshot(0, 0)); training.run.finish(steps=1)
+    training.now('finished', step=8)
+    explorer._courier.flush()
+    assert held(explorer.view) and meta(explorer.view)['runs'][0]['finished'] and 'image/png' in explorer._repr_mimebundle_()
+    assert len(training.listeners) == 1, 'only the controls still listen'
+
+def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
+    import IPython.display
+    shown = []
+    monkeypatch.setattr(IPython.display, 'display', lambda data, raw, display_id: shown.append(('display', display_id, 'image/png' in data)))
+    monkeypatch.setattr(IPython.display, 'update_display', lambda data, raw, display_id: shown.append(('update', display_id, 'image/png' in data)))
+    training = Pretended(invented.run(run.path.parent/'live', probes=(), steps=(), finish=False))
+    explorer = Explorer(training)
+    explorer._ipython_display_(); explorer._loop = None
+    training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._courier.flush()
+    assert [s[0] for s in shown] == ['display', 'update'] and shown[0][1] == shown[1][1] and [s[2] for s in shown] == [False, True]
+
+def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    from salviz.training.live import start_training
+    training = start_training(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=2, snapshots=5, epochs=4, batch_size=4)
+    explorer = Explorer(training)
+    def until(true):
+        end = time.monotonic() + 60
+        while not true() and time.monotonic() < end: threading.Event().wait(.01)
+        assert true()
+    until(lambda: held(explorer.view))
+    explorer.controls.pause_button.click()
+    until(lambda: training.state == 'paused')
+    explorer.controls.settle()
+    assert explorer.controls.pause_button.description == 'Resume'
+    explorer.controls.pause_button.click()
+    run = training.wait(120)
+    explorer._courier.flush(); explorer.controls.settle()
+    assert set(held(explorer.view)) == {(0, p, s) for s, p in run.recorded} and explorer.controls.said.value.startswith('finished')
+    assert json.loads(explorer.view.get_state()['rows'])[0] == run.metrics and not training.subscriber_errors and not run.subscriber_errors
+
+# --- in the browser
+
+def widget(page, view, **state):
+    "Open `view` in `page` as anywidget does; `model` stands in for Jupyter's, `sessions` are its views"
+    full = {k: v for k, v in view.get_state().items() if not k.startswith('_') and k not in ('layout', 'tabbable', 'tooltip')}
+    send(page, given={**full, **state})
+    page.evaluate('''async ([js, css, model]) => {
+        document.head.appendChild(document.createElement('style')).textContent = css;
+        document.body.dataset.jpThemeLight = 'true';
+        const asView = v => v instanceof Uint8Array ? new DataView(v.buffer, v.byteOffset, v.byteLength) : v;
+        window.asState = o => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, asView(v)]));
+        window.model = new (eval(`(${model})`))(asState(given));
+        const module = (await import(URL.createObjectURL(new Blob([js], {type: 'text/javascript'})))).default, made = await module();
+        await made.initialize({model: window.model});
+        window.open_ = () => { const el = document.createElement('div'); document.body.append(el); return made.render({model: window.model, el}); };
+        window.close1 = open_(); }''', [str(view._esm), str(view._css), invented.model_js])
+    settled(page)
+
+def push(page, state):
+    "What the kernel sends: all of `state` in one message"
+    send(page, given=state)
+    page.evaluate('() => model.update(asState(given))')
+    settled(page)
+
+def canvas(page, panel): return page.eval_on_selector(f'.sv-{panel} canvas', 'c => c.toDataURL()')
+
+def test_the_widget_shows_what_the_kernel_sent_and_follows_updates(page, run):
+    view = ExplorerView([run], live=True, options=json.dumps(dict(panels=['heads', 'map'])))
+    view.settle()
+    widget(page, view)
+    before = canvas(page, 'heads')
+    sent = Messages(view)
+    run.save(invented.snapshot(40, 0)); view.settle()
+    state = {}
+    for _, part in sent: state |= part
+    push(page, state)
+    assert canvas(page, 'heads') != before
+
+def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(page, run, browser):
+    view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
+    view.settle()
+    widget(page, view)
+    page.evaluate('() => { window.close2 = open_(); }')
+    page.locator('.sv-toolbar select').nth(1).select_option('1')
+    settled(page)
+    assert page.eval_on_selector_all('.salviz', 'all => all.map(o => [...o.querySelectorAll(".sv-toolbar select")][1].value)') == ['1', '1']
+    page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).probe == 1')
+    kept = json.loads(page.evaluate('() => model.get("ui")'))
+    assert kept['probe'] == 1 and 'theme' not in kept
+    assert page.evaluate('() => model.sent')[-1] == dict(kind='probe', run=0, probe=1)
+    page.evaluate('() => { close1(); close2(); }')
+    assert page.locator('.salviz').count() == 0
+    page.evaluate('() => { open_(); }'); settled(page)
+    assert page.locator('.sv-toolbar select').nth(1).input_value() == '1'
+    fresh = new_page(browser)
+    widget(fresh, view, ui=json.dumps(kept))
+    assert fresh.locator('.sv-toolbar select').nth(1).input_value() == '1' and fresh.errors == []
+    fresh.close()
+
+def test_the_page_goes_on_without_a_kernel(page, run):
+    view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
+    view.settle()
+    widget(page, view)
+    before = canvas(page, 'heads')
+    page.evaluate('() => { model.dead = true; }')
+    page.locator('.sv-toolbar select').nth(1).select_option('1')
+    page.evaluate('() => new Promise(done => setTimeout(done, 600))')
+    assert canvas(page, 'heads') != before
+
+def test_the_theme_is_jupyters(page, run):
+    view = ExplorerView([run], options=json.dumps(dict(panels=['heads'])))
+    widget(page, view)
+    themes = []
+    for light in ('true', 'false', 'true'):
+        page.evaluate('light => { document.body.dataset.jpThemeLight = light; }', light)
+        settled(page)
+        themes.append(page.eval_on_selector('.salviz', 'o => o.dataset.theme'))
+    assert themes == ['light', 'dark', 'light']
+
+def test_the_curves_need_no_network(page, run):
+    explorer = Explorer(run, panels=['time'])
+    explorer.view.settle()
+    assert Explorer(run, panels=['map']).view.plotly == b''
+    widget(page, explorer.view)
+    page.wait_for_selector('.sv-time .js-plotly-plot, .sv-time .plotly')
+
+def test_two_thousand_live_updates_leave_the_page_flat(page, run):
+    "Slots are used again: what was dropped is forgotten, by the store and by the garbage collector"
+    view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
+    view.settle()
+    widget(page, view)
+    frame = view.get_state()['slot_0']
+    page.evaluate('''async ([frame]) => {
+        const text = atob(frame), base = Uint8Array.from(text, c => c.charCodeAt(0)), n = new DataView(base.buffer).getUint32(4, true);
+        const header = JSON.parse(new TextDecoder().decode(base.subarray(8, 8 + n)));
+        window.framed = step => {
+            const out = base.slice(), json = JSON.stringify({...header, step}).padEnd(n);
+            out.set(new TextEncoder().encode(json), 8);
+            return new DataView(out.buffer); };
+        window.run = async (from, to) => {
+            for (let step = from; step < to; step++) {
+                const index = model.get('index').slice(), slot = step % 8;
+                index[slot] = [0, 0, step, step];
+                model.update({index, [`slot_${slot}`]: framed(step)});
+                if (step % 20 === 0) await new Promise(done => requestAnimationFrame(done)); } }; }''', [base64.b64encode(frame).decode()])
+    cdp, used = page.context.new_cdp_session(page), []
+    for start, end in ((1000, 1300), (1300, 3000)):
+        page.evaluate('([a, b]) => run(a, b)', [start, end])
+        cdp.send('HeapProfiler.collectGarbage')
+        used.append((cdp.send('Runtime.getHeapUsage')['usedSize'], cdp.send('Memory.getDOMCounters')))
+    assert used[1][0] - used[0][0] < 1_500_000
+    assert used[1][1]['nodes'] - used[0][1]['nodes'] < 200 and used[1][1]['jsEventListeners'] - used[0][1]['jsEventListeners'] < 20
+    assert page.eval_on_selector('.sv-where', 'o => o.textContent').find('step 2999') >= 0
+
+# --- saved notebooks
+
+def notebook(*outputs, widgets=True):
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('x', outputs=[nbformat.v4.new_output('display_data', data=dict(o)) for o in outputs]), nbformat.v4.new_markdown_cell('ü')])
+    if widgets: nb.metadata['widgets'] = {'application/vnd.jupyter.widget-state+json': dict(version_major=2, state=dict(e=dict(children=['IPY_MODEL_v']), v={}, b=dict(layout='IPY_MODEL_l'), l={}))}
+    return nb
+
+live, bar = {'text/plain': 'Explorer', 'image/png': 'iVBOR', view_mime: dict(model_id='e')}, {'text/plain': 'bar', view_mime: dict(model_id='b')}
+
+def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
+    path = tmp_path/'a.ipynb'
+    nbformat.write(notebook(live, bar), path)
+    assert strip_views(path) == 1
+    nb = nbformat.read(path, 4)
+    nbformat.validate(nb)
+    assert [set(o.data) for o in nb.cells[0].outputs] == [{'text/plain', 'image/png'}, {'text/plain', view_mime}]
+    assert set(nb.metadata.widgets['application/vnd.jupyter.widget-state+json'].state) == {'b', 'l'} and nb.cells[1].source == 'ü'
+    nbformat.write(notebook(live), path)
+    strip_views(path)
+    assert 'widgets' not in nbformat.read(path, 4).metadata
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    assert strip_views(path) == 0 and (path.read_bytes(), path.stat().st_mtime_ns) == before
+
+@pytest.mark.parametrize('text,said', [('not json', 'is not JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
+def test_a_file_that_is_no_notebook_is_refused(tmp_path, text, said):
+    (tmp_path/'a.ipynb').write_text(text)
+    with pytest.raises(ValueError, match=said): strip_views(tmp_path/'a.ipynb')
+
+def test_saving_strips_only_when_the_kernel_is_gone(tmp_path):
+    "With the contents manager and the session table of a real server"
+    import sqlite3
+    from jupyter_server.services.contents.filemanager import FileContentsManager
+    class Sessions(SimpleNamespace): pass
+    db = sqlite3.connect(':memory:')
+    db.execute('CREATE TABLE session (session_id, path, name, type, kernel_id)')
+    db.execute("INSERT INTO session VALUES ('1', 'a.ipynb', '', 'notebook', 'alive')")
+    def saved(kernels):
+        manager = FileContentsManager(root_dir=str(tmp_path), pre_save_hook='salviz.explorer.strip_on_save')
+        server = SimpleNamespace(session_manager=SimpleNamespace(cursor=db.cursor()), kernel_manager=kernels)
+        model = dict(type='notebook', content=notebook(live), format='json')
+        strip_on_save(model, 'a.ipynb', SimpleNamespace(parent=server))
+        manager.save(dict(type='notebook', content=notebook(live), format='json'), 'b.ipynb')
+        assert view_mime not in nbformat.read(tmp_path/'b.ipynb', 4).cells[0].outputs[0].data
+        return view_mime in model['content'].cells[0].outputs[0].data
+    assert saved(['alive']) and not saved([])

@@ -1,0 +1,231 @@
+"The explorer in a real JupyterLab in a real Chromium: first run, live, controls, restart, theme, and the same pixels in a file."
+import base64
+import hashlib
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+from salviz.core.runs import Run
+from test_lab import lab
+
+from browser import browser # noqa: F401, a fixture
+
+setup = '''from salviz import *
+data = subset(load_text('movie-sentences'), 40, validation_size=10, test_size=10)
+names = data['train'].features['label'].names
+model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
+probes = ['a gorgeous , witty , seductive movie .', 'unforgettable <b>cinematography</b> notwithstanding .']'''
+start = '''training = start_training(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False), probes=probes, epochs={epochs},
+                          snapshots=6, batch_size=4, learning_rate=1e-4, run_dir='{run}')
+explorer = Explorer(training)
+explorer'''
+
+def notebook(path, *sources):
+    "A notebook of code cells"
+    cells = [dict(cell_type='code', id=f'cell{i}', metadata={}, source=s, outputs=[], execution_count=None) for i, s in enumerate(sources)]
+    kernel = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
+    path.write_text(json.dumps(dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel), cells=cells)))
+
+@pytest.fixture(scope='module')
+def server(tmp_path_factory):
+    "A JupyterLab on an empty folder, and a run to look at, trained on real sentences with the packaged encoder"
+    root = tmp_path_factory.mktemp('lab')/'work'
+    root.mkdir()
+    from salviz import ADDrop, load_classifier, load_text, subset, train
+    data = subset(load_text('movie-sentences'), 24, validation_size=8, test_size=8)
+    model, tokenizer = load_classifier('minilm', num_labels=5, seed=0)
+    run = train(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False), run_dir=root/'run', epochs=1, batch_size=4, snapshots=4, learning_rate=1e-4, progress=False,
+                probes=['a gorgeous , witty , seductive movie .', 'the film is not bad , but it never surprises .'])
+    with lab(root) as url: yield url, root, run
+
+class Tab:
+    "One notebook in one page"
+    def __init__(self, browser, server, name, height=1400):
+        self.url, self.root, self.run = server
+        self.page = browser.new_page(viewport=dict(width=1300, height=height))
+        self.name, self.errors, self.outside = name, [], []
+        self.page.on('pageerror', lambda e: self.errors.append(str(e)))
+        inside = self.url, self.url.replace('http', 'ws'), 'data:', 'blob:'
+        self.page.on('request', lambda r: None if r.url.startswith(inside) else self.outside.append(r.url))
+
+    def open(self):
+        self.page.goto(f'{self.url}/doc/tree/{self.name}?reset')
+        self.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
+        return self
+
+    def menu(self, *path):
+        self.page.click(f'.lm-MenuBar-itemLabel:text-is("{path[0]}")')
+        self.page.click(f'.lm-Menu-itemLabel:text-is("{path[1]}")')
+
+    def run_all(self): self.menu('Run', 'Run All Cells')
+
+    def drawn(self, panel='heads'):
+        "Wait until the canvas of `panel` shows a picture"
+        self.page.wait_for_function("""panel => { const c = document.querySelector(`.sv-${panel} canvas`);
+            return c && c.width > 50 && new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size > 20; }""", arg=panel, timeout=120000)
+
+    def ended(self):
+        "Wait until no cell is running or waiting"
+        self.page.wait_for_function("""() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.getAttribute('data-status') === 'idle' &&
+            ![...document.querySelectorAll('.jp-InputPrompt')].some(o => o.textContent.includes('*'))""", timeout=300000)
+
+    def picture(self, panel):
+        "A fingerprint of what the canvas of `panel` shows"
+        self.page.evaluate('() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
+        return hashlib.sha256(self.page.eval_on_selector(f'.sv-{panel} canvas', 'c => c.toDataURL()').encode()).hexdigest()
+
+    def step(self): return int(re.search(r'step (\d+)', self.page.inner_text('.sv-where'))[1])
+
+    def scrub(self, key):
+        self.page.focus('.sv-time-range')
+        self.page.keyboard.press(key)
+
+    def close(self):
+        errors, outside = self.errors, self.outside
+        self.page.close()
+        assert errors == [] and outside == []
+
+@pytest.fixture
+def tab(browser, server):
+    "Function that opens a new notebook of the given cells; at the end nothing may have gone wrong or left the machine"
+    opened = []
+    def make(name, *sources, **kw):
+        notebook(server[1]/name, *sources)
+        opened.append(Tab(browser, server, name, **kw).open())
+        return opened[-1]
+    yield make
+    for t in opened: t.close()
+
+def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, browser, server):
+    first = tab('first.ipynb', "from salviz import Explorer\nExplorer('run')")
+    first.run_all(); first.drawn(); first.drawn('map')
+    assert first.step() == first.run.steps[-1]
+    first.page.keyboard.press('Control+s')
+    again = Tab(browser, server, 'first.ipynb').open()
+    again.run_all(); again.ended(); again.drawn(); again.drawn('map')
+    assert again.picture('heads') == first.picture('heads')
+    again.close()
+
+def test_scrubbing_and_choosing_a_head_change_the_pixels(tab):
+    t = tab('scrub.ipynb', "from salviz import Explorer\nExplorer('run')")
+    t.run_all(); t.drawn(); t.drawn('map')
+    heads, whole = t.picture('heads'), t.picture('map')
+    t.scrub('ArrowLeft')
+    t.page.wait_for_function(f"() => document.querySelector('.sv-where').textContent.includes('step {t.run.steps[-2]}')")
+    assert t.picture('heads') != heads and t.picture('map') != whole
+    t.scrub('End')
+    assert t.picture('heads') == heads and t.picture('map') == whole
+    box = t.page.locator('.sv-heads canvas').first.bounding_box()
+    t.page.mouse.click(box['x'] + box['width']*.3, box['y'] + box['height']*.3)
+    assert t.picture('map') != whole
+
+def test_it_works_on_after_the_kernel_was_restarted(tab):
+    t = tab('restart.ipynb', "from salviz import Explorer\nExplorer('run')")
+    t.run_all(); t.drawn(); t.drawn('map')
+    before = t.picture('map')
+    t.menu('Kernel', 'Restart Kernel…')
+    t.page.click('.jp-Dialog button.jp-mod-accept')
+    t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
+    t.scrub('Home')
+    t.page.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step 0')")
+    assert t.picture('map') != before
+    t.scrub('End')
+    assert t.picture('map') == before
+
+def test_training_is_watched_paused_and_stopped_with_all_cells_queued(tab, server):
+    t = tab('live.ipynb', setup, start.format(epochs=30, run='live'), 'run = await training\nprint("over", run.finished)')
+    t.run_all()
+    t.drawn(); seen = t.step()
+    t.page.wait_for_function(f"() => !document.querySelector('.sv-where').textContent.includes('step {seen},')", timeout=120000)
+    t.page.click('.jp-OutputArea button:text-is("Pause")')
+    t.page.wait_for_selector('.jp-OutputArea >> text=/paused/i')
+    run = Run(server[1]/'live')
+    at = run.last_step
+    t.page.wait_for_timeout(1500)
+    assert run.last_step == at
+    t.page.click('.jp-OutputArea button:text-is("Resume")')
+    until = time.monotonic() + 120
+    while run.last_step == at and time.monotonic() < until: t.page.wait_for_timeout(100)
+    t.page.click('.jp-OutputArea button:text-is("Stop")')
+    t.ended()
+    assert 'over False' in t.page.inner_text('.jp-Notebook') and at < run.last_step < 300 and not run.finished
+
+broken = """class Broken(FineTuning):
+    def terms(self, outputs, maps, plan, batch, progress):
+        if progress.step == 3: raise RuntimeError('the <b>method</b> broke')
+        return {}
+model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
+training = start_training(model, tokenizer, data, method=Broken(), probes=probes, epochs=2, snapshots=2, batch_size=4, run_dir='fails')
+explorer = Explorer(training)
+explorer"""
+
+def test_a_failure_of_the_training_is_shown_beside_it(tab):
+    t = tab('fails.ipynb', setup, broken)
+    t.run_all(); t.drawn()
+    t.page.wait_for_selector('.jp-OutputArea >> text=/the <b>method<.b> broke/', timeout=120000)
+
+def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
+    t = tab('dark.ipynb', "from salviz import Explorer\nExplorer('run')")
+    t.run_all(); t.drawn(); t.drawn('map')
+    light = t.picture('map')
+    t.page.evaluate("() => document.body.setAttribute('data-jp-theme-light', 'false')")
+    t.page.wait_for_selector('.salviz[data-theme=dark]')
+    assert t.picture('map') != light
+    def luminance(colour):
+        c = np.array([int(x) for x in re.findall(r'\d+', colour)[:3]])/255
+        return np.where(c <= .04045, c/12.92, ((c + .055)/1.055)**2.4) @ [.2126, .7152, .0722]
+    pairs = t.page.eval_on_selector_all('.salviz button, .salviz label, .salviz .sv-note, .salviz .sv-where', """els => els.filter(e => e.offsetParent && e.textContent.trim()).map(e => {
+        let at = e; while (at && getComputedStyle(at).backgroundColor === 'rgba(0, 0, 0, 0)') at = at.parentElement;
+        return [getComputedStyle(e).color, getComputedStyle(at).backgroundColor, e.textContent]; })""")
+    assert len(pairs) > 5
+    for text, back, what in pairs:
+        a, b = sorted([luminance(text), luminance(back)])
+        assert (b + .05)/(a + .05) >= 4.5, what
+
+def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
+    t = tab('hover.ipynb', "from salviz import Explorer\nExplorer('run', panels=['map'])", height=1000)
+    t.run_all(); t.drawn('map')
+    snapshot = t.run.snapshot()
+    box, n = t.page.locator('.sv-map canvas').first.bounding_box(), len(snapshot.tokens)
+    said = set()
+    for x in np.linspace(.3, .9, 6):
+        for y in np.linspace(.3, .9, 6):
+            t.page.mouse.move(box['x'] + box['width']*x, box['y'] + box['height']*y)
+            said.add(t.page.locator('.sv-map [aria-live]').first.inner_text())
+    found = [re.search(r"layer (\d+),? head (\d+).*?: ([\d.e−-]+) ± ([\d.e−-]+)", s, re.S) for s in said]
+    found = [m for m in found if m]
+    assert len(found) > 5
+    for m in found:
+        layer, head = int(m[1]), int(m[2])
+        value, half = (float(m[i].replace('−', '-')) for i in (3, 4))
+        assert np.abs(snapshot.at('attention', layer)[head] - value).min() <= half*1.01 + 1e-6
+
+def bytes_of(page, selector):
+    "Width and height of a canvas, and the RGBA numbers of all its pixels; as text of one letter a number, since a list of millions takes long to arrive"
+    width, height, text = page.eval_on_selector(selector, """c => {
+        const {data} = c.getContext('2d').getImageData(0, 0, c.width, c.height);
+        let text = '';
+        for (let i = 0; i < data.length; i += 8192) text += String.fromCharCode(...data.subarray(i, i + 8192));
+        return [c.width, c.height, btoa(text)]; }""")
+    return np.array([width, height, *base64.b64decode(text)])
+
+def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, tmp_path):
+    t = tab('file.ipynb', "from salviz import Explorer\nexplorer = Explorer('run')\nexplorer.to_html('run.html', force=True)\nexplorer")
+    t.run_all(); t.drawn(); t.drawn('map')
+    width = t.page.locator('.salviz').bounding_box()['width']
+    page = browser.new_page(viewport=dict(width=1300, height=1400))
+    asked = []
+    page.on('request', lambda r: asked.append(r.url))
+    page.goto((server[1]/'run.html').as_uri())
+    page.wait_for_selector('.sv-heads canvas')
+    page.evaluate("w => Object.assign(document.querySelector('.salviz').style, {width: `${w}px`, maxWidth: 'none'})", width)
+    page.wait_for_timeout(800)
+    for panel in ('heads', 'map'):
+        theirs, ours = (bytes_of(p, f'.sv-{panel} canvas') for p in (page, t.page))
+        # The corners of the scale's frame are rastered differently by a canvas that was never read back.
+        assert theirs.shape == ours.shape and (theirs != ours).sum() <= 16, panel
+    assert [u for u in asked if not u.startswith(('file:', 'data:', 'blob:'))] == []
+    page.close()

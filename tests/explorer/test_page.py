@@ -1,0 +1,196 @@
+"The page of a run: opened from disk it shows what the widget shows, asks nobody for anything, and no token can break it."
+import base64
+import json
+import re
+
+import pytest
+
+import invented
+from browser import browser, chromium, mount, new_page, page, settled # noqa: F401 (fixtures)
+from salviz.explorer.widget import Explorer
+from salviz.explorer.page import page_of, page_size, write_page
+from salviz.explorer.page import page as page_text
+from salviz.explorer.payload import meta, pack_frame, run_meta, unpack_page
+from salviz.core.runs import Run
+
+def opened(browser, path, **kw):
+    "The file at `path` in a page of its own"
+    p = new_page(browser, **kw)
+    p.outside.clear()
+    p.goto(path.absolute().as_uri())
+    p.wait_for_function('() => window.salviz || document.querySelector(".salviz-failed")')
+    if p.evaluate('() => Boolean(window.salviz)'): p.evaluate('() => salviz.whole().catch(() => {})')
+    settled(p)
+    return p
+
+def closed(p, path):
+    "Nothing went wrong in `p`, and nothing but the file itself was asked for"
+    errors, outside = p.errors, [o for o in p.outside if o != path.absolute().as_uri()]
+    p.close()
+    assert errors == [] and outside == []
+
+def canvases(p): return p.eval_on_selector_all('.sv-panel:not([hidden]) canvas', 'all => all.map(c => [c.closest(".sv-panel").className, c.width, c.height, c.toDataURL()])')
+
+@pytest.mark.parametrize('method', invented.methods)
+def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path, method):
+    run = invented.run(tmp_path/method, method)
+    state = dict(probe=1, step=20, entry=dict(kind='head', layer=0, head=1), tab='map')
+    path = write_page(page_of(run, state=state), tmp_path/'run.html')
+    p = opened(browser, path)
+    described = meta([run_meta(run)])
+    frames = [pack_frame(run.snapshot(s, q), full=[(1, 0)]) for s, q in run.recorded]
+    page.add_style_tag(content='body { margin: 0 }')
+    mount(page, described, frames, state=state, rows={0: run.metrics})
+    settled(page)
+    here, there = canvases(page), canvases(p)
+    assert len(here) >= 3 and [c[:3] for c in here] == [c[:3] for c in there]
+    assert [c[0] for c, d in zip(here, there) if c != d] == []
+    closed(p, path)
+
+def test_two_runs_on_one_page_are_compared(browser, tmp_path):
+    runs = [invented.run(tmp_path/'one'), invented.run(tmp_path/'two', 'SalLM')]
+    path = write_page(page_of(runs, state=dict(compare=dict(run=1, step=None), tab='compare')), tmp_path/'two.html')
+    p = opened(browser, path)
+    assert p.locator('.sv-compare:not([hidden]) canvas').count() >= 1 and p.evaluate('() => [0, 1].map(r => salviz.store.shipped(r, 0).length)') == [4, 4]
+    closed(p, path)
+
+def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
+    path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'run.html')
+    p = opened(browser, path)
+    assert p.evaluate('() => salviz.store.shipped(0, 1)') == [] and p.locator('#salviz-frames-0-1').count() == 1
+    p.evaluate('() => { salviz.state.set({probe: 1}); }'); settled(p)
+    p.evaluate('() => salviz.whole()'); settled(p)
+    assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20, 30] and p.locator('#salviz-frames-0-1').count() == 0
+    closed(p, path)
+
+def test_the_page_follows_the_readers_theme(browser, tmp_path):
+    path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
+    for scheme in ('light', 'dark'):
+        p = opened(browser, path, color_scheme=scheme)
+        assert p.eval_on_selector('.salviz', 'o => o.dataset.theme') == scheme == p.evaluate('() => document.documentElement.dataset.theme')
+        closed(p, path)
+
+hostile = ['[CLS]', '</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', '<!--', "');window.hit=3;//", '&lt;b&gt;', '\u202eabc', '\u2028', '🙂', '\u200b', 'x'*10_000, '[SEP]']
+
+@pytest.mark.parametrize('method', ['ADDrop', 'SaliencyGuided', 'AttentionGuidance'])
+def test_no_token_can_break_the_page(browser, tmp_path, method):
+    run = invented.run(tmp_path/'bad', method, probes=(0,), steps=(0, 10), tokens={0: hostile})
+    path = write_page(page_of(run), tmp_path/'bad.html')
+    text = path.read_text()
+    assert text.lower().count('</script>') == text.lower().count('<script ') and re.search(r'id="salviz-meta">(.*?)</script>', text, re.S)[1].isascii()
+    p = opened(browser, path)
+    for tab in ('map', 'triptych', 'compare', 'whatif'):
+        p.evaluate('tab => { salviz.state.set({tab}); }', tab); settled(p)
+    assert p.evaluate('() => window.hit') is None and p.locator('img').count() == 0 and p.locator('.sv-failed').count() == 0
+    assert p.evaluate('() => salviz.store.probe(0, 0).tokens') == hostile
+    closed(p, path)
+
+def test_names_from_outside_are_text(browser, tmp_path):
+    run = invented.run(tmp_path/'<b>&run', probes=(0,), steps=(0,))
+    path = write_page(page_of(run, panels=['heads']), tmp_path/'name.html')
+    p = opened(browser, path)
+    assert '<b>&run' in p.title() and p.locator('main b').count() == 0
+    closed(p, path)
+
+def test_the_page_forbids_all_network(browser, tmp_path):
+    path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
+    p = opened(browser, path)
+    assert p.evaluate('() => fetch("https://example.com/").then(() => "sent", () => "refused")') == 'refused'
+    assert p.evaluate('() => new Promise(done => { const i = new Image(); i.onload = () => done("sent"); i.onerror = () => done("refused"); i.src = "https://example.com/a.png"; })') == 'refused'
+    p.close()
+
+def test_a_page_that_was_damaged_says_so(browser, tmp_path):
+    path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
+    text = path.read_text()
+    packed = re.search(r'id="salviz-frames-0-0">(.*?)</script>', text)[1]
+    for name, broken in (('half', text.replace(packed, packed[:len(packed)//2//4*4])), ('none', re.sub(r'(id="salviz-meta">).*?(</script>)', r'\1{\2', text))):
+        file = tmp_path/f'{name}.html'
+        file.write_text(broken)
+        p = opened(browser, file)
+        p.wait_for_selector('.salviz-failed')
+        assert 'could not be' in p.text_content('.salviz-failed')
+        p.close()
+
+# --- sizes and refusals
+
+def test_the_page_says_its_size_before_it_is_written(tmp_path):
+    run, said = invented.run(tmp_path/'run'), []
+    path = tmp_path/'run.html'
+    write_page(page_of(run), path, say=lambda text: said.append((text, path.exists())))
+    size = page_size(run)
+    assert said == [(size['sentence'].replace('the page', 'run.html'), False)] and '2 sentences x 4 steps' in said[0][0]
+    assert abs(path.stat().st_size - size['code'] - size['data']) < 5000
+
+@pytest.mark.parametrize('method', invented.methods)
+@pytest.mark.parametrize('n', [40, 130])
+def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
+    "Noise, which compresses worst; with full maps of chosen heads beyond 128 tokens"
+    run = invented.run(tmp_path/'run', method, probes=(0,), steps=(0, 10, 20), tokens={0: ['[CLS]', *(f'w{i}' for i in range(n - 2)), '[SEP]']}, layers=3, heads=4)
+    made = page_of(run)
+    assert float(re.search(r'([\d.]+) bytes a weight', made.sentence())[1]) <= 2
+
+@pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'), (invented.scored, '2 sentences x 1 step,')])
+def test_the_size_counts_images_and_series_as_such(make, said):
+    assert said in page_of([make(0, p) for p in (0, 1)]).sentence()
+    mixed = page_of([invented.image(0, 0), invented.scored(0, 1)])
+    assert '2 examples x 1 step' in mixed.sentence()
+
+def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left_out(browser, tmp_path):
+    run = invented.run(tmp_path/'run', 'ADDrop', layers=3)
+    whole, part = page_size(run), page_size(run, probes=[1], steps=[0, -1], layers=[2])
+    assert part['data'] < whole['data']/2
+    path = write_page(page_of(run, probes=[1], steps=[0, -1], layers=[2]), tmp_path/'part.html')
+    p = opened(browser, path)
+    assert p.evaluate('() => salviz.store.steps(0, 1)') == [0, 30] and p.evaluate('() => salviz.store.frame(0, 1, 0).layers("attention")') == [2]
+    assert 'layers 2 only' in p.evaluate('() => salviz.store.meta.shipped') and '6 recorded frames of run were left out' in p.evaluate('() => salviz.store.meta.shipped')
+    assert p.locator('.sv-failed').count() == 0
+    closed(p, path)
+
+def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
+    run = invented.run(tmp_path/'run', probes=(0,), steps=(0,), tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
+    def names(**kw):
+        text = next(t for _, name, t in page_of(run, **kw).parts if name.startswith('salviz-frames'))
+        return {a for a in json.loads(re.search(rb'\{.*\}', unpack_page(base64.b64decode(text))[0][:20000])[0].split(b'    ')[0])['arrays'] if '/' in a}
+    assert names() == {'attention/1.0'} and names(heads=[(0, 1), (1, 2)]) == {'attention/0.1', 'attention/1.2'}
+
+def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
+    explorer = Explorer(invented.run(tmp_path/'run', 'ADDrop'), probes=[1], panels=['heads', 'map'])
+    explorer.view.ui = json.dumps(dict(probe=1, step=10, what='attribution'))
+    path = explorer.to_html(tmp_path/'run.html')
+    assert '1 sentence x 4 steps' in capsys.readouterr().out and path.read_text().count('salviz-plotly"') == 0
+    p = opened(browser, path)
+    assert p.evaluate('() => [salviz.state.probe, salviz.state.step, salviz.state.what]') == [1, 10, 'attribution']
+    assert p.locator('.sv-panel').count() == 2
+    closed(p, path)
+    with pytest.raises(FileExistsError, match='force=True'): explorer.to_html(path)
+    assert explorer.to_html(path, force=True) == path
+
+def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
+    run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
+    refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5), 'nothing was recorded': lambda: page_of(empty),
+               'probes [5] were not recorded': lambda: page_of(run, probes=[5]), 'layers [5] were not recorded; there are 0, 1': lambda: page_of(run, layers=[5]), 'layers [] were': lambda: page_of(run, layers=[]),
+               'heads must be pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3), 'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
+    for said, call in refused.items():
+        with pytest.raises(ValueError) as e: call()
+        assert said in str(e.value) and '\n' not in str(e.value), said
+    assert page_of(run, limit=None).frames == 8
+
+def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
+    run = invented.run(tmp_path/'run')
+    file = run.path/'snapshots'/'step-00000010.probe-000.safetensors'
+    file.write_bytes(file.read_bytes()[:-8] + bytes(8*[7]))
+    with pytest.raises(ValueError, match='checksum'): page_of(Run(run.path))
+    assert page_of(Run(run.path), steps=[0, 20, 30]).frames == 6
+    (run.path/'config.json').write_text('{')
+    with pytest.raises(ValueError, match='not JSON'): page_text(run.path)
+
+def test_a_page_of_series_and_one_of_images_open_at_every_step(browser, tmp_path):
+    for make, said in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'), (invented.image, 'Image')):
+        path = write_page(page_of([make(s, p) for s in (0, 10, 20) for p in (0, 1)], panels=['signal', 'heads', 'sentence']), tmp_path/f'{said}.html')
+        p = opened(browser, path)
+        before = canvases(p)
+        assert p.inner_text('.sv-signal .sv-title') == said and [c[0] for c in before] == ['sv-panel sv-signal']*len(before) and p.locator('.sv-heads').is_hidden()
+        p.evaluate('() => { salviz.state.set({step: 0, probe: 1}); }'); settled(p)
+        p.evaluate('() => salviz.whole()'); settled(p)
+        assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20] and canvases(p)[0] != before[0] and p.evaluate('() => window.hit') is None
+        closed(p, path)

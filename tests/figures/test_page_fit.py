@@ -1,0 +1,139 @@
+"No figure is cut at the edge of its page or higher than its venue's text, in any width and size; what cannot be had is said."
+import io
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.transforms import Bbox
+from PIL import Image
+
+import every_kind
+import invented
+from salviz.figures.drawing import beyond_page, own_style
+from salviz.figures.sheet import figure as drawn_figure
+from salviz.figures.kinds import figure, kinds, venues
+from salviz.views.base import discard_map, signal_view
+from invented import invent
+
+widths, sizes = ('acl', 'neurips'), (None, 'caption')
+
+
+@pytest.fixture(scope='module')
+def sources(tmp_path_factory):
+    "What each kind is made of, by shape; made when first asked for"
+    made = {}
+    def of(shape):
+        if shape not in made: made[shape] = every_kind.everything(tmp_path_factory.mktemp(shape), shape)
+        return made[shape]
+    return of
+
+
+def ink_outside(fig):
+    "Rows and columns of pixels with ink beyond each edge of the page: left, right, top, bottom"
+    buffer, (width, height) = io.BytesIO(), fig.get_size_inches()
+    with own_style(fig.families, fig.scale):
+        fig.savefig(buffer, format='png', dpi=144, bbox_inches=Bbox([[-.5, -.5], [width + .5, height + .5]]))
+    dark = np.asarray(Image.open(buffer).convert('L')) < 200
+    left, top = dark[:, :70], dark[:70]
+    right, bottom = dark[:, -70:], dark[-70:]
+    return [int(o.any(axis).sum()) for o, axis in ((left, 0), (right, 0), (top, 1), (bottom, 1))]
+
+
+def drawn(source, kind, **kw):
+    "The figure, and what was warned of"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        fig = figure(source, kind, **kw)
+    return fig, [str(o.message) for o in caught if 'points' not in str(o.message)]
+
+
+def check_fits(source, kind, width, size, options):
+    "Nothing is cut, and what is too high says what to do"
+    fig, said = drawn(source, kind, width=width, font_size=size, **options)
+    assert ink_outside(fig) == [0]*4 and not beyond_page(fig)
+    too_high = fig.get_figheight() > venues[width].height + .01
+    assert len(said) == too_high and all('inches high' in o and 'take ' in o for o in said)
+    return fig, said
+
+
+names = [*kinds, 'series']
+narrow = [('triptych', 'short'), ('evolution', 'long'), ('series', 'sixty'), ('series', 'three'), ('discard_region', 'long'), ('attention_map', 'short')]
+fast = [(kind, 'long', 'acl', None) for kind in names] + [(*o, 'acl', 'caption') for o in narrow]
+fast += [('signal', 'short', 'neurips', None), ('masked_sentence', 'short', 'acl', None), ('attention_beside_saliency', 'sixty', 'acl', None)]
+every = [(kind, shape, width, size) for shape in every_kind.shapes for kind in names for width in widths for size in sizes
+         if (kind, shape) != ('number_over_steps', 'three')] # one ordinary token has no rank correlation
+
+
+@pytest.mark.parametrize('kind, shape, width, size', fast)
+def test_no_figure_is_cut_or_higher_than_its_page(kind, shape, width, size, sources):
+    source, options = sources(shape)[kind]
+    check_fits(source, options.get('kind', kind), width, size, {k: v for k, v in options.items() if k != 'kind'})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind, shape, width, size', [o for o in every if o not in fast])
+def test_no_figure_of_any_kind_is_cut_in_any_width_and_size(kind, shape, width, size, sources):
+    source, options = sources(shape)[kind]
+    check_fits(source, options.get('kind', kind), width, size, {k: v for k, v in options.items() if k != 'kind'})
+
+
+@pytest.mark.parametrize('width', widths)
+@pytest.mark.parametrize('of', ['images', 'series'])
+def test_three_signals_stand_on_one_page(of, width):
+    if of == 'series': probes = [invented.series(0, p) for p in range(3)]
+    else:
+        probes = [every_kind.an_image('long', 10 + p) for p in range(3)]
+        for o in probes: o.classes = [str(i) for i in range(10)]
+    fig, said = check_fits(probes, 'signal', width, None, {})
+    assert not said and len([ax for ax in fig.axes if ax.images]) >= 9
+
+
+def test_what_leaves_the_page_is_named_with_the_remedy():
+    fig = drawn_figure(signal_view(invented.image(10)), 5.5)
+    fig.text(.99, .5, 'a word at the edge')
+    (far, what), = beyond_page(fig)
+    assert what == "'a word at the edge'" and far > 20
+    assert ink_outside(fig)[1] > 0
+
+
+def test_a_figure_that_is_too_high_says_which_option_helps(sources):
+    source, _ = sources('sixty')['token_labels']
+    fig, (said,) = drawn(source, 'token_labels', width='acl')
+    assert f'{fig.get_figheight():.1f} inches high, more than a page of text has (9.72)' in said and 'a greater width' in said
+    _, (said,) = drawn(source, 'token_labels', width=6.75, font_size=14)
+    assert 'take a smaller font_size' in said
+    run, _ = sources('short')['discard_region']
+    _, (said,) = drawn(run, 'discard_region', layer=0, head=[0, 1, 2], probe=[0, 1, 2], width='neurips', columns=1)
+    assert 'columns=2' in said and 'fewer panels' in said
+    with pytest.raises(ValueError, match='page_height must be between 2 and 40 inches, got 0'):
+        figure(run, 'discard_region', page_height=0)
+    assert not drawn(source, 'token_labels', width='acl', page_height=30)[1]
+
+
+def test_letters_as_large_as_the_captions_shrink_until_the_figure_fits_its_page(sources):
+    source, options = sources('sixty')['coloured_sentences']
+    with pytest.warns(UserWarning, match="no room for the captions' 10 points .* a page's height: drawn at"):
+        fig = figure(source, 'coloured_sentences', width='acl', font_size='caption')
+    assert fig.get_figheight() <= venues['acl'].height + .01 and 7 <= 7*fig.scale < 10
+
+
+def test_marks_of_a_region_lie_in_its_own_cells_and_leave_the_colours_as_the_bar_has_them():
+    "Cells are compared with the same map without a region: only lines differ"
+    view = discard_map(invent(50, layers=3, heads=4), 1, 1)
+    bare = replace(view, candidates=np.zeros_like(view.candidates), discarded=np.zeros_like(view.discarded))
+    only = replace(view, discarded=np.zeros_like(view.discarded))
+    def pixels(v):
+        fig = drawn_figure(v, 6.75)
+        ax = next(o for o in fig.axes if o.images)
+        assert len(ax.images) == 1
+        buffer = io.BytesIO()
+        with own_style(fig.families): fig.savefig(buffer, format='png', dpi=432)
+        image, n = np.asarray(Image.open(buffer).convert('RGB'), int), len(v.labels)
+        box = ax.get_position()
+        high, wide = image.shape[:2]
+        middles = (np.arange(n) + .5)/n
+        rows = ((1 - box.y1 + middles*box.height)*high).round().astype(int)
+        columns = ((box.x0 + middles*box.width)*wide).round().astype(int)
+        return image[np.ix_(rows, columns)]
+    assert np.array_equal(pixels(only), pixels(bare))
