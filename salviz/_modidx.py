@@ -315,6 +315,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                               'salviz.bench.turns': ('12_porch/bench.html#turns', 'salviz/bench.py'),
                               'salviz.bench.write_found': ('12_porch/bench.html#write_found', 'salviz/bench.py')},
             'salviz.cli': { 'salviz.cli._bench_options': ('12_porch/cli.html#_bench_options', 'salviz/cli.py'),
+                            'salviz.cli._commands_of_runs': ('12_porch/cli.html#_commands_of_runs', 'salviz/cli.py'),
                             'salviz.cli._figure_options': ('12_porch/cli.html#_figure_options', 'salviz/cli.py'),
                             'salviz.cli._flat': ('12_porch/cli.html#_flat', 'salviz/cli.py'),
                             'salviz.cli._in_options': ('12_porch/cli.html#_in_options', 'salviz/cli.py'),

@@ -46,10 +46,12 @@ from .training.trainer import Control, LengthBuckets, make_trainer, open_job, tr
 
 # %% ../nbs/12_porch/01_bench.ipynb #006
 Row = namedtuple('Row', 'title method args flops time published how', defaults=['-', ()])
-Row.__doc__ = "A row of the table: its `method` with `args`, goals for `flops` and `time` (None: none), `published` factor, and `how` the step runs"
+Row.__doc__ = ("A row of the table: its `method` with `args`, goals for `flops` and `time` (None: none), `published` "
+               "factor, and `how` the step runs")
 
 def _iga(title, flops, time, published, **args):
-    return Row(f'AD-DROP IGA, {title}', ADDrop, dict(attribution='integrated_gradients', cross_tuning=False, **args), flops, time, published)
+    return Row(f'AD-DROP IGA, {title}', ADDrop, dict(attribution='integrated_gradients', cross_tuning=False, **args),
+               flops, time, published)
 
 rows = dict(
     plain=Row('plain fine-tuning', FineTuning, {}, 1, 1),
@@ -68,8 +70,10 @@ rows = dict(
     eager=Row('plain, eager attention', FineTuning, {}, None, None, how=('eager',)),
     bf16=Row('plain, bf16 autocast', FineTuning, {}, None, None, how=('bf16',)),
     bf16_eager=Row('plain, bf16 autocast, eager attention', FineTuning, {}, None, None, how=('bf16', 'eager')),
-    ga_bf16=Row('AD-DROP GA, all layers, attribution in bf16', ADDrop, dict(cross_tuning=False, attribution_dtype='bfloat16'), None, None),
-    iga_bf16=_iga('first layer, 5 nodes, attribution in bf16', None, None, '-', layers=0, nodes=5, attribution_dtype='bfloat16'))
+    ga_bf16=Row('AD-DROP GA, all layers, attribution in bf16', ADDrop,
+                dict(cross_tuning=False, attribution_dtype='bfloat16'), None, None),
+    iga_bf16=_iga('first layer, 5 nodes, attribution in bf16', None, None, '-', layers=0, nodes=5,
+                  attribution_dtype='bfloat16'))
 
 def in_bf16(name) -> bool:
     "Does this row need a processor that calculates in bf16?"
@@ -89,7 +93,8 @@ def rows_for(
     "The rows that are measured: plain fine-tuning twice, and those of `methods` that the processor can do"
     unknown = [m for m in methods or () if m not in rows]
     if unknown: raise ValueError(f'bench: there is no method {", ".join(unknown)}; available: {", ".join(rows)}')
-    return [k for k in rows if (methods is None or k in methods or k in ('plain', 'again')) and (has_bf16(device) or not in_bf16(k))]
+    return [k for k in rows if (methods is None or k in methods or k in ('plain', 'again'))
+            and (has_bf16(device) or not in_bf16(k))]
 
 # %% ../nbs/12_porch/01_bench.ipynb #012
 batch_size = 16
@@ -103,7 +108,8 @@ def long_texts(
     sentences, texts = itertools.cycle(load_text('movie-sentences')['train']['text']), []
     while len(texts) < many:
         text = next(sentences)
-        while len(tokenizer(text, truncation=True, max_length=tokens)['input_ids']) < tokens: text = f'{text} {next(sentences)}'
+        while len(tokenizer(text, truncation=True, max_length=tokens)['input_ids']) < tokens:
+            text = f'{text} {next(sentences)}'
         texts.append(text)
     return texts
 
@@ -111,7 +117,8 @@ def bench_data(tokenizer, tokens:int, size=batch_size) -> datasets.DatasetDict:
     "One batch of `size` texts to train on, and two texts each to validate and test"
     features = datasets.Features(dict(text=datasets.Value('string'), label=datasets.ClassLabel(names=['one', 'other'])))
     texts = iter(long_texts(tokenizer, tokens, size + 4))
-    def part(n): return datasets.Dataset.from_list([dict(text=next(texts), label=i % 2) for i in range(n)], features=features)
+    def part(n):
+        return datasets.Dataset.from_list([dict(text=next(texts), label=i % 2) for i in range(n)], features=features)
     return datasets.DatasetDict(train=part(size), validation=part(2), test=part(2))
 
 # %% ../nbs/12_porch/01_bench.ipynb #014
@@ -130,9 +137,11 @@ class Step:
         trainer, batch,
         how=(), # 'eager': attention without fused kernels; 'bf16': autocast
     ):
-        self.trainer, self.batch, self.how, self.items = trainer, batch, how, torch.tensor(len(batch['example_id']), device=trainer.args.device)
+        self.trainer, self.batch, self.how, self.items = trainer, batch, how, torch.tensor(
+            len(batch['example_id']), device=trainer.args.device)
         # the place where Trainer puts autocast
-        if 'bf16' in how: trainer.compute_loss_context_manager = lambda: torch.autocast(trainer.args.device.type, torch.bfloat16)
+        if 'bf16' in how:
+            trainer.compute_loss_context_manager = lambda: torch.autocast(trainer.args.device.type, torch.bfloat16)
 
     def __call__(self):
         t = self.trainer
@@ -161,7 +170,8 @@ def trainer_for(
 ):
     "The trainer of `method`, ready for its first step"
     defaults = {k: p.default for k, p in inspect.signature(train).parameters.items() if p.default is not p.empty}
-    asked = dict(method=method, run_dir=folder, probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens, progress=False,
+    asked = dict(method=method, run_dir=folder, probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens,
+                 progress=False,
                  args=dict(use_cpu=device == 'cpu'))
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.* were cut') # which is wanted here
@@ -174,7 +184,8 @@ def method_of(name, model, precision='fp32'):
     "The method of the row `name`"
     row = rows[name]
     args = dict(row.args, teacher=model, steps=2) if row.method is SalLM else dict(row.args)
-    if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random': args['attribution_dtype'] = 'bfloat16'
+    if precision == 'bf16' and row.method is ADDrop and row.args.get('attribution') != 'random':
+        args['attribution_dtype'] = 'bfloat16'
     return row.method(**args)
 
 def steps_of(
@@ -187,7 +198,8 @@ def steps_of(
     "The steps of all rows, on one batch, with one model and one optimiser"
     steps, optimizer = {}, None
     for name in names:
-        trainer = trainer_for(method_of(name, model, precision), model, tokenizer, data, tokens, Path(folder)/name, device)
+        trainer = trainer_for(method_of(name, model, precision), model, tokenizer, data, tokens, Path(folder)/name,
+                              device)
         trainer.method.prepare(trainer)
         optimizer = trainer.optimizer = optimizer or trainer.create_optimizer()
         steps[name] = Step(trainer, trainer.first_batch(), tuple(rows[name].how) + ('bf16',) * (precision == 'bf16'))
@@ -200,8 +212,10 @@ def _backward(grad, q, k, v, *args, out_shape=None, **kwargs): return sdpa_backw
 def fused_formulas() -> dict: # {operator: formula}
     "Formulas of fused attention kernels that torch's counter takes for nothing"
     aten = torch.ops.aten
-    known = {aten._scaled_dot_product_flash_attention_for_cpu: _forward, aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
-             aten._scaled_dot_product_cudnn_attention: _forward, aten._scaled_dot_product_cudnn_attention_backward: _backward}
+    known = {aten._scaled_dot_product_flash_attention_for_cpu: _forward,
+             aten._scaled_dot_product_flash_attention_for_cpu_backward: _backward,
+             aten._scaled_dot_product_cudnn_attention: _forward,
+             aten._scaled_dot_product_cudnn_attention_backward: _backward}
     return {op: formula for op, formula in known.items() if op not in flop_registry}
 
 def count_flops(step) -> dict: # {operator: FLOPs}
@@ -219,8 +233,10 @@ def check_fused(flops:dict):
     "Refuse a plain step whose attention was not fused"
     kernel = fused_kernel(flops)
     if not kernel or 'bmm' in flops:
-        raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; what is measured '
-                           'beside it would look too cheap. Is attention dropout 0, and is the model loaded with SDPA attention?')
+        raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
+                           'what is measured '
+                           'beside it would look too cheap. Is attention dropout 0, and is the model loaded with SDPA '
+                           'attention?')
     return kernel
 
 # %% ../nbs/12_porch/01_bench.ipynb #028
@@ -262,7 +278,8 @@ def settled_rounds(
         times = timed_rounds(steps, rounds, clock)
         found.append((relative(times, 'again'), times))
         if steady[0] <= found[-1][0] <= steady[1]: break
-        say(f'  A/A is {found[-1][0]:.3f}, outside {steady[0]} to {steady[1]}: ' + ('measured again' if i + 1 < tries else 'NOT STEADY, given up'))
+        say(f'  A/A is {found[-1][0]:.3f}, outside {steady[0]} to {steady[1]}: '
+            + ('measured again' if i + 1 < tries else 'NOT STEADY, given up'))
     best, times = min(found, key=lambda f: abs(f[0] - 1))
     return dict(rounds=times, again=[a for a, _ in found], steady=steady[0] <= best <= steady[1])
 
@@ -292,7 +309,8 @@ def measure_steps(
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
     with tempfile.TemporaryDirectory() as folder, one_thread():
         model, tokenizer = shapes[shape](dropout)
-        steps, flops = steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision), {}
+        steps, flops = steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device,
+                                precision), {}
         for name, s in steps.items():
             say(f'  counting {rows[name].title}')
             with s.set_up() as step: flops[name] = count_flops(step)
@@ -300,9 +318,11 @@ def measure_steps(
         say(f'  {kernel or "attention is not fused"}; timing {rounds} rounds')
         found = settled_rounds(steps, rounds, clock or clock_of(device), say=say)
     total, times = {k: sum(f.values()) for k, f in flops.items()}, found['rounds']
-    made = {k: dict(flops=total[k], flops_ratio=total[k] / total['plain'], seconds=float(np.median(times[k])), time_ratio=relative(times, k),
+    made = {k: dict(flops=total[k], flops_ratio=total[k] / total['plain'], seconds=float(np.median(times[k])),
+                    time_ratio=relative(times, k),
                     rounds=times[k], operators=flops[k]) for k in names}
-    return dict(tokens=tokens, dropout=dropout, precision=precision, kernel=kernel, again=found['again'], steady=found['steady'], rows=made)
+    return dict(tokens=tokens, dropout=dropout, precision=precision, kernel=kernel, again=found['again'],
+                steady=found['steady'], rows=made)
 
 # %% ../nbs/12_porch/01_bench.ipynb #037
 def in_status(text:str, name:str) -> float:
@@ -337,7 +357,8 @@ def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', pr
     "Peak memory of training steps of the row `name`, in this process"
     with tempfile.TemporaryDirectory() as folder, one_thread():
         model, tokenizer = shapes[shape](dropout)
-        step = steps_of([name], model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)[name]
+        step = steps_of([name], model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device,
+                        precision)[name]
         peak = Peak(device)
         with step.set_up():
             step()
@@ -347,9 +368,13 @@ def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', pr
 
 def peak_alone(name, **setting) -> dict:
     "`peak_of_steps` in a process of its own"
-    code = f'import json, warnings; warnings.simplefilter("ignore"); from salviz.bench import peak_of_steps; print(json.dumps(peak_of_steps({name!r}, **{setting!r})))'
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS': '1'})
-    if done.returncode: raise RuntimeError(f'bench: the process that measured the memory of {name!r} failed: {done.stderr.strip().splitlines()[-1]}')
+    code = ('import json, warnings; warnings.simplefilter("ignore"); from salviz.bench import peak_of_steps; '
+            f'print(json.dumps(peak_of_steps({name!r}, **{setting!r})))')
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True,
+                          env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    if done.returncode:
+        raise RuntimeError(f'bench: the process that measured the memory of {name!r} failed: '
+                           f'{done.stderr.strip().splitlines()[-1]}')
     return json.loads(done.stdout.splitlines()[-1])
 
 def measure_memory(names, measure=peak_alone, say=print, **setting) -> dict:
@@ -359,7 +384,9 @@ def measure_memory(names, measure=peak_alone, say=print, **setting) -> dict:
         say(f'memory of {rows[name].title}, {setting["tokens"]} tokens')
         found[name] = measure(name, **setting)
     plain = found['plain']
-    return dict(setting, how=plain['how'], rows={k: dict(megabytes=f['megabytes'], ratio=f['megabytes'] / plain['megabytes']) for k, f in found.items()})
+    return dict(setting, how=plain['how'],
+                rows={k: dict(megabytes=f['megabytes'], ratio=f['megabytes'] / plain['megabytes'])
+                      for k, f in found.items()})
 
 # %% ../nbs/12_porch/01_bench.ipynb #042
 def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, rounds=3, clock=None, say=print) -> dict:
@@ -368,7 +395,8 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
     clock, times = clock or clock_of(device), dict(plain=[], explain=[])
     with tempfile.TemporaryDirectory() as folder, one_thread():
         model, tokenizer = shapes[shape](0.)
-        trainer = trainer_for(FineTuning(), model, tokenizer, bench_data(tokenizer, tokens), tokens, Path(folder)/'run', device)
+        trainer = trainer_for(FineTuning(), model, tokenizer, bench_data(tokenizer, tokens), tokens, Path(folder)/'run',
+                              device)
         batch, examples = trainer.first_batch(), trainer.encoded['train']
         def plain():
             model.train()
@@ -381,16 +409,20 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
                 plain() if name == 'plain' else explained()
                 times[name].append(clock() - start)
     rate = [nodes * p / e for p, e in zip(times['plain'][1:], times['explain'][1:])]
-    return dict(tokens=tokens, steps=nodes, ratio=float(np.median(rate)), goal=1., rounds={k: t[1:] for k, t in times.items()})
+    return dict(tokens=tokens, steps=nodes, ratio=float(np.median(rate)), goal=1.,
+                rounds={k: t[1:] for k, t in times.items()})
 
 # %% ../nbs/12_porch/01_bench.ipynb #044
 def recording_share(metrics:list, steps_per_epoch:int, looks=20) -> dict:
     "What recording costs in an epoch, from the rows that a run wrote"
     seen, trained = [[r for r in metrics if r['kind'] == kind] for kind in ('record', 'train')]
-    look, step = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen])), float(np.median([r['seconds'] for r in trained]))
+    look, step = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen])), float(
+        np.median([r['seconds'] for r in trained]))
     saliency = float(np.median([r['saliency_seconds'] for r in seen]))
-    return dict(look_seconds=look, saliency_seconds=saliency, step_seconds=step, looks=looks, steps=steps_per_epoch, goal=.05,
-                share=looks * look / (steps_per_epoch * step), saliency_share=looks * saliency / (steps_per_epoch * step))
+    return dict(look_seconds=look, saliency_seconds=saliency, step_seconds=step, looks=looks, steps=steps_per_epoch,
+                goal=.05,
+                share=looks * look / (steps_per_epoch * step),
+                saliency_share=looks * saliency / (steps_per_epoch * step))
 
 def measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, device='cpu', say=print) -> dict:
     "What `looks` at `probes` cost in a training on the packaged sentences, from a short one in which `taken` are made"
@@ -399,7 +431,8 @@ def measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, devic
     part = subset(data, steps * batch_size, validation_size=16, test_size=16)
     with tempfile.TemporaryDirectory() as folder, one_thread():
         model, tokenizer = load_classifier('minilm', labels=data['train'].features['label'].names, seed=0)
-        run = train(model, tokenizer, part, method_of(name, model), run_dir=f'{folder}/run', probes=probes, snapshots=taken, epochs=1, progress=False,
+        run = train(model, tokenizer, part, method_of(name, model), run_dir=f'{folder}/run', probes=probes,
+                    snapshots=taken, epochs=1, progress=False,
                     batch_size=batch_size, args=dict(use_cpu=device == 'cpu'))
         return recording_share(run.metrics, math.ceil(len(data['train']) / batch_size), looks)
 
@@ -416,7 +449,8 @@ def measure_buckets(say=print) -> dict:
     lengths = [len(ids) for ids in tokenizer(texts)['input_ids']]
     bucketed = padded_tokens(lengths, LengthBuckets(lengths, batch_size))
     shuffled = padded_tokens(lengths, np.random.default_rng(0).permutation(len(lengths)))
-    return dict(sentences=len(lengths), tokens=sum(lengths), bucketed=bucketed, shuffled=shuffled, ratio=bucketed / shuffled)
+    return dict(sentences=len(lengths), tokens=sum(lengths), bucketed=bucketed, shuffled=shuffled,
+                ratio=bucketed / shuffled)
 
 # %% ../nbs/12_porch/01_bench.ipynb #050
 def region_kept(model, batch, p=.3) -> float:
@@ -433,13 +467,15 @@ def measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
     say('discard region of an attribution in bf16')
     with tempfile.TemporaryDirectory() as folder:
         model, tokenizer = shapes[shape](0.)
-        trainer = trainer_for(FineTuning(), model, tokenizer, bench_data(tokenizer, tokens), tokens, Path(folder)/'run', device)
+        trainer = trainer_for(FineTuning(), model, tokenizer, bench_data(tokenizer, tokens), tokens, Path(folder)/'run',
+                              device)
         return dict(tokens=tokens, kept=region_kept(model, trainer.first_batch()))
 
 # %% ../nbs/12_porch/01_bench.ipynb #053
 def main_tables(found:dict) -> list:
     "The tables with fused attention in fp32 of what `bench` found, shortest length first"
-    return sorted((t for t in found['tables'] if t['dropout'] == 0 and t['precision'] == 'fp32'), key=lambda t: t['tokens'])
+    return sorted((t for t in found['tables'] if t['dropout'] == 0 and t['precision'] == 'fp32'),
+                  key=lambda t: t['tokens'])
 
 def _each(tables, name, key): return ', '.join(f'{t["rows"][name][key]:.2f}' for t in tables)
 def _goal(x): return '-' if x is None else f'{x:g}'
@@ -447,18 +483,22 @@ def _goal(x): return '-' if x is None else f'{x:g}'
 def _machine(found) -> str:
     "What it was measured on"
     at = found['tables'][0] if found['tables'] else {}
-    return (f'{found["shape"]}, batch {found["batch_size"]}, {found["rounds"]} rounds; {found["processor"]}, {found["clock"]}; torch {found["versions"]["torch"]}, '
-            f'transformers {found["versions"]["transformers"]}; {found["date"]}; fused kernel {at.get("kernel") or "none"}')
+    return (f'{found["shape"]}, batch {found["batch_size"]}, {found["rounds"]} rounds; {found["processor"]}, '
+            f'{found["clock"]}; torch {found["versions"]["torch"]}, '
+            f'transformers {found["versions"]["transformers"]}; {found["date"]}; fused kernel '
+            f'{at.get("kernel") or "none"}')
 
 def bench_table(found:dict) -> str:
     "The table of README in Markdown: goals, what was measured at each length, and the papers' factors"
     tables, memory = main_tables(found), (found.get('memory') or {}).get('rows', {})
     if not tables: raise ValueError('bench_table: nothing was measured with attention dropout 0 in fp32')
     lengths = '/'.join(str(t['tokens']) for t in tables)
-    lines = [f'| step | FLOPs at {lengths} tokens | goal | time at {lengths} tokens | goal | published | peak memory |', '|---|---|---|---|---|---|---|']
+    lines = [f'| step | FLOPs at {lengths} tokens | goal | time at {lengths} tokens | goal | published | peak memory |',
+             '|---|---|---|---|---|---|---|']
     for name in tables[0]['rows']:
         g, peak = found['goals'][name], memory.get(name)
-        lines.append(f'| {g["title"]} | {_each(tables, name, "flops_ratio")} | {_goal(g["flops"])} | {_each(tables, name, "time_ratio")} | {_goal(g["time"])} | '
+        lines.append(f'| {g["title"]} | {_each(tables, name, "flops_ratio")} | {_goal(g["flops"])} | '
+                     f'{_each(tables, name, "time_ratio")} | {_goal(g["time"])} | '
                      f'{g["published"]} | {format(peak["ratio"], ".2f") if peak else "-"} |')
     return '\n'.join([*lines, '', f'{_machine(found)}.'])
 
@@ -470,12 +510,17 @@ def missed_goals(found:dict) -> list: # of sentences
         for name, r in t['rows'].items():
             for what, key in (('FLOPs', 'flops'), ('time', 'time')):
                 goal, got = found['goals'][name][key], round(r[f'{key}_ratio'], 2)
-                if goal is not None and name != 'again' and got > goal: said.append(f'{what} of {found["goals"][name]["title"]} at {t["tokens"]} tokens: {got:.2f}, goal {goal:g}')
+                if goal is not None and name != 'again' and got > goal:
+                    said.append(f'{what} of {found["goals"][name]["title"]} at {t["tokens"]} tokens: {got:.2f}, goal '
+                                f'{goal:g}')
     e, r = found.get('explanations'), found.get('recording') or {}
-    if e and e['ratio'] < e['goal']: said.append(f"throughput of SalLM's explanation pass: {e['ratio']:.2f}, goal {e['goal']:g}")
-    said += [f'recording of {found["goals"][k]["title"]}: {x["share"]:.1%} of training time, goal {x["goal"]:.0%}' for k, x in r.items() if x['share'] > x['goal']]
+    if e and e['ratio'] < e['goal']:
+        said.append(f"throughput of SalLM's explanation pass: {e['ratio']:.2f}, goal {e['goal']:g}")
+    said += [f'recording of {found["goals"][k]["title"]}: {x["share"]:.1%} of training time, goal {x["goal"]:.0%}'
+             for k, x in r.items() if x['share'] > x['goal']]
     return said + [f'A/A at {t["tokens"]} tokens ({t["precision"]}, attention dropout {t["dropout"]:g}) is NOT STEADY: '
-                   f'{", ".join(f"{a:.3f}" for a in t["again"])}; take no time from that table' for t in found['tables'] if not t['steady']]
+                   f'{", ".join(f"{a:.3f}" for a in t["again"])}; take no time from that table' for t in found['tables']
+                   if not t['steady']]
 
 # %% ../nbs/12_porch/01_bench.ipynb #056
 def step_table(found:dict, t:dict) -> pd.DataFrame:
@@ -483,41 +528,62 @@ def step_table(found:dict, t:dict) -> pd.DataFrame:
     memory = (found.get('memory') or {}).get('rows', {})
     def line(name, r):
         g, peak = found['goals'][name], memory.get(name)
-        return {'step': g['title'], 'FLOPs': f'{r["flops_ratio"]:.2f}', 'goal': _goal(g['flops']), 'time': f'{r["time_ratio"]:.2f}', 'goal ': _goal(g['time']),
+        return {'step': g['title'], 'FLOPs': f'{r["flops_ratio"]:.2f}', 'goal': _goal(g['flops']),
+                'time': f'{r["time_ratio"]:.2f}', 'goal ': _goal(g['time']),
                 'published': g['published'], 'ms': f'{r["seconds"] * 1e3:.1f}', 'GFLOP': f'{r["flops"] / 1e9:.1f}'} | (
-                {'MB': f'{peak["megabytes"]:.0f}', 'x': f'{peak["ratio"]:.2f}'} if peak and t['tokens'] == found['memory']['tokens'] and t in main_tables(found) else {})
+                {'MB': f'{peak["megabytes"]:.0f}', 'x': f'{peak["ratio"]:.2f}'} if peak
+                and t['tokens'] == found['memory']['tokens'] and t in main_tables(found) else {})
     return pd.DataFrame([line(k, r) for k, r in t['rows'].items()]).fillna('')
 
 def besides(found) -> list: # of str
     "Sentences about what is measured outside of the steps"
     said, e, b, r = [], found.get('explanations'), found.get('buckets'), found.get('region')
-    if m := found.get('memory'): said.append(f'Memory: peak of the {m["how"]}, one process a row, {m["tokens"]} tokens.')
-    if e: said.append(f"SalLM's explanation pass: {e['ratio']:.2f} times the throughput of plain forward-backwards (goal: at least {e['goal']:g}).")
+    if m := found.get('memory'):
+        said.append(f'Memory: peak of the {m["how"]}, one process a row, {m["tokens"]} tokens.')
+    if e:
+        said.append(f"SalLM's explanation pass: {e['ratio']:.2f} times the throughput of plain forward-backwards "
+                    "(goal: "
+                    f"at least {e['goal']:g}).")
     for k, x in (found.get('recording') or {}).items():
-        said.append(f'Recording, {found["goals"][k]["title"]}: {x["share"]:.1%} of the training time of an epoch (goal: at most {x["goal"]:.0%}), extrapolated from '
-                    f'{x["look_seconds"]:.2f} s a look, {x["looks"]} looks, {x["step_seconds"]:.3f} s a step, {x["steps"]} steps; '
+        said.append(f'Recording, {found["goals"][k]["title"]}: {x["share"]:.1%} of the training time of an epoch '
+                    '(goal: '
+                    f'at most {x["goal"]:.0%}), extrapolated from '
+                    f'{x["look_seconds"]:.2f} s a look, {x["looks"]} looks, {x["step_seconds"]:.3f} s a step, '
+                    f'{x["steps"]} steps; '
                     f'integrated gradients of the probes besides: {x["saliency_share"]:.1%}.')
-    if b: said.append(f'Batches by length: {b["ratio"]:.2f} times the tokens of shuffled batches, padding included ({b["sentences"]:,} sentences).')
+    if b:
+        said.append(f'Batches by length: {b["ratio"]:.2f} times the tokens of shuffled batches, padding included '
+                    f'({b["sentences"]:,} sentences).')
     if r: said.append(f'An attribution in bf16 keeps {r["kept"]:.1%} of the discard region.')
-    if not found['bf16']: said.append('bf16: this processor has no instructions for it, so its rows are left out; emulated, their times would say nothing.')
+    if not found['bf16']:
+        said.append('bf16: this processor has no instructions for it, so its rows are left out; emulated, their times '
+                    'would say nothing.')
     return said
 
 def report(found:dict) -> str:
     "All tables and sentences, as `bench.md` holds them"
     parts = ['# salviz bench', _machine(found) + '.', bench_table(found)] if main_tables(found) else ['# salviz bench']
     for t in found['tables']:
-        head = f'## {t["tokens"]} tokens, attention dropout {t["dropout"]:g}, {t["precision"]}\n\nA/A {", ".join(f"{a:.3f}" for a in t["again"])}'
-        parts += [f'{head}; attention: {t["kernel"] or "not fused"}.', f'```\n{step_table(found, t).to_string(index=False)}\n```']
+        head = (f'## {t["tokens"]} tokens, attention dropout {t["dropout"]:g}, {t["precision"]}\n\nA/A '
+                f'{", ".join(f"{a:.3f}" for a in t["again"])}')
+        parts += [f'{head}; attention: {t["kernel"] or "not fused"}.',
+                  f'```\n{step_table(found, t).to_string(index=False)}\n```']
     missed = missed_goals(found)
-    return '\n\n'.join([*parts, *besides(found), '## Above its goal' if missed else 'Everything reaches its goal.', *[f'- {m}' for m in missed]]) + '\n'
+    return '\n\n'.join([*parts, *besides(found), '## Above its goal' if missed else 'Everything reaches its goal.',
+                        *[f'- {m}' for m in missed]]) + '\n'
 
 # %% ../nbs/12_porch/01_bench.ipynb #058
 def free_folder(out=None, force=False, default='runs/bench') -> Path:
-    "The folder to write to: `out` if nothing was benched there or `force` is set; without `out`, the first free one of runs/bench, runs/bench-2, ..."
-    if out is None: return next(p for p in (Path(default if i == 1 else f'{default}-{i}') for i in itertools.count(1)) if not p.exists())
+    """The folder to write to: `out` if nothing was benched there or `force` is set; without `out`, the first free
+    one of runs/bench, runs/bench-2, ..."""
+    if out is None:
+        return next(p for p in (Path(default if i == 1 else f'{default}-{i}') for i in itertools.count(1))
+                    if not p.exists())
     out = Path(out)
-    there = [out/n for n in ('bench.json', 'bench.md') if (out/n).exists()] or [out] * (out.exists() and not out.is_dir())
-    if there and not force: raise FileExistsError(f'bench: {there[0]} exists already; choose another out, or use force to write it again')
+    there = ([out/n for n in ('bench.json', 'bench.md') if (out/n).exists()]
+             or [out] * (out.exists() and not out.is_dir()))
+    if there and not force:
+        raise FileExistsError(f'bench: {there[0]} exists already; choose another out, or use force to write it again')
     if there == [out]: raise FileExistsError(f'bench: {out} is a file; choose another out')
     return out
 
@@ -535,30 +601,38 @@ def processor(device='cpu') -> str:
     if device == 'cuda': return torch.cuda.get_device_name()
     info = Path('/proc/cpuinfo')
     lines = info.read_text().splitlines() if info.exists() else []
-    return next((l.partition(':')[2].strip() for l in lines if l.startswith('model name')), platform.processor() or platform.machine())
+    return next((l.partition(':')[2].strip() for l in lines if l.startswith('model name')),
+                platform.processor() or platform.machine())
 
 def check_bench(tokens, rounds, device, shape, dropout):
     "Refuse arguments of `bench` that cannot be"
-    if shape not in shapes: raise ValueError(f'bench: shape must be one of {", ".join(map(repr, shapes))}, got {shape!r}')
+    if shape not in shapes:
+        raise ValueError(f'bench: shape must be one of {", ".join(map(repr, shapes))}, got {shape!r}')
     if device not in ('cpu', 'cuda'): raise ValueError(f"bench: device must be 'cpu' or 'cuda', got {device!r}")
-    if device == 'cuda' and not torch.cuda.is_available(): raise ValueError("bench: device='cuda', but torch finds no GPU here; take device='cpu'")
+    if device == 'cuda' and not torch.cuda.is_available():
+        raise ValueError("bench: device='cuda', but torch finds no GPU here; take device='cpu'")
     if not tokens: raise ValueError('bench: tokens must name at least one length')
     for n in tokens:
-        if type(n) is not int or not 8 <= n <= 512: raise ValueError(f'bench: tokens must be whole numbers from 8 to 512, got {n!r}')
-    if type(rounds) is not int or rounds < 1: raise ValueError(f'bench: rounds must be a whole number of at least 1, got {rounds!r}')
+        if type(n) is not int or not 8 <= n <= 512:
+            raise ValueError(f'bench: tokens must be whole numbers from 8 to 512, got {n!r}')
+    if type(rounds) is not int or rounds < 1:
+        raise ValueError(f'bench: rounds must be a whole number of at least 1, got {rounds!r}')
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
-        raise ValueError(f'bench: dropout must be at least 0 and below 1 (attention dropout of the second table, 0: none), got {dropout!r}')
+        raise ValueError('bench: dropout must be at least 0 and below 1 (attention dropout of the second table, 0: '
+                         f'none), got {dropout!r}')
 
 # %% ../nbs/12_porch/01_bench.ipynb #062
 def settings_of(tokens, dropout, device) -> list: # of dicts (tokens, dropout, precision)
-    "Which tables are made: fused attention at each length; with `dropout` at the middle one; on a GPU each length in bf16 too"
+    """Which tables are made: fused attention at each length; with `dropout` at the middle one; on a GPU each length
+    in bf16 too"""
     tokens = sorted(set(tokens))
     made = [dict(tokens=n, dropout=0., precision='fp32') for n in tokens]
     if device == 'cuda' and has_bf16(device): made += [dict(m, precision='bf16') for m in made]
     return made + [dict(tokens=tokens[len(tokens) // 2], dropout=float(dropout), precision='fp32')] * (dropout > 0)
 
 def bench(
-    out=None,              # folder for bench.json and bench.md; None: the first free one of runs/bench, runs/bench-2, ...
+    # folder for bench.json and bench.md; None: the first free one of runs/bench, runs/bench-2, ...
+    out=None,
     tokens=(32, 64, 128),  # lengths of the texts
     methods=None,          # names in `rows`; None: all
     rounds=7,              # how often each step is timed
@@ -573,12 +647,17 @@ def bench(
     "Measure what the methods cost beside plain fine-tuning, and write it down"
     check_bench(tokens, rounds, device, shape, dropout)
     names, folder = rows_for(methods, device), free_folder(out, force)
-    found = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device, processor=processor(device), threads=1,
-                 cores=os.cpu_count(), clock='processor time of one thread' if device == 'cpu' else 'synchronised wall-clock time', bf16=has_bf16(device),
-                 versions=dict(torch=torch.__version__, transformers=transformers.__version__, python=platform.python_version()),
-                 goals={k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published) for k, r in rows.items()}, tables=[])
+    found = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device,
+                 processor=processor(device), threads=1,
+                 cores=os.cpu_count(), clock='processor time of one thread' if device == 'cpu'
+                 else 'synchronised wall-clock time', bf16=has_bf16(device),
+                 versions=dict(torch=torch.__version__, transformers=transformers.__version__,
+                               python=platform.python_version()),
+                 goals={k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published)
+                        for k, r in rows.items()}, tables=[])
     for setting in settings_of(tokens, dropout, device):
-        known = [k for k in names if (setting['precision'] == 'fp32' or not in_bf16(k)) and not (setting['dropout'] and k.startswith('iga'))]
+        known = [k for k in names if (setting['precision'] == 'fp32' or not in_bf16(k))
+                 and not (setting['dropout'] and k.startswith('iga'))]
         found['tables'].append(measure_steps(known, shape, device=device, rounds=rounds, say=say, **setting))
         write_found(found, folder)
         say(step_table(found, found['tables'][-1]).to_string(index=False))
@@ -595,5 +674,6 @@ def _measure_beside(found, tokens, names, say, folder):
     found['buckets'] = measure_buckets(say)
     found['region'] = measure_region(shape, tokens, device, say)
     if 'sallm' in names: found['explanations'] = measure_explanations(shape, tokens, device, say=say)
-    found['recording'] = {name: measure_recording(name, device=device, say=say) for name in ('plain', 'ga') if name in names}
+    found['recording'] = {name: measure_recording(name, device=device, say=say) for name in ('plain', 'ga')
+                          if name in names}
     write_found(found, folder)

@@ -62,7 +62,8 @@ def whole(
     "The type of an option: a whole number of at least `least`"
     said = said or f'a whole number of at least {least}'
     def read(word):
-        if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least: raise argparse.ArgumentTypeError(f'must be {said}, got {word!r}')
+        if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:
+            raise argparse.ArgumentTypeError(f'must be {said}, got {word!r}')
         return int(word)
     return read
 
@@ -101,7 +102,8 @@ def run_train(a):
     if a.train_size != 'full': data = salviz.subset(data, a.train_size, seed=a.seed)
     model, tokenizer = load_head(a.model, data, a.seed)
     probes = int(a.probes) if a.probes.isdigit() else a.probes
-    run = salviz.train(model, tokenizer, data, method=method, run_dir=a.out, probes=probes, epochs=a.epochs, batch_size=a.batch_size,
+    run = salviz.train(model, tokenizer, data, method=method, run_dir=a.out, probes=probes, epochs=a.epochs,
+                       batch_size=a.batch_size,
                        learning_rate=a.learning_rate, seed=a.seed, resume=a.resume)
     print(run)
 
@@ -147,20 +149,28 @@ def run_figure(a):
     from salviz.figures.drawing import beside, save_figure
     from salviz.figures.kinds import figure, kind_named
     out, takes = Path(a.out), kind_named(a.kind).takes if a.kind else 'snapshot'
-    if not out.parent.is_dir(): raise FileNotFoundError(f'there is no folder {out.parent}; make it first, or give another --out')
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK): raise PermissionError(f'{out} cannot be written; give another --out')
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f'there is no folder {out.parent}; make it first, or give another --out')
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise PermissionError(f'{out} cannot be written; give another --out')
     if out.exists() and not a.force: raise FileExistsError(f'{out} exists already; use --force to write it again')
-    if takes == 'frame' and len(a.runs) > 1: raise ValueError(f'figure: {a.kind} is made of one table, got {len(a.runs)}')
+    if takes == 'frame' and len(a.runs) > 1:
+        raise ValueError(f'figure: {a.kind} is made of one table, got {len(a.runs)}')
     source = table_in(a.runs[0]) if takes == 'frame' else _one(a.runs)
     settings = parse_settings(a.set)
-    own = [k for k in settings if k in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns', 'font_size', 'font', 'heading', 'share')]
+    own = [k for k in settings if k in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns',
+                                        'font_size', 'font', 'heading', 'share')]
     if own: raise ValueError(f'--set has {own[0]}, which is an option of its own: --{own[0].replace("_", "-")}')
     if 'source' in settings: raise ValueError('--set has source, which is RUN')
-    given = dict(layer=_one(a.layer), head=_one(a.head), columns=a.columns, heading=a.heading, font=a.font, share=a.share) | settings
-    fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size, **{k: v for k, v in given.items() if v is not None})
+    given = dict(layer=_one(a.layer), head=_one(a.head), columns=a.columns, heading=a.heading, font=a.font,
+                 share=a.share) | settings
+    fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size,
+                 **{k: v for k, v in given.items() if v is not None})
     if a.caption and not a.force: # another format of the same figure has the same words beside it
-        other = [o for o, words in beside(fig, out).items() if o.exists() and o.read_text(encoding='utf-8', errors='replace') != words]
-        if other: raise FileExistsError(f'{other[0]} exists already and says something else; use --force to write it again')
+        other = [o for o, words in beside(fig, out).items() if o.exists()
+                 and o.read_text(encoding='utf-8', errors='replace') != words]
+        if other:
+            raise FileExistsError(f'{other[0]} exists already and says something else; use --force to write it again')
     save_figure(fig, out, caption=a.caption)
     print(f'{a.out}: {fig.caption}')
 
@@ -178,7 +188,8 @@ def run_bench(a):
     quick = dict(tokens=[32], rounds=3, dropout=0, memory=False, beside=False) if a.quick else {}
     given = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
     methods = a.methods and [m.replace('-', '_') for m in a.methods]
-    bench(a.out, methods=methods, device=a.device, shape=a.shape, force=a.force, say=lambda said: print(said, flush=True),
+    bench(a.out, methods=methods, device=a.device, shape=a.shape, force=a.force,
+          say=lambda said: print(said, flush=True),
           **quick | {k: v for k, v in given.items() if v is not None})
 
 # %% ../nbs/12_porch/02_cli.ipynb #016
@@ -189,9 +200,11 @@ def numbers(
     found, most = [], 100_000
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())
-        if not m or m[2] and int(m[2]) < int(m[1]): raise argparse.ArgumentTypeError(f"must be whole numbers such as 3, 0,5 or 2-4; got {word!r}")
+        if not m or m[2] and int(m[2]) < int(m[1]):
+            raise argparse.ArgumentTypeError(f"must be whole numbers such as 3, 0,5 or 2-4; got {word!r}")
         meant = range(int(m[1]), int(m[2] or m[1]) + 1)
-        if len(found) + len(meant) > most: raise argparse.ArgumentTypeError(f'must be at most {most:,} numbers, got {word!r}')
+        if len(found) + len(meant) > most:
+            raise argparse.ArgumentTypeError(f'must be at most {most:,} numbers, got {word!r}')
         found += meant
     return found
 
@@ -207,6 +220,7 @@ def points(
     "A font size from the command line"
     return word if word == 'caption' else amount(word)
 
+# %% ../nbs/12_porch/02_cli.ipynb #016x
 def inches(
     word, # a number or a venue
 ):
@@ -223,7 +237,8 @@ def run_show(a):
     from salviz.core.runs import Run
     runs = [Run(r) for r in (a.run, a.compare) if r is not None]
     out = Path(a.out or f'{runs[0].path.name}.html')
-    if out.exists() and not a.force: raise FileExistsError(f'{out} exists already; use --force to write it again, or another --out')
+    if out.exists() and not a.force:
+        raise FileExistsError(f'{out} exists already; use --force to write it again, or another --out')
     try: made = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), limit=a.limit*1e6 if a.limit else None)
     except ValueError as e: raise ValueError(_in_options(str(e))) from None
     write_page(made, out, force=a.force)
@@ -248,23 +263,32 @@ def _figure_options(arg):
     p = arg.__self__
     def help_with_kinds():
         from salviz.figures.kinds import describe_kinds, venues
-        p.formatter_class, p.epilog = argparse.RawDescriptionHelpFormatter, f'kinds:\n{describe_kinds()}\n\nvenues: {", ".join(venues)}'
+        p.formatter_class, p.epilog = (argparse.RawDescriptionHelpFormatter,
+                                       f'kinds:\n{describe_kinds()}\n\nvenues: {", ".join(venues)}')
         return argparse.ArgumentParser.format_help(p)
     p.format_help = help_with_kinds
-    arg('runs', nargs='+', type=named, metavar='RUN', help='folder of a run, or of several; for kinds that are made of a table, a CSV file; or the folder of a study')
+    arg('runs', nargs='+', type=named, metavar='RUN',
+        help='folder of a run, or of several; for kinds that are made of a table, a CSV file; or the folder of a study')
     arg('--kind', help='one of those below (default: what is characteristic of the run)')
-    arg('--step', type=numbers, help='recorded step, negative from the last, or several: 0,20,-1 (default: the last one at which the method was at work)')
+    arg('--step', type=numbers,
+        help='recorded step, negative from the last, or several: 0,20,-1 (default: the last one at which the method '
+        'was '
+        'at work)')
     arg('--probe', type=numbers, help='number of the probe, or several (default: the first, 0)')
     arg('--layer', type=heads, help="the model's layer, or several")
     arg('--head', type=heads, help="number of the head, or several, 'mean' or 'rollout'")
-    arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='further options of the kind, such as what=attribution')
-    arg('--width', '--venue', type=inches, default=6.75, help='inches, or a venue: acl for its column, acl-two-column for the page (default %(default)s)')
+    arg('--set', nargs='*', default=[], metavar='NAME=VALUE',
+        help='further options of the kind, such as what=attribution')
+    arg('--width', '--venue', type=inches, default=6.75,
+        help='inches, or a venue: acl for its column, acl-two-column for the page (default %(default)s)')
     arg('--columns', type=whole(1), help='panels side by side (default: as many as fit)')
     arg('--font-size', type=points, help="points of most of the text, or 'caption' for the venue's (default 7)")
     arg('--font', help='sans, serif, an installed font or a .ttf file (default sans)')
     arg('--heading', choices=['full', 'title', 'none'], help='what stands above each panel (default full)')
     arg('--share', action='store_true', default=None, help='one colour scale for all panels')
-    arg('--caption', action=argparse.BooleanOptionalAction, default=True, help='write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites (.bib) beside the figure')
+    arg('--caption', action=argparse.BooleanOptionalAction, default=True,
+        help='write the caption (.txt, and -caption.tex for LaTeX) and the papers that it cites (.bib) beside the '
+        'figure')
     arg('--out', required=True, type=named, help='file to write: .pdf, .svg, .png, or .pgf where LaTeX is installed')
     arg('--force', action='store_true', help='overwrite the files')
 
@@ -272,28 +296,63 @@ def _figure_options(arg):
 def _bench_options(arg):
     "What `salviz bench` takes"
     arg('--tokens', type=whole(1), nargs='+', metavar='N', help='lengths of the texts (default 32 64 128)')
-    arg('--methods', nargs='+', metavar='NAME', help='rows of the table, such as ga aa guided (default all; an unknown name lists them)')
+    arg('--methods', nargs='+', metavar='NAME',
+        help='rows of the table, such as ga aa guided (default all; an unknown name lists them)')
     arg('--rounds', type=whole(1), help='how often each step is timed (default 7)')
     arg('--device', default='cpu', help='cpu or cuda (default %(default)s)')
     arg('--shape', default='minilm', help='minilm or bert-base (default %(default)s)')
-    arg('--dropout', type=amount, help='attention dropout of a second table at the middle length, 0: none (default 0.1)')
+    arg('--dropout', type=amount,
+        help='attention dropout of a second table at the middle length, 0: none (default 0.1)')
     arg('--memory', action=argparse.BooleanOptionalAction, help='measure peak memory, one process a row (default yes)')
-    arg('--beside', action=argparse.BooleanOptionalAction, help="measure SalLM's explanations, recording, batches by length and the bf16 region (default yes)")
+    arg('--beside', action=argparse.BooleanOptionalAction,
+        help="measure SalLM's explanations, recording, batches by length and the bf16 region (default yes)")
     arg('--quick', action='store_true', help='a first look: 32 tokens, 3 rounds, steps only')
-    arg('--out', type=named, help='folder for bench.json and bench.md (default: the first free one of runs/bench, runs/bench-2, ...)')
+    arg('--out', type=named,
+        help='folder for bench.json and bench.md (default: the first free one of runs/bench, runs/bench-2, ...)')
     arg('--force', action='store_true', help='overwrite the files')
+
+# %% ../nbs/12_porch/02_cli.ipynb #021a
+def _commands_of_runs(add):
+    "Commands that read what was recorded"
+    arg = add('runs', run_runs, 'list the runs in a folder')
+    arg('folder', type=named)
+    arg = add('show', run_show, 'write the explorer of a recorded run as a page that needs no network')
+    arg('run', type=named, help='folder of the run')
+    arg('--compare', type=named, metavar='RUN', help='folder of another run, to compare with')
+    arg('--out', type=named, help='file to write (default NAME-OF-THE-RUN.html)')
+    for name, what in (('probes', 'sentences'), ('steps', 'recorded steps, negative ones from the end'),
+                       ('layers', "the model's layers")):
+        arg(f'--{name}', type=numbers, nargs='+', metavar='N', help=f'{what}, such as 0,2 or 1-3 (default all)')
+    arg('--limit', type=amount, default=200, metavar='MB',
+        help='refuse a larger page; 0: any size (default %(default)s)')
+    arg('--force', action='store_true', help='overwrite the file')
+    arg('--open', action='store_true', help='show the page in the browser')
+    arg = add('strip', run_strip, 'remove dead widget views from notebooks where a picture stands beside them')
+    arg('notebooks', nargs='+', type=named, help='notebooks, changed in place')
+    _figure_options(add('figure', run_figure,
+                        "write a figure for a paper: a run's characteristic picture, or a kind of your choice"))
+    _bench_options(add('bench', run_bench,
+                       'measure what a step of each method costs beside plain fine-tuning: FLOPs, time, memory'))
+    arg = add('study', run_study, 'print the table of a study')
+    arg('folder', type=named, help='folder of the study')
+    arg('--latex', action='store_true', help='as LaTeX (booktabs)')
+    arg('--set', nargs='*', default=[], metavar='NAME=VALUE',
+        help='of the table, such as compare_to=FineTuning or digits=2')
 
 # %% ../nbs/12_porch/02_cli.ipynb #021
 def parser() -> argparse.ArgumentParser:
     "The command line of salviz"
-    top = argparse.ArgumentParser(prog='salviz', description='Train language models with explanations and see what that does to attention.')
+    top = argparse.ArgumentParser(prog='salviz',
+                                  description='Train language models with explanations and see what that does to '
+                                  'attention.')
     sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def add(name, run, about):
         p = sub.add_parser(name, help=about, description=about)
         p.set_defaults(act=run)
         return p.add_argument
     arg = add('fetch', run_fetch, 'bring the packaged data and weights into the cache')
-    arg('names', nargs='*', help='what to bring: names, or the groups tasks, bertviz and all; default: what the demo needs')
+    arg('names', nargs='*',
+        help='what to bring: names, or the groups tasks, bertviz and all; default: what the demo needs')
     arg('--force', action='store_true', help='bring it again even if it is there')
     arg = add('demo', run_demo, 'train plainly and with all four methods, write table and pictures')
     arg('--train-size', type=size, default=256, help="training sentences, or 'full' (default %(default)s)")
@@ -303,39 +362,25 @@ def parser() -> argparse.ArgumentParser:
     arg('--seed', type=whole(0), default=0, help='default %(default)s')
     arg('--out', type=named, help='new folder to write to (default demo-TIME)')
     arg = add('train', run_train, 'train a model with a method and record a run')
-    arg('--data', type=named, default='movie-sentences', help='packaged name, hub name, CSV or JSONL file (default %(default)s)')
+    arg('--data', type=named, default='movie-sentences',
+        help='packaged name, hub name, CSV or JSONL file (default %(default)s)')
     arg('--model', type=named, default='minilm', help='packaged name, hub name or path (default %(default)s)')
-    arg('--method', default='FineTuning', help='FineTuning, SalLM, SaliencyGuided, ADDrop or AttentionGuidance (default %(default)s)')
+    arg('--method', default='FineTuning',
+        help='FineTuning, SalLM, SaliencyGuided, ADDrop or AttentionGuidance (default %(default)s)')
     arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='arguments of the method, such as p=.3')
-    for name, default in (('text', 'text'), ('text-pair', None), ('label', 'label')): arg(f'--{name}', default=default, help=f'column of the data (default {default})')
+    for name, default in (('text', 'text'), ('text-pair', None), ('label', 'label')):
+        arg(f'--{name}', default=default, help=f'column of the data (default {default})')
     arg('--tags', help='column with a tag for each word, for token classification')
     arg('--words', default='words', help='column with the words that --tags belong to (default words)')
     arg('--target', help='column with target texts, for sequence-to-sequence models')
     arg('--train-size', type=size, default='full', help="training examples, or 'full' (default %(default)s)")
     arg('--probes', default='8', help="number of probes, or a split such as 'test[:8]' (default %(default)s)")
-    for name, kind, default in (('epochs', whole(1), 3), ('batch-size', whole(1), 16), ('learning-rate', amount, 2e-5), ('seed', whole(0), 0)):
+    for name, kind, default in (('epochs', whole(1), 3), ('batch-size', whole(1), 16), ('learning-rate', amount, 2e-5),
+                                ('seed', whole(0), 0)):
         arg(f'--{name}', type=kind, default=default, help='default %(default)s')
     arg('--out', type=named, help='new folder of the run (default runs/METHOD-TIME)')
     arg('--resume', action='store_true', help='continue the run in --out from its last checkpoint')
-    arg = add('runs', run_runs, 'list the runs in a folder')
-    arg('folder', type=named)
-    arg = add('show', run_show, 'write the explorer of a recorded run as a page that needs no network')
-    arg('run', type=named, help='folder of the run')
-    arg('--compare', type=named, metavar='RUN', help='folder of another run, to compare with')
-    arg('--out', type=named, help='file to write (default NAME-OF-THE-RUN.html)')
-    for name, what in (('probes', 'sentences'), ('steps', 'recorded steps, negative ones from the end'), ('layers', "the model's layers")):
-        arg(f'--{name}', type=numbers, nargs='+', metavar='N', help=f'{what}, such as 0,2 or 1-3 (default all)')
-    arg('--limit', type=amount, default=200, metavar='MB', help='refuse a larger page; 0: any size (default %(default)s)')
-    arg('--force', action='store_true', help='overwrite the file')
-    arg('--open', action='store_true', help='show the page in the browser')
-    arg = add('strip', run_strip, 'remove dead widget views from notebooks where a picture stands beside them')
-    arg('notebooks', nargs='+', type=named, help='notebooks, changed in place')
-    _figure_options(add('figure', run_figure, "write a figure for a paper: a run's characteristic picture, or a kind of your choice"))
-    _bench_options(add('bench', run_bench, 'measure what a step of each method costs beside plain fine-tuning: FLOPs, time, memory'))
-    arg = add('study', run_study, 'print the table of a study')
-    arg('folder', type=named, help='folder of the study')
-    arg('--latex', action='store_true', help='as LaTeX (booktabs)')
-    arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='of the table, such as compare_to=FineTuning or digits=2')
+    _commands_of_runs(add)
     return top
 
 # %% ../nbs/12_porch/02_cli.ipynb #025

@@ -13,7 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
-rounding = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.linear, aten.convolution, aten._softmax, aten._log_softmax,
+rounding = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.linear, aten.convolution, aten._softmax,
+            aten._log_softmax,
             aten._softmax_backward_data, aten._log_softmax_backward_data, aten.native_layer_norm,
             aten.native_layer_norm_backward, aten._scaled_dot_product_flash_attention_for_cpu, aten.mkldnn_linear,
             aten._scaled_dot_product_flash_attention_for_cpu_backward, aten.convolution_backward}

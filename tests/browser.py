@@ -1,4 +1,5 @@
-"The explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static in it, the whole app on given frames."
+"""The explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static in
+it, the whole app on given frames."""
 import base64
 import json
 import os
@@ -9,12 +10,15 @@ from playwright.sync_api import sync_playwright
 
 from salviz.explorer.payload import bundle, exported, json_text, styles
 
-flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync').split()
-no_browser = 'NO BROWSER: install Chromium (as root: apt-get install chromium) or set CHROMIUM, so that what people will see is looked at'
+flags = ('--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking '
+         '--disable-component-update --disable-sync').split()
+no_browser = ('NO BROWSER: install Chromium (as root: apt-get install chromium) or set CHROMIUM, so that what people '
+              'will see is looked at')
 
 def chromium():
     "Path of a Chromium or Chrome, None where there is none"
-    return os.environ.get('CHROMIUM') or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+    return (os.environ.get('CHROMIUM')
+            or next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None))
 
 _running = {}   # the one Chromium, whichever test files import the fixture
 
@@ -39,7 +43,8 @@ def new_page(browser, **kw):
     page.errors, page.outside = [], []
     page.on('pageerror', lambda e: page.errors.append(str(e)))
     page.on('console', lambda m: page.errors.append(m.text) if m.type == 'error' else None)
-    page.on('request', lambda r: page.outside.append(r.url) if not r.url.startswith(('about:', 'data:', 'blob:')) else None)
+    page.on('request', lambda r: page.outside.append(r.url) if not r.url.startswith(('about:', 'data:', 'blob:'))
+            else None)
     page.set_content('<!doctype html><html lang="en"><meta charset="utf-8"><title>salviz</title><body></body></html>')
     return page
 
@@ -58,7 +63,8 @@ def load(page, *modules):
     page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))", source)
 
 def send(page, /, **values):
-    "Put each of `values` (JSON, bytes as Uint8Array, lists of bytes as lists of those) into `page` as a variable of its window"
+    """Put each of `values` (JSON, bytes as Uint8Array, lists of bytes as lists of those) into `page` as a variable
+    of its window"""
     def plain(x):
         if isinstance(x, (bytes, bytearray)): return {'$bytes': base64.b64encode(x).decode()}
         if isinstance(x, dict): return {k: plain(v) for k, v in x.items()}
@@ -68,14 +74,17 @@ def send(page, /, **values):
         Object.assign(window, JSON.parse(text, bytes)); }''', json_text(plain(values)))
 
 def mount(page, meta, frames, state=None, panels=None, theme='light', rows=None, plotly=False):
-    """The whole app on `frames` (bytes) in `page`: `window.app` is what mountApp returned, `window.store` its data, `window.asked` what it requested.
+    """The whole app on `frames` (bytes) in `page`: `window.app` is what mountApp returned, `window.store` its data,
+    `window.asked` what it requested.
     `rows`: {run: metric rows}; `panels`: names, None for all; `plotly`: give it plotly.js for the curves"""
-    page.evaluate('css => { document.head.appendChild(document.createElement("style")).textContent = css; document.body.innerHTML = "<div id=el></div>"; }', styles())
+    page.evaluate('css => { document.head.appendChild(document.createElement("style")).textContent = css; '
+                  'document.body.innerHTML = "<div id=el></div>"; }', styles())
     if plotly:
         from plotly.offline import get_plotlyjs
         page.add_script_tag(content=get_plotlyjs())
     load(page, 'app.js', 'state.js', 'store.js')
-    send(page, given=dict(meta=meta, frames=list(frames), rows={str(k): v for k, v in (rows or {}).items()}, state={**(state or {}), 'theme': theme}, panels=panels))
+    send(page, given=dict(meta=meta, frames=list(frames), rows={str(k): v for k, v in (rows or {}).items()},
+                          state={**(state or {}), 'theme': theme}, panels=panels))
     page.evaluate('''() => {
         const {meta, frames, rows, state, panels} = window.given;
         window.store = new sv.Store();
@@ -83,7 +92,8 @@ def mount(page, meta, frames, state=None, panels=None, theme='light', rows=None,
         store.load(meta);
         for (const frame of frames) store.addFrame(frame);
         for (const [run, some] of Object.entries(rows)) store.setRows(Number(run), some);
-        const options = {state: new sv.State(state), plotly: async () => window.Plotly ?? null, request: what => asked.push(what), ...(panels ? {panels} : {})};
+        const options = {state: new sv.State(state), plotly: async () => window.Plotly ?? null,
+            request: what => asked.push(what), ...(panels ? {panels} : {})};
         window.app = sv.mountApp(document.getElementById('el'), store, options); }''')
     settled(page)
 
@@ -93,7 +103,8 @@ def settled(page):
 
 def pixels(page, selector, x=0, y=0, width=1, height=1):
     "RGBA numbers of a rectangle of the canvas `selector`, in its own pixels, as a flat list"
-    return page.eval_on_selector(selector, '(c, [x, y, w, h]) => [...c.getContext("2d").getImageData(x, y, w, h).data]', [x, y, width, height])
+    return page.eval_on_selector(selector, '(c, [x, y, w, h]) => [...c.getContext("2d").getImageData(x, y, w, h).data]',
+                                 [x, y, width, height])
 
 def evaluate_json(page, script, value=None):
     "What `script` (JavaScript of a function) makes of `value`, with NaN and infinities as None"

@@ -13,7 +13,8 @@ from browser import browser, page  # noqa: F401, fixtures of every test that loo
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
-    "The browser that lives through all tests keeps an event loop running in this thread; tests that do not use it must be free to run their own"
+    """The browser that lives through all tests keeps an event loop running in this thread; tests that do not use it
+    must be free to run their own"""
     if 'browser' in request.fixturenames: yield; return
     loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
@@ -37,7 +38,8 @@ def tiny_data():
         words = [pick(things) for _ in range(int(torch.randint(2, 13, (1,), generator=g)))]
         words.insert(int(torch.randint(len(words) + 1, (1,), generator=g)), pick(good if label else bad))
         return dict(text=' '.join(words) + ' .', label=label)
-    features = datasets.Features(dict(text=datasets.Value('string'), label=datasets.ClassLabel(names=['negative', 'positive'])))
+    features = datasets.Features(dict(text=datasets.Value('string'),
+                                      label=datasets.ClassLabel(names=['negative', 'positive'])))
     return datasets.DatasetDict({k: datasets.Dataset.from_list([row(i % 2) for i in range(n)], features=features)
                                  for k, n in dict(train=37, validation=16, test=16).items()})
 
@@ -47,15 +49,19 @@ def tiny_tokenizer():
     tok = Tokenizer(models.WordPiece(unk_token='[UNK]'))
     tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     special = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
-    tok.train_from_iterator([' '.join(good[:3] + bad[:3] + things)] * 20, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special))
-    tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
-    return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]', mask_token='[MASK]', model_max_length=64)
+    tok.train_from_iterator([' '.join(good[:3] + bad[:3] + things)] * 20,
+                            trainers.WordPieceTrainer(vocab_size=90, special_tokens=special))
+    tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+                                                       special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+    return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]',
+                                   sep_token='[SEP]', mask_token='[MASK]', model_max_length=64)
 
 @pytest.fixture(scope='session')
 def make_tiny_bert(tiny_tokenizer):
     "Function that makes the same small random BERT again and again; keyword arguments change its config"
     def make(seed=0, **kw):
-        sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=64, num_labels=2)
+        sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                     max_position_embeddings=64, num_labels=2)
         config = BertConfig(vocab_size=len(tiny_tokenizer), pad_token_id=0, **{**sizes, **kw})
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -66,12 +72,15 @@ def make_tiny_bert(tiny_tokenizer):
 def tiny_bert(make_tiny_bert): return make_tiny_bert
 
 # Files whose tests take long each come first, so that no process is left alone with one of them at the end.
-long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training', 'test_tasks', 'test_explorer', 'test_lab', 'test_figures', 'test_payload',
-              'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study', 'test_attention_guidance', 'test_attribution']
+long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training', 'test_tasks',
+              'test_explorer', 'test_lab', 'test_figures', 'test_payload',
+              'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study', 'test_attention_guidance',
+              'test_attribution']
 
 # What compares numbers that torch computed: again, in another arithmetic, by `make arithmetic`.
 numeric_files = {f'test_{room}' for room in (
-    'attention attribution ad_drop saliency_guided attention_guidance sallm explanations faithfulness corpus antecedents '
+    'attention attribution ad_drop saliency_guided attention_guidance sallm explanations faithfulness corpus '
+    'antecedents '
     'nets pretraining tasks training signals').split()}
 numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
 

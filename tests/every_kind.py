@@ -7,7 +7,8 @@ import invented
 compound = 'Donaudampfschifffahrtsgesellschaftskapitän'
 address = 'https://example.org/a/rather/long/path?of=an&address=#here'
 sixty = ['[CLS]', *(f'word{i}' for i in range(58)), '[SEP]']
-sentences = dict(short=None, long=['[CLS]', compound, 'and', '##handbook', address, 'unforgettably', '[SEP]'], sixty=sixty, three=['[CLS]', 'good', '[SEP]'])
+sentences = dict(short=None, long=['[CLS]', compound, 'and', '##handbook', address, 'unforgettably', '[SEP]'],
+                 sixty=sixty, three=['[CLS]', 'good', '[SEP]'])
 shapes = list(sentences)
 
 
@@ -32,17 +33,22 @@ def text_kinds(folder, shape):
     probes = (0, 1, 2)
     drop, other = (a_run(folder, name, seed=i, probes=probes, **kw) for i, name in enumerate(('drop', 'other')))
     guided, masked, plain = (a_run(folder, name, method, probes=probes, **kw)
-                             for name, method in (('guided', 'AttentionGuidance'), ('masked', 'SaliencyGuided'), ('sallm', 'SalLM')))
+                             for name, method in (('guided', 'AttentionGuidance'), ('masked', 'SaliencyGuided'),
+                                                  ('sallm', 'SalLM')))
     words = tokens or ['[CLS]', 'ada', 'love', '##lace', 'lives', 'in', 'london', '[SEP]']
     gold = [None, *('B-ORGANISATION' if i % 3 else 'O' for i in range(len(words) - 2)), None]
     said = [None, *('O' for _ in words[2:]), None]
     target = [*words[1:-1], '</s>']
     return dict(
-        attention_map=(drop, dict(layer=0, head=1)), triptych=(drop, {}), head_grid=(drop, {}), discard_region=(drop, dict(layer=1, head=2)),
-        pattern_target=(guided, {}), pattern_residual=(guided, {}), pattern_shares=(guided, {}), attention_beside_saliency=(plain, {}),
+        attention_map=(drop, dict(layer=0, head=1)), triptych=(drop, {}), head_grid=(drop, {}),
+        discard_region=(drop, dict(layer=1, head=2)),
+        pattern_target=(guided, {}), pattern_residual=(guided, {}), pattern_shares=(guided, {}),
+        attention_beside_saliency=(plain, {}),
         coloured_sentences=([drop, plain], {}), masked_sentence=(masked, {}), masked_pairs=(masked, dict(probe=[0, 1])),
-        token_labels=(invented.tagged(tokens=words, gold=gold, said=said), {}), translation=(invented.translated(target=target, said=target[::-1]), {}),
-        scored_sentence=(scored(tokens), {}), evidence=(own_map(drop), dict(name='pull', head=1)), evolution=(drop, {}), compared=([drop, other], {}),
+        token_labels=(invented.tagged(tokens=words, gold=gold, said=said), {}),
+        translation=(invented.translated(target=target, said=target[::-1]), {}),
+        scored_sentence=(scored(tokens), {}), evidence=(own_map(drop), dict(name='pull', head=1)), evolution=(drop, {}),
+        compared=([drop, other], {}),
         loss_curves=([drop, other, guided], {}), number_over_steps=([drop, other], {}))
 
 
@@ -71,14 +77,16 @@ def an_image(shape, step=10):
 
 def a_series(shape):
     "A series: short, with long names of its features, long, or of three steps"
-    if shape == 'long': return invented.series(names=[f'acceleration along axis {i} of the left wrist' for i in range(6)])
+    if shape == 'long':
+        return invented.series(names=[f'acceleration along axis {i} of the left wrist' for i in range(6)])
     return invented.series(**dict(short={}, sixty=dict(time=150, features=12), three=dict(time=4, features=3))[shape])
 
 
 def frames(shape):
     "Tables of numbers; with long names, with many rows, or with one"
     rng = np.random.default_rng(0)
-    methods = dict(short=('integrated_gradients', 'gradient', 'random'), long=(f'{compound} of layer 1', f'{compound} of layer 2', address),
+    methods = dict(short=('integrated_gradients', 'gradient', 'random'),
+                   long=(f'{compound} of layer 1', f'{compound} of layer 2', address),
                    sixty=tuple(f'method {i}' for i in range(12)), three=('gradient',))[shape]
     trained = ('FineTuning', 'ADDrop') if shape == 'short' else methods
     settings = dict(short=(.1, .3, .5), long=(.1, .3, .5), sixty=tuple(np.arange(1, 10)/10), three=(.3,))[shape]
@@ -86,17 +94,20 @@ def frames(shape):
     shares = (.01, .05, .1, .2, .5)
     curve = [dict(method=m, share=x, accuracy=1 - x*(i + 1)/14, comprehensiveness=x*(i + 1)/14, seed=z)
              for i, m in enumerate(methods) for x in shares for z in (0, 1)]
-    grid = [dict(method='ADDrop', p=p, q=q, accuracy=p*(1 - q), seed=z) for p in settings for q in settings for z in (0, 1)]
+    grid = [dict(method='ADDrop', p=p, q=q, accuracy=p*(1 - q), seed=z) for p in settings for q in settings
+            for z in (0, 1)]
     sizes = [dict(method=m, gradient=abs(x)) for m in methods for x in rng.normal(size=30)]
     numbers = [dict(layer=l, head=h, entropy=rng.random()) for l in range(depth) for h in range(heads)]
     results = [dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in trained for z in range(3)]
     curve, grid, sizes, numbers, results = map(pd.DataFrame, (curve, grid, sizes, numbers, results))
-    return dict(accuracy_drop=(curve, {}), perturbation=(curve, {}), sensitivity_grid=(grid, {}), gradient_boxes=(sizes, {}),
+    return dict(accuracy_drop=(curve, {}), perturbation=(curve, {}), sensitivity_grid=(grid, {}),
+                gradient_boxes=(sizes, {}),
                 head_map=(numbers, dict(value='entropy')), metric_table=(results, dict(compare_to=trained[0])))
 
 
 def everything(folder, shape='short'):
     "{kind: (source, options)} of every kind; a series is one kind more"
     later = an_image(shape, 20)
-    return dict(**text_kinds(folder, shape), signal=(an_image(shape), {}), series=(a_series(shape), dict(kind='signal')),
+    return dict(**text_kinds(folder, shape), signal=(an_image(shape), {}),
+                series=(a_series(shape), dict(kind='signal')),
                 saliency_distribution=([an_image(shape, 0), later], {}), **frames(shape))

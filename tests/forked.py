@@ -1,5 +1,7 @@
-"""Notebooks and scripts in processes forked from one that has torch and transformers in it already: that saves each of them some eight seconds.
-What it needs to begin in an interpreter that knows nothing yet stays with subprocess: what an import brings, what is read from the environment at an import, how an interpreter ends."""
+"""Notebooks and scripts in processes forked from one that has torch and transformers in it already: that saves each of
+them some eight seconds.
+What it needs to begin in an interpreter that knows nothing yet stays with subprocess: what an import brings, what is
+read from the environment at an import, how an interpreter ends."""
 import multiprocessing
 import os
 import shutil
@@ -9,10 +11,12 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
-heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure', 'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
+heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
+         'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
 
 def work(act, args, said, env, cwd):
-    "In the forked process: end with the status that `act` returns or raises; what it prints goes into the files `said` and `said`.err"
+    """In the forked process: end with the status that `act` returns or raises; what it prints goes into the files
+    `said` and `said`.err"""
     os.environ.update(env)
     os.environ['TMPDIR'] = tempfile.tempdir = tempfile.mkdtemp() # whatever it leaves there goes with it
     for stream, name in ((1, said), (2, f'{said}.err')):
@@ -49,7 +53,8 @@ def code(source, argv):
     exec(compile(source, argv[0], 'exec'), dict(__name__='__main__'))
 
 def notebook(path, said):
-    """The exit status of the cells of the notebook `path`, run as nbdev-test does; in the file `said` stand what they print,
+    """The exit status of the cells of the notebook `path`, run as nbdev-test does; in the file `said` stand what they
+    print,
     the error that ends them, and which of the kept outputs are stale"""
     process = begin(cells, str(path), said=said)
     process.join()
@@ -57,9 +62,11 @@ def notebook(path, said):
     return process.exitcode
 
 def run(source, *argv, name='-c', env={}, cwd=None):
-    "Like `subprocess.run([sys.executable, '-c', source, *argv])`: returncode, stdout and stderr. `name` is what it finds in sys.argv[0]"
+    """Like `subprocess.run([sys.executable, '-c', source, *argv])`: returncode, stdout and stderr. `name` is what it
+    finds in sys.argv[0]"""
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder)/'said'
         process = begin(code, source, [name, *map(str, argv)], said=said, env=env, cwd=cwd)
         process.join()
-        return SimpleNamespace(returncode=process.exitcode, stdout=said.read_text(), stderr=Path(f'{said}.err').read_text())
+        return SimpleNamespace(returncode=process.exitcode, stdout=said.read_text(),
+                               stderr=Path(f'{said}.err').read_text())

@@ -12,7 +12,8 @@ def state(model):
     return ([m.training for m in model.modules()], [p.requires_grad for p in model.parameters()],
             [None if p.grad is None else p.grad.clone() for p in model.parameters()],
             torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate(),
-            model.config._attn_implementation, [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()])
+            model.config._attn_implementation,
+            [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()])
 
 
 def same(a, b):
@@ -28,8 +29,10 @@ def word_tokenizer(texts, *extra, longest):
     words = ['[PAD]', '[CLS]', '[SEP]', '[UNK]', *sorted({w for t in texts for w in t.split()}), *extra]
     fast = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token='[UNK]'))
     fast.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', special_tokens=[('[CLS]', 1), ('[SEP]', 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]', unk_token='[UNK]', model_max_length=longest)
+    fast.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]',
+                                                        special_tokens=[('[CLS]', 1), ('[SEP]', 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=fast, pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]',
+                                   unk_token='[UNK]', model_max_length=longest)
 
 
 def alike(ours, theirs, size=64, dtype=None):
@@ -49,7 +52,8 @@ def alike(ours, theirs, size=64, dtype=None):
 
 
 def all_alike(ours, theirs, **how):
-    "`alike` for two rows of tensors, measured by the largest entry of all: a gradient that is zero in theory is no yardstick"
+    """`alike` for two rows of tensors, measured by the largest entry of all: a gradient that is zero in theory is no
+    yardstick"""
     ours, theirs = list(ours), list(theirs)
     assert [x is None for x in ours] == [x is None for x in theirs]
     ours, theirs = ([x for x in xs if x is not None] for xs in (ours, theirs))

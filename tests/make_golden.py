@@ -1,6 +1,7 @@
 """Writes golden.json: small inputs and the outputs that numpy, torch and JavaScript must all give.
 
-Slow on purpose: plain Python floats and loops, straight from the equations, nothing of salviz. NaN (undefined) is null in the file.
+Slow on purpose: plain Python floats and loops, straight from the equations, nothing of salviz. NaN (undefined) is null
+in the file.
 Run `python tests/make_golden.py` after adding a case; numbers are rounded to 12 digits.
 """
 import json
@@ -24,7 +25,8 @@ def released_low_row(row, values, allowed, p):
 
 
 def candidate_row(row, allowed, p, region):
-    "AD-DROP eq. 6 for one row: sort the n allowed entries, keep the k lowest, the others and what ties with them are candidates"
+    """AD-DROP eq. 6 for one row: sort the n allowed entries, keep the k lowest, the others and what ties with them
+    are candidates"""
     values = sorted(v for v, a in zip(row, allowed) if a)
     if region == 'low_released': return released_low_row(row, values, allowed, p)
     n, k = len(values), kept(len(values), p)
@@ -113,7 +115,8 @@ def pattern_share(attention, pattern):
     return math.fsum(shares)/len(shares) if shares else None
 
 
-def product(X, Y): return [[math.fsum(X[i][k]*Y[k][j] for k in range(len(Y))) for j in range(len(Y[0]))] for i in range(len(X))]
+def product(X, Y):
+    return [[math.fsum(X[i][k]*Y[k][j] for k in range(len(Y))) for j in range(len(Y[0]))] for i in range(len(X))]
 
 
 def rollout(attention, residual):
@@ -121,7 +124,8 @@ def rollout(attention, residual):
     out = None
     for layer in attention:
         n = len(layer[0])
-        M = [[(1 - residual)*math.fsum(head[i][j] for head in layer)/len(layer) + residual*(i == j) for j in range(n)] for i in range(n)]
+        M = [[(1 - residual)*math.fsum(head[i][j] for head in layer)/len(layer) + residual*(i == j) for j in range(n)]
+             for i in range(n)]
         M = [[v/math.fsum(row) for v in row] for row in M]
         out = M if out is None else product(M, out)
     return out
@@ -141,7 +145,9 @@ def cases():
     out = {name: [] for name in ('kept_count', 'discard_candidates', 'pattern_matrix', 'saliency_target',
                                  'entropy', 'kl', 'spearman', 'top_overlap', 'rollout')}
     shares = [.1, .2, .3, .4, .5, .6, .7, .8, .9]
-    for p in shares: out['kept_count'].append(dict(n=[*range(1, 41), 128, 512], p=p, expected=[kept(n, p) for n in [*range(1, 41), 128, 512]]))
+    for p in shares:
+        out['kept_count'].append(dict(n=[*range(1, 41), 128, 512], p=p,
+                                      expected=[kept(n, p) for n in [*range(1, 41), 128, 512]]))
     for i, p in enumerate([0., *shares, 1.]):
         n, draw, region = rng.randint(1, 12), (fine, coarse)[i % 2], ('high', 'low')[i//2 % 2]
         B = [draw(n) for _ in range(n)]
@@ -150,15 +156,18 @@ def cases():
                 expected = discard_candidates(B, allowed, p, side)
                 case = dict(attribution=B, allowed=allowed, p=p, region=side, expected=expected)
                 out['discard_candidates'].append(case)
-    reals = [[True]*5, [True]*4 + [False]*3, [False]*2 + [True]*4, [False, True, False], [True, False, True, True, False]]
+    reals = [[True]*5, [True]*4 + [False]*3, [False]*2 + [True]*4, [False, True, False],
+             [True, False, True, True, False]]
     for real in reals:
         for boundary in ('uniform', 'zero'):
             for name in ('next', 'prev', 'first'):
-                out['pattern_matrix'].append(dict(name=name, real=real, occurs=None, boundary=boundary, multiple='uniform',
+                out['pattern_matrix'].append(dict(name=name, real=real, occurs=None, boundary=boundary,
+                                                  multiple='uniform',
                                                   expected=pattern_matrix(name, real, boundary=boundary)))
         for occurs in (bits(len(real)), [False]*len(real)):
             for multiple in ('uniform', 'indicator'):
-                out['pattern_matrix'].append(dict(name='period', real=real, occurs=occurs, boundary='uniform', multiple=multiple,
+                out['pattern_matrix'].append(dict(name='period', real=real, occurs=occurs, boundary='uniform',
+                                                  multiple=multiple,
                                                   expected=pattern_matrix('period', real, occurs, multiple=multiple)))
     for n, share in ((1, .1), (9, .1), (10, .1), (11, .1), (30, .1), (12, .25), (7, 1.)):
         for draw in (fine, coarse):
@@ -172,15 +181,18 @@ def cases():
             counts, everything, nothing = bits(n), [True]*n, [False]*n
             row, other = softmax_row(rng, n, everything), softmax_row(rng, n, everything)
             spiked = softmax_row(rng, n, bits(n)[:-1] + [True])
-            out['entropy'] += [dict(attention=r, allowed=c, expected=entropy(r, c)) for r in (row, spiked) for c in (everything, counts, nothing)]
-            out['kl'] += [dict(p=p, q=other, counts=c, expected=kl(p, other, c)) for p in (row, spiked) for c in (everything, counts, nothing)]
+            out['entropy'] += [dict(attention=r, allowed=c, expected=entropy(r, c)) for r in (row, spiked)
+                               for c in (everything, counts, nothing)]
+            out['kl'] += [dict(p=p, q=other, counts=c, expected=kl(p, other, c)) for p in (row, spiked)
+                          for c in (everything, counts, nothing)]
             for draw in (fine, coarse):
                 a, b = draw(n), draw(n)
                 for c in (everything, counts):
                     out['spearman'].append(dict(a=a, b=b, counts=c, expected=spearman(a, b, c)))
                     out['top_overlap'].append(dict(a=a, b=b, k=2, counts=c, expected=top_overlap(a, b, 2, c)))
     flat, steps, odd = [2.]*4, [0., 1., 2., 3.], [True, False, True, True]
-    for a, b, k, c in ((flat, steps, 2, [True]*4), (steps, flat, 2, [True]*4), (flat, steps, 4, [True]*4), ([1., 5., 1., 1.], steps, 2, odd), (flat, steps, 3, odd)):
+    for a, b, k, c in ((flat, steps, 2, [True]*4), (steps, flat, 2, [True]*4), (flat, steps, 4, [True]*4),
+                       ([1., 5., 1., 1.], steps, 2, odd), (flat, steps, 3, odd)):
         out['top_overlap'].append(dict(a=a, b=b, k=k, counts=c, expected=top_overlap(a, b, k, c)))
     for layers, heads, n, residual in ((1, 1, 2, .5), (3, 2, 4, .5), (2, 3, 5, 0.), (4, 2, 3, .9)):
         A = [[[softmax_row(rng, n, [True]*n) for _ in range(n)] for _ in range(heads)] for _ in range(layers)]
@@ -189,9 +201,11 @@ def cases():
     for n in (1, 2, 5, 8):
         A, dead = [softmax_row(rng, n, bits(n)[:-1] + [True]) for _ in range(n)], [[0.]*n for _ in range(n)]
         weights = [[float(a)/(1 + i) for a in bits(n)] for i in range(n)]
-        for P in (pattern_matrix('next', [True]*n), pattern_matrix('prev', [True]*n, boundary='zero'), pattern_matrix('first', [True]*n), weights, dead, [[1.]*n]*n):
+        for P in (pattern_matrix('next', [True]*n), pattern_matrix('prev', [True]*n, boundary='zero'),
+                  pattern_matrix('first', [True]*n), weights, dead, [[1.]*n]*n):
             out['pattern_share'].append(dict(attention=A, pattern=P, expected=pattern_share(A, P)))
-        out['pattern_share'].append(dict(attention=A[:-1] + [[0.]*n], pattern=weights, expected=pattern_share(A[:-1] + [[0.]*n], weights)))
+        out['pattern_share'].append(dict(attention=A[:-1] + [[0.]*n], pattern=weights,
+                                         expected=pattern_share(A[:-1] + [[0.]*n], weights)))
     return out
 
 
@@ -203,7 +217,8 @@ def rounded(x):
 
 def text():
     "The file: one case a line"
-    body = ',\n'.join(f'"{name}": [\n' + ',\n'.join(json.dumps(rounded(c), allow_nan=False) for c in cs) + '\n]' for name, cs in cases().items())
+    body = ',\n'.join(f'"{name}": [\n' + ',\n'.join(json.dumps(rounded(c), allow_nan=False) for c in cs) + '\n]'
+                      for name, cs in cases().items())
     return '{\n' + body + '\n}\n'
 
 

@@ -1,7 +1,9 @@
-"""Kept outputs are what the code gives now: `python tests/outputs.py [notebook ...]` runs notebooks again and keeps what they give.
+"""Kept outputs are what the code gives now: `python tests/outputs.py [notebook ...]` runs notebooks again and keeps
+what they give.
 
 Whether what is kept is stale is asked by tests/test_house.py in the same run that asks whether a notebook works. Words
-are compared as they are, numbers only by how many there are: another processor, and another seed of a timer, gives others.
+are compared as they are, numbers only by how many there are: another processor, and another seed of a timer, gives
+others.
 Of a picture or an interactive figure only that it is there."""
 import json
 import re
@@ -10,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 longest_page = 50_000 # characters of HTML
-number = r'[-+−]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?'
+number = r'(?<=\[HTML\]\{)[0-9A-F]{6}|[-+−]?(\d[\d,]*\.?\d*|\.\d+)(e[-+]?\d+)?' # a colour of LaTeX is one as well
 
 
 def in_a_kernel(path):
@@ -45,7 +47,8 @@ def text_of(x): return ''.join(x) if isinstance(x, list) else x
 
 
 def kept(outputs) -> list:
-    "What of `outputs` is worth keeping: not stderr, a page with its scripts, nor the live view of a widget without kernel"
+    """What of `outputs` is worth keeping: not stderr, a page with its scripts, nor the live view of a widget without
+    kernel"""
     result = []
     for output in outputs:
         if output.get('name') == 'stderr': continue
@@ -74,7 +77,8 @@ def said(outputs) -> list:
 
 
 def stale(path, cells) -> list:
-    "Lines that name the cells of the notebook `path` whose kept outputs are not those in `cells`, which have just been run"
+    """Lines that name the cells of the notebook `path` whose kept outputs are not those in `cells`, which have just
+    been run"""
     there, lines = json.loads(Path(path).read_text())['cells'], []
     for was, now in zip(there, cells, strict=True):
         if was['cell_type'] != 'code' or said(was['outputs']) == said(now['outputs'] or []): continue
@@ -89,7 +93,8 @@ def keep(path):
     if cells is None: return 1
     notebook = json.loads(Path(path).read_text())
     for cell, now in zip(notebook['cells'], cells, strict=True):
-        if cell['cell_type'] == 'code': cell['outputs'] = json.loads(json.dumps(kept(now['outputs'] or []), sort_keys=True))
+        if cell['cell_type'] == 'code':
+            cell['outputs'] = json.loads(json.dumps(kept(now['outputs'] or []), sort_keys=True))
     Path(path).write_text(json.dumps(notebook, ensure_ascii=False, indent=1) + '\n')
     return 0
 

@@ -1,18 +1,21 @@
-"Which texts of a figure touch each other, reach into a plot that is not theirs, or leave the page: bounding boxes, in points."
+"""Which texts of a figure touch each other, reach into a plot that is not theirs, or leave the page: bounding boxes,
+in points."""
 import numpy as np
 from matplotlib.text import Text
 
 
 def texts_of(fig):
     "All texts of `fig` that a reader can see"
-    return [o for o in fig.findobj(Text) if o.get_visible() and o.get_text().strip() and (o.axes is None or o.axes.axison or o in o.axes.texts)]
+    return [o for o in fig.findobj(Text) if o.get_visible() and o.get_text().strip()
+            and (o.axes is None or o.axes.axison or o in o.axes.texts)]
 
 
 def boxes(fig):
     "The texts of `fig` and their boxes in points: left, bottom, right, top"
     renderer = prepared(fig)
     seen = texts_of(fig)
-    return [o.get_text() for o in seen], np.array([o.get_window_extent(renderer).extents for o in seen]).reshape(-1, 4)/4
+    return [o.get_text() for o in seen], np.array([o.get_window_extent(renderer).extents
+                                                   for o in seen]).reshape(-1, 4)/4
 
 
 def prepared(fig):
@@ -24,7 +27,8 @@ def prepared(fig):
 
 def shared(a, b):
     "Points that the boxes `a` [n, 4] and `b` [m, 4] share across and along: the smaller of the two [n, m]"
-    return np.minimum(*(np.minimum(a[:, None, i + 2], b[None, :, i + 2]) - np.maximum(a[:, None, i], b[None, :, i]) for i in (0, 1)))
+    return np.minimum(*(np.minimum(a[:, None, i + 2], b[None, :, i + 2]) - np.maximum(a[:, None, i], b[None, :, i])
+                        for i in (0, 1)))
 
 
 def overlaps(fig) -> list:
@@ -34,16 +38,20 @@ def overlaps(fig) -> list:
 
 
 def covered(fig, slack=.75) -> list:
-    "Texts and samples of legends (axes without frame, at most 16 points wide) that lie in the area of a plot that they do not belong to, and that plot's label"
+    """Texts and samples of legends (axes without frame, at most 16 points wide) that lie in the area of a plot that
+    they do not belong to, and that plot's label"""
     renderer, s = prepared(fig), getattr(fig, 'scale', 1.)
     plots = [o for o in fig.axes if o.axison]
     areas = np.array([o.get_window_extent(renderer).extents for o in plots]).reshape(-1, 4)/4
     samples = [o for o in fig.axes if not o.axison and o.get_window_extent(renderer).width/4 <= 16*s]
     owner = {id(t): o for o in fig.axes for t in o.findobj(Text)} # a tick's label does not know its axes
-    things = [(o.get_text(), owner.get(id(o)), o.get_window_extent(renderer).extents/4) for o in texts_of(fig)] + [('sample of a legend', o, o.get_window_extent(renderer).extents/4) for o in samples]
+    things = [(o.get_text(), owner.get(id(o)), o.get_window_extent(renderer).extents/4)
+              for o in texts_of(fig)] + [('sample of a legend', o, o.get_window_extent(renderer).extents/4)
+                                         for o in samples]
     if not things or not plots: return []
     hit = shared(np.array([o[2] for o in things]), areas) > slack*s
-    return [(things[i][0], plots[j].get_xlabel() or plots[j].get_ylabel() or f'plot {j}') for i, j in np.argwhere(hit) if things[i][1] is not plots[j]]
+    return [(things[i][0], plots[j].get_xlabel() or plots[j].get_ylabel() or f'plot {j}') for i, j in np.argwhere(hit)
+            if things[i][1] is not plots[j]]
 
 
 def outside(fig) -> list:

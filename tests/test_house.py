@@ -1,4 +1,5 @@
-"The house: the library is what the notebooks export, the notebooks are clean and run, README is what its notebook says."
+"""The house: the library is what the notebooks export, the notebooks are clean and run, README is what its notebook
+says."""
 import filecmp
 import json
 import re
@@ -13,11 +14,13 @@ import forked
 
 root = Path(__file__).resolve().parents[1]
 bin = Path(sys.executable).parent
-names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb') if '.ipynb_checkpoints' not in p.parts)
+names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb')
+               if '.ipynb_checkpoints' not in p.parts)
 rooms = [n for n in names if re.match(r'\d\d_\w+/(\d\d_|own_method)', n)]
 
 def files(folder, pattern):
-    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if not {'.ipynb_checkpoints', '__pycache__'} & set(p.parts)}
+    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern)
+            if not {'.ipynb_checkpoints', '__pycache__'} & set(p.parts)}
 
 @pytest.fixture(scope='module')
 def fresh(tmp_path_factory):
@@ -28,37 +31,48 @@ def fresh(tmp_path_factory):
     for file in (root/'salviz').rglob('__init__.py'): # which are written by hand
         (copy/file.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy/file.relative_to(root))
-    for command in ('nbdev-export', 'nbdev-clean'): subprocess.run([bin/command], cwd=copy, check=True, capture_output=True)
+    for command in ('nbdev-export', 'nbdev-clean'):
+        subprocess.run([bin/command], cwd=copy, check=True, capture_output=True)
     return copy
 
 @pytest.mark.parametrize('folder,pattern', [('salviz', '*.py'), ('nbs', '*.ipynb')])
 def test_library_and_notebooks_agree_and_are_clean(fresh, folder, pattern):
     here, there = root/folder, fresh/folder
-    assert files(here, pattern) == files(there, pattern), f'{folder}: run `make notebooks`, and remove modules that have no notebook'
+    remedy = f'{folder}: run `make notebooks`, and remove modules that have no notebook'
+    assert files(here, pattern) == files(there, pattern), remedy
     _, differ, errors = filecmp.cmpfiles(here, there, sorted(files(here, pattern)), shallow=False)
     assert not differ + errors, f'{folder}: edit the notebooks and run `make notebooks`'
 
 def test_readme_is_what_the_index_notebook_says(tmp_path):
-    subprocess.run([sys.executable, '-m', 'nbconvert', '--to', 'markdown', '--output-dir', tmp_path, '--output', 'README', root/'nbs'/'index.ipynb'], check=True, capture_output=True)
-    assert (tmp_path/'README.md').read_text().replace('](images/', '](nbs/images/') == (root/'README.md').read_text(), 'run `make readme`'
+    subprocess.run([sys.executable, '-m', 'nbconvert', '--to', 'markdown', '--output-dir', tmp_path, '--output',
+                    'README', root/'nbs'/'index.ipynb'], check=True, capture_output=True)
+    assert (tmp_path/'README.md').read_text().replace('](images/',
+                                                      '](nbs/images/') == (
+        root/'README.md').read_text(), 'run `make readme`'
 
 def test_the_example_in_readme_works(tmp_path):
-    code = re.search(r'^~~~python\n(.*?)^~~~', (root/'README.md').read_text(), re.M | re.S)[1].replace('320', '48').replace('160', '24').replace('probes=4', 'probes=1')
+    code = re.search(r'^~~~python\n(.*?)^~~~', (root/'README.md').read_text(),
+                     re.M | re.S)[1].replace('320', '48').replace('160', '24').replace('probes=4', 'probes=1')
     done = forked.run(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path/'discard.pdf').read_bytes()[:4] == b'%PDF' and 'ADDrop' in done.stdout
 
-pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow) for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper')]
+pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow)
+         for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper')]
 
 @pytest.mark.parametrize('name', [*rooms, *pages])
 def test_notebook_runs(name, tmp_path):
-    "Every cell of every room, as nbdev runs them; what teaches must be true, and what is kept below a cell is what it gives"
+    """Every cell of every room, as nbdev runs them; what teaches must be true, and what is kept below a cell is what
+    it gives"""
     assert forked.notebook(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
 
 def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
-    def cell(id, source, *outputs): return dict(id=id, cell_type='code', metadata={}, execution_count=None, source=source, outputs=list(outputs))
+    def cell(id, source, *outputs):
+        return dict(id=id, cell_type='code', metadata={}, execution_count=None, source=source, outputs=list(outputs))
     def printed(text): return dict(output_type='stream', name='stdout', text=text)
-    def result(**data): return dict(output_type='execute_result', execution_count=None, metadata={}, data={k.replace('_', '/'): v for k, v in data.items()})
+    def result(**data):
+        return dict(output_type='execute_result', execution_count=None, metadata={},
+                    data={k.replace('_', '/'): v for k, v in data.items()})
     picture = "class P:\n    def _repr_png_(self): return b'png'\n    def __repr__(self): return 'a picture'\nP()"
     cells = [cell('same', "print('accuracy', .4119)", printed('accuracy 0.4120\n')), # a number may differ in its digits
              cell('words', "print('now')", printed('then\n')),
@@ -67,7 +81,8 @@ def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
              cell('new', 'x'),
              cell('lost', picture, result(text_plain='a picture')), # the picture that it gives is not there
              cell('drawn', picture, result(text_plain='another repr', image_png='AAAA'))]
-    notebook = dict(cells=cells, metadata=dict(kernelspec=dict(name='python3', language='python', display_name='p')), nbformat=4, nbformat_minor=5)
+    notebook = dict(cells=cells, metadata=dict(kernelspec=dict(name='python3', language='python', display_name='p')),
+                    nbformat=4, nbformat_minor=5)
     (tmp_path/'00_a.ipynb').write_text(json.dumps(notebook))
     assert forked.notebook(tmp_path/'00_a.ipynb', tmp_path/'said.txt') == 1
     named = re.findall(r'below cell (\w+) is stale', (tmp_path/'said.txt').read_text())
@@ -89,6 +104,23 @@ def test_notebook_explains(name):
     assert len(prose) * 3 >= len(code) and checks * 3 >= len(exported)
     assert not any(o.get('output_type') == 'error' for c in code for o in c['outputs'])
 
+@pytest.mark.parametrize('folder', ['nbs', 'salviz', 'tests'])
+def test_lines_can_be_scanned(folder):
+    "At most 120 characters; rows of tables cannot be broken"
+    long = []
+    for file in sorted((root/folder).rglob('*')):
+        if {'.ipynb_checkpoints', '__pycache__'} & set(file.parts) or file.name == '_modidx.py': continue
+        if file.suffix == '.ipynb':
+            sources = [''.join(c['source']) for c in json.loads(file.read_text())['cells']]
+        elif file.suffix == '.py' and folder == 'salviz': # behind what nbdev writes at its top
+            sources = [file.read_text().partition('\n# %% ../')[2] or file.read_text()]
+        elif file.suffix in ('.py', '.js', '.css'): sources = [file.read_text()]
+        else: continue
+        lines = [line for source in sources for line in source.splitlines()]
+        long += [f'{file.relative_to(root)}: {line.strip()[:60]}…' for line in lines
+                 if len(line) > 120 and not line.startswith('|')]
+    assert not long, '\n'.join(long)
+
 def test_kept_outputs_teach_and_are_small():
     "No progress bars, warnings or paths of the machine on which a notebook was saved"
     for name in names:
@@ -98,5 +130,7 @@ def test_kept_outputs_teach_and_are_small():
             assert str(root) not in json.dumps(outputs) and 'site-packages' not in json.dumps(outputs), name
 
 def test_nothing_reaches_for_the_network_at_import():
-    code = "import socket; socket.socket.connect = socket.create_connection = lambda *a, **k: 1/0; import salviz; from salviz import *; print('fine')"
+    code = ("import socket; socket.socket.connect = socket.create_connection = lambda *a, **k: 1/0; import salviz; "
+            "from "
+            "salviz import *; print('fine')")
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip() == 'fine'

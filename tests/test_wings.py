@@ -1,4 +1,5 @@
-"What importing a room brings along: who looks needs no torch, who counts needs nothing that draws, and who trains neither."
+"""What importing a room brings along: who looks needs no torch, who counts needs nothing that draws, and who trains
+neither."""
 import ast
 import json
 import subprocess
@@ -10,21 +11,25 @@ import pytest
 import salviz
 
 package = Path(salviz.__file__).parent
-heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotlib.pyplot', 'plotly', 'ipywidgets', 'anywidget', 'IPython', 'bertviz']
+heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotlib.pyplot', 'plotly', 'ipywidgets',
+         'anywidget', 'IPython', 'bertviz']
 computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidget']
 
 def rooms_of(*floors): # their modules, as `floor.room`
-    return [f'{floor}.{p.stem}' for floor in floors for p in sorted((package/floor).glob('*.py')) if p.stem != '__init__']
+    return [f'{floor}.{p.stem}' for floor in floors for p in sorted((package/floor).glob('*.py'))
+            if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'measures', 'views'), 'training.study', 'explorer.payload', 'explorer.page', 'explorer.bertviz', 'cli']
+counts = [*rooms_of('core', 'measures', 'views'), 'training.study', 'explorer.payload', 'explorer.page',
+          'explorer.bertviz', 'cli']
 draws = [*(room for room in looks if room not in counts), 'tour']
 computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'probing')
 trains = [*(room for room in computes if room not in counts), 'bench']
 
 @pytest.fixture(scope='module')
 def brought():
-    "{room: what of `heavy` is there after it and those before it in its wing were imported}; each wing in an interpreter of its own, those that count before those that draw"
+    """{room: what of `heavy` is there after it and those before it in its wing were imported}; each wing in an
+    interpreter of its own, those that count before those that draw"""
     code = '''
 import importlib, json, sys
 heavy, rooms = json.loads(sys.argv[1])
@@ -48,7 +53,8 @@ def test_who_counts_needs_neither_torch_nor_what_draws(brought, room): assert no
 def test_who_draws_needs_no_torch(brought, room): assert not {*computing, 'matplotlib.pyplot'} & set(brought[room])
 
 @pytest.mark.parametrize('room', trains)
-def test_who_trains_needs_nothing_that_draws(brought, room): assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
+def test_who_trains_needs_nothing_that_draws(brought, room):
+    assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
 
 # What a floor may import besides itself.
 below = dict(core=[], measures=['core'], data=['core'], models=['core', 'measures', 'data'])
@@ -58,8 +64,10 @@ below['training'] = below['probing'] = [*below['methods'], 'methods']
 below['views'] = ['core', 'measures']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-# Loaded when called: what trains a teacher or compares trainings stands in a method's room, and a look is shown in the explorer.
-upwards = {('methods.ad_drop', 'training.trainer'), ('methods.sallm', 'training.trainer'), ('probing.look', 'explorer.widget')}
+# Loaded when called: what trains a teacher or compares trainings stands in a method's room, and a look is shown in the
+# explorer.
+upwards = {('methods.ad_drop', 'training.trainer'), ('methods.sallm', 'training.trainer'),
+           ('probing.look', 'explorer.widget')}
 
 def imported(file):
     "Rooms that the module in `file` imports, anywhere in it"
@@ -80,12 +88,14 @@ def test_floors_import_those_below_them_only():
             file = package/f'{room.replace(".", "/")}.py'
             for other in imported(file):
                 if other.split('.')[0] in {floor, *allowed} or other.split('.')[0] not in below: continue
-                assert (room, other) in upwards, f'{room} imports {other}: {floor} may import {", ".join(allowed) or "nothing of salviz"}'
+                wrong = f'{room} imports {other}: {floor} may import {", ".join(allowed) or "nothing of salviz"}'
+                assert (room, other) in upwards, wrong
                 met.add((room, other))
     assert met == upwards # an exception that nobody needs any more goes
 
 def test_a_public_name_never_turns_into_a_module():
-    "Whatever was imported before: a package gets an attribute for each of its modules, and a module `demo` hid the function"
+    """Whatever was imported before: a package gets an attribute for each of its modules, and a module `demo` hid the
+    function"""
     code = '''
 import pkgutil, types
 from importlib import import_module

@@ -29,8 +29,10 @@ from torch.utils._pytree import tree_leaves
 from tqdm import tqdm
 
 from ..models.attention import observe
-from .saliency import (attention_attribution, baseline_embedding, check_counts, check_sum, differentiable, embeddings_replaced, every_row,
-                                has_encoder_and_decoder, path_nodes, real_tokens, reductions, repeated, source_stack, target_scores, what_is_read)
+from .saliency import (attention_attribution, baseline_embedding, check_counts, check_sum,
+                                differentiable, embeddings_replaced, every_row,
+                                has_encoder_and_decoder, path_nodes, real_tokens, reductions, repeated, source_stack,
+                                target_scores, what_is_read)
 from ..data.texts import Collator, encode, encode_texts, model_inputs
 from ..core.maths import keyed_uniform, rollout
 from ..models.tasks import attribution_target, task_of, tasks
@@ -43,15 +45,20 @@ from ..core.text import pool_words
 class Explanation:
     "What the tokens, pixels or cells of some examples do to a score"
     method:str
-    values:torch.Tensor                        # [batch, n] (0 at pads), [batch, height, width], [batch, time, features]; 'each': classes first
-    target:object                              # int64 [batch]: the class that was explained; 'each'; or the function that made the score
+    # [batch, n] (0 at pads), [batch, height, width], [batch, time, features]; 'each': classes first
+    values:torch.Tensor
+    # int64 [batch]: the class that was explained; 'each'; or the function that made the score
+    target:object
     score:torch.Tensor                         # F(x) [batch], the logit of that class; target 'each': [classes, batch]
     completeness_error:torch.Tensor|None=None  # path methods, shape of `score`: see `completeness`
     options:dict=field(default_factory=dict)   # everything that the method was told, its defaults included
     real:torch.Tensor|None=None                # texts: bool [batch, n], which tokens are not padding
     word_ids:torch.Tensor|None=None            # texts: int64 [batch, n], -1 = no word
 
-    def examples(self) -> list: # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
+    def examples(
+        self,
+        # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
+    ) -> list:
         "The values of each example as an array of its own"
         each, values = self.target if isinstance(self.target, str) else '', self.values.cpu().numpy()
         found = list(np.moveaxis(values, 1, 0) if each else values)
@@ -60,7 +67,8 @@ class Explanation:
     def words(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
         "The values of each text pooled to its words: their 'sum', 'mean', 'max' or 'first' token's"
         if self.word_ids is None:
-            raise ValueError('words: nothing says which word a token belongs to; explain texts, or a batch with word_ids as Collator makes it')
+            raise ValueError('words: nothing says which word a token belongs to; explain texts, or a batch with '
+                             'word_ids as Collator makes it')
         ids = [w[r] for w, r in zip(self.word_ids.cpu().numpy(), self.real.cpu().numpy())]
         return [pool_words(x, w, how=how) for x, w in zip(self.examples(), ids)]
 
@@ -75,21 +83,26 @@ def text_columns(inputs) -> tuple: # (texts, pairs or None)
     kinds = {'pairs' if isinstance(t, tuple) and len(t) == 2 else type(t).__name__ for t in inputs}
     if kinds == {'pairs'}: return tuple(map(list, zip(*inputs)))
     if kinds in ({'str'}, {'list'}): return list(inputs), None
-    raise ValueError('inputs must be all texts (strings), all pairs of texts (tuples of two strings) or all lists of words, '
+    raise ValueError('inputs must be all texts (strings), all pairs of texts (tuples of two strings) or all lists of '
+                     'words, '
                      f'got a list of {", ".join(sorted(kinds))}')
 
 def encoded_for(
     model,
-    data,            # list of texts, of pairs (tuples) or of lists of words; a split as it was loaded; or an encoded one
+    # list of texts, of pairs (tuples) or of lists of words; a split as it was loaded; or an encoded one
+    data,
     tokenizer=None,  # for texts
     max_length=None, # tokens that a text may have; None: as many as `model` can read, 512 at most
-) -> tuple: # (encoded Dataset, function: list of its rows -> batch, order: indices that bring texts of like length together)
+    # (encoded Dataset, function: list of its rows -> batch, order: indices that bring texts of like length together)
+) -> tuple:
     "`data` encoded for `model`, and what makes batches of it"
     if isinstance(data, dict):
-        raise ValueError(f"data must be one split, got a dictionary of {', '.join(map(str, data))}; take one, such as data['test']")
+        raise ValueError(f"data must be one split, got a dictionary of {', '.join(map(str, data))}; take one, such as "
+                         "data['test']")
     columns = getattr(data, 'column_names', None)
     if columns is None and not isinstance(data, (list, tuple)):
-        raise ValueError(f'data must be a list of texts or of pairs (tuples), or a split of a data set, got {type(data).__name__}')
+        raise ValueError('data must be a list of texts or of pairs (tuples), or a split of a data set, got '
+                         f'{type(data).__name__}')
     if not len(data): raise ValueError('data is empty; give at least one example')
     if columns and {'pixel_values', 'values'} & {*columns}:
         data = data if 'example_id' in columns else encode_signals(data)
@@ -99,10 +112,12 @@ def encoded_for(
     if columns is None:
         texts, pairs = text_columns(data)
         data = encode_texts(texts, tokenizer, pairs, longest)
-    elif 'input_ids' not in columns: data = encode(data, tokenizer, longest, task if task in ('masked_lm', 'replaced_token_detection') else None)
+    elif 'input_ids' not in columns:
+        data = encode(data, tokenizer, longest, task if task in ('masked_lm', 'replaced_token_detection') else None)
     order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
     return data, Collator(tokenizer, decoder_start=target_start(model)), order
 
+# %% ../../nbs/04_attribution/01_explanations.ipynb #011x
 def read_as(model, batch:dict) -> dict:
     "`batch` with images and series in the number type of `model`"
     kind = next(model.parameters()).dtype
@@ -134,7 +149,8 @@ class Reading:
 
     def __len__(self): return len(self.rows)
     def one(self, i): return Reading(self.model, self.batch, self.rows[i:i + 1])
-    def parts(self): return list(self.x) if self.real is None else [x[real] for x, real in zip(self.x, self.real)] # of each example, what is real
+    # of each example, what is real
+    def parts(self): return list(self.x) if self.real is None else [x[real] for x, real in zip(self.x, self.real)]
 
     def outputs(self, points):
         "What the model says when it reads `points` [copies * rows, ...], examples in the order of `rows` in each copy"
@@ -159,9 +175,13 @@ class Reading:
         with differentiable(self.model):
             at = points.flatten(0, 1).detach().requires_grad_()
             outputs = self.outputs(at)
-            return torch.stack([g.unflatten(0, points.shape[:2]) for g in gradients_of([self.score(outputs, t, len(points)) for t in targets], [at])])
+            return torch.stack([g.unflatten(0, points.shape[:2])
+                                for g in gradients_of([self.score(outputs, t, len(points)) for t in targets], [at])])
 
-def gradients_of(scores, at) -> list: # a tensor for each score, of the shape of the tensor in `at`; several tensors: stacked
+def gradients_of(
+    scores, at,
+    # a tensor for each score, of the shape of the tensor in `at`; several tensors: stacked
+) -> list:
     "The gradient of the sum of each of `scores`, which share a graph, with respect to the tensors `at`"
     found = [torch.autograd.grad(s.sum(), at, retain_graph=i + 1 < len(scores)) for i, s in enumerate(scores)]
     return [g[0] if len(at) == 1 else torch.stack(g) for g in found]
@@ -176,7 +196,8 @@ def score_target(
     target='predicted', # 'predicted', 'gold', a class, or a function of (outputs, rows)
     batch_size:int=32,  # rows in a forward pass
 ):
-    "What is to be explained in `batch` by the task of `model`'s head: 'predicted', int64 [batch], or a function of (outputs, rows)"
+    """What is to be explained in `batch` by the task of `model`'s head: 'predicted', int64 [batch], or a function of
+    (outputs, rows)"""
     if callable(target): return target
     name = head_task(model)
     own = 'say what the score is with target=function of (outputs, rows)'
@@ -185,19 +206,22 @@ def score_target(
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
     if _is(target, 'gold') or name == 'seq2seq' and _is(target, 'predicted'):
         if 'labels' not in batch:
-            raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or {own}')
+            raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or '
+                             f'{own}')
         if _is(target, 'gold'): return batch['labels'] if classes else attribution_target(task, batch, batch['labels'])
     if whole(target) and classes and 0 <= target < model.config.num_labels:
         return torch.full((len(every_row(batch)),), int(target), device=device_of(model))
     if not _is(target, 'predicted'):
         one = f'a class of the {model.config.num_labels}, ' if classes else ''
-        raise ValueError(f"target must be 'predicted', 'gold', {one}or a function of (outputs, rows) for {type(model).__name__} ({name}), "
+        raise ValueError(f"target must be 'predicted', 'gold', {one}or a function of (outputs, rows) for "
+                         f"{type(model).__name__} ({name}), "
                          f'got {target!r}')
     if classes: return 'predicted'
     if 'input_ids' in batch and 'labels' not in batch:   # every token is asked about
         batch = batch | dict(labels=batch['input_ids'].masked_fill(~batch['attention_mask'].bool(), -100))
     parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size)]
-    with undisturbed(model), torch.no_grad(): said = torch.cat([task.predicted(model(**model_inputs(part)), part) for part in parts])
+    with undisturbed(model), torch.no_grad():
+        said = torch.cat([task.predicted(model(**model_inputs(part)), part) for part in parts])
     return attribution_target(task, batch | dict(labels=said), said, own=True)
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #018
@@ -207,33 +231,45 @@ def target_rows(target, batch:dict, logits) -> torch.Tensor: # int64 [targets, b
     if gold:
         target = batch.get('labels')
         if not isinstance(target, torch.Tensor) or target.dtype != torch.int64 or target.shape != (count,):
-            raise ValueError("target='gold' needs one class per example in the batch's labels (int64 [batch]); there are none: "
+            raise ValueError("target='gold' needs one class per example in the batch's labels (int64 [batch]); there "
+                             "are none: "
                              "name a class, or take 'predicted'")
     if isinstance(target, str) and target == 'predicted': found = logits.argmax(-1)[None]
-    elif isinstance(target, str) and target == 'each': found = torch.arange(classes, device=logits.device)[:, None].expand(classes, count)
+    elif isinstance(target, str) and target == 'each':
+        found = torch.arange(classes, device=logits.device)[:, None].expand(classes, count)
     elif whole(target): found = torch.full((1, count), int(target), device=logits.device)
-    elif isinstance(target, torch.Tensor) and target.dtype == torch.int64 and target.shape == (count,): found = target.to(logits.device)[None]
+    elif isinstance(target, torch.Tensor) and target.dtype == torch.int64 and target.shape == (count,):
+        found = target.to(logits.device)[None]
     else:
         got = f'{target.dtype} {list(target.shape)}' if isinstance(target, torch.Tensor) else repr(target)
-        raise ValueError(f"target must be 'predicted', 'gold', 'each', a class, an int64 tensor with one class per example (here {count}) "
+        raise ValueError("target must be 'predicted', 'gold', 'each', a class, an int64 tensor with one class per "
+                         f"example (here {count}) "
                          f'or a function of (outputs, rows), got {got}')
     least, most = found.min().item(), found.max().item()
     if gold and most >= classes:
-        raise ValueError(f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to {classes - 1}: the data have more "
+        raise ValueError(f"target='gold': the labels go up to {most}, but the model has the {classes} classes 0 to "
+                         f"{classes - 1}: the data have more "
                          f'classes than the head; load the model with num_labels={most + 1} or more')
-    if least < 0 or most >= classes: raise ValueError(f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}')
+    if least < 0 or most >= classes:
+        raise ValueError(f'target: the classes of this model are 0 to {classes - 1}, got {least} to {most}')
     return found
 
 @torch.no_grad()
-def asked(model, batch:dict, target, batch_size:int) -> tuple: # ([int64 [batch] or a function], scores [targets, batch])
+def asked(
+    model, batch:dict, target, batch_size:int,
+    # ([int64 [batch] or a function], scores [targets, batch])
+) -> tuple:
     "What `target` asks of each example of `batch`, and the scores"
     inputs, parts, task = model_inputs(batch), every_row(batch).split(batch_size), tasks.get(head_task(model))
-    if not callable(target) and task and (task.per_token or not task.has_classes) and (task.name != 'regression' or _is(target, 'gold')):
+    if not callable(target) and task and (task.per_token
+                                          or not task.has_classes) and (task.name != 'regression'
+                                                                        or _is(target, 'gold')):
         target = score_target(model, batch, target, batch_size)
     found = []
     for rows in parts:
         outputs = model(**{k: v[rows] for k, v in inputs.items()})
-        score = target_scores(outputs, target if callable(target) else 'predicted', rows) # refuses a head without classes
+        # refuses a head without classes
+        score = target_scores(outputs, target if callable(target) else 'predicted', rows)
         found.append(score if callable(target) else outputs.logits)
     found = torch.cat(found)
     if callable(target): return [target], found[None]
@@ -242,9 +278,11 @@ def asked(model, batch:dict, target, batch_size:int) -> tuple: # ([int64 [batch]
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #021
 def numbers(name:str, kind:str, gradient, difference) -> torch.Tensor:
-    "One number a token, pixel or cell (`name`: what is read) from `gradient` [..., rows, ...] and what it is multiplied with"
+    """One number a token, pixel or cell (`name`: what is read) from `gradient` [..., rows, ...] and what it is
+    multiplied with"""
     if name == 'input_ids': return reductions[kind](gradient, difference)
-    kinds = dict(gradient=lambda: gradient, gradient_abs=lambda: gradient.abs(), input_x_gradient=lambda: gradient * difference,
+    kinds = dict(gradient=lambda: gradient, gradient_abs=lambda: gradient.abs(),
+                 input_x_gradient=lambda: gradient * difference,
                  integrated_gradients=lambda: gradient * difference, gradient_norm=lambda: gradient.abs())
     if name == 'values': return kinds[kind]()
     return gradient.norm(dim=-3) if kind == 'gradient_norm' else kinds[kind]().mean(-3)
@@ -262,8 +300,12 @@ def content_key(reading, i:int) -> int:
     x = x[reading.real[i]] if reading.is_text else x.float()
     return zlib.crc32(np.ascontiguousarray(x.cpu().numpy()).tobytes())
 
-def uniform(reading, seed:int, sample:int, stream:int, shape=None) -> torch.Tensor: # in [0, 1), of what is read: [rows, ...]
-    "Keyed uniform numbers; texts: 0 at pads; `shape` of a token's (texts) or example's (signals) draw, None = as it is read"
+def uniform(
+    reading, seed:int, sample:int, stream:int, shape=None,
+    # in [0, 1), of what is read: [rows, ...]
+) -> torch.Tensor:
+    """Keyed uniform numbers; texts: 0 at pads; `shape` of a token's (texts) or example's (signals) draw, None = as
+    it is read"""
     like, out = reading.x, []
     for i in range(len(reading)):
         key = content_key(reading, i)
@@ -271,7 +313,9 @@ def uniform(reading, seed:int, sample:int, stream:int, shape=None) -> torch.Tens
             at, inner = reading.real[i].nonzero()[:, 0], like.shape[2:] if shape is None else shape
             u = like.new_zeros(like.shape[1], *inner)
             u[at] = torch.from_numpy(keyed_uniform(key, (len(at), *inner), seed, sample, stream)).to(like)
-        else: u = torch.from_numpy(keyed_uniform(key, like.shape[1:] if shape is None else shape, seed, sample, stream)).to(like)
+        else:
+            u = torch.from_numpy(keyed_uniform(key, like.shape[1:] if shape is None else shape, seed, sample,
+                                               stream)).to(like)
         out.append(u)
     return torch.stack(out)
 
@@ -294,7 +338,8 @@ def by_smoothgrad(reading, targets, there, batch_size, seed, *, samples=20, nois
     "Mean gradient map over noisy copies of the input"
     base, total = base or ('input_x_gradient' if reading.is_text else 'gradient'), 0.
     known = [k for k in reductions if k != 'integrated_gradients']
-    if base not in known: raise ValueError(f'smoothgrad: base must be one of {", ".join(map(repr, known))}, got {base!r}')
+    if base not in known:
+        raise ValueError(f'smoothgrad: base must be one of {", ".join(map(repr, known))}, got {base!r}')
     if isinstance(noise, bool) or not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
         raise ValueError(f"smoothgrad: noise must be a share of the input's range of at least 0, got {noise!r}")
     x, width = reading.x, per_row(torch.stack([part.max() - part.min() for part in reading.parts()]), reading.x)
@@ -319,7 +364,8 @@ def begin(reading, baseline=None) -> torch.Tensor: # shape of what is read
     found = torch.as_tensor(0. if baseline is None else baseline).to(reading.x)
     try: return found.expand_as(reading.x)
     except RuntimeError:
-        raise ValueError(f'baseline must be a number or broadcastable to an example {list(reading.x.shape[1:])}, got {list(found.shape)}') from None
+        raise ValueError(f'baseline must be a number or broadcastable to an example {list(reading.x.shape[1:])}, got '
+                         f'{list(found.shape)}') from None
 
 def by_integrated_gradients(reading, targets, there, batch_size, seed, *, steps=20, baseline=None):
     "Gradient averaged from the baseline to the input, times their difference"
@@ -329,7 +375,8 @@ def by_integrated_gradients(reading, targets, there, batch_size, seed, *, steps=
     for alphas in nodes.split(max(1, batch_size // len(x))):
         points = torch.lerp(start, x, alphas.view(-1, *[1] * x.dim()))
         total = total + reading.gradients(targets, points).sum(1)
-    return numbers(reading.name, 'integrated_gradients', total / steps, x - start), there - reading.scores(targets, start[None])[:, 0]
+    return numbers(reading.name, 'integrated_gradients', total / steps,
+                   x - start), there - reading.scores(targets, start[None])[:, 0]
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #032
 def given_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to what is read of an example
@@ -338,27 +385,32 @@ def given_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadc
         ids = torch.as_tensor(baselines)
         if ids.dim() != 1 or not len(ids) or ids.is_floating_point():
             raise ValueError(f'baselines of texts must be a list of token ids, got {baselines!r}')
-        return torch.stack([token_vector(reading.model, i, 'each of the baselines of texts')[None] for i in ids.tolist()])
+        return torch.stack([token_vector(reading.model, i, 'each of the baselines of texts')[None]
+                            for i in ids.tolist()])
     found = torch.as_tensor(baselines).to(reading.x)
     if found.dim() != reading.x.dim() or found.shape[1:] != reading.x.shape[1:] or not len(found):
-        raise ValueError(f'baselines must be an array [K, {", ".join(map(str, reading.x.shape[1:]))}] of examples, got {list(found.shape)}')
+        raise ValueError(f'baselines must be an array [K, {", ".join(map(str, reading.x.shape[1:]))}] of examples, got '
+                         f'{list(found.shape)}')
     return found
 
 def background(reading, seed:int, sample:int, given=None) -> torch.Tensor: # shape of what is read
-    "A baseline for each example: one of `given` [K, ...] by chance, else random words, or noise with the example's mean and spread"
+    """A baseline for each example: one of `given` [K, ...] by chance, else random words, or noise with the example's
+    mean and spread"""
     x = reading.x
     if given is not None:
         pick = torch.stack([u[0] for u in drawn(reading, seed, sample, 3)])
         return given[(pick * len(given)).long()].expand_as(x)
     if reading.is_text:
         embed = source_stack(reading.model).get_input_embeddings()
-        with torch.no_grad(): return embed((uniform(reading, seed, sample, 2, ()) * embed.num_embeddings).long()).detach()
+        with torch.no_grad():
+            return embed((uniform(reading, seed, sample, 2, ()) * embed.num_embeddings).long()).detach()
     over = (2, 3) if reading.name == 'pixel_values' else (1,)
     return x.mean(over, keepdim=True) + x.std(over, keepdim=True, correction=0) * normal(reading, seed, sample)
 
 def drawn(reading, seed:int, sample:int, stream:int) -> list: # of tensors [1]
     "A keyed uniform number for each example"
-    return [torch.from_numpy(keyed_uniform(content_key(reading, i), (1,), seed, sample, stream)).to(reading.x) for i in range(len(reading))]
+    return [torch.from_numpy(keyed_uniform(content_key(reading, i), (1,), seed, sample, stream)).to(reading.x)
+            for i in range(len(reading))]
 
 def by_gradient_shap(reading, targets, there, batch_size, seed, *, samples=20, baselines=None):
     "Expected gradients: gradient at a random point between a random baseline and the input, times their difference"
@@ -373,12 +425,14 @@ def by_gradient_shap(reading, targets, there, batch_size, seed, *, samples=20, b
     return total / samples, there - began / samples
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #035
-linear_operations = frozenset('''add sub rsub neg linear conv1d conv2d conv3d addmm view reshape view_as reshape_as transpose permute t mT T
-    contiguous flatten unflatten chunk split unbind cat stack getitem select narrow squeeze unsqueeze expand expand_as repeat
-    repeat_interleave sum mean cumsum dropout feature_dropout batch_norm avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d pad
-    constant_pad_nd masked_fill where gather index_select take_along_dim to float double half bfloat16 type type_as clone roll flip movedim
-    swapaxes swapdims get iadd isub radd'''.split())
-elementwise_operations = frozenset('''relu gelu silu elu leaky_relu selu celu mish softplus hardtanh relu6 hardswish hardsigmoid sigmoid tanh exp
+linear_operations = frozenset(
+    '''add sub rsub neg linear conv1d conv2d conv3d addmm view reshape view_as reshape_as transpose permute t mT T
+    contiguous flatten unflatten chunk split unbind cat stack getitem select narrow squeeze unsqueeze expand expand_as
+    repeat repeat_interleave sum mean cumsum dropout feature_dropout batch_norm avg_pool1d avg_pool2d
+    adaptive_avg_pool1d adaptive_avg_pool2d pad constant_pad_nd masked_fill where gather index_select take_along_dim
+    to float double half bfloat16 type type_as clone roll flip movedim swapaxes swapdims get iadd isub radd'''.split())
+elementwise_operations = frozenset(
+    '''relu gelu silu elu leaky_relu selu celu mish softplus hardtanh relu6 hardswish hardsigmoid sigmoid tanh exp
     expm1 log log1p sqrt rsqrt square pow reciprocal abs erf sin cos clamp softsign logsigmoid'''.split())
 
 def moving(x) -> bool:
@@ -414,7 +468,8 @@ def product(a, b, f=torch.mul):
     of_b, of_a = (halves(b, 0), halves(a, 1)) if by_row else (halves(b), halves(a))
     return f(a.detach(), b.detach()) + f(a - a.detach(), of_b) + f(of_a, b - b.detach())
 
-def quotient(a, b, **kwargs): return product(a, rescaled(torch.reciprocal, b)) if moving(b) else torch.div(a, b, **kwargs)
+def quotient(a, b, **kwargs):
+    return product(a, rescaled(torch.reciprocal, b)) if moving(b) else torch.div(a, b, **kwargs)
 
 def logsumexp(z, dim, keepdim=False):
     "log of the sum of exp(z), whose change is shared out by logarithmic means"
@@ -447,14 +502,16 @@ def attend(query, key, value, attn_mask=None, dropout_p=0., is_causal=False, sca
     if groups > 1: key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
     scores = product(query, key.transpose(-1, -2), torch.matmul) * (query.shape[-1]**-.5 if scale is None else scale)
     if is_causal: attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool: scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
     elif attn_mask is not None: scores = scores + attn_mask
     return product(softmax(scores), value, torch.matmul)
 
 def recurrent(x, states, weights, has_biases, layers, dropout, training, bidirectional, batch_first):
     "An LSTM of one layer, step by step"
     if not isinstance(states, (tuple, list)) or layers > 1 or bidirectional or not batch_first or len(weights) > 4:
-        raise ValueError('deeplift: an LSTM needs one layer and direction and batch_first for its rule; packed sequences and projections have none')
+        raise ValueError('deeplift: an LSTM needs one layer and direction and batch_first for its rule; packed '
+                         'sequences and projections have none')
     (h, c), found, biases = (s[0] for s in states), [], weights[2:] if has_biases else (None, None)
     for t in range(x.shape[1]):
         i, f, g, o = (F.linear(x[:, t], weights[0], biases[0]) + F.linear(h, weights[1], biases[1])).chunk(4, -1)
@@ -465,14 +522,18 @@ def recurrent(x, states, weights, has_biases, layers, dropout, training, bidirec
     return torch.stack(found, 1), h[None], c[None]
 
 def max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False):
-    "Max pooling over the last `dims` axes: the change goes to the place of the larger maximum, or in equal shares to its places"
-    if ceil_mode or return_indices: raise ValueError('deeplift: max pooling has a rule for ceil_mode=False and return_indices=False alone')
+    """Max pooling over the last `dims` axes: the change goes to the place of the larger maximum, or in equal shares
+    to its places"""
+    if ceil_mode or return_indices:
+        raise ValueError('deeplift: max pooling has a rule for ceil_mode=False and return_indices=False alone')
     def pair(x, other):
         if isinstance(x, int): return (other if dims == 1 else x, x)
         return (other, *x) if dims == 1 else x
-    size, step, gap, (top, left) = pair(kernel_size, 1), pair(stride or kernel_size, 1), pair(dilation, 1), pair(padding, 0)
+    size, step, gap, (top, left) = pair(kernel_size, 1), pair(stride or kernel_size,
+                                                              1), pair(dilation, 1), pair(padding, 0)
     x = F.pad(z[..., None, :] if dims == 1 else z, (left, left, top, top), value=torch.finfo(z.dtype).min)
-    w = F.unfold(x.flatten(0, -3)[:, None], size, gap, 0, step)                          # [halves * channels, places in a window, windows]
+    # [halves * channels, places in a window, windows]
+    w = F.unfold(x.flatten(0, -3)[:, None], size, gap, 0, step)
     (wa, wb), most = w.detach().chunk(2), w.detach().amax(1, keepdim=True)
     (ya, yb), near = most.chunk(2), 16 * torch.finfo(z.dtype).eps
     ties = torch.where(ya > yb, wa >= ya - near * ya.abs(), wb >= yb - near * yb.abs())
@@ -483,13 +544,16 @@ def max_pooled(dims, z, kernel_size, stride=None, padding=0, dilation=1, ceil_mo
     return y.view(*x.shape[:-2], *long[-dims:])
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #041
-operation_names = dict(truediv='div', divide='div', multiply='mul', bmm='matmul', rmul='mul', imul='mul', mm='matmul', itruediv='div')
-operation_rules = dict(mul=product, div=quotient, matmul=partial(product, f=torch.matmul), softmax=softmax, log_softmax=log_softmax,
+operation_names = dict(truediv='div', divide='div', multiply='mul', bmm='matmul', rmul='mul', imul='mul', mm='matmul',
+                       itruediv='div')
+operation_rules = dict(mul=product, div=quotient, matmul=partial(product, f=torch.matmul), softmax=softmax,
+    log_softmax=log_softmax,
     logsumexp=logsumexp, layer_norm=layer_norm, rms_norm=rms_norm, scaled_dot_product_attention=attend, lstm=recurrent,
     max_pool1d=partial(max_pooled, 1), max_pool2d=partial(max_pooled, 2))
 
 class Lifted(TorchFunctionMode):
-    "A block in which operations on what is read get DeepLIFT's multipliers for derivatives; inputs and baselines are the two halves of the batch"
+    """A block in which operations on what is read get DeepLIFT's multipliers for derivatives; inputs and baselines
+    are the two halves of the batch"""
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs, name = dict(kwargs or {}), func.__name__.strip('_')
         name = operation_names.get(name, name)
@@ -501,7 +565,8 @@ class Lifted(TorchFunctionMode):
             return rescaled(f, args[0])
         out = func(*args, **kwargs)
         if name in linear_operations or not any(map(moving, tree_leaves(out))): return out
-        raise ValueError(f"deeplift has no rule for the operation {resolve_name(func) or name}; use 'integrated_gradients' or 'gradient_shap', "
+        raise ValueError(f"deeplift has no rule for the operation {resolve_name(func) or name}; use "
+                         "'integrated_gradients' or 'gradient_shap', "
                          'which need gradients alone')
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #043
@@ -511,7 +576,8 @@ def refuse_incomplete(model, found, gain, whose, instead):
     off, size = (found.sum(-1) - gain).abs(), found.abs().sum(-1) + gain.abs()
     if not (off <= .01 * size).all():
         worst = (off / gain.abs()).nan_to_num(math.inf).max().item()
-        raise ValueError(f'{whose} of {type(model).__name__} do not add up to the difference of the scores (off by {worst:.0%} of it): {instead}')
+        raise ValueError(f'{whose} of {type(model).__name__} do not add up to the difference of the scores (off by '
+                         f'{worst:.0%} of it): {instead}')
 
 def lifted(reading, targets, start) -> tuple: # (multipliers [targets, rows, ...], gain [targets, rows])
     "DeepLIFT's multipliers from the baseline `start` to the input, by our rules"
@@ -539,12 +605,14 @@ def lifted_by_captum(reading, targets, start) -> tuple:
     one = lambda t, i: t if callable(t) else t[i:i + 1]
     with warnings.catch_warnings(), differentiable(reading.model):
         warnings.simplefilter('ignore')
-        found = [[DeepLift(Asked(reading.one(i), one(t, i)), multiply_by_inputs=False).attribute(reading.x[i:i + 1], start[i:i + 1])
+        found = [[DeepLift(Asked(reading.one(i), one(t, i)),
+                           multiply_by_inputs=False).attribute(reading.x[i:i + 1], start[i:i + 1])
                   for i in range(len(reading))] for t in targets]
     found = torch.stack([torch.cat(f) for f in found]).detach()
     gain = torch.subtract(*reading.scores(targets, torch.stack([reading.x, start])).unbind(1))
     refuse_incomplete(reading.model, found * (reading.x - start), gain, "Captum's contributions",
-                      "it is right where every non-linearity is one of its modules, used once; leave rules='captum' out")
+                      "it is right where every non-linearity is one of its modules, used once; leave rules='captum' "
+                      "out")
     return found, gain
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #045
@@ -556,7 +624,8 @@ def lift_over(reading, targets, starts, rules):
     total, gain, count = 0., 0., 0
     for start in starts:
         found, gained = lifters[rules](reading, targets, start)
-        total, gain, count = total + numbers(reading.name, 'integrated_gradients', found, reading.x - start), gain + gained, count + 1
+        total, gain, count = total + numbers(reading.name, 'integrated_gradients', found,
+                                             reading.x - start), gain + gained, count + 1
     return total / count, gain / count
 
 def by_deeplift(reading, targets, there, batch_size, seed, *, baseline=None, rules='salviz'):
@@ -574,14 +643,17 @@ def by_deep_shap(reading, targets, there, batch_size, seed, *, samples=5, baseli
 def without(reading, place:int) -> dict:
     "The inputs of `reading` without the token at `place`"
     per_token = 'input_ids', 'attention_mask', 'token_type_ids'
-    return {k: torch.cat([v[:, :place], v[:, place + 1:]], 1) if k in per_token else v for k, v in reading.inputs.items()}
+    return {k: torch.cat([v[:, :place], v[:, place + 1:]], 1) if k in per_token else v
+            for k, v in reading.inputs.items()}
 
 def removed(reading, targets, there, batch_size):
     "[targets, rows, n]: what is gone of the scores without each token"
     if has_encoder_and_decoder(reading.model) and target_start(reading.model) is None:
-        raise ValueError(f"occlusion: replacement='removal' would take away the end token that the head of {type(reading.model).__name__} reads; "
+        raise ValueError("occlusion: replacement='removal' would take away the end token that the head of "
+                         f"{type(reading.model).__name__} reads; "
                          "use 'baseline', 'zeros' or the id of a token")
-    if (reading.real.sum(1) < 2).any(): raise ValueError("occlusion: replacement='removal' leaves nothing of a text of one token; use 'baseline'")
+    if (reading.real.sum(1) < 2).any():
+        raise ValueError("occlusion: replacement='removal' leaves nothing of a text of one token; use 'baseline'")
     found = []
     for some in torch.arange(reading.x.shape[1]).split(max(1, batch_size // len(reading))):
         parts = [without(reading, i) for i in some.tolist()]
@@ -595,8 +667,10 @@ def by_occluding_tokens(reading, targets, there, batch_size, replacement):
     is_id = whole(replacement)
     if replacement == 'removal': return removed(reading, targets, there, batch_size)
     if not is_id and replacement not in ('baseline', 'zeros'):
-        raise ValueError(f"occlusion: replacement must be 'baseline', 'zeros', 'removal' or the id of a token, got {replacement!r}")
-    fill = torch.zeros_like(x[0, 0]) if replacement == 'zeros' else token_vector(model, replacement if is_id else None, 'replacement of occlusion')
+        raise ValueError("occlusion: replacement must be 'baseline', 'zeros', 'removal' or the id of a token, got "
+                         f"{replacement!r}")
+    fill = (torch.zeros_like(x[0, 0]) if replacement == 'zeros'
+            else token_vector(model, replacement if is_id else None, 'replacement of occlusion'))
     found = []
     for some in torch.arange(x.shape[1], device=x.device).split(max(1, batch_size // len(x))):
         points = x.repeat(len(some), 1, 1, 1)
@@ -605,8 +679,12 @@ def by_occluding_tokens(reading, targets, there, batch_size, replacement):
     return there[..., None] - torch.cat(found, 1).transpose(1, 2)
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #049
-def windows(sizes:tuple, window, stride, device) -> list: # of bool [down, height] and bool [across, width] (series: time, features)
-    "Which rows and which columns each window covers: the windows are all combinations; the last ones are cut at the edge"
+def windows(
+    sizes:tuple, window, stride, device,
+    # of bool [down, height] and bool [across, width] (series: time, features)
+) -> list:
+    """Which rows and which columns each window covers: the windows are all combinations; the last ones are cut at
+    the edge"""
     def pair(x, name):
         found = x if isinstance(x, (tuple, list)) else (x, x)
         if len(found) != 2: raise ValueError(f'occlusion: {name} must be a number or a pair of them, got {x!r}')
@@ -623,17 +701,22 @@ def windows(sizes:tuple, window, stride, device) -> list: # of bool [down, heigh
         raise ValueError(f'occlusion: a stride of {tuple(stride)} leaves gaps between windows of {tuple(window)}')
     return flags
 
-def by_occlusion(reading, targets, there, batch_size, seed, *, replacement='baseline', window=None, stride=None, baseline=None):
+def by_occlusion(reading, targets, there, batch_size, seed, *, replacement='baseline', window=None, stride=None,
+                 baseline=None):
     "What is gone of the score without a token, or without the windows that cover a pixel or cell"
-    x, signal_only = reading.x, [k for k, v in dict(window=window, stride=stride, baseline=baseline).items() if v is not None]
+    x, signal_only = reading.x, [k for k, v in dict(window=window, stride=stride, baseline=baseline).items()
+                                 if v is not None]
     if reading.is_text:
-        if signal_only: raise ValueError(f'occlusion: {signal_only[0]} is for images and series; texts take replacement=')
+        if signal_only:
+            raise ValueError(f'occlusion: {signal_only[0]} is for images and series; texts take replacement=')
         return by_occluding_tokens(reading, targets, there, batch_size, replacement), None
-    if replacement != 'baseline': raise ValueError('occlusion: replacement is for texts; images and series take window=, stride= and baseline=')
+    if replacement != 'baseline':
+        raise ValueError('occlusion: replacement is for texts; images and series take window=, stride= and baseline=')
     is_image, start = reading.name == 'pixel_values', begin(reading, baseline)
     down, across = windows(x.shape[-2:], window or ((4, 4) if is_image else (4, 1)), stride, x.device)
     total = x.new_zeros(len(targets), len(x), *x.shape[-2:])
-    for at in torch.arange(len(down) * len(across), device=x.device).split(max(1, batch_size // len(x))): # so many maps of windows at a time
+    # so many maps of windows at a time
+    for at in torch.arange(len(down) * len(across), device=x.device).split(max(1, batch_size // len(x))):
         some = down[at // len(across)][:, :, None] & across[at % len(across)][:, None]
         points = torch.where(some[:, None, None] if is_image else some[:, None], start, x)
         gone = there[:, None] - reading.scores(targets, points)
@@ -649,19 +732,25 @@ def heads_of(A, heads):
         raise ValueError(f'heads: there are the heads 0 to {count - 1}, got {heads!r}')
     return A[..., [int(h) for h in chosen], :, :]
 
-def seen(reading, layers, heads, targets=()) -> tuple: # (A [layers, rows, heads, query, key], gradients [targets, layers, ...] or None)
-    "Attention of `layers`, and the gradients of the scores of `targets` with respect to it; 0 where a query may not attend, or is padding"
+def seen(
+    reading, layers, heads, targets=(),
+    # (A [layers, rows, heads, query, key], gradients [targets, layers, ...] or None)
+) -> tuple:
+    """Attention of `layers`, and the gradients of the scores of `targets` with respect to it; 0 where a query may
+    not attend, or is padding"""
     with torch.set_grad_enabled(len(targets) > 0), observe(reading.model, layers=layers) as maps:
         outputs = reading.model(**reading.inputs)
         found = [maps[l] for l in maps.layers]
         scores = [reading.score(outputs, t, 1) for t in targets]
-        gradients = [torch.stack(torch.autograd.grad(s.sum(), found, retain_graph=i + 1 < len(scores))) for i, s in enumerate(scores)]
+        gradients = [torch.stack(torch.autograd.grad(s.sum(), found, retain_graph=i + 1 < len(scores)))
+                     for i, s in enumerate(scores)]
         allowed = torch.stack([maps.allowed(l) for l in maps.layers]) & real_tokens(reading.inputs)[:, None, :, None]
     A = heads_of(torch.where(allowed, torch.stack(found).detach(), 0.), heads)
     return A, heads_of(torch.where(allowed, torch.stack(gradients), 0.), heads) if targets else None
 
 def row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
-    "The pooled row of maps [rows, query, key], or the mean over real rows; `row` None: pooled where the head reads one row"
+    """The pooled row of maps [rows, query, key], or the mean over real rows; `row` None: pooled where the head reads
+    one row"""
     if row not in (None, 'pooled', 'mean'): raise ValueError(f"row must be 'pooled', 'mean' or None, got {row!r}")
     real = real_tokens(reading.inputs)
     if row != 'mean':
@@ -673,7 +762,8 @@ def row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
 def told(reading, per_key, targets):
     "Numbers of keys [rows, n] or [targets, rows, n] as numbers of what is read, for each of `targets`"
     if per_key.dim() == 2: per_key = per_key.expand(len(targets), -1, -1)
-    return per_key if reading.is_text else (per_key / reading.x.shape[-1])[..., None].expand(*per_key.shape, reading.x.shape[-1])
+    return (per_key if reading.is_text
+            else (per_key / reading.x.shape[-1])[..., None].expand(*per_key.shape, reading.x.shape[-1]))
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #054
 def by_attention(reading, targets, there, batch_size, seed, *, layers=-1, heads=None, row=None):
@@ -699,13 +789,16 @@ def by_gradient_x_attention(reading, targets, there, batch_size, seed, *, layers
     found = A * G
     return told(reading, (found.clamp(min=0) if positive else found).sum((3, 4)).mean(1), targets), None
 
-def by_integrated_attention(read, targets, there, batch_size, seed, *, layers=-1, steps=20, nodes=None, reading='standard'):
+def by_integrated_attention(read, targets, there, batch_size, seed, *, layers=-1, steps=20, nodes=None,
+                            reading='standard'):
     """IGA: integrated gradients of attention, summed over heads and queries; a path for each target.
-    reading='standard' here, whose sum is F(A) - F(0), and not the 'paper' reading that `attention_attribution` takes by default"""
+    reading='standard' here, whose sum is F(A) - F(0), and not the 'paper' reading that `attention_attribution` takes by
+    default"""
     model, inputs, found, sums, gains = read.model, read.inputs, [], [], []
     for t in targets:
         here = (lambda outputs, rows, t=t: t(outputs, read.rows[rows])) if callable(t) else t
-        B, _ = attention_attribution(model, inputs, here, layers, 'integrated_gradients', steps=steps, nodes=nodes, reading=reading, batch_size=batch_size)
+        B, _ = attention_attribution(model, inputs, here, layers, 'integrated_gradients', steps=steps, nodes=nodes,
+                                     reading=reading, batch_size=batch_size)
         found.append(torch.stack([b.sum((1, 2)) for b in B.values()]).mean(0))
         sums.append(torch.stack([b.sum((1, 2, 3)) for b in B.values()]))
     if reading == 'paper': return told(read, torch.stack(found), targets), None # not complete by definition
@@ -721,16 +814,20 @@ def by_chance(reading, targets, there, batch_size, seed):
     return uniform(reading, seed, 0, 5, shape).expand(len(targets), *[-1] * (1 if reading.is_text else 2), -1), None
 
 methods = dict(
-    {kind: partial(by_gradient, kind=kind) for kind in ('gradient', 'gradient_norm', 'gradient_abs', 'input_x_gradient')},
-    integrated_gradients=by_integrated_gradients, smoothgrad=by_smoothgrad, deeplift=by_deeplift, gradient_shap=by_gradient_shap,
+    {kind: partial(by_gradient, kind=kind) for kind in ('gradient', 'gradient_norm', 'gradient_abs',
+                                                        'input_x_gradient')},
+    integrated_gradients=by_integrated_gradients, smoothgrad=by_smoothgrad, deeplift=by_deeplift,
+    gradient_shap=by_gradient_shap,
     deep_shap=by_deep_shap, occlusion=by_occlusion, random=by_chance, attention=by_attention, rollout=by_rollout,
-    gradient_x_attention=by_gradient_x_attention, attention_gradient=by_attention_gradient, attention_integrated_gradients=by_integrated_attention)
+    gradient_x_attention=by_gradient_x_attention, attention_gradient=by_attention_gradient,
+    attention_integrated_gradients=by_integrated_attention)
 
 def method_options(method:str) -> dict:
     "The options of `method` and their defaults"
     if method not in methods: raise ValueError(f'method must be one of {", ".join(methods)}, got {method!r}')
     given = methods[method]
-    return {} if isinstance(given, partial) else {k: p.default for k, p in inspect.signature(given).parameters.items() if p.kind == p.KEYWORD_ONLY}
+    return ({} if isinstance(given, partial)
+            else {k: p.default for k, p in inspect.signature(given).parameters.items() if p.kind == p.KEYWORD_ONLY})
 
 def settled(method:str, options:dict) -> dict:
     "All options of `method` that have a say, those in `options` as given"
@@ -739,16 +836,22 @@ def settled(method:str, options:dict) -> dict:
         raise ValueError(f'{method} has no option {", ".join(unknown)}; it has {", ".join(known) or "none"}')
     found = {**known, **options}
     if method == 'deep_shap' and found['baselines'] is not None: # each of them is used
-        if 'samples' in options: raise ValueError('deep_shap: samples= baselines are drawn only where no baselines= are given; leave one of them out')
+        if 'samples' in options:
+            raise ValueError('deep_shap: samples= baselines are drawn only where no baselines= are given; leave one of '
+                             'them out')
         del found['samples']
     return found
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #059
 def completeness(
     values,       # [targets, batch, ...]
-    gain,         # [targets, batch]: F(x) less the score of the baseline; or [2, layers, targets, batch]: what each layer adds up to, and its gain
+    # [targets, batch]: F(x) less the score of the baseline; or [2, layers, targets, batch]: what each layer adds up to,
+    # and its gain
+    gain,
     channels:int, # in a pixel of `values`, whose mean it is
-) -> torch.Tensor: # [targets, batch]: |sum - gain| / |gain|, of the worst layer; NaN where both are 0, infinite where the gain alone is
+    # [targets, batch]: |sum - gain| / |gain|, of the worst layer; NaN where both are 0, infinite where the gain alone
+    # is
+) -> torch.Tensor:
     "How far `values` are from adding up to `gain`, as a share of it"
     sums, gain = gain if gain.dim() == 4 else (values.flatten(2).sum(-1)[None] * channels, gain[None])
     return ((sums - gain).abs() / gain.abs()).amax(0)
@@ -756,55 +859,66 @@ def completeness(
 # %% ../../nbs/04_attribution/01_explanations.ipynb #060
 def explain(
     model,                         # of texts, images or series
-    inputs,                        # a batch as a collator makes it; or texts, pairs (tuples) or a split with `tokenizer`, see `as_batch`
+    # a batch as a collator makes it; or texts, pairs (tuples) or a split with `tokenizer`, see `as_batch`
+    inputs,
     method='integrated_gradients', # a key of `methods`
-    target='predicted',            # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
+    # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
+    target='predicted',
     *,
     tokenizer=None,                # for texts
     batch_size:int=32,             # rows in a forward pass, which bounds memory however many `inputs` there are
     seed:int=0,                    # of methods that draw, 0 to 2**32 - 1
     **options,                     # of the method, see `method_options`
 ) -> Explanation:
-    "What each token, pixel or cell does to the score `target`, in eval mode; model and global generators stay as they were"
+    """What each token, pixel or cell does to the score `target`, in eval mode; model and global generators stay as
+    they were"""
     options, batch = settled(method, options), as_batch(model, inputs, tokenizer)
-    if not whole(seed) or not 0 <= seed < 2**32: raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
+    if not whole(seed) or not 0 <= seed < 2**32:
+        raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     check_counts(batch_size=batch_size)
     rows, name = every_row(batch), what_is_read(batch)
-    at_once = max(1, batch_size // 2) if method in ('deeplift', 'deep_shap') else batch_size # input and baseline go together
+    # input and baseline go together
+    at_once = max(1, batch_size // 2) if method in ('deeplift', 'deep_shap') else batch_size
     found = []
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)
         questions, score = asked(model, batch, target, batch_size)
         for some in rows.split(at_once):
             here = [q if callable(q) else q[some] for q in questions]
-            found.append(methods[method](Reading(model, batch, some), here, score[:, some], batch_size, seed, **options))
+            found.append(methods[method](Reading(model, batch, some), here, score[:, some], batch_size, seed,
+                                         **options))
     values, real = torch.cat([v for v, _ in found], 1), real_tokens(batch) if name == 'input_ids' else None
     if real is not None: values = torch.where(real, values, 0.)
     gain = None if found[0][1] is None else torch.cat([g for _, g in found], -1)
     error = None if gain is None else completeness(values, gain, batch[name].shape[1] if name == 'pixel_values' else 1)
     each = isinstance(target, str) and target == 'each'
     single = lambda x: x if x is None or each else x[0]
-    return Explanation(method, single(values), 'each' if each else questions[0], single(score), single(error), dict(options, seed=seed), real,
+    return Explanation(method, single(values), 'each' if each else questions[0], single(score), single(error),
+                       dict(options, seed=seed), real,
                        batch.get('word_ids') if real is not None else None)
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #063
-_least = dict(integrated_gradients=dict(steps=1), smoothgrad=dict(samples=1), gradient_shap=dict(samples=1), deep_shap=dict(samples=1),
+_least = dict(integrated_gradients=dict(steps=1), smoothgrad=dict(samples=1), gradient_shap=dict(samples=1),
+              deep_shap=dict(samples=1),
               attention_integrated_gradients=dict(steps=1))
 
 def tiny_input(model) -> dict:
     "An input that `model` can read: five tokens, or one image or series of small numbers"
     config = getattr(model, 'config', None)
-    if config is None: raise ValueError(f'{type(model).__name__} has no config that says what it reads; give a batch with inputs=')
+    if config is None:
+        raise ValueError(f'{type(model).__name__} has no config that says what it reads; give a batch with inputs=')
     kind, device = getattr(model, 'main_input_name', 'input_ids'), device_of(model)
     if kind in ('pixel_values', 'values'):
-        if not hasattr(config, 'shape'): raise ValueError(f'{type(model).__name__} does not say which shape it reads; give a batch with inputs=')
+        if not hasattr(config, 'shape'):
+            raise ValueError(f'{type(model).__name__} does not say which shape it reads; give a batch with inputs=')
         count = math.prod(config.shape)
         x = torch.from_numpy(keyed_uniform(0, (count,), 0, 0)).view(1, *config.shape) * 2 - 1
         return {kind: x.to(device, next(model.parameters()).dtype)}
     config, out = config.get_text_config(), {}
     ids = [i for i in range(min(9, config.vocab_size)) if i != config.pad_token_id][:5]
     if (start := target_start(model)) is not None: out['decoder_input_ids'] = torch.tensor([[start]], device=device)
-    return dict(input_ids=torch.tensor([ids], device=device), attention_mask=torch.ones(1, len(ids), dtype=torch.int64, device=device), **out)
+    return dict(input_ids=torch.tensor([ids], device=device),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.int64, device=device), **out)
 
 def _why_not(model, inputs, method, **options):
     "'available', or the reason why `method` is refused"
@@ -817,7 +931,8 @@ def _why_not(model, inputs, method, **options):
 
 def explainers(
     model,
-    inputs:dict=None, # a small batch to try on; None: five tokens, or small numbers of the shape that the model's config names
+    # a small batch to try on; None: five tokens, or small numbers of the shape that the model's config names
+    inputs:dict=None,
 ) -> dict: # {method: 'available', or the reason why not}
     "Which of `methods` can explain `model`"
     inputs = tiny_input(model) if inputs is None else inputs
@@ -827,7 +942,8 @@ def explainers(
 
 def captum_serves(model, inputs:dict=None) -> str: # 'available', or the reason why not
     "Can Captum's own rules give DeepLIFT and DeepSHAP (`rules='captum'`) for `model`?"
-    return _why_not(model, {k: v[:1] for k, v in model_inputs(tiny_input(model) if inputs is None else inputs).items()}, 'deeplift', rules='captum')
+    return _why_not(model, {k: v[:1] for k, v in model_inputs(tiny_input(model) if inputs is None else inputs).items()},
+                    'deeplift', rules='captum')
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #066
 class Explained(list):
@@ -835,7 +951,8 @@ class Explained(list):
     def __init__(self, arrays, method, target, score, completeness_error, options):
         super().__init__(arrays)
         self.method, self.options = method, options        # as in `Explanation`
-        self.target = target                               # int64 [N]: the class that was explained; 'each'; or what was asked for where no class is
+        # int64 [N]: the class that was explained; 'each'; or what was asked for where no class is
+        self.target = target
         self.score = score                                 # [N] or, 'each', [classes, N]
         self.completeness_error = completeness_error       # the same shape; None for methods without
 
@@ -857,22 +974,27 @@ def explain_data(
     details=False,                 # an `Explained`: a list that knows scores, targets and completeness errors
     progress=True,                 # a bar, on a terminal
     **options,
-) -> list: # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each': classes first
+    # of arrays [n_b] (texts, without padding; with `words` [W_b]), [height, width] or [time, features]; target 'each':
+    # classes first
+) -> list:
     "What each token, pixel or cell of every example does to its score, an array an example"
     data, collate, order = encoded_for(model, data, tokenizer)
     settled(method, options)
     check_counts(batch_size=batch_size)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
-        raise ValueError(f'target has {len(target)} classes for {len(data)} examples; one for each is needed, in the order of the data')
+        raise ValueError(f'target has {len(target)} classes for {len(data)} examples; one for each is needed, in the '
+                         'order of the data')
     found, said = [None] * len(data), dict(target=[], score=[], completeness_error=[])
     for i in tqdm(range(0, len(order), batch_size), desc=method, unit='batch', disable=None if progress else True):
         at = torch.tensor(order[i:i + batch_size])
         here = target[at] if isinstance(target, torch.Tensor) else target
         if callable(target): here = lambda outputs, rows, at=at: target(outputs, at.to(rows.device)[rows])
-        part = explain(model, collate([data[j] for j in at.tolist()]), method, here, batch_size=batch_size, seed=seed, **options)
+        part = explain(model, collate([data[j] for j in at.tolist()]), method, here, batch_size=batch_size, seed=seed,
+                       **options)
         for j, values in zip(at.tolist(), part.examples() if words is None else part.words(words)): found[j] = values
         for name in said if details else (): said[name].append(getattr(part, name))
     if not details: return found
-    whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None for k, v in said.items()}
+    whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None
+                 for k, v in said.items()}
     if whole_set['target'] is None: whole_set['target'] = target
     return Explained(found, method=method, options=part.options, **whole_set)

@@ -55,7 +55,8 @@ def check_target(target, count:int):
     if isinstance(target, torch.Tensor) and target.shape == (count,) and target.dtype == torch.int64: return
     if isinstance(target, str) and target == 'predicted': return
     got = f'{target.dtype} {list(target.shape)}' if isinstance(target, torch.Tensor) else repr(target)
-    raise ValueError(f"target must be 'predicted' or an int64 tensor with one class per example (here {count}), got {got}; "
+    raise ValueError(f"target must be 'predicted' or an int64 tensor with one class per example (here {count}), got "
+                     f"{got}; "
                      'heads other than sequence classification take a function of (outputs, rows)')
 
 def target_classes(
@@ -92,10 +93,12 @@ def what_is_read(inputs:dict) -> str:
     "The name of what a model reads in `inputs`"
     found = [name for name in readings if name in inputs]
     if len(found) == 1: return found[0]
-    raise ValueError(f'inputs must hold one of {", ".join(readings)} (a text, an image, a series), got {", ".join(inputs) or "nothing"}')
+    raise ValueError(f'inputs must hold one of {", ".join(readings)} (a text, an image, a series), got '
+                     f'{", ".join(inputs) or "nothing"}')
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #015
-def has_encoder_and_decoder(model) -> bool: return bool(getattr(getattr(model, 'config', None), 'is_encoder_decoder', False))
+def has_encoder_and_decoder(model) -> bool:
+    return bool(getattr(getattr(model, 'config', None), 'is_encoder_decoder', False))
 
 def source_stack(model):
     "The part of `model` that reads the words to be explained: the encoder of an encoder-decoder, else all of it"
@@ -122,8 +125,10 @@ def embeddings_replaced(model, x):
     finally:
         for handle in handles: handle.remove()
     if calls != [x.shape]:
-        raise ValueError(f'{type(model).__name__} reads the word embeddings of its source {len(calls)} times in a forward pass: '
-                         'input saliency needs a model that reads them once, such as an encoder, a decoder-only or an encoder-decoder model')
+        raise ValueError(f'{type(model).__name__} reads the word embeddings of its source {len(calls)} times in a '
+                         'forward pass: '
+                         'input saliency needs a model that reads them once, such as an encoder, a decoder-only or an '
+                         'encoder-decoder model')
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #017
 def differentiable(model):
@@ -134,7 +139,9 @@ def differentiable(model):
 def input_gradient(
     model,
     inputs:dict,    # what the forward takes
-    x:torch.Tensor, # in place of what is read: embeddings [batch, n, dim], pixels [batch, channels, height, width], cells [batch, time, features]
+    # in place of what is read: embeddings [batch, n, dim], pixels [batch, channels, height, width], cells [batch, time,
+    # features]
+    x:torch.Tensor,
     target,         # see `target_scores`
     rows=None,      # int64 [batch]: which example each of `inputs` is; None: 0, 1, …
     score='logit',  # of a class: see `class_scores`
@@ -188,12 +195,15 @@ def check_sum(model, gradient):
     "Refuse to sum a `gradient` [batch, n, dim] whose sum over dimensions vanishes for every token"
     largest = gradient.abs().sum(-1).max()
     if 0 < largest and gradient.sum(-1).abs().max() < 1e-3 * largest:
-        raise ValueError(f"method='gradient' (the sum of the gradient over the embedding dimension) is identically zero for {type(model).__name__}, "
-                         "which reads its embeddings through a LayerNorm; use 'input_x_gradient', 'gradient_norm' or 'gradient_abs'")
+        raise ValueError("method='gradient' (the sum of the gradient over the embedding dimension) is identically zero "
+                         f"for {type(model).__name__}, "
+                         "which reads its embeddings through a LayerNorm; use 'input_x_gradient', 'gradient_norm' or "
+                         "'gradient_abs'")
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #032
 def path_nodes(method:str, steps:int) -> torch.Tensor:
-    "Where on the way from the baseline (0) to the input (1) the gradient is taken: `steps` midpoints, or the input alone"
+    """Where on the way from the baseline (0) to the input (1) the gradient is taken: `steps` midpoints, or the input
+    alone"""
     if method != 'integrated_gradients': return torch.ones(1, dtype=torch.float64)
     return (torch.arange(steps, dtype=torch.float64) + .5) / steps
 
@@ -203,8 +213,10 @@ def baseline_embedding(
 ) -> torch.Tensor: # [dim]
     "The embedding of the token that stands everywhere in the baseline of integrated gradients"
     if baseline is None: baseline = model.config.pad_token_id
-    if baseline is None: raise ValueError(f'{type(model).__name__} has no pad token, whose embedding is the baseline of integrated gradients; '
-                                          'name another token with baseline=, or load the model with load_classifier')
+    if baseline is None:
+        raise ValueError(f'{type(model).__name__} has no pad token, whose embedding is the baseline of integrated '
+                         'gradients; '
+                         'name another token with baseline=, or load the model with load_classifier')
     embed = source_stack(model).get_input_embeddings()
     return embed(torch.tensor([baseline], device=embed.weight.device))[0].detach()
 
@@ -217,7 +229,9 @@ def read_and_start(
     "What `model` reads of `inputs`, and the baseline of `method` (0 for all but integrated gradients)"
     name = what_is_read(inputs)
     if name != 'input_ids':
-        if baseline is not None: raise ValueError(f'baseline names a token, but {name} are no tokens: integrated gradients start from zeros there')
+        if baseline is not None:
+            raise ValueError(f'baseline names a token, but {name} are no tokens: integrated gradients start from zeros '
+                             'there')
         return inputs[name], torch.zeros_like(inputs[name][0])
     x = source_stack(model).get_input_embeddings()(inputs['input_ids'])
     return x, baseline_embedding(model, baseline) if method == 'integrated_gradients' else torch.zeros_like(x[0, 0])
@@ -235,7 +249,8 @@ def repeated(inputs:dict, times:int) -> dict:
 
 def input_saliency(
     model,
-    inputs:dict,                   # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
+    # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
+    inputs:dict,
     method='integrated_gradients', # a key of `reductions`, for images and series of `signal_reductions`
     target='predicted',            # the class: 'predicted' or int64 [batch]; or a function, see `target_scores`
     steps:int=20,                  # m, nodes of integrated gradients
@@ -243,11 +258,13 @@ def input_saliency(
     baseline:int=None,             # id of the token that integrated gradients start from; None: the model's pad token
     score='logit',                 # of the class: its 'logit' or its 'log_probability'
 ) -> torch.Tensor: # [batch, n], 0 at pads; [batch, height, width]; [batch, time, features]
-    "What each token (of an encoder-decoder: of the source), pixel or cell of `inputs` does to the score `target`, in eval mode"
+    """What each token (of an encoder-decoder: of the source), pixel or cell of `inputs` does to the score `target`,
+    in eval mode"""
     inputs = model_inputs(inputs)
     name = what_is_read(inputs)
     known, total = reductions if name == 'input_ids' else signal_reductions, len(inputs[name])
-    if method not in known: raise ValueError(f'method must be one of {", ".join(map(repr, known))} for {name}, got {method!r}')
+    if method not in known:
+        raise ValueError(f'method must be one of {", ".join(map(repr, known))} for {name}, got {method!r}')
     check_target(target, total)
     check_score(score, target)
     if batch_size is None: batch_size = max(total, 32)
@@ -255,7 +272,8 @@ def input_saliency(
     parts = torch.arange(total, device=inputs[name].device).split(batch_size)
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False) # no graph for weights: their inputs need not be kept
-        if method == 'integrated_gradients' and isinstance(target, str): target = torch.cat([_predicted(model, inputs, rows) for rows in parts])
+        if method == 'integrated_gradients' and isinstance(target, str):
+            target = torch.cat([_predicted(model, inputs, rows) for rows in parts])
         how = method, target, steps, batch_size, baseline, score
         saliency = torch.cat([_saliency(model, inputs, rows, *how) for rows in parts])
     return torch.where(real_tokens(inputs), saliency, 0.) if name == 'input_ids' else saliency
@@ -319,12 +337,16 @@ def real_queries(model, inputs:dict, part=None) -> torch.Tensor:
 # %% ../../nbs/04_attribution/00_saliency.ipynb #050
 def check_after_dropout(after_dropout, method:str, training):
     "Refuse `after_dropout` where nothing is dropped out"
-    if after_dropout not in (True, False): raise ValueError(f'after_dropout must be True or False, got {after_dropout!r}')
+    if after_dropout not in (True, False):
+        raise ValueError(f'after_dropout must be True or False, got {after_dropout!r}')
     if not after_dropout: return
     if method == 'integrated_gradients':
-        raise ValueError("after_dropout=True does nothing with method='integrated_gradients', which has dropout off on its path; "
+        raise ValueError("after_dropout=True does nothing with method='integrated_gradients', which has dropout off on "
+                         "its path; "
                          "leave it out, or take method='gradient' or 'attention'")
-    if not training: raise ValueError('after_dropout=True does nothing in eval mode, where nothing is dropped out; leave it out, or pass training=True')
+    if not training:
+        raise ValueError('after_dropout=True does nothing in eval mode, where nothing is dropped out; leave it out, or '
+                         'pass training=True')
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #051a
 pseudo_labels = 'fixed', 'each_step'
@@ -346,29 +368,38 @@ def cast_to(dtype, inputs:dict):
     "A block whose passes over `inputs` run in `dtype` by autocast: torch.bfloat16, or None for what is there anyway"
     if dtype is None: return nullcontext()
     if dtype != torch.bfloat16:
-        raise ValueError(f'dtype must be None or torch.bfloat16, got {dtype}; float16 is not served, since small gradients underflow in it')
+        raise ValueError(f'dtype must be None or torch.bfloat16, got {dtype}; float16 is not served, since small '
+                         'gradients underflow in it')
     return torch.autocast(every_row(inputs).device.type, dtype)
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #056
 def attention_attribution(
     model,
     inputs:dict,         # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...
-    target='predicted',  # 'predicted' (in this very pass), or int64 [batch]: the class whose logit is attributed; or a function, see `target_scores`
+    # 'predicted' (in this very pass), or int64 [batch]: the class whose logit is attributed; or a function, see
+    # `target_scores`
+    target='predicted',
     layers=None,         # None: all; or an int, or a list of them
     method='gradient',   # 'gradient': signed gradient (GA); 'integrated_gradients' (IGA); 'attention': A itself (AA)
-    training=False,      # run the pass in train mode? (IGA: the pass that says what is predicted; on the path nothing is dropped out)
+    # run the pass in train mode? (IGA: the pass that says what is predicted; on the path nothing is dropped out)
+    training=False,
     seed:int=None,       # of the dropout in train mode
     steps:int=20,        # m, steps of integrated gradients
     reading='paper',     # of AD-DROP's eq. 3: 'paper' or 'standard', see `integrated_attention`
     part=None,           # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
     batch_size:int=None, # rows in a forward pass of IGA; None: as many as there are examples, and at least 64
-    after_dropout=False, # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
-    nodes:int=None,      # IGA: points at which the sum over `steps` is taken by Gauss's rule, see `path_rule`; None: at each of them
-    dtype=None,          # of the passes, by autocast: torch.bfloat16, or None for the model's own and the autocast around it
+    # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
+    after_dropout=False,
+    # IGA: points at which the sum over `steps` is taken by Gauss's rule, see `path_rule`; None: at each of them
+    nodes:int=None,
+    # of the passes, by autocast: torch.bfloat16, or None for the model's own and the autocast around it
+    dtype=None,
     pseudo_label='fixed', # IGA of 'predicted': by the pass that nobody scales, or anew at 'each_step' (released code)
-) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
+    # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1 or heads, query, key]}), allowed positions second
+) -> tuple:
     "What each attention position does to the score `target`; 0 where it is not allowed"
-    if method not in attentions: raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
+    if method not in attentions:
+        raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
     check_after_dropout(after_dropout, method, training)
     inputs = model_inputs(inputs)
     check_target(target, len(every_row(inputs)))
@@ -379,16 +410,19 @@ def attention_attribution(
         if method == 'integrated_gradients':
             return integrated_attention(model, inputs, target, layers, training, seed, steps, reading, part, batch_size,
                                         nodes, pseudo_label)
-        return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part, after_dropout)
+        return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part,
+                                      after_dropout)
 
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
     "`attention_attribution` that needs one pass: by gradient, or attention itself"
     is_query, rows = real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
     look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
-        for p in model.parameters(): p.requires_grad_(False) # before the pass: no graph below the first map, none for the weights
+        # before the pass: no graph below the first map, none for the weights
+        for p in model.parameters(): p.requires_grad_(False)
         outputs = model(**inputs)
-        if differentiate: found = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
+        if differentiate:
+            found = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: found = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
     return {l: where_allowed(x, allowed[l]) for l, x in zip(maps.layers, found)}, allowed
@@ -425,7 +459,10 @@ def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size)
         total = total + (gradient * each).sum(0)
     return A * total, allowed
 
-def _of_layers(model, inputs, rows, target, layers, rule, standard, part, batch_size) -> dict: # {layer: (attribution, allowed)}
+def _of_layers(
+    model, inputs, rows, target, layers, rule, standard, part, batch_size,
+    # {layer: (attribution, allowed)}
+) -> dict:
     "Integrated attention of all `layers` for the examples `rows`, at most `batch_size`"
     inputs = {k: v[rows] for k, v in inputs.items()}
     below = layers[-1] > 0 or part in ('decoder', 'cross')
@@ -444,13 +481,15 @@ def integrated_attention(model, inputs, target, layers, training, seed, steps, r
     rows = every_row(inputs)
     if batch_size is None: batch_size = max(len(rows), 64)
     check_counts(steps=steps, batch_size=batch_size, **({} if nodes is None else dict(nodes=nodes)))
-    if nodes is not None and nodes > steps: raise ValueError(f'nodes must be at most steps={steps}, whose sum they stand for, got {nodes}')
+    if nodes is not None and nodes > steps:
+        raise ValueError(f'nodes must be at most steps={steps}, whose sum they stand for, got {nodes}')
     if isinstance(target, str) and pseudo_label == 'fixed':
         with undisturbed(model, training=training, seed=seed): target = _predicted(model, inputs, rows)
     layers, is_query = check_layers(model, layers, part=part), real_queries(model, inputs, part)[:, None, :, None]
     with undisturbed(model), torch.enable_grad():
         for p in model.parameters(): p.requires_grad_(False)
-        found = [_of_layers(model, inputs, some, target, layers, path_rule(steps, nodes), reading == 'standard', part, batch_size)
+        found = [_of_layers(model, inputs, some, target, layers, path_rule(steps, nodes), reading == 'standard', part,
+                            batch_size)
                  for some in rows.split(batch_size)]
     maps, allowed = ({l: torch.cat([parts[l][i] for parts in found]) for l in layers} for i in (0, 1))
     allowed = {l: x & is_query for l, x in allowed.items()}
@@ -474,6 +513,7 @@ def attention_completeness_error(
         with layers_kept(model, inputs, part) as start:
             for l, b in attribution.items():
                 start(l)
-                with observe(model, layers=[l], scale={l: 0.}, part=part): gain = there - target_scores(model(**inputs), target, rows)
+                with observe(model, layers=[l], scale={l: 0.}, part=part):
+                    gain = there - target_scores(model(**inputs), target, rows)
                 errors[l] = (b.flatten(1).sum(1) - gain).abs() / gain.abs()
     return errors

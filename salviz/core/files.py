@@ -30,15 +30,18 @@ def read_utf8(path) -> str:
     data = path.read_bytes()
     if not data.strip(): raise ValueError(f'{path} is empty')
     for mark, name in ((b'\xff\xfe', 'UTF-16'), (b'\xfe\xff', 'UTF-16')):
-        if data.startswith(mark): raise ValueError(f'{path} is in {name}, not in UTF-8; {_in_utf8.format(name, path.name)}')
+        if data.startswith(mark):
+            raise ValueError(f'{path} is in {name}, not in UTF-8; {_in_utf8.format(name, path.name)}')
     try: text = data.decode('utf-8-sig')
     except UnicodeDecodeError as e:
         line = data.count(b'\n', 0, e.start) + 1
         found = f'line {line} has the byte 0x{data[e.start]:02x}, which is not UTF-8'
-        raise ValueError(f'{path}: {found}; if its letters are those of Windows or Latin-1, {_in_utf8.format("WINDOWS-1252", path.name)}') from None
+        raise ValueError(f'{path}: {found}; if its letters are those of Windows or Latin-1, '
+                         f'{_in_utf8.format("WINDOWS-1252", path.name)}') from None
     if '\0' in text:
         line = text.count('\n', 0, text.index('\0')) + 1
-        raise ValueError(f'{path}: line {line} has a zero byte, which no text has; if the file is in UTF-16, {_in_utf8.format("UTF-16", path.name)}')
+        raise ValueError(f'{path}: line {line} has a zero byte, which no text has; if the file is in UTF-16, '
+                         f'{_in_utf8.format("UTF-16", path.name)}')
     return text
 
 def read_lines(path) -> list: # of str
@@ -55,8 +58,10 @@ def _fields(path, text):
             if fields: rows.append((line, fields))
             line = reader.line_num + 1
     except csv.Error as e:
-        raise ValueError(f'{path}: the row that begins on line {line} has a quote that is not closed, or one inside of a field that is not doubled ({e}); '
-                         'a text with a comma or a quote stands in quotes, and its own quotes are doubled: "he said ""no"", twice"') from None
+        raise ValueError(f'{path}: the row that begins on line {line} has a quote that is not closed, or one inside of '
+                         f'a field that is not doubled ({e}); '
+                         'a text with a comma or a quote stands in quotes, and its own quotes are doubled: "he said '
+                         '""no"", twice"') from None
     finally: csv.field_size_limit(limit)
     return rows
 
@@ -64,13 +69,15 @@ def _checked_separator(path, line):
     "Refuse a header, the first `line`, whose columns are separated by something else than commas"
     other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
     if other:
-        raise ValueError(f'{path}: the header is one column, {line!r}; if the columns are separated by {other!r}, read them with '
+        raise ValueError(f'{path}: the header is one column, {line!r}; if the columns are separated by {other!r}, read '
+                         'them with '
                          f'pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame')
 
 def _checked_header(path, header):
     "Refuse names of columns that cannot be meant"
     twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-    if twice: raise ValueError(f'{path} has more than one column called {", ".join(map(repr, twice))}; rename all but one')
+    if twice:
+        raise ValueError(f'{path} has more than one column called {", ".join(map(repr, twice))}; rename all but one')
 
 # %% ../../nbs/01_core/02_files.ipynb #010
 def read_csv(
@@ -91,7 +98,8 @@ def read_csv(
         line, fields = wrong[0]
         many = f' (and so {len(wrong) - 1} more)' if len(wrong) > 1 else ''
         counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, the header {len(header)} ({", ".join(header)})'
-        raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put a text with commas in quotes')
+        raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put '
+                         'a text with commas in quotes')
     return pd.read_csv(io.StringIO(text, newline=''), keep_default_na=missing, index_col=False, low_memory=False)
 
 # %% ../../nbs/01_core/02_files.ipynb #013
@@ -100,7 +108,8 @@ class _Twice(ValueError): pass
 def _once(pairs):
     "The object with `pairs` of keys and values, none of them twice"
     found = dict(pairs)
-    if len(found) < len(pairs): raise _Twice(', '.join({repr(k) for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i])}))
+    if len(found) < len(pairs):
+        raise _Twice(', '.join({repr(k) for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i])}))
     return found
 
 def read_jsonl(path) -> list: # of dicts
@@ -112,8 +121,10 @@ def read_jsonl(path) -> list: # of dicts
         try: row = json.loads(line, object_pairs_hook=_once)
         except _Twice as e: raise ValueError(f'{path}: line {number} has the key {e} twice') from None
         except RecursionError: raise ValueError(f'{path}: line {number} is nested too deeply') from None
-        except ValueError as e: raise ValueError(f'{path}: line {number} is not JSON ({getattr(e, "msg", e)}); {array}') from None
-        if not isinstance(row, dict): raise ValueError(f'{path}: line {number} is not an object with columns but a {type(row).__name__}; {array}')
+        except ValueError as e:
+            raise ValueError(f'{path}: line {number} is not JSON ({getattr(e, "msg", e)}); {array}') from None
+        if not isinstance(row, dict):
+            raise ValueError(f'{path}: line {number} is not an object with columns but a {type(row).__name__}; {array}')
         rows.append(row)
     return rows
 
@@ -121,7 +132,8 @@ def read_parquet(path) -> pd.DataFrame:
     "The table in the Parquet file at `path`"
     path = checked_file(path)
     try: return pd.read_parquet(path)
-    except (ValueError, OSError) as e: raise ValueError(f'{path} is no Parquet file ({" ".join(str(e).split())})') from None
+    except (ValueError, OSError) as e:
+        raise ValueError(f'{path} is no Parquet file ({" ".join(str(e).split())})') from None
 
 # %% ../../nbs/01_core/02_files.ipynb #051
 def read_by_ending(

@@ -23,7 +23,9 @@ def _counted(
     x = np.asarray(x)
     counts = np.ones(x.shape, bool) if counts is None else np.broadcast_to(np.asarray(counts, bool), x.shape)
     bad = int(np.isnan(np.where(counts, x, 0)).sum())
-    if bad: raise ValueError(f'{name} is NaN at {bad} of {int(counts.sum())} counted positions; leave them out of the mask or find their source')
+    if bad:
+        raise ValueError(f'{name} is NaN at {bad} of {int(counts.sum())} counted positions; leave them out of the mask '
+                         'or find their source')
     return x, counts
 
 # %% ../../nbs/01_core/00_maths.ipynb #008
@@ -32,7 +34,8 @@ def kept_count(
     p:float, # share of each row that may be dropped
 ):
     "How many of a row's `n` keys AD-DROP keeps for certain: floor(n(1-p)), safe against rounding"
-    if not 0 <= p <= 1: raise ValueError(f'p must be between 0 and 1 (share of each row that may be dropped), got {p!r}')
+    if not 0 <= p <= 1:
+        raise ValueError(f'p must be between 0 and 1 (share of each row that may be dropped), got {p!r}')
     k = np.floor(np.asarray(n) * (1 - p) + 1e-6).astype(np.int64)
     return k if k.ndim else int(k)
 
@@ -77,9 +80,12 @@ def pattern_matrix(
     "The pattern `name` that a guided head should follow (Deshpande & Narasimhan 2020, section 3.2)"
     choices = dict(name=pattern_names, boundary=('uniform', 'zero'), multiple=('uniform', 'indicator'))
     for arg, x in dict(name=name, boundary=boundary, multiple=multiple).items():
-        if x not in choices[arg]: raise ValueError(f'{arg} must be one of {", ".join(map(repr, choices[arg]))}, got {x!r}')
+        if x not in choices[arg]:
+            raise ValueError(f'{arg} must be one of {", ".join(map(repr, choices[arg]))}, got {x!r}')
     if (name in ('delim', 'period')) != (occurs is not None):
-        raise ValueError(f'occurs (bool [n], where the token stands) is for delim and period only; {name} was asked for with occurs={occurs!r}')
+        raise ValueError(f'occurs (bool [n], where the token stands) is for delim and period only; {name} was asked '
+                         'for '
+                         f'with occurs={occurs!r}')
     real = np.asarray(real, bool)
     at = np.flatnonzero(real)
     found = at if occurs is None else np.flatnonzero(real & np.asarray(occurs, bool))
@@ -99,7 +105,8 @@ def top_mask(
     k,           # how many to choose in each row: int, or int array [..., 1]
     counts=None, # bool, broadcastable to `x`: positions that may be chosen
 ) -> np.ndarray: # bool, shape of `x`
-    "The `k` largest of `x` along the last axis, or all that count if there are fewer; the earlier comes first among equals"
+    """The `k` largest of `x` along the last axis, or all that count if there are fewer; the earlier comes first
+    among equals"""
     x, counts = _counted('x', x, counts)
     order = np.lexsort((-x.astype(np.float64), ~counts), axis=-1)   # stable, so the earlier comes first
     rank = np.argsort(order, axis=-1)
@@ -113,7 +120,9 @@ def saliency_target(
     binarised=True,  # mark the most positive tokens alike, or keep their saliency
 ) -> np.ndarray: # float64 [..., n], sums to 1, or to 0 where nothing is allowed or (not binarised) nothing is positive
     "The distribution that SalLM's attention loss asks for (Lake 2021)"
-    if not 0 < top_share <= 1: raise ValueError(f'top_share must be above 0 and at most 1 (share of the tokens that are marked), got {top_share!r}')
+    if not 0 < top_share <= 1:
+        raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are marked), got '
+                         f'{top_share!r}')
     saliency, allowed = _counted('saliency', saliency, allowed)
     if binarised:
         k = np.maximum(1, np.ceil(allowed.sum(-1, keepdims=True)*top_share - 1e-6))
@@ -130,8 +139,10 @@ def rollout(
     "How much of each input token reaches each output row through all layers (Abnar & Zuidema 2020)"
     A = np.asarray(attention, dtype=np.float64)
     if A.ndim not in (3, 4) or A.shape[-1] != A.shape[-2] or not len(A):
-        raise ValueError(f'attention must be [layers, heads, n, n] or [layers, n, n] with at least one layer, got shape {A.shape}')
-    if not 0 <= residual <= 1: raise ValueError(f'residual must be between 0 and 1 (share of the residual connection), got {residual!r}')
+        raise ValueError('attention must be [layers, heads, n, n] or [layers, n, n] with at least one layer, got shape '
+                         f'{A.shape}')
+    if not 0 <= residual <= 1:
+        raise ValueError(f'residual must be between 0 and 1 (share of the residual connection), got {residual!r}')
     if A.ndim == 4: A = A.mean(1)
     A = (1 - residual)*A + residual*np.eye(A.shape[-1])
     total = A.sum(-1, keepdims=True)
@@ -182,7 +193,8 @@ def pattern_share(
     "How much of the `attention` of each head lies on the positions of `pattern`, mean over the rows that it guides"
     A, on = np.asarray(attention, dtype=np.float64), np.asarray(pattern) > 0
     if A.ndim < 2 or A.shape[-1] != A.shape[-2] or on.shape[-2:] != A.shape[-2:]:
-        raise ValueError(f'attention [..., n, n] and pattern [n, n] must have the same n, got shapes {list(A.shape)} and {list(on.shape)}')
+        raise ValueError(f'attention [..., n, n] and pattern [n, n] must have the same n, got shapes {list(A.shape)} '
+                         f'and {list(on.shape)}')
     positions, total = on.sum(-1), A.sum(-1)
     counts = (positions > 0) & (positions < A.shape[-1]) & (total != 0)
     share = np.divide((A*on).sum(-1), total, out=np.zeros(total.shape), where=counts)
@@ -241,14 +253,18 @@ def top_overlap(
     a, b,        # numbers [..., n]
     k:int,       # how many of the largest to compare
     counts=None, # bool, broadcastable to both: positions that count
-): # float, or array [...], in [0, 1]; NaN where nothing counts, and where one side is constant over more than `k` counted positions
-    "Share of the `k` largest of `a` that are also among the `k` largest of `b`, of equal ones the earlier; with fewer than `k` counted positions, of all those"
+    # float, or array [...], in [0, 1]; NaN where nothing counts, and where one side is constant over more than `k`
+    # counted positions
+):
+    """Share of the `k` largest of `a` that are also among the `k` largest of `b`, of equal ones the earlier; with
+    fewer than `k` counted positions, of all those"""
     if k < 1: raise ValueError(f'k must be at least 1 (how many of the largest to compare), got {k!r}')
     a, b = np.broadcast_arrays(a, b)
     chosen = top_mask(a, k, counts)
     both, of = (chosen & top_mask(b, k, counts)).sum(-1), chosen.sum(-1)
     counts = np.broadcast_to(True if counts is None else np.asarray(counts, bool), a.shape)
-    flat = [np.where(counts, x, -np.inf).max(-1, initial=-np.inf) == np.where(counts, x, np.inf).min(-1, initial=np.inf) for x in (a, b)]
+    flat = [np.where(counts, x, -np.inf).max(-1, initial=-np.inf) == np.where(counts, x, np.inf).min(-1, initial=np.inf)
+            for x in (a, b)]
     defined = (of > 0) & ~((flat[0] | flat[1]) & (counts.sum(-1) > of))
     return _scalar(np.divide(both, of, out=np.full(of.shape, np.nan), where=defined))
 
@@ -267,17 +283,20 @@ def unpack_bits(
 ) -> np.ndarray:
     "The Boolean array of `shape` that `pack_bits` packed"
     size, packed = math.prod(shape), np.asarray(packed, dtype=np.uint8)
-    if len(packed) != (size + 7)//8: raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
+    if len(packed) != (size + 7)//8:
+        raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
     return np.unpackbits(packed, count=size).astype(bool).reshape(shape)
 
 # %% ../../nbs/01_core/00_maths.ipynb #059
 def _cubes():
-    "For `cube_code`: the lowest code of each upper half of a float32's bits, and the value above which the next code is nearer"
+    """For `cube_code`: the lowest code of each upper half of a float32's bits, and the value above which the next
+    code is nearer"""
     t = np.arange(255)/254
     value = t*t*t
     above = np.append((value[1:] + value[:-1])/2, [np.inf, np.inf])
     half = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid='ignore'): lowest = np.searchsorted(above[:254], half.clip(0, 1), side='left').astype(np.uint8)
+    with np.errstate(invalid='ignore'):
+        lowest = np.searchsorted(above[:254], half.clip(0, 1), side='left').astype(np.uint8)
     lowest[~np.isfinite(half) | np.isnan(half)] = 255
     return np.append(value, np.nan).astype(np.float32), above.astype(np.float32), lowest
 
@@ -302,13 +321,15 @@ def cube_value(code) -> np.ndarray: # float32
 def level_code(
     x, # numbers of any sign [..., query, key]
 ) -> tuple: # (uint8, shape of `x`: 128 + c, 0 where `x` is not finite; scale float64 [...])
-    "One byte for each number: c from -127 to 127, whose value ±(c/127)²·scale is nearest; scale: the largest magnitude of its map"
+    """One byte for each number: c from -127 to 127, whose value ±(c/127)²·scale is nearest; scale: the largest
+    magnitude of its map"""
     x = np.asarray(x)
     x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
     finite = np.isfinite(x)
     if not finite.all(): x = np.where(finite, x, 0)
     scale = np.maximum(x.max((-2, -1), initial=0), -x.min((-2, -1), initial=0))
-    scale = np.array([float(f'{s:.6g}') for s in scale.ravel()]).reshape(scale.shape)   # few digits: they are written down as text
+    # few digits: they are written down as text
+    scale = np.array([float(f'{s:.6g}') for s in scale.ravel()]).reshape(scale.shape)
     y = np.abs(x)
     y *= np.divide(127**2, scale, out=np.zeros_like(scale), where=scale > 0)[..., None, None].astype(x.dtype)
     y -= .25
@@ -319,7 +340,8 @@ def level_code(
     return np.where(finite, code, 0).astype(np.uint8), scale
 
 def level_value(code, scale) -> np.ndarray: # float32
-    "The numbers that the bytes `code` [..., query, key] of `level_code` stand for, given each map's `scale` [...]; NaN for 0"
+    """The numbers that the bytes `code` [..., query, key] of `level_code` stand for, given each map's `scale` [...];
+    NaN for 0"""
     t = np.arange(-128, 128)/127
     values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
     return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)
@@ -348,7 +370,9 @@ def table_code(
 def order_code(
     ranks, # uint8 [..., n] from `dense_ranks`, at most 128 a row
     codes, # uint8 [..., n], rising with what was ranked
-): # uint8 [..., n], 0 where there is no rank; None if the ranks are not the order of the codes with some order among equals
+    # uint8 [..., n], 0 where there is no rank; None if the ranks are not the order of the codes with some order among
+    # equals
+):
     "What `codes` leave open about `ranks`"
     shape, n = ranks.shape, ranks.shape[-1]
     r, c = ranks.reshape(-1, n), codes.reshape(-1, n)
@@ -357,7 +381,8 @@ def order_code(
     step, rise = np.diff(r_up, axis=-1, prepend=0), np.diff(c_up, axis=-1, prepend=0)
     within = np.diff(r_up > 0, axis=-1, prepend=False) | (r_up == 0)   # the first rank of a row may have any code
     if n > 128 or (step > 1).any() or (~within & ((rise < 0) | (step == 0) & (rise != 0))).any(): return None
-    order = np.lexsort((c, r == 0), axis=-1)   # equal codes side by side, in the order of their places; what has no rank at the end
+    # equal codes side by side, in the order of their places; what has no rank at the end
+    order = np.lexsort((c, r == 0), axis=-1)
     r_on, c_on = (np.take_along_axis(x, order, -1) for x in (r, c))
     c_on = np.where(r_on > 0, c_on, -1 - np.arange(n))
     known, higher = np.zeros(r.shape, bool), np.zeros(r.shape, np.uint8)
@@ -367,7 +392,8 @@ def order_code(
         if not len(rows): break
         pairs.append((d, rows))
     for d, rows in pairs: known[rows, d:] |= r_on[rows, d:] == r_on[rows, :-d]
-    for d, rows in pairs: higher[rows, d:] += (c_on[rows, d:] == c_on[rows, :-d]) & ~known[rows, :-d] & (r_on[rows, :-d] > r_on[rows, d:])
+    for d, rows in pairs:
+        higher[rows, d:] += (c_on[rows, d:] == c_on[rows, :-d]) & ~known[rows, :-d] & (r_on[rows, :-d] > r_on[rows, d:])
     out = np.zeros(r.shape, np.uint8)
     np.put_along_axis(out, order, np.where(r_on > 0, 1 + 2*higher + known, 0).astype(np.uint8), -1)
     return out.reshape(shape)
@@ -414,25 +440,36 @@ def _keyed(example_id, shape, seed, step, stream, made, dtype):
 
 def keyed_uniform(
     example_id,   # of the example; or of several, int [batch]
-    shape:tuple,  # of its draw; int [batch, n] in place of a number n: which positions of that axis each of several examples asks for
+    # of its draw; int [batch, n] in place of a number n: which positions of that axis each of several examples asks for
+    shape:tuple,
     seed:int,     # of the run
     step:int,     # optimiser step
     stream:int=0, # tells apart the draws of one step, such as its layers
 ) -> np.ndarray: # float32 `shape` in [0, 1); [batch, *shape] for several examples
-    "Uniform numbers that depend on nothing but (`seed`, `step`, `example_id`, `stream`, position), see `methods.base.keyed_uniform`"
-    return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)).astype(np.float32)*np.float32(2**-24), np.float32)
+    """Uniform numbers that depend on nothing but (`seed`, `step`, `example_id`, `stream`, position), see
+    `methods.base.keyed_uniform`"""
+    return _keyed(example_id, shape, seed, step, stream,
+                  lambda bits: (bits >> np.uint32(8)).astype(np.float32)*np.float32(2**-24), np.float32)
 
 # %% ../../nbs/01_core/00_maths.ipynb #074
-def keyed_below(example_id, shape:tuple, q:float, seed:int, step:int, stream:int=0) -> np.ndarray: # bool, shapes as in `keyed_uniform`
+def keyed_below(
+    example_id, shape:tuple, q:float, seed:int, step:int, stream:int=0,
+    # bool, shapes as in `keyed_uniform`
+) -> np.ndarray:
     "Is `keyed_uniform` below `q`, which counts as a float32?"
     least = np.uint32(min(np.ceil(np.float64(np.float32(q))*2**24), 2**24))
     return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)) < least, bool)
 
-def keyed_order(example_id, shape:tuple, seed:int, step:int, stream:int=0) -> np.ndarray: # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
-    "Whole numbers in the order of `keyed_uniform`, all different within a row: 24 bits of it, and 7 (38) for the place in the row"
+def keyed_order(
+    example_id, shape:tuple, seed:int, step:int, stream:int=0,
+    # int32 (int64 for rows of more than 128), shapes as in `keyed_uniform`
+) -> np.ndarray:
+    """Whole numbers in the order of `keyed_uniform`, all different within a row: 24 bits of it, and 7 (38) for the
+    place in the row"""
     n = np.shape(shape[-1])[-1] if np.ndim(shape[-1]) else shape[-1]
     dtype, places = (np.int32, 7) if n <= 128 else (np.int64, 38)
-    return _keyed(example_id, shape, seed, step, stream, lambda bits: (bits >> np.uint32(8)).astype(dtype) << places | np.arange(n, dtype=dtype), dtype)
+    return _keyed(example_id, shape, seed, step, stream,
+                  lambda bits: (bits >> np.uint32(8)).astype(dtype) << places | np.arange(n, dtype=dtype), dtype)
 
 # %% ../../nbs/01_core/00_maths.ipynb #077
 def drop_mask(

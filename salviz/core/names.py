@@ -12,9 +12,12 @@ import re
 from pathlib import Path
 
 # %% ../../nbs/01_core/07_names.ipynb #006
-known_names = {'minilm': 'MiniLM-L6', 'movie-sentences': 'movie sentences', 'amazon-reviews': 'Amazon reviews', 'editorials': 'editorials',
-               'sts-b': 'STS-B', 'ner-tweets': 'tweets with named entities', 'help-en-de': 'help pages, English to German',
-               'copy-reorder': 'copied and reordered phrases', 'digits': 'MNIST digits', 'DataFrame': 'a data frame', 'Dataset': 'a data set',
+known_names = {'minilm': 'MiniLM-L6', 'movie-sentences': 'movie sentences', 'amazon-reviews': 'Amazon reviews',
+               'editorials': 'editorials',
+               'sts-b': 'STS-B', 'ner-tweets': 'tweets with named entities',
+               'help-en-de': 'help pages, English to German',
+               'copy-reorder': 'copied and reordered phrases', 'digits': 'MNIST digits', 'DataFrame': 'a data frame',
+               'Dataset': 'a data set',
                'DatasetDict': 'a data set', 'list': 'a list of texts'}
 _layers = {'minilm': 6} # of the packaged weights
 
@@ -55,7 +58,8 @@ def seed_words(groups:dict) -> str: # {name: [seeds]}
     sets = {k: v for k, v in sets.items() if v}
     if not sets: return ''
     first = next(iter(sets.values()))
-    if all(sorted(o) == sorted(first) for o in sets.values()): return f'seed{"s" if len(first) > 1 else ""} {", ".join(first)}'
+    if all(sorted(o) == sorted(first) for o in sets.values()):
+        return f'seed{"s" if len(first) > 1 else ""} {", ".join(first)}'
     return 'seeds ' + '; '.join(f'{", ".join(v)} ({k})' for k, v in sets.items())
 
 def runs_words(groups:dict) -> str: # '' or a sentence
@@ -75,7 +79,8 @@ def _of_run(path):
     for folder in Path(path).parents:
         try: config = json.loads((folder/'config.json').read_text())
         except (OSError, ValueError): continue
-        if isinstance(config, dict) and isinstance(config.get('model'), dict) and 'method' in config: return config['model']
+        if isinstance(config, dict) and isinstance(config.get('model'), dict) and 'method' in config:
+            return config['model']
     return {}
 
 def model_named(model) -> str:
@@ -85,7 +90,8 @@ def model_named(model) -> str:
     return model_words(_of_run(name)) or known_as(name)
 
 def measured_words(models, data, count=None) -> str:
-    "On which `models` (one, or {name: model}) and which `data` a table was measured, in a sentence; `count`: examples, as far as they are known"
+    """On which `models` (one, or {name: model}) and which `data` a table was measured, in a sentence; `count`:
+    examples, as far as they are known"""
     models = list(models.values()) if isinstance(models, dict) else [models]
     name = getattr(getattr(data, 'info', None), 'dataset_name', None)
     many = f'{count:,} examples' if count else ''

@@ -64,7 +64,8 @@ def _plain(x):
 def to_json(x, indent=None) -> str:
     "`x` as JSON in ASCII; `indent`: spaces per level, None for one line"
     try: return json.dumps(x, default=_plain, indent=indent)
-    except (TypeError, ValueError) as e: raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. Use plain keys, no cycles') from None
+    except (TypeError, ValueError) as e:
+        raise ValueError(f'{type(x).__name__} cannot be written as JSON: {e}. Use plain keys, no cycles') from None
 
 # %% ../../nbs/01_core/05_runs.ipynb #012
 _file_kinds = {stat.S_IFDIR: 'a folder', stat.S_IFIFO: 'a pipe', stat.S_IFCHR: 'a device',
@@ -105,7 +106,8 @@ def unsealed(
     data:bytes,
     must_seal=False, # is an object without a seal damaged?
 ) -> dict:
-    "The JSON object in `data` without its seal; a `ValueError` says why there is none, or that it is not what was written"
+    """The JSON object in `data` without its seal; a `ValueError` says why there is none, or that it is not what was
+    written"""
     try: x = json.loads(data)
     except (ValueError, RecursionError) as e: raise ValueError(f'is not JSON ({e})') from None
     if not isinstance(x, dict): raise ValueError(f'holds a JSON {type(x).__name__}, not an object')
@@ -169,14 +171,17 @@ def parse_rows(
     return rows, wrong
 
 # %% ../../nbs/01_core/05_runs.ipynb #019
-_whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'saliency_map', 'confidence', 'prediction', 'input', 'masked_map')
+_whole = ('probabilities', 'probability', 'saliency', 'saliency_target', 'saliency_map', 'confidence', 'prediction',
+          'input', 'masked_map')
 
 def plain_name(name:str) -> str:
-    "`name` of an array without the method behind it: two methods may have evidence of one name, such as 'method_saliency (SalLM)'"
+    """`name` of an array without the method behind it: two methods may have evidence of one name, such as
+    'method_saliency (SalLM)'"""
     return name.partition(' (')[0]
 
 def plain_memory(x) -> np.ndarray:
-    "A copy of `x` in row-major order and little-endian: safetensors reads memory as it lies, so a transposed view would be stored scrambled"
+    """A copy of `x` in row-major order and little-endian: safetensors reads memory as it lies, so a transposed view
+    would be stored scrambled"""
     x = np.asarray(x)
     return np.array(x, dtype=x.dtype.newbyteorder('<'), order='C')
 
@@ -188,7 +193,9 @@ def shrink(
     if x.dtype == bool:
         bits, shape = pack_bits(x)
         return bits, dict(bits=list(shape))
-    if x.dtype.kind not in 'iuf': raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, integers and floating point can be stored')
+    if x.dtype.kind not in 'iuf':
+        raise ValueError(f'array {name!r} has dtype {x.dtype}; only booleans, integers and floating point can be '
+                         'stored')
     if x.dtype.kind == 'f' and plain_name(name).endswith(_whole): x = x.astype(np.float32)
     elif x.dtype.kind == 'f':
         top = np.abs(x[np.isfinite(x)]).max(initial=0)
@@ -209,16 +216,22 @@ def grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
     return np.ldexp(x.astype(np.float32 if -100 < exponent < 110 else np.float64), exponent)
 
 # %% ../../nbs/01_core/05_runs.ipynb #023
-shapes = dict( # L recorded layers, H heads, n tokens (query, key), C classes, m target tokens of a translation, 1 a single number
-    attention='LHnn', attention_attribution='LHnn', attribution_ranks='LHnn', discard_candidates='LHnn', discarded='LHnn', pattern_target='LHnn', guided='LH',
-    saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', rationale='n', probabilities='C', masked_probabilities='C',
+# L recorded layers, H heads, n tokens (query, key), C classes, m target tokens of a translation, 1 a single number
+shapes = dict(
+    attention='LHnn', attention_attribution='LHnn', attribution_ranks='LHnn', discard_candidates='LHnn',
+    discarded='LHnn', pattern_target='LHnn', guided='LH',
+    saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', rationale='n',
+    probabilities='C', masked_probabilities='C',
     token_confidence='n', target_probability='m', prediction='1')
 
 # %% ../../nbs/01_core/05_runs.ipynb #025
 signal_shapes = dict( # c channels, h height, w width; T time steps, F features
-    image=dict(input='chw', masked_map='chw', saliency_map='hw', method_saliency_map='hw', is_masked_map='hw', informative='hw'),
-    series={k: 'TF' for k in ('input', 'masked_map', 'saliency_map', 'method_saliency_map', 'is_masked_map', 'informative')})
-listed_in_info = dict(token_labels='n', token_predictions='n', target_tokens='m', predicted_tokens='m') # lists of text (None: nothing there)
+    image=dict(input='chw', masked_map='chw', saliency_map='hw', method_saliency_map='hw', is_masked_map='hw',
+               informative='hw'),
+    series={k: 'TF' for k in ('input', 'masked_map', 'saliency_map', 'method_saliency_map', 'is_masked_map',
+                              'informative')})
+# lists of text (None: nothing there)
+listed_in_info = dict(token_labels='n', token_predictions='n', target_tokens='m', predicted_tokens='m')
 
 # %% ../../nbs/01_core/05_runs.ipynb #026
 @dataclass(eq=False, repr=False)
@@ -227,8 +240,10 @@ class Snapshot:
     step:int                                     # optimiser steps done
     epoch:float
     probe:int                                    # number of the probe
-    arrays:dict = field(default_factory=dict)    # {name: array} without padding; `shapes` lists the names, others are allowed
-    layers:dict = field(default_factory=dict)    # {name: [int]}: the model's layers along the first axis; default 0, 1, …
+    # {name: array} without padding; `shapes` lists the names, others are allowed
+    arrays:dict = field(default_factory=dict)
+    # {name: [int]}: the model's layers along the first axis; default 0, 1, …
+    layers:dict = field(default_factory=dict)
     texts:tuple = ()                             # one text or a pair
     tokens:list = field(default_factory=list)    # [n] as the tokenizer writes them
     labels:list = None                           # [n] as people read them; default: the tokens
@@ -249,13 +264,15 @@ class Snapshot:
         self.texts, self.tokens, self.classes = tuple(self.texts), list(self.tokens), list(self.classes)
         self.labels = list(self.tokens if self.labels is None else self.labels)
         self.words = list(self.labels if self.words is None else self.words)
-        self.word_ids = np.arange(len(self.tokens)) if self.word_ids is None else np.array(self.word_ids, dtype=np.int64)
+        self.word_ids = (np.arange(len(self.tokens)) if self.word_ids is None
+                         else np.array(self.word_ids, dtype=np.int64))
         self.is_special = self.word_ids < 0 if self.is_special is None else np.array(self.is_special, dtype=bool)
         self.layers = {k: [int(l) for l in v] for k, v in self.layers.items()}
         if isinstance(self.label, Integral): self.label = int(self.label)
         elif self.label is not None:
             if not isinstance(self.label, Real) or not math.isfinite(self.label):
-                raise ValueError(f'Snapshot: label must be a class (a whole number), a finite score or None, got {self.label!r}')
+                raise ValueError('Snapshot: label must be a class (a whole number), a finite score or None, got '
+                                 f'{self.label!r}')
             self.label = float(self.label)
         self._check()
 
@@ -265,17 +282,21 @@ def _check(self:Snapshot):
     "Refuse arrays whose shapes do not fit the tokens, the layers, the classes or one another"
     for k in ('labels', 'word_ids', 'is_special'):
         x = getattr(self, k)
-        if len(x) != len(self.tokens): raise ValueError(f'Snapshot: {k} must have one entry for each of {len(self.tokens)} tokens, got {len(x)}')
+        if len(x) != len(self.tokens):
+            raise ValueError(f'Snapshot: {k} must have one entry for each of {len(self.tokens)} tokens, got {len(x)}')
     sizes = {k: len(v) for k, v in dict(n=self.tokens, C=self.classes).items() if v}
     expected = shapes | self._signal()
     for name, x in self.arrays.items():
         shape = expected.get(plain_name(name))
         if shape and shape[0] == 'L' and x.ndim: self.layers.setdefault(name, list(range(len(x))))
         if name in self.layers and (not x.ndim or len(x) != len(self.layers[name])):
-            raise ValueError(f'Snapshot: array {name!r} has shape {list(x.shape)}; its layers, one for each row, are {self.layers[name]}')
-        if shape and (x.ndim != len(shape) or any(s != (1 if c == '1' else sizes.setdefault(c, s)) for c, s in zip(shape, x.shape) if c != 'L')):
+            raise ValueError(f'Snapshot: array {name!r} has shape {list(x.shape)}; its layers, one for each row, are '
+                             f'{self.layers[name]}')
+        if shape and (x.ndim != len(shape) or any(s != (1 if c == '1' else sizes.setdefault(c, s))
+                                                  for c, s in zip(shape, x.shape) if c != 'L')):
             known = ', '.join(f'{k}={v}' for k, v in sizes.items())
-            raise ValueError(f'Snapshot: array {name!r} must have shape [{", ".join(shape)}]{" with " + known if known else ""}, got {list(x.shape)}')
+            raise ValueError(f'Snapshot: array {name!r} must have shape '
+                             f'[{", ".join(shape)}]{" with " + known if known else ""}, got {list(x.shape)}')
     for name, c in listed_in_info.items():
         x = self.info.get(name)
         if x is not None and len(x) != sizes.setdefault(c, len(x)):
@@ -286,7 +307,8 @@ def _check(self:Snapshot):
 def _signal(self:Snapshot) -> dict: # {array: shape}, {} for text
     "Shapes of the arrays that only an image or a series has; refuse such a snapshot if it has tokens or texts"
     modality = self.info.get('modality', 'text')
-    if modality not in ('text', *signal_shapes): raise ValueError(f"Snapshot: info['modality'] must be 'text', 'image' or 'series', got {modality!r}")
+    if modality not in ('text', *signal_shapes):
+        raise ValueError(f"Snapshot: info['modality'] must be 'text', 'image' or 'series', got {modality!r}")
     if modality != 'text' and (self.tokens or self.texts or self.words):
         got = f'{len(self.tokens)}, {len(self.texts)} and {len(self.words)}'
         raise ValueError(f'Snapshot: one of modality {modality!r} has no tokens, texts or words, got {got}')
@@ -296,8 +318,10 @@ def _signal(self:Snapshot) -> dict: # {array: shape}, {} for text
 @patch
 def at(self:Snapshot, name:str, layer:int=-1) -> np.ndarray:
     "Array `name` at the model's layer number `layer`; negative: from the end of the recorded layers"
-    if name not in self.arrays: raise KeyError(f'no array {name!r} in this snapshot; there are {", ".join(self.arrays) or "none"}')
-    if name not in self.layers: raise KeyError(f'array {name!r} has no layers; those over layers: {", ".join(self.layers) or "none"}')
+    if name not in self.arrays:
+        raise KeyError(f'no array {name!r} in this snapshot; there are {", ".join(self.arrays) or "none"}')
+    if name not in self.layers:
+        raise KeyError(f'array {name!r} has no layers; those over layers: {", ".join(self.layers) or "none"}')
     have = self.layers[name]
     if layer in have: return self.arrays[name][have.index(layer)]
     if -len(have) <= layer < 0: return self.arrays[name][layer]
@@ -305,20 +329,27 @@ def at(self:Snapshot, name:str, layer:int=-1) -> np.ndarray:
 
 @patch
 def __repr__(self:Snapshot):
-    def named(i): return repr(self.classes[i]) if isinstance(i, int) and 0 <= i < len(self.classes) else f'{i:.4g}' if isinstance(i, float) else i
-    text = ' | '.join(self.texts) or ' '.join(self.labels) or (f'an {m}' if (m := self.info.get('modality')) == 'image' else f'a {m}' if m else '')
-    lines = [f'Snapshot of probe {self.probe} at step {self.step} (epoch {self.epoch:.2f}): {text if len(text) <= 80 else text[:79] + "…"!r}']
+    def named(i):
+        return (repr(self.classes[i]) if isinstance(i, int) and 0 <= i < len(self.classes) else f'{i:.4g}'
+                if isinstance(i, float) else i)
+    text = (' | '.join(self.texts) or ' '.join(self.labels)
+            or (f'an {m}' if (m := self.info.get('modality')) == 'image' else f'a {m}' if m else ''))
+    lines = [f'Snapshot of probe {self.probe} at step {self.step} (epoch {self.epoch:.2f}): '
+             f'{text if len(text) <= 80 else text[:79] + "…"!r}']
     said = [f'label {named(self.label)}'] if self.label is not None else []
-    if 'probabilities' in self.arrays: p = self.arrays['probabilities']; said.append(f'predicted {named(int(p.argmax()))} with {p.max():.2f}')
+    if 'probabilities' in self.arrays:
+        p = self.arrays['probabilities']; said.append(f'predicted {named(int(p.argmax()))} with {p.max():.2f}')
     if 'prediction' in self.arrays: said.append(f'predicted {self.arrays["prediction"][0]:.4g}')
     said += [f'{k} {v:.4g}' for k, v in self.losses.items()]
     if said: lines.append('  ' + ', '.join(said))
     for k, x in self.arrays.items():
-        lines.append(f'  {k} {x.dtype} {list(x.shape)}' + (f', layers {", ".join(map(str, self.layers[k]))}' if k in self.layers else ''))
+        lines.append(f'  {k} {x.dtype} {list(x.shape)}'
+                     + (f', layers {", ".join(map(str, self.layers[k]))}' if k in self.layers else ''))
     return '\n'.join(lines)
 
 # %% ../../nbs/01_core/05_runs.ipynb #036
-_fields = ['step', 'epoch', 'probe', 'layers', 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special', 'label', 'classes', 'losses', 'info']
+_fields = ['step', 'epoch', 'probe', 'layers', 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special', 'label',
+           'classes', 'losses', 'info']
 _seal_in_header = re.compile(rb'\\"seal\\": \\"crc32:([0-9a-f]{8})\\"}"')
 
 def _checksum(arrays):
@@ -355,7 +386,8 @@ def read_header(
     size:int, # its length in bytes
     key:str,  # under which salviz has written into the header
 ):
-    "What stands under `key` in the header of a safetensors file, None if nothing does; a `ValueError` says what is damaged"
+    """What stands under `key` in the header of a safetensors file, None if nothing does; a `ValueError` says what is
+    damaged"""
     n = int.from_bytes(f.read(8), 'little')
     if not 2 <= n <= size - 8: raise ValueError('is no safetensors file, or was cut off in its header')
     text = f.read(n)
@@ -379,8 +411,10 @@ def read_meta(
     "What the header of a stored snapshot says; a `ValueError` gives the reason why `f` is none"
     meta = read_header(f, size, 'salviz.snapshot')
     if not isinstance(meta, dict): raise ValueError('is a safetensors file, but no snapshot of salviz')
-    if meta.get('format') != 1: raise ValueError(f'has format {meta.get("format")!r}; this version of salviz reads format 1')
-    if missing := [k for k in (*_fields, 'stored', 'checksum') if k not in meta]: raise ValueError(f'lacks {", ".join(missing)} in its header')
+    if meta.get('format') != 1:
+        raise ValueError(f'has format {meta.get("format")!r}; this version of salviz reads format 1')
+    if missing := [k for k in (*_fields, 'stored', 'checksum') if k not in meta]:
+        raise ValueError(f'lacks {", ".join(missing)} in its header')
     return meta
 
 # %% ../../nbs/01_core/05_runs.ipynb #038b
@@ -410,7 +444,8 @@ def decode_snapshot(data:bytes) -> Snapshot:
     check_meta(meta)
     try:
         stored = safetensors.numpy.load(data)
-        if _checksum(stored) != meta['checksum']: raise ValueError('holds arrays that are not those that were written (checksum)')
+        if _checksum(stored) != meta['checksum']:
+            raise ValueError('holds arrays that are not those that were written (checksum)')
         if set(stored) != set(meta['stored']): raise ValueError('holds other arrays than its header describes')
         arrays = {k: grow(stored[k], **how) for k, how in meta['stored'].items()}
         return Snapshot(arrays=arrays, **{k: meta[k] for k in _fields})
@@ -422,7 +457,8 @@ def _config_fault(config:dict) -> str: # '' if there is none
     "What in `config` is not of the kind it should be"
     if not config: return 'is empty'
     none, described = type(None), (dict, str, type(None))
-    kinds = dict(method=described, model=described, data=described, settings=(dict, none), best_metric=(dict, none), task=(str, none),
+    kinds = dict(method=described, model=described, data=described, settings=(dict, none), best_metric=(dict, none),
+                 task=(str, none),
                  seed=(int, float, str, none), versions=(dict, none), rows=(int, none), rows_before=(int, none))
     for k, kind in kinds.items():
         if not isinstance(config.get(k), kind): return f'has {k} {str(config[k])[:40]!r}, which cannot be'
@@ -436,11 +472,14 @@ def _config_fault(config:dict) -> str: # '' if there is none
     return ''
 
 class Run:
-    "The training run in the folder `path`: `config`, `metrics`, snapshots, checkpoints; safe to read while it is being written"
+    """The training run in the folder `path`: `config`, `metrics`, snapshots, checkpoints; safe to read while it is
+    being written"""
     def __init__(self, path):
-        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path): raise ValueError(f'Run: path must be the folder of a run, got {path!r:.80}')
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise ValueError(f'Run: path must be the folder of a run, got {path!r:.80}')
         self.path = Path(path).absolute()
-        self._writing, self._listeners, self._seen = threading.RLock(), [], {} # `_seen`: what is known of files by name, size and time
+        # `_seen`: what is known of files by name, size and time
+        self._writing, self._listeners, self._seen = threading.RLock(), [], {}
         self.subscriber_errors = [] # exceptions of subscribers
         if not self.path.is_dir(): raise FileNotFoundError(f'no run in {self.path}: there is no such folder')
         file = self.path/'config.json'
@@ -454,11 +493,13 @@ class Run:
                 raise ValueError('is not what was written (its seal is gone)')
             if fault := _config_fault(self.config): raise ValueError(fault)
         except ValueError as e:
-            raise ValueError(f'{file} {e}; restore this file from a copy, the run cannot be opened without it (if it was edited '
+            raise ValueError(f'{file} {e}; restore this file from a copy, the run cannot be opened without it (if it '
+                             'was edited '
                              'on purpose, take its entries "format" and "seal" out)') from None
 
     def __fspath__(self): return str(self.path)
-    def __reduce__(self): return Run, (self.path,) # listeners and lock stay behind when a run travels to another process
+    # listeners and lock stay behind when a run travels to another process
+    def __reduce__(self): return Run, (self.path,)
 
 # %% ../../nbs/01_core/05_runs.ipynb #044
 def _versions():
@@ -491,8 +532,10 @@ def untrained(path) -> bool:
 def create(
     cls:Run,
     path,            # folder of the run
-    config:dict,     # method {name, args}, model {name, class, layers, heads}, data {name, fingerprint, sizes}, seed, settings
-    exist='refuse',  # 'refuse' a folder that exists, or take it if 'empty', or 'untrained': with a run in which nothing was trained
+    # method {name, args}, model {name, class, layers, heads}, data {name, fingerprint, sizes}, seed, settings
+    config:dict,
+    # 'refuse' a folder that exists, or take it if 'empty', or 'untrained': with a run in which nothing was trained
+    exist='refuse',
 ) -> Run:
     "A new run in `path`, described by `config`"
     if exist not in ('refuse', 'empty', 'untrained'):
@@ -504,7 +547,8 @@ def create(
     failed = exist == 'untrained' and untrained(path)
     try: path.mkdir(parents=True, exist_ok=failed or exist != 'refuse' and untouched(path))
     except FileExistsError:
-        raise FileExistsError(f'{path} exists already and is never overwritten; choose another folder, or open it with Run(path)') from None
+        raise FileExistsError(f'{path} exists already and is never overwritten; choose another folder, or open it with '
+                              'Run(path)') from None
     if failed:
         cls(path).supersede(-1)
         (path/'state.json').unlink(missing_ok=True)
@@ -549,7 +593,8 @@ class Held:
         self._lock.release()
         here = platform.node()
         if not who:
-            raise RunInUse(f'another process is training in {self.path}; wait until it has ended, or choose another folder')
+            raise RunInUse(f'another process is training in {self.path}; wait until it has ended, or choose another '
+                           'folder')
         by = f'process {who["process"]} on {who["host"]}, since {who["since"]}'
         if who['host'] != here:
             raise RunInUse(f'{self.path} is held by {by}. Whether it still trains cannot be seen from {here}; '
@@ -565,7 +610,8 @@ class Held:
 # %% ../../nbs/01_core/05_runs.ipynb #047
 @patch
 def subscribe(self:Run, fn):
-    "Call `fn` with each `Snapshot` as it is saved and each row (a dict) as it is logged; returns a function that ends this"
+    """Call `fn` with each `Snapshot` as it is saved and each row (a dict) as it is logged; returns a function that
+    ends this"""
     def unsubscribe(): self._listeners = [l for l in self._listeners if l is not entry]
     entry = (fn,) # a subscription of its own, also if the same function subscribes twice
     self._listeners = [*self._listeners, entry]
@@ -579,12 +625,15 @@ def _tell(self:Run, item):
         try: fn(item)
         except Exception as e: failed.append(e)
     self.subscriber_errors += failed
-    for e in failed: warnings.warn(f'a subscriber of run {self.path.name} failed ({type(e).__name__}: {e}); the run goes on', stacklevel=4)
+    for e in failed:
+        warnings.warn(f'a subscriber of run {self.path.name} failed ({type(e).__name__}: {e}); the run goes on',
+                      stacklevel=4)
 
 # %% ../../nbs/01_core/05_runs.ipynb #048
 @patch
 def log(self:Run, row:dict):
-    "Append `row` to the metrics: numbers by name and the 'step' they belong to; 'kind' is 'train' or 'eval' (see `train_rows`)"
+    """Append `row` to the metrics: numbers by name and the 'step' they belong to; 'kind' is 'train' or 'eval' (see
+    `train_rows`)"""
     if not isinstance(row, dict) or not _is_count(row.get('step')):
         raise ValueError(f"row must be a dict with 'step', a whole number of at least 0; got {row!r}")
     line = sealed(row)
@@ -598,7 +647,8 @@ def log(self:Run, row:dict):
 def save(self:Run, snapshot:Snapshot):
     "Store `snapshot`; one of the same step and probe is replaced"
     data = encode_snapshot(snapshot)
-    with self._writing: write_whole(self.path/'snapshots'/f'step-{snapshot.step:08d}.probe-{snapshot.probe:03d}.safetensors', data)
+    with self._writing:
+        write_whole(self.path/'snapshots'/f'step-{snapshot.step:08d}.probe-{snapshot.probe:03d}.safetensors', data)
     if self._listeners: self._tell(decode_snapshot(data))
 
 # %% ../../nbs/01_core/05_runs.ipynb #051
@@ -638,7 +688,9 @@ def metrics(self:Run) -> list:
     return list(self._parsed()[0])
 
 # %% ../../nbs/01_core/05_runs.ipynb #052
-def _kind(row): return row.get('kind') or ('eval' if any(k.startswith('eval_') for k in row) else 'train' if 'loss' in row else None)
+def _kind(row):
+    return (row.get('kind') or ('eval' if any(k.startswith('eval_') for k in row) else 'train' if 'loss' in row
+                                else None))
 
 @patch(as_prop=True)
 def train_rows(self:Run) -> list:
@@ -647,7 +699,8 @@ def train_rows(self:Run) -> list:
 
 @patch(as_prop=True)
 def eval_rows(self:Run) -> list:
-    "Rows of evaluations on the validation split: of kind 'eval', or without a kind and with names that begin with 'eval_'"
+    """Rows of evaluations on the validation split: of kind 'eval', or without a kind and with names that begin with
+    'eval_'"""
     return [r for r in self.metrics if _kind(r) == 'eval']
 
 # %% ../../nbs/01_core/05_runs.ipynb #055
@@ -717,12 +770,15 @@ def snapshot(
     for name, x in (('step', step), ('probe', probe)):
         if not isinstance(x, Integral): raise ValueError(f'snapshot: {name} must be a whole number, got {x!r:.80}')
     found, wrong = self._scan()
-    if not found: raise KeyError(f'no snapshots in {self.path}' + (f'; {len(wrong)} damaged files: see run.damaged' if wrong else ' yet'))
+    if not found:
+        raise KeyError(f'no snapshots in {self.path}'
+                       + (f'; {len(wrong)} damaged files: see run.damaged' if wrong else ' yet'))
     steps = [s for s, p in found if p == probe]
     if not steps: raise KeyError(f'no probe {probe!r} in {self.path.name}; there are {_listed(self.probes)}')
     if step in steps: return self._load(found[step, probe])
     if -len(steps) <= step < 0: return self._load(found[steps[step], probe])
-    reason = next((d.reason for d in wrong if d.file == f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'), None)
+    reason = next((d.reason for d in wrong if d.file == f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'),
+                  None)
     why = f': its file {reason}' if reason else ''
     raise KeyError(f'no step {step} of probe {probe} in {self.path.name}{why}; there are {_listed(steps)}')
 
@@ -740,7 +796,8 @@ def snapshots(
 ) -> list:
     "All snapshots that can be read, by step and probe; a file that turns out to be damaged is left out with a warning"
     found, out = self._scan()[0], []
-    if probe is not None and probe not in {p for _, p in found}: self.snapshot(probe=probe) # raises, naming what is there
+    # raises, naming what is there
+    if probe is not None and probe not in {p for _, p in found}: self.snapshot(probe=probe)
     if step is not None and step >= 0 and step not in {s for s, _ in found}:
         raise KeyError(f'no step {step} in {self.path.name}; there are {_listed(self.steps) or "none"}')
     for (s, p), path in found.items():
@@ -821,7 +878,8 @@ def finished(self:Run) -> bool:
 
 # %% ../../nbs/01_core/05_runs.ipynb #067
 def _array_file(run, name):
-    if not isinstance(name, str) or not re.fullmatch(r'\w[\w.-]*', name): raise ValueError(f'name must be letters, digits, . - and _, got {name!r}')
+    if not isinstance(name, str) or not re.fullmatch(r'\w[\w.-]*', name):
+        raise ValueError(f'name must be letters, digits, . - and _, got {name!r}')
     return run.path/'arrays'/f'{name}.safetensors'
 
 @patch
@@ -829,7 +887,9 @@ def save_arrays(self:Run, name:str, arrays:dict):
     "Store `arrays` {name: array} under `name`, exactly as they are"
     file, arrays = _array_file(self, name), {k: plain_memory(v) for k, v in arrays.items()}
     for k, v in arrays.items():
-        if v.dtype.kind not in 'biuf': raise ValueError(f'array {k!r} has dtype {v.dtype}; only booleans, integers and floating point can be stored')
+        if v.dtype.kind not in 'biuf':
+            raise ValueError(f'array {k!r} has dtype {v.dtype}; only booleans, integers and floating point can be '
+                             'stored')
     with self._writing: write_whole(file, encode_arrays(arrays, 'salviz.arrays', {}))
 
 def _arrays_header(f, size):
@@ -1000,14 +1060,16 @@ def best_checkpoint(self:Run):
     return found.get(self._best(found))
 
 # %% ../../nbs/01_core/05_runs.ipynb #077
-_not_scores = {'step', 'epoch', 'kind', 'split', 'examples', 'seconds', 'runtime', 'samples_per_second', 'steps_per_second', 'model_preparation_time'}
+_not_scores = {'step', 'epoch', 'kind', 'split', 'examples', 'seconds', 'runtime', 'samples_per_second',
+               'steps_per_second', 'model_preparation_time'}
 
 @patch(as_prop=True)
 def measures(self:Run) -> list:
     "Names of the scores that this run was evaluated by: the deciding one first, the loss last unless it decides"
     if not self.config.get('best_metric'): return ['accuracy', 'macro_f1', 'loss']
     rows = [r for r in self.metrics if _kind(r) in ('eval', 'score')]
-    numbers = [k.removeprefix('eval_') for r in rows for k, x in r.items() if isinstance(x, (int, float)) and not isinstance(x, bool)]
+    numbers = [k.removeprefix('eval_') for r in rows for k, x in r.items() if isinstance(x, (int, float))
+               and not isinstance(x, bool)]
     return list(dict.fromkeys([self.best_metric[0], *(k for k in numbers if k not in _not_scores | {'loss'}), 'loss']))
 
 @patch
@@ -1016,7 +1078,8 @@ def scores(
     split='validation', # 'train', 'validation' or 'test'
 ) -> dict: # {name: number} for each of `measures`, NaN where unknown
     "Scores of the best checkpoint on `split`"
-    if split not in ('train', 'validation', 'test'): raise ValueError(f"split must be 'train', 'validation' or 'test', got {split!r}")
+    if split not in ('train', 'validation', 'test'):
+        raise ValueError(f"split must be 'train', 'validation' or 'test', got {split!r}")
     names, summary = self.measures, self.summary
     if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
     else: rows = [r for r in self.metrics if r.get('kind') == 'score' and r.get('split') == split]
@@ -1099,7 +1162,8 @@ def check(self:Run) -> list: # of `Damage`
 
 # %% ../../nbs/01_core/05_runs.ipynb #083
 def _split_rows(data:bytes, after_step):
-    "The lines of a metrics file up to `after_step`, and those of later steps and of the end; what is no row stays, a half line goes"
+    """The lines of a metrics file up to `after_step`, and those of later steps and of the end; what is no row stays,
+    a half line goes"""
     keep, later = [], []
     for line in data.split(b'\n')[:-1]:
         line += b'\n'
@@ -1134,7 +1198,9 @@ def supersede(
         metrics, moving = self.path/'metrics.jsonl', self._overtaken(after_step)
         keep, later = _split_rows(read_file(metrics), after_step) if metrics.is_file() else (b'', b'')
         if not (later or moving): return None
-        aside = self.path/'superseded'/str(1 + max((int(p.name) for p in self.path.glob('superseded/*') if p.name.isdigit()), default=0))
+        aside = self.path/'superseded'/str(1
+                                           + max((int(p.name) for p in self.path.glob('superseded/*')
+                                                  if p.name.isdigit()), default=0))
         before = keep.count(b'\n')
         config = {**self.config, 'rows_before': before, 'rows': before + later.count(b'\n')}
         if later: write_whole(aside/'metrics.jsonl', later)
@@ -1160,7 +1226,8 @@ def _about(config):
     splits = (data.get('sizes') or {}) if isinstance(data, dict) else {}
     def line(title, x, parts): return f'  {title:9} {_name(x)}' + (f' ({", ".join(parts)})' if parts else '')
     return [line('method', method, [f'{k}={v!r}' for k, v in args.items()]),
-            line('model', model, [f'{size[k]} {k}'.removesuffix(' class') for k in ('class', 'layers', 'heads') if k in size]),
+            line('model', model,
+                 [f'{size[k]} {k}'.removesuffix(' class') for k in ('class', 'layers', 'heads') if k in size]),
             line('data', data, [f'{v} {k}' for k, v in splits.items()])]
 
 _said = dict(macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson', mse='mean squared error')
@@ -1168,7 +1235,8 @@ _said = dict(macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson
 def _scored(run, split):
     "The scores of `run` on `split` as words, '' if nothing is known; the loss only where it decides"
     found, decides = run.scores(split), run.best_metric[0]
-    return ', '.join(f'{_said.get(k, k.replace("_", " "))} {x:.3f}' for k, x in found.items() if not math.isnan(x) and (k != 'loss' or k == decides))
+    return ', '.join(f'{_said.get(k, k.replace("_", " "))} {x:.3f}' for k, x in found.items() if not math.isnan(x)
+                     and (k != 'loss' or k == decides))
 
 # %% ../../nbs/01_core/05_runs.ipynb #087
 @patch(as_prop=True)
@@ -1179,21 +1247,28 @@ def last_step(self:Run) -> int:
 @patch
 def __repr__(self:Run):
     found, wrong = self._scan()[0], self.damaged
-    lines = [f'Run {self.path.name}, seed {self.config.get("seed", "?")}, {self.last_step} steps, {"finished" if self.finished else "not finished"}',
+    lines = [f'Run {self.path.name}, seed {self.config.get("seed", "?")}, {self.last_step} steps, '
+             f'{"finished" if self.finished else "not finished"}',
              *_about(self.config),
-             f'  snapshots {len(found)} of {len(self.probes)} probes, steps {_listed(self.steps)}' if found else '  snapshots none yet']
+             f'  snapshots {len(found)} of {len(self.probes)} probes, steps {_listed(self.steps)}' if found
+             else '  snapshots none yet']
     if said := _scored(self, 'validation'): lines.append(f'  best      validation {said} at step {self.best_step}')
     if said := _scored(self, 'test'): lines.append(f'  test      {said}')
-    if wrong: lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}' + (f' and {len(wrong) - 1} more: see run.damaged' if wrong[1:] else ''))
+    if wrong:
+        lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}'
+                     + (f' and {len(wrong) - 1} more: see run.damaged' if wrong[1:] else ''))
     return '\n'.join(lines)
 
 # %% ../../nbs/01_core/05_runs.ipynb #090
-def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]] # the loss is a column where it decides
+# the loss is a column where it decides
+def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
 def _table_row(run):
     scores = {f'{split}_{k}': run.scores(split)[k] for split in ('validation', 'test') for k in _shown(run)}
-    return dict(name=run.path.name, method=_name(run.config.get('method', '?')), seed=run.config.get('seed'), steps=run.last_step, **scores,
-                train_loss=run.train_loss, finished=run.finished, damaged='; '.join(f'{d.file} {d.reason}' for d in run.damaged))
+    return dict(name=run.path.name, method=_name(run.config.get('method', '?')), seed=run.config.get('seed'),
+                steps=run.last_step, **scores,
+                train_loss=run.train_loss, finished=run.finished,
+                damaged='; '.join(f'{d.file} {d.reason}' for d in run.damaged))
 
 def runs_table(folder) -> pd.DataFrame:
     "The runs in `folder`, one a row; scores are those of the best checkpoint, `damaged` says what cannot be read"

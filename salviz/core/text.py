@@ -67,11 +67,13 @@ def _spelling(tokenizer):
     parts = ' '.join(parts)
     return _Spelling('"ByteLevel"' in parts, '"ByteFallback"' in parts, '▁' if '▁' in parts else '',
                      getattr(backend.model, 'continuing_subword_prefix', None) or '',
-                     getattr(backend.model, 'end_of_word_suffix', None) or '', frozenset(tokenizer.added_tokens_decoder))
+                     getattr(backend.model, 'end_of_word_suffix', None) or '',
+                     frozenset(tokenizer.added_tokens_decoder))
 
 # %% ../../nbs/01_core/03_text.ipynb #019
 _printable = (*range(33, 127), *range(161, 173), *range(174, 256))
-_bytes = {chr(b): b for b in _printable} | {chr(256 + i): b for i, b in enumerate(sorted({*range(256)} - {*_printable}))}
+_bytes = {chr(b): b for b in _printable} | {chr(256 + i): b
+                                            for i, b in enumerate(sorted({*range(256)} - {*_printable}))}
 
 def _decode(
     spelling:_Spelling,
@@ -119,7 +121,8 @@ def _labels(
         follows = i and pieces[i - 1] is None and segments[i - 1] == segment and start < offsets[i - 1][1]
         part = part + 1 if follows else 1
         whole = texts[segment][start:end] if segment >= 0 else ''
-        out.append((_visible(whole) if whole else '\ufffd') + str(part).translate(str.maketrans('0123456789', '₀₁₂₃₄₅₆₇₈₉')))
+        out.append((_visible(whole) if whole else '\ufffd')
+                   + str(part).translate(str.maketrans('0123456789', '₀₁₂₃₄₅₆₇₈₉')))
     return out
 
 # %% ../../nbs/01_core/03_text.ipynb #028
@@ -139,7 +142,9 @@ class TokenText:
     truncated:int           # number of tokens cut
 
     def __len__(self): return len(self.tokens)
-    def __repr__(self): return f"TokenText({' '.join(self.labels)!r}, {len(self)} tokens, {len(self.words)} words, {self.truncated} cut)"
+    def __repr__(self):
+        return (f"TokenText({' '.join(self.labels)!r}, {len(self)} tokens, {len(self.words)} words, {self.truncated} "
+                "cut)")
 
     @property
     def has_tokens(self) -> np.ndarray:
@@ -175,19 +180,25 @@ def _read(
 ): # (str, word spans)
     "A text and its words"
     given = isinstance(text, (list, tuple)) and all(isinstance(w, str) for w in text)
-    if not (given or isinstance(text, str)): raise ValueError(f'a text must be a string or a list of words, got {text!r:.80}')
+    if not (given or isinstance(text, str)):
+        raise ValueError(f'a text must be a string or a list of words, got {text!r:.80}')
     whole = ' '.join(text) if given else text
     bad = re.search('[\ud800-\udfff]', whole)
-    if bad: raise ValueError(f'the text {whole!r:.80} has half a surrogate pair at character {bad.start()}: decode it again with its own encoding')
+    if bad:
+        raise ValueError(f'the text {whole!r:.80} has half a surrogate pair at character {bad.start()}: decode it '
+                         'again '
+                         'with its own encoding')
     if not given: return whole, find_words(whole)
     ends = np.cumsum([len(w) + 1 for w in text]).astype(int).tolist()
     return whole, [(end - 1 - len(w), end - 1) for w, end in zip(text, ends)]
 
 # %% ../../nbs/01_core/03_text.ipynb #036
 def _encode(tokenizer, firsts, seconds, max_length):
-    "Encodings of the texts `firsts` (with `seconds`, or None), and how many tokens of each were cut to fit `max_length`"
+    """Encodings of the texts `firsts` (with `seconds`, or None), and how many tokens of each were cut to fit
+    `max_length`"""
     if not getattr(tokenizer, 'is_fast', False):
-        raise ValueError(f'{type(tokenizer).__name__} is a slow tokenizer, which does not tell where its tokens stand in the text; '
+        raise ValueError(f'{type(tokenizer).__name__} is a slow tokenizer, which does not tell where its tokens stand '
+                         'in the text; '
                          'load the fast one with AutoTokenizer.from_pretrained(name)')
     specials = tokenizer.num_special_tokens_to_add(pair=seconds is not None)
     if max_length is not None and max_length <= specials:
@@ -209,11 +220,14 @@ def align_batch(
     max_length=None, # longer ones are cut to this many tokens, special ones included; None = never cut
 ) -> list: # of TokenText, without padding
     "Tokenise `texts` and align their tokens with words, all by position"
-    if isinstance(texts, str): raise ValueError(f'texts must be a list, got the string {texts!r:.80}; use align for a single text')
-    if pairs is not None and len(pairs) != len(texts): raise ValueError(f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}')
+    if isinstance(texts, str):
+        raise ValueError(f'texts must be a list, got the string {texts!r:.80}; use align for a single text')
+    if pairs is not None and len(pairs) != len(texts):
+        raise ValueError(f'pairs must be as long as texts, got {len(pairs)} for {len(texts)}')
     rows = [[_read(t) for t in row] for row in (zip(texts) if pairs is None else zip(texts, pairs))]
     if not rows: return []
-    encodings, cut = _encode(tokenizer, *[[row[i][0] for row in rows] if i < len(rows[0]) else None for i in (0, 1)], max_length)
+    encodings, cut = _encode(tokenizer, *[[row[i][0] for row in rows] if i < len(rows[0]) else None for i in (0, 1)],
+                             max_length)
     spelling, out = _spelling(tokenizer), []
     for row, e, n_cut in zip(rows, encodings, cut):
         texts = tuple(text for text, _ in row)
@@ -222,9 +236,11 @@ def align_batch(
         offsets = np.array(e.offsets, dtype=np.int64).reshape(-1, 2)
         pieces = [_decode(spelling, token, id) for token, id in zip(e.tokens, e.ids)]
         out.append(TokenText(
-            texts=texts, tokens=e.tokens, labels=_labels(texts, pieces, e.offsets, segments), input_ids=np.array(e.ids, dtype=np.int64),
+            texts=texts, tokens=e.tokens, labels=_labels(texts, pieces, e.offsets, segments),
+            input_ids=np.array(e.ids, dtype=np.int64),
             offsets=offsets, segments=segments, word_ids=_token_words(texts, word_spans, pieces, offsets, segments),
-            words=[texts[s][a:b] for s, a, b in word_spans], word_spans=word_spans, is_special=segments < 0, truncated=n_cut))
+            words=[texts[s][a:b] for s, a, b in word_spans], word_spans=word_spans, is_special=segments < 0,
+            truncated=n_cut))
     return out
 
 def align(
@@ -252,7 +268,8 @@ def _check_words(values, word_ids, n_words):
     if values.shape[-1:] != word_ids.shape:
         raise ValueError(f'values {values.shape} must end in one number for each of the {word_ids.shape} word_ids')
     least = int(word_ids.max(initial=-1)) + 1
-    if n_words is not None and n_words < least: raise ValueError(f'n_words must be at least {least}, the number of words in word_ids, got {n_words}')
+    if n_words is not None and n_words < least:
+        raise ValueError(f'n_words must be at least {least}, the number of words in word_ids, got {n_words}')
     return values, word_ids, least if n_words is None else n_words
 
 def pool_words(
@@ -297,17 +314,21 @@ def spread_words(
     word_values, word_ids = np.asarray(word_values), np.asarray(word_ids)
     least = int(word_ids.max(initial=-1)) + 1
     if word_values.shape[-1] < least:
-        raise ValueError(f'word_values must have at least {least} words, the number in word_ids, got {word_values.shape[-1]}')
+        raise ValueError(f'word_values must have at least {least} words, the number in word_ids, got '
+                         f'{word_values.shape[-1]}')
     if not least: return np.full((*word_values.shape[:-1], len(word_ids)), fill)
     return np.where(word_ids >= 0, word_values[..., word_ids.clip(0)], fill)
 
 # %% ../../nbs/01_core/03_text.ipynb #057
 def _flag_spans(tt, flags):
-    "Spans (segment, start, end) of the words that are flagged, for flags per word of `tt` or per white-space word of its texts"
+    """Spans (segment, start, end) of the words that are flagged, for flags per word of `tt` or per white-space word
+    of its texts"""
     flags = np.asarray(flags)
     spaced = [(s, *m.span()) for s, text in enumerate(tt.texts) for m in re.finditer(r'\S+', text)]
     if flags.ndim != 1 or len(flags) not in (len(tt.words), len(spaced)):
-        raise ValueError(f'words must hold one flag for each of the {len(tt.words)} words (or {len(spaced)} white-space words), '
+        raise ValueError(f'words must hold one flag for each of the {len(tt.words)} words (or {len(spaced)} '
+                         'white-space '
+                         'words), '
                          f'got shape {flags.shape}')
     bad = flags[~np.isin(flags, (0, 1))]
     if len(bad): raise ValueError(f'words must be flags, 0 or 1, got {bad[0]}; choose a threshold first')
@@ -317,7 +338,8 @@ def _full_spans(tt, spans):
     "`spans` with their segment, if they lie inside of the texts of `tt`"
     out = []
     for span in spans:
-        if len(span) == 2 and len(tt.texts) == 2: raise ValueError(f'spans of a pair must be (segment, start, end), got {tuple(span)}')
+        if len(span) == 2 and len(tt.texts) == 2:
+            raise ValueError(f'spans of a pair must be (segment, start, end), got {tuple(span)}')
         segment, start, end = span if len(span) == 3 else (0, *span)
         if not (0 <= segment < len(tt.texts) and 0 <= start < end <= len(tt.texts[segment])):
             raise ValueError(f'spans must lie inside of the text, start before end, got {tuple(span)} '
@@ -332,7 +354,8 @@ def rationale_flags(
     words=None, # or one flag a word: of `tt.words`, or of the white-space words
 ) -> np.ndarray: # bool [n]
     "Which tokens a human rationale marks; never special tokens"
-    if (spans is None) == (words is None): raise ValueError('a rationale is given either as spans or as words (flags), got both or neither')
+    if (spans is None) == (words is None):
+        raise ValueError('a rationale is given either as spans or as words (flags), got both or neither')
     spans = _full_spans(tt, spans) if words is None else _flag_spans(tt, words)
     out = np.zeros(len(tt), bool)
     for segment, text in enumerate(tt.texts):

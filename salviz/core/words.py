@@ -25,7 +25,9 @@ def _printed_by(char):
 
 # %% ../../nbs/01_core/01_words.ipynb #009
 _breaks = re.compile('[\n\r\t\v\f\x1c-\x1f\x85\u2028\u2029]')
-_accents = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0331', '`\'^~=u."rHvdcb')) # marks above and below letters
+# marks above and below letters
+_accents = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0331',
+                    '`\'^~=u."rHvdcb'))
 _marked = re.compile(f'([A-Za-z])([{"".join(_accents)}]+)')
 
 def _accented(m):

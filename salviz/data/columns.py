@@ -14,7 +14,8 @@ from datasets import ClassLabel, Sequence, Value
 from ..core.text import align_batch, find_words, rationale_flags, spread_words
 
 # %% ../../nbs/02_data/03_columns.ipynb #006
-reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask', 'pixel_values',
+reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
+            'pixel_values',
             'values', 'labels', 'example_id', 'length', 'word_ids', 'segments', 'special_tokens_mask', 'is_special',
             'has_rationale')
 
@@ -22,12 +23,16 @@ def further_columns(
     data, # {split: Dataset}
     used, # names of the columns that the task reads itself
 ) -> list: # names, in the order in which they come
-    "The columns that `data` has beside those that its task reads; an error names one that is called like a part of every batch"
+    """The columns that `data` has beside those that its task reads; an error names one that is called like a part of
+    every batch"""
     for split, part in data.items():
         taken = [name for name in part.column_names if name in reserved and name not in used]
         if taken:
-            raise ValueError(f'train: {split} has a column {taken[0]!r}, but that is the name of something that a batch has '
-                             f'already; rename it: data.rename_column({taken[0]!r}, ...). Taken are {", ".join(reserved)}')
+            raise ValueError(f'train: {split} has a column {taken[0]!r}, but that is the name of something that a '
+                             'batch '
+                             'has '
+                             f'already; rename it: data.rename_column({taken[0]!r}, ...). Taken are '
+                             f'{", ".join(reserved)}')
     return list(dict.fromkeys(name for part in data.values() for name in part.column_names if name not in used))
 
 # %% ../../nbs/02_data/03_columns.ipynb #009
@@ -72,7 +77,8 @@ def column_kind(
     if name == 'rationale' and of_text: return 'rationale', ''
     if all(map(_numeric, features)): return 'number', ''
     shapes = {tuple(getattr(f, 'shape', None) or ()) for f in features}
-    if len(shapes) == 1 and shapes != {()} and None not in next(iter(shapes)): return 'numbers', '' # Array2D and its like
+    # Array2D and its like
+    if len(shapes) == 1 and shapes != {()} and None not in next(iter(shapes)): return 'numbers', ''
     if not all(_numeric(_inner(f)) for f in features): return 'list', 'it holds something else than numbers'
     for split, part in parts.items():
         missing = [i for i, x in enumerate(part[name]) if x is None or any(v is None for v in x)]
@@ -98,8 +104,10 @@ def token_rationales(
     "Which tokens of `texts` are marked by human `rationales`; an empty list marks nothing"
     def flags(i, t, r):
         if r is None: return None
-        said = f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words, or of [start, end] for the characters marked'
-        if not isinstance(r, (list, tuple)): raise ValueError(f'{said}, got {r!r}; rename the column if it is something else')
+        said = (f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words, or of [start, end] for the '
+                'characters marked')
+        if not isinstance(r, (list, tuple)):
+            raise ValueError(f'{said}, got {r!r}; rename the column if it is something else')
         spans = all(isinstance(o, (list, tuple)) for o in r)
         try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
         except (ValueError, TypeError) as e: raise ValueError(f'{said}: {e}') from None
@@ -162,7 +170,8 @@ def with_columns(
         if name == 'rationale' and name in along: feature = Sequence(Value('bool'))
         if values is None: values = list(part[name])
         if kinds[name][0] == 'number':
-            if not _numeric(feature): raise ValueError(f'{where}: {name} must hold numbers, as in the other splits, got {feature}')
+            if not _numeric(feature):
+                raise ValueError(f'{where}: {name} must hold numbers, as in the other splits, got {feature}')
             found = _as_numbers(values)
             feature, values = feature if found is values else Value('float64'), found
         encoded = encoded.add_column(name, values, feature=feature)
@@ -187,7 +196,8 @@ class Column(list):
 
     def __getattr__(self, attribute):
         if attribute.startswith('__'): raise AttributeError(attribute)
-        raise AttributeError(f'batch[{self.name!r}] has no {attribute}: it is a list of {len(self)} entries and no tensor, since {self.why}')
+        raise AttributeError(f'batch[{self.name!r}] has no {attribute}: it is a list of {len(self)} entries and no '
+                             f'tensor, since {self.why}')
 
 def _padded(lists, n):
     "`lists` of numbers as a tensor [batch, n], 0 where a list is shorter"
@@ -218,6 +228,7 @@ def collated(
         elif kind == 'words':
             found = _padded(values, tokens)
             batch[name] = found.float() if found.is_floating_point() else found
-        elif kind == 'list': batch[name] = Column(x.item() if isinstance(x, np.generic) else x for x in values).of(name, why)
+        elif kind == 'list':
+            batch[name] = Column(x.item() if isinstance(x, np.generic) else x for x in values).of(name, why)
         else: batch[name] = _tensor(values)
     return batch

@@ -53,13 +53,17 @@ def rationale_spans(
         for o in rationale:
             segment, start, end = o if pair and len(o) == 3 else (0, *o) if not pair and len(o) == 2 else (0, 0, 0)
             if segment not in range(len(texts)) or not 0 <= start < end <= len(texts[segment]):
-                raise ValueError(f'spans must be {"[segment, start, end]" if pair else "[start, end]"} inside of a text of '
+                raise ValueError(f'spans must be {"[segment, start, end]" if pair else "[start, end]"} inside of a '
+                                 'text '
+                                 'of '
                                  f'{" and ".join(str(len(t)) for t in texts)} characters, got {o}')
         return [[int(x) for x in o] for o in rationale]
-    if any(isinstance(o, list) or o not in (0, 1) for o in rationale): raise ValueError(f'a rationale is a list of spans or of flags (0 or 1), got {rationale!r:.80}')
+    if any(isinstance(o, list) or o not in (0, 1) for o in rationale):
+        raise ValueError(f'a rationale is a list of spans or of flags (0 or 1), got {rationale!r:.80}')
     counts = [[len(cut(t)) for t in texts] for cut in (find_words, _white)]
     if rationale and len(rationale) not in map(sum, counts):
-        raise ValueError(f'there are {len(rationale)} flags for {sum(counts[0])} words ({sum(counts[1])} between spaces)')
+        raise ValueError(f'there are {len(rationale)} flags for {sum(counts[0])} words ({sum(counts[1])} between '
+                         'spaces)')
     cut = find_words if len(rationale) == sum(counts[0]) else _white
     found, at = [], 0
     for segment, text in enumerate(texts if rationale else ()):
@@ -107,8 +111,10 @@ def _runs(tokens, spans):
     return text, merged(pieces, [any(a <= i < b for a, b in spans) for i in range(len(pieces))])
 
 def _eraser_esnli(row, annotators):
-    (text, first), (pair, second) = (_runs(row[side], row[f'{side}_evidence_span']) for side in ('premise', 'hypothesis'))
-    return dict(text=text, text_pair=pair, label=row['classification'], rationale=[[i, *s] for i, found in enumerate((first, second)) for s in found])
+    (text, first), (pair, second) = (_runs(row[side], row[f'{side}_evidence_span'])
+                                     for side in ('premise', 'hypothesis'))
+    return dict(text=text, text_pair=pair, label=row['classification'],
+                rationale=[[i, *s] for i, found in enumerate((first, second)) for s in found])
 
 # %% ../../nbs/02_data/02_rationales.ipynb #018
 def _phrases(text, evidences):
@@ -128,7 +134,8 @@ def _movies(row, annotators):
 
 def _multirc(row, annotators):
     spans, lost = _phrases(row['passage'], row['evidences'])
-    return dict(text=row['passage'], text_pair=row['query_and_answer'], label=row['label'], rationale=[[0, *s] for s in spans], lost=lost)
+    return dict(text=row['passage'], text_pair=row['query_and_answer'], label=row['label'],
+                rationale=[[0, *s] for s in spans], lost=lost)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #021
 def _documents(folder):
@@ -144,9 +151,11 @@ def _documents(folder):
 
 def _needed(row, tokens):
     "The names of the documents of an annotation: one list for each text"
-    named = list(dict.fromkeys(e['docid'] for group in row['evidences'] for e in group)) or list(row.get('docids') or [row['annotation_id']])
+    named = (list(dict.fromkeys(e['docid'] for group in row['evidences'] for e in group))
+             or list(row.get('docids') or [row['annotation_id']]))
     stems = {re.sub('_(premise|hypothesis)$', '', name) for name in named}
-    if len(stems) == 1 and stems.isdisjoint(named): return [[f'{stem}_{side}'] for side in ('premise', 'hypothesis') for stem in stems]
+    if len(stems) == 1 and stems.isdisjoint(named):
+        return [[f'{stem}_{side}'] for side in ('premise', 'hypothesis') for stem in stems]
     return [named]
 
 def _eraser(row, tokens, query):
@@ -157,7 +166,8 @@ def _eraser(row, tokens, query):
         missing = [name for name, d in zip(names, documents) if d is None]
         if missing: raise ValueError(f'the document {missing[0]} is missing')
         starts = {name: sum(map(len, documents[:i])) for i, name in enumerate(names)}
-        mine = [(starts[e['docid']] + e['start_token'], starts[e['docid']] + e['end_token']) for group in row['evidences'] for e in group if e['docid'] in starts]
+        mine = [(starts[e['docid']] + e['start_token'], starts[e['docid']] + e['end_token'])
+                for group in row['evidences'] for e in group if e['docid'] in starts]
         text, found = _runs([t for d in documents for t in d], mine)
         texts.append(text)
         spans += [[segment, *s] for s in found]
@@ -168,9 +178,11 @@ def _eraser(row, tokens, query):
 def _eraser_folder(folder):
     "{split: examples} of a folder of ERASER"
     tables = {split: read_jsonl(folder/f'{name}.jsonl')
-              for split, name in dict(train='train', validation='val', test='test').items() if (folder/f'{name}.jsonl').is_file()}
+              for split, name in dict(train='train', validation='val', test='test').items()
+              if (folder/f'{name}.jsonl').is_file()}
     query, tokens = len({row.get('query') for rows in tables.values() for row in rows}) > 1, _documents(folder)
-    return {split: _examples(rows, lambda row, _: _eraser(row, tokens, query), 'any', split) for split, rows in tables.items()}
+    return {split: _examples(rows, lambda row, _: _eraser(row, tokens, query), 'any', split)
+            for split, rows in tables.items()}
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _examples(rows, read, annotators, split):
@@ -178,9 +190,12 @@ def _examples(rows, read, annotators, split):
     found = []
     for i, row in enumerate(rows):
         try: found.append(read(row, annotators))
-        except (ValueError, KeyError, TypeError) as e: refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
+        except (ValueError, KeyError, TypeError) as e:
+            refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
     undecided, lost = sum(f is None for f in found), sum(f.get('lost', 0) for f in found if f)
-    if undecided: warnings.warn(f'left out: {undecided} of {len(found)} rows of {split}, on whose label the annotators do not agree', stacklevel=4)
+    if undecided:
+        warnings.warn(f'left out: {undecided} of {len(found)} rows of {split}, on whose label the annotators do not '
+                      'agree', stacklevel=4)
     if lost: warnings.warn(f'{lost} marked phrases of {split} are not in their text and were left out', stacklevel=4)
     return [f for f in found if f]
 
@@ -192,7 +207,8 @@ rationale_sources = { # name: (repository on the Hub, branch)
     'esnli': ('niurl/eraser_esnli', None)}
 
 _shapes = { # columns that tell a published shape: its reader
-    ('post_tokens', 'rationales', 'annotators'): _hatexplain, ('Sentence1', 'Sentence2', 'gold_label', 'Sentence1_marked_1', 'Sentence2_marked_1'): _esnli,
+    ('post_tokens', 'rationales', 'annotators'): _hatexplain,
+    ('Sentence1', 'Sentence2', 'gold_label', 'Sentence1_marked_1', 'Sentence2_marked_1'): _esnli,
     ('premise', 'hypothesis', 'premise_evidence_span', 'hypothesis_evidence_span', 'classification'): _eraser_esnli,
     ('review', 'evidences', 'label'): _movies, ('passage', 'query_and_answer', 'evidences', 'label'): _multirc}
 
@@ -203,9 +219,13 @@ def _rows(part):
         part = read_by_ending(part, readers)
     if isinstance(part, pd.DataFrame):
         twice = list(dict.fromkeys(part.columns[part.columns.duplicated()]))
-        if twice: raise ValueError(f'the table has more than one column called {", ".join(map(repr, twice))}; rename all but one')
+        if twice:
+            raise ValueError(f'the table has more than one column called {", ".join(map(repr, twice))}; rename all but '
+                             'one')
         return part.to_dict('records'), {}
-    if not isinstance(part, Dataset): raise ValueError(f'a split must be a Dataset, a pandas DataFrame or the path of a file, got {type(part).__name__}')
+    if not isinstance(part, Dataset):
+        raise ValueError('a split must be a Dataset, a pandas DataFrame or the path of a file, got '
+                         f'{type(part).__name__}')
     named, rows = {c: f.names for c, f in part.features.items() if isinstance(f, ClassLabel)}, part.to_list()
     for column, names in named.items():
         for row in rows: row[column] = names[row[column]] if row[column] is not None and row[column] >= 0 else None
@@ -240,27 +260,34 @@ def _shape_of(rows, columns, split):
     found = next((read for names, read in _shapes.items() if there >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in there]
     if found is None and missing:
-        raise ValueError(f'{split} has no column {", ".join(missing)}; it has {", ".join(map(str, rows[0]))}, which is no shape that rationales were published in: '
+        raise ValueError(f'{split} has no column {", ".join(missing)}; it has {", ".join(map(str, rows[0]))}, which is '
+                         'no shape that rationales were published in: '
                          'name its columns with text=, label= and rationale=')
     return found or _generic(*columns)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators):
     "({split: examples}, names of the classes or None)"
-    if not isinstance(source, (str, Path, dict, pd.DataFrame, Dataset)) or source is None or isinstance(source, (str, dict)) and not source:
-        raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or {split: one of those} with at least a train split, '
+    if not isinstance(source, (str, Path, dict, pd.DataFrame,
+                               Dataset)) or source is None or isinstance(source, (str, dict)) and not source:
+        raise ValueError('source must be a name, a folder, a file, a data frame, a Dataset or {split: one of those} '
+                         'with at least a train split, '
                          f'got {source!r:.80}')
     path = Path(source).expanduser() if isinstance(source, (str, Path)) else None
     if path is not None and path.is_dir():
         if (path/'dataset.json').is_file() and (path/'post_id_divisions.json').is_file():
-            return {split: _examples(rows, _hatexplain, annotators, split) for split, rows in _hatexplain_folder(path).items()}, list(_hate)
+            return {split: _examples(rows, _hatexplain, annotators, split)
+                    for split, rows in _hatexplain_folder(path).items()}, list(_hate)
         if not (path/'train.jsonl').is_file():
-            raise ValueError(f'{source} is neither a folder of ERASER (train.jsonl, docs) nor of HateXplain (dataset.json, post_id_divisions.json); name its files in a dictionary')
+            raise ValueError(f'{source} is neither a folder of ERASER (train.jsonl, docs) nor of HateXplain '
+                             '(dataset.json, post_id_divisions.json); name its files in a dictionary')
         return _eraser_folder(path), None
     if isinstance(source, str) and path.suffix.lower() not in readers and not path.is_file():
         repository, branch = rationale_sources.get(source, (source, None))
-        source = from_hub(source, config, revision or branch, f'known by name: {", ".join(rationale_sources)}', repository)
-    tables = {split: _rows(part) for split, part in (source.items() if isinstance(source, dict) else [('train', source)])}
+        source = from_hub(source, config, revision or branch, f'known by name: {", ".join(rationale_sources)}',
+                          repository)
+    tables = {split: _rows(part) for split, part in (source.items() if isinstance(source, dict)
+                                                     else [('train', source)])}
     for split, (rows, _) in tables.items():
         if not rows: raise ValueError(f'the {split} split is empty')
     first, named = next(iter(tables.values()))
@@ -268,8 +295,11 @@ def _parts(source, columns, config, revision, annotators):
     names = list(_hate) if read is _hatexplain else named.get('label' if read in (_movies, _multirc) else columns[2])
     return {split: _examples(rows, read, annotators, split) for split, (rows, _) in tables.items()}, names
 
+# %% ../../nbs/02_data/02_rationales.ipynb #029x
 def load_rationales(
-    source,               # name in `rationale_sources`, another on the Hub, folder (ERASER, HateXplain), file, frame, Dataset, or {split: one of those}
+    # name in `rationale_sources`, another on the Hub, folder (ERASER, HateXplain), file, frame, Dataset, or {split: one
+    # of those}
+    source,
     *,
     text='text',          # column with the texts (or lists of tokens), where the data have no published shape
     text_pair=None,       # column with second texts
@@ -282,20 +312,28 @@ def load_rationales(
     seed=0,               # of the cut into splits
     labels=None,          # names of the classes in order
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
-    "Texts with a class and a human rationale: spans [start, end] of characters ([segment, start, end] in pairs), or None where nobody was asked"
-    if annotators not in ('any', 'majority'): raise ValueError(f"annotators must be 'any' or 'majority', got {annotators!r}")
+    """Texts with a class and a human rationale: spans [start, end] of characters ([segment, start, end] in pairs),
+    or None where nobody was asked"""
+    if annotators not in ('any', 'majority'):
+        raise ValueError(f"annotators must be 'any' or 'majority', got {annotators!r}")
     parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}
     for split, found in parts.items():
         for side in ('text', 'text_pair'):
-            refuse_rows([i for i, e in enumerate(found) if side in e and not e[side].strip()], split, f'the {side} is empty')
-        frames[split] = pd.DataFrame(dict(text=[str(len(examples) + i) for i in range(len(found))], label=[numbers.get(e['label'], e['label']) for e in found]))
+            refuse_rows([i for i, e in enumerate(found) if side in e and not e[side].strip()], split,
+                        f'the {side} is empty')
+        frames[split] = pd.DataFrame(dict(text=[str(len(examples) + i) for i in range(len(found))],
+                                          label=[numbers.get(e['label'], e['label']) for e in found]))
         examples += found
-    data = load_text(frames, splits=splits, seed=seed, labels=labels or names) # which cuts the splits and reads the labels; a text is the number of its row
-    types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'], rationale=Sequence(Sequence(Value('int64'))))
+    # which cuts the splits and reads the labels; a text is the number of its row
+    data = load_text(frames, splits=splits, seed=seed, labels=labels or names)
+    types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'],
+                 rationale=Sequence(Sequence(Value('int64'))))
     kept = [c for c in types if c in examples[0] or c == 'label']
-    info = DatasetInfo(features=Features({c: types[c] for c in kept}), dataset_name=str(source) if isinstance(source, str) else type(source).__name__)
+    info = DatasetInfo(features=Features({c: types[c] for c in kept}),
+                       dataset_name=str(source) if isinstance(source, str) else type(source).__name__)
     def made(part):
         chosen = [examples[int(i)] for i in part['text']]
-        return Dataset.from_dict({c: list(part['label']) if c == 'label' else [e[c] for e in chosen] for c in kept}, info=info)
+        return Dataset.from_dict({c: list(part['label']) if c == 'label' else [e[c] for e in chosen] for c in kept},
+                                 info=info)
     return DatasetDict({split: made(part) for split, part in data.items()})

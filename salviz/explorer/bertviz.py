@@ -32,12 +32,14 @@ def _snapshot(source, step, probe):
     if isinstance(source, Snapshot): return source
     if isinstance(source, (str, Path)): source = Run(source)
     source = getattr(source, 'run', source)
-    if not hasattr(source, 'snapshot'): raise ValueError(f'run_or_snapshot must be a Run, its path, or a Snapshot, got {type(source).__name__}')
+    if not hasattr(source, 'snapshot'):
+        raise ValueError(f'run_or_snapshot must be a Run, its path, or a Snapshot, got {type(source).__name__}')
     return source.snapshot(step=step, probe=probe)
 
 # %% ../../nbs/11_explorer/04_bertviz.ipynb #011
 def second_start(is_special) -> int:
-    "Where the second sentence of a pair starts among tokens of which some are special; None if special tokens do not tell"
+    """Where the second sentence of a pair starts among tokens of which some are special; None if special tokens do
+    not tell"""
     special = np.asarray(is_special, bool)
     at = np.flatnonzero(special[:-1] & ~special[1:]) + 1
     middle = [int(i) for i in at if not special[:i].all()]
@@ -49,8 +51,10 @@ def attention_sets(
     start:int=None,       # of the second sentence, None without one
 ) -> list: # of what bertviz calls attention data, with their names
     "All attention and, for a pair, that within and between its sentences"
-    short, weights = [t if len(t) <= 24 else t[:23] + '…' for t in labels], np.nan_to_num(np.asarray(attention, np.float64)).round(4)
-    def part(name, q, k): return dict(name=name, attn=weights[..., q, k].tolist(), left_text=short[q], right_text=short[k])
+    short, weights = [t if len(t) <= 24 else t[:23] + '…'
+                      for t in labels], np.nan_to_num(np.asarray(attention, np.float64)).round(4)
+    def part(name, q, k):
+        return dict(name=name, attn=weights[..., q, k].tolist(), left_text=short[q], right_text=short[k])
     whole = slice(None)
     if start is None: return [part(None, whole, whole)]
     a, b = slice(0, start), slice(start, None)
@@ -65,14 +69,16 @@ def _script(source):
 def _params(kind, sets, layers, heads, all_heads):
     "What bertviz's Python hands its script"
     shared = dict(attention=sets, default_filter='0', root_div_id='bertviz', include_layers=layers)
-    more = dict(layer=None, heads=None) if kind == 'head' else dict(display_mode='light', include_heads=heads, total_heads=all_heads)
+    more = (dict(layer=None, heads=None) if kind == 'head'
+            else dict(display_mode='light', include_heads=heads, total_heads=all_heads))
     return json.dumps({**shared, **more}, separators=(',', ':')).replace('<', r'\u003c')
 
 def _libraries():
     "jQuery, d3 and require.js, in which the other two are known by name"
     read = lambda name, file: (asset(name)/file).read_text(encoding='utf-8')
     known = "define('jquery', [], () => window.jQuery); define('d3', [], () => window.d3);"
-    return [read('bertviz-jquery', 'jquery.js'), read('bertviz-d3', 'd3.v5.min.js'), read('bertviz-require', 'require.min.js'), known]
+    return [read('bertviz-jquery', 'jquery.js'), read('bertviz-d3', 'd3.v5.min.js'),
+            read('bertviz-require', 'require.min.js'), known]
 
 # %% ../../nbs/11_explorer/04_bertviz.ipynb #017
 _dark = 'filter: invert(.93) hue-rotate(180deg)'
@@ -80,11 +86,15 @@ _themes = dict(light='', dark=f'html {{{_dark}}}', system=f'@media (prefers-colo
 
 def _document(title, kind, names, script, theme):
     "The whole page: bertviz's frame, the libraries, and its `script`; `names` of the attention sets"
-    options = ''.join(f'<option value="{i}">{html.escape(n)}</option>' for i, n in enumerate(names)) if len(names) > 1 else ''
-    menus = ['Layer: <select id="layer"></select>']*(kind == 'head') + [f'Attention: <select id="filter">{options}</select>']*bool(options)
+    options = (''.join(f'<option value="{i}">{html.escape(n)}</option>' for i, n in enumerate(names)) if len(names) > 1
+               else '')
+    menus = ['Layer: <select id="layer"></select>']*(kind == 'head') + [
+        f'Attention: <select id="filter">{options}</select>']*bool(options)
     return f'''<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'">
-<style>html {{background: #fff; color: #000; color-scheme: light}} body {{margin: 8px; font: 13px 'Helvetica Neue', Helvetica, Arial, sans-serif}}
+<meta http-equiv="Content-Security-Policy" content="default-src 'none';
+ script-src 'unsafe-inline'; style-src 'unsafe-inline'">
+<style>html {{background: #fff; color: #000; color-scheme: light}}
+body {{margin: 8px; font: 13px 'Helvetica Neue', Helvetica, Arial, sans-serif}}
 {_themes[theme]}</style></head>
 <body><div id="bertviz"><span style="user-select:none">{' '.join(menus)}</span><div id="vis"></div></div>
 {''.join(map(_script, [*_libraries(), script]))}</body></html>'''
@@ -102,9 +112,12 @@ class BertvizView:
 
     def _repr_html_(self):
         page = html.escape(self._build(self.theme or 'light'), quote=True)
-        follow = '' if self.theme else f'<style>body[data-jp-theme-light="false"] iframe.salviz-bertviz {{{_dark}}}</style>'
-        return (f'{follow}<iframe class="salviz-bertviz" title="{html.escape(self.title, quote=True)}" sandbox="allow-scripts" srcdoc="{page}" '
-                f'style="width: 100%; height: {self.height}px; border: 0; background: #fff; color-scheme: light"></iframe>')
+        follow = ('' if self.theme
+                  else f'<style>body[data-jp-theme-light="false"] iframe.salviz-bertviz {{{_dark}}}</style>')
+        return (f'{follow}<iframe class="salviz-bertviz" title="{html.escape(self.title, quote=True)}" '
+                f'sandbox="allow-scripts" srcdoc="{page}" '
+                f'style="width: 100%; height: {self.height}px; border: 0; background: #fff; color-scheme: '
+                'light"></iframe>')
 
     def save(self, path, force=False) -> Path: # `force`: write over a file that is there
         "Write the view as one HTML file that needs no network"
@@ -130,22 +143,30 @@ def bertviz_view(
     height:int=None, # of the frame in pixels; None: that of the drawing, 900 at most
     force=False,     # show more than `most_lines` lines
 ) -> BertvizView:
-    "bertviz's head view or model view of one snapshot's attention; needs what `salviz fetch bertviz` brings, and no network"
+    """bertviz's head view or model view of one snapshot's attention; needs what `salviz fetch bertviz` brings, and
+    no network"""
     if kind not in ('head', 'model'): raise ValueError(f"kind must be 'head' or 'model', got {kind!r}")
-    if theme not in (None, 'light', 'dark'): raise ValueError(f"theme must be 'light', 'dark' or None (as the page around it), got {theme!r}")
+    if theme not in (None, 'light', 'dark'):
+        raise ValueError(f"theme must be 'light', 'dark' or None (as the page around it), got {theme!r}")
     s = _snapshot(run_or_snapshot, step, probe)
-    if 'attention' not in s.arrays: raise KeyError(f'this snapshot has no attention; it has {", ".join(s.arrays) or "no arrays"}')
+    if 'attention' not in s.arrays:
+        raise KeyError(f'this snapshot has no attention; it has {", ".join(s.arrays) or "no arrays"}')
     attention, have = s.arrays['attention'], s.layers['attention']
     all_heads, n = attention.shape[1], len(s.tokens)
     layers, heads = _chosen(layers, have, 'layers'), _chosen(heads, range(all_heads), 'heads')
     lines = len(heads)*n*n*(len(layers) if kind == 'model' else 1)
-    sets = attention_sets(attention[[have.index(l) for l in layers]][:, heads], s.labels, second_start(s.is_special) if len(s.texts) == 2 else None)
+    sets = attention_sets(attention[[have.index(l) for l in layers]][:, heads], s.labels,
+                          second_start(s.is_special) if len(s.texts) == 2 else None)
     if lines > most_lines and not force:
         size, fewer = sum(np.size(o['attn']) for o in sets)*7/1e6, 'heads= or layers=' if kind == 'model' else 'heads='
-        raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} lines from a page of about '
-                         f'{size:.0f} MB, more than the {most_lines:,} that a browser bears well: choose fewer with {fewer}, use the Explorer, or pass force=True')
+        raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} '
+                         'lines from a page of about '
+                         f'{size:.0f} MB, more than the {most_lines:,} that a browser bears well: choose fewer with '
+                         f'{fewer}, use the Explorer, or pass force=True')
     source = (asset('bertviz-views')/f'{kind}_view.js').read_text(encoding='utf-8')
     script = source.replace('PYTHON_PARAMS', _params(kind, sets, layers, heads, all_heads), 1)
-    title = f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, {n} tokens'
+    title = (f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, {n} '
+             'tokens')
     height = height or min(900, _height(kind, n, len(layers), all_heads, len(sets) > 1))
-    return BertvizView(title, lambda theme: _document(title, kind, [o['name'] for o in sets], script, theme), height, lines, theme)
+    return BertvizView(title, lambda theme: _document(title, kind, [o['name'] for o in sets], script, theme), height,
+                       lines, theme)

@@ -15,7 +15,8 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from .payload import as_run, bundle, counted, json_text, meta as describe, pack_frame, pack_page, run_meta, styles
+from .payload import (as_run, bundle, counted, json_text, meta as describe, pack_frame, pack_page,
+                                     run_meta, styles)
 from ..core.runs import Snapshot, write_whole
 
 # %% ../../nbs/11_explorer/01_page.ipynb #006
@@ -36,7 +37,8 @@ def _pairs(heads):
     if heads is None: return None
     try: return [(int(l), int(h)) for l, h in heads]
     except (TypeError, ValueError):
-        raise ValueError('heads must be pairs (layer, head) whose maps go in full beyond 128 tokens, such as [(5, 0), (5, 1)]; '
+        raise ValueError('heads must be pairs (layer, head) whose maps go in full beyond 128 tokens, such as [(5, 0), '
+                         '(5, 1)]; '
                          f'got {heads!r}') from None
 
 def _check_layers(runs, layers):
@@ -46,7 +48,8 @@ def _check_layers(runs, layers):
     first = runs[0].snapshot(*runs[0].recorded[0])
     have = sorted({l for v in first.layers.values() for l in v})
     if not layers or (missing := [l for l in layers if l not in have]):
-        raise ValueError(f'layers {layers if not layers else missing} were not recorded; there are {", ".join(map(str, have))}')
+        raise ValueError(f'layers {layers if not layers else missing} were not recorded; there are '
+                         f'{", ".join(map(str, have))}')
     return layers
 
 # %% ../../nbs/11_explorer/01_page.ipynb #009
@@ -64,19 +67,22 @@ class Page:
     def sizes(self) -> dict: # bytes
         "What the page is made of: 'code' (program and plotly) and 'data'"
         data = sum(len(text) for _, name, text in self.parts if name != 'salviz-plotly')
-        return dict(code=len(self.program) + len(styles()) + sum(len(t) for _, name, t in self.parts if name == 'salviz-plotly'), data=data)
+        return dict(code=len(self.program) + len(styles())
+                    + sum(len(t) for _, name, t in self.parts if name == 'salviz-plotly'), data=data)
 
     def sentence(self, name='the page') -> str:
         "How large the page is, and why"
         s = self.sizes()
         packed = sum(len(text) for _, o, text in self.parts if o.startswith('salviz-frames'))
-        each = f'{packed/self.weights:.2f} bytes a weight and frame' if self.weights else f'{packed/max(self.frames, 1)/1e3:.1f} kB a frame'
+        each = (f'{packed/self.weights:.2f} bytes a weight and frame' if self.weights
+                else f'{packed/max(self.frames, 1)/1e3:.1f} kB a frame')
         return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} x '
                 f'{self.steps} step{"s"*(self.steps != 1)}, {each}')
 
 def _too_large(total, share, limit):
     "The error for a page that has `total` bytes after `share` of it was packed"
-    return ValueError(f'the page would have about {total/share/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB: choose fewer examples (probes=), '
+    return ValueError(f'the page would have about {total/share/1e6:.0f} MB, more than limit={limit/1e6:.0f} MB: choose '
+                      'fewer examples (probes=), '
                       'steps (steps=), layers (layers=) or full maps (heads=), or allow it with limit=None')
 
 @lru_cache(1)
@@ -95,7 +101,8 @@ def _thin(rows, most=2000):
     return [r for i, r in enumerate(rows) if i not in dropped]
 
 def _packed(frames, small=4e4):
-    "`frames` of one sentence, packed: as they are while that is a `small` page (of short sentences, mostly headers), else in at most 1.5 bytes a weight"
+    """`frames` of one sentence, packed: as they are while that is a `small` page (of short sentences, mostly
+    headers), else in at most 1.5 bytes a weight"""
     exact = pack_page(frames, budget=None)
     return exact if len(exact) <= small else pack_page(frames)
 
@@ -135,15 +142,18 @@ def page_of(
     runs = [as_run(r) for r in ([runs] if one else runs)]
     if not 1 <= len(runs) <= 2: raise ValueError(f'a page shows one run, or two to compare; got {len(runs)}')
     for run in runs:
-        if not run.recorded: raise ValueError(f'{run.path} holds no snapshots: nothing was recorded, so there is nothing to show')
+        if not run.recorded:
+            raise ValueError(f'{run.path} holds no snapshots: nothing was recorded, so there is nothing to show')
     layers, heads, metas = _check_layers(runs, layers), _pairs(heads), []
-    for i, run in enumerate(runs): metas.append(run_meta(run, *chosen(run, probes, steps, first=i == 0), matches=metas[0] if i else None))
+    for i, run in enumerate(runs):
+        metas.append(run_meta(run, *chosen(run, probes, steps, first=i == 0), matches=metas[0] if i else None))
     if bad := [n for m in metas for n in m['notes'] if 'cannot be' in n or 'checksum' in n]:
         raise ValueError(f'{bad[0]}; restore it, or leave it out with probes= or steps=')
     left = [f'layers {", ".join(map(str, layers))} only'] if layers is not None else []
     missing = {m['name']: len(run.recorded) - len(m['recorded']) for run, m in zip(runs, metas)}
     left += [f'{n} recorded frames of {name} were left out' for name, n in missing.items() if n]
-    shipped = f'When this page was written: {"; ".join(left)}. Write it again with other probes=, steps=, layers=.' if left else ''
+    shipped = (f'When this page was written: {"; ".join(left)}. Write it again with other probes=, steps=, layers=.'
+               if left else '')
     first = dict(state or {})
     plotly = plotly_text() if panels is None or 'time' in panels else ''
     texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped))),
@@ -151,11 +161,14 @@ def page_of(
              ('application/json', 'salviz-options', json_text(dict(panels=panels, state=first)))]
     frames, count, weights = _frames(runs, metas, layers, heads, limit, len(plotly) + sum(len(t) for *_, t in texts))
     title = ' and '.join(f'{m["title"]} ({m["name"]})' for m in metas)
-    parts = [*texts, *(('text/plain', name, text) for name, text in frames), *([('text/plain', 'salviz-plotly', plotly)] if plotly else [])]
-    return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}), counted(metas[0]['probes']), weights)
+    parts = [*texts, *(('text/plain', name, text) for name, text in frames),
+             *([('text/plain', 'salviz-plotly', plotly)] if plotly else [])]
+    return Page(title, parts, bundle('page.js'), count, len({s for m in metas for _, s in m['recorded']}),
+                counted(metas[0]['probes']), weights)
 
 # %% ../../nbs/11_explorer/01_page.ipynb #020
-_policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+_policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri "
+           "'none'; form-action 'none'")
 _template = '''<!doctype html>
 <html lang="en">
 <head>
@@ -188,8 +201,10 @@ def _in_script(code):
 def page_html(made:Page) -> str:
     "The file's text"
     parts = '\n'.join(f'<script type="{kind}" id="{name}">{text}</script>' for kind, name, text in made.parts)
-    if '</style' in styles().lower(): raise ValueError('a style sheet in salviz/explorer/static/ holds </style, which would end the style element')
-    return _template.format(policy=_policy, title=html.escape(f'{made.title}: salviz'), styles=styles(), parts=parts, program=_in_script(made.program))
+    if '</style' in styles().lower():
+        raise ValueError('a style sheet in salviz/explorer/static/ holds </style, which would end the style element')
+    return _template.format(policy=_policy, title=html.escape(f'{made.title}: salviz'), styles=styles(), parts=parts,
+                            program=_in_script(made.program))
 
 # %% ../../nbs/11_explorer/01_page.ipynb #022
 def write_page(
@@ -200,7 +215,8 @@ def write_page(
 ) -> Path:
     "Write `made` to `path`"
     path = Path(path)
-    if path.exists() and not force: raise FileExistsError(f'{path} exists already; give another path, or force=True to overwrite it')
+    if path.exists() and not force:
+        raise FileExistsError(f'{path} exists already; give another path, or force=True to overwrite it')
     if path.suffix.lower() not in ('.html', '.htm'): raise ValueError(f'path must end in .html, got {str(path)!r}')
     say(made.sentence(path.name))
     write_whole(path, page_html(made).encode())

@@ -16,8 +16,10 @@ import numpy as np
 from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
 from ..core.evidence import own_evidence
 from ..figures.sheet import figure
-from ..views.maps import attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of, telling_entry, triptych
-from ..views.base import (View, class_words, cut_name, evidence_view, method_title, title_of, attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
+from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
+                               telling_entry, triptych)
+from ..views.base import (View, class_words, cut_name, evidence_view, method_title, title_of,
+                          attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
                           scored_sentence, signal_view, token_labels, translation, view_for)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #006
@@ -37,7 +39,9 @@ class Look:
         layers = self.snapshot.layers.get(self.evidence(), [])
         kept = {k: v for k, v in self.entry.items() if v is not None}
         if kept.get('layer') not in layers:
-            kept |= telling_entry(self.snapshot) if kept.get('kind', 'head') == 'head' else dict(layer=layers[-1]) if layers else {}
+            kept |= telling_entry(self.snapshot) if kept.get('kind',
+                                                             'head') == 'head' else dict(
+                layer=layers[-1]) if layers else {}
         self.entry = {'kind': 'head', 'head': 0, **kept}
 
     def evidence(self):
@@ -53,7 +57,8 @@ class Look:
 def place_of(entry:dict) -> dict: # layer and head
     "What the views of `salviz.views.maps` call the `entry` of a `Look`"
     kind, layer, head = entry.get('kind', 'head'), entry.get('layer'), entry.get('head', 0)
-    return dict(head=dict(layer=layer, head=head), heads=dict(layer=layer, head='mean'), layers=dict(layer='mean', head=head), all=dict(layer='mean', head='mean'),
+    return dict(head=dict(layer=layer, head=head), heads=dict(layer=layer, head='mean'),
+                layers=dict(layer='mean', head=head), all=dict(layer='mean', head='mean'),
                 rollout=dict(layer=None, head='rollout'))[kind]
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #011
@@ -83,9 +88,12 @@ def map_part(look, width) -> Part:
     "One map in detail"
     s, place = look.snapshot, place_of(look.entry)
     single = look.entry['kind'] == 'head'
-    overlays = [o for o, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single and place['layer'] in s.layers.get(k, [])]
-    view = attention_map(s, **place, what=look.shows(), overlays=overlays + ['saliency']*(saliency_of(s)[0] is not None))
-    return titled(f'{look.evidence().replace("_", " ")}, {chosen_map(s, **place, what=look.shows()).where}', view, width)
+    overlays = [o for o, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
+                and place['layer'] in s.layers.get(k, [])]
+    view = attention_map(s, **place, what=look.shows(),
+                         overlays=overlays + ['saliency']*(saliency_of(s)[0] is not None))
+    return titled(f'{look.evidence().replace("_", " ")}, {chosen_map(s, **place, what=look.shows()).where}', view,
+                  width)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #016
 def is_signal(snapshot) -> bool: return snapshot.info.get('modality', 'text') != 'text'
@@ -93,7 +101,8 @@ def is_signal(snapshot) -> bool: return snapshot.info.get('modality', 'text') !=
 def signal_part(look, width) -> Part:
     "An image or a series, its saliency and its masked copy"
     s = look.snapshot
-    if not is_signal(s): raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} is of a text, not of an image or series')
+    if not is_signal(s):
+        raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} is of a text, not of an image or series')
     return of_view(signal_view(look.snapshot), width)
 
 def own_sentence(snapshot): # a view, None where the sentence has no other answer than a class
@@ -110,39 +119,51 @@ def triptych_part(look, width) -> Part:
 
 def compare_part(look, width) -> Part:
     "The same map at two steps, or of two runs; of an image or series, the distribution of its saliency"
-    if look.other is None: raise ValueError('nothing to compare with: there is one recorded step only; give compare=, a second run')
-    sides = [', '.join([*(method_title(s) or [look.other_name]), f'step {s.step}']) for s in (look.snapshot, look.other)]
+    if look.other is None:
+        raise ValueError('nothing to compare with: there is one recorded step only; give compare=, a second run')
+    sides = [', '.join([*(method_title(s) or [look.other_name]), f'step {s.step}'])
+             for s in (look.snapshot, look.other)]
     if is_signal(look.snapshot):
-        counted = saliency_distribution(replace(look.other, probe=look.snapshot.probe), look.snapshot) # the other run may number its probes otherwise
+        # the other run may number its probes otherwise
+        counted = saliency_distribution(replace(look.other, probe=look.snapshot.probe), look.snapshot)
         return of_view(replace(counted, names=tuple(sides[::-1])), width)
     place = place_of(look.entry)
     view = compared(look.snapshot, look.other, **place, what=look.shows(), names=sides)
-    return titled(f'{look.evidence().replace("_", " ")}, {chosen_map(look.snapshot, **place, what=look.shows()).where}: {view.subtitle}', view, width)
+    return titled(f'{look.evidence().replace("_", " ")}, '
+                  f'{chosen_map(look.snapshot, **place, what=look.shows()).where}: '
+                  f'{view.subtitle}', view, width)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #022
 def sentence_part(look, width) -> Part:
-    "Tokens coloured by saliency, or by the attention of the pooled row where there is none; with the answers of a task that is no classification"
+    """Tokens coloured by saliency, or by the attention of the pooled row where there is none; with the answers of a
+    task that is no classification"""
     s, own_view = look.snapshot, own_sentence(look.snapshot)
-    if own_view: return of_view(replace(own_view, attention=None) if hasattr(own_view, 'attention') else own_view, width) # the map has a part of its own
+    # the map has a part of its own
+    if own_view:
+        return of_view(replace(own_view, attention=None) if hasattr(own_view, 'attention') else own_view, width)
     own, said = saliency_of(s)
     if own: return titled(f'sentence, coloured by {said}', coloured_sentences(s, words=False, names=[None]), width)
     rows, pooled_row = chosen_map(s, **place_of(look.entry)).values, s.info.get('pooled_row')
     if pooled_row is None: values, said = rows[~s.is_special].mean(0), 'attention, mean over rows'
     else: values, said = rows[pooled_row], f'attention of {s.labels[pooled_row]}'
-    return titled(f'sentence, coloured by {said}', coloured_sentences([(s.labels, np.where(s.is_special, np.nan, values))], unit='attention'), width)
+    return titled(f'sentence, coloured by {said}',
+                  coloured_sentences([(s.labels, np.where(s.is_special, np.nan, values))], unit='attention'), width)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #024
-_scores, _score_words = ('f1', 'spearman', 'accuracy'), dict(f1='F1', spearman='Spearman') # the first that a run was evaluated by is drawn
+# the first that a run was evaluated by is drawn
+_scores, _score_words = ('f1', 'spearman', 'accuracy'), dict(f1='F1', spearman='Spearman')
 _not_terms = {'step', 'epoch', 'learning_rate', 'seconds', 'saliency_seconds', 'examples'}
 
 def curves(rows) -> dict: # {name: ([steps], [values])}
     "Losses of the training rows and scores of the evaluations"
     found = {}
     for row in rows:
-        terms, score = [k for k in row if k not in _not_terms and not k.endswith('_weight')], [k for k in _scores if k in row][:1]
+        terms, score = [k for k in row if k not in _not_terms
+                        and not k.endswith('_weight')], [k for k in _scores if k in row][:1]
         names = dict(train=terms, eval=score).get(row.get('kind'), [])
         for k in names:
-            if isinstance(row.get(k), (int, float)): found.setdefault(k, ([], [])); found[k][0].append(row['step']); found[k][1].append(row[k])
+            if isinstance(row.get(k), (int, float)):
+                found.setdefault(k, ([], [])); found[k][0].append(row['step']); found[k][1].append(row[k])
     if not found.keys() - {'loss', 'task', *_scores}: found.pop('task', None) # the total, once more
     return found
 
@@ -161,9 +182,12 @@ def time_part(look, width) -> Part:
                 other.set(ylim=(min(0, np.nanmin(values)), 1))
                 other.tick_params(labelsize=6)
                 other.set_ylabel(_score_words.get(name, name), fontsize=6.5)
-            else: ax.plot(steps, values, color=palette[i % 6], linewidth=1.2 if name == 'loss' else .8, linestyle='-' if name == 'loss' else ['--', '-.', ':'][i % 3])
+            else:
+                ax.plot(steps, values, color=palette[i % 6], linewidth=1.2 if name == 'loss' else .8,
+                        linestyle='-' if name == 'loss' else ['--', '-.', ':'][i % 3])
             colour = '#009e73' if name in _scores else palette[i % 6]
-            entries.append((lambda a, c=colour: a.plot([1, 13], [4.5, 4.5], color=c, linewidth=1.5), _score_words.get(name, name.replace('_', ' '))))
+            entries.append((lambda a, c=colour: a.plot([1, 13], [4.5, 4.5], color=c, linewidth=1.5),
+                            _score_words.get(name, name.replace('_', ' '))))
         ax.axvline(look.snapshot.step, color=F.grey, linewidth=.8)
         ax.tick_params(labelsize=6)
         ax.set_ylabel('loss', fontsize=6.5)
@@ -185,12 +209,14 @@ def own_view(look, name=None): # of evidence of a method's own, at the layer and
     "The plain picture of the evidence `name`, the chosen or first one if None"
     s = look.snapshot
     own = own_evidence(s)
-    if not own: raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} holds no evidence of a method of its own')
+    if not own:
+        raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} holds no evidence of a method of its own')
     name = name or (look.evidence_name if look.evidence_name in own else next(iter(own)))
     axes, x, place = own[name], s.arrays[name], {}
     inside = 2 if axes[-2:] == ('query', 'key') else 1 if axes[-1:] == ('token',) else min(2, len(axes))
     for axis in axes[:len(axes) - inside]:
-        known = s.layers.get(name, []) if axis == 'layer' else range(x.shape[axes.index('head')]) if axis == 'head' else ()
+        known = (s.layers.get(name, []) if axis == 'layer' else range(x.shape[axes.index('head')]) if axis == 'head'
+                 else ())
         if look.entry.get(axis) in known: place[axis] = look.entry[axis]
     return evidence_view(s, name, **place)
 
@@ -212,7 +238,8 @@ def evidence_part(look, width) -> Part:
         except ValueError as e:
             if not names: raise
             notes.append(f'{e.args[0]}.')
-    if len(names) > most_evidence: notes.append(f'{len(names) - most_evidence} more of the evidence are not shown here.')
+    if len(names) > most_evidence:
+        notes.append(f'{len(names) - most_evidence} more of the evidence are not shown here.')
     half, rows = (width - 12)/2, []
     for row in _shelves(views, width):
         room = half if row[0].form == 'map' and width >= 400 else width
@@ -226,20 +253,26 @@ def evidence_part(look, width) -> Part:
 
 def _named(view):
     "Name of the evidence, with layer and head if they were chosen"
-    return F.drawable(cut_name(view.name), set()) + ''.join(f', {k} {v}' for k, v in (('layer', view.layer), ('head', view.head)) if v is not None)
+    return F.drawable(cut_name(view.name), set()) + ''.join(f', {k} {v}'
+                                                            for k, v in (('layer', view.layer), ('head', view.head))
+                                                            if v is not None)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #028
-parts = dict(heads=heads_part, map=map_part, triptych=triptych_part, compare=compare_part, sentence=sentence_part, time=time_part, signal=signal_part, evidence=evidence_part)
+parts = dict(heads=heads_part, map=map_part, triptych=triptych_part, compare=compare_part, sentence=sentence_part,
+             time=time_part, signal=signal_part, evidence=evidence_part)
 
 def _sheet(look, width, height, notes=()):
     "An empty sheet with the words about `look` above"
     s = look.snapshot
-    view = View(title=title_of(s), subtitle=f'{" | ".join(s.texts)[:200]}{class_words(s)}'.strip(), caption='', labels=(), is_special=s.is_special)
+    view = View(title=title_of(s), subtitle=f'{" | ".join(s.texts)[:200]}{class_words(s)}'.strip(), caption='',
+                labels=(), is_special=s.is_special)
     return F.Sheet(F.drawable_view(view), width, height, notes)
 
 def picture(
     look:Look,
-    panel=None, # 'heads', 'map', 'triptych', 'compare', 'sentence', 'time', 'signal', 'evidence' or 'whatif'; None: a page of several
+    # 'heads', 'map', 'triptych', 'compare', 'sentence', 'time', 'signal', 'evidence' or 'whatif'; None: a page of
+    # several
+    panel=None,
     width=9.,   # inches
 ):
     "A still picture of `look`"
@@ -249,9 +282,12 @@ def picture(
     if is_signal(s) and panel in ('sentence', 'signal'): return figure(signal_view(s))
     if panel == 'sentence' and 'is_masked' in s.arrays: return figure(masked_sentence(s))
     if panel == 'sentence' and (view := own_sentence(s)): return figure(view)
-    if panel == 'map' and is_guided(s, look.entry): return figure(guided_heads(s, layer=look.entry['layer'], heads=[head]))
-    if panel == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays): return figure(attention_beside_saliency(s))
-    if panel is not None and panel not in parts: raise ValueError(f'panel must be one of {", ".join([*parts, "whatif"])} or None, got {panel!r}')
+    if panel == 'map' and is_guided(s, look.entry):
+        return figure(guided_heads(s, layer=look.entry['layer'], heads=[head]))
+    if panel == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays):
+        return figure(attention_beside_saliency(s))
+    if panel is not None and panel not in parts:
+        raise ValueError(f'panel must be one of {", ".join([*parts, "whatif"])} or None, got {panel!r}')
     with F.own_style():
         if panel is None: return _page(look, width)
         part = parts[panel](look, min(width, 6.75)*72 - 12)
@@ -269,7 +305,8 @@ def _page(look, width):
     "Heads beside the map, the sentence below, curves at the bottom; of an image or series, all one below the other"
     full, notes, gap, signal = width*72 - 12, [], 12, is_signal(look.snapshot)
     half = (full - gap)/2
-    side = [] if signal else [(o, x) for o, x in ((_made(look, 'heads', half, notes), 6), (_made(look, 'map', half, notes), 6 + half + gap)) if o]
+    side = ([] if signal else [(o, x) for o, x in ((_made(look, 'heads', half, notes), 6),
+                                                   (_made(look, 'map', half, notes), 6 + half + gap)) if o])
     names = ['signal', *(['compare'] if look.other is not None else [])] if signal else ['sentence']
     names += [*(['evidence'] if own_evidence(look.snapshot) else []), 'time']
     below = [o for o in (_made(look, name, full, notes) for name in names) if o]

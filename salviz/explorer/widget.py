@@ -27,7 +27,8 @@ import numpy as np
 import traitlets as T
 from fastcore.basics import patch
 
-from .payload import as_run, bundle, counted, json_text, meta as describe, pack_frame, run_meta, same_probe, styles
+from .payload import (as_run, bundle, counted, json_text, meta as describe, pack_frame, run_meta,
+                                     same_probe, styles)
 from ..core.runs import Snapshot, write_whole
 from .page import chosen
 
@@ -51,7 +52,8 @@ class Courier:
     def _work(self):
         while True:
             with self._turn:
-                while self._due is not None and (wait := max(self._due, self._last + self.gap) - time.monotonic()) > 0: self._turn.wait(wait)
+                while self._due is not None and (wait := max(self._due, self._last + self.gap) - time.monotonic()) > 0:
+                    self._turn.wait(wait)
                 if self._due is None:
                     self._thread = None
                     return self._turn.notify_all()
@@ -84,7 +86,8 @@ def least_missed(
 # %% ../../nbs/11_explorer/02_widget.ipynb #013
 class Plan:
     "Which frames (run, probe, step) are sent, within `budget` bytes and `most` frames"
-    def __init__(self, budget, most=1000): self.budget, self.most, self.sizes, self.kept, self.view = budget, most, {}, set(), set()
+    def __init__(self, budget, most=1000):
+        self.budget, self.most, self.sizes, self.kept, self.view = budget, most, {}, set(), set()
 
     def _places(self, keys):
         places = {}
@@ -119,7 +122,8 @@ class Plan:
         "Plan anew, with the places (run, probe) in `view` first"
         self.view, self.kept, room = set(view), set(), self.budget
         places = self._places(self.sizes)
-        for group, at_least in (([p for p in places if p in self.view], 1), ([p for p in places if p not in self.view], 0)):
+        for group, at_least in (([p for p in places if p in self.view], 1),
+                                ([p for p in places if p not in self.view], 0)):
             need, count = sum(self.sizes[*p, s] for p in group for s in places[p]), sum(len(places[p]) for p in group)
             share = min(1., room/max(need, 1), (self.most - len(self.kept))/max(count, 1))
             chosen = [(*p, s) for p in group for s in even(places[p], max(at_least, int(len(places[p])*share)))]
@@ -142,16 +146,19 @@ def plotly_gz() -> bytes:
     except ModuleNotFoundError: return b''
     return gzip.compress(file.read_bytes(), 6, mtime=0) if file.is_file() else b''
 
-panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'evidence', 'time', 'compare', 'whatif') # 'signal': an image or a series; 'evidence': a method's own
+# 'signal': an image or a series; 'evidence': a method's own
+panel_names = ('heads', 'map', 'triptych', 'sentence', 'signal', 'evidence', 'time', 'compare', 'whatif')
 
 def check_panels(panels):
     "`panels` as a list, or an error that names those there are"
     if panels is None: return None
     panels = [panels] if isinstance(panels, str) else panels
-    if not isinstance(panels, (list, tuple)) or not all(isinstance(p, str) for p in panels): raise ValueError(f'panels must be a list of names, got {panels!r:.80}')
+    if not isinstance(panels, (list, tuple)) or not all(isinstance(p, str) for p in panels):
+        raise ValueError(f'panels must be a list of names, got {panels!r:.80}')
     panels = list(panels)
     there = ', '.join(panel_names)
-    if unknown := [p for p in panels if p not in panel_names]: raise ValueError(f'no panel {", ".join(map(repr, unknown))}; there are {there}')
+    if unknown := [p for p in panels if p not in panel_names]:
+        raise ValueError(f'no panel {", ".join(map(repr, unknown))}; there are {there}')
     if not panels: raise ValueError(f'panels must name at least one of {there}, got an empty list')
     return panels
 
@@ -168,7 +175,8 @@ class ExplorerView(anywidget.AnyWidget):
         self._runs, self._live, self._lock = [as_run(r) for r in runs], live, threading.RLock()
         self._chosen = None if probes is None else {int(p) for p in np.ravel(probes)}, None
         self._plan, self._full, self._slots, self._free, self._stamp = Plan(budget), {}, {}, [], 0
-        self._inbox, self._latest, self._asked, self._unreadable, self._stale, self._measured = {}, {}, [], {}, set(), set()
+        self._inbox, self._latest, self._asked, self._unreadable, self._stale, self._measured = (
+            {}, {}, [], {}, set(), set())
         self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
         self._data = dict(meta='', rows='[]', index=[])
         self._describe(probes, steps)
@@ -176,7 +184,8 @@ class ExplorerView(anywidget.AnyWidget):
         self._deliver(seconds=.15, send=False)
         super().__init__(**kw)
         self.on_msg(lambda _, content, buffers: self._ask(content))
-        self._unsubscribe = [r.subscribe(lambda item, i=i: self._notice(i, item)) for i, r in enumerate(self._runs) if hasattr(r, 'subscribe')]
+        self._unsubscribe = [r.subscribe(lambda item, i=i: self._notice(i, item)) for i, r in enumerate(self._runs)
+                             if hasattr(r, 'subscribe')]
         if self._wanted(): self._courier.call()
 
     def get_state(self, key=None, drop_defaults=False):
@@ -184,9 +193,11 @@ class ExplorerView(anywidget.AnyWidget):
         keys = [key] if isinstance(key, str) else key
         with self._lock:
             mine = {k: v for k, v in self._data.items() if keys is None or k in keys}
-            # A page asks for all of it; what is sent between this moment and the answer would be overtaken by the answer.
+            # A page asks for all of it; what is sent between this moment and the answer would be overtaken by the
+            # answer.
             if keys is None and self._live: self._resend_after = time.monotonic() - .5; self._courier.call(after=1.5)
-        return super().get_state(None if keys is None else [k for k in keys if k not in self._data], drop_defaults) | mine
+        return super().get_state(None if keys is None else [k for k in keys if k not in self._data],
+                                 drop_defaults) | mine
 
     def close(self):
         for off in getattr(self, '_unsubscribe', []): off()
@@ -205,7 +216,8 @@ def _describe(self:ExplorerView, probes, steps):
     for run in self._runs:
         given = chosen(run, probes, steps, first=not self._metas) if run.recorded else (None, None)
         if not run.recorded and not self._live:
-            raise ValueError(f'{run.path} holds no snapshots: nothing was recorded. Train with snapshots=8 or so, or open it while it is being trained')
+            raise ValueError(f'{run.path} holds no snapshots: nothing was recorded. Train with snapshots=8 or so, or '
+                             'open it while it is being trained')
         self._metas.append(run_meta(run, *given, live=self._live, matches=self._metas[0] if self._metas else None))
     if steps is not None: self._chosen = self._chosen[0], {s for m in self._metas for _, s in m['recorded']}
     for i, m in enumerate(self._metas):
@@ -223,16 +235,20 @@ def _guess(self:ExplorerView, run, probe):
 @patch
 def _look_at(self:ExplorerView, run, probe):
     "Plan with this sentence first, on both sides of a comparison"
-    same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run for p in m['probes']}.get(probe, probe)
-    both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes'] if (p['matches'] if i else p['id']) == same}
+    same = {p['id']: p['matches'] if i else p['id'] for i, m in enumerate(self._metas) if i == run
+            for p in m['probes']}.get(probe, probe)
+    both = {(i, p['id']) for i, m in enumerate(self._metas) for p in m['probes']
+            if (p['matches'] if i else p['id']) == same}
     self._plan.look_at(both | {(run, probe)})
 
 @patch
 def _words(self:ExplorerView):
     "What the page says about frames that it does not have"
     missing = len(self._plan.sizes) - len(self._plan.kept)
-    said = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into {self._plan.budget/1e6:.0f} MB: '
-            'look at another example to bring its steps, or use Explorer(run, probes=…, steps=…, budget=…).'] if missing else []
+    said = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into '
+            f'{self._plan.budget/1e6:.0f} MB: '
+            'look at another example to bring its steps, or use Explorer(run, probes=…, steps=…, '
+            'budget=…).'] if missing else []
     return ' '.join(said + list(dict.fromkeys(self._unreadable.values()))[:3])
 
 # %% ../../nbs/11_explorer/02_widget.ipynb #027
@@ -300,7 +316,8 @@ def _pack(self:ExplorerView, key):
     try:
         with self._lock: snapshot = self._latest.pop((run, probe), None)
         if snapshot is None or snapshot.step != step: snapshot = self._runs[run].snapshot(step, probe)
-        observed = next((v for k, v in snapshot.layers.items() if k in ('attention_attribution', 'attention') and v), [])
+        observed = next((v for k, v in snapshot.layers.items() if k in ('attention_attribution', 'attention') and v),
+                        [])
         return pack_frame(snapshot, run, full=[*self._full.get((run, probe), []), *((l, 0) for l in observed[-1:])])
     except (ValueError, KeyError, OSError) as e:
         self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'
@@ -319,7 +336,8 @@ def _put(self:ExplorerView, key, data, state):
 
 @patch
 def _measure(self:ExplorerView, key, size):
-    "The first frame of a sentence tells how large its others are, and the very first one how good the guesses were; plan anew"
+    """The first frame of a sentence tells how large its others are, and the very first one how good the guesses
+    were; plan anew"""
     ratio, sizes = 1 if self._measured else size/self._plan.sizes.get(key, size), self._plan.sizes
     self._measured.add(key[:2])
     for k in sizes:
@@ -365,7 +383,8 @@ def _deliver(self:ExplorerView, seconds=.1, send=True):
     wait = self._rows(state)
     if send: self._push(**state)
     else: self._data.update(state)
-    if send and (due or again or wait): self._courier.call(after=0 if due else max(again, wait) if not (again and wait) else min(again, wait))
+    if send and (due or again or wait):
+        self._courier.call(after=0 if due else max(again, wait) if not (again and wait) else min(again, wait))
 
 # %% ../../nbs/11_explorer/02_widget.ipynb #032
 @patch
@@ -420,7 +439,8 @@ class Controls(W.VBox):
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
-        self.stop_button = W.Button(description='Stop', icon='stop', tooltip='stop training after the current step; what was recorded stays')
+        self.stop_button = W.Button(description='Stop', icon='stop',
+                                    tooltip='stop training after the current step; what was recorded stays')
         self.bar = W.IntProgress(min=0, max=max(1, training.total or 1), layout=W.Layout(width='260px'))
         self.said, self.error = W.Label(), W.Label(layout=W.Layout(display='none'))
         super().__init__([W.HBox([self.pause_button, self.stop_button, self.bar, self.said]), self.error])
@@ -447,7 +467,8 @@ class Controls(W.VBox):
         left = in_words(t.seconds_left) if state == 'running' else ''
         stage = getattr(t, 'stage', '')
         doing = f'{state} ({stage})' if stage not in ('', 'training') and state not in over else state
-        self.said.value = ', '.join(o for o in (doing, f'step {t.step} of {t.total or "?"}', left and f'{left} left') if o)
+        self.said.value = ', '.join(o for o in (doing, f'step {t.step} of {t.total or "?"}', left and f'{left} left')
+                                    if o)
         self.error.value = f'{type(t.error).__name__}: {t.error}' if t.error is not None else ''
         self.error.layout.display = '' if t.error is not None else 'none'
 
@@ -471,13 +492,16 @@ class Explorer(W.VBox):
         panels=None,  # some of `panel_names`; None: all
         height=None,  # pixels; None: as high as it needs to be
         budget=256e6, # bytes that kernel and browser may each keep
-        state=None,   # what is shown first, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see salviz/explorer/static/state/state.js
+        # what is shown first, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see
+        # salviz/explorer/static/state/state.js
+        state=None,
     ):
         training = run if hasattr(run, 'pause') and hasattr(run, 'run') else None
         panels = check_panels(panels)
         for name, x in (('probes', probes), ('steps', steps)):
             numbers = [x] if isinstance(x, Integral) else x
-            if x is not None and not (isinstance(numbers, (list, tuple, range)) and numbers and all(isinstance(o, Integral) for o in numbers)):
+            if x is not None and not (isinstance(numbers, (list, tuple, range)) and numbers
+                                      and all(isinstance(o, Integral) for o in numbers)):
                 raise ValueError(f'Explorer: {name} must be a whole number or a list of them, got {x!r:.80}')
         if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
             raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
@@ -486,8 +510,10 @@ class Explorer(W.VBox):
         self.training, self._display_id, self._loop, self._ended = training, None, None, False
         live = training is not None and training.state not in over
         options = dict(panels=panels, height=height, state=state)
-        self.view = ExplorerView(self.runs, probes, steps, budget, live, options=json_text({k: v for k, v in options.items() if v is not None}),
-                                 plotly=plotly_gz() if panels is None or 'time' in panels else b'', layout=W.Layout(width='100%'))
+        self.view = ExplorerView(self.runs, probes, steps, budget, live,
+                                 options=json_text({k: v for k, v in options.items() if v is not None}),
+                                 plotly=plotly_gz() if panels is None or 'time' in panels else b'',
+                                 layout=W.Layout(width='100%'))
         self.controls = None if training is None else Controls(training)
         super().__init__([o for o in (self.controls, self.view) if o is not None])
         if live:
@@ -497,7 +523,8 @@ class Explorer(W.VBox):
 
     def __repr__(self):
         m = json.loads(self.view.get_state('meta')['meta'])['runs']
-        said = ' and '.join(f'{o["name"]} ({counted(o["probes"])}, {len({s for _, s in o["recorded"]})} recorded steps)' for o in m)
+        said = ' and '.join(f'{o["name"]} ({counted(o["probes"])}, {len({s for _, s in o["recorded"]})} recorded steps)'
+                            for o in m)
         return f'Explorer of {said}'
 
     def close(self):
@@ -510,7 +537,8 @@ def _opened(run):
     try: found = as_run(run)
     except (TypeError, AttributeError): found = None
     if all(hasattr(found, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return found
-    raise ValueError(f'run must be a Run, the path of one, a training from start_training, or a list of Snapshots; got {type(run).__name__}')
+    raise ValueError('run must be a Run, the path of one, a training from start_training, or a list of Snapshots; got '
+                     f'{type(run).__name__}')
 
 # %% ../../nbs/11_explorer/02_widget.ipynb #048
 @patch
@@ -558,11 +586,15 @@ def look(self:Explorer):
         i = 1 - at
         name, match = metas[i]['name'], next((p['id'] for p in metas[i]['probes'] if _same(p, metas[at], probe)), None)
         steps = [s for p, s in metas[i]['recorded'] if p == match]
-        if steps: other = self.runs[i].snapshot(min(steps, key=lambda s: abs(s - (step if against.get('step') is None else against['step']))), match)
+        if steps:
+            other = self.runs[i].snapshot(min(steps,
+                                              key=lambda s: abs(s - (step if against.get('step') is None
+                                                                     else against['step']))), match)
     elif len(taken[probe]) > 1:
         name, side = metas[at]['name'], against.get('step')
         other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
-    return Look(run.snapshot(step, probe), other, name, metas[at]['name'], run.metrics, state.get('entry') or {}, state.get('what', 'attention'), state.get('evidence'))
+    return Look(run.snapshot(step, probe), other, name, metas[at]['name'], run.metrics, state.get('entry') or {},
+                state.get('what', 'attention'), state.get('evidence'))
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"
@@ -594,7 +626,9 @@ def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
     data = dict(W.VBox._repr_mimebundle_(self, **kw) or {})
     data['text/plain'] = repr(self)
     panels = json.loads(self.view.options).get('panels')
-    try: data['image/png'] = base64.b64encode(png(self.picture(panels[0] if panels and len(panels) == 1 else None))).decode()
+    try:
+        data['image/png'] = base64.b64encode(png(self.picture(panels[0] if panels and len(panels) == 1
+                                                              else None))).decode()
     except (ValueError, KeyError, OSError): pass # nothing was recorded yet, or not enough: the live view says so
     return data
 
@@ -636,7 +670,8 @@ def _objects(x):
 
 def _strip(nb:dict) -> int: # views that were removed
     "Remove widget views beside pictures, and the state that nothing needs any more"
-    bundles = [o['data'] for c in _objects(nb.get('cells')) for o in _objects(c.get('outputs')) if isinstance(o.get('data'), dict)]
+    bundles = [o['data'] for c in _objects(nb.get('cells')) for o in _objects(c.get('outputs'))
+               if isinstance(o.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]
     alive = [d[_view].get('model_id') for d in bundles if isinstance(d.get(_view), dict)]
     metadata = nb['metadata'] if isinstance(nb.get('metadata'), dict) else {}
@@ -663,7 +698,8 @@ def strip_views(
     if path.is_dir(): raise IsADirectoryError(f'{path} is a folder, not a notebook')
     try: nb = json.loads(path.read_text(encoding='utf-8'))
     except (ValueError, RecursionError): raise ValueError(f'{path} is not a notebook: it is not JSON') from None
-    if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list): raise ValueError(f'{path} is not a notebook of format 4: it has no cells')
+    if not isinstance(nb, dict) or not isinstance(nb.get('cells'), list):
+        raise ValueError(f'{path} is not a notebook of format 4: it has no cells')
     before = json.dumps(nb)
     removed = _strip(nb)
     if json.dumps(nb) != before: write_whole(path, _saved(nb))
@@ -681,5 +717,7 @@ def _kernel_lives(contents_manager, path) -> bool:
 
 def strip_on_save(model, path='', contents_manager=None, **kw):
     "A pre-save hook for Jupyter: `strip_views` of notebooks whose kernel is gone"
-    if model.get('type') != 'notebook' or not isinstance(model.get('content'), dict) or model['content'].get('nbformat') != 4: return
+    if model.get('type') != 'notebook' or not isinstance(model.get('content'),
+                                                         dict) or model['content'].get('nbformat') != 4:
+        return
     if not _kernel_lives(contents_manager, path): strip_views(model['content'])

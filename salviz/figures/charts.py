@@ -12,7 +12,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import (Body, Sheet, bodies, colour_bar, faint, fitted, grey, ink, legend, legend_places, lightness, power_of_ten, shares, signed,
+from .drawing import (Body, Sheet, bodies, colour_bar, faint, fitted, grey, ink, legend, legend_places,
+                            lightness, power_of_ten, shares, signed,
                             text_width, wrapped)
 from ..views.base import is_negative
 
@@ -37,7 +38,8 @@ def decade_ticks(low, high, most=6):
     if len(found) > 1:
         found = found[::int(np.ceil(len(found)/most))]
         return 10.**found, ['1' if e == 0 else '10' + str(int(e)).translate(_above) for e in found]
-    ticks = np.array([k*10.**e for e in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1) for k in (1, 2, 5) if low <= k*10.**e <= high])
+    ticks = np.array([k*10.**e for e in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+                      for k in (1, 2, 5) if low <= k*10.**e <= high])
     return ticks, [f'{t:g}' for t in ticks]
 
 # %% ../../nbs/10_figures/03_charts.ipynb #008
@@ -68,7 +70,8 @@ _marks = dict(circle='o', square='s', triangle='^', diamond='D', cross='X', star
 def _line_style(style, width=1.1):
     "What matplotlib's plot takes for a line of `style`"
     colour, dash, mark = style
-    return dict(color=colour, linewidth=width, linestyle=(0, tuple(o/width for o in dash)) if dash else '-', marker=_marks[mark], markersize=4.4 if mark == 'star' else 3.2,
+    return dict(color=colour, linewidth=width, linestyle=(0, tuple(o/width for o in dash)) if dash else '-',
+                marker=_marks[mark], markersize=4.4 if mark == 'star' else 3.2,
                 markeredgewidth=.4, markeredgecolor='white')
 
 def line_sample(style):
@@ -77,7 +80,8 @@ def line_sample(style):
 
 def _range(view):
     "Lowest and highest of what is drawn, with a margin"
-    drawn = np.concatenate([view.frame[c].to_numpy(float) for c in ('value', 'low', 'high')] + ([view.raw.value.to_numpy(float)] if view.raw is not None else []))
+    drawn = np.concatenate([view.frame[c].to_numpy(float) for c in ('value', 'low', 'high')]
+                           + ([view.raw.value.to_numpy(float)] if view.raw is not None else []))
     low, high = np.nanmin(drawn), np.nanmax(drawn)
     if low == high: low, high = low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)
     margin = .05*(high - low)
@@ -97,13 +101,18 @@ def _draw_line(ax, view, i, part, style):
     x, raw = part[view.x].to_numpy(float), view.raw
     if raw is not None:
         mine, (thin, faintness) = raw[raw.name == part['name'].iloc[0]], (.4, .4) if len(view.names) < 4 else (.25, .25)
-        for _, run in mine.groupby('run', sort=False): ax.plot(run[view.x], run.value, color=style[0], linewidth=thin, alpha=faintness, zorder=1)
-    if part.low.notna().any(): ax.fill_between(x, part.low.to_numpy(float), part.high.to_numpy(float), color=style[0], alpha=.16, linewidth=0, zorder=1.5)
+        for _, run in mine.groupby('run', sort=False):
+            ax.plot(run[view.x], run.value, color=style[0], linewidth=thin, alpha=faintness, zorder=1)
+    if part.low.notna().any():
+        ax.fill_between(x, part.low.to_numpy(float), part.high.to_numpy(float), color=style[0], alpha=.16, linewidth=0,
+                        zorder=1.5)
     every = 1 if view.few else max(1, len(x)//7)
-    ax.plot(x, part.value.to_numpy(float), markevery=(0 if view.few else (i*every//3) % every, every), zorder=3, **_line_style(style))
+    ax.plot(x, part.value.to_numpy(float), markevery=(0 if view.few else (i*every//3) % every, every), zorder=3,
+            **_line_style(style))
 
 def _x_ticks(view, low, high, room):
-    "Ticks along an axis of `room` points and their texts: where something was measured if that is at few places, else round numbers"
+    """Ticks along an axis of `room` points and their texts: where something was measured if that is at few places,
+    else round numbers"""
     measured = np.unique(view.frame[view.x].to_numpy(float))
     if view.few and len(measured) <= 12 and not view.log_x:
         ticks, places = measured, (measured - low)/(high - low)
@@ -127,7 +136,8 @@ def _curves(view, width):
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high_points, xlim=(first, last), ylim=(low, high))
         if view.log_x: ax.set_xscale('log')
-        for i, ((_, part), style) in enumerate(zip(view.frame.groupby('name', sort=False), styles)): _draw_line(ax, view, i, part, style)
+        for i, ((_, part), style) in enumerate(zip(view.frame.groupby('name', sort=False), styles)):
+            _draw_line(ax, view, i, part, style)
         ax.set_xlim(first, last)
         ax.set_xticks(x_ticks, x_texts, fontsize=6)
         ax.minorticks_off()
@@ -135,21 +145,31 @@ def _curves(view, width):
         ax.grid(axis='y', color=faint, linewidth=.4)
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
-        sheet.text(left + room/2, high_points + 13, fitted(view.x_label, room + left, 6.5), fontsize=6.5, ha='center', va='top')
-        sheet.text(Sheet.margin, high_points/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center', multialignment='center')
+        sheet.text(left + room/2, high_points + 13, fitted(view.x_label, room + left, 6.5), fontsize=6.5, ha='center',
+                   va='top')
+        sheet.text(Sheet.margin, high_points/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
+                   multialignment='center')
         legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
     return Body(below + legend_places(entries, width*72 - 2*Sheet.margin)[1], draw)
 
 bodies[Curves] = _curves
 
 # %% ../../nbs/10_figures/03_charts.ipynb #023
-def cell_texts(values, deviations, room, whole) -> tuple: # (rows of (text, text or None), size in points); None where none fit
-    "Numbers for cells `room` points wide: with a deviation or in a `whole` grid 3 to 1 decimals, in a map of many heads 2 or 1, without the zero before the point"
+def cell_texts(
+    values, deviations, room, whole,
+    # (rows of (text, text or None), size in points); None where none fit
+) -> tuple:
+    """Numbers for cells `room` points wide: with a deviation or in a `whole` grid 3 to 1 decimals, in a map of many
+    heads 2 or 1, without the zero before the point"""
     top = np.nanmax(np.abs(values))
-    for decimals, size in (((3, 6), (2, 6), (1, 6)) if whole else ((2, 6), (2, 5), (1, 6), (1, 5))) if top < 100 else ((0, 6), (0, 5)):
-        rows = [[(f'{np.round(v, decimals) + 0:.{decimals}f}'.replace('-', '−'), f'±{d:.{decimals}f}' if np.isfinite(d) else None) for v, d in zip(*o)] for o in zip(values, deviations)]
+    for decimals, size in (((3, 6), (2, 6), (1, 6)) if whole
+                           else ((2, 6), (2, 5), (1, 6), (1, 5))) if top < 100 else ((0, 6), (0, 5)):
+        rows = [[(f'{np.round(v, decimals) + 0:.{decimals}f}'.replace('-', '−'),
+                  f'±{d:.{decimals}f}' if np.isfinite(d) else None) for v, d in zip(*o)]
+                for o in zip(values, deviations)]
         if not whole and top < 1: rows = [[(a.replace('0.', '.', 1), b) for a, b in row] for row in rows]
-        if max(text_width(o, size, 'bold') for row in rows for pair in row for o in pair if o) <= room - 2: return rows, size
+        if max(text_width(o, size, 'bold') for row in rows for pair in row for o in pair if o) <= room - 2:
+            return rows, size
     return None
 
 def _how_many(height): return int(np.clip(height/12, 3, 6)) # numbers along a colour bar of `height` points
@@ -158,11 +178,15 @@ def bar_room(norm, label, height):
     "Points that a standing colour bar needs beside a map, and the lines of its label"
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     lines = wrapped(label + unit, height, 6.5)
-    return 8 + 7 + 6 + max(text_width(o, 6) for o in tick_texts(round_ticks(norm.vmin, norm.vmax, _how_many(height))/10.**exponent)) + 8.5*len(lines) + 6, lines
+    return 8 + 7 + 6 + max(text_width(o, 6)
+                           for o in tick_texts(round_ticks(norm.vmin, norm.vmax,
+                                                           _how_many(height))/10.**exponent)) + 8.5*len(
+        lines) + 6, lines
 
 def scale_bar(sheet, x, y, height, norm, cmap, lines):
     "A standing colour bar from end to end of `norm`, with numbers that differ and a label of `lines`"
-    ticks, exponent = round_ticks(norm.vmin, norm.vmax, _how_many(height)), power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))[0]
+    ticks, exponent = round_ticks(norm.vmin, norm.vmax,
+                                  _how_many(height)), power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))[0]
     bar = colour_bar(sheet, x, y, 7, height, norm, cmap, list(ticks), '')
     bar.set_ticks(list(ticks), labels=tick_texts(ticks/10.**exponent), fontsize=6, parse_math=False)
     bar.set_label('\n'.join(lines), fontsize=6.5)
@@ -183,27 +207,34 @@ def _draw_cells(ax, view, texts, norm, cmap, cell_height):
     ax.imshow(view.values, cmap=cmap, norm=norm, interpolation='nearest', aspect='auto')
     for (i, j), v in np.ndenumerate(view.values):
         if np.isnan(v):
-            ax.add_patch(Rectangle((j - .5, i - .5), 1, 1, facecolor=faint, edgecolor='#a8a8a8', hatch='//////', linewidth=0))
+            ax.add_patch(Rectangle((j - .5, i - .5), 1, 1, facecolor=faint, edgecolor='#a8a8a8', hatch='//////',
+                                   linewidth=0))
             if texts: ax.text(j, i, '–', size=7, ha='center', va='center_baseline')
         elif texts:
             (number, deviation), size = texts[0][i][j], texts[1]
             colour, apart = 'white' if lightness(cmap(norm(v))) < .5 else ink, 4/cell_height if deviation else 0
-            ax.text(j, i - apart, number, size=size, ha='center', va='center_baseline', color=colour, weight='bold' if view.best[i, j] else 'normal')
+            ax.text(j, i - apart, number, size=size, ha='center', va='center_baseline', color=colour,
+                    weight='bold' if view.best[i, j] else 'normal')
             if deviation: ax.text(j, i + apart, deviation, size=5, ha='center', va='center_baseline', color=colour)
     below = _negative_cells(view, texts)
     if len(below[0]): # cells without numbers
-        ax.scatter(*below[::-1], s=(.4*min(cell_height, 12))**2, marker='_', linewidth=.6, color=['white' if lightness(cmap(norm(v))) < .5 else ink for v in view.values[below]])
+        ax.scatter(*below[::-1], s=(.4*min(cell_height, 12))**2, marker='_', linewidth=.6,
+                   color=['white' if lightness(cmap(norm(v))) < .5 else ink for v in view.values[below]])
     for i, j in np.argwhere(view.best):
         for inset, colour in ((.045, ink), (.1, 'white')):
-            ax.add_patch(Rectangle((j - .5 + inset, i - .5 + inset), 1 - 2*inset, 1 - 2*inset, fill=False, edgecolor=colour, linewidth=1.1, zorder=4))
+            ax.add_patch(Rectangle((j - .5 + inset, i - .5 + inset), 1 - 2*inset, 1 - 2*inset, fill=False,
+                                   edgecolor=colour, linewidth=1.1, zorder=4))
 
+# %% ../../nbs/10_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
-    "Points for the bar, width and height of a cell, numbers of the cells, lines of the bar's label: they depend on one another"
+    """Points for the bar, width and height of a cell, numbers of the cells, lines of the bar's label: they depend on
+    one another"""
     rows, columns = view.values.shape
     bar, lines = 52, []
     for _ in range(3):
         pitch = min((width*72 - left - bar)/columns, 46 if view.whole else 26)
-        texts = cell_texts(view.values, view.deviations if view.whole else np.full(view.values.shape, np.nan), pitch, view.whole)
+        texts = cell_texts(view.values, view.deviations if view.whole else np.full(view.values.shape, np.nan), pitch,
+                           view.whole)
         cell = max(9, min(pitch, 24 if texts and view.whole and np.isfinite(view.deviations).any() else 15))
         bar, lines = bar_room(norm, view.value_label, max(cell*rows, 34))
     return bar, pitch, max(cell, 34/rows), texts, lines
@@ -211,12 +242,15 @@ def _grid_layout(view, width, left, norm):
 def _grid(view, width):
     "A table of colours with numbers, labels and a colour bar"
     rows, columns = view.values.shape
-    (norm, cmap), row_labels, column_labels = _grid_norm(view), [fitted(o, .3*width*72, 6) for o in view.rows], [fitted(o, .3*width*72, 6) for o in view.columns]
+    (norm, cmap), row_labels, column_labels = _grid_norm(view), [fitted(o, .3*width*72, 6)
+                                                                 for o in view.rows], [
+        fitted(o, .3*width*72, 6) for o in view.columns]
     left = Sheet.margin + 12 + max(text_width(o, 6) for o in row_labels) + 4
     bar, pitch, cell, texts, lines = _grid_layout(view, width, left, norm)
     wide, high = pitch*columns, cell*rows
     left += max(0, (width*72 - left - bar - wide)/2)
-    at = np.arange(0, columns, int(np.ceil((max(text_width(o, 6) for o in column_labels) + 3)/pitch))) # every second, third, …: gaps of one width
+    # every second, third, …: gaps of one width
+    at = np.arange(0, columns, int(np.ceil((max(text_width(o, 6) for o in column_labels) + 3)/pitch)))
     notes = () if texts or not view.whole else ('The cells have no room for their numbers at this width.',)
     if len(_negative_cells(view, texts)[0]): notes += ('Minus signs: clearly negative.',)
     def draw(sheet):
@@ -245,9 +279,11 @@ def _draw_box(ax, y, row):
     ax.plot([row.low, row.q1], [y, y], color=ink, linewidth=.7)
     ax.plot([row.q3, row.high], [y, y], color=ink, linewidth=.7)
     for x in (row.low, row.high): ax.plot([x, x], [y - .16, y + .16], color=ink, linewidth=.7)
-    ax.add_patch(Rectangle((row.q1, y - .28), row.q3 - row.q1, .56, facecolor='#c6dbef', edgecolor=ink, linewidth=.7, zorder=3))
+    ax.add_patch(Rectangle((row.q1, y - .28), row.q3 - row.q1, .56, facecolor='#c6dbef', edgecolor=ink, linewidth=.7,
+                           zorder=3))
     ax.plot([row['median']]*2, [y - .28, y + .28], color=ink, linewidth=1.6, zorder=4, solid_capstyle='butt')
-    ax.plot([row['mean']], [y], marker='x', color='#d55e00', markersize=3.6, markeredgewidth=1, zorder=5, linestyle='none')
+    ax.plot([row['mean']], [y], marker='x', color='#d55e00', markersize=3.6, markeredgewidth=1, zorder=5,
+            linestyle='none')
     for x, end in ((row.lowest, row.low), (row.highest, row.high)):
         if x != end: ax.plot([x], [y], marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0)
 
@@ -280,7 +316,8 @@ def _boxes(view, width):
         ax.set_axisbelow(True)
         ax.spines[['top', 'right', 'left']].set_visible(False)
         label = fitted(view.y_label + (' (logarithmic axis)' if view.log else ''), width*72 - 2*Sheet.margin, 6.5)
-        middle = np.clip(left + room/2, Sheet.margin + text_width(label, 6.5)/2, width*72 - Sheet.margin - text_width(label, 6.5)/2)
+        middle = np.clip(left + room/2, Sheet.margin + text_width(label, 6.5)/2,
+                         width*72 - Sheet.margin - text_width(label, 6.5)/2)
         sheet.text(middle, high + 12, label, fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, high + 25, width*72 - 2*Sheet.margin, entries)
     return Body(high + 25 + legend_places(entries, width*72 - 2*Sheet.margin)[1], draw)
@@ -289,14 +326,18 @@ bodies[Boxes] = _boxes
 
 # %% ../../nbs/10_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
-    "A column of numbers in type of `size` points: lines of its head, texts, widths of the means and of what follows them"
+    """A column of numbers in type of `size` points: lines of its head, texts, widths of the means and of what
+    follows them"""
     tails = [' '.join(filter(None, ['± ' + d if d else None, s])) for d, s in zip(deviations, stars)]
     left = max(text_width(m or '–', size, 'bold' if b else 'normal') for m, b in zip(means, best))
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
-    words, arrow = (head[:-2], head[-2:]) if head.endswith((' ↑', ' ↓')) else (head, '') # an arrow has no line of its own
-    lines = wrapped(words, max(left + right, *(min(text_width(o, size, 'bold'), 90) for o in words.split())), size, 'bold')
+    # an arrow has no line of its own
+    words, arrow = (head[:-2], head[-2:]) if head.endswith((' ↑', ' ↓')) else (head, '')
+    lines = wrapped(words, max(left + right, *(min(text_width(o, size, 'bold'), 90) for o in words.split())), size,
+                    'bold')
     lines[-1] += arrow
-    return dict(lines=lines, means=means, tails=tails, best=best, left=left, width=max(left + right, *(text_width(o, size, 'bold') for o in lines)), numbers=left + right)
+    return dict(lines=lines, means=means, tails=tails, best=best, left=left,
+                width=max(left + right, *(text_width(o, size, 'bold') for o in lines)), numbers=left + right)
 
 def _split(columns, room, gap):
     "Columns in blocks that fit into `room` points"
@@ -311,20 +352,25 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
     "A block of the table from `y` downwards; its height"
     lines = max(len(c['lines']) for c in columns)
     top, right = y + 3, Sheet.margin + sum(w + gap for w in widths) + sum(c['width'] + gap for c in columns) - gap
-    def rule(y, width): sheet.canvas(Sheet.margin, y - 1, right - Sheet.margin, 2).axhline(1, color=ink, linewidth=width)
+    def rule(y, width):
+        sheet.canvas(Sheet.margin, y - 1, right - Sheet.margin, 2).axhline(1, color=ink, linewidth=width)
     rule(y, 1)
     body = top + 9.5*lines + 3
     rule(body, .5)
     x = Sheet.margin
     for k, w in enumerate(widths):
         sheet.text(x, body - 6.5, heads[k], fontsize=size, weight='bold', va='center_baseline')
-        for i, titles in enumerate(names): sheet.text(x, body + 7.5 + 11*i, titles[k], fontsize=size, va='center_baseline')
+        for i, titles in enumerate(names):
+            sheet.text(x, body + 7.5 + 11*i, titles[k], fontsize=size, va='center_baseline')
         x += w + gap
     for c in columns:
-        for i, line in enumerate(c['lines']): sheet.text(x + c['width']/2, body - 6.5 - 9.5*(len(c['lines']) - 1 - i), line, fontsize=size, weight='bold', ha='center', va='center_baseline')
+        for i, line in enumerate(c['lines']):
+            sheet.text(x + c['width']/2, body - 6.5 - 9.5*(len(c['lines']) - 1 - i), line, fontsize=size, weight='bold',
+                       ha='center', va='center_baseline')
         at = x + (c['width'] - c['numbers'])/2 + c['left']
         for i, (mean, tail, best) in enumerate(zip(c['means'], c['tails'], c['best'])):
-            sheet.text(at, body + 7.5 + 11*i, mean or '–', fontsize=size, ha='right', va='center_baseline', weight='bold' if best else 'normal')
+            sheet.text(at, body + 7.5 + 11*i, mean or '–', fontsize=size, ha='right', va='center_baseline',
+                       weight='bold' if best else 'normal')
             if tail: sheet.text(at + 3, body + 7.5 + 11*i, tail, fontsize=size, va='center_baseline')
         x += c['width'] + gap
     rule(body + 11*len(names) + 3, 1)
@@ -332,21 +378,28 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 
 # %% ../../nbs/10_figures/03_charts.ipynb #034
 def _table_layout(view, room, size, gap):
-    "Names and heads of the rows, their widths, and blocks of columns, in type of `size` points with `gap` points between two columns"
+    """Names and heads of the rows, their widths, and blocks of columns, in type of `size` points with `gap` points
+    between two columns"""
     share = .45*room/len(view.row_heads)
     names = [[fitted(o, share, size) for o in titles] for titles in view.names]
     heads = [fitted(o, share, size, 'bold') for o in view.row_heads]
-    widths = [max(text_width(heads[k], size, 'bold'), *(text_width(o[k], size) for o in names)) for k in range(len(heads))]
-    columns = [_column(size, h, *(list(o) for o in parts)) for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
+    widths = [max(text_width(heads[k], size, 'bold'), *(text_width(o[k], size) for o in names))
+              for k in range(len(heads))]
+    columns = [_column(size, h, *(list(o) for o in parts))
+               for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
     return names, heads, widths, _split(columns, room - sum(w + gap for w in widths) + gap, gap), gap, size
 
 def _table(view, width):
-    "Blocks of columns, one below the other; where they can all stand side by side in slightly smaller type, with smaller gaps, they do"
-    made = [_table_layout(view, width*72 - 2*Sheet.margin, size, gap) for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
-    names, heads, widths, blocks, gap, size = min(made, key=lambda o: len(o[3]) if len(o[3]) == 1 else len(o[3]) + (o[-1] < 7)*100)
+    """Blocks of columns, one below the other; where they can all stand side by side in slightly smaller type, with
+    smaller gaps, they do"""
+    made = [_table_layout(view, width*72 - 2*Sheet.margin, size, gap)
+            for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
+    names, heads, widths, blocks, gap, size = min(made, key=lambda o: len(o[3]) if len(o[3]) == 1
+                                                  else len(o[3]) + (o[-1] < 7)*100)
     heights = [3 + 9.5*max(len(c['lines']) for c in b) + 3 + 11*len(names) + 4 for b in blocks]
     def draw(sheet):
-        for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks): _draw_block(sheet, float(y), names, heads, widths, block, gap, size)
+        for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):
+            _draw_block(sheet, float(y), names, heads, widths, block, gap, size)
     return Body(sum(heights) + 9*(len(blocks) - 1) + 2, draw)
 
 bodies[MetricTable] = _table

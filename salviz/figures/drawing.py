@@ -56,12 +56,15 @@ font = 'DejaVu Sans'
 _in_force = ContextVar('fonts', default=(font,)) # families: a list inside `own_style`, which may grow; a tuple outside
 _borrowed = threading.RLock() # matplotlib has one set of settings for all threads
 
-_sizes = {'font.size': 7, 'axes.linewidth': .5, 'xtick.major.width': .5, 'ytick.major.width': .5, 'xtick.major.size': 2, 'ytick.major.size': 2,
+_sizes = {'font.size': 7, 'axes.linewidth': .5, 'xtick.major.width': .5, 'ytick.major.width': .5, 'xtick.major.size': 2,
+          'ytick.major.size': 2,
           'xtick.major.pad': 2, 'ytick.major.pad': 2, 'axes.labelpad': 2, 'hatch.linewidth': .5} # points
 
 @contextmanager
 def own_style(
-    families=(font,), # names of fonts, in the order in which they are asked for a character; DejaVu Sans, which has our signs, is always among them
+    # names of fonts, in the order in which they are asked for a character; DejaVu Sans, which has our signs, is always
+    # among them
+    families=(font,),
     scale=1.,         # of all sizes that nothing else sets
 ):
     "matplotlib's settings are ours alone inside, and the user's again afterwards"
@@ -71,15 +74,21 @@ def own_style(
         with _borrowed, matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update({
-                'font.family': list(families), 'text.parse_math': False, 'text.color': ink, 'axes.edgecolor': ink, 'axes.labelcolor': ink,
+                'font.family': list(families), 'text.parse_math': False, 'text.color': ink, 'axes.edgecolor': ink,
+                'axes.labelcolor': ink,
                 'xtick.color': ink, 'ytick.color': ink, 'pdf.fonttype': 42, 'ps.fonttype': 42, 'svg.hashsalt': 'salviz',
-                'mathtext.fontset': 'stix' if families[0] == 'STIXGeneral' else 'dejavusans', **{k: scale*v for k, v in _sizes.items()}})
+                'mathtext.fontset': 'stix' if families[0] == 'STIXGeneral' else 'dejavusans',
+                **{k: scale*v for k, v in _sizes.items()}})
             yield
     finally: _in_force.reset(token)
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #009
-shares = LinearSegmentedColormap.from_list('shares', ['#ffffff', '#c6dbef', '#6baed6', '#2171b5', '#08306b']).with_extremes(bad=faint)
-signed = LinearSegmentedColormap.from_list('signed', [(0, '#08407f'), (.2, '#3f8fc5'), (.38, '#b3d3e8'), (.5, '#ffffff'), (.62, '#fdc692'), (.8, '#e0701a'),
+shares = LinearSegmentedColormap.from_list('shares',
+                                           ['#ffffff', '#c6dbef', '#6baed6', '#2171b5',
+                                            '#08306b']).with_extremes(bad=faint)
+signed = LinearSegmentedColormap.from_list('signed',
+                                           [(0, '#08407f'), (.2, '#3f8fc5'), (.38, '#b3d3e8'), (.5, '#ffffff'),
+                                                      (.62, '#fdc692'), (.8, '#e0701a'),
                                                       (1, '#7a2704')], N=255).with_extremes(bad=faint)
 
 def lightness(colour):
@@ -93,7 +102,8 @@ named_fonts = dict(sans=font, serif='STIXGeneral')
 def _file_of(family, installed):
     "File of the upright face of `family` that is neither light nor bold, with its number in a collection"
     def heavy(o): return abs(weight_dict.get(o.weight, o.weight if isinstance(o.weight, int) else 400) - 400)
-    best = min((o for o in fontManager.ttflist if o.name == family), key=lambda o: (o.style != 'normal', heavy(o), o.fname, o.index))
+    best = min((o for o in fontManager.ttflist if o.name == family),
+               key=lambda o: (o.style != 'normal', heavy(o), o.fname, o.index))
     return FontPath(best.fname, best.index)
 
 def _face(family): return get_font(_file_of(family, len(fontManager.ttflist)))
@@ -114,10 +124,13 @@ def font_named(name:str) -> str: # its family
     family, installed = named_fonts.get(name, name), {o.name for o in fontManager.ttflist}
     if family not in installed:
         near = get_close_matches(str(name), sorted(installed), 3, .5) or sorted(installed)[:3]
-        raise ValueError(f"font: {name!r} is not installed; take 'sans' ({font}), 'serif' (STIXGeneral), a .ttf file or one of the {len(installed)} "
+        raise ValueError(f"font: {name!r} is not installed; take 'sans' ({font}), 'serif' (STIXGeneral), a .ttf file "
+                         "or "
+                         f"one of the {len(installed)} "
                          f"installed families, such as {', '.join(near)}")
     if is_postscript(family):
-        raise ValueError(f'font: {family} has PostScript outlines, which are not embedded in a PDF as publishers ask (Type 42); take a TrueType font')
+        raise ValueError(f'font: {family} has PostScript outlines, which are not embedded in a PDF as publishers ask '
+                         '(Type 42); take a TrueType font')
     return family
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #015
@@ -158,7 +171,8 @@ def can_draw(char:str) -> bool:
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #018
 def _is_spelling(text, i):
-    "Is the joiner `text[i]` part of a word in a script that spells with joiners (Arabic to the scripts of India and South-East Asia)?"
+    """Is the joiner `text[i]` part of a word in a script that spells with joiners (Arabic to the scripts of India
+    and South-East Asia)?"""
     if text[i] not in '\u200c\u200d' or not 0 < i < len(text) - 1: return False
     return all(unicodedata.category(text[j])[0] in 'LM' and 0x0590 <= ord(text[j]) < 0x1b00 for j in (i - 1, i + 1))
 
@@ -179,7 +193,8 @@ class Math(str):
     "A label of one's own with formulas between dollar signs; a plain text is never read as one"
 
 def _made_drawable(value, without, inside=True):
-    "Texts in `value`, also in tuples, lists and dicts, without what cannot be drawn; an empty one within a tuple becomes visible"
+    """Texts in `value`, also in tuples, lists and dicts, without what cannot be drawn; an empty one within a tuple
+    becomes visible"""
     if isinstance(value, Math): return value
     if isinstance(value, str): return drawable(value, without) if value or inside else ''
     if type(value) in (tuple, list): return type(value)(_made_drawable(o, without) for o in value)
@@ -192,7 +207,8 @@ def drawable_view(view):
     texts = {f.name: _made_drawable(getattr(view, f.name), without, inside=False) for f in fields(view)}
     if without:
         named = ', '.join(f'U+{ord(c):04X}' for c in sorted(without)[:5]) + ('' if len(without) <= 5 else ', …')
-        warnings.warn(f'{_in_force.get()[0]} has no glyph for {len(without)} of the characters ({named}) and no other installed font helps: drawn as □',
+        warnings.warn(f'{_in_force.get()[0]} has no glyph for {len(without)} of the characters ({named}) and no other '
+                      'installed font helps: drawn as □',
                       stacklevel=3)
     return replace(view, **{k: v for k, v in texts.items() if v is not getattr(view, k)})
 
@@ -205,7 +221,9 @@ def text_width(text, size, weight='normal'):
 def _width(text, size, weight, families, math):
     if len(text) > 500 and not math: # matplotlib's time grows with the square of the length
         return sum(_width(text[i:i + 500], size, weight, families, math) for i in range(0, len(text), 500))
-    return 1.04*text_to_path.get_text_width_height_descent(text, FontProperties(family=list(families), size=size, weight=weight), math)[0]
+    return 1.04*text_to_path.get_text_width_height_descent(text,
+                                                           FontProperties(family=list(families), size=size,
+                                                                          weight=weight), math)[0]
 
 def fitted(text, width, size, weight='normal'):
     "`text`, or as much of its beginning as fits into `width` points, with '…'"
@@ -226,7 +244,8 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
             lines[-1] += fitted(word.rstrip(), width, size, weight) + word[len(word.rstrip()):]
     return [o.rstrip() for o in lines if o.strip()]
 
-_clause, _statement = r'[^,]+(?:,\s*)?', r'.+?(?: {3}|$)' # what stays together in a title (between commas) and below it (three blanks)
+# what stays together in a title (between commas) and below it (three blanks)
+_clause, _statement = r'[^,]+(?:,\s*)?', r'.+?(?: {3}|$)'
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #024
 def number_text(x, digits=2):
@@ -277,7 +296,8 @@ def token_ticks(
     reach = max(text_width(o, size) for o in texts)
     upright = along and reach > pitch - 3
     every = 1 if along and not upright else int(np.ceil(size*line/pitch - 1e-6))
-    return TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright, reach if upright or not along else size*line)
+    return TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright,
+                      reach if upright or not along else size*line)
 
 def thinned_note(ticks):
     "The remark that belongs below a figure with labels `ticks`"
@@ -287,7 +307,8 @@ def thinned_note(ticks):
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #030
 class Picture(Figure):
-    "A matplotlib figure that a notebook shows without pyplot; it knows its fonts, what stands below it, and whom it cites"
+    """A matplotlib figure that a notebook shows without pyplot; it knows its fonts, what stands below it, and whom
+    it cites"""
     families, scale = (font,), 1.   # of its texts; how much larger than the kit's points all its sizes are
     caption, facts, citations = '', (), ()   # for below the figure; lines on how it was made; BibTeX entries
 
@@ -297,20 +318,26 @@ class Picture(Figure):
     def _ipython_display_(self): # asked before what a notebook knows about all of matplotlib's figures
         from IPython.display import display
         data, size = self._repr_png_()
-        display({'image/png': b64encode(data).decode(), 'text/plain': str(self)}, metadata={'image/png': size}, raw=True)
+        display({'image/png': b64encode(data).decode(), 'text/plain': str(self)}, metadata={'image/png': size},
+                raw=True)
 
 def _preview(png:bytes) -> bytes:
     "`png` with 256 colours: a saved notebook keeps a third of its size, and nobody sees the difference"
     buffer = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert('RGB').quantize(256, dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
+    Image.open(io.BytesIO(png)).convert('RGB').quantize(256,
+                                                        dither=Image.Dither.NONE).save(buffer, 'png', optimize=True)
     return buffer.getvalue()
 
 def rendered(fig, kind, dpi=300, text='paths'):
     "`fig` as bytes of a 'pdf', 'svg' or 'png' file, without dates; `text`: in SVG as 'paths' or as 'text'"
     buffer, outlined = io.BytesIO(), _outlined(fig) if kind == 'pdf' else []
-    with own_style(getattr(fig, 'families', (font,)), getattr(fig, 'scale', 1.)), matplotlib.rc_context({'svg.fonttype': dict(paths='path', text='none')[text]}):
+    with own_style(getattr(fig, 'families', (font,)),
+                   getattr(fig, 'scale',
+                           1.)), matplotlib.rc_context({'svg.fonttype': dict(paths='path', text='none')[text]}):
         for o in outlined: o.set_path_effects([Normal()]) # makes matplotlib draw a text as a path
-        try: fig.savefig(buffer, format=kind, dpi=dpi, metadata=dict(pdf=dict(CreationDate=None), svg=dict(Date=None), png={})[kind])
+        try:
+            fig.savefig(buffer, format=kind, dpi=dpi,
+                        metadata=dict(pdf=dict(CreationDate=None), svg=dict(Date=None), png={})[kind])
         finally:
             for o in outlined: o.set_path_effects(None)
     return buffer.getvalue()
@@ -341,7 +368,8 @@ def _latex_label(text, is_math):
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #032
 class Sheet:
-    "A frame with `view`'s heading above a body of `height` points and its notes below; positions in points from the body's top left"
+    """A frame with `view`'s heading above a body of `height` points and its notes below; positions in points from
+    the body's top left"""
     margin = 5
 
     def __init__(self, view, width, height, notes=(), alone=True): # `alone`: make a figure of this sheet
@@ -355,13 +383,15 @@ class Sheet:
         if alone: page_of_sheets([self])
 
     def put(self, fig, top, whole, left=0, page=None):
-        "Write heading and notes onto `fig`, `whole` points high and `page` wide, `top` points below its upper edge and `left` from its left one"
+        """Write heading and notes onto `fig`, `whole` points high and `page` wide, `top` points below its upper edge
+        and `left` from its left one"""
         self.fig, self.left, self.top, self.whole, self.page = fig, left, top + self.head, whole, page or self.width
         y = self.margin - self.head
         for text, size, weight, colour in self.lines:
             self.text(self.margin, y, text, size=size, weight=weight, color=colour, va='top')
             y += 1.35*size
-        for i, text in enumerate(self.below): self.text(self.margin, self.body + 3 + 8*i, text, size=6, color=grey, va='top')
+        for i, text in enumerate(self.below):
+            self.text(self.margin, self.body + 3 + 8*i, text, size=6, color=grey, va='top')
 
     def moved(self, x, y):
         "The same sheet, counting from (`x`, `y`)"
@@ -451,7 +481,8 @@ def _enlarge_ticks(axis, s):
         if not ticks: continue
         mark, sizes = ticks[0].tick1line, [o.get_fontsize() for t in ticks for o in (t.label1, t.label2)]
         said = {k: v*s for k, v in axis.get_tick_params(which).items() if k == 'labelsize' and not isinstance(v, str)}
-        axis.set_tick_params(which, length=s*mark.get_markersize(), width=s*mark.get_markeredgewidth(), pad=s*ticks[0].get_pad(), **said)
+        axis.set_tick_params(which, length=s*mark.get_markersize(), width=s*mark.get_markeredgewidth(),
+                             pad=s*ticks[0].get_pad(), **said)
         for o, size in zip((o for t in ticks for o in (t.label1, t.label2)), sizes): o.set_fontsize(s*size)
     axis.labelpad *= s
 
@@ -464,7 +495,8 @@ def _enlarge(o, s):
     elif isinstance(o, Patch): o.set_linewidth(s*o.get_linewidth())
     elif isinstance(o, Collection):
         o.set_linewidth([s*x for x in np.atleast_1d(o.get_linewidth())])
-        if hasattr(o, 'set_sizes') and o.get_sizes() is not None and len(o.get_sizes()): o.set_sizes(s*s*np.asarray(o.get_sizes()))
+        if hasattr(o, 'set_sizes') and o.get_sizes() is not None and len(o.get_sizes()):
+            o.set_sizes(s*s*np.asarray(o.get_sizes()))
 
 def enlarged(fig, s):
     "`fig` with everything on it `s` times as large, and the page with it"
@@ -509,7 +541,8 @@ def colour_bar(
     bar.outline.set_linewidth(.5)
     return bar
 
-def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5) # a low bar's label may be longer than the bar
+# a low bar's label may be longer than the bar
+def _bar_lines(label, height): return wrapped(label, max(height, 60), 6.5)
 
 def standing_room(ticks, label, height):
     "Points that a standing colour bar of `height` points needs beside what it belongs to, with a gap of 8 before it"
@@ -520,12 +553,14 @@ def standing_room(ticks, label, height):
 def signed_scale(limit): return Normalize(-limit, limit), signed, np.array([-1, -.5, 0, .5, 1])*limit
 
 def attention_limit(values):
-    "End of the scale for one map: its maximum, but at least four times what a head that looks everywhere alike has, else such a head is one dark block"
+    """End of the scale for one map: its maximum, but at least four times what a head that looks everywhere alike
+    has, else such a head is one dark block"""
     return max(float(np.nanmax(values, initial=0.)), min(1., 4/values.shape[-1]))
 
 def share_scale(limit):
     "A square-root scale for attention up to `limit`: norm, colours, values to number"
-    return PowerNorm(.5, 0, limit), shares, [o for o in (0, .01, .05, .1, .25, .5, 1) if o <= limit*1.001 and (o == 0 or (o/limit)**.5 > .08)]
+    return PowerNorm(.5, 0, limit), shares, [o for o in (0, .01, .05, .1, .25, .5, 1) if o <= limit*1.001
+                                             and (o == 0 or (o/limit)**.5 > .08)]
 
 def beyond(values, limit):
     "Which ends of a scale from -`limit` to `limit` the `values` exceed, as a colour bar says it"
@@ -546,10 +581,13 @@ def signed_number(x): return f'{x:+.1f}'.replace('-', '−') if abs(x) >= .95 or
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #044
 def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.):
-    "`text` in a box `box` points high, coloured by its `saliency` if it has one; special tokens are grey and have no box"
+    """`text` in a box `box` points high, coloured by its `saliency` if it has one; special tokens are grey and have
+    no box"""
     norm, cmap, _ = signed_scale(limit)
     fill = (1., 1., 1., 1.) if special or saliency is None else cmap(norm(np.nan_to_num(saliency)))
-    if not special: ax.add_patch(Rectangle((x, y), width, box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4, clip_on=False)) # the first of a line stands on the edge
+    # the first of a line stands on the edge
+    if not special:
+        ax.add_patch(Rectangle((x, y), width, box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4, clip_on=False))
     colour = grey if special else 'white' if lightness(fill) < .5 else ink
     ax.text(x + width/2, y + box/2, text, size=size, ha='center', va='center_baseline', color=colour)
 
@@ -557,8 +595,10 @@ def word_box(ax, x, y, width, box, text, size, special, saliency=None, limit=1.)
 def legend_places(entries, room):
     "Top and left edge of the `entries` of a legend in `room` points, and the points that it is high"
     texts = [_legend_lines(text, room) for _, text in entries]
-    flowed = flow([32 + max(text_width(o, 6.5) for o in lines) for lines in texts], room, 0) # 14 for the sample, 4 and 14 for gaps
-    high = [12 + 8*(max(len(t) for t, (k, _) in zip(texts, flowed) if k == line) - 1) for line in range(flowed[-1][0] + 1)]
+    # 14 for the sample, 4 and 14 for gaps
+    flowed = flow([32 + max(text_width(o, 6.5) for o in lines) for lines in texts], room, 0)
+    high = [12 + 8*(max(len(t) for t, (k, _) in zip(texts, flowed) if k == line) - 1)
+            for line in range(flowed[-1][0] + 1)]
     tops = np.cumsum([0, *high])
     return [(float(tops[line]), left) for line, left in flowed], float(tops[-1])
 
@@ -595,26 +635,33 @@ least_cell = 2.2 # points: in smaller cells boxes and crosses are one grey mesh
 def mark_region(ax, region, pitch):
     "Dashed boxes around the cells of `region`, `pitch` points wide, legible on any colour"
     w, gap = float(np.clip(pitch/12, .3, 1.1)), .09 # boxes of neighbouring rows keep a little apart
-    def box(y, a, b): return np.array([(a, y), (b, y), (b, y + 1), (a, y + 1), (a, y)]) - .5 + gap*np.array([(1, 1), (-1, 1), (-1, -1), (1, -1), (1, 1)])
+    def box(y, a, b):
+        return np.array([(a, y), (b, y), (b, y + 1), (a, y + 1),
+                         (a, y)]) - .5 + gap*np.array([(1, 1), (-1, 1), (-1, -1), (1, -1), (1, 1)])
     lines = [box(*b) for b in row_boxes(region)] if pitch >= 7 else inner_border(region)
     if pitch >= 7: ax.add_collection(LineCollection(lines, colors='white', linewidths=2*w, capstyle='projecting'))
-    ax.add_collection(LineCollection(lines, colors=ink, linewidths=w, linestyles=[(0, (3, 1.6))] if pitch >= 7 else '-'))
+    ax.add_collection(LineCollection(lines, colors=ink, linewidths=w,
+                                     linestyles=[(0, (3, 1.6))] if pitch >= 7 else '-'))
 
 def mark_cells(ax, x, y, pitch):
     "Crossed circles on the cells (`x`, `y`); crosses alone where a circle would fill the cell"
-    if pitch >= 6: ax.scatter(x, y, s=(.62*pitch)**2, marker='o', facecolor='white', edgecolor=ink, linewidth=max(.5, pitch/24))
+    if pitch >= 6:
+        ax.scatter(x, y, s=(.62*pitch)**2, marker='o', facecolor='white', edgecolor=ink, linewidth=max(.5, pitch/24))
     side = (.36 if pitch >= 6 else .7)*pitch
     if pitch < 6: ax.scatter(x, y, s=side**2, marker='x', color='white', linewidth=pitch/3.5)
     ax.scatter(x, y, s=side**2, marker='x', color=ink, linewidth=max(.4, pitch/24))
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #048
 def mark_below(ax, x, y, values, norm, cmap, pitch):
-    "A minus on the cells (`x`, `y`), `pitch` points wide: in print without colours nothing else tells a value from its negative"
+    """A minus on the cells (`x`, `y`), `pitch` points wide: in print without colours nothing else tells a value from
+    its negative"""
     colours = ['white' if lightness(cmap(norm(v))) < .5 else ink for v in values]
-    ax.scatter(x, y, s=max(.25*pitch, min(.55*pitch, 3))**2, marker='_', color=colours, linewidth=float(np.clip(pitch/12, .3, .6)))
+    ax.scatter(x, y, s=max(.25*pitch, min(.55*pitch, 3))**2, marker='_', color=colours,
+               linewidth=float(np.clip(pitch/12, .3, .6)))
 
 def mark_inside(ax, region, pitch):
-    "Dashed lines around `region`, in its own cells: they tell which side is inside without a colour that would be taken for a value"
+    """Dashed lines around `region`, in its own cells: they tell which side is inside without a colour that would be
+    taken for a value"""
     before = len(ax.collections)
     mark_region(ax, region, pitch)
     for o in ax.collections[before:]: o.set_clip_on(False) # lines along the border of the map
@@ -646,20 +693,29 @@ def minus_sample(ax):
 unmarked = 'Cells are too small for minus signs at this width: in print without colours the sign cannot be told.'
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #051
-_latex = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '$': r'\$', '&': r'\&', '#': r'\#', '_': r'\_', '%': r'\char37{}', '~': r'\textasciitilde{}',
-          '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '`': r'\textasciigrave{}', "'": r'\textquotesingle{}',
-          '"': r'\char34{}', '-': '-{}', '−': r'\ensuremath{-}', '×': r'\ensuremath{\times}', '±': r'\ensuremath{\pm}', '→': r'\ensuremath{\rightarrow}',
-          '←': r'\ensuremath{\leftarrow}', '↑': r'\ensuremath{\uparrow}', '↓': r'\ensuremath{\downarrow}', '≤': r'\ensuremath{\leq}', '≥': r'\ensuremath{\geq}',
-          '≈': r'\ensuremath{\approx}', '…': r'\dots{}', '␣': r'\textvisiblespace{}', '⏎': r'\ensuremath{\hookleftarrow}',
-          '□': r'{\fboxsep0pt\fbox{\rule{0pt}{1.2ex}\rule{1.2ex}{0pt}}}', '·': r'\textperiodcentered{}', '‖': r'\ensuremath{\|}', '°': r'\textdegree{}',
+_latex = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '$': r'\$', '&': r'\&', '#': r'\#', '_': r'\_',
+          '%': r'\char37{}', '~': r'\textasciitilde{}',
+          '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}',
+          '`': r'\textasciigrave{}', "'": r'\textquotesingle{}',
+          '"': r'\char34{}', '-': '-{}', '−': r'\ensuremath{-}', '×': r'\ensuremath{\times}', '±': r'\ensuremath{\pm}',
+          '→': r'\ensuremath{\rightarrow}',
+          '←': r'\ensuremath{\leftarrow}', '↑': r'\ensuremath{\uparrow}', '↓': r'\ensuremath{\downarrow}',
+          '≤': r'\ensuremath{\leq}', '≥': r'\ensuremath{\geq}',
+          '≈': r'\ensuremath{\approx}', '…': r'\dots{}', '␣': r'\textvisiblespace{}',
+          '⏎': r'\ensuremath{\hookleftarrow}',
+          '□': r'{\fboxsep0pt\fbox{\rule{0pt}{1.2ex}\rule{1.2ex}{0pt}}}', '·': r'\textperiodcentered{}',
+          '‖': r'\ensuremath{\|}', '°': r'\textdegree{}',
           **{o: rf'\textsuperscript{{{"-" if i > 9 else i}}}' for i, o in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')}}
 
 def _greek(char):
     "The command of a Greek letter, None for another character"
     m = re.fullmatch(r'GREEK (SMALL|CAPITAL) LETTER (\w+)', unicodedata.name(char, ''))
     name = dict(LAMDA='LAMBDA').get(m[2], m[2]).lower() if m else ''
-    known = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega'.split()
-    capital = 'gamma delta theta lambda xi pi sigma upsilon phi psi omega'.split() # the others are Latin letters to LaTeX
+    known = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi '
+             'chi '
+             'psi omega'.split())
+    # the others are Latin letters to LaTeX
+    capital = 'gamma delta theta lambda xi pi sigma upsilon phi psi omega'.split()
     if m and m[1] == 'CAPITAL': name = name.capitalize() if name in capital else ''
     return rf'\ensuremath{{\{name}}}' if name.lower() in known else None
 
@@ -681,15 +737,18 @@ def beyond_latin(text:str) -> list: # of characters
 # %% ../../nbs/10_figures/00_drawing.ipynb #054
 def _tex_engine(fig):
     "The LaTeX that can set the texts of `fig`, or an error that says what is missing"
-    strange = beyond_latin(''.join({c for o in fig.findobj(Text) if not o.get_parse_math() for c in o.get_text()}).replace('\n', ''))
+    strange = beyond_latin(''.join({c for o in fig.findobj(Text) if not o.get_parse_math()
+                                    for c in o.get_text()}).replace('\n', ''))
     wanted = ('xelatex', 'lualatex') if strange else ('pdflatex', 'xelatex', 'lualatex')
     engine = next((o for o in wanted if shutil.which(o)), None)
     if engine is None:
         why = f' (for the characters {" ".join(strange[:8])})' if strange else ''
-        raise RuntimeError(f'save_figure: a .pgf file is written with the help of LaTeX, and none of {", ".join(wanted)} is installed{why}; '
+        raise RuntimeError('save_figure: a .pgf file is written with the help of LaTeX, and none of '
+                           f'{", ".join(wanted)} is installed{why}; '
                            'install TeX Live with its pgf package, or write .pdf')
     if strange:
-        warnings.warn(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and a font that has them', stacklevel=4)
+        warnings.warn(f'{len(strange)} of the characters ({" ".join(strange[:5])}) need XeLaTeX or LuaLaTeX and a font '
+                      'that has them', stacklevel=4)
     return engine
 
 def _save_pgf(fig, path):
@@ -716,28 +775,36 @@ def beside(
     path, said = Path(path), getattr(fig, 'caption', '')
     strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(said)[:8])
     hint = f'% {strange}: pdfLaTeX prints boxes; XeLaTeX and LuaLaTeX print what the font has\n' if strange else ''
-    files = {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o]) + '\n',
-             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said else '',
-             path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n' if getattr(fig, 'citations', ()) else ''}
+    files = {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o])
+             + '\n',
+             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said
+             else '',
+             path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n'
+             if getattr(fig, 'citations', ()) else ''}
     return {file: for_file(words) for file, words in files.items()}
 
 def save_figure(
     fig:Figure,
     path,          # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
-    caption=False, # write the caption beside it (.txt, and -caption.tex for LaTeX), and the papers that it cites (.bib)?
+    # write the caption beside it (.txt, and -caption.tex for LaTeX), and the papers that it cites (.bib)?
+    caption=False,
     text='paths',  # letters of an SVG: 'paths', or 'text' in fonts that the reader must have
 ) -> Path:
     "Write `fig` to `path`, with the same bytes every time"
     path = Path(path)
     kind = path.suffix.lower().removeprefix('.')
-    if kind not in ('pdf', 'svg', 'png', 'pgf'): raise ValueError(f'save_figure: path must end in .pdf, .svg, .png or .pgf, got {str(path)!r}')
+    if kind not in ('pdf', 'svg', 'png', 'pgf'):
+        raise ValueError(f'save_figure: path must end in .pdf, .svg, .png or .pgf, got {str(path)!r}')
     if text not in ('paths', 'text'): raise ValueError(f"save_figure: text must be 'paths' or 'text', got {text!r}")
-    if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())): raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True out')
+    if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())):
+        raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True '
+                         'out')
     others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}
     if kind == 'pgf': _save_pgf(fig, path)
     else: path.write_bytes(rendered(fig, kind, text=text))
     if caption:
-        ours = path.with_suffix('.txt').is_file() and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace')
+        ours = (path.with_suffix('.txt').is_file()
+                and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace'))
         for file, words in others.items():
             if words: file.write_bytes(words)
             elif ours: file.unlink(missing_ok=True) # of an earlier figure of this name; anybody else's stays
@@ -745,5 +812,6 @@ def save_figure(
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #059
 bodies = {} # class of a view: function(view, width in inches) -> `Body`
-drawing_rooms = ('salviz.figures.sheet', 'salviz.figures.maps', 'salviz.figures.charts') # modules that put functions into `bodies`
+# modules that put functions into `bodies`
+drawing_rooms = ('salviz.figures.sheet', 'salviz.figures.maps', 'salviz.figures.charts')
 narrowest = {} # name of a view's class: inches that its body needs at least, where that is not 3

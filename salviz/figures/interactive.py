@@ -33,7 +33,11 @@ class Interactive(go.Figure):
     _view = None
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        bundle = {'application/vnd.plotly.v1+json': {**json.loads(self.to_json()), 'config': dict(displaylogo=False, responsive=True, showSendToCloud=False, showEditInChartStudio=False, plotlyServerURL='')}, 'text/plain': 'Interactive figure (plotly)'}
+        bundle = {'application/vnd.plotly.v1+json': {**json.loads(self.to_json()),
+                                                     'config': dict(displaylogo=False, responsive=True,
+                                                                    showSendToCloud=False, showEditInChartStudio=False,
+                                                                    plotlyServerURL='')},
+                  'text/plain': 'Interactive figure (plotly)'}
         if self._view is not None: bundle['image/png'] = b64encode(figure(self._view)._repr_png_()[0]).decode()
         return bundle
 
@@ -47,13 +51,18 @@ def _figure(view, height, traces, **layout):
     "An `Interactive` of `traces` under the words of `view`"
     below = [o for note in (view.subtitle.replace('   ', ' · '), *view.notes) for o in _lines(note)]
     top = 44 + 17*len(below)
-    fig = Interactive(data=traces, layout=dict(template='none', height=height + top + 60, paper_bgcolor=_none, plot_bgcolor=_none, font=dict(color=_text, size=12),
+    fig = Interactive(data=traces, layout=dict(template='none', height=height + top + 60, paper_bgcolor=_none,
+        plot_bgcolor=_none, font=dict(color=_text, size=12),
         margin=dict(t=top, l=70, r=20, b=60), hoverlabel=dict(font=dict(size=12)), **layout,
-        title=dict(text=f'<b>{safe(view.title)}</b>' + ''.join(f'<br><span style="font-size:12px">{o}</span>' for o in below), x=0, xanchor='left', xref='paper', y=1 - 24/(height + top + 60), yanchor='top', yref='container', font=dict(size=15))))
+        title=dict(text=f'<b>{safe(view.title)}</b>' + ''.join(f'<br><span style="font-size:12px">{o}</span>'
+                                                               for o in below), x=0, xanchor='left', xref='paper',
+                   y=1 - 24/(height + top + 60), yanchor='top', yref='container', font=dict(size=15))))
     fig._view = view
     return fig
 
-def _axis(label, **more): return dict(title=dict(text=safe(label), font=dict(size=12)), gridcolor=_line, zeroline=False, linecolor=_text, ticks='outside', tickcolor=_text, automargin=True, exponentformat='power', **more)
+def _axis(label, **more):
+    return dict(title=dict(text=safe(label), font=dict(size=12)), gridcolor=_line, zeroline=False, linecolor=_text,
+                ticks='outside', tickcolor=_text, automargin=True, exponentformat='power', **more)
 def _plain(values): return [None if not np.isfinite(v) else float(v) for v in values]
 def _exact(x): return f'{x:.6g}'.replace('-', '−') if np.isfinite(x) else '–'
 
@@ -67,7 +76,8 @@ most_points = 600 # of a line
 
 def _evenly(part):
     "Rows of `part`, at most `most_points`, both ends among them"
-    return part if len(part) <= most_points else part.iloc[np.linspace(0, len(part) - 1, most_points).round().astype(int)]
+    return (part if len(part) <= most_points
+            else part.iloc[np.linspace(0, len(part) - 1, most_points).round().astype(int)])
 
 def _curve(view, i, part, style):
     "Traces of line number `i`: band, single runs, line"
@@ -75,21 +85,34 @@ def _curve(view, i, part, style):
     colour, dash, mark = _visible(style[0]), ','.join(f'{1.6*o:g}px' for o in style[1]) or 'solid', style[2]
     x = part[view.x].to_numpy(float)*(100 if view.x == 'share' else 1)
     group, banded = dict(legendgroup=str(i)), part.low.notna().any()
-    if banded: yield go.Scatter(x=_plain(np.r_[x, x[::-1]]), y=_plain(np.r_[part.high, part.low[::-1]]), mode='lines', fill='toself', fillcolor=_thin(colour, .18), line=dict(width=0), hoverinfo='skip', showlegend=False, **group)
-    single = [] if view.raw is None else [_evenly(o) for _, o in view.raw[view.raw['name'] == name].groupby('run', sort=False)]
+    if banded:
+        yield go.Scatter(x=_plain(np.r_[x, x[::-1]]), y=_plain(np.r_[part.high, part.low[::-1]]), mode='lines',
+                         fill='toself', fillcolor=_thin(colour, .18), line=dict(width=0), hoverinfo='skip',
+                         showlegend=False, **group)
+    single = ([] if view.raw is None
+              else [_evenly(o) for _, o in view.raw[view.raw['name'] == name].groupby('run', sort=False)])
     for run in single:
-        yield go.Scatter(x=_plain(run[view.x]), y=_plain(run.value), mode='lines', line=dict(width=.7, color=_thin(colour, .4)), hoverinfo='skip', showlegend=False, **group)
-    said = [f'<br>± {_exact(d)}, band {_exact(a)} to {_exact(b)}' if np.isfinite(a) else '' for d, a, b in zip(part.deviation, part.low, part.high)]
-    yield go.Scatter(x=_plain(x), y=_plain(part.value), name=safe(view.names[i]), mode='lines+markers' if mark else 'lines', line=dict(color=colour, dash=dash, width=2),
-        marker=dict(symbol=_symbols.get(mark, 'circle'), size=7, color=colour, **({} if view.few else dict(maxdisplayed=8))), customdata=[f'{o} (n = {n})' for o, n in zip(said, part.n)],
-        hovertemplate=f'{safe(view.x)} %{{x:.6~g}}<br>%{{y:.6~g}}%{{customdata}}<extra>%{{fullData.name}}</extra>', **group)
+        yield go.Scatter(x=_plain(run[view.x]), y=_plain(run.value), mode='lines',
+                         line=dict(width=.7, color=_thin(colour, .4)), hoverinfo='skip', showlegend=False, **group)
+    said = [f'<br>± {_exact(d)}, band {_exact(a)} to {_exact(b)}' if np.isfinite(a) else ''
+            for d, a, b in zip(part.deviation, part.low, part.high)]
+    yield go.Scatter(x=_plain(x), y=_plain(part.value), name=safe(view.names[i]),
+        mode='lines+markers' if mark else 'lines', line=dict(color=colour, dash=dash, width=2),
+        marker=dict(symbol=_symbols.get(mark, 'circle'), size=7, color=colour,
+                    **({} if view.few else dict(maxdisplayed=8))),
+        customdata=[f'{o} (n = {n})' for o, n in zip(said, part.n)],
+        hovertemplate=f'{safe(view.x)} %{{x:.6~g}}<br>%{{y:.6~g}}%{{customdata}}<extra>%{{fullData.name}}</extra>',
+        **group)
 
 def _curves(view):
     "Lines with bands"
     styles = styles_of(view.names)
-    traces = [t for i, ((_, part), style) in enumerate(zip(view.frame.groupby('name', sort=False), styles)) for t in _curve(view, i, part, style)]
-    if (longest := int(view.frame.groupby('name').size().max())) > most_points: view = replace(view, notes=(*view.notes, f'{most_points} of up to {longest} points of a line are drawn here.'))
-    return _figure(view, 330, traces, xaxis=_axis(view.x_label, type='log' if view.log_x else 'linear', showgrid=False), yaxis=_axis(view.y_label), hovermode='closest',
+    traces = [t for i, ((_, part), style) in enumerate(zip(view.frame.groupby('name', sort=False), styles))
+              for t in _curve(view, i, part, style)]
+    if (longest := int(view.frame.groupby('name').size().max())) > most_points:
+        view = replace(view, notes=(*view.notes, f'{most_points} of up to {longest} points of a line are drawn here.'))
+    return _figure(view, 330, traces, xaxis=_axis(view.x_label, type='log' if view.log_x else 'linear', showgrid=False),
+                   yaxis=_axis(view.y_label), hovermode='closest',
                    legend=dict(orientation='h', y=-.2, yanchor='top', x=0))
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #013
@@ -99,32 +122,49 @@ def _grid(view):
     if low == high: low, high = low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)
     rows, columns = view.values.shape
     said = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
-    trace = go.Heatmap(z=[_plain(o) for o in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low, zmax=high, colorscale=[[k/32, to_hex(cmap(k/32))] for k in range(33)], xgap=1, ygap=1,
-        customdata=[[[safe(y), safe(x), d] for x, d in zip(view.columns, row)] for y, row in zip(view.rows, said)], hoverongaps=False,
-        hovertemplate=f'{safe(view.y)} %{{customdata[0]}}, {safe(view.x)} %{{customdata[1]}}<br>%{{z:.6~g}} %{{customdata[2]}}<extra></extra>',
-        colorbar=dict(title=dict(text=safe(view.value_label), side='right', font=dict(size=12)), thickness=12, outlinewidth=0))
+    trace = go.Heatmap(z=[_plain(o) for o in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
+        zmax=high, colorscale=[[k/32, to_hex(cmap(k/32))] for k in range(33)], xgap=1, ygap=1,
+        customdata=[[[safe(y), safe(x), d] for x, d in zip(view.columns, row)] for y, row in zip(view.rows, said)],
+        hoverongaps=False,
+        hovertemplate=f'{safe(view.y)} %{{customdata[0]}}, {safe(view.x)} %{{customdata[1]}}<br>%{{z:.6~g}} '
+        f'%{{customdata[2]}}<extra></extra>',
+        colorbar=dict(title=dict(text=safe(view.value_label), side='right', font=dict(size=12)), thickness=12,
+                      outlinewidth=0))
     def number(i, j, v):
         if np.isnan(v): return dict(text='–', font=dict(color=_text))
-        return dict(text=f'{v:.{3 if view.whole else 2}f}'.replace('-', '−'), font=dict(size=12 if view.whole else 10, color='#ffffff' if lightness(cmap((v - low)/(high - low))) < .5 else '#1a1a1a'))
-    words = [dict(x=j, y=i, showarrow=False, **number(i, j, v)) for (i, j), v in np.ndenumerate(view.values)] if view.values.size <= 400 else []
-    frames = [dict(type='rect', x0=j - .46, x1=j + .46, y0=i - .46, y1=i + .46, line=dict(color=c, width=w)) for i, j in np.argwhere(view.best).tolist() for c, w in (('#ffffff', 5), ('#1a1a1a', 2))]
-    ticks = lambda labels: dict(tickmode='array', tickvals=list(range(len(labels))), ticktext=[safe(o) for o in labels], showgrid=False)
-    return _figure(view, max(160, 34*rows if view.whole else 26*rows), [trace], annotations=words, shapes=frames, xaxis=_axis(view.x, **ticks(view.columns)),
+        return dict(text=f'{v:.{3 if view.whole else 2}f}'.replace('-', '−'),
+                    font=dict(size=12 if view.whole else 10,
+                              color='#ffffff' if lightness(cmap((v - low)/(high - low))) < .5 else '#1a1a1a'))
+    words = ([dict(x=j, y=i, showarrow=False, **number(i, j, v)) for (i, j), v in np.ndenumerate(view.values)]
+             if view.values.size <= 400 else [])
+    frames = [dict(type='rect', x0=j - .46, x1=j + .46, y0=i - .46, y1=i + .46, line=dict(color=c, width=w))
+              for i, j in np.argwhere(view.best).tolist() for c, w in (('#ffffff', 5), ('#1a1a1a', 2))]
+    ticks = lambda labels: dict(tickmode='array', tickvals=list(range(len(labels))), ticktext=[safe(o) for o in labels],
+                                showgrid=False)
+    return _figure(view, max(160, 34*rows if view.whole else 26*rows), [trace], annotations=words, shapes=frames,
+                   xaxis=_axis(view.x, **ticks(view.columns)),
                    yaxis=_axis(view.y, autorange='reversed', **ticks(view.rows)))
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #015
 def _boxes(view):
     "Boxes from their quartiles; a cross at the mean says the rest"
     f, at = view.frame, list(range(len(view.names)))
-    boxes = go.Box(y=at, q1=_plain(f.q1), median=_plain(f['median']), q3=_plain(f.q3), lowerfence=_plain(f.low), upperfence=_plain(f.high), orientation='h', line=dict(color='#0072b2', width=1.5),
+    boxes = go.Box(y=at, q1=_plain(f.q1), median=_plain(f['median']), q3=_plain(f.q3), lowerfence=_plain(f.low),
+                   upperfence=_plain(f.high), orientation='h', line=dict(color='#0072b2', width=1.5),
                    fillcolor=_thin('#0072b2', .25), name='', showlegend=False, width=.55, hoverinfo='x')
-    said = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and {_exact(r.q3)}<br>whiskers {_exact(r.low)} and {_exact(r.high)}, '
+    said = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and '
+            f'{_exact(r.q3)}<br>whiskers {_exact(r.low)} and {_exact(r.high)}, '
             f'lowest {_exact(r.lowest)}, highest {_exact(r.highest)}' for _, r in f.iterrows()]
-    means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers', marker=dict(symbol='x-thin', size=9, line=dict(color='#d55e00', width=2)), customdata=said, showlegend=False,
+    means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers',
+                       marker=dict(symbol='x-thin', size=9, line=dict(color='#d55e00', width=2)), customdata=said,
+                       showlegend=False,
                        text=[safe(o) for o in view.names], hovertemplate='%{text}<br>%{customdata}<extra></extra>')
-    ends = go.Scatter(x=_plain(np.r_[f.lowest, f.highest]), y=at + at, mode='markers', marker=dict(size=4, color=_text), showlegend=False, hovertemplate='%{x:.6~g}<extra></extra>')
-    return _figure(view, max(120, 44*len(at)), [boxes, means, ends], xaxis=_axis(view.y_label, type='log' if view.log else 'linear'),
-                   yaxis=_axis('', autorange='reversed', tickmode='array', tickvals=at, ticktext=[safe(o) for o in view.names], showgrid=False))
+    ends = go.Scatter(x=_plain(np.r_[f.lowest, f.highest]), y=at + at, mode='markers', marker=dict(size=4, color=_text),
+                      showlegend=False, hovertemplate='%{x:.6~g}<extra></extra>')
+    return _figure(view, max(120, 44*len(at)), [boxes, means, ends],
+                   xaxis=_axis(view.y_label, type='log' if view.log else 'linear'),
+                   yaxis=_axis('', autorange='reversed', tickmode='array', tickvals=at,
+                               ticktext=[safe(o) for o in view.names], showgrid=False))
 
 def _table(view):
     "A table; the best of a column bold"
@@ -132,18 +172,23 @@ def _table(view):
         text = f'<b>{safe(mean)}</b>' if best else safe(mean or '–')
         return text + (f' ± {safe(deviation)}' if deviation else '') + (f' {safe(star)}' if star else '')
     names = [[safe(o) for o in column] for column in zip(*view.names)]
-    numbers = [[cell(*o) for o in zip(*column)] for column in zip(zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
+    numbers = [[cell(*o) for o in zip(*column)] for column in zip(zip(*view.means), zip(*view.deviations),
+                                                                  zip(*view.stars), view.best.T)]
     align = ['left']*len(names) + ['right']*len(numbers)
     look = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12), height=26)
-    return _figure(view, 30*(len(view.names) + 1), [go.Table(header=dict(values=[f'<b>{safe(o)}</b>' for o in (*view.row_heads, *view.heads)], **look), cells=dict(values=[*names, *numbers], **look))])
+    return _figure(view, 30*(len(view.names) + 1),
+                   [go.Table(header=dict(values=[f'<b>{safe(o)}</b>' for o in (*view.row_heads, *view.heads)], **look),
+                             cells=dict(values=[*names, *numbers], **look))])
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #016
-plotly_figures = {Curves: _curves, Grid: _grid, Boxes: _boxes, MetricTable: _table} # class of a view: function(view) -> `Interactive`
+# class of a view: function(view) -> `Interactive`
+plotly_figures = {Curves: _curves, Grid: _grid, Boxes: _boxes, MetricTable: _table}
 
 def interactive(
     view, # of `salviz.views.curves`
 ) -> Interactive:
     "`view` as a plotly figure, for notebooks"
     if type(view) not in plotly_figures:
-        raise ValueError(f'interactive: view must be one of {", ".join(o.__name__ for o in plotly_figures)}, got {type(view).__name__}; figure(view) draws the others')
+        raise ValueError(f'interactive: view must be one of {", ".join(o.__name__ for o in plotly_figures)}, got '
+                         f'{type(view).__name__}; figure(view) draws the others')
     return plotly_figures[type(view)](view)

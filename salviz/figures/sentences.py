@@ -19,19 +19,29 @@ from ..views.base import is_negative
 from ..core.words import boxed_by_pdflatex, for_any_latex, unknown_box
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #006
-_escapes = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '%': r'\%', '&': r'\&', '_': r'\_', '#': r'\#', '$': r'\$', '~': r'\textasciitilde{}',
-            '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '`': r'\textasciigrave{}',
-            '\n': r'\textbackslash{}n', '\t': r'\textvisiblespace{}', '\xa0': r'\textvisiblespace{}', '␣': r'\textvisiblespace{}', '−': '$-$', '‖': r'$\|$', '°': r'\textdegree{}',
-            **{c: f'$\\{name}$' for c, name in zip('×±·→←↑↓↔≤≥≈≠∞∈√∑†‡', 'times pm cdot rightarrow leftarrow uparrow downarrow leftrightarrow leq geq approx neq infty in surd sum dagger ddagger'.split())},
-            **{c: f'$^{{{"-" if i > 9 else i}}}$' for i, c in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')}, **{c: f'$_{{{i}}}$' for i, c in enumerate('₀₁₂₃₄₅₆₇₈₉')}}
-_greek = 'alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'
+_escapes = {'\\': r'\textbackslash{}', '{': r'\{', '}': r'\}', '%': r'\%', '&': r'\&', '_': r'\_', '#': r'\#',
+            '$': r'\$', '~': r'\textasciitilde{}',
+            '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}',
+            '"': r'\textquotedbl{}', '`': r'\textasciigrave{}',
+            '\n': r'\textbackslash{}n', '\t': r'\textvisiblespace{}', '\xa0': r'\textvisiblespace{}',
+            '␣': r'\textvisiblespace{}', '−': '$-$', '‖': r'$\|$', '°': r'\textdegree{}',
+            **{c: f'$\\{name}$' for c, name in zip('×±·→←↑↓↔≤≥≈≠∞∈√∑†‡',
+                                                   'times pm cdot rightarrow leftarrow uparrow downarrow '
+                                                   'leftrightarrow '
+                                                   'leq geq approx neq infty in surd sum dagger ddagger'.split())},
+            **{c: f'$^{{{"-" if i > 9 else i}}}$' for i, c in enumerate('⁰¹²³⁴⁵⁶⁷⁸⁹⁻')},
+            **{c: f'$_{{{i}}}$' for i, c in enumerate('₀₁₂₃₄₅₆₇₈₉')}}
+_greek = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi '
+          'psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega')
 _escapes |= {c: f'$\\{name}$' for c, name in zip('αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ', _greek.split())}
-_above = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030c', 'grave acute hat tilde bar breve dot ddot mathring check'.split()))
+_above = dict(zip('\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030c',
+                  'grave acute hat tilde bar breve dot ddot mathring check'.split()))
 _unseen = 'Cc', 'Cf', 'Cs', 'Co', 'Cn', 'Zl', 'Zp'
 
 def _character(piece):
     "One character with its marks as LaTeX"
-    if len(piece) == 2 and piece[0].isascii() and piece[0].isalpha() and piece[1] in _above: # no writing has it: a symbol
+    # no writing has it: a symbol
+    if len(piece) == 2 and piece[0].isascii() and piece[0].isalpha() and piece[1] in _above:
         return f'$\\{_above[piece[1]]}{{{piece[0]}}}$'
     return ''.join(_escapes.get(c) or (unknown_box if unicodedata.category(c) in _unseen else c) for c in piece)
 
@@ -45,7 +55,8 @@ def escaped(text:str) -> str:
 # %% ../../nbs/10_figures/04_sentences.ipynb #009
 def preamble(text) -> list: # of lines
     "Lines that a document with `text` needs before it begins"
-    hint = '% The text has characters that pdfLaTeX prints as boxes: compile with xelatex or lualatex, after \\setmainfont{a font that has them}.'
+    hint = ('% The text has characters that pdfLaTeX prints as boxes: compile with xelatex or lualatex, after '
+            '\\setmainfont{a font that has them}.')
     encodings = r'\ifdefined\pdfoutput\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi'
     return [*([hint] if boxed_by_pdflatex(text) else []), encodings, r'\usepackage{xcolor}']
 
@@ -69,16 +80,20 @@ def legend_latex(
     def box(t):
         fill = cmap(norm(t))
         number = f'${number_text(t/10.**exponent).replace("−", "-")}$'
-        return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut ' + (number if lightness(fill) >= .5 else f'\\textcolor{{white}}{{{number}}}') + '}'
+        if lightness(fill) < .5: number = f'\\textcolor{{white}}{{{number}}}'
+        return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {number}}}'
     factor = f' ($\\times 10^{{{exponent}}}$)' if exponent else ''
-    return '{\\footnotesize ' + ''.join(map(box, ticks)) + f' {escaped(unit)}{factor}' + '; underlined: negative'*underlined + '\\par}'
+    about = f' {escaped(unit)}{factor}' + '; underlined: negative'*underlined
+    return '{\\footnotesize ' + ''.join(map(box, ticks)) + about + '\\par}'
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #015
 def _sentence(view, k):
     "Sentence `k` of `view`: a heading and its words"
     at = np.flatnonzero(view.sentence == k)
-    words = [('' if i == at[0] or view.continues[i] else '\n') + word_latex(view.labels[i], view.values[i], view.limit, view.is_special[i]) for i in at]
-    heading = [f'{{\\footnotesize\\textcolor[HTML]{{{grey[1:].upper()}}}{{{escaped(view.names[k]).replace("   ", chr(92) + "quad ")}}}\\par}}'] if view.names[k] else []
+    words = [('' if i == at[0] or view.continues[i] else '\n')
+             + word_latex(view.labels[i], view.values[i], view.limit, view.is_special[i]) for i in at]
+    name = escaped(view.names[k]).replace('   ', '\\quad ')
+    heading = [f'{{\\footnotesize\\textcolor[HTML]{{{grey[1:].upper()}}}{{{name}}}\\par}}'] if view.names[k] else []
     return '\n'.join([*heading, ''.join(words) + '\\par\\smallskip'])
 
 def sentences_latex(
@@ -87,12 +102,15 @@ def sentences_latex(
     caption=None,    # text of a caption; None: none
 ) -> str:
     "LaTeX of the coloured sentences of `view`"
-    set_up = '\\setlength{\\fboxsep}{1.5pt}\\setlength{\\parindent}{0pt}\\setlength{\\lineskip}{2pt}\\setlength{\\lineskiplimit}{2pt}\\raggedright'
-    body = ['\\begingroup' + set_up, *(_sentence(view, k) for k in range(len(view.names))), legend_latex(view.limit, view.unit, bool(is_negative(view.values, view.limit).any())), '\\endgroup']
+    set_up = ('\\setlength{\\fboxsep}{1.5pt}\\setlength{\\parindent}{0pt}\\setlength{\\lineskip}{2pt}'
+              '\\setlength{\\lineskiplimit}{2pt}\\raggedright')
+    body = ['\\begingroup' + set_up, *(_sentence(view, k) for k in range(len(view.names))),
+            legend_latex(view.limit, view.unit, bool(is_negative(view.values, view.limit).any())), '\\endgroup']
     if caption is not None: body = ['\\begin{figure}[tb]', *body, f'\\caption{{{escaped(caption)}}}', '\\end{figure}']
     needs = preamble('\n'.join(body))
     if not standalone: return '\n'.join(['% needs in the preamble:', *(f'% {o}' for o in needs), *body, ''])
-    return '\n'.join(['\\documentclass{article}', *needs, '\\pagestyle{empty}', '\\begin{document}', *body, '\\end{document}', ''])
+    return '\n'.join(['\\documentclass{article}', *needs, '\\pagestyle{empty}', '\\begin{document}', *body,
+                      '\\end{document}', ''])
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #016
 def coloured_sentence_latex(
@@ -106,11 +124,15 @@ def coloured_sentence_latex(
     "LaTeX of one sentence (or several, on one scale) coloured by `values`"
     several = len(labels) > 0 and not isinstance(labels[0], str)
     pairs = list(zip(labels, values)) if several else [(labels, values)]
-    if several and len(labels) != len(values): raise ValueError(f'values must be one list for each of {len(labels)} sentences, got {len(values)}')
+    if several and len(labels) != len(values):
+        raise ValueError(f'values must be one list for each of {len(labels)} sentences, got {len(values)}')
     if not all(len(o) for o, _ in pairs): raise ValueError('labels must name at least one token a sentence, got none')
     view = coloured_sentences(pairs, limit=limit, unit=unit)
-    pieces = np.array([o.startswith('##') and len(o) > 2 for o in view.labels]) & np.r_[False, view.sentence[1:] == view.sentence[:-1]]
-    return sentences_latex(replace(view, continues=pieces, labels=tuple(o[2:] if p else o for o, p in zip(view.labels, pieces))), standalone, caption)
+    pieces = np.array([o.startswith('##') and len(o) > 2
+                       for o in view.labels]) & np.r_[False, view.sentence[1:] == view.sentence[:-1]]
+    return sentences_latex(replace(view, continues=pieces,
+                                   labels=tuple(o[2:] if p else o for o, p in zip(view.labels, pieces))), standalone,
+                           caption)
 
 def sentence_latex(
     snapshot,        # or a list of them

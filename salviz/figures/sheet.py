@@ -21,13 +21,18 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .drawing import (Body, Sheet, attention_limit, beyond, beyond_page, blue, bodies, colour_bar, drawable_view, faint, fitted, flow, grey,
-                            ink, least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells, mark_inside, minus_sample, nice_below,
-                            number_text, orange, own_style, page_of_sheets, patch, power_of_ten, region_sample, share_scale, shares,
-                            signed_number, signed_scale, standing_room, text_width, thinned_note, token_ticks, vermillion, word_box, wrapped,
+from .drawing import (Body, Sheet, attention_limit, beyond, beyond_page, blue, bodies, colour_bar,
+                            drawable_view, faint, fitted, flow, grey,
+                            ink, least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells,
+                            mark_inside, minus_sample, nice_below,
+                            number_text, orange, own_style, page_of_sheets, patch, power_of_ten, region_sample,
+                            share_scale, shares,
+                            signed_number, signed_scale, standing_room, text_width, thinned_note, token_ticks,
+                            vermillion, word_box, wrapped,
                             drawing_rooms, enlarged, font_named, narrowest, unmarked)
 from ..views.maps import same_scale
-from ..views.base import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares, SaliencyDistribution, ScoredSentence,
+from ..views.base import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares,
+                          SaliencyDistribution, ScoredSentence,
                           SignalView, TokenLabels, Translation, is_negative, outline)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #006
@@ -43,10 +48,13 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
     ax = sheet.axes(x, y, width, height, xlim=(-.5, len(values) - .5), ylim=(1.1*low, 1.1*high))
     ax.bar(np.arange(len(values)), np.nan_to_num(values), width=.64, color=colour, linewidth=0)
     ax.axhline(0, color=ink, linewidth=.5)
-    numbers = [0.] + [np.sign(end)*nice_below(abs(end)) for end in (low, high) if end and nice_below(abs(end))/(high - low)*height > 8] # room for a number
+    # room for a number
+    numbers = [0.] + [np.sign(end)*nice_below(abs(end)) for end in (low, high) if end
+                      and nice_below(abs(end))/(high - low)*height > 8]
     ax.set_yticks(numbers, [number_text(o) for o in numbers], fontsize=6)
     ax.set_xticks([])
-    sheet.text(x - 28, y + height/2, name.replace(' (', '\n(', 1), fontsize=6.5, rotation=90, ha='right', va='center', multialignment='center')
+    sheet.text(x - 28, y + height/2, name.replace(' (', '\n(', 1), fontsize=6.5, rotation=90, ha='right', va='center',
+               multialignment='center')
     ax.spines[['top', 'right', 'bottom']].set_visible(False)
     return ax
 
@@ -65,7 +73,8 @@ def _attention_beside_saliency(view, width, high=46):
         ranges = [(np.nanmin(np.r_[v, 0]), np.nanmax(np.r_[v, 0])) for _, v, _, _ in rows]
         ranges = [(low, high if high > low else 1.) for low, high in ranges]
         target = np.zeros(n) if view.target is None else np.nan_to_num(view.target)
-        flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all() # only a binarised target has columns to shade
+        # only a binarised target has columns to shade
+        flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all()
         top = 0
         for o, t, height in zip(parts, ticks, heights):
             y = top
@@ -80,12 +89,15 @@ def _attention_beside_saliency(view, width, high=46):
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #011
 def _gloss(view, room, size):
-    "What stands in the columns of a gloss of `view`: words, numbers, words of the masked copy, widths of the columns; the factor out of the numbers"
+    """What stands in the columns of a gloss of `view`: words, numbers, words of the masked copy, widths of the
+    columns; the factor out of the numbers"""
     exponent, unit = power_of_ten(view.limit)
     words = [fitted(o, room/3, size) for o in view.labels]
     numbers = ['' if np.isnan(v) else signed_number(v/10.**exponent) for v in view.saliency]
-    arrows = ['' if not r or s < 0 else '← ' if s < i else '→ ' for i, (r, s) in enumerate(zip(view.is_replaced, view.sources))]
-    below = [fitted(a + o, room/3, size, 'bold' if r else 'normal') for a, o, r in zip(arrows, view.masked_labels, view.is_replaced)]
+    arrows = ['' if not r or s < 0 else '← ' if s < i else '→ '
+              for i, (r, s) in enumerate(zip(view.is_replaced, view.sources))]
+    below = [fitted(a + o, room/3, size, 'bold' if r else 'normal')
+             for a, o, r in zip(arrows, view.masked_labels, view.is_replaced)]
     widths = [max(text_width(w, size), text_width(m, size, 'bold' if r else 'normal'), text_width(v, 5.5)) + 5
               for w, v, m, r in zip(words, numbers, below, view.is_replaced)]
     return words, numbers, below, widths, unit
@@ -102,7 +114,8 @@ def _draw_gloss(ax, view, gloss, places, size, box, line):
         word_box(ax, x, y, widths[i], box, words[i], size, special, view.saliency[i], view.limit)
         ax.text(middle, y + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline', color=ink)
         if replaced: ax.add_patch(Rectangle((x, y + box + 9), widths[i], box, **_replaced))
-        ax.text(middle, y + box*1.5 + 9, below[i], size=size, ha='center', va='center_baseline', weight='bold' if replaced else 'normal',
+        ax.text(middle, y + box*1.5 + 9, below[i], size=size, ha='center', va='center_baseline',
+                weight='bold' if replaced else 'normal',
                 color=grey if special else ink)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #014
@@ -114,13 +127,15 @@ def _shown_classes(view, most=8):
 
 def _draw_probabilities(sheet, view, x, y, width, shown):
     "Bars of the classes' probabilities, before masking above after"
-    names = [fitted(view.classes[c] + (' (label)' if c == view.label else ''), 100, 6.5, 'bold' if c == view.label else 'normal') for c in shown]
+    names = [fitted(view.classes[c] + (' (label)' if c == view.label else ''), 100, 6.5,
+                    'bold' if c == view.label else 'normal') for c in shown]
     left = max(text_width(o, 6.5, 'bold') for o in names) + 4
     ax = sheet.axes(x + left, y, width - left - 24, 20*len(shown), xlim=(0, 1), ylim=(len(shown) - .5, -.5))
     for p, up, style in ((view.probabilities, -.19, _before), (view.masked_probabilities, .19, _after)):
         if p is None: continue
         ax.barh(np.arange(len(shown)) + up, np.nan_to_num(p[shown]), height=.34, **style)
-        for i, c in enumerate(shown): ax.text(np.nan_to_num(p[c]) + .015, i + up, _number_of(p[c]), size=6, va='center_baseline')
+        for i, c in enumerate(shown):
+            ax.text(np.nan_to_num(p[c]) + .015, i + up, _number_of(p[c]), size=6, va='center_baseline')
     ax.set_yticks(np.arange(len(shown)), names, fontsize=6.5)
     for c, label in zip(shown, ax.get_yticklabels()): label.set_weight('bold' if c == view.label else 'normal')
     ax.set_xticks([])
@@ -143,12 +158,15 @@ def _masked_sentence(view, width):
     beside = width >= 5 or not shown
     bottom = max(62, 20*len(shown) + 14) if beside else 62 + 20*len(shown) + 14
     notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
-    bar, key = (left, left) if width >= 3 else (width*36 - 70, width*36 - 86) # in a narrow column both use its whole width
+    # in a narrow column both use its whole width
+    bar, key = (left, left) if width >= 3 else (width*36 - 70, width*36 - 86)
     def draw(sheet):
         _draw_gloss(sheet.canvas(left, 0, room, text), view, gloss, places, size, box, line)
         for k in range(lines):
-            sheet.text(left - 5, k*line + box/2, 'sentence X', fontsize=6.5, ha='right', va='center_baseline', color=grey)
-            sheet.text(left - 5, k*line + box*1.5 + 9, 'masked X̃', fontsize=6.5, ha='right', va='center_baseline', color=grey)
+            sheet.text(left - 5, k*line + box/2, 'sentence X', fontsize=6.5, ha='right', va='center_baseline',
+                       color=grey)
+            sheet.text(left - 5, k*line + box*1.5 + 9, 'masked X̃', fontsize=6.5, ha='right', va='center_baseline',
+                       color=grey)
         norm, cmap, at = signed_scale(view.limit)
         colour_bar(sheet, bar, text + 2, 140, 6, norm, cmap, at, 'saliency of a word, sum over its pieces')
         legend(sheet, key, text + 36, room, [(patch(**_replaced), 'replaced by the word that the arrow points to')])
@@ -162,7 +180,8 @@ def _masked_sentence(view, width):
 def _discard_map(view, width):
     "The attribution map, marked"
     n, signed_values = len(view.labels), view.what != 'attention'
-    scale, bar_label = (signed_scale(view.limit), view.what) if signed_values else (share_scale(view.limit), 'attention (square-root scale)')
+    scale, bar_label = ((signed_scale(view.limit), view.what) if signed_values
+                        else (share_scale(view.limit), 'attention (square-root scale)'))
     room = 62*min(1, width/3) # points for a label
     longest = max(text_width(fitted(o, room, 7), 7) for o in view.labels)
     left = 14 + longest + 6
@@ -191,10 +210,12 @@ def _discard_map(view, width):
             mark_inside(ax, view.candidates, pitch)
             if len(negative[0]): mark_below(ax, *negative[::-1], view.values[negative], norm, cmap, pitch)
         if marked: mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
-        bar_place = (left + side + 8, 0, 7, min(side, 170)) if stands else (from_left + 10, foot, min(150, room - 26), 6)
+        bar_place = ((left + side + 8, 0, 7, min(side, 170)) if stands
+                     else (from_left + 10, foot, min(150, room - 26), 6))
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
         if entries: legend(sheet, from_left, below, room, entries)
-    said = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for circles.',) if marked else (
+    said = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for '
+                                  'circles.',) if marked else (
         'The regions are not drawn: at this width cells are too small for them.', *[unmarked]*bool(len(negative[0])))
     return Body(below + (legend_places(entries, room)[1] if entries else 0), draw, (*said, *thinned_note(ticks_x)))
 
@@ -217,12 +238,16 @@ def _guided_heads(view, width):
         for i in range(k):
             x, y = left + (i % across)*(side + gap), (i // across)*block + 12
             name = f'{view.patterns[i]} (head {view.heads[i]})'
-            if text_width(name, 7, 'bold') > side: name = fitted(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
+            if text_width(name, 7, 'bold') > side:
+                name = fitted(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
             sheet.text(x + side/2, y - 4, name, fontsize=7, weight='bold', ha='center', va='baseline')
             for row, values in enumerate((view.attention[i], view.target[i])):
-                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, shares, ticks_x, ticks_y, show_x=row == 1, show_y=i % across == 0)
-                if i % across == 0: sheet.text(sheet.margin + 4, y + row*(side + gap) + side/2, ('attention', 'pattern')[row], fontsize=7, weight='bold',
-                                               rotation=90, ha='center', va='center')
+                ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, shares, ticks_x, ticks_y,
+                              show_x=row == 1, show_y=i % across == 0)
+                if i % across == 0:
+                    sheet.text(sheet.margin + 4, y + row*(side + gap) + side/2, ('attention', 'pattern')[row],
+                               fontsize=7, weight='bold',
+                               rotation=90, ha='center', va='center')
             ax.set_xlabel('key', fontsize=6.5)
         colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, shares, ticks, bar_label)
     return Body(blocks*block, draw, thinned_note(ticks_x))
@@ -233,10 +258,13 @@ def _share_table(ax, shares_of, guided, layers, pitch):
     ax.imshow(shares_of, cmap=shares, norm=Normalize(0, 1), interpolation='nearest', aspect='auto')
     for (i, h), x in np.ndenumerate(shares_of):
         if pitch >= 13 and np.isfinite(x):
-            ax.text(h, i, f'{100*x:.0f}', size=6, ha='center', va='center_baseline', color='white' if lightness(shares(x)) < .5 else ink)
-        if guided[i, h]: ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor='#d55e00', linewidth=1.1))
+            ax.text(h, i, f'{100*x:.0f}', size=6, ha='center', va='center_baseline',
+                    color='white' if lightness(shares(x)) < .5 else ink)
+        if guided[i, h]:
+            ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor='#d55e00', linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
-    ax.set_xticks(np.arange(0, shares_of.shape[1], every), [str(o) for o in range(0, shares_of.shape[1], every)], fontsize=6)
+    ax.set_xticks(np.arange(0, shares_of.shape[1], every), [str(o) for o in range(0, shares_of.shape[1], every)],
+                  fontsize=6)
     ax.set_yticks(np.arange(len(layers)), [str(o) for o in layers], fontsize=6)
     ax.tick_params(length=0)
     ax.set_xlabel('head', fontsize=6.5)
@@ -255,14 +283,17 @@ def _pattern_shares(view, width):
     def draw(sheet):
         for i in range(k):
             x, y = left + (i % across)*(wide + gap), (i // across)*block + 14
-            sheet.text(x, y - 5, fitted(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': no share'), wide + gap - 4, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
+            sheet.text(x, y - 5, fitted(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': no share'),
+                                        wide + gap - 4, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
             ax = sheet.axes(x, y, wide, high)
             _share_table(ax, view.shares[i], view.guided[i], view.layers, pitch)
             if i % across == 0: ax.set_ylabel('layer', fontsize=6.5)
         x = left + across*wide + (across - 1)*gap + 8
-        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100], 'share of attention, %')
+        colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100],
+                   'share of attention, %')
         if view.guided.any(): legend(sheet, left, rows*block - 4, width*72 - left, entries)
-    notes = tuple(f'{o}: every position belongs to it, so no share is defined.' for o, u in zip(view.patterns, view.uniform) if not np.isfinite(u))
+    notes = tuple(f'{o}: every position belongs to it, so no share is defined.'
+                  for o, u in zip(view.patterns, view.uniform) if not np.isfinite(u))
     return Body(rows*block + (10 if view.guided.any() else 0), draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #028
@@ -274,7 +305,9 @@ def _panels(view):
     span = view.span if view.span[1] > view.span[0] else (view.span[0], view.span[0] + 1)
     at = [span[0], 0 if span[0] < 0 < span[1] else sum(span)/2, span[1]]
     def shown(title, x, extend='neither'):
-        if image: return _Panel(title, x[..., 0] if x.shape[-1] == 1 else x, Normalize(0, 1), matplotlib.colormaps['gray'], None, '', 'neither')
+        if image:
+            return _Panel(title, x[..., 0] if x.shape[-1] == 1 else x, Normalize(0, 1), matplotlib.colormaps['gray'],
+                          None, '', 'neither')
         return _Panel(title, x.T, Normalize(*span), matplotlib.colormaps['Greys'], at, 'input', extend)
     def explained(title, x):
         limit = grown if title == 'saliency' else float(np.nanquantile(np.abs(x), .99) or np.nanmax(np.abs(x))) or 1.
@@ -284,16 +317,19 @@ def _panels(view):
     if view.method_saliency is not None: out.append(explained('saliency that ranks', view.method_saliency))
     if view.masked is None: return out
     below, above = (view.masked < span[0]).any(), (view.masked > span[1]).any()
-    copy = shown('masked copy X̃', view.masked, {(0, 0): 'neither', (1, 0): 'min', (0, 1): 'max', (1, 1): 'both'}[int(below), int(above)])
+    copy = shown('masked copy X̃', view.masked,
+                 {(0, 0): 'neither', (1, 0): 'min', (0, 1): 'max', (1, 1): 'both'}[int(below), int(above)])
     return [*out, copy._replace(is_copy=True)]
 
 _roomy = 3 # points: a smaller cell has no room for a dot
 
 def _mark_masked(ax, is_masked, pitch):
     "A dot on each masked cell; where cells are too small for that, those that are kept fade"
-    if pitch < _roomy: return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]), interpolation='nearest', aspect='auto')
+    if pitch < _roomy:
+        return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]), interpolation='nearest', aspect='auto')
     y, x = np.nonzero(is_masked)
-    for colour, size in (('white', .5), (ink, .28)): ax.scatter(x, y, s=(size*pitch)**2, marker='o', color=colour, linewidth=0)
+    for colour, size in (('white', .5), (ink, .28)):
+        ax.scatter(x, y, s=(size*pitch)**2, marker='o', color=colour, linewidth=0)
 
 def _pitch(view, width, height):
     "Points from cell to cell in a panel of a signal view"
@@ -304,7 +340,8 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     "One panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
     ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm, interpolation='nearest', aspect='auto')
-    informative, is_masked = (o if o is None or view.modality == 'image' else o.T for o in (view.informative, view.is_masked))
+    informative, is_masked = (o if o is None or view.modality == 'image' else o.T
+                              for o in (view.informative, view.is_masked))
     if panel.is_copy and is_masked is not None: _mark_masked(ax, is_masked, _pitch(view, width, height))
     ax.set(xticks=[], yticks=[])
     if informative is not None:
@@ -340,7 +377,8 @@ def _series_layout(view, panels, width):
             _feature_axis(ax, named, features, high)
             ax.set_ylabel('feature', fontsize=6.5)
             if i == len(panels) - 1: _time_axis(ax, steps, wide)
-            colour_bar(sheet, left + wide + 8, y, 7, high, panel.norm, panel.cmap, panel.ticks, panel.label, panel.extend)
+            colour_bar(sheet, left + wide + 8, y, 7, high, panel.norm, panel.cmap, panel.ticks, panel.label,
+                       panel.extend)
     return 13 + len(panels)*(high + 20) + 8, draw, _pitch(view, wide, high)
 
 def _time_axis(ax, steps, wide):
@@ -350,7 +388,8 @@ def _time_axis(ax, steps, wide):
     ax.set_xlabel('time step', fontsize=6.5)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #030
-_short = {'saliency that ranks': 'it ranks by', 'masked copy X̃': 'copy X̃'} # titles where there is no room for the usual ones
+# titles where there is no room for the usual ones
+_short = {'saliency that ranks': 'it ranks by', 'masked copy X̃': 'copy X̃'}
 
 def _square_layout(view, panels, width, dense=False):
     """Panels of an image or a short series side by side: (height, draw, points from cell to cell).
@@ -369,8 +408,10 @@ def _square_layout(view, panels, width, dense=False):
     def draw(sheet):
         for i, panel in enumerate(panels):
             x, y = left + (i % across)*(slot + gap), 13 + (i // across)*block
-            title = panel.title if text_width(panel.title, 7, 'bold') <= slot + gap - 4 else _short.get(panel.title, panel.title)
-            ax = _draw_panel(sheet, view, panel._replace(title=fitted(title, slot + gap - 4, 7, 'bold')), x, y, wide, high)
+            title = (panel.title if text_width(panel.title, 7, 'bold') <= slot + gap - 4
+                     else _short.get(panel.title, panel.title))
+            ax = _draw_panel(sheet, view, panel._replace(title=fitted(title, slot + gap - 4, 7, 'bold')), x, y, wide,
+                             high)
             below = y + high + 4
             if view.modality == 'series':
                 if i % across == 0: _feature_axis(ax, (), rows, high); ax.set_ylabel('feature', fontsize=6.5)
@@ -379,14 +420,17 @@ def _square_layout(view, panels, width, dense=False):
             if panel.ticks is not None:
                 ticks = panel.ticks[::2] if len(panel.ticks) > 3 else panel.ticks
                 if slot < 60: ticks = ticks[::2] # its ends
-                colour_bar(sheet, x + .1*slot, below, .8*slot, 5, panel.norm, panel.cmap, ticks, panel.label, panel.extend)
+                colour_bar(sheet, x + .1*slot, below, .8*slot, 5, panel.norm, panel.cmap, ticks, panel.label,
+                           panel.extend)
     return lines*block, draw, _pitch(view, wide, high)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #031
 def _signal_legend(view, known, pitch):
     "Entries of the legend below the panels; `known`: how many predictions there are"
     out = [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')][:known]
-    if view.informative is not None: out.append((patch(facecolor='white', edgecolor=ink, linewidth=.9, linestyle=(0, (3, 1.6))), 'informative cells'))
+    if view.informative is not None:
+        out.append((patch(facecolor='white', edgecolor=ink, linewidth=.9, linestyle=(0, (3, 1.6))),
+                    'informative cells'))
     if view.masked is None or view.is_masked is None: return out
     if pitch >= _roomy: return [*out, (lambda ax: ax.scatter([7], [4.5], s=6, color=ink, linewidth=0), 'masked')]
     return [*out, (patch(facecolor='#dcdcdc', linewidth=0), 'pale: kept in the masked copy')]
@@ -395,7 +439,8 @@ def _signal_view(view, width, dense=False):
     "The panels, and below them what the model says of the input and of the masked copy; `dense`: as low as can be read"
     panels, room = _panels(view), width*72 - 20
     is_long = view.modality == 'series' and view.saliency.shape[0] > 1.5*view.saliency.shape[1]
-    height, draw_panels, pitch = _series_layout(view, panels, width) if is_long and not dense else _square_layout(view, panels, width, dense)
+    height, draw_panels, pitch = (_series_layout(view, panels, width) if is_long and not dense
+                                  else _square_layout(view, panels, width, dense))
     known = [p for p in (view.probabilities, view.masked_probabilities) if p is not None]
     shown = _shown_classes(view, 2 if dense else 12) if known else []
     notes = () if len(shown) in (0, len(view.classes)) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
@@ -407,7 +452,8 @@ def _signal_view(view, width, dense=False):
         draw_panels(sheet)
         if entries: legend(sheet, 10, height + 4, room, entries)
         for k in range(across if shown else 0):
-            _draw_probabilities(sheet, view, 10 + k*wide, height + below, wide - 6*(across > 1), shown[k*column:(k + 1)*column])
+            _draw_probabilities(sheet, view, 10 + k*wide, height + below, wide - 6*(across > 1),
+                                shown[k*column:(k + 1)*column])
     return Body(height + below + (20*column + 8 if shown else 0), draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #035
@@ -436,9 +482,12 @@ def _saliency_distribution(view, width):
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #038
 def _answers(view, rows, room, size):
-    "Columns of a gloss: texts of each row cut to fit, the rows' weights, and the widths; `rows` are (texts, is_bold) from the top"
-    texts = [[fitted(o or '', room/3, size, 'bold' if b else 'normal') for o, b in zip(line, bold)] for line, bold in rows]
-    widths = [max(text_width(line[i], size, 'bold' if bold[i] else 'normal') for line, (_, bold) in zip(texts, rows)) + 6 for i in range(len(view.labels))]
+    """Columns of a gloss: texts of each row cut to fit, the rows' weights, and the widths; `rows` are (texts,
+    is_bold) from the top"""
+    texts = [[fitted(o or '', room/3, size, 'bold' if b else 'normal') for o, b in zip(line, bold)]
+             for line, bold in rows]
+    widths = [max(text_width(line[i], size, 'bold' if bold[i] else 'normal') for line, (_, bold) in zip(texts, rows))
+              + 6 for i in range(len(view.labels))]
     return texts, [max(w, 17) for w in widths]
 
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
@@ -447,10 +496,12 @@ def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line)
         y, middle = k*line + y0, x + widths[i]/2
         ax.text(middle, y + box/2, texts[0][i], size=size, ha='center', va='center_baseline')
         if wrong[i]: ax.add_patch(Rectangle((x, y + box), widths[i], box, **_replaced))
-        ax.text(middle, y + 1.5*box, texts[1][i], size=size, ha='center', va='center_baseline', weight='bold' if wrong[i] else 'normal')
+        ax.text(middle, y + 1.5*box, texts[1][i], size=size, ha='center', va='center_baseline',
+                weight='bold' if wrong[i] else 'normal')
         if not np.isfinite(chance[i]): continue
         ax.add_patch(Rectangle((x + 1.5, y + 2*box + 3), widths[i] - 3, 3.5, facecolor=faint, linewidth=0))
-        ax.add_patch(Rectangle((x + 1.5, y + 2*box + 3), (widths[i] - 3)*float(chance[i]), 3.5, facecolor=blue, linewidth=0))
+        ax.add_patch(Rectangle((x + 1.5, y + 2*box + 3), (widths[i] - 3)*float(chance[i]), 3.5, facecolor=blue,
+                               linewidth=0))
         ax.text(middle, y + 2*box + 12, f'{chance[i]:.2f}', size=5.5, ha='center', va='center_baseline')
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #039
@@ -459,14 +510,16 @@ def _token_labels(view, width):
     size = 8 if len(view.labels) <= 60 else 7
     left, room, box = 52, width*72 - 58, size + 5
     n, plain = len(view.labels), [False]*len(view.labels)
-    (words, *texts), widths = _answers(view, [(view.labels, plain), (view.gold, plain), (view.predicted, view.is_wrong)], room, size)
+    (words, *texts), widths = _answers(view, [(view.labels, plain), (view.gold, plain),
+                                              (view.predicted, view.is_wrong)], room, size)
     places, line = flow(widths, room, 3), 3*box + 26
     lines, coloured = places[-1][0] + 1, view.saliency is not None
     aside = 180 if coloured and width >= 5 else 0 # the legend stands beside the colour bar where there is room
     def draw(sheet):
         ax = sheet.canvas(left, 0, room, lines*line)
         for i, (k, x) in enumerate(places):
-            word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i], view.saliency[i] if coloured else None, view.limit)
+            word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i],
+                     view.saliency[i] if coloured else None, view.limit)
         _draw_answers(ax, texts, places, widths, view.is_wrong, view.confidence, box, size, box, line)
         for k in range(lines):
             for y, name in ((box/2, 'token'), (1.5*box, 'label'), (2.5*box, 'answer'), (3*box + 12, 'probability')):
@@ -479,7 +532,8 @@ def _token_labels(view, width):
 # %% ../../nbs/10_figures/01_sheet.ipynb #042
 def _source_map(sheet, view, x, y, side):
     "The encoder's attention over the source"
-    ticks = [token_ticks(view.labels, view.is_special, side/len(view.labels), along=a, longest=50) for a in (True, False)]
+    ticks = [token_ticks(view.labels, view.is_special, side/len(view.labels), along=a, longest=50)
+             for a in (True, False)]
     norm, cmap, at = share_scale(attention_limit(view.attention))
     ax = map_axes(sheet, x, y, side, view.attention, norm, cmap, *ticks)
     ax.set_xlabel('key (source)', fontsize=6.5)
@@ -492,7 +546,8 @@ def _translation(view, width):
     "Target above source above the map"
     size, left, room, box = 8, 52, width*72 - 58, 13
     m, plain = len(view.target), [False]*len(view.target)
-    texts, widths = _answers(replace(view, labels=view.target), [(view.target, plain), (view.predicted, view.is_wrong)], room, size)
+    texts, widths = _answers(replace(view, labels=view.target), [(view.target, plain), (view.predicted, view.is_wrong)],
+                             room, size)
     places, line = flow(widths, room, 3), 2*box + 24
     words = [fitted(o, room/3, size) for o in view.labels]
     wide = [text_width(o, size) + 6 for o in words]
@@ -505,15 +560,18 @@ def _translation(view, width):
     side = min(width*72 - far - 62, max(20*n, 78), 300)
     below = () if view.attention is None else token_ticks(view.labels, view.is_special, side/n, along=True, longest=50)
     def draw(sheet):
-        _draw_answers(sheet.canvas(left, 0, room, upper), texts, places, widths, view.is_wrong, view.probability, 0, size, box, line)
+        _draw_answers(sheet.canvas(left, 0, room, upper), texts, places, widths, view.is_wrong, view.probability, 0,
+                      size, box, line)
         ax = sheet.canvas(left, upper, room, source)
         for i, (k, x) in enumerate(spots):
-            word_box(ax, x, k*(box + 4), wide[i], box, words[i], size, view.is_special[i], view.saliency[i] if coloured else None, view.limit)
+            word_box(ax, x, k*(box + 4), wide[i], box, words[i], size, view.is_special[i],
+                     view.saliency[i] if coloured else None, view.limit)
         for k in range(places[-1][0] + 1):
             for y, name in ((box/2, 'target'), (1.5*box, 'answer'), (2*box + 12, 'probability')):
                 sheet.text(left - 5, k*line + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
         sheet.text(left - 5, upper + box/2, 'source', fontsize=6.5, ha='right', va='center_baseline', color=grey)
-        if coloured: colour_bar(sheet, left, upper + shelf, 140, 6, *signed_scale(view.limit), 'saliency of a source token')
+        if coloured:
+            colour_bar(sheet, left, upper + shelf, 140, 6, *signed_scale(view.limit), 'saliency of a source token')
         y = upper + shelf + (0 if aside or not coloured else 32)
         if marked: legend(sheet, left + aside, y, room - aside, [(patch(**_replaced), 'not the target')])
         if view.attention is not None: _source_map(sheet, view, far, upper + source + 18, side)
@@ -526,10 +584,12 @@ def _scale_of_scores(sheet, view, x, y, width):
     ax = sheet.axes(x, y, width, 44, xlim=view.span, ylim=(-1, 1))
     ax.spines[['top', 'right', 'left']].set_visible(False)
     ax.spines['bottom'].set_position(('data', 0))
-    at = np.linspace(*view.span, 5 if (view.span[1] - view.span[0]) % 4 == 0 else int(min(view.span[1] - view.span[0], 10)) + 1)
+    at = np.linspace(*view.span, 5 if (view.span[1] - view.span[0]) % 4 == 0
+                     else int(min(view.span[1] - view.span[0], 10)) + 1)
     ax.set_xticks(at, [number_text(o) for o in at], fontsize=6)
     ax.set_yticks([])
-    for value, up, colour, style in ((view.gold, .75, ink, dict(marker='D', s=26, facecolor=ink)), (view.predicted, .3, blue, dict(marker='o', s=30, facecolor='white'))):
+    for value, up, colour, style in ((view.gold, .75, ink, dict(marker='D', s=26, facecolor=ink)),
+                                     (view.predicted, .3, blue, dict(marker='o', s=30, facecolor='white'))):
         if value is None or not np.isfinite(value): continue
         inside = float(np.clip(value, *view.span))
         ax.plot([inside, inside], [0, up], color=colour, linewidth=.8)
@@ -541,20 +601,25 @@ def _scored_sentence(view, width):
     size = 8 if len(view.labels) <= 60 else 7
     left, room, box, coloured = 10, width*72 - 18, size + 5, view.saliency is not None
     exponent, unit = power_of_ten(view.limit)
-    numbers = ['' if not coloured or np.isnan(v) else signed_number(v/10.**exponent) for v in (view.saliency if coloured else view.labels)]
+    numbers = ['' if not coloured or np.isnan(v) else signed_number(v/10.**exponent)
+               for v in (view.saliency if coloured else view.labels)]
     words = [fitted(o, room/3, size) for o in view.labels]
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
     places, line = flow(widths, room, 3), box + 14
     height = (places[-1][0] + 1)*line
     entries = [(lambda ax: ax.scatter([7], [4.5], marker='D', s=20, color=ink), 'label')]*(view.gold is not None) + [
-        (lambda ax: ax.scatter([7], [4.5], marker='o', s=24, facecolor='white', edgecolor=blue, linewidth=1.2), 'predicted')]
+        (lambda ax: ax.scatter([7], [4.5], marker='o', s=24, facecolor='white', edgecolor=blue, linewidth=1.2),
+         'predicted')]
     def draw(sheet):
         ax = sheet.canvas(left, 0, room, height)
         for i, (k, x) in enumerate(places):
-            word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i], view.saliency[i] if coloured else None, view.limit)
+            word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i],
+                     view.saliency[i] if coloured else None, view.limit)
             ax.text(x + widths[i]/2, k*line + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline')
         beside = 190 if coloured and width >= 5 else 0
-        if coloured: colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit), 'saliency of a word, sum over its pieces')
+        if coloured:
+            colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit),
+                       'saliency of a word, sum over its pieces')
         y = height + (0 if beside or not coloured else 38)
         _scale_of_scores(sheet, view, left + beside + 6, y, min(room - beside - 12, 260))
         legend(sheet, left + beside, y + 46, room - beside, entries)
@@ -572,7 +637,8 @@ def _evidence_scale(view):
 
 def _evidence_entries(view):
     "What the legend explains"
-    marks = [(patch(facecolor=shares(1.)), 'holds'), (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'does not hold')]*(view.kind == 'region')
+    marks = [(patch(facecolor=shares(1.)), 'holds'),
+             (patch(facecolor='white', edgecolor=grey, linewidth=.4), 'does not hold')]*(view.kind == 'region')
     return marks + [(patch(facecolor=faint), 'not finite')]*bool(np.isnan(view.values).any())
 
 def _evidence_map(view, width):
@@ -606,7 +672,8 @@ def _evidence_words(view, width):
     left, room, box = 10, width*72 - 18, size + 5
     exponent, unit = power_of_ten(view.limit)
     write = signed_number if view.kind == 'signed' else number_text
-    numbers = ['' if view.kind == 'region' else 'not finite' if np.isnan(v) else write(v/10.**exponent) for v in view.values]
+    numbers = ['' if view.kind == 'region' else 'not finite' if np.isnan(v) else write(v/10.**exponent)
+               for v in view.values]
     words = [fitted(o, room/3, size) for o in view.labels]
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
     places, line = flow(widths, room, 3), box + 14*(view.kind != 'region') + 3
@@ -616,9 +683,11 @@ def _evidence_words(view, width):
         ax = sheet.canvas(left, 0, room, height)
         for i, (k, x) in enumerate(places):
             fill = faint if np.isnan(view.values[i]) else cmap(norm(view.values[i]))
-            ax.add_patch(Rectangle((x, k*line), widths[i], box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4, clip_on=False))
+            ax.add_patch(Rectangle((x, k*line), widths[i], box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4,
+                                   clip_on=False))
             colour = 'white' if lightness(fill) < .5 else grey if view.is_special[i] and lightness(fill) > .9 else ink
-            ax.text(x + widths[i]/2, k*line + box/2, words[i], size=size, ha='center', va='center_baseline', color=colour)
+            ax.text(x + widths[i]/2, k*line + box/2, words[i], size=size, ha='center', va='center_baseline',
+                    color=colour)
             ax.text(x + widths[i]/2, k*line + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline')
         if bar: colour_bar(sheet, left, height + 2, min(140, room), 6, norm, cmap, at, label)
         if entries: legend(sheet, left, height + bar + 2, room, entries)
@@ -637,7 +706,8 @@ def _evidence_table(view, width):
     above = max((text_width(o, 6) for o in names), default=0)*upright + 18*bool(names)
     tall, entries = max(high*depth, 52*bool(bar)), _evidence_entries(view)
     exponent, unit = power_of_ten(view.limit)
-    written = [[number_text(v/10.**exponent) if np.isfinite(v) and view.kind != 'region' else '' for v in row] for row in view.values]
+    written = [[number_text(v/10.**exponent) if np.isfinite(v) and view.kind != 'region' else '' for v in row]
+               for row in view.values]
     roomy = across <= 60 >= depth and max(text_width(o, 5.5) for row in written for o in row) < pitch - 2
     every = max(1, int(np.ceil(8/pitch)))
     def draw(sheet):
@@ -646,35 +716,47 @@ def _evidence_table(view, width):
         ax.imshow(view.values, cmap=cmap, norm=norm, interpolation='nearest', aspect='auto')
         ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
         ax.xaxis.set_label_position('top')
-        ax.set_xticks(np.arange(0, len(names), every), names[::every], fontsize=6, rotation=90*upright, parse_math=False)
+        ax.set_xticks(np.arange(0, len(names), every), names[::every], fontsize=6, rotation=90*upright,
+                      parse_math=False)
         ax.set_yticks(np.arange(len(beside)), beside, fontsize=6, parse_math=False)
         if names: ax.set_xlabel(view.axes[-1], fontsize=6.5)
         if beside: ax.set_ylabel(view.axes[0], fontsize=6.5)
         for (i, j), v in np.ndenumerate(view.values):
-            if roomy and written[i][j]: ax.text(j, i, written[i][j], size=5.5, ha='center', va='center_baseline', color='white' if lightness(cmap(norm(v))) < .5 else ink)
+            if roomy and written[i][j]:
+                ax.text(j, i, written[i][j], size=5.5, ha='center', va='center_baseline',
+                        color='white' if lightness(cmap(norm(v))) < .5 else ink)
         if bar: colour_bar(sheet, left + pitch*across + 8, above, 7, tall, norm, cmap, at, label)
         if entries: legend(sheet, Sheet.margin, above + tall + 6, width*72 - 2*Sheet.margin, entries)
-        if unit and not bar: sheet.text(left + pitch*across + 4, above + high/2, unit.strip(' ()'), fontsize=6.5, va='center_baseline')
+        if unit and not bar:
+            sheet.text(left + pitch*across + 4, above + high/2, unit.strip(' ()'), fontsize=6.5, va='center_baseline')
     said = () if roomy or view.kind == 'region' else (f'{view.values.size} numbers leave no room for digits.',)
     return Body(above + tall + 6 + (legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0), draw, said)
 
-def _evidence_view(view, width): return dict(map=_evidence_map, words=_evidence_words, table=_evidence_table)[view.form](view, width)
+def _evidence_view(view, width):
+    return dict(map=_evidence_map, words=_evidence_words, table=_evidence_table)[view.form](view, width)
 
 bodies[EvidenceView] = _evidence_view
 narrowest['EvidenceView'] = 2.
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #048
-bodies |= {AttentionBesideSaliency: _attention_beside_saliency, MaskedSentence: _masked_sentence, DiscardMap: _discard_map, GuidedHeads: _guided_heads,
-           PatternShares: _pattern_shares, SignalView: _signal_view, SaliencyDistribution: _saliency_distribution, TokenLabels: _token_labels,
+bodies |= {AttentionBesideSaliency: _attention_beside_saliency, MaskedSentence: _masked_sentence,
+           DiscardMap: _discard_map, GuidedHeads: _guided_heads,
+           PatternShares: _pattern_shares, SignalView: _signal_view, SaliencyDistribution: _saliency_distribution,
+           TokenLabels: _token_labels,
            Translation: _translation, ScoredSentence: _scored_sentence}
-narrowest |= dict(AttentionBesideSaliency=2., DiscardMap=2., PatternShares=2.2, ScoredSentence=2.4, SaliencyDistribution=2.6, MaskedSentence=2.6,
+narrowest |= dict(AttentionBesideSaliency=2., DiscardMap=2., PatternShares=2.2, ScoredSentence=2.4,
+                  SaliencyDistribution=2.6, MaskedSentence=2.6,
                   GuidedHeads=2.8, SignalView=2.8, TokenLabels=2.8, Translation=2.8, MaskedPairs=2.6)
-narrowest |= dict.fromkeys('AttentionMap Triptych HeadGrid PatternResidual ColouredSentences Evolution Compared Curves Grid Boxes MetricTable'.split(), 2.)
+narrowest |= dict.fromkeys('AttentionMap Triptych HeadGrid PatternResidual ColouredSentences Evolution Compared Curves '
+                           'Grid Boxes MetricTable'.split(), 2.)
 
-denser = {SignalView: partial(_signal_view, dense=True), AttentionBesideSaliency: partial(_attention_beside_saliency, high=28)} # for a full page
+# for a full page
+denser = {SignalView: partial(_signal_view, dense=True),
+          AttentionBesideSaliency: partial(_attention_beside_saliency, high=28)}
 
 def _fitting(views, width, room):
-    "(view, body) of each of `views`; what is higher than `room` points becomes denser, then narrower, of several the highest first"
+    """(view, body) of each of `views`; what is higher than `room` points becomes denser, then narrower, of several
+    the highest first"""
     made, wide = [bodies[type(o)](o, width) for o in views], [width]*len(views)
     if sum(o.height + 40 for o in made) > room:
         made = [denser[type(o)](o, width) if type(o) in denser else body for o, body in zip(views, made)]
@@ -689,7 +771,8 @@ def _fitting(views, width, room):
     return list(zip(views, made))
 
 def _narrowed(view, body, width, room):
-    "`body` of `view`, or one in the middle of `width` that is narrow enough to be at most `room` points high, if there is one"
+    """`body` of `view`, or one in the middle of `width` that is narrow enough to be at most `room` points high, if
+    there is one"""
     for wide in np.arange(width - .25, _least([view]), -.25):
         slim = bodies[type(view)](view, float(wide))
         if slim.height <= room: return slim._replace(draw=lambda sheet: slim.draw(sheet.moved((width - wide)*36, 0)))
@@ -713,7 +796,8 @@ def _checked(view):
         for room in drawing_rooms:
             if find_spec(room): import_module(room)
     if other := [o for o in views if type(o) not in bodies] or ([] if views else [view]):
-        raise ValueError(f'figure: view must be one of {", ".join(o.__name__ for o in bodies)}, got {type(other[0]).__name__}; '
+        raise ValueError(f'figure: view must be one of {", ".join(o.__name__ for o in bodies)}, got '
+                         f'{type(other[0]).__name__}; '
                          'make one with view_for(snapshot)')
     return views
 
@@ -721,13 +805,17 @@ def _least(views): return max(narrowest.get(type(o).__name__, 3.) for o in views
 
 def _side_by_side(views, columns, width):
     "Panels in a row: `columns`, or as many of one kind as fit into `width` inches"
-    if columns is None: # a panel is legible where it is narrowest, and good to read from 2.6 inches on; three stay together if they can
+    # a panel is legible where it is narrowest, and good to read from 2.6 inches on; three stay together if they can
+    if columns is None:
         if len(views) == 3 and len({type(o) for o in views}) == 1 and width/3 >= _least(views): return 3
-        return max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9))) if len({type(o) for o in views}) == 1 else 1
+        return (max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9))) if len({type(o) for o in views}) == 1
+                else 1)
     if not (isinstance(columns, int) and 1 <= columns <= len(views)):
-        raise ValueError(f'figure: columns must be a whole number from 1 to {len(views)} (the panels), or None for as many as fit, got {columns!r}')
+        raise ValueError(f'figure: columns must be a whole number from 1 to {len(views)} (the panels), or None for as '
+                         f'many as fit, got {columns!r}')
     if columns > 1 and width/columns < _least(views):
-        raise ValueError(f'figure: {columns} panels side by side have {width/columns:.2f} inches each and need {_least(views):g}; take fewer columns, a greater width '
+        raise ValueError(f'figure: {columns} panels side by side have {width/columns:.2f} inches each and need '
+                         f'{_least(views):g}; take fewer columns, a greater width '
                          'or a smaller font_size')
     return columns
 
@@ -735,22 +823,27 @@ def _on_one_scale(views):
     "`views` with the largest scale of all"
     if all(hasattr(o, 'limits') for o in views): return same_scale(views)
     if len({type(o) for o in views}) > 1 or not all(isinstance(getattr(o, 'limit', None), (int, float)) for o in views):
-        raise ValueError(f'figure: share=True needs views of one kind that have a colour scale, got {", ".join(dict.fromkeys(type(o).__name__ for o in views))}')
+        raise ValueError('figure: share=True needs views of one kind that have a colour scale, got '
+                         f'{", ".join(dict.fromkeys(type(o).__name__ for o in views))}')
     return [replace(o, limit=max(o.limit for o in views)) for o in views]
 
 def _headed(views, heading, titles):
-    "`views` with `titles` in place of their own, if given; without subtitles, or with nothing but letters, if asked for; lettered if there are several"
+    """`views` with `titles` in place of their own, if given; without subtitles, or with nothing but letters, if
+    asked for; lettered if there are several"""
     if titles is not None:
         titles = [titles] if isinstance(titles, str) else list(titles)
-        if len(titles) != len(views): raise ValueError(f'figure: titles must be {len(views)}, one for each view, got {len(titles)}')
+        if len(titles) != len(views):
+            raise ValueError(f'figure: titles must be {len(views)}, one for each view, got {len(titles)}')
         views = [replace(o, title=t) for o, t in zip(views, titles)]
-    if heading not in ('full', 'title', 'none'): raise ValueError(f"figure: heading must be 'full', 'title' or 'none', got {heading!r}")
+    if heading not in ('full', 'title', 'none'):
+        raise ValueError(f"figure: heading must be 'full', 'title' or 'none', got {heading!r}")
     if heading != 'full': views = [replace(o, subtitle='', title=o.title if heading == 'title' else '') for o in views]
     if len(views) == 1: return views
     return [replace(o, title=type(o.title)(f'({mark}) {o.title}'.rstrip())) for mark, o in zip(_marks(views), views)]
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #053
-_for_the_author = re.compile('^For want of room|choose layers and heads') # what says how to draw it better, not how to read it
+# what says how to draw it better, not how to read it
+_for_the_author = re.compile('^For want of room|choose layers and heads')
 
 def _said_once(made):
     "(view, body) as in `made`, each remark only below the last panel that has it"
@@ -758,7 +851,8 @@ def _said_once(made):
     for view, body in reversed(made):
         said = [o for o in (*view.notes, *body.notes) if o not in later]
         later.update(said)
-        out.insert(0, (replace(view, notes=tuple(o for o in view.notes if o in said)), body._replace(notes=tuple(o for o in body.notes if o in said))))
+        out.insert(0, (replace(view, notes=tuple(o for o in view.notes if o in said)),
+                       body._replace(notes=tuple(o for o in body.notes if o in said))))
     return out if len(made) > 1 else made
 
 def _left_to_the_caption(made, views):
@@ -770,7 +864,8 @@ def _left_to_the_caption(made, views):
     return [(replace(v, notes=()), body._replace(notes=())) for v, body in made], said, kept
 
 def _laid_out(shown, views, width, columns, heading, room):
-    "Sheets and bodies of `shown`, panels in a row, sentences for the caption, and facts; `width` in inches and `room` in points before enlarging"
+    """Sheets and bodies of `shown`, panels in a row, sentences for the caption, and facts; `width` in inches and
+    `room` in points before enlarging"""
     across = _side_by_side(shown, columns, width)
     made = _fitting(shown, width, room) if across == 1 else [(o, bodies[type(o)](o, width/across)) for o in shown]
     said = kept = ()
@@ -780,7 +875,8 @@ def _laid_out(shown, views, width, columns, heading, room):
     return sheets, [body for _, body in made], across, said, kept
 
 def _first_that_fits(scales, lay_out, page_height):
-    "The first of `scales` at which what `lay_out(scale)` makes is no higher than `page_height` inches, else the last, and what it makes"
+    """The first of `scales` at which what `lay_out(scale)` makes is no higher than `page_height` inches, else the
+    last, and what it makes"""
     for scale in scales:
         laid = lay_out(scale)
         sheets, _, across, _, _ = laid
@@ -795,23 +891,27 @@ def _cut_words(beyond, scale):
     far, what = beyond[0]
     more = f' (and {len(beyond) - 1} more)' if len(beyond) > 1 else ''
     smaller = ', a smaller font_size' if scale > 1 else ''
-    return f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; take a greater width{smaller} or shorter names'
+    return (f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; take a greater width{smaller} or '
+            'shorter names')
 
 def _tall_words(fig, page_height, views, width, scale, across):
     "What to do about a figure that is higher than its page"
     several = len(views) > 1 or len(getattr(views[0], 'names', ()) or ()) > 1
-    ways = ['a smaller font_size']*(scale > 1) + ["a greater width (such as a venue's with '-two-column')"]*(width < 5.4)
+    ways = ['a smaller font_size']*(scale > 1) + ["a greater width (such as a venue's with '-two-column')"]*(
+        width < 5.4)
     if len(views) > 1 and across == 1 and width/2 >= scale*_least(views): ways.append('columns=2')
     if several: ways.append('fewer panels (probe, step, layer, head or most)')
     if not ways: ways.append('a shorter text')
-    return f'figure: {fig.get_figheight():.1f} inches high, more than a page of text has ({page_height:.3g}); take {" or ".join(ways)}'
+    return (f'figure: {fig.get_figheight():.1f} inches high, more than a page of text has ({page_height:.3g}); take '
+            f'{" or ".join(ways)}')
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #054
 def figure(
     view,           # a view of `salviz.views.base`, or a list of them
     width=6.75,     # inches; two-column venues have 3.25 and 6.75
     columns=None,   # panels side by side; None: as many as fit if all are of one kind, else 1
-    font_size=None, # points of most of the text, or a list: the first with which it fits on a page; None: the kit's own 7
+    # points of most of the text, or a list: the first with which it fits on a page; None: the kit's own 7
+    font_size=None,
     font='sans',    # 'sans', 'serif', an installed family, or a .ttf file
     heading='full', # 'full' (title and numbers), 'title', or 'none': all words are left to the caption
     titles=None,    # in place of the views' own; `Math` for one with formulas
@@ -822,12 +922,16 @@ def figure(
     views, family = _checked(view), font_named(font)
     if not 2 <= width <= 20: raise ValueError(f'figure: width must be between 2 and 20 inches, got {width!r}')
     scales = [1. if o is None else o/7 for o in (font_size if isinstance(font_size, (list, tuple)) else [font_size])]
-    if not all(4 <= 7*o <= 20 for o in scales): raise ValueError(f'figure: font_size must be between 4 and 20 points, got {font_size!r}')
-    if not 2 <= page_height <= 40: raise ValueError(f'figure: page_height must be between 2 and 40 inches, got {page_height!r}')
+    if not all(4 <= 7*o <= 20 for o in scales):
+        raise ValueError(f'figure: font_size must be between 4 and 20 points, got {font_size!r}')
+    if not 2 <= page_height <= 40:
+        raise ValueError(f'figure: page_height must be between 2 and 40 inches, got {page_height!r}')
     scale = scales[-1]
     if width/scale < _least(views) - 1e-9:
-        raise ValueError(f'figure: {width:g} inches are too narrow for {type(views[0]).__name__} at {7*scale:g} points; '
-                         f'take at most {7*width/_least(views):.1f} points, or at least {scale*_least(views):.2f} inches')
+        raise ValueError(f'figure: {width:g} inches are too narrow for {type(views[0]).__name__} at {7*scale:g} '
+                         'points; '
+                         f'take at most {7*width/_least(views):.1f} points, or at least {scale*_least(views):.2f} '
+                         'inches')
     if share: views = _on_one_scale(views)
     with own_style([family]):
         shown = [drawable_view(o) for o in _headed(views, heading, titles)]
@@ -837,9 +941,12 @@ def figure(
         for sheet, body in zip(sheets, drawings): body.draw(sheet)
         enlarged(fig, scale)
         beyond = beyond_page(fig)
-    if kept: warnings.warn(f"figure: heading='none' leaves this to the facts: {' '.join(o.removeprefix('Note: ') for o in kept)}", stacklevel=2)
+    if kept:
+        warnings.warn("figure: heading='none' leaves this to the facts: "
+                      f"{' '.join(o.removeprefix('Note: ') for o in kept)}", stacklevel=2)
     if beyond: warnings.warn(_cut_words(beyond, scale), stacklevel=2)
-    if fig.get_figheight() > page_height + .01: warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
+    if fig.get_figheight() > page_height + .01:
+        warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
     fig.caption, fig.facts = ' '.join([caption_of(views, titles), *said]), kept
     return fig
 

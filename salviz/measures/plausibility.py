@@ -24,16 +24,21 @@ def check_pairs(
     rationales, # one array of flags (0 or 1) an example, or None where there is none
 ) -> list: # of (values, flags)
     "The examples that have a rationale, as float and bool arrays of equal length"
-    if len(values) != len(rationales): raise ValueError(f'values and rationales must be equally many examples, got {len(values)} and {len(rationales)}')
+    if len(values) != len(rationales):
+        raise ValueError(f'values and rationales must be equally many examples, got {len(values)} and '
+                         f'{len(rationales)}')
     out = []
     for i, (v, r) in enumerate(zip(values, rationales)):
         if r is None: continue
         v, r = np.asarray(v, dtype=np.float64), np.asarray(r)
         if v.ndim != 1 or v.shape != r.shape:
-            raise ValueError(f'example {i} has values of shape {list(v.shape)} and flags of shape {list(r.shape)}: one of each for every token '
+            raise ValueError(f'example {i} has values of shape {list(v.shape)} and flags of shape {list(r.shape)}: one '
+                             'of each for every token '
                              '(or word) is needed, specials and pads left out (see aligned)')
-        if not np.isfinite(v).all(): raise ValueError(f'values of example {i} must be finite, got {v[~np.isfinite(v)][0]}')
-        if not np.isin(r, (0, 1)).all(): raise ValueError(f'rationales are flags, 0 or 1, got {r[~np.isin(r, (0, 1))][0]} in example {i}')
+        if not np.isfinite(v).all():
+            raise ValueError(f'values of example {i} must be finite, got {v[~np.isfinite(v)][0]}')
+        if not np.isin(r, (0, 1)).all():
+            raise ValueError(f'rationales are flags, 0 or 1, got {r[~np.isin(r, (0, 1))][0]} in example {i}')
         out.append((v, r.astype(bool)))
     if not out: raise ValueError('no example has a rationale')
     return out
@@ -43,7 +48,8 @@ def _flags(text, rationale, i):
     "Which tokens of the `TokenText` `text` the `rationale` marks: spans of characters, or flags a word"
     kind = 'spans' if all(isinstance(o, (list, tuple, np.ndarray)) for o in rationale) else 'words'
     try: return rationale_flags(text, **{kind: rationale})
-    except (ValueError, TypeError) as e: raise ValueError(f'the rationale of example {i} does not fit its text: {e}') from None
+    except (ValueError, TypeError) as e:
+        raise ValueError(f'the rationale of example {i} does not fit its text: {e}') from None
 
 def aligned(
     texts,       # `TokenText`s (see `align_batch`)
@@ -55,14 +61,18 @@ def aligned(
     "Values and flags of the words (or tokens) of each text, side by side"
     if unit not in ('word', 'token'): raise ValueError(f"unit must be 'word' or 'token', got {unit!r}")
     if not len(texts) == len(values) == len(rationales):
-        raise ValueError(f'texts, values and rationales must be equally many, got {len(texts)}, {len(values)} and {len(rationales)}')
+        raise ValueError(f'texts, values and rationales must be equally many, got {len(texts)}, {len(values)} and '
+                         f'{len(rationales)}')
     out = [], []
     for i, (t, v, r) in enumerate(zip(texts, values, rationales)):
         v, marked = np.asarray(v, dtype=np.float64), None if r is None else _flags(t, r, i)
-        if v.ndim != 1 or len(v) < len(t): raise ValueError(f'example {i} has {len(t)} tokens but values of shape {list(v.shape)}')
+        if v.ndim != 1 or len(v) < len(t):
+            raise ValueError(f'example {i} has {len(t)} tokens but values of shape {list(v.shape)}')
         v = v[:len(t)]
         if unit == 'token': kept, found = ~t.is_special, (v, marked)
-        else: kept, found = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how), None if r is None else pool_words(marked, t.word_ids, len(t.words), 'max') > 0)
+        else:
+            kept, found = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how),
+                                         None if r is None else pool_words(marked, t.word_ids, len(t.words), 'max') > 0)
         for side, x in zip(out, found): side.append(None if x is None else x[kept])
     return out
 
@@ -73,7 +83,8 @@ def auprc(
     area='trapezoid', # ERASER's released code; or 'average_precision'
 ) -> float: # NaN if nothing is marked
     "Area under the precision-recall curve of the ranking `values` against `rationale`"
-    if area not in ('trapezoid', 'average_precision'): raise ValueError(f"area must be 'trapezoid' or 'average_precision', got {area!r}")
+    if area not in ('trapezoid', 'average_precision'):
+        raise ValueError(f"area must be 'trapezoid' or 'average_precision', got {area!r}")
     (values, rationale), = check_pairs([values], [rationale])
     if not rationale.any(): return float('nan')
     if area == 'average_precision': return float(average_precision_score(rationale, values))
@@ -83,13 +94,15 @@ def auprc(
 # %% ../../nbs/07_measures/01_plausibility.ipynb #017
 def rationale_size(
     rationales,      # flags of each example, or None
-    reading='share', # mean share of marked tokens (the released baselines), or 'length': mean number of them (the paper)
+    # mean share of marked tokens (the released baselines), or 'length': mean number of them (the paper)
+    reading='share',
 ): # a share (float), or a number of tokens (int)
     "How much people mark on average, over the examples that have a mark"
     if reading not in ('share', 'length'): raise ValueError(f"reading must be 'share' or 'length', got {reading!r}")
     marked = [np.asarray(r, dtype=bool) for r in rationales if r is not None and np.any(r)]
     if not marked: raise ValueError('no rationale marks anything, so there is no average size; give k')
-    return float(np.mean([r.mean() for r in marked])) if reading == 'share' else max(1, round(np.mean([r.sum() for r in marked])))
+    return (float(np.mean([r.mean() for r in marked])) if reading == 'share'
+            else max(1, round(np.mean([r.sum() for r in marked]))))
 
 def hard_rationale(
     values, # [n]
@@ -100,7 +113,8 @@ def hard_rationale(
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if isinstance(k, np.floating): k = float(str(k)) # .3 in single precision is .3 too
     if not (whole and k >= 1 or isinstance(k, float) and 0 < k <= 1):
-        raise ValueError(f'k must be a number of tokens of at least 1, or a share (float) above 0 and up to 1., got {k!r}')
+        raise ValueError('k must be a number of tokens of at least 1, or a share (float) above 0 and up to 1., got '
+                         f'{k!r}')
     count = k if whole else int(np.ceil(k*len(values) - 1e-9))
     out = np.zeros(len(values), bool)
     out[np.argsort(-values, kind='stable')[:max(1, count)]] = True
@@ -118,7 +132,8 @@ def token_f1(
 ) -> Score:
     "Precision, recall and F1 of the chosen tokens"
     if average not in ('macro', 'micro'): raise ValueError(f"average must be 'macro' or 'micro', got {average!r}")
-    counts = np.array([[(p.astype(bool) & r).sum(), p.astype(bool).sum(), r.sum()] for p, r in check_pairs(predicted, rationales)])
+    counts = np.array([[(p.astype(bool) & r).sum(), p.astype(bool).sum(), r.sum()]
+                       for p, r in check_pairs(predicted, rationales)])
     if average == 'micro': counts = counts.sum(0, keepdims=True)
     hit, chosen, marked = counts.T.astype(np.float64)
     p, r = (np.divide(hit, x, out=np.zeros_like(hit), where=x > 0) for x in (chosen, marked))
@@ -145,7 +160,8 @@ def iou_f1(
 ) -> Score:
     "Precision, recall and F1 of the chosen spans that overlap a marked one enough"
     if average not in ('macro', 'micro'): raise ValueError(f"average must be 'macro' or 'micro', got {average!r}")
-    if not 0 < threshold <= 1: raise ValueError(f'threshold must be above 0 and up to 1 (share of the union), got {threshold!r}')
+    if not 0 < threshold <= 1:
+        raise ValueError(f'threshold must be above 0 and up to 1 (share of the union), got {threshold!r}')
     counts = []
     for p, r in check_pairs(predicted, rationales):
         chosen, marked = spans_of(p), spans_of(r)
@@ -159,22 +175,26 @@ def iou_f1(
 def plausibility(
     values,           # one array an example
     rationales,       # flags of each example, or None
-    k=None,           # how many tokens are chosen: int, share (float), or None: what people mark on average, see `rationale_size`
+    # how many tokens are chosen: int, share (float), or None: what people mark on average, see `rationale_size`
+    k=None,
     ranking='signed', # or 'magnitude'
     threshold=.5,     # of `iou_f1`
     area='trapezoid', # of `auprc`
     average='macro',  # of `token_f1` and `iou_f1`
 ) -> dict: # auprc, token_f1, iou_f1, k, examples (of the two F1), auprc_examples (those of them with a mark)
     "How well explanations agree with human rationales"
-    if ranking not in ('signed', 'magnitude'): raise ValueError(f"ranking must be 'signed' or 'magnitude', got {ranking!r}")
+    if ranking not in ('signed', 'magnitude'):
+        raise ValueError(f"ranking must be 'signed' or 'magnitude', got {ranking!r}")
     pairs = check_pairs(values, rationales)
     values, marked = [v if ranking == 'signed' else np.abs(v) for v, _ in pairs], [r for _, r in pairs]
     k = rationale_size(marked) if k is None else k
     chosen = [hard_rationale(v, k) for v in values]
     areas = np.array([auprc(v, r, area) for v, r in zip(values, marked)])
     areas = areas[~np.isnan(areas)]
-    return dict(auprc=float(areas.mean()) if len(areas) else float('nan'), token_f1=token_f1(chosen, marked, average).f1,
-                iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs), auprc_examples=len(areas))
+    return dict(auprc=float(areas.mean()) if len(areas) else float('nan'),
+                token_f1=token_f1(chosen, marked, average).f1,
+                iou_f1=iou_f1(chosen, marked, threshold, average).f1, k=k, examples=len(pairs),
+                auprc_examples=len(areas))
 
 def plausibility_table(
     methods:dict, # {method: one array an example}
@@ -209,6 +229,7 @@ def prior_agreement(
     "Spearman of |saliency| and |lexical prior| over `words`"
     if unknown not in ('zero', 'leave_out'): raise ValueError(f"unknown must be 'zero' or 'leave_out', got {unknown!r}")
     values, prior = np.abs(np.asarray(values, dtype=np.float64)), np.abs(lexical_prior(words))
-    if values.shape != prior.shape: raise ValueError(f'values {list(values.shape)} must have one number for each of the {len(prior)} words')
+    if values.shape != prior.shape:
+        raise ValueError(f'values {list(values.shape)} must have one number for each of the {len(prior)} words')
     counts = np.ones(len(prior), bool) if unknown == 'zero' else ~np.isnan(prior)
     return spearman(values, np.nan_to_num(prior), counts) if counts.sum() >= 3 else float('nan')

@@ -22,10 +22,13 @@ def classification_metrics(
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     for name, x in dict(labels=labels, predictions=predictions).items():
         if x.ndim != 1 or x.dtype.kind not in 'iub':
-            raise ValueError(f'{name} must be a list of classes (whole numbers), got shape {list(x.shape)} of {x.dtype}; take argmax(-1) of logits')
+            raise ValueError(f'{name} must be a list of classes (whole numbers), got shape {list(x.shape)} of '
+                             f'{x.dtype}; take argmax(-1) of logits')
     if len(labels) != len(predictions) or not len(labels):
-        raise ValueError(f'labels and predictions must be equally many and not empty, got {len(labels)} and {len(predictions)}')
-    return dict(accuracy=float(accuracy_score(labels, predictions)), macro_f1=float(f1_score(labels, predictions, average='macro', zero_division=0)))
+        raise ValueError(f'labels and predictions must be equally many and not empty, got {len(labels)} and '
+                         f'{len(predictions)}')
+    return dict(accuracy=float(accuracy_score(labels, predictions)),
+                macro_f1=float(f1_score(labels, predictions, average='macro', zero_division=0)))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #009
 def regression_metrics(
@@ -35,22 +38,27 @@ def regression_metrics(
     "How well the scores `predictions` meet the scores `labels`"
     a, b = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
     if a.ndim != 1 or a.shape != b.shape or not a.size:
-        raise ValueError(f'labels and predictions must be equally many scores and not none, got shapes {list(a.shape)} and {list(b.shape)}')
+        raise ValueError(f'labels and predictions must be equally many scores and not none, got shapes {list(a.shape)} '
+                         f'and {list(b.shape)}')
     if not np.isfinite(a).all(): raise ValueError(f'labels must be finite scores, got {a[~np.isfinite(a)][0]}')
     if not np.isfinite(b).all(): return dict(pearson=np.nan, spearman=np.nan, mse=np.nan)
     x, y = a - a.mean(), b - b.mean()
     spread = np.sqrt((x**2).sum()*(y**2).sum())
-    return dict(pearson=float((x*y).sum()/spread) if spread > 0 else np.nan, spearman=spearman(a, b), mse=float(((a - b)**2).mean()))
+    return dict(pearson=float((x*y).sum()/spread) if spread > 0 else np.nan, spearman=spearman(a, b),
+                mse=float(((a - b)**2).mean()))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #013
 def _labelled(labels, predictions) -> list: # of (labels, predictions), int arrays without -100, an example each
     "The labelled positions of each example"
-    if len(labels) != len(predictions): raise ValueError(f'labels and predictions must be equally many examples, got {len(labels)} and {len(predictions)}')
+    if len(labels) != len(predictions):
+        raise ValueError(f'labels and predictions must be equally many examples, got {len(labels)} and '
+                         f'{len(predictions)}')
     out = []
     for i, (y, p) in enumerate(zip(labels, predictions)):
         y, p = np.asarray(y), np.asarray(p)
         if y.ndim != 1 or y.shape != p.shape or p.size and p.dtype.kind not in 'iub':
-            raise ValueError(f'labels and predictions must be classes [examples, tokens] of equal length, got shapes {list(y.shape)} and '
+            raise ValueError('labels and predictions must be classes [examples, tokens] of equal length, got shapes '
+                             f'{list(y.shape)} and '
                              f'{list(p.shape)} of {p.dtype} in example {i}; take argmax(-1) of logits')
         out.append((y[y != -100], p[y != -100]))
     return out
@@ -73,7 +81,8 @@ def detection_metrics(
     "How well replaced tokens are told from original ones; F1 is that of the replaced ones"
     pairs = _labelled(labels, predictions)
     y, p = (np.concatenate([o[i] for o in pairs]) if pairs else np.zeros(0, int) for i in range(2))
-    return dict(f1=float(f1_score(y == 1, p == 1, zero_division=0)) if len(y) else float('nan'), accuracy=_share(y == p))
+    return dict(f1=float(f1_score(y == 1, p == 1, zero_division=0)) if len(y) else float('nan'),
+                accuracy=_share(y == p))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #019
 def entities(
@@ -104,7 +113,8 @@ def token_metrics(
     pairs = _labelled(labels, predictions)
     y, p = (np.concatenate([o[i] for o in pairs]) if pairs else np.zeros(0, int) for i in range(2))
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
-    if not is_bio(classes): return dict(f1=float(f1_score(y, p, average='macro', zero_division=0)), accuracy=_share(y == p))
+    if not is_bio(classes):
+        return dict(f1=float(f1_score(y, p, average='macro', zero_division=0)), accuracy=_share(y == p))
     found = [[set(entities([str(classes[c]) for c in side])) for side in pair] for pair in pairs]
     hits, asked = sum(len(a & b) for a, b in found), sum(len(a) + len(b) for a, b in found)
     return dict(f1=2*hits/asked if asked else 0., accuracy=_share(y == p))
@@ -120,20 +130,24 @@ def translation_metrics(
 
 # %% ../../nbs/07_measures/00_scores.ipynb #029
 metrics_for = dict( # task: function(labels, predictions) -> {name: float}; token_classification also takes `classes`
-    classification=classification_metrics, image_classification=classification_metrics, series_classification=classification_metrics,
-    regression=regression_metrics, token_classification=token_metrics, masked_lm=masked_metrics, replaced_token_detection=detection_metrics,
+    classification=classification_metrics, image_classification=classification_metrics,
+    series_classification=classification_metrics,
+    regression=regression_metrics, token_classification=token_metrics, masked_lm=masked_metrics,
+    replaced_token_detection=detection_metrics,
     seq2seq=translation_metrics)
 
 def best_for(task:str) -> dict: # {'name', 'greater_is_better'}, what `Run.best_metric` reads in a config
     "The validation score that chooses the checkpoint of a `task`"
     if task not in metrics_for: raise ValueError(f'task must be one of {", ".join(metrics_for)}, got {task!r}')
-    name = dict(regression='spearman', token_classification='f1', replaced_token_detection='f1', masked_lm='loss', seq2seq='loss').get(task, 'accuracy')
+    name = dict(regression='spearman', token_classification='f1', replaced_token_detection='f1', masked_lm='loss',
+                seq2seq='loss').get(task, 'accuracy')
     return dict(name=name, greater_is_better=name != 'loss')
 
 # %% ../../nbs/07_measures/00_scores.ipynb #032
 def train_test_gap(
     run,         # a `Run`
-    metric=None, # one of the run's `measures`, such as 'accuracy' or 'macro_f1'; None: the one that chooses its checkpoint
+    # one of the run's `measures`, such as 'accuracy' or 'macro_f1'; None: the one that chooses its checkpoint
+    metric=None,
 ) -> float: # NaN if either score was not recorded
     "Score of the best checkpoint on training examples, minus that on the test split"
     best = run.best_metric[0]
@@ -144,10 +158,13 @@ def train_test_gap(
 
 # %% ../../nbs/07_measures/00_scores.ipynb #035
 def attention_agreement(snapshot) -> float:
-    """Spearman between attention and |saliency| over the ordinary tokens of `snapshot`: the last recorded layer, mean over heads;
+    """Spearman between attention and |saliency| over the ordinary tokens of `snapshot`: the last recorded layer, mean
+    over heads;
     its pooled row, or the mean over the rows of ordinary tokens where there is none"""
     missing = [k for k in ('attention', 'saliency') if k not in snapshot.arrays]
-    if missing: raise KeyError(f'the agreement of attention and saliency needs {", ".join(missing)}, which this snapshot does not have')
+    if missing:
+        raise KeyError(f'the agreement of attention and saliency needs {", ".join(missing)}, which this snapshot does '
+                       'not have')
     row, counts = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special, dtype=bool)
     if row is not None and not 0 <= row < len(counts):
         raise ValueError(f'pooled_row must be one of the {len(counts)} tokens (0 to {len(counts) - 1}), got {row}')

@@ -28,20 +28,24 @@ def average_loss(
     split='train',      # 'train': the task loss of every step; 'validation': the loss of every evaluation
     until:int=None,     # only the first so many steps; None = all
 ) -> float: # NaN if none was recorded
-    "Mean task loss over training, a measure of convergence (attention guidance, section 4.2: the average loss); auxiliary terms do not count"
+    """Mean task loss over training, a measure of convergence (attention guidance, section 4.2: the average loss);
+    auxiliary terms do not count"""
     if split not in ('train', 'validation'): raise ValueError(f"split must be 'train' or 'validation', got {split!r}")
     rows = run.train_rows if split == 'train' else run.eval_rows
-    found = [(r['step'], r.get('task', r.get('loss', math.nan)) if split == 'train' else r.get('loss', r.get('eval_loss', math.nan))) for r in rows]
+    found = [(r['step'], r.get('task', r.get('loss', math.nan)) if split == 'train'
+              else r.get('loss', r.get('eval_loss', math.nan))) for r in rows]
     last = max((s for s, _ in found), default=0)
     if until is not None and not (type(until) is int and 1 <= until <= last):
-        raise ValueError(f'until must be a step of at least 1 and at most {last}, the last one of run {run.path.name} with a {split} loss, got {until!r}')
+        raise ValueError(f'until must be a step of at least 1 and at most {last}, the last one of run {run.path.name} '
+                         f'with a {split} loss, got {until!r}')
     losses = [x for s, x in found if until is None or s <= until]
     return float(np.mean(losses)) if losses else math.nan
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #010
 def _gap(run, score=None):
     score = score or run.best_metric[0]
-    gap = run.scores('train')[score] - run.scores('test')[score] if score in run.measures else train_test_gap(run, score)
+    gap = (run.scores('train')[score] - run.scores('test')[score] if score in run.measures
+           else train_test_gap(run, score))
     return -gap if better_of(score) == 'lower' else gap
 
 _of_run = dict(gap=_gap, average_loss=average_loss, average_validation_loss=lambda run: average_loss(run, 'validation'),
@@ -52,26 +56,33 @@ _named = re.compile('(gap|train|validation|test)_.+')
 
 def known_measure(name:str=None):
     "Can `name` be a measure of some run (which scores there are, only the run tells)? Without a name: what can"
-    return [*_of_run, 'train_SCORE', 'validation_SCORE', 'test_SCORE', 'gap_SCORE'] if name is None else name in _of_run or bool(_named.fullmatch(name))
+    return ([*_of_run, 'train_SCORE', 'validation_SCORE', 'test_SCORE', 'gap_SCORE'] if name is None
+            else name in _of_run or bool(_named.fullmatch(name)))
 
 def measure_of(
     run,      # a `Run`
-    name:str, # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1'), 'gap', 'gap_SCORE', 'average_loss', 'average_validation_loss', 'train_loss',
+    # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1'), 'gap', 'gap_SCORE', 'average_loss',
+    # 'average_validation_loss', 'train_loss',
+    name:str,
               # 'agreement', 'steps', 'best_step' or 'seconds'
 ) -> float: # NaN if it was not recorded
-    "The number of `run` that is called `name`; scores are those of the best checkpoint, `train_loss` is the mean of the last epoch"
+    """The number of `run` that is called `name`; scores are those of the best checkpoint, `train_loss` is the mean
+    of the last epoch"""
     split, _, score = name.partition('_')
     if name in _of_run: x = _of_run[name](run)
     elif split == 'gap' and score in run.measures: x = _gap(run, score)
     elif split in ('train', 'validation', 'test') and score in run.measures: x = run.scores(split)[score]
     else:
-        raise ValueError(f'no measure is called {name!r}; there are {", ".join(_of_run)}, and with a score of run {run.path.name} '
+        raise ValueError(f'no measure is called {name!r}; there are {", ".join(_of_run)}, and with a score of run '
+                         f'{run.path.name} '
                          f'({", ".join(run.measures)}) train_SCORE, validation_SCORE, test_SCORE and gap_SCORE')
     return math.nan if x is None else float(x)
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #012
-_direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perplexity divergence nll'.split(), 'lower') | dict.fromkeys(
-    'accuracy f1 pearson spearman match comprehensiveness auprc iou precision recall aup aur bleu agreement overlap mcc'.split(), 'higher')
+_direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perplexity divergence nll'.split(),
+                           'lower') | dict.fromkeys(
+    'accuracy f1 pearson spearman match comprehensiveness auprc iou precision recall aup aur bleu agreement overlap '
+    'mcc'.split(), 'higher')
 
 def better_of(name:str):
     "'higher' or 'lower': which values of the measure `name` are better; None if its name does not tell, and for gaps"
@@ -84,7 +95,8 @@ def names_of_runs(runs) -> list:
     "Names of the methods, data and models of `runs`, as their configurations have them, for citations"
     def name(x): return x.get('name') if isinstance(x, dict) else x
     runs = list(runs)
-    found = [str(name(r.config.get('method')) or '').split(' + ') for r in runs] + [[name(r.config.get(k)) for r in runs] for k in ('data', 'model')]
+    found = [str(name(r.config.get('method')) or '').split(' + ')
+             for r in runs] + [[name(r.config.get(k)) for r in runs] for k in ('data', 'model')]
     return list(dict.fromkeys(o for part in found for o in part if o))
 
 def runs_frame(
@@ -92,7 +104,8 @@ def runs_frame(
     measures=('test_accuracy', 'gap', 'average_loss'),    # names, see `measure_of`
 ) -> pd.DataFrame: # columns method, seed, run, then the measures
     "The numbers of `runs`, one run a row"
-    frame = pd.DataFrame([dict(method=name, seed=r.config.get('seed'), run=r.path.name, **{m: measure_of(r, m) for m in measures})
+    frame = pd.DataFrame([dict(method=name, seed=r.config.get('seed'), run=r.path.name,
+                               **{m: measure_of(r, m) for m in measures})
                           for name, some in runs.items() for r in some], columns=['method', 'seed', 'run', *measures])
     frame.attrs = dict(names=names_of_runs([r for some in runs.values() for r in some]))
     return frame
@@ -102,7 +115,8 @@ def over_seeds(values) -> dict: # mean, std (of a sample), n; NaN where there ar
     "Mean and standard deviation of `values`, one for each seed; NaN and infinity do not count"
     x = np.asarray(values, dtype=np.float64).ravel()
     x = x[np.isfinite(x)]
-    return dict(mean=float(x.mean()) if len(x) else math.nan, std=float(x.std(ddof=1)) if len(x) > 1 else math.nan, n=len(x))
+    return dict(mean=float(x.mean()) if len(x) else math.nan, std=float(x.std(ddof=1)) if len(x) > 1 else math.nan,
+                n=len(x))
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #021
 @dataclass(frozen=True)
@@ -118,7 +132,8 @@ class Comparison:
 def _differences(a, b):
     "The differences of two equally long lists of numbers, without pairs that hold NaN or infinity"
     a, b = (np.asarray(o, dtype=np.float64) for o in (a, b))
-    if a.ndim != 1 or a.shape != b.shape: raise ValueError(f'a and b must be paired lists of numbers, got shapes {list(a.shape)} and {list(b.shape)}')
+    if a.ndim != 1 or a.shape != b.shape:
+        raise ValueError(f'a and b must be paired lists of numbers, got shapes {list(a.shape)} and {list(b.shape)}')
     both = np.isfinite(a) & np.isfinite(b)
     return a[both] - b[both]
 
@@ -127,7 +142,8 @@ def _refuse_outside(confidence, resamples=1):
     if isinstance(resamples, bool) or not isinstance(resamples, (int, np.integer)) or resamples < 1:
         raise ValueError(f'resamples must be a whole number of at least 1, got {resamples!r}')
 
-def _untested(test, d): return Comparison(test, len(d), float(d.mean()) if len(d) else math.nan, math.nan, math.nan, math.nan)
+def _untested(test, d):
+    return Comparison(test, len(d), float(d.mean()) if len(d) else math.nan, math.nan, math.nan, math.nan)
 
 def _constant(d): return len(d) < 2 or np.ptp(d) <= 1e-12*max(1., np.abs(d).max())
 
@@ -167,7 +183,8 @@ def paired_bootstrap(
     "Two-sided paired bootstrap test of the mean difference; NaN where it does not vary"
     _refuse_outside(confidence, resamples)
     d = _differences(a, b)
-    return _untested('bootstrap', d) if _constant(d) else _bootstrapped(d.mean(), _resampled_means(d, resamples, seed), len(d), confidence)
+    return (_untested('bootstrap', d) if _constant(d)
+            else _bootstrapped(d.mean(), _resampled_means(d, resamples, seed), len(d), confidence))
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #031
 def accuracy_of(labels, predictions) -> float: return float(np.mean(labels == predictions))
@@ -184,7 +201,8 @@ def compare_predictions(
     _refuse_outside(confidence, resamples)
     labels, a, b = (np.asarray(o) for o in (labels, a, b))
     if not len(labels) or not len(labels) == len(a) == len(b):
-        raise ValueError(f'labels, a and b must be equally many examples and not none, got {len(labels)}, {len(a)} and {len(b)}')
+        raise ValueError(f'labels, a and b must be equally many examples and not none, got {len(labels)}, {len(a)} and '
+                         f'{len(b)}')
     observed, rng = score(labels, a) - score(labels, b), np.random.default_rng(seed)
     drawn = np.empty(resamples)
     for i in range(resamples):
@@ -202,7 +220,8 @@ def compare_run_predictions(
     x, y = (run.load_arrays('test_predictions') for run in (a, b))
     x, y = ({k: v[np.argsort(o['example_id'], kind='stable')] for k, v in o.items()} for o in (x, y))
     if not all(np.array_equal(x[k], y[k]) for k in ('example_id', 'labels')):
-        raise ValueError(f'{a.path.name} and {b.path.name} were scored on different test examples; runs on the same data can be compared')
+        raise ValueError(f'{a.path.name} and {b.path.name} were scored on different test examples; runs on the same '
+                         'data can be compared')
     return compare_predictions(x['labels'], x['predictions'], y['predictions'], score, **options)
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #038
@@ -219,35 +238,46 @@ def adjust(
     correction='holm', # 'holm' (family-wise error), 'benjamini_hochberg' (false discovery rate) or 'none'
 ) -> np.ndarray:
     "`p` adjusted for their number"
-    if correction not in corrections: raise ValueError(f'correction must be one of {", ".join(map(repr, corrections))}, got {correction!r}')
+    if correction not in corrections:
+        raise ValueError(f'correction must be one of {", ".join(map(repr, corrections))}, got {correction!r}')
     p = np.array(p, dtype=np.float64)
     tested = ~np.isnan(p)
-    if ((p[tested] < 0) | (p[tested] > 1)).any(): raise ValueError(f'p must be p-values between 0 and 1, got {p[tested].tolist()}')
+    if ((p[tested] < 0) | (p[tested] > 1)).any():
+        raise ValueError(f'p must be p-values between 0 and 1, got {p[tested].tolist()}')
     if tested.any(): p[tested] = corrections[correction](p[tested])
     return p
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #041
-def _known(x): return None if x is None or isinstance(x, float) and math.isnan(x) or x is pd.NA else x.item() if isinstance(x, np.generic) else x
+def _known(x):
+    return (None if x is None or isinstance(x, float) and math.isnan(x) or x is pd.NA else x.item()
+            if isinstance(x, np.generic) else x)
 
 def id_columns(frame) -> list:
-    "The columns of a tidy `frame` that tell runs apart: all up to 'run', or the texts and 'seed' where there is no 'run'"
+    """The columns of a tidy `frame` that tell runs apart: all up to 'run', or the texts and 'seed' where there is no
+    'run'"""
     names = list(frame.columns)
     if 'run' in names: return names[:names.index('run') + 1]
     return [c for c in names if c == 'seed' or not pd.api.types.is_numeric_dtype(frame[c])]
 
 def _chosen(frame, where):
-    "(the rows of `frame` that `where` {column: value or list of values} names and those without such a setting, sentences about them)"
+    """(the rows of `frame` that `where` {column: value or list of values} names and those without such a setting,
+    sentences about them)"""
     settings, said = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
-        if name not in frame: raise ValueError(f'where has {name!r}, which is no column; there are {", ".join(map(str, frame.columns))}')
+        if name not in frame:
+            raise ValueError(f'where has {name!r}, which is no column; there are {", ".join(map(str, frame.columns))}')
         wanted = list(wanted) if isinstance(wanted, (list, tuple, set)) else [wanted]
-        named, lacking = (np.array([f(_known(x)) for x in frame[name]], dtype=bool) for f in (lambda x: x in wanted, lambda x: x is None and name in settings))
+        named, lacking = (np.array([f(_known(x)) for x in frame[name]], dtype=bool)
+                          for f in (lambda x: x in wanted, lambda x: x is None and name in settings))
         if not named.any(): raise ValueError(f'no finished runs with {where} to make a table of')
         frame = frame[named | lacking]
         if name not in settings: continue
-        without = list(dict.fromkeys(map(str, frame['method'][frame[name].map(_known).isna()]))) if 'method' in frame else []
+        without = (list(dict.fromkeys(map(str, frame['method'][frame[name].map(_known).isna()]))) if 'method' in frame
+                   else [])
         shown = [f'{x:g}' if isinstance(x, float) else str(x) for x in wanted if x is not None]
-        if shown: said.append(f'Only runs with {name} = {" or ".join(shown)}' + (f'; {", ".join(without)} without {name}.' if without else '.'))
+        if shown:
+            said.append(f'Only runs with {name} = {" or ".join(shown)}'
+                        + (f'; {", ".join(without)} without {name}.' if without else '.'))
     if not len(frame): raise ValueError('no finished runs to make a table of')
     return frame, said
 
@@ -261,7 +291,8 @@ def _cells(frame, rows, column, measures):
             if record['seed'] in here:
                 vary = [c for c in ids if len({str(_known(x)) for x in frame[c]}) > 1]
                 said = f'{", ".join(vary)} take several values' if vary else f'seed {record["seed"]} is there twice'
-                raise ValueError(f'several runs fall into one cell of the table: {said}; name such columns in rows or columns, or choose with where=')
+                raise ValueError(f'several runs fall into one cell of the table: {said}; name such columns in rows or '
+                                 'columns, or choose with where=')
             here[record['seed']] = math.nan if record[m] is None else float(record[m])
     return cells
 
@@ -273,13 +304,15 @@ def _baseline_of(row, base, rows):
     "The row of the baseline `base` with which `row` is compared, None if it is one itself or there is none"
     at = next((i for i in range(len(row)) if any(r[i] == base for r in rows)), None)
     if at is None:
-        raise ValueError(f'compare_to must name a row: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; got {base!r}')
+        raise ValueError(f'compare_to must name a row: {", ".join(dict.fromkeys(str(r[0]) for r in rows))}; got '
+                         f'{base!r}')
     if row[at] == base: return None
     rest, bases = row[:at] + row[at+1:], [r for r in rows if r[at] == base]
     return next((r for r in bases if r[:at] + r[at+1:] == rest), bases[0] if len(bases) == 1 else None)
 
 def _compare(cells, base, test, correction, across=False):
-    "{(row, column): `Comparison` and adjusted p} with the baseline `base`; `across`: the columns are a setting, and all comparisons one family"
+    """{(row, column): `Comparison` and adjusted p} with the baseline `base`; `across`: the columns are a setting,
+    and all comparisons one family"""
     rows, columns = (list(dict.fromkeys(k[i] for k in cells)) for i in range(2))
     families, found_in = {}, {r: [c for o, c in cells if o == r] for r in rows}
     for c in columns:
@@ -287,12 +320,14 @@ def _compare(cells, base, test, correction, across=False):
         for r in rows:
             other = _baseline_of(r, base, rows)
             if other is None or (r, c) not in cells: continue
-            at = c if c in found_in[other] else found_in[other][0] if len(found_in[other]) == 1 else None # its only cell, if it does not vary along the columns
+            # its only cell, if it does not vary along the columns
+            at = c if c in found_in[other] else found_in[other][0] if len(found_in[other]) == 1 else None
             theirs = cells.get((other, at))
             if theirs is None: continue
             seeds = [s for s in cells[r, c] if s in theirs]
             family[r, c] = tests[test]([cells[r, c][s] for s in seeds], [theirs[s] for s in seeds])
-    return {k: (v, q) for family in families.values() for (k, v), q in zip(family.items(), adjust([v.p for v in family.values()], correction))}
+    return {k: (v, q) for family in families.values()
+            for (k, v), q in zip(family.items(), adjust([v.p for v in family.values()], correction))}
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #047
 @dataclass(frozen=True)
@@ -306,7 +341,9 @@ class Cell:
 @dataclass(eq=False, repr=False)
 class ResultTable:
     "Means over seeds with deviations and comparisons; prints as text, HTML and LaTeX"
-    frame:pd.DataFrame  # one cell a row: names of row and column, mean, std, n, undefined (runs that do not count), infinite (is one of them?), pairs, difference, low, high, p_value, p_adjusted, best, mark
+    # one cell a row: names of row and column, mean, std, n, undefined (runs that do not count), infinite (is one of
+    # them?), pairs, difference, low, high, p_value, p_adjusted, best, mark
+    frame:pd.DataFrame
     rows:tuple          # names of the columns of `frame` that make a row
     column:str          # name of the column of `frame` that makes a column: 'measure' or a setting
     sentences:list      # of the caption
@@ -331,7 +368,8 @@ class ResultTable:
     def title(self, x) -> str:
         "What is printed for the name or value `x`"
         if x in self.titles: return str(self.titles[x])
-        return '–' if x is None else f'{x:g}' if isinstance(x, float) else str(x).replace('_', ' ') if x in self.columns else str(x)
+        return ('–' if x is None else f'{x:g}' if isinstance(x, float) else str(x).replace('_', ' ')
+                if x in self.columns else str(x))
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #048
 def _heads(self):
@@ -340,7 +378,8 @@ def _heads(self):
     def head(c):
         name = self.title(c) if self.column == 'measure' else f'{self.title(self.column)} = {self.title(c)}'
         if c is None: name = f'without {self.title(self.column)}' # a method that has no such setting
-        return name + (' (%)' if c in self.percent else '') + (arrows.get(self.better.get(c), '') if self.column == 'measure' else '')
+        return name + (' (%)' if c in self.percent else '') + (arrows.get(self.better.get(c), '')
+                                                               if self.column == 'measure' else '')
     return [self.title(r) for r in self.rows], [head(c) for c in self.columns]
 
 def _grid(self):
@@ -348,8 +387,10 @@ def _grid(self):
     out = {}
     for r in self.frame.to_dict('records'):
         row, c = tuple(_known(r[k]) for k in self.rows), _known(r[self.column])
-        out.setdefault(row, {})[c] = Cell(self.number(r['mean'], c), self.number(r['std'], c), r['mark'], bool(r['best']))
-    return [([self.title(x) for x in row], [cells.get(c, Cell('', '', '')) for c in self.columns]) for row, cells in out.items()]
+        out.setdefault(row, {})[c] = Cell(self.number(r['mean'], c), self.number(r['std'], c), r['mark'],
+                                          bool(r['best']))
+    return [([self.title(x) for x in row], [cells.get(c, Cell('', '', '')) for c in self.columns])
+            for row, cells in out.items()]
 
 ResultTable.heads, ResultTable.grid = _heads, _grid
 
@@ -359,7 +400,8 @@ def _plain_cell(c): return (f'**{c.mean}**' if c.best else c.mean or '–') + (f
 def _text(self) -> str:
     "The table and its caption for a terminal"
     rows, columns = self.heads()
-    frame = pd.DataFrame([[*names, *map(_plain_cell, cells)] for names, cells in self.grid()], columns=[*rows, *columns])
+    frame = pd.DataFrame([[*names, *map(_plain_cell, cells)] for names, cells in self.grid()],
+                         columns=[*rows, *columns])
     return frame.to_string(index=False) + '\n\n' + self.caption
 
 def _html(self) -> str:
@@ -370,19 +412,26 @@ def _html(self) -> str:
     rows, columns = ([html.escape(x) for x in part] for part in self.heads())
     left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
-    def line(names, cells): return ''.join(f'<th scope="row" {left}>{html.escape(x)}</th>' for x in names) + ''.join(f'<td {right}>{cell(c)}</td>' for c in cells)
+    def line(names, cells):
+        return ''.join(f'<th scope="row" {left}>{html.escape(x)}</th>'
+                       for x in names) + ''.join(f'<td {right}>{cell(c)}</td>' for c in cells)
     body = ''.join(f'<tr>{line(*o)}</tr>' for o in self.grid())
-    caption = f'<caption style="caption-side:bottom;text-align:left;max-width:60em">{html.escape(self.caption)}</caption>'
+    caption = ('<caption '
+               f'style="caption-side:bottom;text-align:left;max-width:60em">{html.escape(self.caption)}</caption>')
     return f'<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 ResultTable.text = property(_text)
 ResultTable.__repr__, ResultTable._repr_html_ = _text, _html
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #054
-_greek = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau upsilon phi chi psi omega').split()
-_tex = {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}', '>': r'\textgreater{}',
+_greek = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau '
+          'upsilon '
+          'phi chi psi omega').split()
+_tex = {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}',
+        '>': r'\textgreater{}',
         '|': r'\textbar{}', '"': "''", '`': r'\textasciigrave{}', **{c: '\\' + c for c in '&%$#_{}'},
-        '±': r'$\pm$', '↑': r'$\uparrow$', '↓': r'$\downarrow$', '†': r'$\dagger$', '‡': r'$\ddagger$', '×': r'$\times$',
+        '±': r'$\pm$', '↑': r'$\uparrow$', '↓': r'$\downarrow$', '†': r'$\dagger$', '‡': r'$\ddagger$',
+        '×': r'$\times$',
         '≥': r'$\geq$', '≤': r'$\leq$', '−': '$-$', '→': r'$\rightarrow$', '…': r'\ldots{}',
         **{chr(945 + i): f'$\\{n}$' if n != 'o' else '$o$' for i, n in enumerate(_greek)},
         **{c: f'$\\{n}$' for c, n in zip('ΓΔΘΛΞΠΣΦΨΩ', 'Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'.split())}}
@@ -395,7 +444,8 @@ def latex_escape(text) -> str:
 # %% ../../nbs/07_measures/03_statistics.ipynb #056
 _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the space between columns, 6pt in LaTeX
 
-_points = dict(small=9.1, footnotesize=8.35, scriptsize=7.75) # tenths of the width that 10 points need: small letters are broader for their size
+# tenths of the width that 10 points need: small letters are broader for their size
+_points = dict(small=9.1, footnotesize=8.35, scriptsize=7.75)
 
 def _ems(text, bold=False):
     "About how many ems `text` is wide in print: capitals and signs are wide, i, l and points narrow"
@@ -420,19 +470,26 @@ def _warn_if_wide(table, small, wide, room):
     sizes = [None, *_smaller]
     smaller = next((o for o in sizes[sizes.index(small) + 1:] if table_inches(table, o) <= room), None)
     ways = [f'small={smaller!r}']*(smaller is not None) + ['wide=True']*(not wide) + ['fewer columns']
-    warnings.warn(f'latex: the table is about {inches:.1f} inches wide and has {room:.1f} of room; take {" or ".join(ways)}', stacklevel=3)
+    warnings.warn(f'latex: the table is about {inches:.1f} inches wide and has {room:.1f} of room; take '
+                  f'{" or ".join(ways)}', stacklevel=3)
 
+# %% ../../nbs/07_measures/03_statistics.ipynb #056x
 def _latex(
     self,
     label=None,       # of the table, for \ref
     standalone=False, # a whole document, which compiles on its own, instead of a table to \input
     wide=False,       # across both columns of a two-column page (table*)
-    small=None,       # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: the text's
-    room=None,        # inches that the table may be wide, for a warning if it is wider; None: a column of the ACL's page, or with `wide` the page
+    # size of the numbers: 'small', 'footnotesize' or 'scriptsize', with less space between columns; None: the text's
+    small=None,
+    # inches that the table may be wide, for a warning if it is wider; None: a column of the ACL's page, or with `wide`
+    # the page
+    room=None,
 ) -> str:
     "The table in LaTeX with its caption; needs the package booktabs"
-    if small is not None and small not in _smaller: raise ValueError(f'small must be None or one of {", ".join(map(repr, _smaller))}, got {small!r}')
-    if label is not None and not re.fullmatch(r'[\w:.+-]+', label): raise ValueError(f'label must be letters, digits and : . + - _, got {label!r}')
+    if small is not None and small not in _smaller:
+        raise ValueError(f'small must be None or one of {", ".join(map(repr, _smaller))}, got {small!r}')
+    if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
+        raise ValueError(f'label must be letters, digits and : . + - _, got {label!r}')
     def cell(c):
         mean = re.sub('^-', '$-$', c.mean)
         mark = rf'\textsuperscript{{{latex_escape(c.mark)}}}' if c.mark else ''
@@ -440,18 +497,24 @@ def _latex(
     rows, columns = self.heads()
     lines = [' & '.join([*map(latex_escape, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
     if not standalone: _warn_if_wide(self, small, wide, room)
-    kind, size = 'table*' if wide else 'table', [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}'] if small else []
-    table = [rf'\begin{{{kind}}}[{"h!" if standalone and not wide else "t"}]', r'\centering', r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{latex_escape(self.caption)}}}',
-             *([rf'\label{{{label}}}'] if label else []), *size, rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
-             ' & '.join(map(latex_escape, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule', r'\end{tabular}', rf'\end{{{kind}}}', '']
-    before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}', r'\pagestyle{empty}', r'\begin{document}']
+    kind, size = ('table*' if wide else 'table', [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}']
+                  if small else [])
+    table = [rf'\begin{{{kind}}}[{"h!" if standalone and not wide else "t"}]', r'\centering',
+             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{latex_escape(self.caption)}}}',
+             *([rf'\label{{{label}}}'] if label else []), *size,
+             rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
+             ' & '.join(map(latex_escape, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
+             r'\end{tabular}', rf'\end{{{kind}}}', '']
+    before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
+              r'\pagestyle{empty}', r'\begin{document}']
     return '\n'.join([*before, *table[:-1], r'\end{document}', ''] if standalone else table)
 
 ResultTable.latex = _latex
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #059
 _said_test = dict(t='paired t-test', bootstrap='paired bootstrap test')
-_said_correction = dict(holm="Holm's correction", benjamini_hochberg="Benjamini and Hochberg's correction", none='no correction')
+_said_correction = dict(holm="Holm's correction", benjamini_hochberg="Benjamini and Hochberg's correction",
+                        none='no correction')
 
 def _seeds_sentence(frame, seeds):
     "What ± is, and over how many seeds"
@@ -460,29 +523,35 @@ def _seeds_sentence(frame, seeds):
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     listed = f'{seeds[0]} to {seeds[-1]}' if whole else ', '.join(map(str, seeds))
     if counts[-1] < 2: return f'One seed ({listed}): there is no deviation and no test, so a difference may be chance.'
-    said = f'{counts[-1]} seeds ({listed})' if counts[0] == counts[-1] else f'{counts[0]} to {counts[-1]} of the seeds {listed}'
+    said = (f'{counts[-1]} seeds ({listed})' if counts[0] == counts[-1]
+            else f'{counts[0]} to {counts[-1]} of the seeds {listed}')
     return f'Mean ± standard deviation over {said}.'
 
 def _undefined_sentence(table, most=4):
     "Which runs do not count, because their number is NaN or infinite; a cell of NaNs only is a dash and says so itself"
     said, frame = [], table.frame
-    for r, (titles, c) in zip(frame.to_dict('records'), [([table.title(_known(r[k])) for k in table.rows], _known(r[table.column])) for r in frame.to_dict('records')]):
+    for r, (titles, c) in zip(frame.to_dict('records'),
+                              [([table.title(_known(r[k])) for k in table.rows], _known(r[table.column]))
+                               for r in frame.to_dict('records')]):
         k, n = int(r['undefined']), int(r['n'] + r['undefined'])
         if k and (r['n'] or r['infinite']):
             where = table.title(c) if table.column == 'measure' else f'{table.title(table.column)} = {table.title(c)}'
             said.append(f'{k} of {n} run{"s"*(n > 1)} of {", ".join(titles)} ({where})')
     if not said: return ''
-    return f'Not counted, for want of a finite number: {"; ".join(said[:most])}' + (f'; and of {len(said) - most} more cells' if len(said) > most else '') + '.'
+    return f'Not counted, for want of a finite number: {"; ".join(said[:most])}' + (
+        f'; and of {len(said) - most} more cells' if len(said) > most else '') + '.'
 
 def _few_sentence(pairs, test):
     "What a test over so few pairs cannot show"
-    if test == 'bootstrap': return f'resampling {pairs} differences finds p < .05 far too often where there is nothing to find.'
+    if test == 'bootstrap':
+        return f'resampling {pairs} differences finds p < .05 far too often where there is nothing to find.'
     return (f'{pairs} differences cannot show that they are normal, on which the test rests, and only one of more than '
             f'{stats.t.ppf(.975, pairs - 1):.1f} standard errors would reach p < .05.')
 
 def _family(table, tested):
     "Which comparisons are corrected together, in words"
-    if table.column != 'measure': return 'the only comparison' if len(tested) == 1 else f'all {len(tested)} comparisons of the table'
+    if table.column != 'measure':
+        return 'the only comparison' if len(tested) == 1 else f'all {len(tested)} comparisons of the table'
     sizes = sorted(set(tested.groupby('measure').size()))
     said = f'{sizes[0]}' if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'
     return 'the only comparison of a column' if sizes == [1] else f'the {said} comparisons of a column'
@@ -492,9 +561,11 @@ def _test_sentences(table, base, test, correction, levels, fewest):
     tested = table.frame[table.frame['p_value'].notna()]
     pairs = sorted({int(n) for n in tested['pairs']})
     if not pairs: return [f'No comparison with {base} could be tested.'] if table.frame['n'].max() > 1 else []
-    how = f'two-sided {_said_test[test]}, paired by seed; {_said_correction[correction]}' + (f', family: {_family(table, tested)}' if correction != 'none' else '')
+    how = f'two-sided {_said_test[test]}, paired by seed; {_said_correction[correction]}' + (
+        f', family: {_family(table, tested)}' if correction != 'none' else '')
     if pairs[-1] < fewest:
-        return [f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} that the {_said_test[test]} is asked for here;',
+        return [f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} that the '
+                f'{_said_test[test]} is asked for here;',
                 _few_sentence(pairs[-1], test)]
     marks = ', '.join(f'{m} p < {f"{x:g}".removeprefix("0")}' for m, x in levels.items())
     few = [n for n in pairs if n < fewest_pairs[test]]
@@ -509,14 +580,17 @@ def _filled(cells, rows, column, compared, levels, fewest):
         found, q = compared.get((row, c), (Comparison('', 0, *[math.nan]*4), math.nan))
         mark = next((m for m, x in sorted(levels.items(), key=lambda o: o[1]) if q < x and found.n >= fewest), '')
         bad = [x for x in values.values() if not math.isfinite(x)]
-        out.append({**dict(zip(rows, row)), column: c, **over_seeds(list(values.values())), 'undefined': len(bad), 'infinite': any(map(math.isinf, bad)),
-                    'pairs': found.n, 'difference': found.difference, 'low': found.low, 'high': found.high, 'p_value': found.p, 'p_adjusted': q, 'best': False, 'mark': mark})
+        out.append({**dict(zip(rows, row)), column: c, **over_seeds(list(values.values())), 'undefined': len(bad),
+                    'infinite': any(map(math.isinf, bad)),
+                    'pairs': found.n, 'difference': found.difference, 'low': found.low, 'high': found.high,
+                    'p_value': found.p, 'p_adjusted': q, 'best': False, 'mark': mark})
     return pd.DataFrame(out)
 
 def _mark_best(table):
     "Set `best` where a mean prints like the best one of its column"
     for c, way in table.better.items():
-        here = [i for i, x in enumerate(table.frame[table.column]) if _known(x) == c and not math.isnan(table.frame['mean'].iloc[i])]
+        here = [i for i, x in enumerate(table.frame[table.column]) if _known(x) == c
+                and not math.isnan(table.frame['mean'].iloc[i])]
         if way is None or len(here) < 2: continue
         top = (max if way == 'higher' else min)(table.frame['mean'].iloc[here])
         equal = [table.number(x, c) == table.number(top, c) for x in table.frame['mean'].iloc[here]]
@@ -527,20 +601,26 @@ def _asked(frame, rows, columns, measure):
     ids = id_columns(frame)
     have, rows = [c for c in frame.columns if c not in ids], (rows,) if isinstance(rows, str) else tuple(rows)
     across = columns if isinstance(columns, str) and columns in ids else None
-    measures = [measure] if across else [columns] if isinstance(columns, str) else have if columns is None else list(columns)
+    measures = ([measure] if across else [columns] if isinstance(columns, str) else have if columns is None
+                else list(columns))
     if across and measure is None:
-        raise ValueError(f'a table with {across!r} along its columns shows one measure: say measure=, one of {", ".join(have)}')
-    for name, allowed, what in [*((r, ids, 'rows') for r in rows), *((m, have, 'columns or measure') for m in measures)]:
-        if name not in allowed: raise ValueError(f'{what} has {name!r}; there are {", ".join(c for c in allowed if c != "run") or "none"}')
+        raise ValueError(f'a table with {across!r} along its columns shows one measure: say measure=, one of '
+                         f'{", ".join(have)}')
+    for name, allowed, what in [*((r, ids, 'rows') for r in rows),
+                                *((m, have, 'columns or measure') for m in measures)]:
+        if name not in allowed:
+            raise ValueError(f'{what} has {name!r}; there are {", ".join(c for c in allowed if c != "run") or "none"}')
     if 'seed' not in frame: raise ValueError('the frame needs a column seed: runs are paired by it')
     if not rows or not measures or {'seed', 'run', across} & set(rows):
         raise ValueError(f'rows must be a method or settings and not the columns again, got {rows}')
     return rows, across, measures
 
+# %% ../../nbs/07_measures/03_statistics.ipynb #062x
 def checked_better(better, known=None, who='') -> dict: # a copy
     "Refuse ways that are none, and measures that are not among `known` (None: any)"
     for k, way in (better or {}).items():
-        if known is not None and k not in known: raise ValueError(f'{who}better has {k!r}, which is no measure; there are {", ".join(map(str, known))}')
+        if known is not None and k not in known:
+            raise ValueError(f'{who}better has {k!r}, which is no measure; there are {", ".join(map(str, known))}')
         if not (way is None or isinstance(way, str) and way in ('higher', 'lower')):
             raise ValueError(f"{who}better[{k!r}] must be 'higher', 'lower' or None, got {way!r}")
     return dict(better or {})
@@ -551,19 +631,25 @@ def _checked_look(frame, percent, titles, digits, levels, fewest):
     have = [c for c in frame.columns if c not in ids]
     percent = have if percent is True else [percent] if isinstance(percent, str) else list(percent or ())
     values = {_known(x) for c in ids if c != 'run' for x in frame[c]}
-    for name, given, allowed in (('percent', percent, set(have)), ('titles', titles or {}, set(frame.columns) | {'measure'} | values)):
+    for name, given, allowed in (('percent', percent, set(have)),
+                                 ('titles', titles or {}, set(frame.columns) | {'measure'} | values)):
         if unknown := [k for k in given if k not in allowed]:
             what = 'no measure' if name == 'percent' else 'no column and no value of one'
-            raise ValueError(f'{name} has {unknown[0]!r}, which is {what}; there are {", ".join(map(str, have if name == "percent" else frame.columns))}')
-    if type(digits) is not int or not 0 <= digits <= 15: raise ValueError(f'digits must be a whole number from 0 to 15, got {digits!r}')
-    if fewest is not None and (type(fewest) is not int or fewest < 2): raise ValueError(f'fewest must be a whole number of at least 2, got {fewest!r}')
-    if levels is not None and not all(isinstance(k, str) and k and isinstance(x, (int, float)) and 0 < x < 1 for k, x in dict(levels).items()):
+            raise ValueError(f'{name} has {unknown[0]!r}, which is {what}; there are '
+                             f'{", ".join(map(str, have if name == "percent" else frame.columns))}')
+    if type(digits) is not int or not 0 <= digits <= 15:
+        raise ValueError(f'digits must be a whole number from 0 to 15, got {digits!r}')
+    if fewest is not None and (type(fewest) is not int or fewest < 2):
+        raise ValueError(f'fewest must be a whole number of at least 2, got {fewest!r}')
+    if levels is not None and not all(isinstance(k, str) and k and isinstance(x, (int, float)) and 0 < x < 1
+                                      for k, x in dict(levels).items()):
         raise ValueError(f'levels must be {{mark: p between 0 and 1}}, got {levels!r}')
     return percent
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #064
 def result_table(
-    frame,                   # tidy, one run a row: method, settings, seed, [run,] measures; from a `Study` or `runs_frame`
+    # tidy, one run a row: method, settings, seed, [run,] measures; from a `Study` or `runs_frame`
+    frame,
     rows='method',           # a column that tells runs apart, or a list of them
     columns=None,            # measures; or one setting, then `measure` says what is shown; None = all measures
     measure=None,            # the measure shown where `columns` is a setting
@@ -581,26 +667,34 @@ def result_table(
     about=None,              # sentences for the caption: model, data, settings; None: those in `frame.attrs`
 ) -> ResultTable:
     "Mean and deviation over seeds, the best ones, and paired comparisons with a baseline"
-    for name, x, allowed in (('test', test, tests), ('correction', correction, corrections), ('best', best, ('bold', None))):
+    for name, x, allowed in (('test', test, tests), ('correction', correction, corrections),
+                             ('best', best, ('bold', None))):
         if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
     rows, across, measures = _asked(frame, rows, columns, measure)
     percent = _checked_look(frame, percent, titles, digits, levels, fewest)
     given = checked_better(better, [c for c in frame.columns if c not in id_columns(frame)])
     about, names = frame.attrs.get('about', '') if about is None else about, tuple(frame.attrs.get('names', ()))
-    (frame, chosen), levels, fewest = _chosen(frame, where), levels or {'†': .05, '‡': .01}, fewest_pairs[test] if fewest is None else fewest
+    (frame, chosen), levels, fewest = (_chosen(frame, where), levels or {'†': .05, '‡': .01},
+                                       fewest_pairs[test] if fewest is None else fewest)
     cells = _cells(frame, rows, across, measures)
     better = {m: given.get(m, better_of(m)) for m in measures}
     shown = list(dict.fromkeys(c for _, c in cells))
     ways = {c: better[measures[0] if across else c] for c in shown}
     compared = {} if compare_to is None else _compare(cells, compare_to, test, correction, bool(across))
-    table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure', [], ways, digits,
-                        tuple(shown if measure in percent else ()) if across else tuple(percent), dict(titles or {}), about, names)
+    table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
+                        [], ways, digits,
+                        tuple(shown if measure in percent else ()) if across else tuple(percent), dict(titles or {}),
+                        about, names)
     table.frame.attrs = dict(about=about, names=list(names))
     if best: _mark_best(table)
     arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
     arrows = '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''
-    if across: arrows = f'Shown: {table.title(measure).replace("_", " ")}' + (f', {better[measure]} is better.' if better[measure] else '.')
-    table.sentences = [o for o in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows, *chosen, _undefined_sentence(table),
+    if across:
+        arrows = f'Shown: {table.title(measure).replace("_", " ")}' + (f', {better[measure]} is better.'
+                                                                       if better[measure] else '.')
+    table.sentences = [o for o in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows, *chosen,
+        _undefined_sentence(table),
         'Bold: the best mean of its column.' if table.frame['best'].any() else '',
-        *(_test_sentences(table, table.title(compare_to), test, correction, levels, fewest) if compare_to is not None else []), about] if o]
+        *(_test_sentences(table, table.title(compare_to), test, correction, levels, fewest) if compare_to is not None
+          else []), about] if o]
     return table

@@ -5,4 +5,5 @@ from salviz.methods.attention_guidance import AttentionGuidance
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import SalLM
 
-__all__ = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'Method', 'Plan', 'Progress', 'Term', 'Together']
+__all__ = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance',
+           'Method', 'Plan', 'Progress', 'Term', 'Together']

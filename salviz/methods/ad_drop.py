@@ -20,7 +20,8 @@ import pandas as pd
 import torch
 from fastcore.basics import patch
 
-from ..models.attention import any_key, check_layers, check_observable, check_part, cross_modules, head_count, observe, own_attention
+from ..models.attention import (any_key, check_layers, check_observable, check_part, cross_modules, head_count,
+                                     observe, own_attention)
 from ..attribution.saliency import attention_attribution, pseudo_labels, real_tokens
 from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, kept_count, region_names
@@ -33,16 +34,19 @@ from ..models.loading import device_of, undisturbed
 def _sort_rows(x):
     "`x` sorted along its last axis"
     if x.device.type != 'cpu': return x.sort(-1).values
-    wide = x.detach().to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x # numpy has no bfloat16
+    # numpy has no bfloat16
+    wide = x.detach().to(torch.promote_types(x.dtype, torch.float32)) if x.is_floating_point() else x
     return torch.from_numpy(np.sort(wide.numpy(), axis=-1)).to(x.dtype)
 
 def discard_candidates(
     attribution:torch.Tensor, # [..., query, key], of floating point or, where only the order matters, whole numbers
-    allowed:torch.Tensor,     # bool, broadcastable to `attribution`: keys that this query may attend; n counts them row by row
+    # bool, broadcastable to `attribution`: keys that this query may attend; n counts them row by row
+    allowed:torch.Tensor,
     p:float,                  # share of each row that may be dropped
     region='high',            # the row's 'high' attributions, its 'low' ones, or 'low_released': as the code does
 ) -> torch.Tensor: # bool [..., query, key]
-    "The candidate discard region: the share `p` of each row's `allowed` keys with the highest (or lowest) `attribution` (eq. 6)"
+    """The candidate discard region: the share `p` of each row's `allowed` keys with the highest (or lowest)
+    `attribution` (eq. 6)"""
     check_region(region)
     x = attribution if region == 'high' else -attribution # now the candidates are the highest
     n, sizes = allowed.sum(-1, keepdim=True), np.arange(x.shape[-1] + 1)
@@ -65,7 +69,8 @@ def drop_mask(
     q:float,                 # probability with which a candidate is dropped
     uniform:torch.Tensor,    # numbers in [0, 1), shape of `candidates`: the draw
 ) -> torch.Tensor: # bool [..., query, key]
-    "Which of the `candidates` are dropped, by the draw `uniform` < `q` (eq. 7); a row never loses all its `allowed` keys"
+    """Which of the `candidates` are dropped, by the draw `uniform` < `q` (eq. 7); a row never loses all its
+    `allowed` keys"""
     return keep_one(candidates & allowed & (uniform < q), allowed)
 
 def keep_one(
@@ -96,9 +101,11 @@ def random_attribution(
     batch:dict,      # from `Collator`
     heads:int,
     seed:int, step:int, layer:int,
-) -> torch.Tensor: # int32 (int64 for rows of more than 128) [batch, heads, query, key] of at least 0, all different within a row
+    # int32 (int64 for rows of more than 128) [batch, heads, query, key] of at least 0, all different within a row
+) -> torch.Tensor:
     "Random numbers in place of an attribution of `layer` (RD)"
-    return keyed_order(batch['example_id'], (heads, *own_positions(batch)), seed, step, -1 - layer) # the draws of 0 and more say what is dropped
+    # the draws of 0 and more say what is dropped
+    return keyed_order(batch['example_id'], (heads, *own_positions(batch)), seed, step, -1 - layer)
 
 def as_share(order:torch.Tensor) -> torch.Tensor: # float64
     "The whole numbers of `random_attribution` as numbers in [0, 1)"
@@ -118,17 +125,21 @@ def sight(
     device=None,
     causal=None, # what `looks_back` says; None: ask it
 ) -> torch.Tensor: # bool [n, n]
-    "Which keys each query of `layer` may attend to in a text of `n` tokens without padding, by the configuration of `model`"
+    """Which keys each query of `layer` may attend to in a text of `n` tokens without padding, by the configuration
+    of `model`"""
     stack = check_part(model)[1]
     config, window = stack.config, getattr(stack.config, 'sliding_window', None)
     if causal is None: causal = looks_back(stack)
     kind = (getattr(config, 'layer_types', None) or {layer: 'sliding_attention' if window else 'full_attention'})[layer]
     if kind not in ('full_attention', 'sliding_attention'):
-        raise ValueError(f"attribution='random' does not know what {kind} of {type(model).__name__} lets a query see; use another attribution")
-    back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device) # how far before the query the key stands
+        raise ValueError(f"attribution='random' does not know what {kind} of {type(model).__name__} lets a query see; "
+                         "use another attribution")
+    # how far before the query the key stands
+    back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
     seen = back >= 0 if causal else torch.ones_like(back, dtype=torch.bool)
     if kind == 'full_attention': return seen
-    return seen & (back < window if causal else back.abs() <= window) # transformers counts a causal window with the query, the other without
+    # transformers counts a causal window with the query, the other without
+    return seen & (back < window if causal else back.abs() <= window)
 
 def attendable(
     model,
@@ -156,11 +167,13 @@ def check_sight(
         stack(**batch)
         seen = {l: maps.allowed(l) & mask.bool()[:, None, :, None] for l in layers}
     if any(not torch.equal(seen[l], x) for l, x in attendable(model, batch, layers).items()):
-        raise ValueError(f"attribution='random' cannot tell without a pass what {type(model).__name__} lets a query see; use another attribution")
+        raise ValueError(f"attribution='random' cannot tell without a pass what {type(model).__name__} lets a query "
+                         "see; use another attribution")
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #032
 def pass_seed(seed:int, step:int) -> int:
-    "A seed for the dropout of the first pass, of (`seed`, `step`): one for the whole batch, so what is attributed depends a little on the batch too"
+    """A seed for the dropout of the first pass, of (`seed`, `step`): one for the whole batch, so what is attributed
+    depends a little on the batch too"""
     return int(np.random.SeedSequence((abs(seed), step)).generate_state(1)[0])
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #036
@@ -185,7 +198,8 @@ def refuse_idle(method):
             f'{name}={x!r} does nothing with attribution={method.attribution!r} ({why}); leave it out, or take '
             f'attribution={" or ".join(map(repr, readers))}')
     method.require(not method.after_dropout or method.first_pass == 'train',
-        "after_dropout=True does nothing with first_pass='eval' (nothing is dropped out there); leave it out, or take first_pass='train'")
+        "after_dropout=True does nothing with first_pass='eval' (nothing is dropped out there); leave it out, or take "
+        "first_pass='train'")
     anew = method.pseudo_label == 'each_step'
     method.require(not (anew and method.target == 'gold'), "pseudo_label='each_step' does nothing with target='gold' "
                    '(gold labels stay as they are); leave one of them out')
@@ -200,18 +214,26 @@ class ADDrop(Method):
     def __init__(self,
         p=.3,                   # share of each row that may be dropped, the candidate discard region
         q=.2,                   # probability with which a position in the region is dropped; 1: all of it
-        layers=None,            # which layers (of an encoder-decoder: of its encoder): None for all, an int, or a list of them
+        # which layers (of an encoder-decoder: of its encoder): None for all, an int, or a list of them
+        layers=None,
         cross_tuning=True,      # plain fine-tuning in odd epochs (from 1), AD-DROP in even ones? False: AD-DROP in all
-        target='pseudo',        # what GA and IGA explain: 'pseudo' (the first pass's prediction) or 'gold'; a regression has gold alone
-        region='high',          # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (its code)
+        # what GA and IGA explain: 'pseudo' (the first pass's prediction) or 'gold'; a regression has gold alone
+        target='pseudo',
+        # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (its code)
+        region='high',
         protect_special=False,  # never drop special tokens as keys? They are then not counted in `p` either
         first_pass='train',     # mode of the pass that is attributed: 'train' (the released code) or 'eval' (the paper)
         attribution='gradient', # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
         steps=20,               # m, steps of IGA
-        nodes=None,             # IGA: points at which the sum over `steps` is taken by Gauss's rule, such as 5, see `path_rule`; None: at each step
+        # IGA: points at which the sum over `steps` is taken by Gauss's rule, such as 5, see `path_rule`; None: at each
+        # step
+        nodes=None,
         reading='paper',        # of eq. 3 in IGA: 'paper' or 'standard', see `attention_attribution`
-        random_form='region',   # of RD: a 'region' of exact size (the paper), or all 'positions' for themselves (the released code)
-        after_dropout=False,    # GA and AA: look at the attention after dropout (the released code) instead of before it (the paper's equations)?
+        # of RD: a 'region' of exact size (the paper), or all 'positions' for themselves (the released code)
+        random_form='region',
+        # GA and AA: look at the attention after dropout (the released code) instead of before it (the paper's
+        # equations)?
+        after_dropout=False,
         attribution_dtype='float32', # of the first pass: 'float32' (the model's own) or 'bfloat16' (autocast)
         pseudo_label='fixed',   # of IGA: 'fixed' by the first pass (eq. 3, 4), or anew at 'each_step' (released code)
     ):
@@ -221,7 +243,8 @@ class ADDrop(Method):
         self.random_form, self.after_dropout, self.attribution_dtype = random_form, after_dropout, attribution_dtype
         self.pseudo_label = pseudo_label
         check_share(self, 'p', 'share of each row that may be dropped')
-        said = f'q must be above 0 and at most 1 (probability with which a candidate is dropped; 1 drops them all), got {q!r}'
+        said = ('q must be above 0 and at most 1 (probability with which a candidate is dropped; 1 drops them all), '
+                f'got {q!r}')
         self.require(isinstance(q, (int, float)) and not isinstance(q, bool) and 0 < q <= 1, said)
         choices = dict(target=('pseudo', 'gold'), region=region_names, first_pass=('train', 'eval'),
                        cross_tuning=(True, False), protect_special=(True, False),
@@ -231,24 +254,29 @@ class ADDrop(Method):
         for name, allowed in choices.items(): check_choice(self, name, allowed)
         self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
         self.require(nodes is None or type(nodes) is int and 1 <= nodes <= steps,
-                     f'nodes must be None (each step) or a whole number from 1 to steps={steps}, whose sum they stand for, got {nodes!r}')
+                     f'nodes must be None (each step) or a whole number from 1 to steps={steps}, whose sum they stand '
+                     f'for, got {nodes!r}')
         refuse_idle(self)
-
-    def check(self, model, tokenizer, data, epochs):
-        "Refuse a model that cannot be observed, layers that it does not have, and cross-tuning in fewer than two epochs"
-        super().check(model, tokenizer, data, epochs)
-        check_observable(model)
-        check_layers(model, self.layers)
-        if self.attribution == 'random': check_sight(model, self.layers)
-        meant = self.pseudo_label == 'fixed' or task_of(model) != 'regression'
-        self.require(meant, "pseudo_label='each_step' has no meaning in a regression, whose score is minus the squared "
-                     'error against the gold number; leave it out')
-        self.require(not self.cross_tuning or epochs >= 2, 'cross_tuning needs at least 2 epochs (odd ones are plain fine-tuning), '
-                     f'got epochs={epochs!r}; train for more epochs, or pass cross_tuning=False')
 
     def phase(self, progress) -> str:
         "'fine-tuning' or 'ad_drop': what an epoch does"
         return 'fine-tuning' if self.cross_tuning and progress.epoch % 2 else 'ad_drop'
+
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #038c
+@patch
+def check(self:ADDrop, model, tokenizer, data, epochs):
+    """Refuse a model that cannot be observed, layers that it does not have, and cross-tuning in fewer than two
+    epochs"""
+    Method.check(self, model, tokenizer, data, epochs)
+    check_observable(model)
+    check_layers(model, self.layers)
+    if self.attribution == 'random': check_sight(model, self.layers)
+    meant = self.pseudo_label == 'fixed' or task_of(model) != 'regression'
+    self.require(meant, "pseudo_label='each_step' has no meaning in a regression, whose score is minus the squared "
+                 'error against the gold number; leave it out')
+    self.require(not self.cross_tuning or epochs >= 2,
+                 'cross_tuning needs at least 2 epochs (odd ones are plain fine-tuning), '
+                 f'got epochs={epochs!r}; train for more epochs, or pass cross_tuning=False')
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #040
 @patch
@@ -259,18 +287,25 @@ def explained(self:ADDrop, model, batch, progress):
     if self.target == 'gold' and labels is not None: return attribution_target(task, batch, labels)
     at_the_pass = self.attribution != 'integrated_gradients' or self.pseudo_label == 'each_step'
     if at_the_pass or task.name == 'regression': return attribution_target(task, batch)
-    with undisturbed(model, training=self.first_pass == 'train', seed=pass_seed(progress.seed, progress.step)), torch.no_grad():
+    with undisturbed(model, training=self.first_pass == 'train',
+                     seed=pass_seed(progress.seed, progress.step)), torch.no_grad():
         return attribution_target(task, batch, task.predicted(model(**model_inputs(batch)), batch))
 
 @patch
-def attributed(self:ADDrop, model, batch, progress) -> tuple: # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
-    "The attribution of every layer (of RD numbers that stand for it, also where it is not allowed), and the positions that may be attended"
+def attributed(
+    self:ADDrop, model, batch, progress,
+    # ({layer: [batch, heads, query, key]}, {layer: bool [batch, 1, query, key]})
+) -> tuple:
+    """The attribution of every layer (of RD numbers that stand for it, also where it is not allowed), and the
+    positions that may be attended"""
     if self.attribution == 'random':
         allowed = attendable(model, batch, check_layers(model, self.layers))
-        return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l) for l in allowed}, allowed
+        return {l: random_attribution(batch, head_count(model), progress.seed, progress.step, l)
+                for l in allowed}, allowed
     return attention_attribution(model, batch, self.explained(model, batch, progress), self.layers, self.attribution,
                                  training=self.first_pass == 'train', seed=pass_seed(progress.seed, progress.step),
-                                 steps=self.steps, reading=self.reading, after_dropout=self.after_dropout, nodes=self.nodes,
+                                 steps=self.steps, reading=self.reading, after_dropout=self.after_dropout,
+                                 nodes=self.nodes,
                                  dtype=torch.bfloat16 if self.attribution_dtype == 'bfloat16' else None)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #042
@@ -300,17 +335,25 @@ def plan(self:ADDrop, model, batch, progress) -> Plan:
     candidates, dropped = {}, {}
     for l, b in attribution.items():
         candidates[l] = self.candidates(b, allowed[l], batch)
-        drawn = keyed_below(batch['example_id'], (b.shape[1], *own_positions(batch)), self.q, progress.seed, progress.step, l) # as `drop_uniform`
+        # as `drop_uniform`
+        drawn = keyed_below(batch['example_id'], (b.shape[1], *own_positions(batch)), self.q, progress.seed,
+                            progress.step, l)
         dropped[l] = keep_one(candidates[l] & drawn, allowed[l])
-    def shares(): return {l: torch.where(allowed[l], as_share(b), 0.) for l, b in attribution.items()} # nobody needs them in training
+    # nobody needs them in training
+    def shares(): return {l: torch.where(allowed[l], as_share(b), 0.) for l, b in attribution.items()}
     shown = shares if self.attribution == 'random' else attribution
-    return Plan(drop=dropped, evidence=dict(attention_attribution=shown, discard_candidates=candidates, discarded=dropped,
+    return Plan(drop=dropped, evidence=dict(attention_attribution=shown, discard_candidates=candidates,
+        discarded=dropped,
         attribution_ranks=lambda: {l: row_ranks(b, allowed[l]) for l, b in attribution.items()}))
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #047
 @patch
-def nodes_agreement(self:ADDrop, model, batch, progress) -> dict: # relative_difference of the layer where it is largest, same_region
-    "How far the attribution with `nodes` is from the sum over all `steps`, and the share of that sum's region that is found with them"
+def nodes_agreement(
+    self:ADDrop, model, batch, progress,
+    # relative_difference of the layer where it is largest, same_region
+) -> dict:
+    """How far the attribution with `nodes` is from the sum over all `steps`, and the share of that sum's region that
+    is found with them"""
     whole = copy.copy(self)
     whole.nodes = None
     (found, allowed), (exact, _) = (o.attributed(model, batch, progress) for o in (self, whole))
@@ -330,7 +373,9 @@ def epoch_begin(self:ADDrop, trainer, epoch:int):
     with full_precision(trainer.model): found = self.nodes_agreement(trainer.model, batch, progress)
     trainer.run.set_state(nodes_agreement=found)
     if found['relative_difference'] > .01 and trainer.is_world_process_zero():
-        warnings.warn(f"ADDrop: on the first examples, nodes={self.nodes} is {found['relative_difference']:.1%} off the sum over steps={self.steps} and finds "
+        warnings.warn(f"ADDrop: on the first examples, nodes={self.nodes} is {found['relative_difference']:.1%} off "
+                      "the "
+                      f"sum over steps={self.steps} and finds "
                       f"{found['same_region']:.1%} of its region; take more nodes, or leave nodes out", stacklevel=2)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #084
@@ -352,7 +397,8 @@ def prior_method(
         raise ValueError(f"p={p!r} is for form='equal': the released experiment drops the whole region, "
                          'the share rate of each row; leave p out')
     p = rate if p is None else p
-    if not (0 < rate <= p < 1): raise ValueError(f'rate must lie between 0 and p, and p below 1, got rate={rate!r} and p={p!r}')
+    if not (0 < rate <= p < 1):
+        raise ValueError(f'rate must lie between 0 and p, and p below 1, got rate={rate!r} and p={p!r}')
     shared = dict(p=p, q=rate / p, layers=layers, cross_tuning=False)
     if strategy == 'none': return FineTuning()
     if strategy == 'random':
@@ -361,7 +407,8 @@ def prior_method(
     return ADDrop(target='gold', region=region, **shared)
 
 def prior_experiment(
-    model, tokenizer, data,      # as `salviz.training.trainer.train` takes them; every run starts from a copy of `model`
+    # as `salviz.training.trainer.train` takes them; every run starts from a copy of `model`
+    model, tokenizer, data,
     strategies=prior_strategies, # which of them to compare
     rate=.3, p=None, layers=0, form='equal', # see `prior_method`; the paper drops in the first layer
     run_dir=None,                # folder for a run of each strategy; None: they are not kept
@@ -373,9 +420,11 @@ def prior_experiment(
     settings = dict(dict(probes=1, snapshots=0, keep=1, progress=False), **settings)
     with tempfile.TemporaryDirectory() as temporary:
         for strategy, method in methods.items():
-            run = train(copy.deepcopy(model), tokenizer, data, method, run_dir=Path(run_dir or temporary)/strategy, **settings)
+            run = train(copy.deepcopy(model), tokenizer, data, method, run_dir=Path(run_dir or temporary)/strategy,
+                        **settings)
             losses = {}
             for r in run.train_rows: losses.setdefault(math.ceil(r['epoch'] - 1e-5), []).append(r['task'])
             rows += [dict(strategy=strategy, epoch=e, split='train', loss=float(np.mean(x))) for e, x in losses.items()]
-            rows += [dict(strategy=strategy, epoch=round(r['epoch']), split='validation', loss=r['loss']) for r in run.eval_rows]
+            rows += [dict(strategy=strategy, epoch=round(r['epoch']), split='validation', loss=r['loss'])
+                     for r in run.eval_rows]
     return pd.DataFrame(rows)

@@ -16,13 +16,15 @@ from ..models.tasks import example_mean
 def attention_entropy(
     attention:torch.Tensor, # [batch, heads, query, key]
     allowed:torch.Tensor,   # bool [batch, 1, query, key]: keys that each query may attend
-    form='attention',       # 'attention': entropy of the mean over heads; 'released': of another softmax of it (the authors' code)
+    # 'attention': entropy of the mean over heads; 'released': of another softmax of it (the authors' code)
+    form='attention',
 ) -> torch.Tensor: # [batch, query], in nats
     "How wide the attention of each token is, from 0 (one key) to the logarithm of the number of keys (all alike)"
     allowed, a = allowed[:, 0], attention.to(torch.promote_types(attention.dtype, torch.float32)).mean(1)
     lowest = torch.finfo(a.dtype)
     if form == 'released': a = a.masked_fill(~allowed, lowest.min).softmax(-1)
-    return -torch.where(allowed, a * a.clamp(min=lowest.tiny).log(), 0.).sum(-1) # a key without attention adds nothing, and no infinite gradient
+    # a key without attention adds nothing, and no infinite gradient
+    return -torch.where(allowed, a * a.clamp(min=lowest.tiny).log(), 0.).sum(-1)
 
 # %% ../../nbs/00_learn/own_method.ipynb #013
 class AttentionEntropy(Method):
@@ -60,4 +62,5 @@ class AttentionEntropy(Method):
         "Minus the entropy: mean over the real tokens of each example, sum over layers"
         entropy = {l: attention_entropy(maps[l], maps.allowed(l), self.form) for l in plan.layers}
         plan.evidence['attention_entropy'] = {l: x.detach() for l, x in entropy.items()}
-        return dict(negative_entropy=Term(-sum(example_mean(x, batch['attention_mask'].bool()) for x in entropy.values()), self.alpha))
+        return dict(negative_entropy=Term(-sum(example_mean(x, batch['attention_mask'].bool())
+                                               for x in entropy.values()), self.alpha))

@@ -46,8 +46,10 @@ def default_heads(n_heads:int, share:float=.5) -> dict:
     "{pattern: heads} for a layer of `n_heads` of which `share` is guided (Deshpande and Narasimhan 2020, section 4.5)"
     guided = share * n_heads
     if abs(guided - round(guided)) > 1e-6 or round(guided) < 2:
-        raise ValueError(f'AttentionGuidance: share={share:g} of {n_heads} heads is {guided:g}; it must be a whole number of at least 2 '
-                         f'(one head for next, one for prev, then first): choose share=k/{n_heads} with k from 2 to {n_heads}')
+        raise ValueError(f'AttentionGuidance: share={share:g} of {n_heads} heads is {guided:g}; it must be a whole '
+                         'number of at least 2 '
+                         f'(one head for next, one for prev, then first): choose share=k/{n_heads} with k from 2 to '
+                         f'{n_heads}')
     heads = dict(next=[0], prev=[1], first=list(range(2, round(guided))))
     return {name: numbers for name, numbers in heads.items() if numbers}
 
@@ -65,12 +67,16 @@ def check_heads(
     for name, numbers in heads.items():
         where = f'AttentionGuidance: patterns[{name!r}]'
         if name not in known and not is_one_delimiter(name):
-            raise ValueError(f'{where} is not known; available: {", ".join(known)}, delim:TOKEN, or your own with own={{{name!r}: function or matrix}}')
+            raise ValueError(f'{where} is not known; available: {", ".join(known)}, delim:TOKEN, or your own with '
+                             f'own={{{name!r}: function or matrix}}')
         if not isinstance(numbers, (list, tuple, range)) or not numbers or not all(type(h) is int for h in numbers):
             raise ValueError(f'{where} must be a list of head numbers, such as [0, 1], got {numbers!r}')
         for head in numbers:
-            if not 0 <= head < n_heads: raise ValueError(f'{where} has head {head}; the model has heads 0 to {n_heads - 1} in a layer')
-            if head in owner: raise ValueError(f'{where} has head {head}, which {owner[head]} has already; a head can have one pattern')
+            if not 0 <= head < n_heads:
+                raise ValueError(f'{where} has head {head}; the model has heads 0 to {n_heads - 1} in a layer')
+            if head in owner:
+                raise ValueError(f'{where} has head {head}, which {owner[head]} has already; a head can have one '
+                                 'pattern')
             owner[head] = name
     return {name: list(numbers) for name, numbers in heads.items()}
 
@@ -81,7 +87,8 @@ def is_by_layer(patterns) -> bool:
 
 def assign_heads(
     model,         # whose layers and heads are counted
-    patterns=None, # {pattern: heads}, {layer: {pattern: heads}}, or None: `default_heads`, in an encoder-decoder `translation_heads`
+    # {pattern: heads}, {layer: {pattern: heads}}, or None: `default_heads`, in an encoder-decoder `translation_heads`
+    patterns=None,
     share=.5,      # share of guided heads, for `default_heads`
     layers=None,   # layers that are guided, None = all; for all forms but {layer: …}
     known=named,   # names of patterns
@@ -90,11 +97,13 @@ def assign_heads(
     n_heads = head_count(model)
     if is_by_layer(patterns):
         by_layer = {check_layers(model, layer, 'patterns')[0]: heads for layer, heads in patterns.items()}
-        if len(by_layer) < len(patterns): raise ValueError(f'AttentionGuidance: patterns names a layer twice: {", ".join(map(str, patterns))}')
+        if len(by_layer) < len(patterns):
+            raise ValueError(f'AttentionGuidance: patterns names a layer twice: {", ".join(map(str, patterns))}')
     else:
         translates = patterns is None and check_part(model)[0] == 'encoder'
         if translates and share != .5:
-            raise ValueError(f'AttentionGuidance: share={share:g} has no meaning for an encoder-decoder, of which one next and one prev head are guided '
+            raise ValueError(f'AttentionGuidance: share={share:g} has no meaning for an encoder-decoder, of which one '
+                             'next and one prev head are guided '
                              'in every layer of the encoder; leave it out, or name heads with patterns')
         heads = translation_heads if translates else default_heads(n_heads, share) if patterns is None else patterns
         by_layer = dict.fromkeys(check_layers(model, layers), heads)
@@ -129,7 +138,8 @@ def by_pattern(
     "{pattern: heads} that says the same as `heads`"
     found = {}
     for head, pattern in heads.items():
-        if not (isinstance(pattern, str) or callable(pattern)): as_pattern(pattern, f'AttentionGuidance: the pattern of {where}head {head}')
+        if not (isinstance(pattern, str) or callable(pattern)):
+            as_pattern(pattern, f'AttentionGuidance: the pattern of {where}head {head}')
         found.setdefault(own_name(pattern, own), []).append(head)
     return found
 
@@ -139,10 +149,13 @@ def by_name(
 ) -> tuple: # (patterns, own), with names for all patterns
     "`patterns` in a form that `assign_heads` knows, and {name: pattern} of all that are not the paper's"
     own = dict(own or {})
-    if isinstance(patterns, dict) and patterns and all(isinstance(k, tuple) and len(k) == 2 and set(map(type, k)) == {int} for k in patterns):
-        patterns = {layer: {h: p for (l, h), p in patterns.items() if l == layer} for layer in dict.fromkeys(l for l, _ in patterns)}
+    if isinstance(patterns, dict) and patterns and all(isinstance(k, tuple) and len(k) == 2
+                                                       and set(map(type, k)) == {int} for k in patterns):
+        patterns = {layer: {h: p for (l, h), p in patterns.items() if l == layer}
+                    for layer in dict.fromkeys(l for l, _ in patterns)}
     if is_by_layer(patterns):
-        patterns = {layer: by_pattern(heads, own, f'layer {layer}, ') if is_by_layer(heads) else heads for layer, heads in patterns.items()}
+        patterns = {layer: by_pattern(heads, own, f'layer {layer}, ') if is_by_layer(heads) else heads
+                    for layer, heads in patterns.items()}
     return patterns, own or None
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #028
@@ -161,7 +174,8 @@ def alpha_at(
 def comparable_alpha(task_loss:float, guidance:float, choices=(1, 10, 100)) -> int:
     "The one of `choices` that brings `guidance` closest to `task_loss`, in ratio"
     if not (0 < task_loss < math.inf and 0 < guidance < math.inf):
-        raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance loss of {guidance:g} '
+        raise ValueError(f'AttentionGuidance: alpha cannot be chosen from a task loss of {task_loss:g} and a guidance '
+                         f'loss of {guidance:g} '
                          'in the first step; both must be positive and finite: give alpha as a number')
     return min(choices, key=lambda alpha: abs(math.log(alpha * guidance / task_loss)))
 
@@ -171,8 +185,10 @@ class AttentionGuidance(Method):
     cite = 'deshpande2020guiding'
 
     def __init__(self,
-        patterns=None,      # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or
-                            # None: head 0 next, head 1 prev, the following first (encoder-decoders: head 0 next, head 1 prev of the encoder)
+        # {pattern: heads}, {layer: {pattern: heads}}, a table {layer: {head: pattern}} or {(layer, head): pattern}, or
+        patterns=None,
+                            # None: head 0 next, head 1 prev, the following first (encoder-decoders: head 0 next, head 1
+                            # prev of the encoder)
         share=.5,           # lambda: share of heads that is guided, if `patterns` is None
         alpha=None,         # weight at the start; None: chosen from 1, 10, 100 on the examples of the first step
         layers=None,        # guided layers, None = all
@@ -181,12 +197,14 @@ class AttentionGuidance(Method):
         reduction='mean',   # 'mean' (code) or 'sum' (eq. 2 and 3)
         schedule='linear',  # 'linear' (paper) or 'constant-then-linear' (code)
         constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
-        own=None,           # {name: function(tokens) -> [n, n], or matrix}: patterns of one's own, to be named in `patterns`
+        # {name: function(tokens) -> [n, n], or matrix}: patterns of one's own, to be named in `patterns`
+        own=None,
         after_dropout=False, # look at attention before its dropout (the equations) or after it (the authors' code)
     ):
         self.patterns, self.own = by_name(patterns, own)
         self.share, self.alpha, self.layers, self.boundary, self.multiple = share, alpha, layers, boundary, multiple
-        self.reduction, self.schedule, self.constant_steps, self.after_dropout = reduction, schedule, constant_steps, after_dropout
+        self.reduction, self.schedule, self.constant_steps, self.after_dropout = (
+            reduction, schedule, constant_steps, after_dropout)
         self._alpha, self._ids, self._tokenizer = alpha, {}, None
         check_share(self, 'share', 'share of heads that is guided', ends=True)
         check_choice(self, 'boundary', ('uniform', 'zero'))
@@ -194,8 +212,10 @@ class AttentionGuidance(Method):
         check_choice(self, 'reduction', ('mean', 'sum'))
         check_choice(self, 'schedule', ('linear', 'constant-then-linear'))
         self.require(isinstance(after_dropout, bool), f'after_dropout must be True or False, got {after_dropout!r}')
-        self.require(type(constant_steps) is int and constant_steps >= 0, f'constant_steps must be a whole number of at least 0, got {constant_steps!r}')
-        self.require(alpha is None or isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and 0 <= alpha < math.inf,
+        self.require(type(constant_steps) is int and constant_steps >= 0,
+                     f'constant_steps must be a whole number of at least 0, got {constant_steps!r}')
+        self.require(alpha is None or isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+                     and 0 <= alpha < math.inf,
                      f'alpha must be None or a finite number of at least 0, got {alpha!r}')
         self._check_patterns()
 
@@ -213,13 +233,18 @@ def _check_patterns(self:AttentionGuidance):
     "Refuse `patterns`, `layers` and `own` that do not fit together"
     by_layer = is_by_layer(self.patterns)
     every = list(self.patterns.values()) if by_layer else [{} if self.patterns is None else self.patterns]
-    self.require(all(isinstance(p, dict) and (p or self.patterns is None) and all(isinstance(k, str) for k in p) for p in every),
-                 f'patterns must be {{pattern: heads}} or {{layer: {{pattern: heads}}}}, such as {{"first": [0, 1]}}, got {self.patterns!r}; a table is {{layer: {{head: pattern}}}} or {{(layer, head): pattern}}')
+    self.require(all(isinstance(p, dict) and (p or self.patterns is None) and all(isinstance(k, str) for k in p)
+                     for p in every),
+                 f'patterns must be {{pattern: heads}} or {{layer: {{pattern: heads}}}}, such as {{"first": [0, 1]}}, '
+                 f'got {self.patterns!r}; a table is {{layer: {{head: pattern}}}} or {{(layer, head): pattern}}')
     self.require(not (by_layer and self.layers is not None), 'patterns already names the layers; leave out layers')
     used = {name for p in every for name in p}
     for name, pattern in (self.own or {}).items():
-        self.require(name not in named and not is_one_delimiter(name), f'own has a pattern called {name!r}, which is a name of the paper; call it something else')
-        self.require(name in used, f"own pattern {name!r} is given to no head; name it in patterns, such as patterns={{{name!r}: [0]}}")
+        self.require(name not in named and not is_one_delimiter(name),
+                     f'own has a pattern called {name!r}, which is a name of the paper; call it something else')
+        self.require(name in used,
+                     f"own pattern {name!r} is given to no head; name it in patterns, such as patterns={{{name!r}: "
+                     f"[0]}}")
         if not callable(pattern): as_pattern(pattern, f'AttentionGuidance: own pattern {name!r}')
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #038
@@ -231,7 +256,8 @@ def heads(self:AttentionGuidance, model) -> dict:
 @patch
 def prescribes(self:AttentionGuidance, model) -> dict:
     "{layer: guided heads}: a head can have one target, also where methods are combined"
-    return {layer: sorted(h for numbers in by_pattern.values() for h in numbers) for layer, by_pattern in self.heads(model).items()}
+    return {layer: sorted(h for numbers in by_pattern.values() for h in numbers)
+            for layer, by_pattern in self.heads(model).items()}
 
 @patch
 def targets(self:AttentionGuidance, heads:dict, batch:dict) -> dict:
@@ -239,7 +265,8 @@ def targets(self:AttentionGuidance, heads:dict, batch:dict) -> dict:
     made = {}
     for name in dict.fromkeys(name for by_pattern in heads.values() for name in by_pattern):
         pattern = (self.own or {}).get(name, name)
-        self.require(name in self._ids or not looks_at_tokens(name) and not callable(pattern) or self._tokenizer is not None,
+        self.require(name in self._ids or not looks_at_tokens(name) and not callable(pattern)
+                     or self._tokenizer is not None,
                      f'pattern {name!r} needs the tokenizer; call check(model, tokenizer, data, epochs) first')
         made[name] = pattern_target(pattern, batch, self._ids.get(name), self.boundary, self.multiple, self._tokenizer)
     return made
@@ -267,7 +294,8 @@ def plan(self:AttentionGuidance, model, batch, progress) -> Plan:
     "Observe the guided layers; compare them with the patterns of `batch`"
     heads = self.heads(model)
     targets = self.targets(heads, batch)
-    return Plan(layers=tuple(heads), after_dropout=self.after_dropout, targets=dict(attention_guidance=(heads, targets)),
+    return Plan(layers=tuple(heads), after_dropout=self.after_dropout,
+                targets=dict(attention_guidance=(heads, targets)),
                 evidence=dict(pattern_target=lambda: written_out(heads, targets, head_count(model))[0],
                               guided=lambda: written_out(heads, targets, head_count(model))[1]))
 
@@ -275,7 +303,8 @@ def of_patterns(
     attention:torch.Tensor, # [batch, heads, query, key] of one layer
     heads:dict,             # {pattern: heads}
 ) -> dict: # {pattern: [batch, its heads in ascending order, query, key]}
-    "The maps of every pattern's heads, by one split of the layer: its gradient is put together once and not added up pattern by pattern"
+    """The maps of every pattern's heads, by one split of the layer: its gradient is put together once and not added
+    up pattern by pattern"""
     owner = {h: name for name, numbers in heads.items() for h in numbers}
     runs = [(name, len(list(run))) for name, run in itertools.groupby(range(attention.shape[1]), owner.get)]
     pieces = list(zip((name for name, _ in runs), attention.split([n for _, n in runs], 1)))
@@ -300,20 +329,23 @@ def guidance(self:AttentionGuidance, maps, plan, batch) -> torch.Tensor: # [batc
 @patch
 def terms(self:AttentionGuidance, outputs, maps, plan, batch, progress) -> dict:
     "The guidance loss, weighted by alpha_t (eq. 4)"
-    self.require(self._alpha is not None, 'alpha=None is chosen by prepare(trainer) when training starts; give alpha as a number to go without')
+    self.require(self._alpha is not None,
+                 'alpha=None is chosen by prepare(trainer) when training starts; give alpha as a number to go without')
     weight = alpha_at(progress, self._alpha, self.schedule, self.constant_steps)
     return dict(attention_guidance=Term(self.guidance(maps, plan, batch), weight))
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #046
 @patch
 def choose_alpha(self:AttentionGuidance, model, *batches, over_processes=lambda sums: sums) -> int:
-    "The weight from 1, 10, 100 that makes task and guidance loss comparable on all examples of `batches`, summed up `over_processes`"
+    """The weight from 1, 10, 100 that makes task and guidance loss comparable on all examples of `batches`, summed
+    up `over_processes`"""
     sums = torch.zeros(3, dtype=torch.float64, device=device_of(model))
     for batch in batches:
         plan, n = self.plan(model, batch, None), len(batch['input_ids'])
         with undisturbed(model), torch.no_grad(), observe(model, layers=list(plan.layers)) as maps:
             task = tasks[task_of(model)].loss(model(**model_inputs(batch)), batch).mean()
-            sums += n * torch.stack([task.double(), self.guidance(maps, plan, batch).mean().double(), torch.ones_like(sums[0])])
+            sums += n * torch.stack([task.double(), self.guidance(maps, plan, batch).mean().double(),
+                                     torch.ones_like(sums[0])])
     task, guidance, n = over_processes(sums).tolist()
     return comparable_alpha(task / n, guidance / n)
 
@@ -323,7 +355,8 @@ def prepare(self:AttentionGuidance, trainer):
     self._warn_if_constant(trainer)
     self._alpha = trainer.share(self.alpha if self.alpha is not None else trainer.run.state.get('alpha'))
     if self._alpha is None: # which all processes agree on, since they choose together
-        self._alpha = self.choose_alpha(trainer.model, *trainer.first_batches(), over_processes=lambda sums: trainer.accelerator.reduce(sums, 'sum'))
+        self._alpha = self.choose_alpha(trainer.model, *trainer.first_batches(),
+                                        over_processes=lambda sums: trainer.accelerator.reduce(sums, 'sum'))
     trainer.run.set_state(alpha=self._alpha)
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #048
@@ -333,8 +366,10 @@ def _warn_if_constant(self:AttentionGuidance, trainer):
     if self.schedule == 'linear' or not trainer.is_world_process_zero(): return
     total = trainer.steps_per_epoch * int(trainer.args.num_train_epochs)
     if total <= self.constant_steps:
-        warnings.warn(f"AttentionGuidance: schedule='constant-then-linear' holds the weight for constant_steps={self.constant_steps} steps and this "
-                      f"training has {total}, so it never falls; give constant_steps below {total}, or schedule='linear'", stacklevel=3)
+        warnings.warn("AttentionGuidance: schedule='constant-then-linear' holds the weight for "
+                      f"constant_steps={self.constant_steps} steps and this "
+                      f"training has {total}, so it never falls; give constant_steps below {total}, or "
+                      "schedule='linear'", stacklevel=3)
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #051
 @patch
@@ -343,16 +378,20 @@ def check(self:AttentionGuidance, model, tokenizer, data, epochs):
     Method.check(self, model, tokenizer, data, epochs)
     heads, train = self.heads(model), data['train']
     used = {name for by_pattern in heads.values() for name in by_pattern}
-    self._tokenizer, self._ids = tokenizer, {name: pattern_ids(name, tokenizer) for name in sorted(filter(looks_at_tokens, used))}
+    self._tokenizer, self._ids = tokenizer, {name: pattern_ids(name, tokenizer)
+                                             for name in sorted(filter(looks_at_tokens, used))}
     lengths = list(train['length'])
     longest = max([*lengths, *(data['probes']['length'] if 'probes' in data else [])])
     for name, size in {name: len(p) for name, p in (self.own or {}).items() if not callable(p)}.items():
-        self.require(size >= longest, f'own pattern {name!r} has {size} rows, but the longest training example or probe has {longest} tokens; '
+        self.require(size >= longest,
+                     f'own pattern {name!r} has {size} rows, but the longest training example or probe has {longest} '
+                     'tokens; '
                      'give a larger matrix or a function(tokens)')
     inputs = ('input_ids', 'attention_mask', 'token_type_ids')
     shown = [self._first_with(name, ids, train['input_ids']) for name, ids in self._ids.items()]
     rows = dict.fromkeys([lengths.index(max(lengths)), *shown])
-    self._check_reach(model, heads, Collator(tokenizer)([{k: v for k, v in train[i].items() if k in inputs} for i in rows]))
+    self._check_reach(model, heads,
+                      Collator(tokenizer)([{k: v for k, v in train[i].items() if k in inputs} for i in rows]))
 
 @patch
 def _first_with(self:AttentionGuidance, name, ids, examples) -> int:
@@ -360,7 +399,9 @@ def _first_with(self:AttentionGuidance, name, ids, examples) -> int:
     wanted = set(ids.tolist())
     at = next((i for i, tokens in enumerate(examples) if not wanted.isdisjoint(tokens)), None)
     tokens = ', '.join(self._tokenizer.convert_ids_to_tokens(sorted(wanted)))
-    self.require(at is not None, f'pattern {name!r} looks at {tokens}, which occurs nowhere in the training data; choose another pattern')
+    self.require(at is not None,
+                 f'pattern {name!r} looks at {tokens}, which occurs nowhere in the training data; choose another '
+                 'pattern')
     return at
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #052
@@ -375,6 +416,8 @@ def _check_reach(self:AttentionGuidance, model, heads, batch):
             for name in by_pattern:
                 forbidden = (targets[name][0] > 0)[:, None] & ~maps.allowed(layer)
                 self.require(not bool(forbidden.any()),
-                             f'pattern {name!r} with boundary={self.boundary!r} asks for keys that the attention mask of {type(model).__name__} '
-                             f'forbids in layer {layer}; where the mask is causal, first works, and prev with boundary="zero"; '
+                             f'pattern {name!r} with boundary={self.boundary!r} asks for keys that the attention mask '
+                             f'of {type(model).__name__} '
+                             f'forbids in layer {layer}; where the mask is causal, first works, and prev with '
+                             'boundary="zero"; '
                              'where it is a sliding window, next and prev with boundary="zero"')

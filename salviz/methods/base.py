@@ -40,14 +40,19 @@ class Progress:
 class Plan:
     "What a step should do differently from plain fine-tuning"
     layers:tuple = ()                           # layers whose attention the main pass must capture
-    drop:dict = field(default_factory=dict)     # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
+    # {layer: bool [batch, heads, query, key]}: positions dropped in the main pass
+    drop:dict = field(default_factory=dict)
     inputs:dict = field(default_factory=dict)   # {name: model inputs} of further passes, such as the masked copy
-    later:dict = field(default_factory=dict)    # {name: function of the main outputs -> model inputs}: further passes that depend on the main one
-    main_embeddings:bool = False                # should the main outputs carry `salviz_input`, what the model read, with its graph?
-    after_dropout:bool = False                  # capture maps after attention dropout (all released code) rather than before (the papers)?
+    # {name: function of the main outputs -> model inputs}: further passes that depend on the main one
+    later:dict = field(default_factory=dict)
+    # should the main outputs carry `salviz_input`, what the model read, with its graph?
+    main_embeddings:bool = False
+    # capture maps after attention dropout (all released code) rather than before (the papers)?
+    after_dropout:bool = False
     targets:dict = field(default_factory=dict)  # what the method's terms compare with, in the method's own form
     evidence:dict = field(default_factory=dict) # {name: tensor, {layer: tensor} or function returning one}, batch first
-    axes:dict = field(default_factory=dict)     # {name of evidence: its axes behind batch and layer}, see `salviz.core.evidence`; needed where sizes do not tell
+    # {name of evidence: its axes behind batch and layer}, see `salviz.core.evidence`; needed where sizes do not tell
+    axes:dict = field(default_factory=dict)
 
     @property
     def observed(self) -> tuple:
@@ -72,7 +77,8 @@ served = dict(
     SalLM=('classification',),
     SaliencyGuided=('classification', 'image_classification', 'series_classification'),
     ADDrop=('classification', 'regression', 'token_classification', 'seq2seq'),
-    AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq'))
+    AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
+                       'seq2seq'))
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
 class Method:
@@ -87,7 +93,8 @@ class Method:
 
     def args(self) -> dict:
         "Hyperparameters as they were given to the constructor"
-        return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters if k not in ('self', 'args', 'kwargs')}
+        return {k: getattr(self, k) for k in inspect.signature(type(self).__init__).parameters
+                if k not in ('self', 'args', 'kwargs')}
 
     def __repr__(self): return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.args().items())})"
 
@@ -107,13 +114,16 @@ class Method:
     def __add__(self, other): return Together(self, other)
 
     def check(self, model, tokenizer, data, epochs):
-        "Refuse, before anything is trained, what cannot work: `model`, `data` (a `DatasetDict` of encoded examples) or `epochs`"
+        """Refuse, before anything is trained, what cannot work: `model`, `data` (a `DatasetDict` of encoded
+        examples) or `epochs`"""
         task, here = task_of(model), self.served_tasks()
         self.require(task in here, f'does not serve {task}; it serves {", ".join(here)}')
-        self.require(getattr(self, 'layers', None) not in ([], ()), 'layers must name at least one layer, or be None for all')
+        self.require(getattr(self, 'layers', None) not in ([], ()),
+                     'layers must name at least one layer, or be None for all')
 
     def phase(self, progress) -> str:
-        "What the epoch at `progress` does, for methods that do not do the same in all: the method's name, or 'fine-tuning' in a plain epoch"
+        """What the epoch at `progress` does, for methods that do not do the same in all: the method's name, or
+        'fine-tuning' in a plain epoch"""
         return self.name
 
     def prepare(self, trainer): "Called once before training, with the `MethodTrainer`"
@@ -125,9 +135,11 @@ class Method:
         return Plan()
 
     def terms(self, outputs, maps, plan, batch, progress) -> dict:
-        "`{name: Term}` from `outputs` ({'main': …, name of a further pass: …}) and `maps` (captured attention of the main pass)"
+        """`{name: Term}` from `outputs` ({'main': …, name of a further pass: …}) and `maps` (captured attention of
+        the main pass)"""
         return {}
 
+# %% ../../nbs/05_methods/00_base.ipynb #035x
 class FineTuning(Method):
     "Plain fine-tuning on the task loss: the method with the empty plan, and the baseline of all others"
 
@@ -153,7 +165,8 @@ def check_share(
 def check_choice(method:Method, name:str, choices):
     "Refuse an argument of `method` that is not one of `choices`"
     x = getattr(method, name)
-    method.require(isinstance(x, (str, bool, int, type(None))) and x in choices, f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
+    method.require(isinstance(x, (str, bool, int, type(None))) and x in choices,
+                   f'{name} must be one of {", ".join(map(repr, choices))}, got {getattr(method, name)!r}')
 
 def check_weight(method:Method, name='weight'):
     "Refuse a loss weight of `method` that is not a finite number of at least 0"
@@ -164,7 +177,8 @@ def check_weight(method:Method, name='weight'):
 # %% ../../nbs/05_methods/00_base.ipynb #555e6327
 def _said(x):
     "`x` in a few words, for an error"
-    if isinstance(x, torch.Tensor): return f'a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix("torch.")}'
+    if isinstance(x, torch.Tensor):
+        return f'a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix("torch.")}'
     return f'{type(x).__name__} {x!r:.60}'
 
 def check_cite(method):
@@ -195,7 +209,8 @@ def check_term(
     "Refuse a term of `method` that is no loss per example"
     method.require(isinstance(name, str) and name, f'the name of a term must be a string, got {_said(name)}')
     taken = name in _rows_hold or name.endswith('_weight')
-    method.require(not taken, f'no term can be called {name!r}, a name that the metrics of a run use already; choose another one')
+    method.require(not taken,
+                   f'no term can be called {name!r}, a name that the metrics of a run use already; choose another one')
     method.require(isinstance(term, Term), f'the term {name!r} must be a Term(loss, weight), got {_said(term)}')
     loss, weight = term
     method.require(isinstance(loss, torch.Tensor), f'the loss of the term {name!r} must be a tensor, got {_said(loss)}')
@@ -220,8 +235,11 @@ class Batch(dict):
         self.method, self.where = method, getattr(given, 'where', where)
 
     def __missing__(self, name):
-        raise NoColumn(f'{self.method.name}: asks for batch[{name!r}], but {self.where} has no such column; it has {", ".join(self)}. '
-                       'Columns of the data are in every batch under their own names, those of own probes if they are a Dataset')
+        raise NoColumn(f'{self.method.name}: asks for batch[{name!r}], but {self.where} has no such column; it has '
+                       f'{", ".join(self)}. '
+                       'Columns of the data are in every batch under their own names, those of own probes if they are '
+                       'a '
+                       'Dataset')
 
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
     "What `method` plans for `batch`, checked"
@@ -232,8 +250,10 @@ def plan_of(method, model, batch, progress, where='the batch') -> Plan:
 def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
     "The terms of `method`, each checked to be a loss per example"
     found = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
-    method.require(isinstance(found, dict), f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(found)}')
-    for name, term in found.items(): check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
+    method.require(isinstance(found, dict),
+                   f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(found)}')
+    for name, term in found.items():
+        check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
     return found
 
 # %% ../../nbs/05_methods/00_base.ipynb #042
@@ -243,12 +263,14 @@ class MergedPlan(Plan):
         self.names, self.parts = names, parts
         looking = [o for o in parts if o.layers]
         if len({o.after_dropout for o in looking}) > 1:
-            raise ValueError(f'{" + ".join(names)}: one reads attention before dropout and the other after it, but a pass has one map; '
+            raise ValueError(f'{" + ".join(names)}: one reads attention before dropout and the other after it, but a '
+                             'pass has one map; '
                              'give both the same after_dropout')
         drop = {}
         for part in parts:
             for layer, x in part.drop.items(): drop[layer] = drop[layer] | x if layer in drop else x
-        super().__init__(layers=tuple(sorted({l for o in parts for l in o.layers})), drop=drop, inputs=self._union('inputs'),
+        super().__init__(layers=tuple(sorted({l for o in parts for l in o.layers})), drop=drop,
+                         inputs=self._union('inputs'),
                          later=self._union('later'), main_embeddings=any(o.main_embeddings for o in parts),
                          after_dropout=any(o.after_dropout for o in looking))
 
@@ -279,11 +301,15 @@ class Together(Method):
         bad = [o for o in self.methods if not isinstance(o, Method)]
         if bad: raise ValueError(f'only methods can be added to a method, got {bad[0]!r}')
         names = [o.name for o in self.methods]
-        self.require(not any(type(o) is FineTuning for o in self.methods), 'plain fine-tuning is what every method adds to; leave it out')
+        self.require(not any(type(o) is FineTuning for o in self.methods),
+                     'plain fine-tuning is what every method adds to; leave it out')
         twice = [n for n in names if names.count(n) > 1]
-        self.require(not twice, f'{", ".join(dict.fromkeys(twice))} is there more than once; a step has one plan of each method')
-        self.require(self.served_tasks(), 'they serve no task in common: ' + '; '.join(f'{o.name} serves {", ".join(o.served_tasks())}' for o in self.methods))
-        self.cite = [c for o in self.methods if o.cite for c in (o.cite if isinstance(o.cite, (list, tuple)) else [o.cite])]
+        self.require(not twice,
+                     f'{", ".join(dict.fromkeys(twice))} is there more than once; a step has one plan of each method')
+        self.require(self.served_tasks(), 'they serve no task in common: '
+                     + '; '.join(f'{o.name} serves {", ".join(o.served_tasks())}' for o in self.methods))
+        self.cite = [c for o in self.methods if o.cite
+                     for c in (o.cite if isinstance(o.cite, (list, tuple)) else [o.cite])]
 
     @property
     def name(self) -> str: return ' + '.join(o.name for o in self.methods)
@@ -318,7 +344,8 @@ def check(self:Together, model, tokenizer, data, epochs):
         for layer, heads in o.prescribes(model).items():
             for h in heads:
                 other = asked.setdefault((layer, h), o.name)
-                self.require(other == o.name, f'{other} and {o.name} both give head {h} of layer {layer} a target for its attention; '
+                self.require(other == o.name,
+                             f'{other} and {o.name} both give head {h} of layer {layer} a target for its attention; '
                              'choose other layers or heads for one of them')
 
 @patch

@@ -78,9 +78,14 @@ def pattern_ids(
     "Vocabulary ids of the tokens that pattern `name` looks at"
     if is_one_delimiter(name): ids = {one_delimiter_id(name, tokenizer)}
     elif name == 'delim': ids = delimiter_ids(tokenizer)
-    elif name == 'period': ids = {i for token, i in tokenizer.get_vocab().items() if token.removeprefix('##').lstrip('Ġ▁') == '.'}
-    else: raise ValueError(f'pattern {name!r} looks at no particular tokens; those that do are {", ".join(map(repr, needs_ids))}')
-    if not ids: raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no such token; choose another pattern')
+    elif name == 'period':
+        ids = {i for token, i in tokenizer.get_vocab().items() if token.removeprefix('##').lstrip('Ġ▁') == '.'}
+    else:
+        raise ValueError(f'pattern {name!r} looks at no particular tokens; those that do are '
+                         f'{", ".join(map(repr, needs_ids))}')
+    if not ids:
+        raise ValueError(f'pattern {name!r}: the vocabulary of {type(tokenizer).__name__} has no such token; choose '
+                         'another pattern')
     return torch.tensor(sorted(ids))
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #019
@@ -93,14 +98,17 @@ def as_pattern(
     target = torch.as_tensor(values, dtype=torch.get_default_dtype())
     size = 'n' if n is None else n
     if target.ndim != 2 or target.shape[0] != target.shape[1] or n not in (None, len(target)):
-        raise ValueError(f'{what} must be a matrix of shape [{size}, {size}] for {size} tokens, got shape {list(target.shape)}')
+        raise ValueError(f'{what} must be a matrix of shape [{size}, {size}] for {size} tokens, got shape '
+                         f'{list(target.shape)}')
     if not bool(((target >= 0) & (target <= 1)).all()):
-        raise ValueError(f'{what} must hold shares of attention between 0 and 1, got values from {float(target.min()):g} to {float(target.max()):g}')
+        raise ValueError(f'{what} must hold shares of attention between 0 and 1, got values from '
+                         f'{float(target.min()):g} to {float(target.max()):g}')
     return target
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #022
 def fixed_pattern(target, real):
-    "Matrix `target` [m, m] as a pattern [batch, tokens, tokens] of the `real` tokens [batch, tokens], at most m of them"
+    """Matrix `target` [m, m] as a pattern [batch, tokens, tokens] of the `real` tokens [batch, tokens], at most m of
+    them"""
     target = as_pattern(target).to(real.device)
     if len(target) < real.shape[1]:
         raise ValueError(f'a pattern of shape {list(target.shape)} is too small for a batch of {real.shape[1]} tokens: '
@@ -121,7 +129,9 @@ def function_pattern(
     for b, at in enumerate(r.nonzero()[:, 0] for r in real):
         made = function(tokenizer.convert_ids_to_tokens(ids[b, at].tolist()))
         if made is None: continue
-        target[b, at[:, None], at] = as_pattern(made, f'what {getattr(function, "__name__", "the pattern function")} returns', len(at))
+        target[b, at[:, None], at] = as_pattern(made,
+                                                f'what {getattr(function, "__name__", "the pattern function")} returns',
+                                                len(at))
         guided[b] = True
     device = batch['input_ids'].device
     return target.to(device), guided.to(device)
@@ -154,11 +164,14 @@ def finds_antecedent(
     attention, # tensor or array [..., n, n] of one example
     mention,   # token whose antecedent is sought, by its place
     antecedent, # places of the tokens that are right
-    candidates=None, # places of the tokens that are compared, the right ones among them; None: all but the mention itself
+    # places of the tokens that are compared, the right ones among them; None: all but the mention itself
+    candidates=None,
 ) -> torch.Tensor: # bool [...]
-    "Does the `mention` attend most to one of the tokens of its `antecedent`? (Deshpande and Narasimhan 2020, section 5.6), for each head"
+    """Does the `mention` attend most to one of the tokens of its `antecedent`? (Deshpande and Narasimhan 2020,
+    section 5.6), for each head"""
     attention = torch.as_tensor(attention)
     candidates = [i for i in range(attention.shape[-1]) if i != mention] if candidates is None else list(candidates)
-    if not {*antecedent} <= {*candidates}: raise ValueError(f'antecedent {sorted(antecedent)} must be among the candidates {sorted(candidates)}')
+    if not {*antecedent} <= {*candidates}:
+        raise ValueError(f'antecedent {sorted(antecedent)} must be among the candidates {sorted(candidates)}')
     most = torch.tensor(candidates, device=attention.device)[attention[..., mention, candidates].argmax(-1)]
     return torch.isin(most, torch.tensor(list(antecedent), device=attention.device))

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..attribution.saliency import input_saliency, real_tokens, reduced, reductions, scores, target_scores, what_is_read
+from ..attribution.saliency import (input_saliency, real_tokens, reduced, reductions, scores, target_scores,
+                                         what_is_read)
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, check_choice, check_share, check_weight
 from ..models.draws import keyed_uniform
@@ -46,7 +47,8 @@ def lowest_features(
     ranking='signed',        # 'signed': most negative first; 'magnitude': closest to zero first
 ) -> torch.Tensor: # bool [batch, features]
     "The floor(`share` · features) features of each example with the lowest `saliency`"
-    counts = torch.as_tensor(np.floor(np.arange(is_feature.shape[1] + 1) * share + 1e-6), dtype=torch.int64, device=is_feature.device)
+    counts = torch.as_tensor(np.floor(np.arange(is_feature.shape[1] + 1) * share + 1e-6), dtype=torch.int64,
+                             device=is_feature.device)
     k = counts[is_feature.sum(1, keepdim=True)]
     value = saliency.abs() if ranking == 'magnitude' else saliency
     order = value.masked_fill(~is_feature, float('inf')).argsort(dim=1, stable=True)
@@ -77,13 +79,16 @@ def mask_words(
     word_ids:torch.Tensor,   # int64 [batch, n], -1 for special tokens and pads
     segments:torch.Tensor,   # int64 [batch, n], -1 for special tokens and pads
     masked_share:float,      # k, as a share of the words
-    first='next',            # for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
+    # for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
+    first='next',
     ranking='signed',        # see `lowest_features`
     mask_token_id:int=None,  # needed by first='mask'
 ) -> tuple: # (int64 [batch, n], bool [batch, n]: masked input and which of its positions were replaced)
-    "Replace the share `masked_share` of each example's words that has the lowest `saliency` by the kept word before them"
+    """Replace the share `masked_share` of each example's words that has the lowest `saliency` by the kept word
+    before them"""
     if first == 'mask' and mask_token_id is None:
-        raise ValueError("first='mask' needs mask_token_id; with a tokenizer that has no mask token use 'next' or 'keep'")
+        raise ValueError("first='mask' needs mask_token_id; with a tokenizer that has no mask token use 'next' or "
+                         "'keep'")
     table, n = word_table(saliency, word_ids, segments), input_ids.shape[1]
     is_word = table['pieces'] > 0
     low = lowest_features(table['saliency'], is_word, masked_share, ranking)
@@ -104,8 +109,11 @@ fill_stream = 0x5a11 # keeps these draws apart from those of other methods in th
 
 def fill_values(
     x:torch.Tensor,               # images [batch, channels, height, width] or series [batch, time, features]
-    fill='uniform',               # 'uniform' noise within the range, the 'mean', a number, or a tensor with the shape of a sample (or one that expands to it)
-    fill_range='feature',         # what range and mean are taken from: the values of a 'feature' (channel or variable), or all of the 'sample'
+    # 'uniform' noise within the range, the 'mean', a number, or a tensor with the shape of a sample (or one that
+    # expands to it)
+    fill='uniform',
+    # what range and mean are taken from: the values of a 'feature' (channel or variable), or all of the 'sample'
+    fill_range='feature',
     example_id:torch.Tensor=None, # int64 [batch], for the draw; only 'uniform' needs it
     seed:int=0, step:int=0,       # of the run, for the draw
 ) -> torch.Tensor: # shape of `x`
@@ -165,15 +173,20 @@ class SaliencyGuided(Method):
         weight=1.,             # λ: weight of the consistency term
         saliency=None,         # any method of `input_saliency`; None: see `default_saliency`
         ranking='signed',      # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
-        first='next',          # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
+        # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
+        first='next',
         target='gold',         # class that the saliency explains: 'gold' or 'predicted'
-        fill='uniform',        # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
-        fill_range='feature',  # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
-        passes='eval',         # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
+        # images and series: 'uniform' noise, 'mean', or the background as a number or a tensor, see `fill_values`
+        fill='uniform',
+        # images and series: noise and mean are those of each 'feature' (channel or variable), or of the whole 'sample'
+        fill_range='feature',
+        # the saliency comes from a pass of its own in 'eval' mode, or from the training pass ('reuse')
+        passes='eval',
         steps=20,              # m: nodes of integrated gradients, which need as many passes
         score='logit',         # of the class: its 'logit' or its 'log_probability' (the released digits)
     ):
-        self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = masked_share, weight, saliency, ranking, first, target
+        self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = (
+            masked_share, weight, saliency, ranking, first, target)
         self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
@@ -185,17 +198,21 @@ class SaliencyGuided(Method):
         check_choice(self, 'score', scores)
         check_choice(self, 'fill_range', ('feature', 'sample'))
         check_choice(self, 'passes', ('eval', 'reuse'))
-        number = isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool) and torch.as_tensor(fill).isfinite().all()
+        number = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
+                  and torch.as_tensor(fill).isfinite().all())
         self.require(number or isinstance(fill, str) and fill in ('uniform', 'mean'),
                      f"fill must be 'uniform', 'mean', or the background as a finite number or tensor, got {fill!r}")
-        self.require(passes == 'eval' or saliency != 'integrated_gradients', "passes='reuse' has the gradient at the input only, and "
+        self.require(passes == 'eval' or saliency != 'integrated_gradients',
+                     "passes='reuse' has the gradient at the input only, and "
                      "integrated_gradients needs more; use passes='eval', or another saliency")
         self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
         self.require(steps == 20 or saliency == 'integrated_gradients',
-                     f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps out, or choose that saliency")
+                     f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps "
+                     "out, or choose that saliency")
 
     def saliency_for(self, model, batch) -> str:
-        "The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default, found out at the first `batch`"
+        """The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default,
+        found out at the first `batch`"""
         if self.saliency is not None: return self.saliency
         if type(model) not in self.chosen: self.chosen[type(model)] = default_saliency(model, batch)
         return self.chosen[type(model)]
@@ -211,18 +228,24 @@ def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inp
     name = what_is_read(row)
     if name == 'input_ids':
         self.require(isinstance(self.fill, str) and (self.fill, self.fill_range) == ('uniform', 'feature'),
-                     'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see first')
+                     'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see '
+                     'first')
         self.require(self.first != 'mask' or tokenizer.mask_token_id is not None,
                      f"first='mask' needs a mask token, which {type(tokenizer).__name__} has not; use 'next' or 'keep'")
         ids = torch.tensor([row['input_ids']], device=device_of(model))
         return dict(input_ids=ids, attention_mask=torch.ones_like(ids))
-    self.require(self.first == 'next', f'first={self.first!r} is for text; in images and series fill says what stands in for a masked value')
-    self.require(self.saliency not in ('gradient_norm', 'gradient_abs'), f"saliency={self.saliency!r} is for the embeddings of text; for images and "
-                 "series use 'gradient' (with ranking='magnitude' to rank it by size), 'input_x_gradient' or 'integrated_gradients'")
+    self.require(self.first == 'next',
+                 f'first={self.first!r} is for text; in images and series fill says what stands in for a masked value')
+    self.require(self.saliency not in ('gradient_norm', 'gradient_abs'),
+                 f"saliency={self.saliency!r} is for the embeddings of text; for images and "
+                 "series use 'gradient' (with ranking='magnitude' to rank it by size), 'input_x_gradient' or "
+                 "'integrated_gradients'")
     x = torch.as_tensor(np.asarray(row[name]), dtype=next(model.parameters()).dtype, device=device_of(model))
     shape = list(self.fill.shape) if isinstance(self.fill, torch.Tensor) else []
     fits = len(shape) <= x.dim() and all(a in (1, b) for a, b in zip(shape[::-1], x.shape[::-1]))
-    self.require(fits, f'fill has the shape {shape}, which does not expand to that of a sample, {list(x.shape)}; give one value, or one for each of its values')
+    self.require(fits,
+                 f'fill has the shape {shape}, which does not expand to that of a sample, {list(x.shape)}; give one '
+                 'value, or one for each of its values')
     return {name: x[None]}
 
 @patch
@@ -230,7 +253,8 @@ def check(self:SaliencyGuided, model, tokenizer, data, epochs):
     "Refuse a model whose saliency cannot be had in the way that is asked for, and options that do not go with `data`"
     Method.check(self, model, tokenizer, data, epochs)
     checkpointed = self.passes == 'reuse' and any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
-    self.require(not checkpointed, "passes='reuse' differentiates the training pass, which gradient checkpointing does not keep; "
+    self.require(not checkpointed,
+                 "passes='reuse' differentiates the training pass, which gradient checkpointing does not keep; "
                  "use passes='eval', or call model.gradient_checkpointing_disable() first")
     inputs = self.one_example(model, tokenizer, data['train'][0])
     self.chosen.clear()
@@ -255,7 +279,8 @@ def masked_inputs(
     "The masked copy of `batch`"
     name = what_is_read(batch)
     if name == 'input_ids':
-        masked, is_masked = mask_words(batch['input_ids'], saliency, batch['word_ids'], batch['segments'], self.masked_share, self.first, self.ranking,
+        masked, is_masked = mask_words(batch['input_ids'], saliency, batch['word_ids'], batch['segments'],
+                                       self.masked_share, self.first, self.ranking,
                                        self.mask_token_id)
         evidence.update(saliency=saliency, masked_input=masked, is_masked=is_masked)
         return {**model_inputs(batch), 'input_ids': masked}
@@ -267,7 +292,9 @@ def masked_inputs(
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #047
 def pass_saliency(
-    outputs,    # of a forward pass, with `salviz_input`: word embeddings [batch, n, dim], images or series, which the logits were computed from
+    # of a forward pass, with `salviz_input`: word embeddings [batch, n, dim], images or series, which the logits were
+    # computed from
+    outputs,
     batch:dict,
     method:str, # 'gradient', 'input_x_gradient', or for text 'gradient_norm' or 'gradient_abs'
     target,     # 'predicted' (in this very pass), or int64 [batch]

@@ -45,8 +45,10 @@ def saliency_target(
     counts = counts & ~saliency.isnan()
     if binarised:
         order = torch.where(counts, saliency, -math.inf).sort(descending=True, stable=True).indices
-        # a table, since products in float32 miss whole numbers; the 1e-6 keeps e.g. .07 * 100 = 7.000000000000001 from becoming 8
-        many = torch.tensor([max(1, math.ceil(m*top_share - 1e-6)) for m in range(counts.shape[-1] + 1)], device=counts.device)
+        # a table, since products in float32 miss whole numbers; the 1e-6 keeps e.g. .07 * 100 = 7.000000000000001 from
+        # becoming 8
+        many = torch.tensor([max(1, math.ceil(m*top_share - 1e-6)) for m in range(counts.shape[-1] + 1)],
+                            device=counts.device)
         first = torch.arange(counts.shape[-1], device=counts.device) < many[counts.sum(-1, keepdim=True)]
         chosen = (counts & torch.zeros_like(counts).scatter(-1, order, first)).to(saliency.dtype)
     else: chosen = torch.where(counts, saliency, 0.).clamp(min=0)
@@ -80,7 +82,8 @@ def released_loss(
         here = attention.shape[-1]
         more = padded_to - here
         if more < 0:
-            raise ValueError(f'padded_to must be at least {here}, the positions of a row in this batch, got {padded_to}')
+            raise ValueError(f'padded_to must be at least {here}, the positions of a row in this batch, got '
+                             f'{padded_to}')
         attention = F.pad(attention, (0, more))
         marks = F.pad(marks, (0, more), value=1e-8)
     log_p = marks.log_softmax(-1)
@@ -147,17 +150,22 @@ def layer_loss(
     return losses.unflatten(0, a.shape[:2]).mean(1)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #031
-attention_saliencies = {'attention': 'attention', 'attention_gradient': 'gradient', 'attention_integrated_gradients': 'integrated_gradients'}
+attention_saliencies = {'attention': 'attention', 'attention_gradient': 'gradient',
+                        'attention_integrated_gradients': 'integrated_gradients'}
 
 def class_saliency(
     teacher, batch,
-    saliency, # a key of `reductions` or `attention_saliencies`, or a function of (model, batch, classes) -> [batch, tokens]
-    classes,  # int64 [batch]: the class that is explained; or 'predicted'; or, unless `saliency` is a function, another score, see `target_scores`
+    # a key of `reductions` or `attention_saliencies`, or a function of (model, batch, classes) -> [batch, tokens]
+    saliency,
+    # int64 [batch]: the class that is explained; or 'predicted'; or, unless `saliency` is a function, another score,
+    # see `target_scores`
+    classes,
     steps=20, # m: nodes of integrated gradients
 ) -> torch.Tensor: # [batch, tokens], 0 at pads
     "What each token does to the logit of its example's class"
     if saliency in attention_saliencies:
-        maps, _ = attention_attribution(teacher, batch, classes, layers=-1, method=attention_saliencies[saliency], steps=steps)
+        maps, _ = attention_attribution(teacher, batch, classes, layers=-1, method=attention_saliencies[saliency],
+                                        steps=steps)
         return pooled_attention(*maps.values(), pooled_rows(teacher, batch))
     if not callable(saliency): return input_saliency(teacher, batch, saliency, classes, steps)
     with undisturbed(teacher):
@@ -166,7 +174,8 @@ def class_saliency(
         made = saliency(teacher, batch, classes)
     if not isinstance(made, torch.Tensor) or made.shape != batch['input_ids'].shape:
         got = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
-        raise ValueError(f'SalLM: the function given as saliency must return one number for each token, {list(batch["input_ids"].shape)}, got {got}')
+        raise ValueError('SalLM: the function given as saliency must return one number for each token, '
+                         f'{list(batch["input_ids"].shape)}, got {got}')
     return torch.where(real_tokens(batch), made.detach().float(), 0.)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #033
@@ -228,7 +237,10 @@ class Explanations:
         for name in ('example_id', 'length', 'start', 'saliency'): setattr(self, name, getattr(self, name).to(device))
         return self
 
-    def lookup(self, batch:dict) -> torch.Tensor: # [batch, tokens], 0 at pads, NaN in examples that were never explained
+    def lookup(
+        self, batch:dict,
+        # [batch, tokens], 0 at pads, NaN in examples that were never explained
+    ) -> torch.Tensor:
         "Saliency of the examples in `batch`"
         real, ids = batch['attention_mask'].bool(), batch['example_id']
         self.to(ids.device)
@@ -254,7 +266,8 @@ def explain_batches(
     "The saliency that `teacher` sees in every example, batch by batch"
     order = shortest_first(examples).tolist()
     for i in range(skip, len(order), batch_size):
-        batch = {k: v.to(device_of(teacher)) for k, v in collate([examples[j] for j in order[i:i + batch_size]]).items()}
+        batch = {k: v.to(device_of(teacher))
+                 for k, v in collate([examples[j] for j in order[i:i + batch_size]]).items()}
         real = batch['attention_mask'].bool()
         found = token_saliency(teacher, batch, saliency, target, steps)
         made = dict(example_id=batch['example_id'], length=real.sum(1), saliency=found[real].float())
@@ -274,7 +287,8 @@ def contents(examples) -> np.ndarray: # int64 [examples]
     "What there is to explain in each of the encoded `examples`, its tokens and its label, as a number"
     labels = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
     def digest(row): return hashlib.blake2b(np.array(row, np.int64).tobytes(), digest_size=8).digest()
-    return np.array([int.from_bytes(digest([label, *ids]), 'little', signed=True) for label, ids in zip(labels, examples['input_ids'])], np.int64)
+    return np.array([int.from_bytes(digest([label, *ids]), 'little', signed=True)
+                     for label, ids in zip(labels, examples['input_ids'])], np.int64)
 
 def taken_over(
     made:dict, # arrays example_id, length, saliency and content of another run
@@ -286,7 +300,8 @@ def taken_over(
     known = made['content'][at] == content
     at, end = at[known], made['length'].cumsum()
     saliency = [made['saliency'][end[i] - made['length'][i]:end[i]] for i in at]
-    found = dict(example_id=np.asarray(examples['example_id'], np.int64)[known], length=made['length'][at], content=content[known],
+    found = dict(example_id=np.asarray(examples['example_id'], np.int64)[known], length=made['length'][at],
+                 content=content[known],
                  saliency=np.concatenate([made['saliency'][:0], *saliency]))
     return found, int((~known).sum())
 
@@ -328,7 +343,8 @@ def maker_of(run, name:str): # None if nothing was begun, or nothing that can be
 part_seconds = 60. # of work in a part
 
 class Unfinished:
-    "Explanations on their way into the arrays `name` of `run`; those that an earlier process has finished are there again"
+    """Explanations on their way into the arrays `name` of `run`; those that an earlier process has finished are
+    there again"""
     def __init__(self,
         run, name:str,
         maker:int,          # checksum of the weights of who explains
@@ -371,7 +387,8 @@ class Unfinished:
 
     def whole(self) -> dict:
         "All arrays, in one piece"
-        return joined([{k: o[k] for k in ('example_id', 'length', 'saliency', 'content')} for o in (*self.parts, *self.waiting)])
+        return joined([{k: o[k] for k in ('example_id', 'length', 'saliency', 'content')}
+                       for o in (*self.parts, *self.waiting)])
 
     @property
     def seconds(self) -> float:
@@ -388,7 +405,8 @@ class SalLM(Method):
     cite = 'lake2021sallm'
 
     def __init__(self,
-        teacher=None,    # a fine-tuned classifier, or the run (or its path) of one; None: trained first, with the settings of this run
+        # a fine-tuned classifier, or the run (or its path) of one; None: trained first, with the settings of this run
+        teacher=None,
         weight=1.,       # lambda: weight of the attention loss
         top_share=.1,    # k: share of the tokens that a binarised explanation marks
         binarised=True,  # mark the most salient tokens, or keep positive saliency in proportion
@@ -396,11 +414,13 @@ class SalLM(Method):
         layers=(-1,),    # layers whose attention is asked to agree; the loss is the mean over them
         loss='kl',       # 'kl', 'mse' or 'released', see `agreement_loss`
         saliency='integrated_gradients', # the teacher's; see `class_saliency`
-        target='gold',   # what it explains: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
+        # what it explains: the 'gold' label, 'predicted', 'all' or 'all_released': see `token_saliency`
+        target='gold',
         heads=None,      # numbers of the heads that are asked; None: all
         per_head=False,  # ask each head by itself (mean of their losses), or their mean
         rows='pooled',   # 'pooled': the row that the classifier reads; 'mean': mean over all query rows
-        start='pretrained', # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
+        # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
+        start='pretrained',
         refresh=None,    # N: every N epochs the model that is being trained explains anew (Iterative); None: never
         explanations=None, # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
         after_dropout=False, # look at attention before its dropout (the equation), or after it (the released code)
@@ -408,19 +428,23 @@ class SalLM(Method):
     ):
         self.teacher, self.weight, self.top_share, self.binarised = teacher, weight, top_share, binarised
         self.steps, self.layers, self.loss, self.saliency, self.target = steps, layers, loss, saliency, target
-        self.heads, self.per_head, self.rows, self.start, self.refresh, self.given = heads, per_head, rows, start, refresh, explanations
+        self.heads, self.per_head, self.rows, self.start, self.refresh, self.given = (
+            heads, per_head, rows, start, refresh, explanations)
         self.after_dropout, self.padded_to = after_dropout, padded_to
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # what is in use, and since which epoch
         self._check_arguments()
 
     def completed(self, args):
         "The 'released' loss of runs from before there was a `padded_to` was another one"
-        if args.get('loss') == 'released' and 'padded_to' not in args: args = {**args, 'loss': 'released, not normalised'}
+        if args.get('loss') == 'released' and 'padded_to' not in args:
+            args = {**args, 'loss': 'released, not normalised'}
         return super().completed(args)
 
     def args(self):
         "Hyperparameters as they were given, the teacher by its path or class"
-        def named(x): return x if x is None else type(x).__name__ if isinstance(x, torch.nn.Module) else str(getattr(x, 'path', x))
+        def named(x):
+            return (x if x is None else type(x).__name__ if isinstance(x, torch.nn.Module)
+                    else str(getattr(x, 'path', x)))
         return {**super().args(), 'teacher': named(self.teacher), 'explanations': named(self.given)}
 
     def prescribes(self, model):
@@ -432,11 +456,15 @@ class SalLM(Method):
 def _check_arguments(self:SalLM):
     "Refuse arguments that are out of range or contradict each other"
     check_weight(self)
-    self.require(isinstance(self.top_share, (int, float)) and not isinstance(self.top_share, bool) and 0 < self.top_share <= 1,
-                 f'top_share must be above 0 and at most 1 (share of the tokens that are marked), got {self.top_share!r}')
+    self.require(isinstance(self.top_share, (int, float)) and not isinstance(self.top_share, bool)
+                 and 0 < self.top_share <= 1,
+                 'top_share must be above 0 and at most 1 (share of the tokens that are marked), got '
+                 f'{self.top_share!r}')
     for name in ('binarised', 'per_head', 'after_dropout'):
-        self.require(isinstance(getattr(self, name), bool), f'{name} must be True or False, got {getattr(self, name)!r}')
-    self.require(type(self.steps) is int and self.steps >= 1, f'steps must be a whole number of at least 1, got {self.steps!r}')
+        self.require(isinstance(getattr(self, name), bool),
+                     f'{name} must be True or False, got {getattr(self, name)!r}')
+    self.require(type(self.steps) is int and self.steps >= 1,
+                 f'steps must be a whole number of at least 1, got {self.steps!r}')
     check_choice(self, 'loss', agreement_losses)
     check_choice(self, 'target', explained_targets)
     check_choice(self, 'rows', ('pooled', 'mean'))
@@ -451,26 +479,32 @@ def _check_arguments(self:SalLM):
                  f'padded_to must be None (as long as the batch) or a whole number of positions, got {length!r}')
     known = [*reductions, *attention_saliencies]
     self.require(callable(self.saliency) or isinstance(self.saliency, str) and self.saliency in known,
-                 f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), got {self.saliency!r}')
-    whole = isinstance(self.heads, (list, tuple, range)) and len(self.heads) > 0 and all(type(h) is int and h >= 0 for h in self.heads)
+                 f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), '
+                 'got '
+                 f'{self.saliency!r}')
+    whole = (isinstance(self.heads, (list, tuple, range)) and len(self.heads) > 0
+             and all(type(h) is int and h >= 0 for h in self.heads))
     self.require(self.heads is None or whole and len(set(self.heads)) == len(self.heads),
                  f'heads must be None (all) or different heads by number, counted from 0, got {self.heads!r}')
     self.require(self.refresh is None or type(self.refresh) is int and self.refresh >= 1,
                  f'refresh must be None or a whole number of epochs of at least 1, got {self.refresh!r}')
     self.require(self.given is None or self.teacher is None or self.start == 'teacher',
-                 "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its weights are to be used")
+                 "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its weights are "
+                 "to be used")
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
 @patch
 def plan(self:SalLM, model, batch, progress) -> Plan:
     "Observe the layers that should agree with the explanations of `batch`"
-    self.require(self.explanations is not None, 'there are no explanations yet; prepare(trainer) makes them when training starts. By hand: '
+    self.require(self.explanations is not None,
+                 'there are no explanations yet; prepare(trainer) makes them when training starts. By hand: '
                  'method.explanations = Explanations(**explain(teacher, examples, collate))')
     saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
     counts = real & ~batch['is_special']
     target = saliency_target(saliency, counts, self.top_share, self.binarised)
     rows = pooled_rows(model, batch) if self.rows == 'pooled' else None
-    return Plan(layers=check_layers(model, self.layers), after_dropout=self.after_dropout, targets=dict(sallm=(target, counts, rows, real)),
+    return Plan(layers=check_layers(model, self.layers), after_dropout=self.after_dropout,
+                targets=dict(sallm=(target, counts, rows, real)),
                 evidence=dict(saliency=saliency, saliency_target=target))
 
 @patch
@@ -483,15 +517,18 @@ def terms(self:SalLM, outputs, maps, plan, batch, progress) -> dict:
 # %% ../../nbs/05_methods/05_sallm.ipynb #060
 @patch
 def check(self:SalLM, model, tokenizer, data, epochs):
-    "Refuse layers, heads and rows that cannot be asked, a saliency that cannot be had, and a teacher or explanations of something else"
+    """Refuse layers, heads and rows that cannot be asked, a saliency that cannot be had, and a teacher or
+    explanations of something else"""
     Method.check(self, model, tokenizer, data, epochs)
     check_observable(model)
     check_layers(model, self.layers)
     there, last = head_count(model), max(self.heads or [0])
-    self.require(last < there, f'heads must be below {there}, the number of heads of {type(model).__name__}, got {last}')
+    self.require(last < there,
+                 f'heads must be below {there}, the number of heads of {type(model).__name__}, got {last}')
     first = Collator(tokenizer)([data['train'][0]])
     if self.rows == 'pooled': pooled_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
-    self.require(not model.config.is_encoder_decoder, f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
+    self.require(not model.config.is_encoder_decoder,
+                 f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
                  'while explanations are about the source; use an encoder or a decoder-only classifier')
     self.require(self.refresh is None or self.refresh < epochs,
                  f'refresh={self.refresh} with {epochs} epochs never explains anew; train longer, or leave refresh out')
@@ -500,7 +537,8 @@ def check(self:SalLM, model, tokenizer, data, epochs):
                  f'padded_to={self.padded_to} is less than the {longest} tokens of the longest example; '
                  f'give {longest} or more')
     teacher = model if self.teacher is None else self._check_teacher(model, tokenizer)
-    token_saliency(teacher, {k: v.to(device_of(teacher)) for k, v in first.items()}, self.saliency, self.target, steps=1)
+    token_saliency(teacher, {k: v.to(device_of(teacher)) for k, v in first.items()}, self.saliency, self.target,
+                   steps=1)
     if self.given is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
 
 @patch
@@ -510,11 +548,16 @@ def _check_teacher(self:SalLM, model, tokenizer):
     if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
     else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
     name, a, b = self.args()['teacher'], teacher.config.num_labels, model.config.num_labels
-    self.require(same, f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with the same tokenizer')
-    self.require(a == b, f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
+    self.require(same,
+                 f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with the '
+                 'same tokenizer')
+    self.require(a == b,
+                 f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
-    self.require(self.start == 'pretrained' or shapes[0] == shapes[1], f"start='teacher' needs a teacher of the model's own architecture, "
-                 f'but the weights of {name} ({type(teacher).__name__}) do not fit those of the model ({type(model).__name__})')
+    self.require(self.start == 'pretrained' or shapes[0] == shapes[1],
+                 f"start='teacher' needs a teacher of the model's own architecture, "
+                 f'but the weights of {name} ({type(teacher).__name__}) do not fit those of the model '
+                 f'({type(model).__name__})')
     return teacher
 
 @patch
@@ -531,7 +574,8 @@ def _question(self:SalLM, tokenizer) -> dict:
     "What the explanations answer, for the run's state"
     name = f'{self.saliency.__module__}.{self.saliency.__qualname__}' if callable(self.saliency) else self.saliency
     vocabulary = hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
-    return dict(saliency=name, target=self.target, steps=self.steps if 'integrated' in name else None, vocabulary=vocabulary)
+    return dict(saliency=name, target=self.target, steps=self.steps if 'integrated' in name else None,
+                vocabulary=vocabulary)
 
 @patch
 def _require_same_question(self:SalLM, tokenizer, answered, run):
@@ -547,7 +591,8 @@ def _require_same_question(self:SalLM, tokenizer, answered, run):
 
 @patch
 def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id, length, saliency, content
-    "The explanations of the run that was given for `parts` {name: encoded examples}, or an error that says why they cannot serve"
+    """The explanations of the run that was given for `parts` {name: encoded examples}, or an error that says why
+    they cannot serve"""
     run = self.given if isinstance(self.given, Run) else Run(self.given)
     answered = run.state.get('explained')
     self.require(answered is not None, f'{run.path} holds no explanations; name a run of SalLM that has made its own')
@@ -555,9 +600,13 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
     made, found = load_explanations(run, 'explanations'), []
     for name, examples in parts.items():
         here, missing = taken_over(made, examples)
-        hint = "look at the same ones: in a run with another seed say which, as in probes='validation[:8]'" if name == 'probes' else \
-               'they serve the same texts, labels and max_length, or a part of them'
-        self.require(not missing, f'the explanations in {run.path} do not cover {missing} of the {len(examples)} examples in {name}; {hint}')
+        same_probes = "look at the same ones: in a run with another seed say which, as in probes='validation[:8]'"
+        same_texts = 'they serve the same texts, labels and max_length, or a part of them'
+        hint = same_probes if name == 'probes' else same_texts
+        self.require(not missing,
+                     f'the explanations in {run.path} do not cover {missing} of the {len(examples)} examples in '
+                     f'{name}; '
+                     f'{hint}')
         found.append(here)
     return {k: np.concatenate([o[k] for o in found]) for k in made}
 
@@ -591,7 +640,8 @@ def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
     there, done = state
     if not done:
-        train(copy.deepcopy(trainer.model), trainer.tokenizer, trainer.data, method=FineTuning(), run_dir=path, resume=there,
+        train(copy.deepcopy(trainer.model), trainer.tokenizer, trainer.data, method=FineTuning(), run_dir=path,
+              resume=there,
               progress=trainer.show_progress, **trainer.settings)
     try: teacher = load_model(path)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
@@ -617,7 +667,8 @@ def _begun(self:SalLM, name, teacher, trainer, splits) -> tuple: # (`Unfinished`
     for part in unfinished.parts: self._require_same_question(trainer.tokenizer, question_of(part), trainer.run)
     if unfinished.parts:
         there, ids = unfinished.whole(), np.concatenate(ids)[:len(unfinished)]
-        same = np.array_equal(there['example_id'], ids) and there['content'].tolist() == [content[i] for i in ids.tolist()]
+        same = (np.array_equal(there['example_id'], ids)
+                and there['content'].tolist() == [content[i] for i in ids.tolist()])
         self.require(same, f'the explanations that were begun in {trainer.run.path} are of other tokens or labels; '
                            'go on with the data and the tokenizer that the run was started with')
     return unfinished, content
@@ -628,11 +679,13 @@ def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
     if not isinstance(self.teacher, torch.nn.Module): teacher.to(device_of(trainer.model))
     run, splits = trainer.run, [trainer.encoded['train'], trainer.probe_set]
     unfinished, content = self._begun(name, teacher, trainer, splits)
-    skip, bar = len(unfinished), tqdm(total=sum(map(len, splits)), initial=len(unfinished), desc='SalLM: explanations', unit='example',
+    skip, bar = len(unfinished), tqdm(total=sum(map(len, splits)), initial=len(unfinished), desc='SalLM: explanations',
+                                      unit='example',
                                       disable=not trainer.show_progress)
     try:
         for examples in splits:
-            for o in explain_batches(teacher, examples, trainer.collate, self.steps, trainer.args.train_batch_size, self.saliency, self.target, skip):
+            for o in explain_batches(teacher, examples, trainer.collate, self.steps, trainer.args.train_batch_size,
+                                     self.saliency, self.target, skip):
                 unfinished.add({**o, 'content': np.array([content[i] for i in o['example_id'].tolist()])})
                 bar.update(len(o['length']))
             skip = max(0, skip - len(examples))
@@ -653,13 +706,15 @@ def _copy_explanations(self:SalLM, trainer):
     trainer.run.set_state(explanation_seconds=time.perf_counter() - start, explained=self._question(trainer.tokenizer))
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #068
-def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-epoch-{epoch}' # in epoch 1, those of the teacher
+# in epoch 1, those of the teacher
+def _arrays_of(epoch): return 'explanations' if epoch == 1 else f'explanations-epoch-{epoch}'
 
 @patch
 def _use(self:SalLM, trainer, epoch):
     "Use the explanations that were made when `epoch` began"
     arrays = load_explanations(Run(trainer.home), _arrays_of(epoch))
-    self.explanations = Explanations(*(arrays[k] for k in ('example_id', 'length', 'saliency'))).to(device_of(trainer.model))
+    self.explanations = Explanations(*(arrays[k] for k in ('example_id', 'length',
+                                                           'saliency'))).to(device_of(trainer.model))
     self.explained_epoch = epoch
 
 @patch
@@ -675,7 +730,8 @@ def _made_in(self:SalLM, epoch) -> int:
 
 @patch
 def epoch_begin(self:SalLM, trainer, epoch:int):
-    "Explain anew with the model that is being trained, if this epoch is one that does, and unless the run has its explanations already"
+    """Explain anew with the model that is being trained, if this epoch is one that does, and unless the run has its
+    explanations already"""
     from salviz.models.loading import full_precision
     made = self._made_in(epoch)
     if made == self.explained_epoch: return
@@ -685,17 +741,20 @@ def epoch_begin(self:SalLM, trainer, epoch:int):
         if trainer.is_world_process_zero():
             if damage: warnings.warn(f'SalLM: {damage}; they are made again', stacklevel=2)
             refreshed = sorted({*before, made})
-            with full_precision(trainer.model): self._explain_all(trainer.model, trainer, _arrays_of(made), refreshed=refreshed)
+            with full_precision(trainer.model):
+                self._explain_all(trainer.model, trainer, _arrays_of(made), refreshed=refreshed)
         trainer.share(None)
     self._use(trainer, made)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #071
 @patch
 def _start_from(self:SalLM, teacher, trainer):
-    "Give `trainer`'s model the weights of `teacher`, the same ones whenever the run is resumed before its first checkpoint"
+    """Give `trainer`'s model the weights of `teacher`, the same ones whenever the run is resumed before its first
+    checkpoint"""
     from salviz.models.loading import weights_checksum
     now, before = weights_checksum(teacher), trainer.share(trainer.run.state.get('teacher_weights'))
-    self.require(before in (None, now), 'the teacher no longer has the weights that this run started from; give the same teacher as before')
+    self.require(before in (None, now),
+                 'the teacher no longer has the weights that this run started from; give the same teacher as before')
     trainer.model.load_state_dict(teacher.state_dict())
     trainer.run.set_state(teacher_weights=now)
 
@@ -703,14 +762,17 @@ def _start_from(self:SalLM, teacher, trainer):
 def _goes_on(self:SalLM, teacher, begun):
     "Refuse a `teacher` other than the one that has `begun` (checksum of its weights) to explain"
     from salviz.models.loading import weights_checksum
-    self.require(begun in (None, weights_checksum(teacher)), 'the teacher does not have the weights of the one whose explanations were begun in this run; '
+    self.require(begun in (None, weights_checksum(teacher)),
+                 'the teacher does not have the weights of the one whose explanations were begun in this run; '
                  'give the same teacher as before, or start a new run')
 
 @patch
 def _remove_leftovers(self:SalLM, run):
     "Remove parts of explanations that are whole: their process was killed just before it did so"
-    for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []): remove_parts(run, _arrays_of(epoch))
+    for epoch in [1] * ('explanation_seconds' in run.state) + run.state.get('refreshed', []):
+        remove_parts(run, _arrays_of(epoch))
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #071x
 @patch
 def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch to follow, who began to explain)
     "Where the run stands; refuse one that cannot go on"
@@ -731,7 +793,8 @@ def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch to foll
 
 @patch
 def prepare(self:SalLM, trainer):
-    "Explain the training set and the probes, unless the run has the explanations already, and start from the teacher if that is wished"
+    """Explain the training set and the probes, unless the run has the explanations already, and start from the
+    teacher if that is wished"""
     run = trainer.run
     new, done, epoch, begun = self._where(trainer)
     start = self.start == 'teacher' and not done

@@ -26,7 +26,8 @@ def _characters(tokenizer, texts):
     "All characters of `texts` as `tokenizer` will see them, sorted"
     found = set()
     for text in texts:
-        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)): found.update(word)
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
+            found.update(word)
     return sorted(found)
 
 def _train_wordpiece(texts, vocab_size, lowercase):
@@ -37,10 +38,13 @@ def _train_wordpiece(texts, vocab_size, lowercase):
     characters = _characters(tokenizer, texts)
     given = [*special_tokens, *characters, *(f'##{c}' for c in characters)]
     if vocab_size < len(given):
-        raise ValueError(f'vocab_size must be at least {len(given)}, the special tokens and the characters of these texts, got {vocab_size}')
-    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=given, show_progress=False))
+        raise ValueError(f'vocab_size must be at least {len(given)}, the special tokens and the characters of these '
+                         f'texts, got {vocab_size}')
+    tokenizer.train_from_iterator(texts, trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=given,
+                                                                   show_progress=False))
     trained = Tokenizer(models.WordPiece(vocab=tokenizer.get_vocab(with_added_tokens=True), unk_token='[UNK]'))
-    trained.normalizer, trained.pre_tokenizer, trained.decoder = tokenizer.normalizer, tokenizer.pre_tokenizer, decoders.WordPiece()
+    trained.normalizer, trained.pre_tokenizer, trained.decoder = (tokenizer.normalizer, tokenizer.pre_tokenizer,
+                                                                  decoders.WordPiece())
     return trained
 
 # %% ../../nbs/03_models/05_corruption.ipynb #008
@@ -51,15 +55,18 @@ def _train_bpe(texts, vocab_size, lowercase):
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(special_tokens) + len(alphabet)
-    if vocab_size < least: raise ValueError(f'vocab_size must be at least {least}, the special tokens and all bytes, got {vocab_size}')
-    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(special_tokens), initial_alphabet=alphabet,
+    if vocab_size < least:
+        raise ValueError(f'vocab_size must be at least {least}, the special tokens and all bytes, got {vocab_size}')
+    tokenizer.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=list(special_tokens),
+                                                             initial_alphabet=alphabet,
                                                              show_progress=False))
     return tokenizer
 
 _trainers = dict(wordpiece=_train_wordpiece, bpe=_train_bpe)
 
 # %% ../../nbs/03_models/05_corruption.ipynb #010
-_forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq=('$A [SEP]', '$A [SEP] $B [SEP]'), decoder=('$A', '$A [SEP] $B'))
+_forms = dict(encoder=('[CLS] $A [SEP]', '[CLS] $A [SEP] $B:1 [SEP]:1'), seq2seq=('$A [SEP]', '$A [SEP] $B [SEP]'),
+              decoder=('$A', '$A [SEP] $B'))
 
 def train_tokenizer(
     texts,             # list of strings
@@ -73,28 +80,35 @@ def train_tokenizer(
     if kind not in _trainers: raise ValueError(f'kind must be one of {", ".join(_trainers)}, got {kind!r}')
     if form not in _forms: raise ValueError(f'form must be one of {", ".join(_forms)}, got {form!r}')
     if isinstance(texts, (str, dict)) or not len(texts) or not isinstance(texts[0], str):
-        raise ValueError(f"texts must be a list of strings with at least one in it, such as data['train']['text'], got {type(texts).__name__}")
+        raise ValueError("texts must be a list of strings with at least one in it, such as data['train']['text'], got "
+                         f"{type(texts).__name__}")
     tokenizer = _trainers[kind](list(texts), vocab_size, lowercase)
     single, pair = _forms[form]
     ids = [(t, tokenizer.token_to_id(t)) for t in special_tokens]
     tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     names = ['input_ids', *(['token_type_ids'] if form == 'encoder' else []), 'attention_mask']
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]', sep_token='[SEP]',
-                                   mask_token='[MASK]', bos_token='[CLS]', eos_token='[SEP]', model_max_length=max_length, model_input_names=names)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]',
+                                   sep_token='[SEP]',
+                                   mask_token='[MASK]', bos_token='[CLS]', eos_token='[SEP]',
+                                   model_max_length=max_length, model_input_names=names)
 
 # %% ../../nbs/03_models/05_corruption.ipynb #015
 def _config(kind, layers, heads, hidden, max_length, **shared):
     "The config of a small model of `kind`"
-    bert_like = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4*hidden,
+    bert_like = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads,
+                     intermediate_size=4*hidden,
                      max_position_embeddings=max_length)
     side = dict(layers=layers, attention_heads=heads, ffn_dim=4*hidden)
     marian_like = {f'{name}_{k}': x for name in ('encoder', 'decoder') for k, x in side.items()}
-    own = {'bert': bert_like, 'electra': dict(bert_like, embedding_size=hidden), 'llama': dict(bert_like, num_key_value_heads=heads),
-           'deberta-v2': dict(bert_like, relative_attention=True, pos_att_type=['p2c', 'c2p'], share_att_key=True, position_biased_input=False,
+    own = {'bert': bert_like, 'electra': dict(bert_like, embedding_size=hidden),
+           'llama': dict(bert_like, num_key_value_heads=heads),
+           'deberta-v2': dict(bert_like, relative_attention=True, pos_att_type=['p2c', 'c2p'], share_att_key=True,
+                              position_biased_input=False,
                               type_vocab_size=0),
            'gpt2': dict(n_embd=hidden, n_layer=layers, n_head=heads, n_positions=max_length),
            'marian': dict(marian_like, d_model=hidden, max_position_embeddings=max_length, scale_embedding=True),
-           't5': dict(d_model=hidden, d_ff=4*hidden, d_kv=hidden//heads, num_layers=layers, num_decoder_layers=layers, num_heads=heads)}
+           't5': dict(d_model=hidden, d_ff=4*hidden, d_kv=hidden//heads, num_layers=layers, num_decoder_layers=layers,
+                      num_heads=heads)}
     if kind not in own: raise ValueError(f'kind must be one of {", ".join(own)}, got {kind!r}')
     return AutoConfig.for_model(kind, **own[kind], **shared)
 
@@ -104,9 +118,11 @@ _usual_kind = dict(replaced_token_detection='electra', seq2seq='marian')
 def _head_size(task, num_labels, labels):
     "What a config says about the classes of `task`"
     if task not in ('classification', 'token_classification'):
-        if labels is not None or num_labels is not None: raise ValueError(f'{task} has no classes, so num_labels and labels do not apply')
+        if labels is not None or num_labels is not None:
+            raise ValueError(f'{task} has no classes, so num_labels and labels do not apply')
         return dict(num_labels=1, problem_type='regression') if task == 'regression' else {}
-    if labels is None and num_labels is None: raise ValueError(f'{task} needs the names of the classes (labels) or their number (num_labels)')
+    if labels is None and num_labels is None:
+        raise ValueError(f'{task} needs the names of the classes (labels) or their number (num_labels)')
     if labels is not None and num_labels not in (None, len(labels)):
         raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}')
     if labels is None: return dict(num_labels=num_labels)
@@ -114,8 +130,11 @@ def _head_size(task, num_labels, labels):
 
 def small_model(
     task,            # classification, regression, token_classification, masked_lm, replaced_token_detection or seq2seq
-    tokenizer,       # gives the size of the vocabulary and the special ids; forgets token_type_ids if the kind takes none
-    kind=None,       # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None = electra, marian or bert, as the task needs
+    # gives the size of the vocabulary and the special ids; forgets token_type_ids if the kind takes none
+    tokenizer,
+    # 'bert', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian' or 't5'; None = electra, marian or bert, as the task
+    # needs
+    kind=None,
     layers=2,        # of each side
     heads=4,         # in each layer
     hidden=64,       # size of a state, a multiple of `heads`
@@ -131,15 +150,20 @@ def small_model(
                          'Images and series have nets of their own in salviz.models.nets')
     if hidden % heads: raise ValueError(f'hidden must be a multiple of the {heads} heads, got {hidden}')
     kind, longest = kind or _usual_kind.get(task, 'bert'), max_length or min(tokenizer.model_max_length, 512)
-    lacking = [name for name in ('pad', *(('eos',) if kind in ('marian', 't5') else ())) if getattr(tokenizer, f'{name}_token_id') is None]
+    lacking = [name for name in ('pad', *(('eos',) if kind in ('marian', 't5') else ()))
+               if getattr(tokenizer, f'{name}_token_id') is None]
     if lacking:
-        raise ValueError(f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; train_tokenizer makes one with all')
-    ids = dict(vocab_size=len(tokenizer), **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
+        raise ValueError(f'the tokenizer has no {" and no ".join(lacking)} token, which a {kind} model needs; '
+                         'train_tokenizer makes one with all')
+    ids = dict(vocab_size=len(tokenizer),
+               **{f'{name}_token_id': getattr(tokenizer, f'{name}_token_id') for name in ('pad', 'bos', 'eos')})
     if kind in ('marian', 't5'): ids['decoder_start_token_id'] = tokenizer.pad_token_id
     made = _config(kind, layers, heads, hidden, longest, **{**ids, **_head_size(task, num_labels, labels), **config})
     can = ['seq2seq'] if made.is_encoder_decoder else tasks_of_kind(made)
-    if task not in can: raise ValueError(f'a small {kind} model serves {", ".join(can)}, not {task}; leave kind out for the usual one')
-    if kind not in ('bert', 'electra'): tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != 'token_type_ids']
+    if task not in can:
+        raise ValueError(f'a small {kind} model serves {", ".join(can)}, not {task}; leave kind out for the usual one')
+    if kind not in ('bert', 'electra'):
+        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != 'token_type_ids']
     with forked_random(seed): return task_heads[task].kinds[type(made)](made).eval()
 
 # %% ../../nbs/03_models/05_corruption.ipynb #021
@@ -160,8 +184,10 @@ def _joined(tokenizer, parts, block):
 def _parts(texts, tokenizer, block) -> tuple: # (texts to join, number of those that were longer than `block`)
     "`texts`, the words of those that are longer than `block` in their place"
     bad = [i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()]
-    if bad: raise ValueError(f'pack_texts: {len(bad)} of the texts {"is" if len(bad) == 1 else "are"} empty or no string (first: row {bad[0]}, '
-                             'counted from 0); leave out what has no text')
+    if bad:
+        raise ValueError(f'pack_texts: {len(bad)} of the texts {"is" if len(bad) == 1 else "are"} empty or no string '
+                         f'(first: row {bad[0]}, '
+                         'counted from 0); leave out what has no text')
     ids = tokenizer(texts, verbose=False)['input_ids'] if texts else []
     found = [[t] if len(x) <= block else t.split() for t, x in zip(texts, ids)]
     return [part for parts in found for part in parts], sum(len(x) > block for x in ids)
@@ -185,16 +211,21 @@ def pack_texts(
     for name, part in ({'': data} if single else data).items():
         listed = isinstance(part, (list, tuple))
         has = () if listed else getattr(part, 'column_names', None)
-        if has is None: raise ValueError(f'data must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}')
+        if has is None:
+            raise ValueError(f'data must be a Dataset, a DatasetDict or a list of strings, got {type(part).__name__}')
         if not listed and ('text' not in has or 'text_pair' in has):
-            raise ValueError(f'pack_texts needs single texts in a column text, and there are the columns {", ".join(has)}; '
+            raise ValueError('pack_texts needs single texts in a column text, and there are the columns '
+                             f'{", ".join(has)}; '
                              'rename or remove_columns what does not fit')
         parts, n = _parts(list(part if listed else part['text']), tokenizer, block)
         rows, long, total = _joined(tokenizer, parts, block) if parts else [], long + n, total + len(part)
-        info = None if listed else DatasetInfo(features=Features(text=Value('string')), dataset_name=part.info.dataset_name)
+        info = (None if listed else DatasetInfo(features=Features(text=Value('string')),
+                                                dataset_name=part.info.dataset_name))
         packed[name] = rows if listed else Dataset.from_dict(dict(text=rows), info=info)
     have = 'has' if long == 1 else 'have'
-    if long: warnings.warn(f'{long} of {total} texts {have} more than block={block} tokens; cut at blanks and spread over rows', stacklevel=2)
+    if long:
+        warnings.warn(f'{long} of {total} texts {have} more than block={block} tokens; cut at blanks and spread over '
+                      'rows', stacklevel=2)
     return packed[''] if single else DatasetDict(packed)
 
 # %% ../../nbs/03_models/05_corruption.ipynb #029
@@ -213,7 +244,8 @@ def choose_tokens(
     ordinary = ~batch['is_special']
     n = ordinary.sum(1)
     k = torch.minimum((n.double()*share + .5 + 1e-9).floor().clamp(min=1), n)  # .15*10 must not fall short of 1.5
-    u = keyed_uniform(batch['example_id'], ordinary.shape[1:], seed, step, _streams['choose']).masked_fill(~ordinary, 2.)
+    u = keyed_uniform(batch['example_id'], ordinary.shape[1:], seed, step,
+                      _streams['choose']).masked_fill(~ordinary, 2.)
     return (u.argsort(dim=1, stable=True).argsort(dim=1) < k[:, None]) & ordinary
 
 # %% ../../nbs/03_models/05_corruption.ipynb #031
@@ -236,22 +268,27 @@ class MaskTokens:
         masked=.8,    # of those: become the mask token
         replaced=.1,  # of those: become a random token; the rest stays
     ):
-        if tokenizer.mask_token_id is None: raise ValueError('the tokenizer has no mask token; train_tokenizer makes one that has')
+        if tokenizer.mask_token_id is None:
+            raise ValueError('the tokenizer has no mask token; train_tokenizer makes one that has')
         _check_share('share', share); _check_share('masked', masked, True); _check_share('replaced', replaced, True)
-        if masked + replaced > 1 + 1e-9: raise ValueError(f'masked and replaced must not sum to more than 1, got {masked} and {replaced}')
+        if masked + replaced > 1 + 1e-9:
+            raise ValueError(f'masked and replaced must not sum to more than 1, got {masked} and {replaced}')
         self.share, self.masked, self.replaced = share, masked, replaced
         self.mask_id, self.ordinary = tokenizer.mask_token_id, _ordinary_ids(tokenizer)
 
     def __repr__(self): return f'MaskTokens(share={self.share}, masked={self.masked}, replaced={self.replaced})'
 
     def __call__(self, batch:dict, seed:int, step:int) -> dict:
-        "`batch` with spoilt input_ids and with labels [batch, n], -100 where nothing is asked; `batch` itself is left alone"
+        """`batch` with spoilt input_ids and with labels [batch, n], -100 where nothing is asked; `batch` itself is
+        left alone"""
         _check_batch(batch, 'MaskTokens')
         ids = batch['input_ids']
         chosen = choose_tokens(batch, self.share, seed, step)
-        fate, token = (keyed_uniform(batch['example_id'], ids.shape[1:], seed, step, _streams[s]) for s in ('fate', 'token'))
+        fate, token = (keyed_uniform(batch['example_id'], ids.shape[1:], seed, step, _streams[s])
+                       for s in ('fate', 'token'))
         other = self.ordinary.to(ids.device)[(token*len(self.ordinary)).long()]
-        spoilt = torch.where(fate < self.masked, self.mask_id, torch.where(fate < self.masked + self.replaced, other, ids))
+        spoilt = torch.where(fate < self.masked, self.mask_id,
+                             torch.where(fate < self.masked + self.replaced, other, ids))
         return {**batch, 'input_ids': torch.where(chosen, spoilt, ids), 'labels': torch.where(chosen, ids, -100)}
 
 # %% ../../nbs/03_models/05_corruption.ipynb #038
@@ -263,7 +300,8 @@ def token_counts(
     counts = np.zeros(len(tokenizer), np.int64)
     for start in range(0, len(data), 1000):
         rows = data[start:start + 1000]
-        counts += np.bincount(np.concatenate(rows['input_ids'])[np.concatenate(rows['special_tokens_mask']) == 0], minlength=len(counts))
+        counts += np.bincount(np.concatenate(rows['input_ids'])[np.concatenate(rows['special_tokens_mask']) == 0],
+                              minlength=len(counts))
     counts[tokenizer.all_special_ids] = 0
     return torch.from_numpy(counts)
 
@@ -279,7 +317,8 @@ class ReplaceTokens:
         _check_share('share', share)
         counts = torch.as_tensor(counts, dtype=torch.float64)
         if counts.shape != (len(tokenizer),):
-            raise ValueError(f'counts must hold one number for each of the {len(tokenizer)} tokens, got shape {tuple(counts.shape)}')
+            raise ValueError(f'counts must hold one number for each of the {len(tokenizer)} tokens, got shape '
+                             f'{tuple(counts.shape)}')
         counts = counts.index_fill(0, torch.tensor(tokenizer.all_special_ids), 0.)
         if not (counts >= 0).all() or (counts > 0).sum() < 2:
             raise ValueError('counts must be numbers of at least 0, with at least two ordinary tokens above 0')
@@ -288,7 +327,8 @@ class ReplaceTokens:
     def __repr__(self): return f'ReplaceTokens(share={self.share})'
 
     def __call__(self, batch:dict, seed:int, step:int) -> dict:
-        "`batch` with replaced input_ids and labels [batch, n]: 1 replaced, 0 original, -100 special; `batch` itself is left alone"
+        """`batch` with replaced input_ids and labels [batch, n]: 1 replaced, 0 original, -100 special; `batch`
+        itself is left alone"""
         _check_batch(batch, 'ReplaceTokens')
         ids, special = batch['input_ids'], batch['is_special']
         drawn = keyed_uniform(batch['example_id'], ids.shape[1:], seed, step, _streams['token']).double()

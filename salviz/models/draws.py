@@ -23,29 +23,40 @@ def _keyed_uniform(example_id, shape, seed, step, stream):
     for part in (seed, step, stream): key = _mix(((key ^ (int(part) & 0xffffffff)) + 0x9e3779b9) & 0xffffffff)
     key = _mix((key ^ (example_id & 0xffffffff)) + 0x9e3779b9 & 0xffffffff)
     for n in shape:
-        i = n.view(len(n), *[1] * (key.dim() - 1), -1) if isinstance(n, torch.Tensor) else torch.arange(n, device=example_id.device)
+        i = (n.view(len(n), *[1] * (key.dim() - 1), -1) if isinstance(n, torch.Tensor)
+             else torch.arange(n, device=example_id.device))
         key = _mix((key[..., None] + (i + 1) * 0x9e3779b9) & 0xffffffff)
     return (key >> 8).to(torch.float32) * 2.**-24
 
 def keyed_uniform(
     example_id:torch.Tensor, # int64 [batch]
-    shape:tuple,             # shape of one example's draw; int64 [batch, n] in place of a number n: which positions of that axis each example asks for
+    # shape of one example's draw; int64 [batch, n] in place of a number n: which positions of that axis each example
+    # asks for
+    shape:tuple,
     seed:int,                # seed of the run
     step:int,                # optimiser step
     stream:int=0,            # tells apart the draws of one step, such as its layers
 ) -> torch.Tensor: # float32 [batch, *shape] in [0, 1)
     "Uniform numbers that depend on nothing but (`seed`, `step`, example, `stream`, position)"
-    if example_id.device.type == 'cpu': return torch.from_numpy(maths.keyed_uniform(example_id.numpy(), shape, seed, step, stream))
+    if example_id.device.type == 'cpu':
+        return torch.from_numpy(maths.keyed_uniform(example_id.numpy(), shape, seed, step, stream))
     return _keyed_uniform(example_id, shape, seed, step, stream)
 
 def keyed_below(example_id, shape, q:float, seed, step, stream=0) -> torch.Tensor: # bool [batch, *shape]
     "Is `keyed_uniform` below `q`? On the processor without making the numbers"
-    if example_id.device.type == 'cpu': return torch.from_numpy(maths.keyed_below(example_id.numpy(), shape, q, seed, step, stream))
+    if example_id.device.type == 'cpu':
+        return torch.from_numpy(maths.keyed_below(example_id.numpy(), shape, q, seed, step, stream))
     return _keyed_uniform(example_id, shape, seed, step, stream) < q
 
-def keyed_order(example_id, shape, seed, step, stream=0) -> torch.Tensor: # int32 or int64 [batch, *shape], see `maths.keyed_order`
+def keyed_order(
+    example_id, shape, seed, step, stream=0,
+    # int32 or int64 [batch, *shape], see `maths.keyed_order`
+) -> torch.Tensor:
     "Whole numbers in the order of `keyed_uniform`, all different within a row"
-    if example_id.device.type == 'cpu': return torch.from_numpy(maths.keyed_order(example_id.numpy(), shape, seed, step, stream))
+    if example_id.device.type == 'cpu':
+        return torch.from_numpy(maths.keyed_order(example_id.numpy(), shape, seed, step, stream))
     bits = (_keyed_uniform(example_id, shape, seed, step, stream) * 2**24).long()
     n = bits.shape[-1]
-    return (bits << (7 if n <= 128 else 38) | torch.arange(n, device=bits.device)).to(torch.int32 if n <= 128 else torch.int64)
+    return (bits << (7 if n <= 128 else 38) | torch.arange(n,
+                                                           device=bits.device)).to(
+        torch.int32 if n <= 128 else torch.int64)

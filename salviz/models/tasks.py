@@ -40,7 +40,8 @@ class Task:
     has_classes:bool=True        # does the head choose among classes?
 
     @property
-    def best(self) -> dict: return best_for(self.name) # {'name', 'greater_is_better'} of the metric that chooses the checkpoint
+    # {'name', 'greater_is_better'} of the metric that chooses the checkpoint
+    def best(self) -> dict: return best_for(self.name)
 
     def loss(self, outputs, batch) -> torch.Tensor:
         "Loss of each example [batch]"
@@ -105,12 +106,16 @@ def task_of(model) -> str:
     name, config = type(model).__name__, getattr(model, 'config', None)
     if getattr(model, 'salviz_task', None) in tasks: return model.salviz_task
     if 'ForSequenceClassification' in name:
-        if config.num_labels > 1 and config.problem_type in (None, 'single_label_classification'): return 'classification'
+        if config.num_labels > 1 and config.problem_type in (None, 'single_label_classification'):
+            return 'classification'
         if config.num_labels == 1 and config.problem_type in (None, 'regression'): return 'regression'
-        raise ValueError(f'{name} has num_labels={config.num_labels} and problem_type={config.problem_type!r}: single-label classification with at '
-                         'least two classes and regression with one number can be trained; load the model with load_classifier(name, num_labels=...)')
+        raise ValueError(f'{name} has num_labels={config.num_labels} and problem_type={config.problem_type!r}: '
+                         'single-label classification with at '
+                         'least two classes and regression with one number can be trained; load the model with '
+                         'load_classifier(name, num_labels=...)')
     if name == 'ElectraForPreTraining': return 'replaced_token_detection'
-    if getattr(config, 'is_encoder_decoder', False) and ('ConditionalGeneration' in name or 'MTModel' in name): return 'seq2seq'
+    if getattr(config, 'is_encoder_decoder', False) and ('ConditionalGeneration' in name or 'MTModel' in name):
+        return 'seq2seq'
     if 'ForTokenClassification' in name: return 'token_classification'
     if 'ForMaskedLM' in name: return 'masked_lm'
     raise ValueError(f'{name} has no head for a task that can be trained; available: {", ".join(tasks)}. '
@@ -120,7 +125,8 @@ def task_of(model) -> str:
 def attribution_target(
     task,               # a `Task` or its name
     batch:dict,         # with labels
-    labels='predicted', # what to score: 'predicted' in that very pass (regression: the gold score), or labels in the task's form
+    # what to score: 'predicted' in that very pass (regression: the gold score), or labels in the task's form
+    labels='predicted',
     own=False,          # score what the model says (`Task.own_score`) rather than how well it meets the labels?
 ): # function of (outputs, rows) -> [rows]
     "The `target` of `attention_attribution` and `input_saliency` for any `task`"

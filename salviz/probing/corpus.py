@@ -24,7 +24,8 @@ from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern
 # %% ../../nbs/08_probing/01_corpus.ipynb #007
 def batches(model, rows, collate, batch_size:int, title:str, progress=True):
     "The `rows` as batches on the device of `model`, texts by length, with a bar that goes away again"
-    if type(batch_size) is not int or batch_size < 1: raise ValueError(f'batch_size must be a whole number of at least 1, got {batch_size!r}')
+    if type(batch_size) is not int or batch_size < 1:
+        raise ValueError(f'batch_size must be a whole number of at least 1, got {batch_size!r}')
     order = np.argsort(rows['length'], kind='stable') if 'length' in rows.column_names else np.arange(len(rows))
     device = device_of(model)
     with tqdm(total=len(rows), desc=title, unit='example', leave=False, delay=3, disable=not progress) as bar:
@@ -53,7 +54,8 @@ def key_kinds(
     ordinary = (real & ~special)[:, None, :]
     before, after = ((neighbours(real, d, 'zero') > 0) & ordinary for d in (-1, 1))
     own = torch.eye(real.shape[1], dtype=torch.bool, device=real.device) & real[:, :, None]
-    return dict(special=(real & special)[:, None, :] & real[:, :, None], previous=before, next=after, self=own, neighbours=before | after)
+    return dict(special=(real & special)[:, None, :] & real[:, :, None], previous=before, next=after, self=own,
+                neighbours=before | after)
 
 # %% ../../nbs/08_probing/01_corpus.ipynb #013
 def row_mean(
@@ -75,7 +77,10 @@ def cell_share(
     cells = cells & allowed
     return row_mean(torch.einsum('bhqk,bqk->bhq', A, cells.to(A)), rows & cells.any(-1))
 
-def entropies(A, allowed, rows) -> dict: # {'entropy' in nats, 'normalised_entropy' as a share of ln(allowed keys)}, each [batch, heads]
+def entropies(
+    A, allowed, rows,
+    # {'entropy' in nats, 'normalised_entropy' as a share of ln(allowed keys)}, each [batch, heads]
+) -> dict:
     "Mean entropy of the `rows` of `A`; rows with a single allowed key have no normalised one"
     nats, keys = -torch.xlogy(A, A).sum(-1), allowed.sum(-1) # what is not allowed has weight 0
     most = torch.where(keys > 1, keys, 2).to(A).log()[:, None]
@@ -94,7 +99,8 @@ class RunningMean:
 
     @property
     def mean(self): # [...], NaN where nothing came
-        return np.divide(self.total, self.count, out=np.full(np.shape(self.total), np.nan), where=np.asarray(self.count) > 0)
+        return np.divide(self.total, self.count, out=np.full(np.shape(self.total), np.nan),
+                         where=np.asarray(self.count) > 0)
 
 # %% ../../nbs/08_probing/01_corpus.ipynb #021
 def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
@@ -109,19 +115,23 @@ def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1,
     "The saliency of `batch`, by a method's name or a function"
     if callable(saliency):
         found = saliency(model, batch)
-        if not hasattr(found, '__len__'): raise ValueError(f'saliency must give one number a token [batch, n], got {type(found).__name__}')
+        if not hasattr(found, '__len__'):
+            raise ValueError(f'saliency must give one number a token [batch, n], got {type(found).__name__}')
         found = torch.as_tensor(found)
-    elif saliency in reductions: found = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
+    elif saliency in reductions:
+        found = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
     else:
         options = dict(steps=steps) if 'steps' in method_options(saliency) else {}
         found = explain(model, batch, saliency, score_target(model, batch, target), **options).values
     if found.shape != batch['input_ids'].shape:
-        raise ValueError(f'saliency must be a number for each token {list(batch["input_ids"].shape)}, got {list(found.shape)}')
+        raise ValueError(f'saliency must be a number for each token {list(batch["input_ids"].shape)}, got '
+                         f'{list(found.shape)}')
     return found.detach().cpu().double().numpy()[:, None]
 
 # %% ../../nbs/08_probing/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
-    "Positions of the `patterns` {column: pattern} in `batch`, and the rows that they guide: those with some but not all keys"
+    """Positions of the `patterns` {column: pattern} in `batch`, and the rows that they guide: those with some but
+    not all keys"""
     real, out = batch['attention_mask'].bool(), {}
     for column, pattern in patterns.items():
         P, _ = pattern_target(pattern, batch, ids.get(column), 'zero', tokenizer=tokenizer)
@@ -132,7 +142,8 @@ def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [b
 def pattern_columns(patterns) -> dict:
     "{column: pattern} of `patterns`: names, functions of tokens, or a dictionary {name: pattern}"
     if isinstance(patterns, dict): return {f'pattern_{name}': p for name, p in patterns.items()}
-    if isinstance(patterns, str): raise ValueError(f'patterns must be a list of patterns, got the string {patterns!r}; put it in brackets')
+    if isinstance(patterns, str):
+        raise ValueError(f'patterns must be a list of patterns, got the string {patterns!r}; put it in brackets')
     if any(not isinstance(p, str) and not callable(p) for p in patterns):
         raise ValueError('a matrix has no name for its column: give patterns as {name: matrix}')
     return {f'pattern_{p if isinstance(p, str) else p.__name__}': p for p in patterns}
@@ -146,18 +157,24 @@ def _looked_at(model, batch, layers, kept, rows, patterns, salient):
         model(**model_inputs(batch))
         for layer in layers:
             A, allowed = maps[layer].float(), maps.allowed(layer)[:, 0]
-            found = {f'to_{kind}': cell_share(A, cells, allowed, at) for kind, cells in kinds.items()} | entropies(A, allowed, at)
-            found |= {column: cell_share(A, cells, allowed, at & guides) for column, (cells, guides) in patterns.items()}
+            found = {f'to_{kind}': cell_share(A, cells, allowed, at)
+                     for kind, cells in kinds.items()} | entropies(A, allowed, at)
+            found |= {column: cell_share(A, cells, allowed, at & guides)
+                      for column, (cells, guides) in patterns.items()}
             if salient is not None:
                 alike = likeness(salient, _received(model, batch, A), counts)
                 found |= dict(agreement=alike['spearman'], agreement_kl=alike['kl'], agreement_top=alike['top_overlap'])
-            for column, values in found.items(): kept.setdefault(column, {}).setdefault(layer, RunningMean()).add(values)
+            for column, values in found.items():
+                kept.setdefault(column, {}).setdefault(layer, RunningMean()).add(values)
 
+# %% ../../nbs/08_probing/01_corpus.ipynb #026x
 def head_table(
     model,                       # any model that can be observed; of an encoder-decoder the encoder is looked at
     data,                        # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
     tokenizer,
-    saliency='input_x_gradient', # a name of `salviz.attribution.explanations.methods`, a function (model, batch) -> [batch, n], or None: no agreement
+    # a name of `salviz.attribution.explanations.methods`, a function (model, batch) -> [batch, n], or None: no
+    # agreement
+    saliency='input_x_gradient',
     target='predicted',          # what saliency explains, see `score_target`
     patterns=(),                 # names, functions of tokens, or {name: pattern}: one column each
     layers=None,                 # None: all
@@ -166,17 +183,23 @@ def head_table(
     max_length=None,             # tokens that a text may have
     steps:int=20,                # of integrated gradients, also of attention
     progress=True,               # show a bar if it takes more than three seconds
-) -> pd.DataFrame: # layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy, [agreement…], [pattern_…]
-    """What each head does, mean over the examples of `data` (each a mean over its rows); NaN where no example has an answer.
-    The columns of agreement compare saliency with the pooled row alone where the head of `model` reads one, whatever `rows` says"""
+    # layer, head, to_special, to_previous, to_next, to_self, to_neighbours, entropy, normalised_entropy, [agreement…],
+    # [pattern_…]
+) -> pd.DataFrame:
+    """What each head does, mean over the examples of `data` (each a mean over its rows); NaN where no example has an
+    answer.
+    The columns of agreement compare saliency with the pooled row alone where the head of `model` reads one, whatever
+    `rows` says"""
     check_observable(model)
     if saliency is not None and not callable(saliency) and saliency not in methods:
-        raise ValueError(f'saliency must be one of {", ".join(map(repr, methods))}, a function (model, batch) or None, got {saliency!r}')
+        raise ValueError(f'saliency must be one of {", ".join(map(repr, methods))}, a function (model, batch) or None, '
+                         f'got {saliency!r}')
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
         raise ValueError(f'{type(model).__name__} has no head whose score could be explained; '
                          'pass saliency=None, or target=function of (outputs, rows)')
     source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length)
-    if 'input_ids' not in data.column_names: raise ValueError(f'head_table is for texts; these data have {", ".join(data.column_names)}')
+    if 'input_ids' not in data.column_names:
+        raise ValueError(f'head_table is for texts; these data have {", ".join(data.column_names)}')
     layers, columns, kept = check_layers(model, layers), pattern_columns(patterns), {}
     ids = {column: pattern_ids(p, tokenizer) for column, p in columns.items() if looks_at_tokens(p)}
     for batch in batches(model, data, collate, batch_size, 'heads', progress):
@@ -185,7 +208,8 @@ def head_table(
     heads = head_count(model)
     frame = pd.DataFrame(dict(layer=np.repeat(layers, heads), head=np.tile(np.arange(heads), len(layers))))
     frame = frame.assign(**{column: np.concatenate([means[l].mean for l in layers]) for column, means in kept.items()})
-    frame.attrs = dict(examples=len(data), rows=rows, saliency=saliency if isinstance(saliency, (str, type(None))) else saliency.__name__,
+    frame.attrs = dict(examples=len(data), rows=rows,
+                       saliency=saliency if isinstance(saliency, (str, type(None))) else saliency.__name__,
                        about=measured_words(model, source, len(data)))
     return frame
 
@@ -193,8 +217,10 @@ def head_table(
 def _sizes(model, batch, target, size, scaled):
     "Gradients of the examples of `batch`, each as an array of its ordinary tokens, pixels or cells"
     text = what_is_read(batch) == 'input_ids'
-    found = input_saliency(model, batch, 'gradient_norm' if text else 'gradient', score_target(model, batch, target)).cpu().double().numpy()
-    counts = (batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy() if text else np.ones(found.shape, bool)
+    found = input_saliency(model, batch, 'gradient_norm' if text else 'gradient',
+                           score_target(model, batch, target)).cpu().double().numpy()
+    counts = ((batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy() if text
+              else np.ones(found.shape, bool))
     for x, c in zip(found, counts):
         x = x[c] if size == 'signed' else np.abs(x[c])
         most = np.abs(x).max(initial=0)
@@ -218,14 +244,17 @@ def gradient_sizes(
         rows, collate, _ = encoded_for(model, data, tokenizer, max_length)
         text = 'input_ids' in rows.column_names
         if size == 'signed' and 'input_ids' in rows.column_names:
-            raise ValueError("size='signed' is for images and series: the gradient of a token is a vector, whose norm has no sign; take 'magnitude'")
+            raise ValueError("size='signed' is for images and series: the gradient of a token is a vector, whose norm "
+                             "has no sign; take 'magnitude'")
         for batch in batches(model, rows, collate, batch_size, f'gradients of {name}', progress):
             found = _sizes(model, batch, target, size, scaled)
-            parts += [pd.DataFrame(dict(method=name, example=int(i), gradient=x)) for i, x in zip(batch['example_id'], found)]
+            parts += [pd.DataFrame(dict(method=name, example=int(i), gradient=x))
+                      for i, x in zip(batch['example_id'], found)]
     frame = pd.concat(parts, ignore_index=True)
     what = 'gradient' if size == 'signed' else 'norm of the gradient of a token' if text else '|gradient|'
     frame.attrs = dict(about=measured_words(models, data, frame.example.nunique()),
-                       labels=dict(gradient=f'{what}, over the largest {"" if size == "magnitude" else "magnitude "}of its example' if scaled else what))
+                       labels=dict(gradient=f'{what}, over the largest {"" if size == "magnitude" else "magnitude "}of '
+                                   'its example' if scaled else what))
     return frame
 
 # %% ../../nbs/08_probing/01_corpus.ipynb #040

@@ -26,18 +26,23 @@ from ..data.signals import signal_info
 def _one_by_one(values, count):
     "`values` as one float array an example"
     if isinstance(values, Explanation):
-        if isinstance(values.target, str): raise ValueError(f'values must be of one class for each example, got an explanation of target={values.target!r}')
+        if isinstance(values.target, str):
+            raise ValueError('values must be of one class for each example, got an explanation of '
+                             f'target={values.target!r}')
         values = values.examples()
     if isinstance(values, torch.Tensor): values = values.detach().cpu().numpy()
-    if len(values) != count: raise ValueError(f'values must be one array for each of the {count} examples, got {len(values)}')
+    if len(values) != count:
+        raise ValueError(f'values must be one array for each of the {count} examples, got {len(values)}')
     return [np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
 
 def _unit_values(v, real, positions, words, unit, i):
     "(values of the units, unit of each of `positions`) of example `i`, whose tokens are where `real` is set"
     per_word = unit == 'word' and v.ndim == 1 and len(v) == words.max() + 1
     if v.ndim != 1 or not per_word and len(v) not in (real.sum(), len(real)):
-        raise ValueError(f'values of example {i} must be one number for each of its {real.sum()} tokens, special ones included, or for each of the {len(real)} '
-                         'positions of the batch' + (f', or for each of its {words.max() + 1} words' if unit == 'word' else '') + f', got shape {list(v.shape)}')
+        raise ValueError(f'values of example {i} must be one number for each of its {real.sum()} tokens, special ones '
+                         f'included, or for each of the {len(real)} '
+                         'positions of the batch' + (f', or for each of its {words.max() + 1} words' if unit == 'word'
+                                                     else '') + f', got shape {list(v.shape)}')
     if not per_word:
         if len(v) != len(real): v = np.bincount(np.flatnonzero(real), weights=v, minlength=len(real))
         v = v[positions]
@@ -47,20 +52,27 @@ def _unit_values(v, real, positions, words, unit, i):
 
 def check_ranking(ranking):
     "Refuse a `ranking` that means nothing"
-    if ranking not in ('signed', 'magnitude'): raise ValueError(f"ranking must be 'signed' or 'magnitude', got {ranking!r}")
+    if ranking not in ('signed', 'magnitude'):
+        raise ValueError(f"ranking must be 'signed' or 'magnitude', got {ranking!r}")
 
+# %% ../../nbs/08_probing/00_faithfulness.ipynb #006x
 def unit_ranks(
     batch:dict,       # as `Collator` makes it: input_ids [batch, n], attention_mask, is_special, for words word_ids
-    values,           # one array an example, [batch, n] or an `Explanation`: a number a token; with unit='word' also a number a word
+    # one array an example, [batch, n] or an `Explanation`: a number a token; with unit='word' also a number a word
+    values,
     unit='token',     # or 'word'
     ranking='signed', # highest values first, or 'magnitude'
 ) -> tuple: # (int64 [batch, n], -1 where a position has no rank; number of units of each example, int64 [batch])
     "The place of each position's unit when units are sorted by `values`, highest first"
     if unit not in ('token', 'word'): raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
     check_ranking(ranking)
-    if what_is_read(batch) != 'input_ids': raise ValueError('tokens are taken away from texts, and this batch has none; images and series have accuracy_drop')
+    if what_is_read(batch) != 'input_ids':
+        raise ValueError('tokens are taken away from texts, and this batch has none; images and series have '
+                         'accuracy_drop')
     lacking = {'is_special', *(['word_ids'] if unit == 'word' else [])} - {*batch}
-    if lacking: raise ValueError(f'the batch has no {" and no ".join(sorted(lacking))}, which unit={unit!r} needs; Collator makes such batches')
+    if lacking:
+        raise ValueError(f'the batch has no {" and no ".join(sorted(lacking))}, which unit={unit!r} needs; Collator '
+                         'makes such batches')
     real = real_tokens(batch)
     counts = real & ~batch['is_special'] & (batch['word_ids'] >= 0 if unit == 'word' else True)
     ranks, units = torch.full(batch['input_ids'].shape, -1), []
@@ -69,7 +81,8 @@ def unit_ranks(
         if not len(positions): raise ValueError(f'example {i} has no {unit} that could be taken away')
         words = batch['word_ids'][i].cpu().numpy()[positions] if unit == 'word' else positions
         v, unit_of = _unit_values(v, real[i].cpu().numpy(), positions, words, unit, i)
-        if not np.isfinite(v).all(): raise ValueError(f'values of example {i} must be finite, got {v[~np.isfinite(v)][0]}')
+        if not np.isfinite(v).all():
+            raise ValueError(f'values of example {i} must be finite, got {v[~np.isfinite(v)][0]}')
         if ranking == 'magnitude': v = np.abs(v)
         rank = np.empty(len(v), np.int64)
         rank[np.argsort(-v, kind='stable')] = np.arange(len(v))
@@ -97,7 +110,9 @@ def compacted(
     pad_token_id:int,  # what fills the rest of a shorter row
 ) -> dict: # the same, [rows, longest row]
     "`inputs` with the positions `keep` alone, moved up, padded on the right"
-    if not keep.any(1).all(): raise ValueError("nothing would be left of an example without special tokens; use replacement='mask' or 'mean_embedding'")
+    if not keep.any(1).all():
+        raise ValueError("nothing would be left of an example without special tokens; use replacement='mask' or "
+                         "'mean_embedding'")
     length = keep.sum(1)
     order = (~keep).to(torch.uint8).argsort(dim=1, stable=True)[:, :length.max()]
     there = torch.arange(order.shape[1], device=keep.device) < length[:, None]
@@ -129,11 +144,14 @@ def _fill(model, replacement, mask_token_id, mean):
     "The token, or the embedding, that `replacement` puts in the place of others"
     size, dim = source_stack(model).get_input_embeddings().weight.shape
     if replacement == 'mask':
-        if isinstance(mask_token_id, bool) or not isinstance(mask_token_id, (int, np.integer)) or not 0 <= mask_token_id < size:
-            raise ValueError(f'mask_token_id must be one of the {size} tokens of the model (0 to {size - 1}), got {mask_token_id!r}')
+        if isinstance(mask_token_id, bool) or not isinstance(mask_token_id,
+                                                             (int, np.integer)) or not 0 <= mask_token_id < size:
+            raise ValueError(f'mask_token_id must be one of the {size} tokens of the model (0 to {size - 1}), got '
+                             f'{mask_token_id!r}')
         return int(mask_token_id), None
     mean = mean_embedding(model) if mean is None else torch.as_tensor(mean)
-    if mean.shape != (dim,): raise ValueError(f'mean must be one embedding of {dim} numbers, got shape {list(mean.shape)}')
+    if mean.shape != (dim,):
+        raise ValueError(f'mean must be one embedding of {dim} numbers, got shape {list(mean.shape)}')
     return None, mean
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #018
@@ -144,17 +162,27 @@ def perturbed(
     mask_token_id=None,    # of replacement='mask'
     mean=None,             # [dim] of replacement='mean_embedding'; None: see `mean_embedding`
     batch_size=32,         # rows in a forward pass
-): # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes]; NaN where removal leaves nothing
+    # function (rows int64 [r], keep bool [r, n]) -> probabilities, float64 [r, classes]; NaN where removal leaves
+    # nothing
+):
     "A function that runs `model` on examples of `batch` of which only some positions are kept"
-    if replacement not in replacements: raise ValueError(f'replacement must be one of {", ".join(map(repr, replacements))}, got {replacement!r}')
+    if replacement not in replacements:
+        raise ValueError(f'replacement must be one of {", ".join(map(repr, replacements))}, got {replacement!r}')
     check_counts(batch_size=batch_size)
     device, pad = device_of(model), getattr(model.config.get_text_config(), 'pad_token_id', None)
     inputs = {k: v.to(device) for k, v in model_inputs(batch).items()}
-    if 'decoder_input_ids' in inputs: raise ValueError(f'{type(model).__name__} reads a target beside its source; faithfulness is measured on classifiers')
-    if replacement == 'removal' and pad is None: raise ValueError(f"{type(model).__name__} has no pad token, which replacement='removal' needs; load it with load_classifier")
+    if 'decoder_input_ids' in inputs:
+        raise ValueError(f'{type(model).__name__} reads a target beside its source; faithfulness is measured on '
+                         'classifiers')
+    if replacement == 'removal' and pad is None:
+        raise ValueError(f"{type(model).__name__} has no pad token, which replacement='removal' needs; load it with "
+                         "load_classifier")
     for name, given, reader in (('mask_token_id', mask_token_id, 'mask'), ('mean', mean, 'mean_embedding')):
-        if given is not None and replacement != reader: raise ValueError(f'{name} is read by replacement={reader!r} alone, and replacement is {replacement!r}')
-    if replacement == 'mask' and mask_token_id is None: raise ValueError("replacement='mask' needs a mask token, and there is none: pass a tokenizer that has one, or mask_token_id, or use 'removal' or 'mean_embedding'")
+        if given is not None and replacement != reader:
+            raise ValueError(f'{name} is read by replacement={reader!r} alone, and replacement is {replacement!r}')
+    if replacement == 'mask' and mask_token_id is None:
+        raise ValueError("replacement='mask' needs a mask token, and there is none: pass a tokenizer that has one, or "
+                         "mask_token_id, or use 'removal' or 'mean_embedding'")
     real = real_tokens(inputs)
     if replacement != 'removal': mask_token_id, mean = _fill(model, replacement, mask_token_id, mean)
 
@@ -163,15 +191,20 @@ def perturbed(
         if replacement == 'removal':
             keep = keep & real[rows]
             left = keep.any(1, keepdim=True)
-            return _class_probabilities(model, compacted(x, torch.where(left, keep, real[rows]), pad)).masked_fill(~left, torch.nan)
+            return _class_probabilities(model, compacted(x, torch.where(left, keep, real[rows]),
+                                                         pad)).masked_fill(~left, torch.nan)
         gone = real[rows] & ~keep
-        if replacement == 'mask': return _class_probabilities(model, {**x, 'input_ids': x['input_ids'].masked_fill(gone, mask_token_id)})
+        if replacement == 'mask':
+            return _class_probabilities(model, {**x, 'input_ids': x['input_ids'].masked_fill(gone, mask_token_id)})
         e = source_stack(model).get_input_embeddings()(x['input_ids'])
-        with embeddings_replaced(model, torch.where(gone[..., None], mean.to(e), e)): return _class_probabilities(model, x)
+        with embeddings_replaced(model, torch.where(gone[..., None], mean.to(e), e)):
+            return _class_probabilities(model, x)
 
     @torch.no_grad()
     def run(rows, keep):
-        with undisturbed(model): return torch.cat([one(r.to(device), k.to(device)) for r, k in zip(rows.split(batch_size), keep.split(batch_size))]).cpu()
+        with undisturbed(model):
+            return torch.cat([one(r.to(device), k.to(device))
+                              for r, k in zip(rows.split(batch_size), keep.split(batch_size))]).cpu()
     return run
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #024
@@ -187,17 +220,21 @@ def _of_one_class(target):
     name = isinstance(target, str) and target in ('predicted', 'gold')
     number = isinstance(target, (int, np.integer)) and not isinstance(target, bool)
     if not (name or number or isinstance(target, torch.Tensor) and target.dtype == torch.int64):
-        raise ValueError("faithfulness follows the probability of one class for each example: target must be 'predicted', 'gold', a class, or an int64 tensor "
+        raise ValueError("faithfulness follows the probability of one class for each example: target must be "
+                         "'predicted', 'gold', a class, or an int64 tensor "
                          f'with a class for each, got {target!r:.80}')
 
 def _whole(run, ranks):
     "Probabilities of the examples as they are"
     found = run(torch.arange(len(ranks)), torch.ones_like(ranks).bool())
-    if not found.isfinite().all(): raise ValueError(f'the model gives example {(~found.isfinite()).any(1).nonzero()[0].item()} a probability that is not a number')
+    if not found.isfinite().all():
+        raise ValueError(f'the model gives example {(~found.isfinite()).any(1).nonzero()[0].item()} a probability that '
+                         'is not a number')
     return found
 
 def _counted(run, ranks, counts, only):
-    "Probabilities [batch, bins, classes] with the top `counts` [batch, bins] of `ranks` taken away, or (`only`) with nothing else; equal inputs are run once"
+    """Probabilities [batch, bins, classes] with the top `counts` [batch, bins] of `ranks` taken away, or (`only`)
+    with nothing else; equal inputs are run once"""
     which = np.stack([np.repeat(np.arange(len(counts)), counts.shape[1]), counts.reshape(-1)], 1)
     different, back = np.unique(which, axis=0, return_inverse=True)
     rows, k = torch.from_numpy(different).unbind(1)
@@ -222,22 +259,30 @@ def faithfulness(
     mean=None,             # [dim] of 'mean_embedding'; None: of the embedding table
     batch_size=32,         # rows in a forward pass
     ranking='signed',      # highest values first, or 'magnitude'
-) -> dict: # arrays: comprehensiveness, sufficiency, flipped (1, 0), removed [B, K]; aopc_comprehensiveness, aopc_sufficiency, probability, target [B]; shares [K]
+    # arrays: comprehensiveness, sufficiency, flipped (1, 0), removed [B, K]; aopc_comprehensiveness, aopc_sufficiency,
+    # probability, target [B]; shares [K]
+) -> dict:
     "Comprehensiveness and sufficiency (DeYoung et al. 2020, section 4.2) of the attributions `values` of each example"
     if aopc not in ('bins', 'paper'): raise ValueError(f"aopc must be 'bins' or 'paper', got {aopc!r}")
     _of_one_class(target)
-    batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size)
+    batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
+                                     batch_size)
     counts = share_counts(units, shares)
     whole = _whole(run, ranks)
     y = target_rows(target, batch, whole)[0]
-    def drop(p): return (whole.gather(1, y[:, None]) - p.gather(2, y[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)).numpy()
+    def drop(p):
+        return (whole.gather(1, y[:, None]) - p.gather(2,
+                                                       y[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)).numpy()
     without = _counted(run, ranks, counts, only=False)
     found = dict(comprehensiveness=drop(without), sufficiency=drop(_counted(run, ranks, counts, only=True)))
-    empty = drop(_counted(run, ranks, np.zeros_like(counts[:, :1]), only=True)) if aopc == 'paper' else np.empty((len(ranks), 0))
+    empty = (drop(_counted(run, ranks, np.zeros_like(counts[:, :1]), only=True)) if aopc == 'paper'
+             else np.empty((len(ranks), 0)))
     zero = np.zeros_like(empty)
     return {**found, 'aopc_comprehensiveness': np.concatenate([zero, found['comprehensiveness']], 1).mean(1),
             'aopc_sufficiency': np.concatenate([empty, found['sufficiency']], 1).mean(1), 'removed': counts,
-            'flipped': torch.where(without.isnan().any(-1), torch.nan, (without.argmax(-1) != whole.argmax(-1)[:, None]).double()).numpy(), 'probability': whole.gather(1, y[:, None]).squeeze(1).numpy(),
+            'flipped': torch.where(without.isnan().any(-1), torch.nan,
+                                   (without.argmax(-1) != whole.argmax(-1)[:, None]).double()).numpy(),
+            'probability': whole.gather(1, y[:, None]).squeeze(1).numpy(),
             'target': y.numpy(), 'shares': np.asarray(shares, dtype=np.float64)}
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #032
@@ -253,8 +298,10 @@ def decision_flip(
     batch_size=32,
     ranking='signed',      # highest values first, or 'magnitude'
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
-    "How much of each example must go, most salient first, until the predicted class changes; 1 where it never does, NaN where nothing can go"
-    batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size)
+    """How much of each example must go, most salient first, until the predicted class changes; 1 where it never
+    does, NaN where nothing can go"""
+    batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
+                                     batch_size)
     before = _whole(run, ranks).argmax(-1)
     removed, flipped = units.clone(), torch.zeros(len(ranks), dtype=torch.bool)
     untouched = (real_tokens(batch).cpu() & (ranks < 0)).any(1)  # something is left when all units are gone
@@ -269,14 +316,19 @@ def decision_flip(
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #036
 def _attributed(model, data, methods, target, tokenizer, batch_size, seed):
-    "{method: one array an example} of `methods` (names, or a dictionary with names, options or arrays), and of 'random'"
-    named = dict(methods) if isinstance(methods, dict) else {m: m for m in ([methods] if isinstance(methods, str) else methods)}
+    """{method: one array an example} of `methods` (names, or a dictionary with names, options or arrays), and of
+    'random'"""
+    named = (dict(methods) if isinstance(methods, dict)
+             else {m: m for m in ([methods] if isinstance(methods, str) else methods)})
     named.setdefault('random', 'random')
-    if isinstance(target, str) and target == 'each': raise ValueError("target='each' gives one attribution a class; here one an example is needed: name a class, or take 'predicted' or 'gold'")
+    if isinstance(target, str) and target == 'each':
+        raise ValueError("target='each' gives one attribution a class; here one an example is needed: name a class, or "
+                         "take 'predicted' or 'gold'")
     def values(how):
         how = dict(method=how) if isinstance(how, str) else how
         if not isinstance(how, dict): return _one_by_one(how, len(data))
-        return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size, **dict(seed=seed, progress=False) | how)
+        return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
+                            **dict(seed=seed, progress=False) | how)
     return {name: values(how) for name, how in named.items()}
 
 class Measured(dict):
@@ -286,7 +338,8 @@ class Measured(dict):
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded one, or a list of texts
-    methods,            # names of `salviz.attribution.explanations`; or {name: method, dict(method=…, its options) or one array an example}
+    # names of `salviz.attribution.explanations`; or {name: method, dict(method=…, its options) or one array an example}
+    methods,
     tokenizer,
     target='predicted', # of the attributions and of the probability
     flips=True,         # also the decision flip, which costs up to a forward pass a unit
@@ -303,10 +356,13 @@ def faithfulness_data(
     for name, values in _attributed(model, data, methods, target, tokenizer, batch_size, seed).items():
         parts = []
         for start in range(0, len(data), batch_size):
-            batch, some = collate(data.select(range(start, min(start + batch_size, len(data)))).to_list()), values[start:start + batch_size]
+            batch, some = collate(data.select(range(start, min(start + batch_size, len(data)))).to_list()), values[
+                start:start + batch_size]
             y = target[start:start + batch_size] if isinstance(target, torch.Tensor) else target
             one = faithfulness(model, batch, some, y, tokenizer=tokenizer, batch_size=batch_size, **settings)
-            if flips: one['flip_fraction'] = decision_flip(model, batch, some, tokenizer=tokenizer, batch_size=batch_size, **flip)['flip_fraction']
+            if flips:
+                one['flip_fraction'] = decision_flip(model, batch, some, tokenizer=tokenizer, batch_size=batch_size,
+                                                     **flip)['flip_fraction']
             parts.append(one)
         found[name] = {k: parts[0][k] if k == 'shares' else np.concatenate([p[k] for p in parts]) for k in parts[0]}
     return found
@@ -317,8 +373,11 @@ def _means(found, names):
     gone = sorted({int(i) for f in found.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + (', …' if len(gone) > 10 else '')
-        warnings.warn(f'{len(gone)} of {len(next(iter(found.values()))["target"])} examples are left out of means that are not defined for them, because '
-                      f"removal would leave nothing to read (rows {rows}); replacement='mask' or 'mean_embedding' would count them", stacklevel=3)
+        warnings.warn(f'{len(gone)} of {len(next(iter(found.values()))["target"])} examples are left out of means that '
+                      'are not defined for them, because '
+                      f"removal would leave nothing to read (rows {rows}); replacement='mask' or 'mean_embedding' "
+                      "would "
+                      "count them", stacklevel=3)
     def mean(x):
         there = ~np.isnan(x)
         n = there.sum(0)
@@ -341,13 +400,17 @@ def faithfulness_table(
     methods,
     tokenizer,
     **settings, # as for `faithfulness_data`
-) -> pd.DataFrame: # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means over the examples that have them
+    # index method; comprehensiveness, sufficiency (areas over the perturbation curve), decision_flip (fraction): means
+    # over the examples that have them
+) -> pd.DataFrame:
     "One row a method, and one for random attributions: what a paper's table reports"
-    names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency', decision_flip='flip_fraction')
+    names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
+                 decision_flip='flip_fraction')
     found = faithfulness_data(model, data, methods, tokenizer, **settings)
     names = {column: name for column, name in names.items() if name in next(iter(found.values()))}
     means = _means(found, names.values())
-    frame = pd.DataFrame({column: {method: float(m[name]) for method, m in means.items()} for column, name in names.items()}).rename_axis('method')
+    frame = pd.DataFrame({column: {method: float(m[name]) for method, m in means.items()}
+                          for column, name in names.items()}).rename_axis('method')
     frame.attrs = dict(about=found.about)
     return frame
 
@@ -364,11 +427,14 @@ def replace_top(
     share:float,    # from 0 to 1, rounded up
     background=0.,  # broadcastable to an example
 ) -> torch.Tensor: # like `x`
-    "`x` with the most salient share of its pixels (all channels) or cells replaced; of equal ones the earlier goes first"
+    """`x` with the most salient share of its pixels (all channels) or cells replaced; of equal ones the earlier goes
+    first"""
     if not 0 <= share <= 1: raise ValueError(f'share must be between 0 and 1, got {share!r}')
     saliency = np.asarray(saliency, dtype=np.float64).reshape(len(x), -1)
     cells = x[0, 0].numel() if x.dim() == 4 else x[0].numel()
-    if saliency.shape[1] != cells: raise ValueError(f'saliency must have one number for each of the {cells} pixels or cells, got {saliency.shape[1]}')
+    if saliency.shape[1] != cells:
+        raise ValueError(f'saliency must have one number for each of the {cells} pixels or cells, got '
+                         f'{saliency.shape[1]}')
     gone = np.zeros(saliency.shape, bool)
     np.put_along_axis(gone, np.argsort(-saliency, axis=1, kind='stable')[:, :int(np.ceil(share*cells - 1e-9))], True, 1)
     gone = torch.from_numpy(gone).to(x.device).view(len(x), *([1, *x.shape[2:]] if x.dim() == 4 else x.shape[1:]))
@@ -378,7 +444,8 @@ def replace_top(
 def _signals(model, data):
     "(one split of images or series, encoded; function that makes a batch of its rows)"
     if isinstance(data, dict): raise ValueError(f"data must be one split, got {', '.join(data)}; pass data['test']")
-    if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}: raise ValueError('data must be images or series; texts have faithfulness_table')
+    if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
+        raise ValueError('data must be images or series; texts have faithfulness_table')
     return encoded_for(model, data)[:2]
 
 def accuracy_drop(
@@ -392,9 +459,11 @@ def accuracy_drop(
     batch_size=64,
     seed=0,              # of the random row
 ) -> pd.DataFrame: # method, share, accuracy
-    "Accuracy of `model` when the most salient share of every example is replaced by background (Ismail et al. 2021, figure 3)"
+    """Accuracy of `model` when the most salient share of every example is replaced by background (Ismail et al.
+    2021, figure 3)"""
     check_ranking(ranking)
-    if not len(shares) or not all(0 <= s <= 1 for s in shares): raise ValueError(f'shares must be numbers between 0 and 1, got {list(shares)}')
+    if not len(shares) or not all(0 <= s <= 1 for s in shares):
+        raise ValueError(f'shares must be numbers between 0 and 1, got {list(shares)}')
     encoded, collate = _signals(model, data)
     if background is None: background = background_of(data)
     if 'labels' not in encoded.column_names: raise ValueError('accuracy needs labels, and data has no column label')
@@ -406,9 +475,11 @@ def accuracy_drop(
         for method, share in right:
             values = np.stack(attributed[method][start:start + batch_size])
             x = replace_top(batch[name], values if ranking == 'signed' else np.abs(values), share, background)
-            with undisturbed(model), torch.no_grad(): predicted = model(**{name: x.to(device_of(model))}).logits.argmax(-1).cpu()
+            with undisturbed(model), torch.no_grad():
+                predicted = model(**{name: x.to(device_of(model))}).logits.argmax(-1).cpu()
             right[method, share] += int((predicted == batch['labels']).sum())
-    frame = pd.DataFrame([dict(method=method, share=share, accuracy=n/len(encoded)) for (method, share), n in right.items()])
+    frame = pd.DataFrame([dict(method=method, share=share, accuracy=n/len(encoded))
+                          for (method, share), n in right.items()])
     frame.attrs = dict(about=measured_words(model, data, len(encoded)))
     return frame
 
@@ -416,9 +487,13 @@ def accuracy_drop(
 def _scaled(saliency, informative, absolute):
     "Saliency [samples, cells] scaled to [0, 1] within each sample, and the informative cells"
     s, truth = np.asarray(saliency, dtype=np.float64), np.asarray(informative)
-    if s.ndim < 2 or s.shape != truth.shape: raise ValueError(f'saliency and informative must be of one shape [samples, time, features], got {list(s.shape)} and {list(truth.shape)}')
+    if s.ndim < 2 or s.shape != truth.shape:
+        raise ValueError('saliency and informative must be of one shape [samples, time, features], got '
+                         f'{list(s.shape)} '
+                         f'and {list(truth.shape)}')
     if not np.isfinite(s).all(): raise ValueError(f'saliency must be finite, got {s[~np.isfinite(s)][0]}')
-    if not np.isin(truth, (0, 1)).all(): raise ValueError('informative must be flags, True for cells that carry the class')
+    if not np.isin(truth, (0, 1)).all():
+        raise ValueError('informative must be flags, True for cells that carry the class')
     s, truth = (np.abs(s) if absolute else s).reshape(len(s), -1), truth.reshape(len(s), -1).astype(bool)
     low, high = s.min(1, keepdims=True), s.max(1, keepdims=True)
     return (s - low)/np.where(high > low, high - low, 1), truth
@@ -427,17 +502,20 @@ def weighted_precision_recall(
     saliency,          # [samples, time, features]
     informative,       # bool, the same shape
     shares=tuple(i/10 for i in range(1, 10)),
-    positives='cells', # the top share of the cells; or 'saliency': the top cells with that share of the saliency (the authors' code)
+    # the top share of the cells; or 'saliency': the top cells with that share of the saliency (the authors' code)
+    positives='cells',
     absolute=True,     # of absolute values, as in the authors' code
 ) -> tuple: # (precision [shares], recall [shares]); NaN where no sample has any mass
     "Saliency-weighted precision and recall at each share, means over samples (Ismail et al. 2020)"
-    if positives not in ('cells', 'saliency'): raise ValueError(f"positives must be 'cells' or 'saliency', got {positives!r}")
+    if positives not in ('cells', 'saliency'):
+        raise ValueError(f"positives must be 'cells' or 'saliency', got {positives!r}")
     shares = np.asarray(shares, dtype=np.float64)
     s, truth = _scaled(saliency, informative, absolute)
     order = np.argsort(-s, axis=1, kind='stable')
     s, truth = np.take_along_axis(s, order, 1), np.take_along_axis(truth, order, 1)
     mass, hit = np.cumsum(s, 1), np.cumsum(s*truth, 1)
-    if positives == 'cells': last = np.broadcast_to(np.ceil(shares*s.shape[1] - 1e-9).astype(int), (len(s), len(shares))) - 1
+    if positives == 'cells':
+        last = np.broadcast_to(np.ceil(shares*s.shape[1] - 1e-9).astype(int), (len(s), len(shares))) - 1
     else: last = np.stack([(mass < share*mass[:, -1:] - 1e-12).sum(1) for share in shares], 1)
     last = last.clip(0, s.shape[1] - 1)
     hits, chosen = np.take_along_axis(hit, last, 1), np.take_along_axis(mass, last, 1)
@@ -451,7 +529,8 @@ def weighted_precision_recall(
 def _areas(saliency, informative, shares, positives, absolute):
     "(AUP, AUR) by the trapezoid rule"
     width = np.diff(shares)
-    return tuple(float((width*(y[1:] + y[:-1])/2).sum()) for y in weighted_precision_recall(saliency, informative, shares, positives, absolute))
+    return tuple(float((width*(y[1:] + y[:-1])/2).sum())
+                 for y in weighted_precision_recall(saliency, informative, shares, positives, absolute))
 
 def aup_aur(
     saliency,           # [samples, time, features]
@@ -464,14 +543,18 @@ def aup_aur(
     seed=0,
 ) -> dict: # aup, aur, aup_random, aur_random, aup_difference, aur_difference
     "Areas under weighted precision and recall, and what they are above those of random saliency"
-    if baseline not in ('uniform', 'shuffled'): raise ValueError(f"baseline must be 'uniform' or 'shuffled', got {baseline!r}")
+    if baseline not in ('uniform', 'shuffled'):
+        raise ValueError(f"baseline must be 'uniform' or 'shuffled', got {baseline!r}")
     check_counts(draws=draws)
     rng, saliency = np.random.default_rng(seed), np.asarray(saliency, dtype=np.float64)
     flat = saliency.reshape(len(saliency), -1)
-    def draw(): return rng.random(saliency.shape) if baseline == 'uniform' else rng.permuted(flat, axis=1).reshape(saliency.shape)
+    def draw():
+        return (rng.random(saliency.shape) if baseline == 'uniform'
+                else rng.permuted(flat, axis=1).reshape(saliency.shape))
     aup, aur = _areas(saliency, informative, shares, positives, absolute)
     chance = np.mean([_areas(draw(), informative, shares, positives, absolute) for _ in range(draws)], axis=0)
-    return dict(aup=aup, aur=aur, aup_random=chance[0], aur_random=chance[1], aup_difference=aup - chance[0], aur_difference=aur - chance[1])
+    return dict(aup=aup, aur=aur, aup_random=chance[0], aur_random=chance[1], aup_difference=aup - chance[0],
+                aur_difference=aur - chance[1])
 
 def informative_table(
     model,
@@ -484,7 +567,10 @@ def informative_table(
 ) -> pd.DataFrame: # index method; aup, aur, aup_difference, aur_difference
     "How much better than chance each method finds the informative cells"
     encoded, _ = _signals(model, data)
-    if 'informative' not in encoded.column_names: raise ValueError('data has no column informative; it comes from synthetic_series or vanishing_series')
+    if 'informative' not in encoded.column_names:
+        raise ValueError('data has no column informative; it comes from synthetic_series or vanishing_series')
     truth = np.stack([row['informative'] for row in encoded])
-    rows = {name: aup_aur(np.stack(values), truth, seed=seed + 1, **settings) for name, values in _attributed(model, encoded, methods, target, None, batch_size, seed).items()}
-    return pd.DataFrame.from_dict(rows, orient='index')[['aup', 'aur', 'aup_difference', 'aur_difference']].rename_axis('method')
+    rows = {name: aup_aur(np.stack(values), truth, seed=seed + 1, **settings)
+            for name, values in _attributed(model, encoded, methods, target, None, batch_size, seed).items()}
+    return pd.DataFrame.from_dict(rows, orient='index')[['aup', 'aur', 'aup_difference',
+                                                         'aur_difference']].rename_axis('method')

@@ -32,11 +32,13 @@ def read_texts(
     if not isinstance(texts, (list, tuple)) or not texts:
         raise ValueError(f'texts must be a text, a list of texts or a list of pairs of texts, got {texts!r:.80}')
     if all(isinstance(t, str) for t in texts): return list(texts), None
-    if all(isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(o, str) for o in t) for t in texts): return [list(o) for o in zip(*texts)]
+    if all(isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(o, str) for o in t) for t in texts):
+        return [list(o) for o in zip(*texts)]
     raise ValueError('texts must be all single texts or all pairs of texts, and not a mixture')
 
 # %% ../../nbs/08_probing/03_look.ipynb #011
-heads = dict(ForSequenceClassification='sequence', ForNextSentencePrediction='sequence', ForCausalLM='causal', LMHeadModel='causal',
+heads = dict(ForSequenceClassification='sequence', ForNextSentencePrediction='sequence', ForCausalLM='causal',
+             LMHeadModel='causal',
              ForMaskedLM='masked', ForTokenClassification='token', ForQuestionAnswering='span')
 
 def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', or '' for none of them
@@ -58,14 +60,18 @@ def _class(model, target, count):
     names = [str(model.config.id2label.get(i, i)) for i in range(count)]
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
-    raise ValueError(f'target must be one of the classes {", ".join(map(repr, names))}, or a number from 0 to {count - 1}, got {target!r}')
+    raise ValueError(f'target must be one of the classes {", ".join(map(repr, names))}, or a number from 0 to '
+                     f'{count - 1}, got {target!r}')
 
 def _token(tokenizer, target, count):
     "The token id that `target`, a text of one token or an id, stands for; `count` tokens"
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
-    if not isinstance(target, str): raise ValueError(f'target must be a token, as text or as an id from 0 to {count - 1}, got {target!r}')
+    if not isinstance(target, str):
+        raise ValueError(f'target must be a token, as text or as an id from 0 to {count - 1}, got {target!r}')
     ids = tokenizer(target, add_special_tokens=False)['input_ids']
-    if len(ids) != 1: raise ValueError(f'target must be one token, but {target!r} is {len(ids)}: {tokenizer.convert_ids_to_tokens(ids)}')
+    if len(ids) != 1:
+        raise ValueError(f'target must be one token, but {target!r} is {len(ids)}: '
+                         f'{tokenizer.convert_ids_to_tokens(ids)}')
     return ids[0]
 
 def _written(tokenizer, ids) -> list:
@@ -77,17 +83,21 @@ def _written(tokenizer, ids) -> list:
 def _place(position, n):
     "`position` among `n` tokens, counted from 0"
     if isinstance(position, int) and not isinstance(position, bool) and -n <= position < n: return position % n
-    raise ValueError(f'position must be the number of a token, from 0 to {n - 1} or from the end (-1), got {position!r}')
+    raise ValueError(f'position must be the number of a token, from 0 to {n - 1} or from the end (-1), got '
+                     f'{position!r}')
 
 # %% ../../nbs/08_probing/03_look.ipynb #017
 def _by_text(model, outputs, inputs, target):
     "The `Answer` of a sequence classifier"
     logits = outputs.logits[0]
-    if logits.dim() != 1: return Answer(notes=[f'{type(model).__name__} gives logits of shape {list(logits.shape)} a text: attention only'])
+    if logits.dim() != 1:
+        return Answer(notes=[f'{type(model).__name__} gives logits of shape {list(logits.shape)} a text: attention '
+                             'only'])
     c = int(logits.argmax()) if target is None else _class(model, target, len(logits))
     single, name = len(logits) == 1, model.config.id2label.get(c, c)
     said = Answer(lambda outputs, rows: outputs.logits[:, c], 'the output of the regression' if single else
-                  f'the logit of class {name!r} ({"predicted" if target is None else "given as target"})', logits=None if single else logits)
+                  f'the logit of class {name!r} ({"predicted" if target is None else "given as target"})',
+                  logits=None if single else logits)
     try: said.row = int(pooled_rows(model, inputs)[0])
     except ValueError as e: said.notes.append(f'{e}: no row is the pooled one'.replace('..', '.'))
     return said
@@ -97,29 +107,38 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
     logits, name = outputs.logits[0], type(model).__name__
     if head == 'causal' and position is None: position = -1
     if head == 'masked' and position is None:
-        at = (inputs['input_ids'][0] == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None else []
-        if not len(at): return Answer(notes=[f'{name} fills in masks and this text has none, so there is nothing to explain: attention only. '
-                                             f'Write {tokenizer.mask_token or "a mask token"} into the text, or name a position'])
+        at = ((inputs['input_ids'][0] == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None
+              else [])
+        if not len(at):
+            return Answer(notes=[f'{name} fills in masks and this text has none, so there is nothing to explain: '
+                                 'attention only. '
+                                 f'Write {tokenizer.mask_token or "a mask token"} into the text, or name a position'])
         position = int(at[0])
     if position is None:
-        return Answer(notes=[f'{name} labels every token, so nothing single is to be explained: attention only. Name a token with position='])
+        return Answer(notes=[f'{name} labels every token, so nothing single is to be explained: attention only. Name a '
+                             'token with position='])
     at = _place(position, len(labels))
     row = logits[at]
-    choose = (lambda: _class(model, target, len(row))) if head == 'token' else (lambda: _token(tokenizer, target, len(row)))
+    choose = ((lambda: _class(model, target, len(row))) if head == 'token'
+              else (lambda: _token(tokenizer, target, len(row))))
     c, why = (int(row.argmax()), 'predicted') if target is None else (choose(), 'given as target')
     what = f'token {_written(tokenizer, [c])[0]!r} {"after" if head == "causal" else "at"}'
     if head == 'token': what = f'label {model.config.id2label.get(c, c)!r} for'
-    return Answer(lambda outputs, rows: outputs.logits[:, at, c], f'the logit of {what} {labels[at]!r} at position {at} ({why})', at, row)
+    return Answer(lambda outputs, rows: outputs.logits[:, at, c],
+                  f'the logit of {what} {labels[at]!r} at position {at} ({why})', at, row)
 
 # %% ../../nbs/08_probing/03_look.ipynb #019
 def _by_span(model, outputs, labels, is_special):
-    "The `Answer` of a question answering model: the likeliest start and the likeliest end from there on, among ordinary tokens"
+    """The `Answer` of a question answering model: the likeliest start and the likeliest end from there on, among
+    ordinary tokens"""
     start, end = outputs.start_logits[0].float(), outputs.end_logits[0].float()
     blocked = torch.tensor(is_special, device=start.device)
     a = int(start.masked_fill(blocked, -torch.inf).argmax())
     b = a + int(end.masked_fill(blocked, -torch.inf)[a:].argmax())
     return Answer(lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b],
-                  f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as end of the answer (predicted)', a)
+                  f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as '
+                  'end '
+                  'of the answer (predicted)', a)
 
 def answer(
     model, outputs,
@@ -131,7 +150,8 @@ def answer(
 ) -> Answer:
     "What is to be explained of `model`'s `outputs` for one text"
     head, name = head_of(model), type(model).__name__
-    if callable(target): return Answer(target, f'what the function {getattr(target, "__qualname__", type(target).__name__)} says')
+    if callable(target):
+        return Answer(target, f'what the function {getattr(target, "__qualname__", type(target).__name__)} says')
     if head in ('', 'span') and target is not None:
         raise ValueError(f'{name} has no classes to choose a target from; target may be a function of (outputs, rows)')
     if head in ('', 'span', 'sequence') and position is not None:
@@ -175,15 +195,19 @@ def baseline_token(model, tokenizer):
     "The token that integrated gradients start from, and a note if it is not the pad token"
     pad = model.config.get_text_config().pad_token_id
     if pad is not None: return pad, []
-    found = next((t for t in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) if t is not None), 0)
-    return found, [f'{type(model).__name__} has no pad token: integrated gradients start from {tokenizer.convert_ids_to_tokens(found)!r}']
+    found = next((t for t in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) if t is not None),
+                 0)
+    return found, [f'{type(model).__name__} has no pad token: integrated gradients start from '
+                   f'{tokenizer.convert_ids_to_tokens(found)!r}']
 
 def _evidence(model, inputs, score, saliency, steps, attribution, baseline):
     "The arrays that explain `score`, and the layers of those that have layers"
     arrays, layers = {}, {}
     if saliency:
-        each = max(32, inputs['input_ids'].shape[1]*model.config.get_text_config().vocab_size if head_of(model) in ('causal', 'masked') else 0)
-        found = input_saliency(model, inputs, saliency, score, steps, batch_size=max(1, min(32, 2**26 // each)), baseline=baseline)
+        each = max(32, inputs['input_ids'].shape[1]*model.config.get_text_config().vocab_size
+                   if head_of(model) in ('causal', 'masked') else 0)
+        found = input_saliency(model, inputs, saliency, score, steps, batch_size=max(1, min(32, 2**26 // each)),
+                               baseline=baseline)
         arrays['saliency'] = found[0].float().cpu().numpy()
     if attribution:
         maps, allowed = attention_attribution(model, inputs, score)
@@ -202,22 +226,26 @@ def _check_door(model, tokenizer, saliency):
     if type(model).__name__.endswith('ForMultipleChoice'):
         raise ValueError(f'{type(model).__name__} reads several texts at once; use a sequence classifier')
     if not getattr(tokenizer, 'is_fast', False):
-        raise ValueError(f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it with AutoTokenizer')
+        raise ValueError(f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it '
+                         'with AutoTokenizer')
     if saliency is not None and saliency not in reductions:
         raise ValueError(f'saliency must be one of {", ".join(map(repr, reductions))}, or None, got {saliency!r}')
     return part
 
 def _check_tokens(model, encoded):
     "Refuse texts without a token, and tokens that `model` does not know"
-    if (empty := [i for i, ids in enumerate(encoded['input_ids']) if not ids]): raise ValueError(f'the tokenizer makes no token of text {empty[0]}')
+    if (empty := [i for i, ids in enumerate(encoded['input_ids']) if not ids]):
+        raise ValueError(f'the tokenizer makes no token of text {empty[0]}')
     have, top = model.get_input_embeddings().num_embeddings, max(map(max, encoded['input_ids']))
     if top >= have:
-        raise ValueError(f'tokenizer gives token ids up to {top}, but {type(model).__name__} knows {have} tokens: they do not belong together')
+        raise ValueError(f'tokenizer gives token ids up to {top}, but {type(model).__name__} knows {have} tokens: they '
+                         'do not belong together')
 
 def _each(given, count, name):
     "`given` for each of `count` texts: the same for all, or a list with one for each"
     if not isinstance(given, (list, tuple)): return [given]*count
-    if len(given) != count: raise ValueError(f'{name} must be one for all, or a list with one for each of {count} texts, got {len(given)}')
+    if len(given) != count:
+        raise ValueError(f'{name} must be one for all, or a list with one for each of {count} texts, got {len(given)}')
     return list(given)
 
 def _look(model, row):
@@ -232,8 +260,10 @@ def explain_texts(
     model,                           # a transformers model that the attention room supports, with or without a head
     tokenizer,                       # its fast tokenizer
     texts,                           # a text, a list of texts, or a list of pairs of texts
-    target=None,                     # class, token or label to explain, or a function of (outputs, rows); or a list, one a text; None: the predicted one
-    position=None,                   # the token whose output is explained, where a head has one for each; or a list, one a text
+    # class, token or label to explain, or a function of (outputs, rows); or a list, one a text; None: the predicted one
+    target=None,
+    # the token whose output is explained, where a head has one for each; or a list, one a text
+    position=None,
     saliency='integrated_gradients', # a key of `attribution.reductions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
@@ -248,19 +278,24 @@ def explain_texts(
     targets, positions = _each(target, len(texts), 'target'), _each(position, len(texts), 'position')
     with undisturbed(model):
         looked = [_look(model, row) for row in encoded]
-        answers = [answer(model, outputs, inputs, tokenizer, *rest) for (outputs, _, inputs), *rest in zip(looked, aligned, targets, positions)]
+        answers = [answer(model, outputs, inputs, tokenizer, *rest)
+                   for (outputs, _, inputs), *rest in zip(looked, aligned, targets, positions)]
         (names, ids), (baseline, notes) = class_names(model, tokenizer, answers), baseline_token(model, tokenizer)
         snapshots = []
         for i, ((_, attention, inputs), said, text) in enumerate(zip(looked, answers, aligned)):
-            arrays, layers = _evidence(model, inputs, said.score, saliency, steps, attribution, baseline) if said.score else ({}, {})
+            arrays, layers = (_evidence(model, inputs, said.score, saliency, steps, attribution, baseline) if said.score
+                              else ({}, {}))
             if said.logits is not None: arrays['probabilities'] = class_probabilities(model, said.logits, ids)
-            if whole is not model: said.notes.insert(0, f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
+            if whole is not model:
+                said.notes.insert(0,
+                                  f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
             info = dict(args={}, seed=0, drawn_step=0, example_id=i, model=model_name(whole), explains=said.explains,
                         notes=said.notes + notes*('saliency' in arrays and saliency == 'integrated_gradients'))
             if said.row is not None: info['pooled_row'] = said.row
             if 'saliency' in arrays: info['saliency_method'] = saliency
             read = {k: getattr(text, k) for k in ('texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special')}
-            snapshots.append(Snapshot(step=0, epoch=0., probe=i, arrays=dict(attention=attention, **arrays), classes=names, info=info,
+            snapshots.append(Snapshot(step=0, epoch=0., probe=i, arrays=dict(attention=attention, **arrays),
+                                      classes=names, info=info,
                                       layers=dict(attention=list(range(len(attention))), **layers), **read))
     return snapshots
 
@@ -279,4 +314,5 @@ def explore(
 ):
     "The explorer on `model` as it is: attention of `texts`, saliency and attention attribution of its answers"
     from salviz.explorer.widget import Explorer
-    return Explorer(explain_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length), **kwargs)
+    return Explorer(explain_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length),
+                    **kwargs)

@@ -22,20 +22,26 @@ from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..core.text import align_batch
 
 # %% ../../nbs/06_training/00_feed.ipynb #006
-task_columns = dict(classification=('text', 'label'), regression=('text', 'label'), token_classification=('words', 'tags'), masked_lm=('text',),
+task_columns = dict(classification=('text', 'label'), regression=('text', 'label'),
+    token_classification=('words', 'tags'), masked_lm=('text',),
     replaced_token_detection=('text',), seq2seq=('text', 'target_text'), image_classification=('pixel_values', 'label'),
     series_classification=('values', 'label'))
-used_columns = {task: {*columns, 'text_pair'} if 'text' in columns else {*columns, 'informative'} if 'label' in columns else {*columns}
+used_columns = {task: {*columns, 'text_pair'} if 'text' in columns else {*columns, 'informative'} if 'label' in columns
+                else {*columns}
                 for task, columns in task_columns.items()} # what the task itself makes into numbers
-_loaders = dict(token_classification='load_tokens', seq2seq='load_pairs', image_classification='load_images', series_classification='load_series')
+_loaders = dict(token_classification='load_tokens', seq2seq='load_pairs', image_classification='load_images',
+                series_classification='load_series')
 
 def check_splits(data, task='classification'):
     "Refuse `data` that is no dictionary of splits, or whose splits are missing, empty or without the columns of `task`"
     needed, loader = task_columns[task], _loaders.get(task, 'load_text')
     if not isinstance(data, dict):
-        raise ValueError(f'train: data must be a DatasetDict with train and validation splits (see {loader}), got {type(data).__name__}')
+        raise ValueError(f'train: data must be a DatasetDict with train and validation splits (see {loader}), got '
+                         f'{type(data).__name__}')
     missing = [o for o in ('train', 'validation') if o not in data]
-    if missing: raise ValueError(f'train: data has no {" and no ".join(missing)} split; it has {", ".join(data)}. {loader} makes missing splits')
+    if missing:
+        raise ValueError(f'train: data has no {" and no ".join(missing)} split; it has {", ".join(data)}. {loader} '
+                         'makes missing splits')
     for name, d in data.items():
         if not len(d): raise ValueError(f'train: the {name} split is empty')
         if not {*needed} <= set(d.column_names):
@@ -46,36 +52,46 @@ def check_splits(data, task='classification'):
 def check_labels(where, labels, classes:int):
     "Refuse `labels` of `where` that are not whole numbers from 0 to `classes` - 1"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, np.integer)) or not 0 <= x < classes]
-    if bad: raise ValueError(f'train: labels must be 0 to {classes - 1}, got {bad[0]!r} in {where} ({len(bad)} such rows); '
-                             'load_text makes labels from names')
+    if bad:
+        raise ValueError(f'train: labels must be 0 to {classes - 1}, got {bad[0]!r} in {where} ({len(bad)} such rows); '
+                         'load_text makes labels from names')
 
 def check_numbers(where, labels):
     "Refuse `labels` of `where` that are not finite numbers"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, float)) or not np.isfinite(x)]
-    if bad: raise ValueError(f'train: labels must be finite numbers, since the head has one number, got {bad[0]!r} in {where} ({len(bad)} such rows)')
+    if bad:
+        raise ValueError(f'train: labels must be finite numbers, since the head has one number, got {bad[0]!r} in '
+                         f'{where} ({len(bad)} such rows)')
 
 def check_texts(name, d, columns):
     "Refuse empty texts in `columns` of the split `name`"
-    empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c]) if not isinstance(t, str) or not t.strip()]
-    if empty: raise ValueError(f'train: {len(empty)} texts of the {name} split are empty (first: row {empty[0]}, counted from 0); leave them out')
+    empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c]) if not isinstance(t, str)
+             or not t.strip()]
+    if empty:
+        raise ValueError(f'train: {len(empty)} texts of the {name} split are empty (first: row {empty[0]}, counted '
+                         'from '
+                         '0); leave them out')
 
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def class_names(model, feature) -> list:
     "Names of the classes that `feature` knows, else numbers; their count must be that of `model`'s head"
     n = model.config.num_labels
     names = getattr(feature, 'names', None) or [str(i) for i in range(n)]
-    if len(names) != n: raise ValueError(f"train: the data has {len(names)} classes ({', '.join(names)}) but the model's head has {n}; "
-                                         f'load it with num_labels={len(names)}')
+    if len(names) != n:
+        raise ValueError(f"train: the data has {len(names)} classes ({', '.join(names)}) but the model's head has {n}; "
+                         f'load it with num_labels={len(names)}')
     return names
 
 def check_data(model, data):
-    "Refuse `data` whose splits are missing or empty, or whose examples and labels `model` cannot be trained on; return the class names"
+    """Refuse `data` whose splits are missing or empty, or whose examples and labels `model` cannot be trained on;
+    return the class names"""
     task = task_of(model)
     check_splits(data, task)
     further_columns(data, used_columns[task])
     if task == 'token_classification': names = class_names(model, data['train'].features['tags'].feature)
     elif task == 'replaced_token_detection': names = ['original', 'replaced']
-    elif 'label' in task_columns[task] and task != 'regression': names = class_names(model, data['train'].features['label'])
+    elif 'label' in task_columns[task] and task != 'regression':
+        names = class_names(model, data['train'].features['label'])
     else: names = []
     for name, d in data.items():
         if task == 'regression': check_numbers(name, d['label'])
@@ -88,14 +104,17 @@ def check_tags(name, d, classes:int):
     "Refuse rows of the split `name` without words, or without exactly one tag (0 to `classes` - 1) for each"
     for i, (words, tags) in enumerate(zip(d['words'], d['tags'])):
         if not words or len(words) != len(tags):
-            raise ValueError(f'train: row {i} of the {name} split has {len(words)} words and {len(tags)} tags; one tag for each word is needed')
+            raise ValueError(f'train: row {i} of the {name} split has {len(words)} words and {len(tags)} tags; one tag '
+                             'for each word is needed')
         bad = [t for t in tags if type(t) is not int or not 0 <= t < classes]
-        if bad: raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {name} split')
+        if bad:
+            raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {name} split')
 
 # %% ../../nbs/06_training/00_feed.ipynb #011
 def choose_probes(
     data,       # raw splits
-    probes,     # number of validation examples, 'split' or 'split[a:b]', a `Dataset`, or a list of texts or pairs of texts
+    # number of validation examples, 'split' or 'split[a:b]', a `Dataset`, or a list of texts or pairs of texts
+    probes,
     seed:int=0, # which examples, if `probes` is a number
 ): # a `Dataset`, or the list as it was given
     "The examples that `probes` asks for"
@@ -103,7 +122,8 @@ def choose_probes(
         raise ValueError(f'probes must be a number, a split, a Dataset or a list of texts, got {type(probes).__name__}')
     if isinstance(probes, int):
         have = len(data['validation'])
-        if not 1 <= probes <= have: raise ValueError(f'probes={probes}: the validation split has {have} examples; ask for 1 to {have}')
+        if not 1 <= probes <= have:
+            raise ValueError(f'probes={probes}: the validation split has {have} examples; ask for 1 to {have}')
         chosen = data['validation'].select(np.random.default_rng(seed).permutation(have)[:probes])
     elif isinstance(probes, str):
         split, _, part = probes.rstrip(']').partition('[')
@@ -111,9 +131,12 @@ def choose_probes(
         chosen = data[split]
         if part:
             a, _, b = part.partition(':')
-            if not all(o == '' or o.isdigit() for o in (a, b)): raise ValueError(f"probes={probes!r}: write a part of a split as 'test[0:8]'")
+            if not all(o == '' or o.isdigit() for o in (a, b)):
+                raise ValueError(f"probes={probes!r}: write a part of a split as 'test[0:8]'")
             a, b = int(a or 0), int(b or len(chosen))
-            if not a < b <= len(chosen): raise ValueError(f'probes={probes!r}: {split} has {len(chosen)} examples; the part must lie within them')
+            if not a < b <= len(chosen):
+                raise ValueError(f'probes={probes!r}: {split} has {len(chosen)} examples; the part must lie within '
+                                 'them')
             chosen = chosen.select(range(a, b))
     else: chosen = probes
     if not len(chosen): raise ValueError('probes is empty: give at least one example')
@@ -142,7 +165,8 @@ def pick_probes(
     if columns and 'label' in columns: encoded = encoded.add_column('labels', list(chosen['label']))
     if columns:
         kinds = column_kinds(dict(probes=chosen), {'text', 'text_pair', 'label'}) if kinds is None else kinds
-        encoded = with_columns(encoded, chosen, kinds, 'probes', lambda texts, pairs: align_batch(tokenizer, texts, pairs, longest))
+        encoded = with_columns(encoded, chosen, kinds, 'probes',
+                               lambda texts, pairs: align_batch(tokenizer, texts, pairs, longest))
     return encoded, aligned
 
 # %% ../../nbs/06_training/00_feed.ipynb #017
@@ -151,7 +175,8 @@ evaluation_draw = 2**32 - 1 # the step for which evaluation and probes draw
 class TextFeed:
     "Texts for `model`"
     def __init__(self, model, tokenizer, max_length=None, mlm_probability=.15):
-        if tokenizer is None: raise ValueError(f'train: {type(model).__name__} reads text; give its tokenizer, got None')
+        if tokenizer is None:
+            raise ValueError(f'train: {type(model).__name__} reads text; give its tokenizer, got None')
         self.task, self.model, self.tokenizer = tasks[task_of(model)], model, tokenizer
         self.longest, self.share, self.corruption = longest_input(model, tokenizer, max_length), mlm_probability, None
         self.kinds, start = {}, decoder_start(model) if self.task.name == 'seq2seq' else None
@@ -172,14 +197,16 @@ class TextFeed:
         return with_columns(encoded, part, self.kinds, where, align)
 
     def encode(self, data):
-        """The splits of `data` as token ids, with their further columns; in pre-training what corrupts them is made here,
+        """The splits of `data` as token ids, with their further columns; in pre-training what corrupts them is made
+        here,
         from the training split"""
         self.learn(data)
         encoded = encode(data, self.tokenizer, self.longest, task=self.task.name)
         for split, part in data.items(): encoded[split] = self._with_columns(encoded[split], part, split)
         if self.task.name == 'masked_lm': self.corruption = MaskTokens(self.tokenizer, share=self.share)
         if self.task.name == 'replaced_token_detection':
-            self.corruption = ReplaceTokens(self.tokenizer, token_counts(encoded['train'], self.tokenizer), share=self.share)
+            self.corruption = ReplaceTokens(self.tokenizer, token_counts(encoded['train'], self.tokenizer),
+                                            share=self.share)
         return encoded
 
     def corrupt(self, batch:dict, seed:int, step:int) -> dict:
@@ -195,16 +222,20 @@ def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Datase
     if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
     if name in ('classification', 'regression', 'masked_lm', 'replaced_token_detection'):
         encoded, texts = pick_probes(data, probes, self.tokenizer, self.longest, seed, self.kinds)
-        return encoded if name in ('classification', 'regression') or 'labels' not in encoded.column_names else encoded.remove_columns('labels'), texts
+        return (encoded if name in ('classification', 'regression') or 'labels' not in encoded.column_names
+                else encoded.remove_columns('labels'), texts)
     chosen = choose_probes(data, probes, seed)
     column = task_columns[name][0]
     if not isinstance(chosen, datasets.Dataset):
         if name == 'seq2seq' and all(isinstance(o, (list, tuple)) and len(o) == 2 for o in chosen):
             chosen = datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*chosen)))))
-        else: raise ValueError(f'probes must be a number, a split or a Dataset for {name}'
-                               f'{", or pairs (text, target text)" if name == "seq2seq" else ""}, got a {type(chosen).__name__}')
+        else:
+            raise ValueError(f'probes must be a number, a split or a Dataset for {name}'
+                             f'{", or pairs (text, target text)" if name == "seq2seq" else ""}, got a '
+                             f'{type(chosen).__name__}')
     lacking = {*task_columns[name]} - {*chosen.column_names}
-    if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(chosen.column_names)}')
+    if lacking:
+        raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(chosen.column_names)}')
     texts = align_batch(self.tokenizer, list(chosen[column]), None, self.longest)
     encoded = encode(chosen, self.tokenizer, self.longest, task=name, first_id=sum(map(len, data.values())))
     return self._with_columns(encoded, chosen, 'probes'), texts
@@ -213,11 +244,14 @@ def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Datase
 class SignalFeed:
     "Images or series for `model`"
     def __init__(self, model, tokenizer=None, max_length=None, mlm_probability=.15):
-        self.task, self.model, self.tokenizer, self._collate, self.feature_names = tasks[task_of(model)], model, None, SignalCollator(), None
+        self.task, self.model, self.tokenizer, self._collate, self.feature_names = tasks[
+            task_of(model)], model, None, SignalCollator(), None
         self.kinds = {}
         given = dict(tokenizer=tokenizer, max_length=max_length)
         bad = [k for k, v in given.items() if v is not None]
-        if bad: raise ValueError(f'train: {bad[0]} belongs to text; {type(model).__name__} reads {"images" if self.task.modality == "image" else "series"}, leave it None')
+        if bad:
+            raise ValueError(f'train: {bad[0]} belongs to text; {type(model).__name__} reads '
+                             f'{"images" if self.task.modality == "image" else "series"}, leave it None')
 
     def collate(self, rows) -> dict:
         "`rows` as a batch, numbers in the precision of the model"
@@ -246,7 +280,8 @@ class SignalFeed:
         "The probe examples, with ids that follow on from `data`"
         chosen, column = choose_probes(data, probes, seed), task_columns[self.task.name][0]
         if not isinstance(chosen, datasets.Dataset) or column not in chosen.column_names:
-            raise ValueError(f'probes must be a number, a split or a Dataset with the column {column} for {self.task.name}')
+            raise ValueError(f'probes must be a number, a split or a Dataset with the column {column} for '
+                             f'{self.task.name}')
         self.learn(data)
         self.learn(dict(probes=chosen))
         encoded, first = encode_signals(chosen).remove_columns('example_id'), sum(map(len, data.values()))

@@ -27,7 +27,8 @@ from ..core.text import readable
 # %% ../../nbs/06_training/01_recording.ipynb #006
 @contextlib.contextmanager
 def input_kept(net, inputs:dict, wanted=True):
-    "A block in which a pass of `net` keeps what it reads, the word embeddings or the signal; yields (inputs to use, list that will hold it)"
+    """A block in which a pass of `net` keeps what it reads, the word embeddings or the signal; yields (inputs to
+    use, list that will hold it)"""
     kept, name = [], next((k for k in ('pixel_values', 'values') if k in inputs), None)
     if not wanted: yield inputs, kept
     elif name:
@@ -50,14 +51,18 @@ def run_passes(
     plan,       # from `Method.plan`
 ) -> tuple: # ({'main': outputs, name: outputs of that further pass}, maps of the main pass or None)
     "Run the main pass as `plan` asks, and its further passes"
-    look = observe(net, list(plan.layers), plan.drop, after_dropout=plan.after_dropout) if plan.observed else contextlib.nullcontext()
-    with look as maps, input_kept(net, model_inputs(batch), plan.main_embeddings) as (inputs, kept): main = model(**inputs)
+    look = (observe(net, list(plan.layers), plan.drop, after_dropout=plan.after_dropout) if plan.observed
+            else contextlib.nullcontext())
+    with look as maps, input_kept(net, model_inputs(batch), plan.main_embeddings) as (inputs, kept):
+        main = model(**inputs)
     if kept: main.salviz_input = kept[0]
     further = {**plan.inputs, **{name: asked(main) for name, asked in plan.later.items()}}
-    return dict(main=main, **{name: further_pass(model, net, inputs, batch, plan) for name, inputs in further.items()}), maps
+    return dict(main=main,
+                **{name: further_pass(model, net, inputs, batch, plan) for name, inputs in further.items()}), maps
 
 def further_pass(model, net, inputs:dict, batch:dict, plan):
-    "The outputs of a further pass over `inputs`; what `plan` drops from the tokens of `batch` is dropped here too where the tokens are as many"
+    """The outputs of a further pass over `inputs`; what `plan` drops from the tokens of `batch` is dropped here too
+    where the tokens are as many"""
     same = plan.drop and 'input_ids' in inputs and inputs['input_ids'].shape == batch['input_ids'].shape
     with observe(net, [], plan.drop) if same else contextlib.nullcontext(): return model(**inputs)
 
@@ -74,7 +79,8 @@ def plain(x):
 class Recorder:
     "Looks at the probes and writes snapshots into a run"
     def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20):
-        self.run, self.probe_set, self.texts, self.feed, self.method, self.classes = run, probe_set, texts, feed, method, classes
+        self.run, self.probe_set, self.texts, self.feed, self.method, self.classes = (
+            run, probe_set, texts, feed, method, classes)
         self.batch_size, self.steps, self.saliency_seconds = batch_size, steps, 0.
 
     def __call__(self, model, progress:Progress, epoch:float):
@@ -86,11 +92,13 @@ class Recorder:
             batch = self.feed.corrupt(batch, progress.seed, evaluation_draw)
             looked = self.look(model, batch, progress)
             for j, row in enumerate(rows): self.run.save(self.snapshot(i + j, j, row, batch, looked, progress, epoch))
-        self.run.log(dict(kind='record', step=progress.step, seconds=time.perf_counter() - start, saliency_seconds=self.saliency_seconds))
+        self.run.log(dict(kind='record', step=progress.step, seconds=time.perf_counter() - start,
+                          saliency_seconds=self.saliency_seconds))
 
 # %% ../../nbs/06_training/01_recording.ipynb #015
 def observes(model) -> bool:
-    "Has `model` attention that can be shown? Networks of ours may have none; any other model that cannot be observed is an error"
+    """Has `model` attention that can be shown? Networks of ours may have none; any other model that cannot be
+    observed is an error"""
     if getattr(model, 'salviz_task', None) is None:
         check_observable(model)
         return True
@@ -98,35 +106,45 @@ def observes(model) -> bool:
 
 @patch
 def look(self:Recorder, model, batch, progress) -> dict:
-    "What `model` does with `batch`: `main` and further outputs, `maps`, `plan`, `terms`, `saliency`, `rows` (the pooled ones)"
+    """What `model` does with `batch`: `main` and further outputs, `maps`, `plan`, `terms`, `saliency`, `rows` (the
+    pooled ones)"""
     task, method = self.feed.task, self.method
     with undisturbed(model, training=False), full_precision(model):
-        with torch.no_grad(), observe(model) if observes(model) else contextlib.nullcontext() as maps: main = model(**model_inputs(batch))
+        with torch.no_grad(), observe(model) if observes(model) else contextlib.nullcontext() as maps:
+            main = model(**model_inputs(batch))
         said = task.predicted(main, batch)
         known = batch if 'labels' in batch else {**batch, 'labels': said}
         start = time.perf_counter()
         target = said if task.has_classes and not task.per_token else attribution_target(task, known, said, own=True)
-        how = dict(method='integrated_gradients', steps=self.steps) if task.modality == 'text' else dict(method='gradient')
+        how = (dict(method='integrated_gradients', steps=self.steps) if task.modality == 'text'
+               else dict(method='gradient'))
         saliency = input_saliency(model, model_inputs(batch), target=target, **how)
         self.saliency_seconds += time.perf_counter() - start
-        plan = plan_of(method, model, batch if task.name == 'regression' else known, progress, 'a batch of probes') # the distance of a number from itself says nothing
+        # the distance of a number from itself says nothing
+        plan = plan_of(method, model, batch if task.name == 'regression' else known, progress, 'a batch of probes')
         outputs = self._further(model, main, known, plan)
-        with torch.no_grad(): terms = dict(task=Term(task.loss(main, known)), **terms_of(method, outputs, maps, plan, known, progress, 'a batch of probes'))
+        with torch.no_grad():
+            terms = dict(task=Term(task.loss(main, known)),
+                         **terms_of(method, outputs, maps, plan, known, progress, 'a batch of probes'))
         shown = plan.shown()
     size, axes = len(batch['example_id']), plan.shown_axes()
     for name, x in shown.items(): check_evidence(method, name, x, size)
-    axes = {name: self._axes_of(name, x, axes.get(name), known, maps) for name, x in shown.items() if plain_name(stored_name(name)) not in known_evidence}
-    return dict(axes=axes, outputs=outputs, maps=maps, plan=plan, terms=terms, evidence=shown, saliency=saliency, said=said, batch=known, rows=self._rows(model, batch))
+    axes = {name: self._axes_of(name, x, axes.get(name), known, maps) for name, x in shown.items()
+            if plain_name(stored_name(name)) not in known_evidence}
+    return dict(axes=axes, outputs=outputs, maps=maps, plan=plan, terms=terms, evidence=shown, saliency=saliency,
+                said=said, batch=known, rows=self._rows(model, batch))
 
 @patch
 def _further(self:Recorder, model, main, batch, plan) -> dict:
     "The outputs of `main` and of the further passes that `plan` asks for"
     asked = {}
     if plan.later:
-        with torch.enable_grad(), input_kept(model, model_inputs(batch), plan.main_embeddings) as (inputs, kept): again = model(**inputs)
+        with torch.enable_grad(), input_kept(model, model_inputs(batch), plan.main_embeddings) as (inputs, kept):
+            again = model(**inputs)
         if kept: again.salviz_input = kept[0]
         asked = {name: f(again) for name, f in plan.later.items()}
-    with torch.no_grad(): return dict(main=main, **{name: model(**inputs) for name, inputs in {**plan.inputs, **asked}.items()})
+    with torch.no_grad():
+        return dict(main=main, **{name: model(**inputs) for name, inputs in {**plan.inputs, **asked}.items()})
 
 @patch
 def _rows(self:Recorder, model, batch):
@@ -136,7 +154,8 @@ def _rows(self:Recorder, model, batch):
     except ValueError: return None # a head that reads all rows; who needs a pooled row has refused it before
 
 # %% ../../nbs/06_training/01_recording.ipynb #017
-_stored_as = dict(saliency='method_saliency', saliency_map='method_saliency_map') # a snapshot's own `saliency` is the model's, the same for every method
+# a snapshot's own `saliency` is the model's, the same for every method
+_stored_as = dict(saliency='method_saliency', saliency_map='method_saliency_map')
 
 def stored_name(evidence:str) -> str:
     "What a snapshot calls the `evidence` of a plan; a method's name behind it stays there"
@@ -144,7 +163,8 @@ def stored_name(evidence:str) -> str:
     return _stored_as.get(name, name) + space + of
 
 def _own(x, j, real):
-    "Example `j` of evidence `x` without padding: {layer: [batch, heads, query, key]} → stacked over layers; [batch, tokens]; anything else whole"
+    """Example `j` of evidence `x` without padding: {layer: [batch, heads, query, key]} → stacked over layers;
+    [batch, tokens]; anything else whole"""
     if isinstance(x, dict): return np.stack([_own(v, j, real) for v in x.values()])
     tokens, x = x.dim(), x[j].detach().cpu()
     x = (x.float() if x.is_floating_point() else x).numpy()
@@ -168,11 +188,14 @@ def check_evidence(method, name, x, size:int):
     ok = all(isinstance(l, int) for l in layers) if isinstance(x, dict) else True
     require(ok, f'must be a dict over layers, whose keys are their numbers, got {", ".join(map(repr, layers))}')
     for part in layers.values():
-        require(isinstance(part, torch.Tensor), f'must be a tensor [batch, ...] or a dict of one for each layer, got {type(part).__name__}')
-        require(part.dim() and len(part) == size, f'must have one entry for each of the {size} examples first, got shape {list(part.shape)}')
+        require(isinstance(part, torch.Tensor),
+                f'must be a tensor [batch, ...] or a dict of one for each layer, got {type(part).__name__}')
+        require(part.dim() and len(part) == size,
+                f'must have one entry for each of the {size} examples first, got shape {list(part.shape)}')
         require(not part.is_complex(), 'is complex; give real and imaginary part')
     shapes = {tuple(part.shape) for part in layers.values()}
-    require(len(shapes) == 1, f'must have one shape in all layers, got {", ".join(str(list(s)) for s in sorted(shapes))}')
+    require(len(shapes) == 1,
+            f'must have one shape in all layers, got {", ".join(str(list(s)) for s in sorted(shapes))}')
 
 @patch
 def _axes_of(self:Recorder, name, x, said, batch, maps) -> tuple:
@@ -191,7 +214,8 @@ def _cut(x, j, real, axes):
     x = x[j].detach().cpu()
     x = (x.float() if x.dtype == torch.bfloat16 else x).numpy()
     for i, axis in enumerate(axes):
-        if real is not None and axis in ('query', 'key', 'token') and x.shape[i] == len(real): x = x.compress(real, axis=i)
+        if real is not None and axis in ('query', 'key', 'token') and x.shape[i] == len(real):
+            x = x.compress(real, axis=i)
     return x
 
 # %% ../../nbs/06_training/01_recording.ipynb #019
@@ -201,7 +225,8 @@ def _answer(self:Recorder, j, real, looked) -> tuple: # (arrays, entries of `inf
     task, main = self.feed.task, looked['outputs']['main']
     if task.name == 'regression': return dict(prediction=looked['said'][j:j + 1].float().cpu().numpy()), {}
     if task.has_classes and not task.per_token:
-        return {('' if k == 'main' else f'{k}_') + 'probabilities': v.logits.detach().float().softmax(-1)[j].cpu().numpy()
+        return {('' if k == 'main' else f'{k}_')
+                + 'probabilities': v.logits.detach().float().softmax(-1)[j].cpu().numpy()
                 for k, v in looked['outputs'].items()}, {}
     gold, said = looked['batch']['labels'][j].cpu(), looked['said'][j].cpu()
     p = task.logits(main)[j].detach().float().softmax(-1).cpu()
@@ -211,14 +236,19 @@ def _answer(self:Recorder, j, real, looked) -> tuple: # (arrays, entries of `inf
         return (dict(target_probability=p[counts].gather(1, gold[counts][:, None]).squeeze(1).numpy()),
                 dict(target_tokens=tokens(gold), predicted_tokens=tokens(said)))
     def named(ids):
-        found = iter(self.classes[i] for i in ids[counts]) if self.classes else iter(readable(self.feed.tokenizer, ids[counts].tolist()))
+        found = (iter(self.classes[i] for i in ids[counts]) if self.classes
+                 else iter(readable(self.feed.tokenizer, ids[counts].tolist())))
         return [next(found) if c else None for c in counts[real].tolist()]
     confidence = torch.where(counts, p.gather(1, said.clamp(min=0)[:, None]).squeeze(1), torch.nan)
-    return dict(token_confidence=confidence[real].numpy()), dict(token_labels=named(gold), token_predictions=named(said))
+    return dict(token_confidence=confidence[real].numpy()), dict(token_labels=named(gold),
+                                                                 token_predictions=named(said))
 
 # %% ../../nbs/06_training/01_recording.ipynb #020
 @patch
-def _arrays(self:Recorder, j, row, real, looked) -> tuple: # (arrays, layers, entries of `info`), as a `Snapshot` has them
+def _arrays(
+    self:Recorder, j, row, real, looked,
+    # (arrays, layers, entries of `info`), as a `Snapshot` has them
+) -> tuple:
     "All that was seen in example `j`, whose tokens are at `real` (None: it has no tokens)"
     maps, own = looked['maps'], looked['saliency']
     arrays, info = self._answer(j, real, looked)
@@ -227,13 +257,15 @@ def _arrays(self:Recorder, j, row, real, looked) -> tuple: # (arrays, layers, en
         arrays['attention'] = _own({l: maps[l] for l in maps.layers}, j, real)
         layers['attention'] = list(maps.layers)
     if real is None:
-        arrays |= dict(input=_own(next(looked['batch'][k] for k in ('pixel_values', 'values') if k in looked['batch']), j, None), saliency_map=_own(own, j, None))
+        arrays |= dict(input=_own(next(looked['batch'][k] for k in ('pixel_values', 'values') if k in looked['batch']),
+                                  j, None), saliency_map=_own(own, j, None))
         if row.get('informative') is not None: arrays['informative'] = np.array(row['informative'], bool)
     else: arrays['saliency'] = _own(own, j, real)
     if row.get('rationale') is not None and real is not None: arrays['rationale'] = np.array(row['rationale'], bool)
     for k, x in looked['evidence'].items():
         name, axes = stored_name(k), looked['axes'].get(k)
-        self.method.require(name not in arrays, f'the evidence {k!r} is called like what the recorder writes itself; choose another name')
+        self.method.require(name not in arrays,
+                            f'the evidence {k!r} is called like what the recorder writes itself; choose another name')
         arrays[name] = _own(x, j, real) if axes is None else _cut(x, j, real, axes)
         if isinstance(x, dict): layers[name] = list(x)
     own = {stored_name(k): list(axes) for k, axes in looked['axes'].items()}
@@ -247,17 +279,23 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
     real = batch['attention_mask'][j].bool().cpu().numpy() if t is not None else None
     arrays, layers, more = self._arrays(j, row, real, looked)
     parts = method.methods if isinstance(method, Together) else (method,)
-    info = dict(method=method.name, args=plain(method.args()), methods={o.name: plain(o.args()) for o in parts}, task=task.name,
-                modality=task.modality, seed=progress.seed, drawn_step=progress.step, method_epoch=progress.epoch, phase=method.phase(progress),
-                example_id=int(row['example_id']), saliency_method='gradient' if real is None else 'integrated_gradients', **more)
+    info = dict(method=method.name, args=plain(method.args()), methods={o.name: plain(o.args()) for o in parts},
+                task=task.name,
+                modality=task.modality, seed=progress.seed, drawn_step=progress.step, method_epoch=progress.epoch,
+                phase=method.phase(progress),
+                example_id=int(row['example_id']),
+                saliency_method='gradient' if real is None else 'integrated_gradients', **more)
     if method.cite: info['cite'] = plain(method.cite)
     if getattr(self.feed, 'feature_names', None): info['feature_names'] = list(self.feed.feature_names)
     if looked['rows'] is not None: info['pooled_row'] = int(looked['rows'][j]) - int(np.argmax(real))
-    if 'masked_input' in arrays: info['masked_tokens'] = self.feed.tokenizer.convert_ids_to_tokens(arrays['masked_input'].tolist())
+    if 'masked_input' in arrays:
+        info['masked_tokens'] = self.feed.tokenizer.convert_ids_to_tokens(arrays['masked_input'].tolist())
     losses = {k: float(x.loss[j]) for k, x in looked['terms'].items()}
     losses |= {f'{k}_weight': float(x.weight) for k, x in looked['terms'].items() if k != 'task'}
-    label = None if task.per_token or task.name == 'seq2seq' or row.get('labels') is None else np.asarray(row['labels']).item()
-    return Snapshot(step=progress.step, epoch=epoch, probe=probe, arrays=arrays, layers=layers, losses=losses, info=info, classes=self.classes,
+    label = (None if task.per_token or task.name == 'seq2seq' or row.get('labels') is None
+             else np.asarray(row['labels']).item())
+    return Snapshot(step=progress.step, epoch=epoch, probe=probe, arrays=arrays, layers=layers, losses=losses,
+                    info=info, classes=self.classes,
                     label=label, **self._text(t, batch, j, real))
 
 @patch
@@ -266,6 +304,8 @@ def _text(self:Recorder, t, batch, j, real) -> dict:
     if t is None: return dict(texts=(), tokens=[], labels=[], words=[], word_ids=[], is_special=[])
     ids, tokens, labels = batch['input_ids'][j].cpu().numpy()[real], list(t.tokens), list(t.labels)
     changed = np.flatnonzero(ids != t.input_ids)
-    for i, token, label in zip(changed, self.feed.tokenizer.convert_ids_to_tokens(ids[changed].tolist()), readable(self.feed.tokenizer, ids[changed])):
+    for i, token, label in zip(changed, self.feed.tokenizer.convert_ids_to_tokens(ids[changed].tolist()),
+                               readable(self.feed.tokenizer, ids[changed])):
         tokens[i], labels[i] = token, label
-    return dict(texts=t.texts, tokens=tokens, labels=labels, words=t.words, word_ids=t.word_ids, is_special=t.is_special)
+    return dict(texts=t.texts, tokens=tokens, labels=labels, words=t.words, word_ids=t.word_ids,
+                is_special=t.is_special)

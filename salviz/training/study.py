@@ -33,7 +33,8 @@ from tqdm.auto import tqdm
 
 from ..core.doors import door, refuse_misfits
 from ..core.names import known_as
-from ..core.runs import Run, RunInUse, read_object, remove_checkpoint, sealed, slim_checkpoint, to_json, write_whole
+from ..core.runs import (Run, RunInUse, read_object, remove_checkpoint, sealed, slim_checkpoint, to_json,
+                              write_whole)
 from ..measures.statistics import checked_better, known_measure, measure_of, names_of_runs, result_table
 
 # %% ../../nbs/06_training/04_study.ipynb #006
@@ -70,11 +71,13 @@ class StudyCell:
 
     @property
     def name(self) -> str: # of its folder
-        return '.'.join([_slug(self.method), *(f'{k}={_slug(shown_value(v))}' for k, v in self.settings), f'seed={self.seed}'])[:180]
+        return '.'.join([_slug(self.method), *(f'{k}={_slug(shown_value(v))}' for k, v in self.settings),
+                         f'seed={self.seed}'])[:180]
 
     def said(self) -> dict:
         "The cell as the study's file has it"
-        return dict(method=self.method, settings={k: shown_value(v) for k, v in self.settings}, seed=self.seed, run=f'runs/{self.name}')
+        return dict(method=self.method, settings={k: shown_value(v) for k, v in self.settings}, seed=self.seed,
+                    run=f'runs/{self.name}')
 
 def study_cells(
     methods:dict,  # {name: class, object or function}
@@ -82,7 +85,8 @@ def study_cells(
     settings:dict, # {name: values}
     shared,        # names of settings that every cell takes
 ) -> list:
-    "All cells: for each combination of settings and each seed all methods, so that a study that is stopped has whole comparisons"
+    """All cells: for each combination of settings and each seed all methods, so that a study that is stopped has
+    whole comparisons"""
     out = []
     for values in itertools.product(*settings.values()):
         for seed, (name, spec) in itertools.product(seeds, methods.items()):
@@ -92,7 +96,8 @@ def study_cells(
     names = [c.name.casefold() for c in out]
     twice = [c for c in out if names.count(c.name.casefold()) > 1]
     if twice:
-        raise ValueError(f'Study: {twice[0].said()} and another cell would have the same folder, {twice[0].name}; rename the method or the value')
+        raise ValueError(f'Study: {twice[0].said()} and another cell would have the same folder, {twice[0].name}; '
+                         'rename the method or the value')
     return out
 
 # %% ../../nbs/06_training/04_study.ipynb #012
@@ -105,22 +110,30 @@ def named_measures(measures) -> dict: # {name: name or function}
     for name, m in items:
         if not re.fullmatch(r'\w[\w. -]*', str(name)):
             raise ValueError(f'Study: measure {name!r} needs a name of letters and digits: measures={{name: function}}')
-        if name in ('method', 'seed', 'run'): raise ValueError(f'Study: a measure cannot be called {name!r}, which is a column already')
+        if name in ('method', 'seed', 'run'):
+            raise ValueError(f'Study: a measure cannot be called {name!r}, which is a column already')
         if isinstance(m, str) and not known_measure(m):
-            raise ValueError(f'Study: no measure is called {m!r}; there are {", ".join(known_measure())}, and functions of your own')
-        if not isinstance(m, str) and not callable(m): raise ValueError(f'Study: measure {name!r} must be a name or a function, got {m!r}')
+            raise ValueError(f'Study: no measure is called {m!r}; there are {", ".join(known_measure())}, and '
+                             'functions '
+                             'of your own')
+        if not isinstance(m, str) and not callable(m):
+            raise ValueError(f'Study: measure {name!r} must be a name or a function, got {m!r}')
         wanted = [k for k, needed in arguments_of(m).items() if needed and k not in _offered] if callable(m) else []
-        if wanted: raise ValueError(f'Study: measure {name!r} asks for {", ".join(wanted)}; a measure can ask for {", ".join(_offered)}')
+        if wanted:
+            raise ValueError(f'Study: measure {name!r} asks for {", ".join(wanted)}; a measure can ask for '
+                             f'{", ".join(_offered)}')
     if not items: raise ValueError("Study: measures must name at least one, such as 'test_accuracy'")
     return dict(items)
 
 def _installed(module) -> str:
-    "Name and version of the installed package (or part of Python) that the module of this name belongs to; '' for modules of one's own"
+    """Name and version of the installed package (or part of Python) that the module of this name belongs to; '' for
+    modules of one's own"""
     root = str(module).partition('.')[0]
     package = sys.modules.get(root)
     if root == '__main__': return ''
     if root in sys.stdlib_module_names: return root
-    if root == 'salviz' or 'site-packages' in (getattr(package, '__file__', None) or ''): return f'{root} {getattr(package, "__version__", "")}'
+    if root == 'salviz' or 'site-packages' in (getattr(package, '__file__', None) or ''):
+        return f'{root} {getattr(package, "__version__", "")}'
     return ''
 
 def _digest(x) -> str: return hashlib.sha256(x).hexdigest()
@@ -133,13 +146,17 @@ def _value_of(x, seen) -> list:
     if inspect.ismodule(x) or inspect.isclass(x) or inspect.isroutine(x): return _code(x, seen)
     if isinstance(x, (list, tuple)): return [type(x).__name__, *(o for v in x for o in _value_of(v, seen))]
     if isinstance(x, (set, frozenset)): return ['set', *sorted(' '.join(_value_of(v, seen)) for v in x)]
-    if isinstance(x, dict): return [type(x).__name__, *(o for k, v in x.items() for o in (*_value_of(k, seen), *_value_of(v, seen)))]
+    if isinstance(x, dict):
+        return [type(x).__name__, *(o for k, v in x.items() for o in (*_value_of(k, seen), *_value_of(v, seen)))]
     if isinstance(x, np.generic): return [repr(x.item())]
-    if isinstance(x, np.ndarray): return _value_of(x.tolist(), seen) if x.dtype == object else [str(x.dtype), str(x.shape), _digest(x.tobytes())]
+    if isinstance(x, np.ndarray):
+        return _value_of(x.tolist(), seen) if x.dtype == object else [str(x.dtype), str(x.shape), _digest(x.tobytes())]
     if isinstance(x, (pd.DataFrame, pd.Series)): return [x.to_csv()]
-    if hasattr(x, 'detach') and hasattr(x, 'cpu'): return [str(x.dtype), *_value_of(x.detach().cpu().double().numpy(), seen)]
+    if hasattr(x, 'detach') and hasattr(x, 'cpu'):
+        return [str(x.dtype), *_value_of(x.detach().cpu().double().numpy(), seen)]
     if isinstance(getattr(x, '_fingerprint', None), str): return [x._fingerprint] # a data set
-    if callable(getattr(x, 'state_dict', None)): return [type(x).__qualname__, *_value_of(dict(x.state_dict()), seen)] # a model
+    # a model
+    if callable(getattr(x, 'state_dict', None)): return [type(x).__qualname__, *_value_of(dict(x.state_dict()), seen)]
     return _code(x, seen)
 
 # %% ../../nbs/06_training/04_study.ipynb #013
@@ -150,28 +167,38 @@ def _names_in(code) -> list:
 
 def _constants(code) -> list:
     out = [code.co_code.hex(), *code.co_names]
-    for c in code.co_consts: out += _constants(c) if inspect.iscode(c) else [repr(sorted(map(repr, c))) if isinstance(c, frozenset) else repr(c)]
+    for c in code.co_consts:
+        out += _constants(c) if inspect.iscode(c) else [repr(sorted(map(repr, c))) if isinstance(c, frozenset)
+                                                        else repr(c)]
     return out
 
 def _code(f, seen=None) -> list:
     "What a function, class, module or object consists of, in an order that does not change"
     seen = {**(seen or {}), id(f): f}
     if isinstance(f, str): return [f]
-    if isinstance(f, partial): return [*_value_of(list(f.args), seen), *_value_of(f.keywords, seen), *_value_of(f.func, seen)]
+    if isinstance(f, partial):
+        return [*_value_of(list(f.args), seen), *_value_of(f.keywords, seen), *_value_of(f.func, seen)]
     if inspect.ismodule(f):
         file = None if _installed(f.__name__) else getattr(f, '__file__', None)
-        return [f.__name__, _digest(Path(file).read_bytes()) if file and Path(file).is_file() else _installed(f.__name__)]
+        return [f.__name__, _digest(Path(file).read_bytes()) if file and Path(file).is_file()
+                else _installed(f.__name__)]
     if hasattr(f, '__wrapped__'): return _value_of(f.__wrapped__, seen) # decorated, with a cache for instance
     if inspect.ismethod(f): return [*_value_of(f.__self__, seen), *_value_of(f.__func__, seen)]
-    mine = not _installed(getattr(f if inspect.isclass(f) or inspect.isroutine(f) else type(f), '__module__', None) or ('' if hasattr(f, '__code__') else 'builtins'))
-    if not mine: return [_installed(getattr(f, '__module__', None) or type(f).__module__), shown_value(f) if callable(f) else type(f).__qualname__]
+    mine = not _installed(getattr(f if inspect.isclass(f) or inspect.isroutine(f) else type(f), '__module__', None)
+                          or ('' if hasattr(f, '__code__') else 'builtins'))
+    if not mine:
+        return [_installed(getattr(f, '__module__', None) or type(f).__module__),
+                shown_value(f) if callable(f) else type(f).__qualname__]
     if inspect.isclass(f):
-        parts = {k: getattr(v, '__func__', getattr(v, 'fget', v)) for k, v in vars(f).items() if not k.startswith('__') or inspect.isfunction(v)}
+        parts = {k: getattr(v, '__func__', getattr(v, 'fget', v)) for k, v in vars(f).items() if not k.startswith('__')
+                 or inspect.isfunction(v)}
         return [f.__qualname__, *(o for b in f.__bases__ for o in _value_of(b, seen)), *_value_of(parts, seen)]
-    if not hasattr(f, '__code__'): return [*_value_of(type(f), seen), *_value_of(getattr(f, '__dict__', {}), seen)] # an object of one's own class
+    # an object of one's own class
+    if not hasattr(f, '__code__'): return [*_value_of(type(f), seen), *_value_of(getattr(f, '__dict__', {}), seen)]
     held = {n: c.cell_contents for n, c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c != CellType()}
     around = {n: f.__globals__[n] for n in dict.fromkeys(_names_in(f.__code__)) if n in f.__globals__}
-    return [*_constants(f.__code__), *_value_of([f.__defaults__, f.__kwdefaults__], seen), *_value_of(held, seen), *_value_of(around, seen)]
+    return [*_constants(f.__code__), *_value_of([f.__defaults__, f.__kwdefaults__], seen), *_value_of(held, seen),
+            *_value_of(around, seen)]
 
 def measure_code(measure) -> str:
     "What `measure` consists of: its name, or a fingerprint of the function and of what it takes from around it"
@@ -193,20 +220,24 @@ class Study:
         folder,                # of the study; what is there is continued
         model,                 # name for `load_model_for`, or function(seed, [settings]) -> (model, tokenizer)
         data,                  # `DatasetDict`, or function([seed], [settings]) -> `DatasetDict`
-        methods:dict,          # {name: class, object, or function([settings], [seed], [run_of]) -> method}; see below for run_of
+        # {name: class, object, or function([settings], [seed], [run_of]) -> method}; see below for run_of
+        methods:dict,
         seeds=(0, 1, 2),       # of the model's new weights and of `train`
         settings:dict=None,    # {argument: values}: every combination is trained
-        measures=('test_accuracy', 'test_macro_f1', 'gap', 'average_loss'), # names or functions; a dict gives functions a name
+        # names or functions; a dict gives functions a name
+        measures=('test_accuracy', 'test_macro_f1', 'gap', 'average_loss'),
         better:dict=None,      # {measure: 'higher', 'lower' or None} where its name does not tell
         weights='best',        # of a finished run: keep the 'best' checkpoint, 'all' that `keep` leaves, or 'none'
         extend=False,          # may the folder's design have fewer methods, seeds or values than this one?
         progress=True,         # show a bar over the cells
         **train,               # arguments of `train` for all cells: epochs, batch_size, learning_rate, snapshots, ...
     ):
-        self.folder, self.model, self.data, self.methods, self.seeds, self.settings = Path(folder), model, data, methods, seeds, dict(settings or {})
+        self.folder, self.model, self.data, self.methods, self.seeds, self.settings = Path(
+            folder), model, data, methods, seeds, dict(settings or {})
         self.weights, self.progress, self.train = weights, progress, train
         self.measures, self.live, self._made = named_measures(measures), True, (None, None)
-        if weights not in ('best', 'all', 'none'): raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
+        if weights not in ('best', 'all', 'none'):
+            raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
         shared = self._check()
         _check_better(better, self.measures)
         self._codes = {k: measure_code(m) for k, m in self.measures.items()}
@@ -227,11 +258,13 @@ def _manifest(folder) -> dict:
     if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: there is no file {file.name}')
     try: return read_object(file)
     except ValueError as e:
-        raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, and move runs/ and cells/ there') from None
+        raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, and move runs/ and '
+                         'cells/ there') from None
 
 # %% ../../nbs/06_training/04_study.ipynb #018
 def _check_better(better, measures):
-    "Refuse ways that are none, and columns that no measure can make: a function may return a dict, whose columns begin with its name"
+    """Refuse ways that are none, and columns that no measure can make: a function may return a dict, whose columns
+    begin with its name"""
     for k in better or {}:
         if k not in measures and not any(callable(m) and str(k).startswith(f'{n}_') for n, m in measures.items()):
             raise ValueError(f'Study: better has {k!r}, which is no measure; there are {", ".join(measures)}')
@@ -246,25 +279,32 @@ def _check(self:Study) -> list:
     "Refuse what cannot work; the names of the settings that every cell takes"
     from salviz.training.trainer import train
     trains = [k for k in inspect.signature(train).parameters if k not in _not_for_train]
-    if not isinstance(self.methods, dict) or not self.methods: raise ValueError('Study: methods must be a dict {name: method}, and not empty')
+    if not isinstance(self.methods, dict) or not self.methods:
+        raise ValueError('Study: methods must be a dict {name: method}, and not empty')
     seeds = list(self.seeds) if isinstance(self.seeds, (list, tuple, range)) else [None]
     if not seeds or len(set(seeds)) < len(seeds) or not all(type(s) is int and s >= 0 for s in seeds):
         raise ValueError(f'Study: seeds must be different whole numbers of at least 0, got {self.seeds!r}')
     for k, v in self.settings.items():
-        if not isinstance(v, (list, tuple, range)) or not len(v): raise ValueError(f'Study: settings[{k!r}] must be a list of values, got {v!r}')
+        if not isinstance(v, (list, tuple, range)) or not len(v):
+            raise ValueError(f'Study: settings[{k!r}] must be a list of values, got {v!r}')
         if k in _not_for_train or k in self.measures:
-            raise ValueError(f'Study: {k!r} cannot be a setting; it is given for itself' + (' as seeds=' if k == 'seed' else ''))
+            raise ValueError(f'Study: {k!r} cannot be a setting; it is given for itself'
+                             + (' as seeds=' if k == 'seed' else ''))
     _refuse_unknown('train has no argument', self.train, trains)
     both = [k for k in self.train if k in self.settings]
     if both: raise ValueError(f'Study: {", ".join(both)} is given twice, in settings and for all cells')
     shared = [*trains, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
     known = [*shared, *(k for m in self.methods.values() for k in arguments_of(m))]
-    _refuse_unknown('neither train nor the methods, the model or the data take', self.settings, list(dict.fromkeys(known)))
+    _refuse_unknown('neither train nor the methods, the model or the data take', self.settings,
+                    list(dict.fromkeys(known)))
     made = {'the model': (self.model, ['seed']), 'the data': (self.data, ['seed'])}
     made |= {f'method {k!r}': (m, ['seed', 'run_of']) for k, m in self.methods.items()}
     for what, (f, more) in made.items():
-        lacking = [k for k, needed in (arguments_of(f) if callable(f) else {}).items() if needed and k not in [*more, *self.settings]]
-        if lacking: raise ValueError(f'Study: {what} needs {", ".join(lacking)}; a function can ask for {", ".join([*more, *self.settings])}')
+        lacking = [k for k, needed in (arguments_of(f) if callable(f) else {}).items() if needed
+                   and k not in [*more, *self.settings]]
+        if lacking:
+            raise ValueError(f'Study: {what} needs {", ".join(lacking)}; a function can ask for '
+                             f'{", ".join([*more, *self.settings])}')
     return shared
 
 # %% ../../nbs/06_training/04_study.ipynb #020
@@ -281,18 +321,22 @@ def _design(self:Study) -> dict:
     for name, spec in self.methods.items():
         asks = callable(spec) and 'run_of' in arguments_of(spec) # what it makes depends on a run that is not there yet
         m = None if asks else self._method(first[name])
-        made = {} if asks else dict(name=m.name, args={k: v for k, v in plain(m.args()).items() if k not in self.settings})
+        made = ({} if asks else dict(name=m.name,
+                                     args={k: v for k, v in plain(m.args()).items() if k not in self.settings}))
         if m: self._completed[name] = m.completed
         methods[name] = _described(spec, made) if callable(spec) and not inspect.isclass(spec) else made
     data = self._data(self.cells[0])
-    said = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data), sizes={k: len(d) for k, d in data.items()})
+    said = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
+                sizes={k: len(d) for k, d in data.items()})
     model = str(self.model)
     if callable(self.model):
         net = self._load(self.cells[0])[0]
         model = _described(self.model, {'class': type(net).__name__, 'weights': weights_checksum(net)})
-    return dict(methods=methods, seeds=list(self.seeds), settings={k: [shown_value(x) for x in v] for k, v in self.settings.items()},
+    return dict(methods=methods, seeds=list(self.seeds),
+                settings={k: [shown_value(x) for x in v] for k, v in self.settings.items()},
                 model=model, data=_described(self.data, said) if callable(self.data) else said, train=plain(self.train))
 
+# %% ../../nbs/06_training/04_study.ipynb #020x
 def _differences(old, new, at=''):
     "What differs between two designs, as phrases"
     if isinstance(old, dict) and isinstance(new, dict):
@@ -317,8 +361,11 @@ def _agree(self:Study, extend):
             new['settings'] = {k: [x for x in v if x in old['settings'].get(k, v)] for k, v in new['settings'].items()}
         differs = _differences(old, new)
         if differs:
-            raise ValueError(f'Study: {self.folder} holds another design: {"; ".join(differs)}. Give the same design to continue it, '
-                             'or choose another folder' + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
+            raise ValueError(f'Study: {self.folder} holds another design: {"; ".join(differs)}. Give the same design '
+                             'to '
+                             'continue it, '
+                             'or choose another folder'
+                             + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
     elif self.folder.exists() and any(self.folder.iterdir()):
         raise FileExistsError(f'Study: {self.folder} is not empty and holds no study; choose another folder')
     write_whole(file, sealed(self.manifest, indent=2).encode())
@@ -345,8 +392,10 @@ def _load(self:Study, cell) -> tuple: # (model, tokenizer)
     data = self._data(cell)
     task, features = data_task(data), data['train'].features
     if task is None or 'text' not in features and 'words' not in features:
-        raise ValueError('Study: a model by name needs labelled texts; for other data give model=function(seed) -> (model, tokenizer)')
-    names = features['tags'].feature.names if task == 'token_classification' else features['label'].names if task == 'classification' else None
+        raise ValueError('Study: a model by name needs labelled texts; for other data give model=function(seed) -> '
+                         '(model, tokenizer)')
+    names = (features['tags'].feature.names if task == 'token_classification' else features['label'].names
+             if task == 'classification' else None)
     return load_model_for(task, self.model, labels=names, seed=cell.seed)
 
 @patch
@@ -354,24 +403,29 @@ def _method(self:Study, cell):
     "The method of `cell`"
     spec = self.methods[cell.method]
     own = _asked(spec, dict(cell.settings))
-    if callable(spec) and not inspect.isclass(spec): own |= _asked(spec, dict(seed=cell.seed, run_of=lambda name: self._other(cell, name)))
+    if callable(spec) and not inspect.isclass(spec):
+        own |= _asked(spec, dict(seed=cell.seed, run_of=lambda name: self._other(cell, name)))
     return fresh_method(spec, own)
 
 @patch
 def _other(self:Study, cell, name) -> Run:
     "The finished run of method `name` with the seed and settings of `cell`"
-    if name not in self.methods: raise ValueError(f'run_of: no method is called {name!r}; there are {", ".join(self.methods)}')
+    if name not in self.methods:
+        raise ValueError(f'run_of: no method is called {name!r}; there are {", ".join(self.methods)}')
     known = dict(cell.settings)
-    other = next((c for c in self.cells if c.method == name and c.seed == cell.seed and all(known.get(k, v) == v for k, v in c.settings)), None)
+    other = next((c for c in self.cells if c.method == name and c.seed == cell.seed
+                  and all(known.get(k, v) == v for k, v in c.settings)), None)
     path = self.folder/'runs'/other.name
     run = Run(path) if (path/'config.json').is_file() else None
     if run is None or not run.finished:
-        raise RuntimeError(f'run_of: {other.name} has no finished run; methods that others build on come first in methods=')
+        raise RuntimeError(f'run_of: {other.name} has no finished run; methods that others build on come first in '
+                           'methods=')
     return run
 
 # %% ../../nbs/06_training/04_study.ipynb #024
 def _state_of(path) -> str:
-    "'missing', 'finished', 'interrupted' (a run that can be continued) or 'broken': what the folder `path` of a run holds"
+    """'missing', 'finished', 'interrupted' (a run that can be continued) or 'broken': what the folder `path` of a
+    run holds"""
     if not path.exists(): return 'missing'
     try: run = Run(path)
     except (FileNotFoundError, ValueError): return 'broken'
@@ -396,7 +450,8 @@ def _trained(self:Study, cell) -> tuple: # (Run, (model, tokenizer) if they were
     if state == 'broken': _set_aside(path)
     model, tokenizer = self._load(cell)
     own = {k: v for k, v in cell.settings if k in inspect.signature(train).parameters}
-    run = train(model, tokenizer, self._data(cell), self._method(cell), run_dir=path, seed=cell.seed, resume=state == 'interrupted', progress=False,
+    run = train(model, tokenizer, self._data(cell), self._method(cell), run_dir=path, seed=cell.seed,
+                resume=state == 'interrupted', progress=False,
                 **{**self.train, **own})
     return run, (model, tokenizer)
 
@@ -406,7 +461,8 @@ def _number(name, x):
     if isinstance(x, dict) and x: return {str(k): _number(name, v) for k, v in x.items()}
     try: x = x.item() # of an array or tensor with one element
     except (AttributeError, ValueError, RuntimeError): pass
-    if not isinstance(x, numbers.Real): raise ValueError(f'Study: measure {name!r} must return a number or a dict of numbers, got {type(x).__name__}')
+    if not isinstance(x, numbers.Real):
+        raise ValueError(f'Study: measure {name!r} must return a number or a dict of numbers, got {type(x).__name__}')
     return float(x)
 
 @patch
@@ -428,16 +484,20 @@ class _NoSuchScore(ValueError): "A measure's name that no run of the study has"
 def _measure(self:Study, cell, run, pair, again=()):
     "Compute what is not known of `run`, and `again`; `pair`: its model and tokenizer if they are at hand"
     known = self._record(cell.name).get('measures', {})
-    for name, m in sorted(self.measures.items(), key=lambda o: not isinstance(o[1], str)): # names first: a wrong one ends the study
+    # names first: a wrong one ends the study
+    for name, m in sorted(self.measures.items(), key=lambda o: not isinstance(o[1], str)):
         version = _version(self._codes[name], run)
         if known.get(name, {}).get('version') == version and name not in again: continue
         if isinstance(m, str):
             try: x = measure_of(run, m)
-            except ValueError as e: raise _NoSuchScore(f'Study: {e}. What is trained stays; give the study other measures and run it again') from None
+            except ValueError as e:
+                raise _NoSuchScore(f'Study: {e}. What is trained stays; give the study other measures and run it '
+                                   'again') from None
         else:
             asked = arguments_of(m)
             if pair is None and {'model', 'tokenizer'} & set(asked): pair = _on_device(run)
-            x = _called(m, dict(run=run, data=self._data(cell), **dict(zip(('model', 'tokenizer'), pair or ()))), cell.seed)
+            x = _called(m, dict(run=run, data=self._data(cell), **dict(zip(('model', 'tokenizer'), pair or ()))),
+                        cell.seed)
         known[name] = dict(value=_number(name, x), version=version)
         self._keep(cell.name, measures=known)
 
@@ -451,11 +511,13 @@ def _on_device(run):
 def _called(f, offered, seed):
     "`f` with what it asks for, a model undisturbed by it"
     from salviz.models.loading import forked_random, undisturbed
-    with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed): return f(**_asked(f, offered))
+    with undisturbed(offered['model'], seed=seed) if 'model' in offered else forked_random(seed):
+        return f(**_asked(f, offered))
 
 # %% ../../nbs/06_training/04_study.ipynb #029
 def thin_out(run, weights='best'):
-    "Delete checkpoints that a finished `run` no longer needs; `weights`: 'best' keeps the best one without the optimiser's state, 'none' nothing"
+    """Delete checkpoints that a finished `run` no longer needs; `weights`: 'best' keeps the best one without the
+    optimiser's state, 'none' nothing"""
     best = run.best_checkpoint
     for path in run.checkpoints.values():
         if weights == 'none' or best is not None and path != best: remove_checkpoint(path)
@@ -499,10 +561,13 @@ def run(self:Study,
     measure_again=(), # names of measures to compute anew, whatever is known of them
 ) -> pd.DataFrame: # see `results`
     "Train and measure every cell that is not finished"
-    if not self.live: raise ValueError('Study.open gives results only; make the Study with its model, data and methods again to run it')
+    if not self.live:
+        raise ValueError('Study.open gives results only; make the Study with its model, data and methods again to run '
+                         'it')
     again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
     _refuse_unknown('no measure is called', again, list(self.measures))
-    self._codes = {k: measure_code(m) for k, m in self.measures.items()} # before they are called: one may change what it uses
+    # before they are called: one may change what it uses
+    self._codes = {k: measure_code(m) for k, m in self.measures.items()}
     (self.folder/'locks').mkdir(exist_ok=True)
     busy = []
     with tqdm(self.cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
@@ -532,13 +597,16 @@ def _finish(self:Study, cell, again):
 def _say(self:Study, busy):
     "Warn of failed cells and of those in other processes; raise if nothing could be done at all"
     failed = {c.name: e for c in self.cells if (e := self._record(c.name).get('error'))}
-    if len(failed) == len(self.cells): raise RuntimeError(f'Study: all {len(failed)} cells failed, the first one with {next(iter(failed.values()))}')
+    if len(failed) == len(self.cells):
+        raise RuntimeError(f'Study: all {len(failed)} cells failed, the first one with {next(iter(failed.values()))}')
     if failed:
         first, error = next(iter(failed.items()))
-        said = f'Study: {len(failed)} of {len(self.cells)} cells failed, {first} with {error}; status() lists them, run() tries them again'
+        said = (f'Study: {len(failed)} of {len(self.cells)} cells failed, {first} with {error}; status() lists them, '
+                'run() tries them again')
         warnings.warn(said, stacklevel=3)
     if busy:
-        warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); run() again when they are done', stacklevel=3)
+        warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); run() again when '
+                      'they are done', stacklevel=3)
 
 # %% ../../nbs/06_training/04_study.ipynb #033
 @patch
@@ -556,7 +624,8 @@ def _values(self:Study, cell:dict) -> dict:
 def results(self:Study) -> pd.DataFrame: # columns method, settings, seed, run (folder within the study), measures
     "One row for each finished run; a setting that a method does not take is missing there"
     names = list(self.manifest['design']['settings'])
-    rows = [dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'], **self._values(c))
+    rows = [dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'],
+                 **self._values(c))
             for c in self.manifest['cells'] if _state_of(self.folder/c['run']) == 'finished']
     frame = pd.DataFrame(rows, columns=None if rows else ['method', *names, 'seed', 'run', *self.manifest['measures']])
     frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']))
@@ -569,17 +638,22 @@ def status(self:Study) -> pd.DataFrame: # columns method, settings, seed, run, s
     for c in self.manifest['cells']:
         error, state = self._record(Path(c['run']).name).get('error', ''), _state_of(self.folder/c['run'])
         state = 'failed' if error else 'interrupted' if state == 'broken' else state
-        rows.append(dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'], state=state, error=error))
+        rows.append(dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'],
+                         state=state, error=error))
     return pd.DataFrame(rows)
 
 @patch
-def runs(self:Study, **where) -> dict: # {method, with its settings if it was trained with several: list of runs, one for each seed}
+def runs(
+    self:Study, **where,
+    # {method, with its settings if it was trained with several: list of runs, one for each seed}
+) -> dict:
     "The finished runs of the cells with `method`, `seed` or settings as in `where`"
     out = {}
     for c in self.manifest['cells']:
         known = {**c['settings'], 'method': c['method'], 'seed': c['seed']}
         if any(known.get(k) != v for k, v in where.items()) or _state_of(self.folder/c['run']) != 'finished': continue
-        varied = [f'{k}={v}' for k, v in c['settings'].items() if k not in where and len(self.manifest['design']['settings'][k]) > 1]
+        varied = [f'{k}={v}' for k, v in c['settings'].items() if k not in where
+                  and len(self.manifest['design']['settings'][k]) > 1]
         out.setdefault(', '.join([c['method'], *varied]), []).append(Run(self.folder/c['run']))
     return out
 
@@ -589,7 +663,8 @@ _generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get',
 def _model_sentence(model, config):
     "`model` as a design has it, and what the `config` of a run knows of it"
     made = config.get('model') or {}
-    name, kind = model if isinstance(model, str) else '', made.get('class') or ('' if isinstance(model, str) else model.get('class', ''))
+    name, kind = (model if isinstance(model, str) else '',
+                  made.get('class') or ('' if isinstance(model, str) else model.get('class', '')))
     if not name:
         own = re.split(r'[.>]', model['function'])[-1]
         name = own if set(own.lower().split('_')) - set(_generic) - {''} else made.get('name') or kind
@@ -602,13 +677,17 @@ def _model_sentence(model, config):
 def about(self:Study) -> str:
     "Model, data and training in sentences, for a caption; what has no name is not named"
     d, state, config = self.manifest['design'], self.status()['state'], next((r.config for r in self._finished()), {})
-    sizes = ', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data'] else '' # they may differ from cell to cell
+    # they may differ from cell to cell
+    sizes = (', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data']
+             else '')
     source = known_as(d['data']['name']) if d['data']['name'] else ''
     data = f'{source} ({sizes})' if source and sizes else source or sizes
     quiet, missing = {'snapshots', 'probes', 'keep'}, sum(state != 'finished')
     once = {k: v[0] for k, v in d['settings'].items() if len(v) == 1}
-    trained = ', '.join(f'{k.replace("_", " ")} {v}' for k, v in {**d['train'], **once}.items() if k not in quiet and not isinstance(v, (dict, list)))
-    said = [_model_sentence(d['model'], config), data and f'Data: {data}.', trained and f'Training: {trained}.', f'{missing} of {len(state)} runs are missing.' if missing else '']
+    trained = ', '.join(f'{k.replace("_", " ")} {v}' for k, v in {**d['train'], **once}.items() if k not in quiet
+                        and not isinstance(v, (dict, list)))
+    said = [_model_sentence(d['model'], config), data and f'Data: {data}.', trained and f'Training: {trained}.',
+            f'{missing} of {len(state)} runs are missing.' if missing else '']
     return ' '.join(o for o in said if o)
 
 @patch
@@ -639,13 +718,18 @@ def table(self:Study,
     frame, options = self.results(), dict(options)
     if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
     fixed = {k for k, v in (options.get('where') or {}).items() if not isinstance(v, (list, tuple, set)) or len(v) < 2}
-    varied = [k for k, v in self.manifest['design']['settings'].items() if len(v) > 1 and k != columns and k not in fixed]
-    options['better'] = {**{k: v for k, v in self.manifest['better'].items() if k in frame}, **(options.get('better') or {})}
-    return result_table(frame, ['method', *varied] if rows is None else rows, columns, measure, compare_to=compare_to, **options)
+    varied = [k for k, v in self.manifest['design']['settings'].items() if len(v) > 1 and k != columns
+              and k not in fixed]
+    options['better'] = {**{k: v for k, v in self.manifest['better'].items() if k in frame},
+                         **(options.get('better') or {})}
+    return result_table(frame, ['method', *varied] if rows is None else rows, columns, measure, compare_to=compare_to,
+                        **options)
 
 @patch
 def __repr__(self:Study):
     d, state = self.manifest['design'], self.status()['state']
     grid = ''.join(f' x {len(v)} {k}' for k, v in d['settings'].items())
     counts = ', '.join(f'{n} {k}' for k, n in state.value_counts(sort=False).items())
-    return f'Study {self.folder.name}: {len(d["methods"])} methods x {len(d["seeds"])} seeds{grid}, {len(state)} runs: {counts}'
+    return (f'Study {self.folder.name}: {len(d["methods"])} methods x {len(d["seeds"])} seeds{grid}, {len(state)} '
+            'runs: '
+            f'{counts}')

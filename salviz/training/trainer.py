@@ -43,7 +43,8 @@ from ..models import nets
 from ..measures.scores import metrics_for
 from ..models.loading import full_precision, model_name, undisturbed, weights_checksum
 from .recording import Recorder, observes, plain, run_passes
-from ..core.runs import Held, Run, checkpoint_damage, outdated, read_header, read_manifest, read_object, remove_checkpoint
+from ..core.runs import (Held, Run, checkpoint_damage, outdated, read_header, read_manifest, read_object,
+                              remove_checkpoint)
 from ..core.runs import resume_files, slim_checkpoint, untouched, untrained, write_manifest
 
 # %% ../../nbs/06_training/02_trainer.ipynb #006
@@ -57,7 +58,8 @@ def step_terms(
     "All losses of one step: the task's and those that `method` adds"
     with full_precision(net): plan = plan_of(method, net, batch, progress)
     outputs, maps = run_passes(model, net, batch, plan)
-    return {'task': Term(tasks[task].loss(outputs['main'], batch)), **terms_of(method, outputs, maps, plan, batch, progress)}
+    return {'task': Term(tasks[task].loss(outputs['main'], batch)),
+            **terms_of(method, outputs, maps, plan, batch, progress)}
 
 # %% ../../nbs/06_training/02_trainer.ipynb #011
 def lengths_of(data) -> np.ndarray:
@@ -66,7 +68,10 @@ def lengths_of(data) -> np.ndarray:
 
 class LengthBuckets(torch.utils.data.Sampler):
     "Shuffled indices in which neighbours have similar `lengths`; the order depends on nothing but `seed` and epoch"
-    def __init__(self, lengths, batch_size:int, seed:int=0, pool:int=16): # `pool`: batches that are shuffled together, then sorted
+    def __init__(
+        self, lengths, batch_size:int, seed:int=0, pool:int=16,
+        # `pool`: batches that are shuffled together, then sorted
+    ):
         self.lengths, self.batch_size, self.seed, self.pool, self.epoch = np.asarray(lengths), batch_size, seed, pool, 0
 
     def __len__(self): return len(self.lengths)
@@ -113,7 +118,8 @@ class Job:
     @property
     def steps_per_epoch(self) -> int:
         a = self.args
-        return math.ceil(len(self.encoded['train']) / (a.train_batch_size * a.gradient_accumulation_steps * a.world_size))
+        return math.ceil(len(self.encoded['train'])
+                         / (a.train_batch_size * a.gradient_accumulation_steps * a.world_size))
 
     @property
     def total_steps(self) -> int: return self.steps_per_epoch * self.settings['epochs']
@@ -133,9 +139,12 @@ class MethodTrainer(Trainer):
 
     def __init__(self, job:Job, *args, flush_every=None, **kwargs):
         super().__init__(*args, **kwargs)
-        self.method, self.run, self.feed, self.settings, self.data = job.method, job.run, job.feed, job.settings, job.data
-        self.encoded, self.probe_set, self.steps_per_epoch, self.show_progress = job.encoded, job.probe_set, job.steps_per_epoch, job.progress
-        self.home, self.share = job.home, share # the run's folder, the same in all processes, while only the first one writes there
+        self.method, self.run, self.feed, self.settings, self.data = (job.method, job.run, job.feed, job.settings,
+                                                                      job.data)
+        self.encoded, self.probe_set, self.steps_per_epoch, self.show_progress = (
+            job.encoded, job.probe_set, job.steps_per_epoch, job.progress)
+        # the run's folder, the same in all processes, while only the first one writes there
+        self.home, self.share = job.home, share
         self.task, self.tokenizer, self.collate = job.feed.task, self.processing_class, self.data_collator
         self.model_accepts_loss_kwargs = True # makes Trainer count the examples of a whole step
         self.flush_every = flush_every or (1 if self.args.device.type == 'cpu' else 10)
@@ -173,7 +182,8 @@ def prediction_step(self:MethodTrainer, model, inputs, prediction_loss_only, ign
 @patch
 def _get_num_items_in_batch(self:MethodTrainer, batch_samples, device):
     n = torch.tensor(sum(len(b['example_id']) for b in batch_samples), device=device)
-    return self.accelerator.gather(n).sum() if self.args.average_tokens_across_devices and self.args.world_size > 1 else n
+    return (self.accelerator.gather(n).sum() if self.args.average_tokens_across_devices and self.args.world_size > 1
+            else n)
 
 @patch
 def _get_train_sampler(self:MethodTrainer, train_dataset=None):
@@ -184,15 +194,19 @@ def _get_train_sampler(self:MethodTrainer, train_dataset=None):
 # %% ../../nbs/06_training/02_trainer.ipynb #021
 @patch
 def create_optimizer(self:MethodTrainer, model=None):
-    if self.settings.get('optimizer') is None: return Trainer.create_optimizer(self, model) if model is not None else Trainer.create_optimizer(self)
+    if self.settings.get('optimizer') is None:
+        return Trainer.create_optimizer(self, model) if model is not None else Trainer.create_optimizer(self)
     if self.optimizer is None:
-        self.optimizer = self.settings['optimizer']([p for p in self.model.parameters() if p.requires_grad], lr=self.args.learning_rate)
+        self.optimizer = self.settings['optimizer']([p for p in self.model.parameters() if p.requires_grad],
+                                                    lr=self.args.learning_rate)
     return self.optimizer
 
 @patch
 def create_scheduler(self:MethodTrainer, num_training_steps, optimizer=None):
     if self.settings.get('scheduler') is None: return Trainer.create_scheduler(self, num_training_steps, optimizer)
-    if self.lr_scheduler is None: self.lr_scheduler = self.settings['scheduler'](self.optimizer if optimizer is None else optimizer, num_training_steps)
+    if self.lr_scheduler is None:
+        self.lr_scheduler = self.settings['scheduler'](self.optimizer if optimizer is None else optimizer,
+                                                       num_training_steps)
     return self.lr_scheduler
 
 # %% ../../nbs/06_training/02_trainer.ipynb #022
@@ -200,7 +214,8 @@ def create_scheduler(self:MethodTrainer, num_training_steps, optimizer=None):
 def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_items_in_batch=None):
     "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
     if not model.training: return self._task_loss(model, inputs, return_outputs)
-    terms = step_terms(self.method, model, self.accelerator.unwrap_model(model), inputs, self.progress(), self.task.name)
+    terms = step_terms(self.method, model, self.accelerator.unwrap_model(model), inputs, self.progress(),
+                       self.task.name)
     n = num_items_in_batch if num_items_in_batch is not None else len(inputs['example_id'])
     loss = sum(t.weight * t.loss.sum() for t in terms.values()) / n
     sums = {k: t.loss.detach().sum() for k, t in terms.items()}
@@ -245,7 +260,8 @@ def close_step(self:MethodTrainer, seconds:float):
     sums = torch.stack([sum(p[k][0].double() for p, _ in parts) for k in names] + [examples])
     sums = self.accelerator.reduce(sums, 'sum') # over the processes
     means, weights = sums[:-1] / sums[-1], [parts[0][0][k][1] for k in names]
-    self._rows.append((self.state.global_step, self.state.epoch, names, means, weights, self._get_learning_rate(), seconds))
+    self._rows.append((self.state.global_step, self.state.epoch, names, means, weights, self._get_learning_rate(),
+                       seconds))
     if len(self._rows) >= self.flush_every: self.flush()
 
 @patch
@@ -259,7 +275,8 @@ def flush(self:MethodTrainer):
         self._refuse_non_finite(step, values)
         total = sum(w*v for w, v in zip(weights, values.values()))
         scheduled = {f'{k}_weight': float(w) for k, w in zip(names, weights) if k != 'task'}
-        row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled, learning_rate=lr, seconds=seconds)
+        row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled, learning_rate=lr,
+                   seconds=seconds)
         self.run.log(row); self._logged.append(row)
         self.last_row = row
 
@@ -267,17 +284,21 @@ def flush(self:MethodTrainer):
 def log(self:MethodTrainer, logs, start_time=None):
     "Hand `logs` to Trainer's integrations, with the mean of every term since the last time"
     rows, self._logged = self._logged, []
-    for k in dict.fromkeys(k for r in rows for k in r if k not in ('kind', 'step', 'epoch', 'loss', 'learning_rate', 'seconds')):
+    for k in dict.fromkeys(k for r in rows for k in r
+                           if k not in ('kind', 'step', 'epoch', 'loss', 'learning_rate', 'seconds')):
         logs[f'loss/{k}' if not k.endswith('_weight') else k] = float(np.mean([r[k] for r in rows if k in r]))
     Trainer.log(self, logs, start_time)
 
 # %% ../../nbs/06_training/02_trainer.ipynb #027
-class Stopped(BaseException): "Training was stopped from outside by its `Control`; no error, so `except Exception` does not catch it"
+class Stopped(BaseException):
+    "Training was stopped from outside by its `Control`; no error, so `except Exception` does not catch it"
 
 class Control:
     "Asked before training goes on, told what it has done; this one never holds it up"
     def __init__(self):
-        self.stages = [] # 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); of a training within one, that comes last
+        # 'preparing' (the method), 'training' or 'scoring' (the best checkpoint); of a training within one, that comes
+        # last
+        self.stages = []
         self.waited = 0. # seconds for which training was held up
 
     def hold(self, trainer) -> bool:
@@ -325,7 +346,8 @@ def leave(self:MethodTrainer):
     step = self.state.global_step
     there = step in self.run.checkpoints and (self.run.checkpoints[step]/'optimizer.pt').exists()
     if step and not there:
-        only_model, self.args.save_only_model = self.args.save_only_model, False # without the optimiser there is no going on
+        # without the optimiser there is no going on
+        only_model, self.args.save_only_model = self.args.save_only_model, False
         try: self._save_checkpoint(self.model, trial=None)
         finally: self.args.save_only_model = only_model
     raise Stopped(f'stopped after step {step}')
@@ -334,7 +356,8 @@ def leave(self:MethodTrainer):
 class RunCallback(TrainerCallback):
     "Writes losses, evaluations and snapshots into the run as training goes, and asks and tells a `Control`"
     def __init__(self, recorder, record_steps, control):
-        self.recorder, self.record_steps, self.control, self.trainer, self._told = recorder, set(record_steps), control, None, None
+        self.recorder, self.record_steps, self.control, self.trainer, self._told = recorder, set(
+            record_steps), control, None, None
 
     def tell(self, what, n=1):
         "Tell the control that the time since the last telling went into `n` of `what`"
@@ -350,7 +373,8 @@ class RunCallback(TrainerCallback):
         there = sum(s == step for s, _ in run.recorded)
         noted = any(r.get('kind') == 'record' and r['step'] == step for r in run.metrics)
         if noted and there == len(self.recorder.probe_set): return # recorded before the run was resumed here
-        self.recorder(self.trainer.accelerator.unwrap_model(self.trainer.model), self.trainer.progress(), float(state.epoch or 0))
+        self.recorder(self.trainer.accelerator.unwrap_model(self.trainer.model), self.trainer.progress(),
+                      float(state.epoch or 0))
         self.tell('look')
 
     def gate(self):
@@ -399,12 +423,14 @@ def _determine_best_metric(self:MethodTrainer, metrics, trial):
 def on_epoch_end(self:RunCallback, args, state, control, **kwargs): self.trainer.flush()
 
 @patch
-def on_prediction_step(self:RunCallback, args, state, control, **kwargs): self.control.hold(self.trainer) # an evaluation waits, but is not left
+# an evaluation waits, but is not left
+def on_prediction_step(self:RunCallback, args, state, control, **kwargs): self.control.hold(self.trainer)
 
 @patch
 def on_evaluate(self:RunCallback, args, state, control, metrics, **kwargs):
     row = scores_in(metrics, 'eval_')
-    self.trainer.run.log(dict(kind='eval', split='validation', step=state.global_step, epoch=round(state.epoch or 0, 6), **row))
+    self.trainer.run.log(dict(kind='eval', split='validation', step=state.global_step, epoch=round(state.epoch or 0, 6),
+                              **row))
     self.tell('evaluation', len(self.trainer.eval_dataset))
     if control.should_training_stop: self.look(state, force=True) # early stopping: show where it ended
 
@@ -413,11 +439,14 @@ def on_save(self:RunCallback, args, state, control, **kwargs): self.tell('save')
 
 # %% ../../nbs/06_training/02_trainer.ipynb #034
 class BarCallback(TrainerCallback):
-    "One progress bar a run: steps, loss and the validation score that chooses the checkpoint (a notebook bar in notebooks)"
-    def __init__(self, title, best='accuracy'): self.title, self.best, self.bar, self.trainer, self.shown = title, best, None, None, {}
+    """One progress bar a run: steps, loss and the validation score that chooses the checkpoint (a notebook bar in
+    notebooks)"""
+    def __init__(self, title, best='accuracy'):
+        self.title, self.best, self.bar, self.trainer, self.shown = title, best, None, None, {}
     def on_train_begin(self, args, state, control, **kwargs):
         if not state.is_world_process_zero: return
-        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit='step', dynamic_ncols=True)
+        self.bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self.title, unit='step',
+                        dynamic_ncols=True)
     def on_step_end(self, args, state, control, **kwargs):
         if self.bar is None: return
         if self.trainer.last_row: self.shown['loss'] = f"{self.trainer.last_row['loss']:.3f}"
@@ -430,26 +459,36 @@ class BarCallback(TrainerCallback):
         if self.bar is not None: self.bar.close(); self.bar = None
 
 # %% ../../nbs/06_training/02_trainer.ipynb #036
-def check_settings(epochs, batch_size, learning_rate, weight_decay, snapshots, gradient_accumulation, early_stopping, seed, keep, mlm_probability,
+def check_settings(epochs, batch_size, learning_rate, weight_decay, snapshots, gradient_accumulation, early_stopping,
+                   seed, keep, mlm_probability,
                    optimizer, scheduler, **kwargs):
     "Refuse settings of `train` that are out of range"
     counts = dict(epochs=epochs, batch_size=batch_size, gradient_accumulation=gradient_accumulation, keep=keep)
     if early_stopping is not None: counts['early_stopping'] = early_stopping
     for name, x in counts.items():
-        if type(x) is not int or x < 1: raise ValueError(f'train: {name} must be a whole number of at least 1, got {x!r}')
-    if type(seed) is not int or not 0 <= seed < 2**32: raise ValueError(f'train: seed must be a whole number from 0 to 2**32 - 1, got {seed!r}')
+        if type(x) is not int or x < 1:
+            raise ValueError(f'train: {name} must be a whole number of at least 1, got {x!r}')
+    if type(seed) is not int or not 0 <= seed < 2**32:
+        raise ValueError(f'train: seed must be a whole number from 0 to 2**32 - 1, got {seed!r}')
     if type(snapshots) is not int or snapshots < 0 or snapshots == 1:
         raise ValueError(f'train: snapshots must be 0 (none) or at least 2 (first and last step), got {snapshots!r}')
-    if isinstance(mlm_probability, bool) or not isinstance(mlm_probability, (int, float)) or not 0 < mlm_probability < 1:
+    if isinstance(mlm_probability, bool) or not isinstance(mlm_probability,
+                                                           (int, float)) or not 0 < mlm_probability < 1:
         raise ValueError(f'train: mlm_probability must be between 0 and 1, both excluded, got {mlm_probability!r}')
-    for name, x, ok in (('learning_rate', learning_rate, 'above 0 and at most 1'), ('weight_decay', weight_decay, 'at least 0 and below 1')):
+    for name, x, ok in (('learning_rate', learning_rate, 'above 0 and at most 1'),
+                        ('weight_decay', weight_decay, 'at least 0 and below 1')):
         number = isinstance(x, (int, float)) and not isinstance(x, bool)
-        if not number or not (0 < x <= 1 if name == 'learning_rate' else 0 <= x < 1): raise ValueError(f'train: {name} must be {ok}, got {x!r}')
+        if not number or not (0 < x <= 1 if name == 'learning_rate' else 0 <= x < 1):
+            raise ValueError(f'train: {name} must be {ok}, got {x!r}')
     for name, x in dict(optimizer=optimizer, scheduler=scheduler).items():
-        if x is not None and not callable(x): raise ValueError(f'train: {name} must be a function, or None for AdamW with a linearly falling rate, got {x!r}')
+        if x is not None and not callable(x):
+            raise ValueError(f'train: {name} must be a function, or None for AdamW with a linearly falling rate, got '
+                             f'{x!r}')
 
 # %% ../../nbs/06_training/02_trainer.ipynb #039
-def _size(model) -> dict: return dict(layers=layer_count(model), heads=head_count(model)) if getattr(model, 'salviz_task', None) is None else {}
+def _size(model) -> dict:
+    return (dict(layers=layer_count(model), heads=head_count(model)) if getattr(model, 'salviz_task', None) is None
+            else {})
 
 def run_config(model, data, method, settings, task) -> dict:
     "What a run has to know to be understood, compared and repeated"
@@ -466,31 +505,44 @@ def record_steps(snapshots:int, total:int) -> list:
     return sorted({int(o) for o in np.linspace(0, total, snapshots).round()})
 
 # %% ../../nbs/06_training/02_trainer.ipynb #045
-own_arguments = dict(output_dir='run_dir', num_train_epochs='epochs', per_device_train_batch_size='batch_size', learning_rate='learning_rate',
-    weight_decay='weight_decay', gradient_accumulation_steps='gradient_accumulation', seed='seed', save_total_limit='keep',
+own_arguments = dict(output_dir='run_dir', num_train_epochs='epochs', per_device_train_batch_size='batch_size',
+    learning_rate='learning_rate',
+    weight_decay='weight_decay', gradient_accumulation_steps='gradient_accumulation', seed='seed',
+    save_total_limit='keep',
     resume_from_checkpoint='resume', disable_tqdm='progress')
 unserved_arguments = frozenset("""
-    max_steps label_smoothing_factor train_sampling_strategy length_column_name dataloader_drop_last remove_unused_columns label_names
-    logging_nan_inf_filter gradient_checkpointing activation_checkpointing auto_find_batch_size torch_compile use_liger_kernel
-    load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip neftune_noise_alpha deepspeed fsdp""".split())
+    max_steps label_smoothing_factor train_sampling_strategy length_column_name dataloader_drop_last
+    remove_unused_columns label_names
+    logging_nan_inf_filter gradient_checkpointing activation_checkpointing auto_find_batch_size torch_compile
+    use_liger_kernel
+    load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip neftune_noise_alpha
+    deepspeed fsdp""".split())
 
 # %% ../../nbs/06_training/02_trainer.ipynb #046
-def training_arguments(path, task, epochs, batch_size, learning_rate, weight_decay, gradient_accumulation, seed, args) -> TrainingArguments:
+def training_arguments(path, task, epochs, batch_size, learning_rate, weight_decay, gradient_accumulation, seed,
+                       args) -> TrainingArguments:
     "`TrainingArguments` for a run of a `task` in `path`; `args` overrides any of them"
-    given = dict(output_dir=str(Path(path)/'checkpoints'), num_train_epochs=epochs, per_device_train_batch_size=batch_size,
-        per_device_eval_batch_size=4*batch_size, gradient_accumulation_steps=gradient_accumulation, learning_rate=learning_rate,
+    given = dict(output_dir=str(Path(path)/'checkpoints'), num_train_epochs=epochs,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=4*batch_size, gradient_accumulation_steps=gradient_accumulation,
+        learning_rate=learning_rate,
         weight_decay=weight_decay, seed=seed, eval_strategy='epoch', save_strategy='epoch', load_best_model_at_end=True,
-        metric_for_best_model=task.best['name'], greater_is_better=task.best['greater_is_better'], logging_steps=10, logging_nan_inf_filter=False,
-        remove_unused_columns=False, label_names=['labels'], report_to='none', disable_tqdm=True, dataloader_pin_memory=torch.cuda.is_available())
+        metric_for_best_model=task.best['name'], greater_is_better=task.best['greater_is_better'], logging_steps=10,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False, label_names=['labels'], report_to='none', disable_tqdm=True,
+        dataloader_pin_memory=torch.cuda.is_available())
     args = args or {}
     unknown = sorted(set(args) - set(inspect.signature(TrainingArguments.__init__).parameters))
     if unknown: raise ValueError(f'train: args has {", ".join(unknown)}, which TrainingArguments does not know')
     for name in args:
-        if name in own_arguments: raise ValueError(f"train: args has {name}, which is train's own argument {own_arguments[name]}")
+        if name in own_arguments:
+            raise ValueError(f"train: args has {name}, which is train's own argument {own_arguments[name]}")
         if name in unserved_arguments:
-            raise ValueError(f'train: args has {name}, which methods, runs or the order of examples do not allow to be changed')
+            raise ValueError(f'train: args has {name}, which methods, runs or the order of examples do not allow to be '
+                             'changed')
     args = TrainingArguments(**{**given, **args})
-    args._n_gpu = min(args.n_gpu, 1) # DataParallel copies the model behind our back; several GPUs work through `accelerate launch`
+    # DataParallel copies the model behind our back; several GPUs work through `accelerate launch`
+    args._n_gpu = min(args.n_gpu, 1)
     return args
 
 # %% ../../nbs/06_training/02_trainer.ipynb #048
@@ -530,7 +582,8 @@ def _fault(folder) -> str:
     return ', '.join(f'{d.file} {d.reason}' for d in wrong[:2]) + (' …' if wrong[2:] else '')
 
 def resume_fault(folder) -> str: # '' if there is none
-    "Why training cannot go on from the checkpoint in `folder`: damage there, or in the best one, with which it would end"
+    """Why training cannot go on from the checkpoint in `folder`: damage there, or in the best one, with which it
+    would end"""
     if fault := _fault(folder): return f'{folder.name}: {fault}'
     best = read_object(folder/'trainer_state.json').get('best_model_checkpoint')
     if best is None or Path(best).name == folder.name: return ''
@@ -564,7 +617,8 @@ def _last_usable(run, refuse) -> Path:
 # %% ../../nbs/06_training/02_trainer.ipynb #051a
 def _same_method(was, now, method) -> bool:
     "Is `method` the one of which the config of a run says `was`? Not by its paper: a citation may be corrected"
-    if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict): return False
+    if not isinstance(was, dict) or was.get('name') != now['name'] or not isinstance(was.get('args'), dict):
+        return False
     return plain(method.completed(was['args'])) == now['args']
 
 def _set_back(run, config, method, weights) -> Path: # None: from the beginning
@@ -579,7 +633,8 @@ def _set_back(run, config, method, weights) -> Path: # None: from the beginning
     checkpoint = _last_usable(run, refuse)
     first = run.config.get('first_weights', run.state.get('first_weights'))
     if checkpoint is None and weights != first and not (first is None and untrained(run.path)):
-        refuse('it has no checkpoint yet, and the model no longer has the weights that the run started from; load the model anew')
+        refuse('it has no checkpoint yet, and the model no longer has the weights that the run started from; load the '
+               'model anew')
     run.supersede(int(checkpoint.name.rpartition('-')[2]) if checkpoint else -1)
     if first is None and checkpoint is None: run.set_state(first_weights=weights)
     run.set_state(error=None, stopped=None)
@@ -599,8 +654,12 @@ def _open_here(path, config, method, resume, weights) -> tuple: # (Run, checkpoi
     return run, checkpoint, held
 
 # %% ../../nbs/06_training/02_trainer.ipynb #052
-def _open_run(path, config, method, resume, weights, first_process) -> tuple: # (Run, checkpoint or None, `Held` or None)
-    "`_open_here` in the first process; the others get a run of their own that nobody reads, and the same checkpoint or error"
+def _open_run(
+    path, config, method, resume, weights, first_process,
+    # (Run, checkpoint or None, `Held` or None)
+) -> tuple:
+    """`_open_here` in the first process; the others get a run of their own that nobody reads, and the same
+    checkpoint or error"""
     run = checkpoint = held = failed = None
     if first_process:
         try: run, checkpoint, held = _open_here(path, config, method, resume, weights)
@@ -614,16 +673,20 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     "Check all arguments of `train`, encode, and open the run"
     method = FineTuning() if method is None else method
     if not isinstance(method, Method):
-        raise ValueError(f'train: method must be a method object ({", ".join(f"{o}(...)" for o in served)}), got {method!r}')
+        raise ValueError(f'train: method must be a method object ({", ".join(f"{o}(...)" for o in served)}), got '
+                         f'{method!r}')
     check_settings(**settings)
     if not any(p.requires_grad for p in model.parameters()):
-        raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, such as those of the head')
+        raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, '
+                         'such '
+                         'as those of the head')
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings['max_length'], settings['mlm_probability'])
     if settings['snapshots']: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)
     chosen, texts = feed.probes(data, settings['probes'], settings['seed'])
-    if 'labels' in chosen.column_names and classes and not feed.task.per_token: check_labels('the probes', chosen['labels'], len(classes))
+    if 'labels' in chosen.column_names and classes and not feed.task.per_token:
+        check_labels('the probes', chosen['labels'], len(classes))
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings['epochs'])
     home, config = Path(args.output_dir).parent, run_config(model, data, method, settings, feed.task)
@@ -635,13 +698,15 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
 def _place(run_dir, resume, method, settings, task) -> TrainingArguments:
     "`Trainer`'s arguments, which say where the run goes, the same in all processes; refuse a place where something is"
     if resume and run_dir is None: raise ValueError('train: resume=True needs the run_dir of the run to continue')
-    path = Path(run_dir) if run_dir is not None else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}'
+    path = (Path(run_dir) if run_dir is not None
+            else Path('runs')/f'{method.name.replace(" ", "")}-{time.strftime("%Y%m%d-%H%M%S")}')
     names = 'epochs batch_size learning_rate weight_decay gradient_accumulation seed args'.split()
     args = training_arguments(path, task, **{k: settings[k] for k in names})
     path, free = share((path, not path.exists() or untouched(path) or untrained(path)))
     args.output_dir = str(path/'checkpoints')
     if not free and not resume:
-        raise FileExistsError(f'train: {path} exists already; choose another run_dir, or resume=True to continue the run in it')
+        raise FileExistsError(f'train: {path} exists already; choose another run_dir, or resume=True to continue the '
+                              'run in it')
     return args
 
 # %% ../../nbs/06_training/02_trainer.ipynb #059
@@ -664,9 +729,11 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     recorder = None
     if settings['snapshots'] and job.args.process_index == 0:
         recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes)
-    watch, bar = RunCallback(recorder, record_steps(settings['snapshots'], job.total_steps), control), BarCallback(job.method.name, task.best['name'])
+    watch, bar = RunCallback(recorder, record_steps(settings['snapshots'], job.total_steps),
+                             control), BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings['early_stopping'], job.checkpoint)] if settings['early_stopping'] else []
-    named = dict(classes=job.classes) if task.name == 'token_classification' else {} # whole entities are found by the names of their tags
+    # whole entities are found by the names of their tags
+    named = dict(classes=job.classes) if task.name == 'token_classification' else {}
     def scores(p): return metrics_for[task.name](p.label_ids, p.predictions, **named)
     trainer = MethodTrainer(job, job.model, job.args, data_collator=collate, train_dataset=job.encoded['train'],
         eval_dataset=by_length(job.encoded['validation']), processing_class=job.tokenizer, compute_metrics=scores,
@@ -747,7 +814,8 @@ def scored_splits(encoded) -> dict:
     return dict(train=by_length(train), **test)
 
 def _keep_weights(run, keep):
-    "Delete from the checkpoints of a finished `run` what only resuming needs, and all but the best if one is to be kept"
+    """Delete from the checkpoints of a finished `run` what only resuming needs, and all but the best if one is to be
+    kept"""
     best = run.best_checkpoint
     for folder in run.checkpoints.values():
         if keep == 1 and best is not None and folder != best: remove_checkpoint(folder)
@@ -760,10 +828,12 @@ def _finish(trainer):
         found = trainer.predict(split, metric_key_prefix='split')
         run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(found.metrics, 'split_')))
         if name == 'test' and np.ndim(found.label_ids) == 1: # one label each
-            run.save_arrays('test_predictions', dict(example_id=np.array(split['example_id']), labels=found.label_ids, predictions=found.predictions))
+            run.save_arrays('test_predictions', dict(example_id=np.array(split['example_id']), labels=found.label_ids,
+                                                     predictions=found.predictions))
     looks = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),
-               record_seconds=sum(r['seconds'] for r in looks), saliency_seconds=sum(r['saliency_seconds'] for r in looks))
+               record_seconds=sum(r['seconds'] for r in looks),
+               saliency_seconds=sum(r['saliency_seconds'] for r in looks))
     _keep_weights(run, trainer.settings['keep'])
 
 # %% ../../nbs/06_training/02_trainer.ipynb #069
@@ -774,8 +844,10 @@ class Turn:
     def take(self, run_dir=None):
         "Refuse if a training is going on, else nobody else can start one until `give_back`"
         if not self._lock.acquire(blocking=False):
-            raise RuntimeError(f'a training{f" in {self._of}" if self._of else ""} is going on in this process, and a second one would share its '
-                'random numbers, so that neither could be repeated; wait for it or stop it, or start the second one in a process of its own')
+            raise RuntimeError(f'a training{f" in {self._of}" if self._of else ""} is going on in this process, and a '
+                'second one would share its '
+                'random numbers, so that neither could be repeated; wait for it or stop it, or start the second one in '
+                'a process of its own')
         self._of = run_dir
 
     def give_back(self): self._lock.release()
@@ -784,27 +856,36 @@ turn = Turn()
 
 # %% ../../nbs/06_training/02_trainer.ipynb #070
 def train(
-    model,                       # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, returned state = best checkpoint
+    # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, returned state = best
+    # checkpoint
+    model,
     tokenizer,                   # its tokenizer; None for images and series
-    data,                        # `DatasetDict` from `load_text`, `load_tokens`, `load_pairs`, `load_images` or `load_series`, as the model's head asks
+    # `DatasetDict` from `load_text`, `load_tokens`, `load_pairs`, `load_images` or `load_series`, as the model's head
+    # asks
+    data,
     method:Method=None,          # a method, plain `FineTuning()` by default
     run_dir=None,                # new folder for the run; default runs/METHOD-TIME
-    probes=8,                    # examples to look at: a number, a split ('test[:8]'), a Dataset or own texts, see `choose_probes`
+    # examples to look at: a number, a split ('test[:8]'), a Dataset or own texts, see `choose_probes`
+    probes=8,
     snapshots:int=10,            # how often to look at them, first and last step included; 0 = never
     epochs:int=3,                # passes over the training data
     batch_size:int=16,           # examples per device and micro-batch
     learning_rate:float=2e-5,    # peak rate of AdamW, falling linearly to 0
     weight_decay:float=.01,
     gradient_accumulation:int=1, # micro-batches per optimiser step
-    max_length:int=None,         # tokens; longer texts are truncated with a warning. Default: what the model allows, at most 512
+    # tokens; longer texts are truncated with a warning. Default: what the model allows, at most 512
+    max_length:int=None,
     early_stopping:int=None,     # stop after so many evaluations without a better validation score
     seed:int=0,                  # of data order, dropout and the method's draws
     resume:bool=False,           # continue the run in `run_dir` from its last checkpoint
-    mlm_probability:float=.15,   # share of the tokens that masked language modelling masks, or that replaced-token detection replaces
+    # share of the tokens that masked language modelling masks, or that replaced-token detection replaces
+    mlm_probability:float=.15,
     keep:int=2,                  # checkpoints to keep: the best one and the last ones
     progress:bool=True,          # show a progress bar
-    optimizer=None,              # function of (parameters, lr=…), such as torch.optim.Adadelta or a partial of torch.optim.SGD; None: AdamW
-    scheduler=None,              # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
+    # function of (parameters, lr=…), such as torch.optim.Adadelta or a partial of torch.optim.SGD; None: AdamW
+    optimizer=None,
+    # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
+    scheduler=None,
     args:dict=None,              # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
 ) -> Run:
     "Train `model` on `data` with `method` and return the recorded `Run`"
@@ -829,7 +910,8 @@ def _class_of(path):
         return issubclass(o, transformers.PreTrainedModel) or o.__name__.startswith('AutoModel')
     kind = next((o for o in found if is_model(o)), None)
     if kind is None:
-        raise ValueError(f'load_model: {path/"config.json"} names {name!r}, which is no model of salviz or transformers')
+        raise ValueError(f'load_model: {path/"config.json"} names {name!r}, which is no model of salviz or '
+                         'transformers')
     return kind
 
 def _step_of(run, checkpoint):
@@ -853,7 +935,8 @@ def load_model(
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')
     kind = _class_of(path)
-    reads = PreTrainedTokenizerFast if kind.__module__ == nets.__name__ else AutoTokenizer # which asks for a config that transformers knows
+    # which asks for a config that transformers knows
+    reads = PreTrainedTokenizerFast if kind.__module__ == nets.__name__ else AutoTokenizer
     local = dict(trust_remote_code=False, local_files_only=True)
     with _without_shard_bars():
         tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None

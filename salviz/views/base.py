@@ -31,7 +31,8 @@ class View:
     is_special:np.ndarray  # bool [n]
     notes:tuple = ()       # remarks that must stand next to the picture
 
-method_titles = dict(FineTuning='Fine-tuning', SalLM='SalLM', SaliencyGuided='Saliency guided training', ADDrop='AD-DROP',
+method_titles = dict(FineTuning='Fine-tuning', SalLM='SalLM', SaliencyGuided='Saliency guided training',
+                     ADDrop='AD-DROP',
                      AttentionGuidance='Attention guidance')
 
 def method_title(snapshot):
@@ -58,7 +59,8 @@ def arrays_of(
     missing = [name for name in names if snapshot.arrays.get(name) is None]
     if missing:
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
-        raise ValueError(f'{view}: the snapshot of step {snapshot.step}, probe {snapshot.probe} holds no {", ".join(missing)}; it holds {holds}. '
+        raise ValueError(f'{view}: the snapshot of step {snapshot.step}, probe {snapshot.probe} holds no '
+                         f'{", ".join(missing)}; it holds {holds}. '
                          'Take another step, or view_for(snapshot) for a picture that it can give')
     return [fixed(snapshot.arrays[name]) for name in names]
 
@@ -90,12 +92,16 @@ def not_finite(**arrays):
 
 # %% ../../nbs/09_views/00_base.ipynb #019
 def layer_row(snapshot, view, name, layer, default=0):
-    "Row of the evidence `name` that holds `layer` (a model's layer, negative from the last observed; None: row `default`), and the layer's number"
+    """Row of the evidence `name` that holds `layer` (a model's layer, negative from the last observed; None: row
+    `default`), and the layer's number"""
     observed = snapshot.layers[name]
     if layer is None: layer = observed[default]
-    elif not isinstance(layer, Integral): raise ValueError(f'{view}: layer must be the number of a layer, got {layer!r:.80}')
+    elif not isinstance(layer, Integral):
+        raise ValueError(f'{view}: layer must be the number of a layer, got {layer!r:.80}')
     elif layer < 0 and -layer <= len(observed): layer = observed[layer]
-    if layer not in observed: raise ValueError(f'{view}: layer={layer} was not observed for {name}; available: {", ".join(map(str, observed))}')
+    if layer not in observed:
+        raise ValueError(f'{view}: layer={layer} was not observed for {name}; available: '
+                         f'{", ".join(map(str, observed))}')
     return observed.index(layer), layer
 
 def check_heads(view, heads, count):
@@ -126,34 +132,45 @@ def _asked_of(snapshot) -> tuple: # (observed layers, heads, 'pooled' or 'mean')
     "Where SalLM asked the attention of `snapshot` to agree with its target"
     args, observed = methods_of(snapshot).get('SalLM'), snapshot.layers.get('attention', [])
     if args is None: return (), None, 'pooled'
-    count, layers = 1 + max(observed, default=-1), args.get('layers', [-1]) # all layers of a model are observed, or at least its last
-    layers = observed if layers is None else [l % count if count else l for l in ([layers] if isinstance(layers, int) else layers)]
+    # all layers of a model are observed, or at least its last
+    count, layers = 1 + max(observed, default=-1), args.get('layers', [-1])
+    layers = (observed if layers is None
+              else [l % count if count else l for l in ([layers] if isinstance(layers, int) else layers)])
     return tuple(l for l in observed if l in layers), args.get('heads'), args.get('rows', 'pooled')
 
 def _listed(name, numbers):
     "'head 3', or 'heads 1, 3'"
     return f'{name}{"s" if len(numbers) > 1 else ""} {", ".join(map(str, numbers))}'
 
-def _compared_row(snapshot, maps, layer) -> tuple: # ([n], whose it is, which heads, a sentence about what SalLM regularises)
+def _compared_row(
+    snapshot, maps, layer,
+    # ([n], whose it is, which heads, a sentence about what SalLM regularises)
+) -> tuple:
     "The attention in `maps` [heads, query, key] of `layer` that saliency is laid beside"
     layers, heads, rows = _asked_of(snapshot)
     if layer not in layers: heads, rows = None, 'pooled'
     if heads is not None: check_heads('attention_beside_saliency', heads, len(maps))
-    mean, pooled, ordinary = maps[slice(None) if heads is None else list(heads)].mean(0), snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special)
+    mean, pooled, ordinary = maps[slice(None) if heads is None
+                                  else list(heads)].mean(0), snapshot.info.get('pooled_row'), ~np.asarray(
+        snapshot.is_special)
     which = 'mean over heads' if heads is None else f'{"mean over " if len(heads) > 1 else ""}{_listed("head", heads)}'
     if rows == 'mean': row, said = mean.mean(0), 'of all rows (their mean)'
     elif pooled is not None: row, said = mean[pooled], 'of the pooled row'
-    else: row, said = mean[ordinary].mean(0), 'of the tokens that are not special (mean over their rows; this model pools none)'
+    else:
+        row, said = mean[ordinary].mean(
+            0), 'of the tokens that are not special (mean over their rows; this model pools none)'
     if layer not in layers: return row, said, which, ''
     usual = heads is None and rows == 'pooled' and layer == snapshot.layers['attention'][-1]
     others = f', here in the last of the {_listed("layer", layers)}' if layer == layers[-1] and len(layers) > 1 else ''
     return row, said, which, (f' This is what SalLM regularises{others}.' if others or not usual else '') + (
-        '' if usual else ' The number in tables of results is another one: of the last layer, mean over heads, in the row that the model reads.')
+        '' if usual else ' The number in tables of results is another one: of the last layer, mean over heads, in the '
+        'row that the model reads.')
 
 # %% ../../nbs/09_views/00_base.ipynb #025
 def attention_beside_saliency(
     snapshot,
-    layer=None, # whose attention; None: the last observed layer that SalLM regularises, without it the last observed one
+    # whose attention; None: the last observed layer that SalLM regularises, without it the last observed one
+    layer=None,
 ) -> AttentionBesideSaliency:
     "The pooled row's attention beside saliency and, where there is one, the target (SalLM)"
     name = 'attention_beside_saliency'
@@ -161,7 +178,8 @@ def attention_beside_saliency(
     own = 'saliency' if 'saliency' in snapshot.arrays else of_method
     attention, saliency = arrays_of(snapshot, name, 'attention', own)
     regularised = _asked_of(snapshot)[0]
-    row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer, default=-1)
+    row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer,
+                           default=-1)
     special, pooled = np.asarray(snapshot.is_special), snapshot.info.get('pooled_row')
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is nothing to compare')
     attention, said, which, asked = _compared_row(snapshot, attention[row], layer)
@@ -176,11 +194,15 @@ def attention_beside_saliency(
         subtitle=f'Spearman(attention, |saliency|) = {number_words(agreement)}   '
                  f'special tokens, left out: {outside:.0%} of the attention{class_words(snapshot)}',
         caption=f'Attention {said} in layer {layer}, {which}, beside saliency'
-                f'{"" if target is None else " and the target that attention is trained towards"}, each normalised over the tokens that are not '
-                f'special (special tokens, grey, receive {outside:.0%} of the attention). Spearman correlation of attention and |saliency|: '
+                f'{"" if target is None else " and the target that attention is trained towards"}, each normalised '
+        'over '
+        'the tokens that are not '
+                f'special (special tokens, grey, receive {outside:.0%} of the attention). Spearman correlation of '
+        'attention and |saliency|: '
                 f'{number_words(agreement)}.{asked}',
         attention=_normalised(attention, special),
-        attention_name='attention (mean over rows)' if pooled is None or said == 'of all rows (their mean)' else f'attention (row {snapshot.labels[pooled]})',
+        attention_name='attention (mean over rows)' if pooled is None or said == 'of all rows (their mean)'
+        else f'attention (row {snapshot.labels[pooled]})',
         saliency=_normalised(saliency, special),
         saliency_name='saliency (this model)' if own == 'saliency' else "saliency (the method's)",
         teacher_saliency=teacher, target=target, agreement=agreement, special_share=outside,
@@ -197,7 +219,8 @@ def class_words(snapshot):
     name = lambda i: snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}'
     if isinstance(snapshot.label, float): words.append(f'score: {number_words(snapshot.label)}')
     elif snapshot.label is not None: words.append(f'label: {name(snapshot.label)}')
-    if 'prediction' in snapshot.arrays: words.append(f'predicted: {number_words(float(snapshot.arrays["prediction"][0]))}')
+    if 'prediction' in snapshot.arrays:
+        words.append(f'predicted: {number_words(float(snapshot.arrays["prediction"][0]))}')
     if probabilities is not None and np.isfinite(probabilities).all():
         words.append(f'predicted: {name(int(np.argmax(probabilities)))} ({np.max(probabilities):.2f})')
     return ''.join(f'   {o}' for o in words)
@@ -221,7 +244,8 @@ def _sources(
     for i in np.flatnonzero(is_replaced):
         kept = [j for j in range(len(units)) if groups[j] == groups[i] and not is_replaced[j]]
         nearest = [j for j in kept if j < i][-1:] + [j for j in kept if j > i][:1]
-        fits = [j for j in nearest if all(masked_tokens[p] == tokens[units[j][k % len(units[j])]] for k, p in enumerate(units[i]))]
+        fits = [j for j in nearest if all(masked_tokens[p] == tokens[units[j][k % len(units[j])]]
+                                          for k, p in enumerate(units[i]))]
         sources[i] = fits[0] if fits else -1
     return sources
 
@@ -242,7 +266,8 @@ class MaskedSentence(View):
     limit:float                     # saliency at either end of the colour scale
     masked_labels:tuple             # [W] what stands there in the masked copy
     is_replaced:np.ndarray          # bool [W]
-    sources:np.ndarray              # int [W] word that stands there in the masked copy; -1: none, such as the mask token
+    # int [W] word that stands there in the masked copy; -1: none, such as the mask token
+    sources:np.ndarray
     classes:tuple                   # [C]
     label:int                       # gold class or None
     probabilities:np.ndarray        # [C] for the sentence, or None
@@ -254,7 +279,8 @@ def _masked_texts(snapshot, view):
     "Tokens and readable labels of the masked copy"
     tokens, labels = (snapshot.info.get(o) for o in ('masked_tokens', 'masked_labels'))
     if tokens is None and labels is None:
-        raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels, the texts of masked_input; store one of them')
+        raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels, the texts of '
+                         'masked_input; store one of them')
     readable = dict(zip(snapshot.tokens, snapshot.labels))
     if labels is None: labels = [readable.get(o, o) for o in tokens]
     return list(tokens if tokens is not None else labels), list(labels)
@@ -274,22 +300,30 @@ def masked_sentence(snapshot) -> MaskedSentence:
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is no word to mask')
     replaced = np.array([is_masked[u].any() for u in units]) & ~special
     sources = _sources(units, tokens, masked_tokens, replaced, groups)
-    labels = tuple(snapshot.labels[u[0]] if s else snapshot.words[snapshot.word_ids[u[0]]] for u, s in zip(units, special))
+    labels = tuple(snapshot.labels[u[0]] if s else snapshot.words[snapshot.word_ids[u[0]]]
+                   for u, s in zip(units, special))
     masked = tuple(_joined([masked_labels[p] for p in u], len(units[s]) if s >= 0 else 1) if r else o
                    for u, r, s, o in zip(units, replaced, sources, labels))
     pooled = np.array([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
-    before, after = (None if snapshot.arrays.get(o) is None else fixed(snapshot.arrays[o]) for o in ('probabilities', 'masked_probabilities'))
+    before, after = (None if snapshot.arrays.get(o) is None else fixed(snapshot.arrays[o])
+                     for o in ('probabilities', 'masked_probabilities'))
     known = all(o is not None and np.isfinite(o).all() for o in (before, after))
     divergence = float(kl(before, after)) if known else np.nan
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
     return MaskedSentence(
-        title=title_of(snapshot), subtitle=count + (f'   KL(f(X) ‖ f(X̃)) = {divergence:.2g}' if np.isfinite(divergence) else '')
-                                         + (f'   label: {_class_names(snapshot)[snapshot.label]}' if snapshot.label is not None else ''),
-        caption=f'The sentence X, its words coloured by the saliency they are ranked by, above its masked copy X̃: {count}, those with the lowest '
+        title=title_of(snapshot),
+        subtitle=count + (f'   KL(f(X) ‖ f(X̃)) = {divergence:.2g}' if np.isfinite(divergence) else '')
+                                         + (f'   label: {_class_names(snapshot)[snapshot.label]}'
+                                            if snapshot.label is not None else ''),
+        caption='The sentence X, its words coloured by the saliency they are ranked by, above its masked copy X̃: '
+        f'{count}, those with the lowest '
                 f'saliency, each by a neighbouring word that is kept. {_draw_words(snapshot)}',
-        labels=labels, is_special=fixed(special), saliency=fixed(pooled), limit=robust_limit(pooled, 1.), masked_labels=masked,
-        is_replaced=fixed(replaced), sources=fixed(sources), classes=_class_names(snapshot), label=snapshot.label, probabilities=before,
-        masked_probabilities=after, divergence=divergence, notes=not_finite(saliency=pooled[~special], probabilities=before,
+        labels=labels, is_special=fixed(special), saliency=fixed(pooled), limit=robust_limit(pooled, 1.),
+        masked_labels=masked,
+        is_replaced=fixed(replaced), sources=fixed(sources), classes=_class_names(snapshot), label=snapshot.label,
+        probabilities=before,
+        masked_probabilities=after, divergence=divergence,
+        notes=not_finite(saliency=pooled[~special], probabilities=before,
                                                                              masked_probabilities=after))
 
 # %% ../../nbs/09_views/00_base.ipynb #045
@@ -300,7 +334,8 @@ def robust_limit(values, quantile):
     return float(np.quantile(finite, quantile) or finite.max())
 
 def is_negative(values, limit):
-    "Which of `values`, on a scale from -`limit` to `limit`, are clearly below zero: they carry a mark, for in grey print both colours are equally dark"
+    """Which of `values`, on a scale from -`limit` to `limit`, are clearly below zero: they carry a mark, for in grey
+    print both colours are equally dark"""
     return np.nan_to_num(np.asarray(values, dtype=float)) < -limit/8
 
 def _class_names(snapshot):
@@ -353,14 +388,16 @@ def blocked_keys(
     snapshot,
     layer:int, # a model's layer
 ) -> np.ndarray: # bool [query, key]
-    "Keys that no head of `layer` attends to: causally forbidden or outside of the window. All False if its attention was not recorded"
+    """Keys that no head of `layer` attends to: causally forbidden or outside of the window. All False if its
+    attention was not recorded"""
     n, observed = len(snapshot.labels), snapshot.layers.get('attention', [])
     if layer not in observed: return np.zeros((n, n), dtype=bool)
     return (snapshot.arrays['attention'][observed.index(layer)] == 0).all(0)
 
 # %% ../../nbs/09_views/00_base.ipynb #058
 def telling_head(attribution):
-    "Row and head of `attribution` [L, H, query, key] with the largest median row sum of magnitudes; if all are 0, the largest total"
+    """Row and head of `attribution` [L, H, query, key] with the largest median row sum of magnitudes; if all are 0,
+    the largest total"""
     rows = np.nan_to_num(np.abs(attribution)).sum(-1)
     score = np.median(rows, -1)
     if not score.any(): score = rows.sum(-1)
@@ -373,11 +410,13 @@ def tied_candidates(
     values,     # [query, key]: what the region was made from
     p=None,     # share of a row that may be dropped; None: unknown
 ) -> np.ndarray: # bool [query]
-    "Rows in which more keys are candidates than `p` asks for, or all are, because their attributions are equal: ties are not ranks"
+    """Rows in which more keys are candidates than `p` asks for, or all are, because their attributions are equal:
+    ties are not ranks"""
     count, n = (np.asarray(o).sum(-1) for o in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool) if p is None else count > n - kept_count(n, p)
     known = np.where(allowed, values, np.nan)
-    lowest, highest = (f(known, -1, where=np.asarray(allowed), initial=i) for f, i in ((np.min, np.inf), (np.max, -np.inf)))
+    lowest, highest = (f(known, -1, where=np.asarray(allowed), initial=i)
+                       for f, i in ((np.min, np.inf), (np.max, -np.inf)))
     return (count > 1) & (more | ((lowest == highest) & (count == n)))
 
 def ties_note(tied) -> tuple: # of sentences
@@ -404,7 +443,8 @@ def discard_map(
     i, j = telling_head(attribution[np.ix_(rows, heads)])
     chosen, row, head = layer is None or len(heads) > 1, rows[i], heads[j]
     candidates, discarded = candidates[row, head], discarded[row, head]
-    blocked = blocked_keys(snapshot, observed[row]) & ~candidates # candidates may be attended to, even where half precision stored 0
+    # candidates may be attended to, even where half precision stored 0
+    blocked = blocked_keys(snapshot, observed[row]) & ~candidates
     values = np.where(blocked, np.nan, attribution[row, head])
     args = methods_of(snapshot).get('ADDrop', snapshot.info.get('args') or {})
     tied = tied_candidates(candidates, ~blocked, values, args.get('p')) & (not how)
@@ -414,20 +454,26 @@ def discard_map(
     return DiscardMap(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
         subtitle=f'{count}, {discarded.sum()} of them discarded{class_words(snapshot)}',
-        caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that it attends to. Dashed lines: '
+        caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that '
+        'it '
+        'attends to. Dashed lines: '
                 f'around the candidate discard region; crosses: discarded positions. {_draw_words(snapshot)}'
                 + how + ''.join(f' {o}' for o in ties)
                 + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
-        values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates), discarded=fixed(discarded),
+        values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates),
+        discarded=fixed(discarded),
         layer=observed[row], head=head,
         notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
 
 def _under_regions(snapshot, view, observed):
-    "The maps [L, H, query, key] to draw below regions in the layers `observed`, what they are, and a sentence about the regions"
+    """The maps [L, H, query, key] to draw below regions in the layers `observed`, what they are, and a sentence
+    about the regions"""
     kind = (methods_of(snapshot).get('ADDrop') or {}).get('attribution', 'gradient')
     if kind != 'random' and 'attention_attribution' in snapshot.arrays:
         maps, = arrays_of(snapshot, view, 'attention_attribution')
-        return maps, dict(attention='attention', gradient='attention attribution').get(kind, f'attention attribution ({kind.replace("_", " ")})'), ''
+        return maps, dict(attention='attention',
+                          gradient='attention attribution').get(kind,
+                                                                f'attention attribution ({kind.replace("_", " ")})'), ''
     attention, = arrays_of(snapshot, view, 'attention')
     rows = [layer_row(snapshot, view, 'attention', o)[0] for o in observed]
     return attention[rows], 'attention', ' The regions were drawn at random.' if kind == 'random' else ''
@@ -451,8 +497,10 @@ def own_patterns(snapshot) -> dict: # {(layer, head): name}
     "Heads that are guided towards a pattern of the user's own"
     args = methods_of(snapshot).get('AttentionGuidance') or {}
     own, patterns, layers = args.get('own') or {}, args.get('patterns') or {}, snapshot.layers.get('pattern_target', [])
-    count = 1 + max([*snapshot.layers.get('attention', []), *layers], default=-1) # of the model's layers: all are observed
-    if patterns and all(isinstance(v, dict) for v in patterns.values()): by_layer = {int(k) % count if count else int(k): v for k, v in patterns.items()}
+    # of the model's layers: all are observed
+    count = 1 + max([*snapshot.layers.get('attention', []), *layers], default=-1)
+    if patterns and all(isinstance(v, dict) for v in patterns.values()):
+        by_layer = {int(k) % count if count else int(k): v for k, v in patterns.items()}
     else: by_layer = {l: patterns for l in layers}
     return {(layer, h): name for layer, given in by_layer.items() for name, heads in given.items() if name in own
             for h in ([heads] if isinstance(heads, int) else heads)}
@@ -480,7 +528,8 @@ def closest_layer(snapshot):
     attention, target, guided = (fixed(snapshot.arrays[o]) for o in ('attention', 'pattern_target', 'guided'))
     observed, found = snapshot.layers['attention'], {}
     for i, layer in enumerate(snapshot.layers['pattern_target']):
-        if guided[i].any() and layer in observed: found[layer] = np.mean((attention[observed.index(layer), guided[i]] - target[i, guided[i]])**2)
+        if guided[i].any() and layer in observed:
+            found[layer] = np.mean((attention[observed.index(layer), guided[i]] - target[i, guided[i]])**2)
     return min(found, key=found.get) if found else None
 
 # %% ../../nbs/09_views/00_base.ipynb #069
@@ -492,23 +541,28 @@ def guided_heads(
     "Attention of guided heads beside their pattern targets (attention guidance)"
     name = 'guided_heads'
     attention, target, guided = arrays_of(snapshot, name, 'attention', 'pattern_target', 'guided')
-    if not guided.any(): raise ValueError(f'{name}: no head is guided in the snapshot of step {snapshot.step}, probe {snapshot.probe}')
+    if not guided.any():
+        raise ValueError(f'{name}: no head is guided in the snapshot of step {snapshot.step}, probe {snapshot.probe}')
     chosen = layer is None
     if chosen: layer = closest_layer(snapshot)
     row, layer = layer_row(snapshot, name, 'pattern_target', layer)
     own = own_patterns(snapshot)
-    names = [own.get((layer, h)) or pattern_name(p, snapshot.labels) if g else None for h, (p, g) in enumerate(zip(target[row], guided[row]))]
+    names = [own.get((layer, h)) or pattern_name(p, snapshot.labels) if g else None
+             for h, (p, g) in enumerate(zip(target[row], guided[row]))]
     heads = _one_head_each(names, guided[row]) if heads is None else list(heads)
     check_heads(name, heads, len(names))
     if not heads or not guided[row, heads].all():
-        raise ValueError(f'{name}: layer {layer} guides heads {", ".join(map(str, np.flatnonzero(guided[row]))) or "none"}; asked for '
+        raise ValueError(f'{name}: layer {layer} guides heads '
+                         f'{", ".join(map(str, np.flatnonzero(guided[row]))) or "none"}; asked for '
                          f'{", ".join(map(str, heads)) or "none"}. Choose among the guided ones')
     maps, targets = attention[layer_row(snapshot, name, 'attention', layer)[0], heads], target[row, heads]
     residuals = ((maps - targets)**2).mean((-1, -2))
     return GuidedHeads(
         title=title_of(snapshot, f'layer {layer}'),
-        subtitle='mean squared residual   ' + '   '.join(f'{names[h]}: {number_words(r, 4)}' for h, r in zip(heads, residuals)),
-        caption=f'Attention of guided heads of layer {layer} (above) and the patterns that they are guided towards (below), on one colour scale; one '
+        subtitle='mean squared residual   ' + '   '.join(f'{names[h]}: {number_words(r, 4)}'
+                                                         for h, r in zip(heads, residuals)),
+        caption=f'Attention of guided heads of layer {layer} (above) and the patterns that they are guided towards '
+        '(below), on one colour scale; one '
                 'head for each pattern. A row is a query, a column the key that it attends to.'
                 + (' Layer shown: the smallest mean squared residual.' if chosen else ''),
         attention=fixed(np.where(blocked_keys(snapshot, layer), np.nan, maps)), target=fixed(targets),
@@ -527,7 +581,8 @@ class PatternShares(View):
     layers:tuple        # their numbers
 
 def _patterns_there(snapshot):
-    "{name: ([n, n], bool [layers of the attention, heads])} of the patterns that heads of `snapshot` are guided towards"
+    """{name: ([n, n], bool [layers of the attention, heads])} of the patterns that heads of `snapshot` are guided
+    towards"""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
     own, observed, found = own_patterns(snapshot), snapshot.layers['attention'], {}
     for i, h in np.argwhere(guided):
@@ -546,22 +601,28 @@ def pattern_shares(
     name = 'pattern_shares'
     attention, = arrays_of(snapshot, name, 'attention')
     nobody = np.zeros(attention.shape[:2], dtype=bool)
-    found = _patterns_there(snapshot) if patterns is None else {k: (np.asarray(p, dtype=float), nobody) for k, p in patterns.items()}
+    found = (_patterns_there(snapshot) if patterns is None
+             else {k: (np.asarray(p, dtype=float), nobody) for k, p in patterns.items()})
     if not found:
-        raise ValueError(f'{name}: no head is guided in the snapshot of step {snapshot.step}, probe {snapshot.probe}; give patterns={{name: [n, n]}}')
+        raise ValueError(f'{name}: no head is guided in the snapshot of step {snapshot.step}, probe {snapshot.probe}; '
+                         f'give patterns={{name: [n, n]}}')
     shares = np.array([pattern_share(attention, p) for p, _ in found.values()])
     uniform = np.array([pattern_share(np.ones(p.shape), p) for p, _ in found.values()])
     best = [np.unravel_index(np.nanargmax(s), s.shape) if np.isfinite(s).any() else None for s in shares]
     everywhere = [k for k, u in zip(found, uniform) if not np.isfinite(u)]
     chance = ', '.join(f'{number_words(u)} ({k})' for k, u in zip(found, uniform) if k not in everywhere) or 'no number'
     without = f' No share is defined for {", ".join(everywhere)}: every position belongs to it.' if everywhere else ''
-    said = [f'{k}: largest {number_words(s[b])} in layer {snapshot.layers["attention"][b[0]]}, head {b[1]}' for k, s, b in zip(found, shares, best) if b]
+    said = [f'{k}: largest {number_words(s[b])} in layer {snapshot.layers["attention"][b[0]]}, head {b[1]}'
+            for k, s, b in zip(found, shares, best) if b]
     return PatternShares(
         title=title_of(snapshot), subtitle='   '.join(said),
-        caption="Share of each head's attention that lies on the positions of a pattern, mean over the rows that the pattern guides; framed: heads "
+        caption="Share of each head's attention that lies on the positions of a pattern, mean over the rows that the "
+        "pattern guides; framed: heads "
                 f'that are trained towards it. A head that looks everywhere alike would have {chance}.{without}',
-        patterns=tuple(found), shares=fixed(shares), guided=fixed([g for _, g in found.values()]), uniform=fixed(uniform),
-        layers=tuple(snapshot.layers['attention']), notes=not_finite(shares=shares[np.isfinite(uniform)]), **_words_about(snapshot))
+        patterns=tuple(found), shares=fixed(shares), guided=fixed([g for _, g in found.values()]),
+        uniform=fixed(uniform),
+        layers=tuple(snapshot.layers['attention']), notes=not_finite(shares=shares[np.isfinite(uniform)]),
+        **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #076
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -605,7 +666,8 @@ def _signal_parts(snapshot, x, masked):
     if snapshot.info['modality'] == 'series': return fixed(x), masked if masked is None else fixed(masked), span, notes
     if x.shape[0] not in (1, 3): notes.append(f'The mean over {x.shape[0]} channels is shown.')
     beyond = 0 if masked is None else int(((masked < span[0]) | (masked > span[1])).any(0).sum())
-    if beyond: notes.append(f'{beyond} pixels of the masked copy lie beyond the range of the input and are shown as its ends.')
+    if beyond:
+        notes.append(f'{beyond} pixels of the masked copy lie beyond the range of the input and are shown as its ends.')
     return _as_shown(x, span), masked if masked is None else _as_shown(masked, span), span, notes
 
 def _optional(snapshot, name):
@@ -624,16 +686,20 @@ def signal_view(snapshot) -> SignalView:
     if info.get('modality') not in ('image', 'series'):
         raise ValueError(f"{name}: snapshot.info['modality'] must be 'image' or 'series', got {info.get('modality')!r}")
     ranked = evidence_of(snapshot, 'method_saliency_map', 'SaliencyGuided')
-    own, masked, is_masked, informative = (_optional(snapshot, o) for o in (ranked, 'masked_map', 'is_masked_map', 'informative'))
+    own, masked, is_masked, informative = (_optional(snapshot, o)
+                                           for o in (ranked, 'masked_map', 'is_masked_map', 'informative'))
     if own is not None and np.array_equal(own, saliency, equal_nan=True): own = None
     shown, shown_masked, span, notes = _signal_parts(snapshot, x, masked)
     before, after = (_optional(snapshot, o) for o in ('probabilities', 'masked_probabilities'))
-    size, divergence, unit = np.nan_to_num(np.abs(saliency)), _divergence(before, after), 'pixels' if info['modality'] == 'image' else 'cells'
+    size, divergence, unit = (np.nan_to_num(np.abs(saliency)), _divergence(before, after),
+                              'pixels' if info['modality'] == 'image' else 'cells')
     share = float(size[informative].sum()/size.sum()) if informative is not None and size.any() else np.nan
     count = '' if is_masked is None else f'{int(is_masked.sum())} of {is_masked.size} {unit} masked'
-    inside = f'{share:.0%} of |saliency| in the informative {unit} ({informative.mean():.0%} of all)' if np.isfinite(share) else ''
+    inside = (f'{share:.0%} of |saliency| in the informative {unit} ({informative.mean():.0%} of all)'
+              if np.isfinite(share) else '')
     said = [o for o in (inside, count, f'KL(f(X) ‖ f(X̃)) = {divergence:.2g}' if np.isfinite(divergence) else '') if o]
-    explained = f'saliency ({info["saliency_method"].replace("_", " ")} of the predicted class)' if 'saliency_method' in info else 'saliency'
+    explained = (f'saliency ({info["saliency_method"].replace("_", " ")} of the predicted class)'
+                 if 'saliency_method' in info else 'saliency')
     args = methods_of(snapshot).get('SaliencyGuided') or {}
     by_label = args.get('target') != 'predicted' and snapshot.label is not None
     of = f'{_scored(args)}the {f"label ({_class_names(snapshot)[snapshot.label]})" if by_label else "predicted class"}'
@@ -643,11 +709,15 @@ def signal_view(snapshot) -> SignalView:
     return SignalView(
         title=title_of(snapshot), subtitle='   '.join(said) + class_words(snapshot),
         caption=f'The input X and its {explained}'
-                + (f', and the masked copy X̃: {count}.{ranked} {_draw_words(snapshot)}' if is_masked is not None else '.')
+                + (f', and the masked copy X̃: {count}.{ranked} {_draw_words(snapshot)}' if is_masked is not None
+                   else '.')
                 + (f' Framed: informative cells, which hold {share:.0%} of |saliency|.' if np.isfinite(share) else ''),
-        labels=(), is_special=fixed(np.zeros(0, dtype=bool)), modality=info['modality'], input=shown, span=span, saliency=saliency,
-        limit=robust_limit(saliency, .99), method_saliency=own, masked=shown_masked, is_masked=is_masked, informative=informative,
-        feature_names=tuple(info.get('feature_names') or ()), classes=_class_names(snapshot), label=snapshot.label, probabilities=before,
+        labels=(), is_special=fixed(np.zeros(0, dtype=bool)), modality=info['modality'], input=shown, span=span,
+        saliency=saliency,
+        limit=robust_limit(saliency, .99), method_saliency=own, masked=shown_masked, is_masked=is_masked,
+        informative=informative,
+        feature_names=tuple(info.get('feature_names') or ()), classes=_class_names(snapshot), label=snapshot.label,
+        probabilities=before,
         masked_probabilities=after, divergence=divergence, informative_share=share,
         notes=(*notes, *not_finite(input=x, saliency=saliency, probabilities=before, masked_probabilities=after)))
 
@@ -673,7 +743,8 @@ def _scaled_saliency(snapshot):
 
 def _side_names(snapshots) -> tuple: # of strings
     "What tells two snapshots apart: method, seed or step, whatever differs; by their order where nothing does"
-    parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}') for s in snapshots]
+    parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}')
+             for s in snapshots]
     differs = [len(set(o)) > 1 for o in zip(*parts)]
     if not any(differs): return 'first', 'second'
     return tuple(', '.join(o for o, d in zip(p, differs) if d) for p in parts)
@@ -690,22 +761,28 @@ def saliency_distribution(
     sides = [[o] if hasattr(o, 'arrays') else list(o) for o in (first, last)]
     probes = [sorted(s.probe for s in side) for side in sides]
     if probes[0] != probes[1] or not probes[0]:
-        raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} and {probes[1]}')
+        raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} and '
+                         f'{probes[1]}')
     values = [np.concatenate([_scaled_saliency(s) for s in side]) for side in sides]
     edges = np.linspace(-1, 1, bins + 1)
     shares = np.array([np.histogram(v, edges)[0]/max(len(v), 1) for v in values])
     inside = tuple(float(np.mean(np.abs(v) <= near)) if len(v) else np.nan for v in values)
-    if names is not None and len(names) != 2: raise ValueError(f'saliency_distribution: names must be two, one for each side, got {len(names)}')
+    if names is not None and len(names) != 2:
+        raise ValueError(f'saliency_distribution: names must be two, one for each side, got {len(names)}')
     names = _side_names([side[0] for side in sides]) if names is None else tuple(names)
     many, methods = len(sides[0]), [method_title(side[0]) for side in sides]
     common = methods[1] if methods[0] == methods[1] else []
     unit = {'image': 'pixels', 'series': 'cells'}.get(sides[0][0].info.get('modality'), 'tokens')
     return SaliencyDistribution(
-        title=', '.join([*common, f'{names[0]} and {names[1]}', f'{many} probes' if many > 1 else f'probe {sides[0][0].probe}']),
-        subtitle=f'{unit} within ±{near:g} of zero: ' + '   '.join(f'{n}: {number_words(100*x, 0)} %' for n, x in zip(names, inside)),
-        caption=f'Saliency of the {unit} of {many} {"probe" if many == 1 else "probes"}, each scaled by its largest magnitude: {" and ".join(names)}. '
+        title=', '.join([*common, f'{names[0]} and {names[1]}',
+                         f'{many} probes' if many > 1 else f'probe {sides[0][0].probe}']),
+        subtitle=f'{unit} within ±{near:g} of zero: '
+        + '   '.join(f'{n}: {number_words(100*x, 0)} %' for n, x in zip(names, inside)),
+        caption=f'Saliency of the {unit} of {many} {"probe" if many == 1 else "probes"}, each scaled by its largest '
+        f'magnitude: {" and ".join(names)}. '
                 'Sparser saliency has more cells near zero and a few far from it.',
-        labels=(), is_special=fixed(np.zeros(0, dtype=bool)), edges=fixed(edges), shares=fixed(shares), near_zero=inside, near=near, names=names,
+        labels=(), is_special=fixed(np.zeros(0, dtype=bool)), edges=fixed(edges), shares=fixed(shares),
+        near_zero=inside, near=near, names=names,
         samples=many)
 
 # %% ../../nbs/09_views/00_base.ipynb #087
@@ -721,17 +798,21 @@ class TokenLabels(View):
 
 def _rare_words(snapshot, gold, said):
     "How many of the tokens that matter were found: most labels are O, or original, and right by saying nothing else"
-    usual, name = dict(token_classification=('O', 'other than O'), replaced_token_detection=('original', 'replaced')).get(snapshot.info.get('task'), ('', ''))
+    usual, name = dict(token_classification=('O', 'other than O'),
+                       replaced_token_detection=('original', 'replaced')).get(snapshot.info.get('task'), ('', ''))
     if usual not in (*gold, *said): return ''
     rare = [a == b for a, b in zip(gold, said) if a not in (None, usual)]
     return f', {name}: ' + (f'{sum(rare)} of {len(rare)}' if rare else 'none')
 
-_token_words = dict(token_classification='labelled tokens', masked_lm='chosen tokens', replaced_token_detection='tokens')
+_token_words = dict(token_classification='labelled tokens', masked_lm='chosen tokens',
+                    replaced_token_detection='tokens')
 
 def token_labels(snapshot) -> TokenLabels:
     "Each token with its label, the model's answer and its confidence (token tasks)"
     gold, said = (snapshot.info.get(o) for o in ('token_labels', 'token_predictions'))
-    if said is None: raise ValueError(f'token_labels: snapshot.info has no token_predictions, what the model says of each token; it holds {_keys(snapshot)}')
+    if said is None:
+        raise ValueError('token_labels: snapshot.info has no token_predictions, what the model says of each token; it '
+                         f'holds {_keys(snapshot)}')
     gold = gold if gold is not None else [None]*len(said)
     confidence, saliency = _optional(snapshot, 'token_confidence'), _optional(snapshot, 'saliency')
     asked = np.array([a is not None and b is not None for a, b in zip(gold, said)], dtype=bool)
@@ -739,15 +820,20 @@ def token_labels(snapshot) -> TokenLabels:
     if confidence is None: confidence = fixed(np.full(len(said), np.nan))
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
     unit = _token_words.get(snapshot.info.get('task'), 'labelled tokens')
-    right = f'{int(asked.sum() - wrong.sum())} of {int(asked.sum())} {unit} right{_rare_words(snapshot, gold, said)}' if asked.any() else 'no labels'
-    sure = f'   mean confidence {number_words(np.nanmean(confidence[asked]))}' if np.isfinite(confidence[asked]).any() else ''
+    right = (f'{int(asked.sum() - wrong.sum())} of {int(asked.sum())} {unit} right{_rare_words(snapshot, gold, said)}'
+             if asked.any() else 'no labels')
+    sure = (f'   mean confidence {number_words(np.nanmean(confidence[asked]))}' if np.isfinite(confidence[asked]).any()
+            else '')
     return TokenLabels(
         title=title_of(snapshot), subtitle=right + sure,
-        caption=f'Each token with its label, what the model says and the probability of that: {right}; bold and framed where it is wrong. '
-                + ('Tokens are coloured by saliency. ' if saliency is not None else '') + 'Tokens without a label are not asked about.',
+        caption=f'Each token with its label, what the model says and the probability of that: {right}; bold and framed '
+        'where it is wrong. '
+                + ('Tokens are coloured by saliency. ' if saliency is not None else '')
+        + 'Tokens without a label are not asked about.',
         gold=tuple(gold), predicted=tuple(said), confidence=confidence, is_wrong=fixed(wrong), saliency=saliency,
         limit=robust_limit(saliency, 1.) if saliency is not None else 1.,
-        notes=() if saliency is None else not_finite(saliency=saliency[~np.asarray(snapshot.is_special)]), **_words_about(snapshot))
+        notes=() if saliency is None else not_finite(saliency=saliency[~np.asarray(snapshot.is_special)]),
+        **_words_about(snapshot))
 
 def _keys(snapshot): return ', '.join(sorted(snapshot.info)) or 'nothing'
 
@@ -774,7 +860,8 @@ def translation(
     "A pair of source and target with what the model answers (sequence to sequence)"
     name, info = 'translation', snapshot.info
     target, said = (info.get(o) for o in ('target_tokens', 'predicted_tokens'))
-    if target is None or said is None: raise ValueError(f'{name}: snapshot.info needs target_tokens and predicted_tokens; it holds {_keys(snapshot)}')
+    if target is None or said is None:
+        raise ValueError(f'{name}: snapshot.info needs target_tokens and predicted_tokens; it holds {_keys(snapshot)}')
     attention, saliency, chance = (_optional(snapshot, o) for o in ('attention', 'saliency', 'target_probability'))
     if attention is not None:
         row, layer = layer_row(snapshot, name, 'attention', layer, default=-1)
@@ -786,12 +873,17 @@ def translation(
     where = '' if attention is None else f'layer {layer}, ' + ('mean over heads' if head is None else f'head {head}')
     return Translation(
         title=title_of(snapshot), subtitle=right,
-        caption='A pair of source and target. Below each target token, what the model answers given the target before it, and the probability of the '
+        caption='A pair of source and target. Below each target token, what the model answers given the target before '
+        'it, and the probability of the '
                 f'target token: {right}.'
-                + (f' The map is the attention of the encoder, {where}: a row is a query, a column the key that it attends to.' if where else ''),
-        target=tuple(target), predicted=tuple(said), probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
-        is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head, saliency=saliency,
-        limit=robust_limit(saliency, 1.) if saliency is not None else 1., notes=not_finite(attention=attention), **_words_about(snapshot))
+                + (f' The map is the attention of the encoder, {where}: a row is a query, a column the key that it '
+                   'attends to.' if where else ''),
+        target=tuple(target), predicted=tuple(said),
+        probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
+        is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head,
+        saliency=saliency,
+        limit=robust_limit(saliency, 1.) if saliency is not None else 1., notes=not_finite(attention=attention),
+        **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #094
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -810,18 +902,23 @@ def scored_sentence(
     "A sentence with its score, the model's, and the saliency of its words (regression)"
     prediction, = arrays_of(snapshot, 'scored_sentence', 'prediction')
     predicted, gold, saliency = float(prediction[0]), snapshot.label, _optional(snapshot, 'saliency')
-    units, known = _units(snapshot.word_ids), [o for o in (float(prediction[0]), gold) if o is not None and np.isfinite(o)]
+    units, known = _units(snapshot.word_ids), [o for o in (float(prediction[0]), gold) if o is not None
+                                               and np.isfinite(o)]
     special = _groups(units, np.asarray(snapshot.word_ids)) < 0
     if saliency is not None: saliency = fixed([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
-    low, high = span or (np.floor(min(known, default=0.) + .05), np.ceil(max(known, default=1.) - .05)) # a hair beyond a whole number needs no more scale
+    # a hair beyond a whole number needs no more scale
+    low, high = span or (np.floor(min(known, default=0.) + .05), np.ceil(max(known, default=1.) - .05))
     if span is None: low = min(low, 0.)
     error = f'error: {number_words(predicted - gold)}' if gold is not None else ''
     return ScoredSentence(
         title=title_of(snapshot), subtitle=class_words(snapshot).strip() + (f'   {error}' if error else ''),
-        caption='Words coloured by their saliency, and the score of the sentence beside that of the model' + (f' ({error}).' if error else '.'),
-        labels=tuple(snapshot.labels[u[0]] if s else snapshot.words[snapshot.word_ids[u[0]]] for u, s in zip(units, special)),
+        caption='Words coloured by their saliency, and the score of the sentence beside that of the model'
+        + (f' ({error}).' if error else '.'),
+        labels=tuple(snapshot.labels[u[0]] if s else snapshot.words[snapshot.word_ids[u[0]]]
+                     for u, s in zip(units, special)),
         is_special=fixed(special),
-        saliency=saliency, limit=robust_limit(saliency, 1.) if saliency is not None else 1., gold=gold, predicted=predicted,
+        saliency=saliency, limit=robust_limit(saliency, 1.) if saliency is not None else 1., gold=gold,
+        predicted=predicted,
         span=(float(low), float(high if high > low else low + 1)),
         notes=not_finite(saliency=None if saliency is None else saliency[~special], prediction=prediction))
 
@@ -861,7 +958,9 @@ def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
     x, given, chosen = snapshot.arrays[name], dict(layer=layer, head=head), {}
     for axis in axes[:len(axes) - drawn]:
         if axis not in ('layer', 'head'):
-            raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)}, for which there is no plain picture; '
+            raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)}, for which there '
+                             'is '
+                             'no plain picture; '
                              f'its numbers are in snapshot.arrays[{name!r}]')
         wanted = given.pop(axis)
         if axis == 'layer': at, number = layer_row(snapshot, 'evidence', name, wanted, default=-1)
@@ -870,7 +969,9 @@ def _chosen_evidence(snapshot, name, axes, drawn, layer, head):
             check_heads('evidence', [at], len(x))
         x, chosen[axis] = x[at], number
     unused = [axis for axis, value in given.items() if value is not None]
-    if unused: raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)} in one picture; leave out {" and ".join(unused)}')
+    if unused:
+        raise ValueError(f'evidence: {name} has {axes_words(axes, snapshot.arrays[name].shape)} in one picture; leave '
+                         f'out {" and ".join(unused)}')
     return x, chosen
 
 def _table_names(snapshot, name, axis, size):
@@ -916,27 +1017,35 @@ def evidence_view(
         table = dict(axes=shown, rows=names[0] if drawn == 2 else (), columns=names[-1] if drawn else ())
     else: table = dict(axes=shown)
     lost = int((~finite).sum())
-    says = dict(region='marked where it holds', positive='on a linear scale from 0', signed='on a linear scale around 0')[kind]
+    says = dict(region='marked where it holds', positive='on a linear scale from 0',
+                signed='on a linear scale around 0')[kind]
     reads = dict(map=' A row is a query, a column the key.', words=' A number stands below each token.', table='')[form]
     largest = f'{int(x.sum())} of {x.size} hold' if kind == 'region' else _between(values[np.isfinite(values)])
     return EvidenceView(
         title=title_of(snapshot, cut_name(name), *([where] if where else [])), subtitle=largest + class_words(snapshot),
-        caption=f'Evidence “{cut_name(name)}”{f" of {where}" if where else ""} ({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}',
-        name=name, form=form, values=values, kind=kind, limit=limit, layer=chosen.get('layer'), head=chosen.get('head'), **table,
+        caption=f'Evidence “{cut_name(name)}”{f" of {where}" if where else ""} '
+        f'({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}',
+        name=name, form=form, values=values, kind=kind, limit=limit, layer=chosen.get('layer'), head=chosen.get('head'),
+        **table,
         notes=(f'{lost} of the values are not finite and left out',)*bool(lost), **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #097
 def _holds(*names): return lambda s: all(s.arrays.get(o) is not None for o in names)
-def _discards(s): return _holds('discard_candidates', 'discarded')(s) and (_holds('attention_attribution')(s) or _holds('attention')(s))
+def _discards(s):
+    return (_holds('discard_candidates', 'discarded')(s)
+            and (_holds('attention_attribution')(s) or _holds('attention')(s)))
 def _guides(s): return _holds('attention', 'pattern_target', 'guided')(s) and bool(s.arrays['guided'].any())
 def _tells(name): return lambda s: s.info.get(name) is not None
 
 _fits = { # which snapshots a picture can be made of, and what that takes
     discard_map: (_discards, 'discard_candidates, discarded, attention_attribution or attention'),
-    guided_heads: (_guides, 'attention, pattern_target, guided'), masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
+    guided_heads: (_guides, 'attention, pattern_target, guided'),
+    masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
     signal_view: (_holds('input', 'saliency_map'), 'input, saliency_map'),
-    token_labels: (_tells('token_predictions'), "info['token_predictions']"), translation: (_tells('target_tokens'), "info['target_tokens']"),
-    scored_sentence: (_holds('prediction'), 'prediction'), attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
+    token_labels: (_tells('token_predictions'), "info['token_predictions']"),
+    translation: (_tells('target_tokens'), "info['target_tokens']"),
+    scored_sentence: (_holds('prediction'), 'prediction'),
+    attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
     evidence_view: (lambda s: bool(own_evidence(s)), "evidence of a method of one's own")}
 _of_method = dict(ADDrop=[discard_map], AttentionGuidance=[guided_heads], SaliencyGuided=[masked_sentence, signal_view],
                   SalLM=[attention_beside_saliency])
@@ -947,14 +1056,20 @@ class Views(list):
     def caption(self): return ' '.join(f'({"abcdefgh"[i]}) {o.caption}' for i, o in enumerate(self))
 
 # %% ../../nbs/09_views/00_base.ipynb #098
-def view_for(snapshot): # a `View`, or `Views` where several methods, or a pattern of the user's own, have more than one to show
-    "The characteristic picture of `snapshot`, chosen by the evidence that it holds and the methods that it was made with"
+def view_for(
+    snapshot,
+    # a `View`, or `Views` where several methods, or a pattern of the user's own, have more than one to show
+):
+    """The characteristic picture of `snapshot`, chosen by the evidence that it holds and the methods that it was
+    made with"""
     methods, chosen = methods_of(snapshot), []
-    if len(methods) > 1: chosen = [make for name in methods for make in _of_method.get(name, ()) if _fits[make][0](snapshot)]
+    if len(methods) > 1:
+        chosen = [make for name in methods for make in _of_method.get(name, ()) if _fits[make][0](snapshot)]
     if not chosen: chosen = [make for make, (fits, _) in _fits.items() if fits(snapshot)][:1]
     if not chosen:
         wanted = '; '.join(f'{make.__name__} ({needs})' for make, (_, needs) in _fits.items())
-        raise ValueError(f'view_for: the snapshot of step {snapshot.step}, probe {snapshot.probe} holds {", ".join(sorted(snapshot.arrays)) or "nothing"}, '
+        raise ValueError(f'view_for: the snapshot of step {snapshot.step}, probe {snapshot.probe} holds '
+                         f'{", ".join(sorted(snapshot.arrays)) or "nothing"}, '
                          f'which is not enough for any of: {wanted}')
     if guided_heads in chosen and own_patterns(snapshot): chosen.insert(chosen.index(guided_heads) + 1, pattern_shares)
     return chosen[0](snapshot) if len(chosen) == 1 else Views(make(snapshot) for make in chosen)

@@ -8,17 +8,22 @@ import torch
 import torch.nn.functional as F
 from captum.attr import LayerIntegratedGradients
 from torch import nn
-from transformers import (AlbertConfig, AlbertForSequenceClassification, AttentionInterface, AttentionMaskInterface, BertConfig, BertForMaskedLM,
+from transformers import (AlbertConfig, AlbertForSequenceClassification, AttentionInterface, AttentionMaskInterface,
+                          BertConfig, BertForMaskedLM,
                           BertForSequenceClassification, DistilBertConfig,
-                          DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification, GPT2Config,
-                          GPT2ForSequenceClassification, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, MarianConfig, MarianMTModel,
-                          ModernBertConfig, ModernBertForSequenceClassification, RobertaConfig, RobertaForSequenceClassification, T5Config,
+                          DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification,
+                          GPT2Config,
+                          GPT2ForSequenceClassification, LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification,
+                          MarianConfig, MarianMTModel,
+                          ModernBertConfig, ModernBertForSequenceClassification, RobertaConfig,
+                          RobertaForSequenceClassification, T5Config,
                           T5ForConditionalGeneration)
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from helpers import same, state
-from salviz.attribution.saliency import attention_attribution, attention_completeness_error, completeness_error, input_saliency, path_rule
+from salviz.attribution.saliency import (attention_attribution, attention_completeness_error, completeness_error,
+                                         input_saliency, path_rule)
 from salviz.models.nets import DigitCNN, DigitCNNConfig, SeriesLSTM, SeriesLSTMConfig, TextLSTM, TextLSTMConfig
 
 PAD, LENGTHS = 0, (7, 3, 5)
@@ -39,10 +44,13 @@ def tiny(kind, dropout=0., **kwargs):
         roberta=lambda: RobertaForSequenceClassification(RobertaConfig(**encoder)),
         electra=lambda: ElectraForSequenceClassification(ElectraConfig(embedding_size=16, **encoder)),
         albert=lambda: AlbertForSequenceClassification(AlbertConfig(embedding_size=16, **encoder)),
-        modernbert=lambda: ModernBertForSequenceClassification(ModernBertConfig(**encoder, classifier_pooling='cls', local_attention=4)),
-        distilbert=lambda: DistilBertForSequenceClassification(DistilBertConfig(dim=24, n_layers=2, n_heads=4, hidden_dim=32, **common)),
+        modernbert=lambda: ModernBertForSequenceClassification(
+        ModernBertConfig(**encoder, classifier_pooling='cls', local_attention=4)),
+        distilbert=lambda: DistilBertForSequenceClassification(
+        DistilBertConfig(dim=24, n_layers=2, n_heads=4, hidden_dim=32, **common)),
         llama=lambda: LlamaForSequenceClassification(LlamaConfig(num_key_value_heads=2, **encoder)),
-        gpt2=lambda: GPT2ForSequenceClassification(GPT2Config(n_embd=24, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2, **common)))
+        gpt2=lambda: GPT2ForSequenceClassification(GPT2Config(n_embd=24, n_layer=2, n_head=4, bos_token_id=1,
+                                                              eos_token_id=2, **common)))
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = build[kind]()
@@ -70,7 +78,8 @@ def sentences(batch):
 def reference_gradient(model, x, c):
     "dF_c/dx of one sentence given by its embeddings [n, dim], without hooks, padding or batch"
     x = x.clone().requires_grad_()
-    model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(x), dtype=torch.int64)).logits[0, c].backward(inputs=[x])
+    model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(x),
+                                                           dtype=torch.int64)).logits[0, c].backward(inputs=[x])
     return x.grad
 
 
@@ -99,8 +108,10 @@ METHODS = ('gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_grad
 ENCODERS, DECODERS = ('bert', 'roberta', 'distilbert', 'electra', 'albert', 'modernbert'), ('gpt2', 'llama')
 
 
-@pytest.mark.parametrize('kind, side, method', [(k, 'right', m) for k in ('bert', 'distilbert', 'gpt2', 'llama') for m in METHODS]
-                         + [('llama', 'left', m) for m in ('gradient', *METHODS)] + [(k, 'right', 'input_x_gradient') for k in ENCODERS[1:]])
+@pytest.mark.parametrize('kind, side, method',
+                         [(k, 'right', m) for k in ('bert', 'distilbert', 'gpt2', 'llama') for m in METHODS]
+                         + [('llama', 'left', m) for m in ('gradient', *METHODS)]
+                         + [(k, 'right', 'input_x_gradient') for k in ENCODERS[1:]])
 def test_saliency_of_a_padded_batch_is_that_of_each_sentence_alone_by_the_equation(kind, side, method):
     model, batch = tiny(kind), uneven_batch(side)
     saliency = input_saliency(model, batch, method)
@@ -152,17 +163,21 @@ def test_a_given_class_is_explained_instead_of_the_predicted_one(method):
     model, batch, target = tiny('bert'), uneven_batch(), torch.tensor([2, 0, 1])
     saliency = input_saliency(model, batch, method, target=target, steps=5)
     for i, at, ids in sentences(batch):
-        torch.testing.assert_close(saliency[i, at], reference_saliency(model, ids, method, target[i].item(), steps=5), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(saliency[i, at], reference_saliency(model, ids, method, target[i].item(), steps=5),
+                                   rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize('kind', ['bert', 'distilbert'])
 def test_integrated_gradients_equal_captum_and_are_complete(kind):
     model, batch, target = tiny(kind), uneven_batch(), torch.tensor([2, 0, 1])
-    explain = LayerIntegratedGradients(lambda ids, mask: model(input_ids=ids, attention_mask=mask).logits, model.get_input_embeddings())
-    captum = explain.attribute(batch['input_ids'], baselines=torch.full_like(batch['input_ids'], PAD), target=target, n_steps=20,
+    explain = LayerIntegratedGradients(lambda ids, mask: model(input_ids=ids, attention_mask=mask).logits,
+                                       model.get_input_embeddings())
+    captum = explain.attribute(batch['input_ids'], baselines=torch.full_like(batch['input_ids'], PAD), target=target,
+                               n_steps=20,
                                additional_forward_args=(batch['attention_mask'],), method='riemann_middle')
     ours = input_saliency(model, batch, 'integrated_gradients', target)
-    torch.testing.assert_close(ours, captum.sum(-1)*batch['attention_mask'], rtol=1e-5, atol=1e-6) # captum keeps its nodes in float32
+    # captum keeps its nodes in float32
+    torch.testing.assert_close(ours, captum.sum(-1)*batch['attention_mask'], rtol=1e-5, atol=1e-6)
     assert completeness_error(model, batch, input_saliency(model, batch, target=target, steps=200), target).max() < .1
 
 
@@ -178,12 +193,14 @@ def test_completeness_error_falls_with_the_square_of_the_steps():
 def test_internal_batching_does_not_change_the_result(method, batch_size):
     model, batch = tiny('bert'), uneven_batch()
     whole = input_saliency(model, batch, method)
-    torch.testing.assert_close(input_saliency(model, batch, method, batch_size=batch_size), whole, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(input_saliency(model, batch, method, batch_size=batch_size), whole, rtol=1e-10,
+                               atol=1e-12)
 
 
 def test_batch_size_bounds_the_rows_of_every_forward_pass():
     model, batch, rows = tiny('bert'), uneven_batch(), []
-    handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])), with_kwargs=True)
+    handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])),
+                                             with_kwargs=True)
     input_saliency(model, batch, batch_size=2, steps=5)
     handle.remove()
     assert max(rows) == 2
@@ -192,7 +209,8 @@ def test_batch_size_bounds_the_rows_of_every_forward_pass():
 @pytest.mark.parametrize('kind', ['bert', 'distilbert', 'gpt2'])
 def test_the_literal_sum_is_refused_by_name_where_a_layernorm_makes_it_zero(kind):
     model = tiny(kind)
-    with pytest.raises(ValueError, match=f"method='gradient'.*identically zero for {type(model).__name__}.*use 'input_x_gradient'"):
+    with pytest.raises(ValueError,
+                       match=f"method='gradient'.*identically zero for {type(model).__name__}.*use 'input_x_gradient'"):
         input_saliency(model, uneven_batch(), 'gradient')
     with pytest.raises(ValueError, match='identically zero'): input_saliency(model.float(), uneven_batch(), 'gradient')
 
@@ -215,11 +233,13 @@ def test_integrated_gradients_without_a_pad_token_are_refused():
     with pytest.raises(ValueError, match='GPT2ForSequenceClassification has no pad token'): input_saliency(model, one)
 
 
-LOOKS = [lambda m, b: input_saliency(m, b), lambda m, b: attention_attribution(m, b), lambda m, b: attention_attribution(m, b, training=True, seed=4),
+LOOKS = [lambda m, b: input_saliency(m, b), lambda m, b: attention_attribution(m, b),
+         lambda m, b: attention_attribution(m, b, training=True, seed=4),
          lambda m, b: completeness_error(m, b, torch.zeros(3, 7)),
          lambda m, b: attention_attribution(m, b, method='attention', training=True, seed=4),
          lambda m, b: attention_attribution(m, b, training=True, seed=4, after_dropout=True),
-         lambda m, b: attention_attribution(m, b, method='integrated_gradients', training=True, seed=4, steps=3, batch_size=4),
+         lambda m, b: attention_attribution(m, b, method='integrated_gradients', training=True, seed=4, steps=3,
+                                            batch_size=4),
          lambda m, b: attention_completeness_error(m, b, {1: torch.ones(3, 4, 7, 7)})]
 
 
@@ -253,11 +273,13 @@ def test_frozen_parameters_and_a_surrounding_no_grad_change_nothing():
     model.requires_grad_(False)
     with torch.no_grad():
         torch.testing.assert_close(input_saliency(model, batch), saliency, rtol=0, atol=0)
-        for l, b in attention_attribution(model, batch)[0].items(): torch.testing.assert_close(b, attention[l], rtol=1e-12, atol=1e-14)
+        for l, b in attention_attribution(model, batch)[0].items():
+            torch.testing.assert_close(b, attention[l], rtol=1e-12, atol=1e-14)
 
 
 def reference_attribution(model, ids, c=None):
-    "dF_c/dA of one sentence alone, from the model's own eager attention, and where that may attend: [layers][heads, n, n], [layers][n, n]"
+    """dF_c/dA of one sentence alone, from the model's own eager attention, and where that may attend:
+    [layers][heads, n, n], [layers][n, n]"""
     old = model.config._attn_implementation
     model.set_attn_implementation('eager')
     outputs = model(input_ids=ids[None], output_attentions=True)
@@ -291,12 +313,15 @@ def test_attention_attribution_is_signed_and_follows_the_given_class_and_layers(
     assert (attribution[0] < 0).any() and (attribution[0] > 0).any()
     for i, at, ids in sentences(batch):
         reference, _ = reference_attribution(model, ids, target[i].item())
-        for l in attribution: torch.testing.assert_close(attribution[l][i][:, at][:, :, at], reference[l], rtol=1e-8, atol=1e-11)
+        for l in attribution:
+            torch.testing.assert_close(attribution[l][i][:, at][:, :, at], reference[l], rtol=1e-8, atol=1e-11)
 
 
 def test_rows_that_the_head_never_reads_have_exactly_zero_attribution():
     attribution, _ = attention_attribution(tiny('bert'), uneven_batch())
-    assert (attribution[2][:, :, 1:] == 0).all() and (attribution[2][:, :, 0] != 0).any() and (attribution[1][0] != 0).all()
+    assert (attribution[2][:, :, 1:] == 0).all()
+    assert (attribution[2][:, :, 0] != 0).any()
+    assert (attribution[1][0] != 0).all()
 
 
 def test_attribution_in_train_mode_is_drawn_from_its_seed_alone():
@@ -309,7 +334,8 @@ def test_attribution_in_train_mode_is_drawn_from_its_seed_alone():
 
 
 def attention_dropout(model, rate, shape, seed):
-    "Let attention of a BERT without any other dropout drop out; gives what its train mode multiplies A [batch, heads, n, n] with, drawn from `seed`"
+    """Let attention of a BERT without any other dropout drop out; gives what its train mode multiplies A [batch,
+    heads, n, n] with, drawn from `seed`"""
     for block in model.bert.encoder.layer: block.attention.self.dropout.p = rate
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -336,23 +362,29 @@ def test_in_train_mode_the_map_is_that_before_dropout_or_after_it_from_the_weigh
 
 
 @pytest.mark.parametrize('kwargs, message', [
-    (dict(training=True, method='integrated_gradients'), "after_dropout=True does nothing with method='integrated_gradients'"),
-    (dict(training=False), 'after_dropout=True does nothing in eval mode'), (dict(after_dropout='yes'), "after_dropout must be True or False, got 'yes'")])
+    (dict(training=True, method='integrated_gradients'),
+     "after_dropout=True does nothing with method='integrated_gradients'"),
+    (dict(training=False), 'after_dropout=True does nothing in eval mode'),
+    (dict(after_dropout='yes'), "after_dropout must be True or False, got 'yes'")])
 def test_the_map_after_dropout_is_refused_where_nothing_is_dropped_out(kwargs, message):
-    with pytest.raises(ValueError, match=message): attention_attribution(tiny('bert'), uneven_batch(), **{'after_dropout': True, **kwargs})
+    with pytest.raises(ValueError, match=message):
+        attention_attribution(tiny('bert'), uneven_batch(), **{'after_dropout': True, **kwargs})
 
 
 def test_an_unknown_attribution_method_is_refused():
-    with pytest.raises(ValueError, match="method must be one of 'gradient', 'integrated_gradients', 'attention', got 'rollout'"):
+    with pytest.raises(ValueError,
+                       match="method must be one of 'gradient', 'integrated_gradients', 'attention', got 'rollout'"):
         attention_attribution(tiny('bert'), uneven_batch(), method='rollout')
 
 
 def masked(kind):
     "A random language model in float64 with a mask or a causal head"
-    common = dict(vocab_size=60, pad_token_id=PAD, initializer_range=.4, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32)
+    common = dict(vocab_size=60, pad_token_id=PAD, initializer_range=.4, hidden_size=24, num_hidden_layers=2,
+                  num_attention_heads=4, intermediate_size=32)
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = BertForMaskedLM(BertConfig(**common)) if kind == 'bert' else LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, **common))
+        model = (BertForMaskedLM(BertConfig(**common)) if kind == 'bert'
+                 else LlamaForCausalLM(LlamaConfig(num_key_value_heads=2, **common)))
     return model.double().eval()
 
 
@@ -375,18 +407,22 @@ def test_a_function_as_target_explains_any_logit_of_any_head(kind, method):
             point = (start + a*(x - start)).clone().requires_grad_()
             model(inputs_embeds=point[None]).logits[0, at[i], token[i]].backward(inputs=[point])
             g += point.grad/len(nodes)
-        expected = g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs' else (g*(x - start)).sum(1)
+        expected = (g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs'
+                    else (g*(x - start)).sum(1))
         torch.testing.assert_close(saliency[i, where], expected, rtol=1e-8, atol=1e-11)
 
 
 def test_attention_attribution_of_a_function_is_the_gradient_of_its_score():
     model, batch = masked('bert'), uneven_batch()
-    attribution, allowed = attention_attribution(model, batch, target=lambda outputs, rows: outputs.logits[:, 1, 7] + outputs.logits[:, 2, 9])
+    attribution, allowed = attention_attribution(model, batch,
+                                                 target=lambda outputs, rows: outputs.logits[:, 1, 7]
+                                                 + outputs.logits[:, 2, 9])
     model.set_attn_implementation('eager')
     for i, at, ids in sentences(batch):
         outputs = model(input_ids=ids[None], output_attentions=True)
         expected = torch.autograd.grad(outputs.logits[0, 1, 7] + outputs.logits[0, 2, 9], outputs.attentions)
-        for l in attribution: torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected[l][0], rtol=1e-8, atol=1e-11)
+        for l in attribution:
+            torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected[l][0], rtol=1e-8, atol=1e-11)
 
 
 def test_a_named_token_is_the_baseline_where_a_model_has_no_pad_token():
@@ -411,11 +447,15 @@ def test_a_score_that_is_none_is_refused_in_one_sentence(look, target, message):
 
 # Attention: integrated gradients and A itself
 
-PATH = {} # what the reference attention below does in the next pass: number of the call to scale, its factor, and then the A of that call
+# what the reference attention below does in the next pass: number of the call to scale, its factor, and then the A of
+# that call
+PATH = {}
 
 
-def reference_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None, position_bias=None, **kwargs):
-    "softmax(QK' + bias) V for one sentence without padding; the call that PATH names has its A as a leaf, and its output made from factor times A"
+def reference_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
+                        position_bias=None, **kwargs):
+    """softmax(QK' + bias) V for one sentence without padding; the call that PATH names has its A as a leaf, and its
+    output made from factor times A"""
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     scores = query @ key.transpose(2, 3) * (query.shape[-1]**-.5 if scaling is None else scaling)
     if position_bias is not None: scores = scores + position_bias
@@ -464,12 +504,14 @@ def bert_by_hand(model, ids, mask, layer, factor, noise=None, after=False):
         spread = (x.var(-1, keepdim=True, unbiased=False) + eps).sqrt()
         return (x - x.mean(-1, keepdim=True))/spread*w[f'{name}.weight'] + w[f'{name}.bias']
     e = 'bert.embeddings'
-    x = w[f'{e}.word_embeddings.weight'][ids] + w[f'{e}.position_embeddings.weight'][:len(ids)] + w[f'{e}.token_type_embeddings.weight'][0]
+    x = w[f'{e}.word_embeddings.weight'][ids] + w[f'{e}.position_embeddings.weight'][:len(ids)] + w[
+        f'{e}.token_type_embeddings.weight'][0]
     x, leaf = norm(x, f'{e}.LayerNorm'), None
     for l in range(model.config.num_hidden_layers):
         b, heads = f'bert.encoder.layer.{l}', []
         q, k, v = (linear(x, f'{b}.attention.self.{name}') for name in ('query', 'key', 'value'))
-        A = torch.stack([(q[:, o:o+6] @ k[:, o:o+6].T / 6**.5).masked_fill(mask == 0, -torch.inf).softmax(-1) for o in range(0, 24, 6)])
+        A = torch.stack([(q[:, o:o+6] @ k[:, o:o+6].T / 6**.5).masked_fill(mask == 0, -torch.inf).softmax(-1)
+                         for o in range(0, 24, 6)])
         if noise is not None and after: A = A*noise[l]
         if l == layer:
             leaf = A.detach().requires_grad_()
@@ -485,7 +527,8 @@ def bert_by_hand(model, ids, mask, layer, factor, noise=None, after=False):
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of_a_bert(side, reading):
     model, batch = tiny('bert'), uneven_batch(side)
-    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=6, batch_size=7)
+    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=6,
+                                                 batch_size=7)
     for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
         c = bert_by_hand(model, ids, mask, None, 1.)[0].argmax().item()
         real = (mask[:, None] & mask).bool()
@@ -498,7 +541,8 @@ def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of
                     term = gradient[h, q, key].item() if reading == 'paper' else gradient[h, q, key].item()*6/k
                     if real[q, key]: expected[h, q, key] += A[h, q, key].item()*term/6
             torch.testing.assert_close(attribution[l][i], expected, rtol=1e-7, atol=1e-10)
-            assert torch.equal(allowed[l][i, 0], real) and (expected != 0).any() == (l < 2 or side == 'right' or mask.all())
+            assert torch.equal(allowed[l][i, 0], real)
+            assert (expected != 0).any() == (l < 2 or side == 'right' or mask.all())
 
 
 @pytest.mark.parametrize('kind', ['albert', 'distilbert', 'gpt2', 'llama'])
@@ -513,13 +557,15 @@ def test_integrated_attention_scales_one_layer_at_a_time_also_where_layers_share
             expected = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 5, reading)
             near = dict(rtol=1e-3, atol=1e-4) if kind in IN_FLOAT32 else dict(rtol=1e-7, atol=1e-10)
             torch.testing.assert_close(attribution[l][i][:, at][:, :, at], expected, **near)
-        if kind in DECODERS: assert torch.equal(allowed[0][i, 0][at][:, at], torch.ones(len(at), len(at), dtype=torch.bool).tril())
+        if kind in DECODERS:
+            assert torch.equal(allowed[0][i, 0][at][:, at], torch.ones(len(at), len(at), dtype=torch.bool).tril())
 
 
 def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
     model, batch = tiny('bert'), uneven_batch()
     there = model(**batch).logits.argmax(-1)
-    at_first_node = [scaled_pass(model, dict(input_ids=ids[None]), 0, .05)[0].logits.argmax().item() for _, _, ids in sentences(batch)]
+    at_first_node = [scaled_pass(model, dict(input_ids=ids[None]), 0, .05)[0].logits.argmax().item()
+                     for _, _, ids in sentences(batch)]
     assert at_first_node != there.tolist() # the node itself would say other classes
     for l, b in attention_attribution(model, batch, method='integrated_gradients')[0].items():
         assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
@@ -560,7 +606,8 @@ def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_
     model, batch = tiny('bert'), uneven_batch()
     errors = []
     for steps in (50, 100, 200):
-        attribution, _ = attention_attribution(model, batch, method='integrated_gradients', reading='standard', steps=steps)
+        attribution, _ = attention_attribution(model, batch, method='integrated_gradients', reading='standard',
+                                               steps=steps)
         errors.append(attention_completeness_error(model, batch, attribution))
         for i, _, ids in sentences(batch):
             c = model(input_ids=ids[None]).logits[0].argmax().item()
@@ -577,10 +624,13 @@ def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_
 
 def test_nothing_is_dropped_out_on_the_path_and_the_prediction_comes_from_the_pass_in_train_mode():
     model, batch, target = tiny('bert', dropout=.3), uneven_batch(), torch.tensor([2, 0, 1])
-    look = lambda target, **kw: attention_attribution(model, batch, target, layers=1, method='integrated_gradients', steps=4, **kw)[0][1]
+    look = lambda target, **kw: attention_attribution(model, batch, target, layers=1, method='integrated_gradients',
+                                                      steps=4, **kw)[0][1]
     still = look(target)
     model.train()
-    assert torch.equal(look(target), still) and torch.equal(look(target, training=True, seed=1), still) and model.training
+    assert torch.equal(look(target), still)
+    assert torch.equal(look(target, training=True, seed=1), still)
+    assert model.training
     # with dropout some seed predicts other classes, and then something else is explained
     assert not all(torch.equal(look('predicted', training=True, seed=seed), look('predicted')) for seed in range(8))
     assert torch.equal(look('predicted', training=True, seed=5), look('predicted', training=True, seed=5))
@@ -590,8 +640,10 @@ def test_nothing_is_dropped_out_on_the_path_and_the_prediction_comes_from_the_pa
 def test_nodes_are_batched_within_bounds_and_that_does_not_change_the_result(batch_size):
     model, batch, rows = tiny('bert'), uneven_batch(), []
     whole = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7)[0]
-    handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])), with_kwargs=True)
-    parts = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7, batch_size=batch_size)[0]
+    handle = model.register_forward_pre_hook(lambda m, args, kwargs: rows.append(len(kwargs['input_ids'])),
+                                             with_kwargs=True)
+    parts = attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=7,
+                                  batch_size=batch_size)[0]
     handle.remove()
     assert max(rows) <= max(batch_size, 1) and sum(rows) == 3*7*3 + 3 # and one pass for what lies below the layers
     for l in whole: torch.testing.assert_close(parts[l], whole[l], rtol=1e-10, atol=1e-13)
@@ -606,23 +658,30 @@ def test_attention_as_attribution_is_the_models_own_attention(kind, side):
     for i, at, ids in sentences(batch):
         own = model(input_ids=ids[None], output_attentions=True).attentions
         for l, b in attribution.items():
-            torch.testing.assert_close(b[i][:, at][:, :, at], own[l][0], rtol=1e-5, atol=1e-6) # some take their softmax in float32
+            # some take their softmax in float32
+            torch.testing.assert_close(b[i][:, at][:, :, at], own[l][0], rtol=1e-5, atol=1e-6)
             assert (b[i][:, ~allowed[l][i, 0]] == 0).all()
 
 
-@pytest.mark.parametrize('kwargs, message', [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
-    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they stand for, got 21'), (dict(nodes=0), 'nodes must be a whole number of at least 1, got 0'),
+@pytest.mark.parametrize('kwargs, message',
+                         [(dict(reading='literal'), "reading must be 'paper' or 'standard', got 'literal'"),
+    (dict(nodes=21), 'nodes must be at most steps=20, whose sum they stand for, got 21'),
+    (dict(nodes=0), 'nodes must be a whole number of at least 1, got 0'),
     (dict(dtype=torch.float16), 'dtype must be None or torch.bfloat16, got torch.float16; float16 is not served'),
-    (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'), (dict(batch_size=True), 'batch_size must be'),
-    (dict(layers=3), 'has the layers 0 to 2'), (dict(part='cross'), 'part: for BertForSequenceClassification it must be None')])
+    (dict(steps=0), 'steps must be a whole number of at least 1, got 0'), (dict(steps=2.), 'got 2.0'),
+    (dict(batch_size=True), 'batch_size must be'),
+    (dict(layers=3), 'has the layers 0 to 2'),
+    (dict(part='cross'), 'part: for BertForSequenceClassification it must be None')])
 def test_wrong_arguments_of_integrated_attention_are_refused(kwargs, message):
-    with pytest.raises(ValueError, match=message): attention_attribution(tiny('bert'), uneven_batch(), method='integrated_gradients', **kwargs)
+    with pytest.raises(ValueError, match=message):
+        attention_attribution(tiny('bert'), uneven_batch(), method='integrated_gradients', **kwargs)
 
 
 # Integrated gradients of attention at fewer nodes
 
 def discrete_gauss(m, n):
-    "Points and weights of the n-point Gauss rule of the sum over k/m, from its orthogonal polynomials in rational numbers"
+    """Points and weights of the n-point Gauss rule of the sum over k/m, from its orthogonal polynomials in rational
+    numbers"""
     xs = [Fraction(k, m) for k in range(1, m + 1)]
     at = lambda p, x: sum(c*x**i for i, c in enumerate(p))
     dot = lambda p, q: sum(at(p, x)*at(q, x) for x in xs)/m
@@ -647,15 +706,21 @@ def test_the_rule_is_that_of_the_orthogonal_polynomials_of_the_sum(m, n):
     np.testing.assert_allclose(points[order], expected[0], rtol=1e-9)
     np.testing.assert_allclose(weights[order], expected[1], rtol=1e-7)
     assert (points > 0).all() and (points <= 1).all() and (weights > 0).all()
-    for power in range(2*n): np.testing.assert_allclose((weights*points**power).sum(), np.mean([(k/m)**power for k in range(1, m + 1)]), rtol=1e-12)
-    for same in (None, m): assert all(torch.allclose(a, b) for a, b in zip(path_rule(m, same), (torch.arange(1, m + 1).double()/m, torch.full((m,), 1/m).double())))
+    for power in range(2*n):
+        np.testing.assert_allclose((weights*points**power).sum(), np.mean([(k/m)**power for k in range(1, m + 1)]),
+                                   rtol=1e-12)
+    for same in (None, m):
+        assert all(torch.allclose(a, b) for a, b in zip(path_rule(m, same),
+                                                        (torch.arange(1, m + 1).double()/m,
+                                                         torch.full((m,), 1/m).double())))
 
 
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_integrated_attention_at_gauss_nodes_is_their_weighted_sum_from_the_weights_of_a_bert(side, reading):
     model, batch = tiny('bert'), uneven_batch(side)
-    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=12, nodes=3, batch_size=7)
+    attribution, allowed = attention_attribution(model, batch, method='integrated_gradients', reading=reading, steps=12,
+                                                 nodes=3, batch_size=7)
     for i, (ids, mask) in enumerate(zip(batch['input_ids'], batch['attention_mask'])):
         c = bert_by_hand(model, ids, mask, None, 1.)[0].argmax().item()
         real = (mask[:, None] & mask).bool()
@@ -674,7 +739,9 @@ def test_a_layer_alone_gets_what_it_gets_among_all(kind):
     model, batch = tiny(kind), uneven_batch()
     how = dict(method='integrated_gradients', steps=8, nodes=3)
     whole = attention_attribution(model, batch, **how)[0]
-    for l in whole: torch.testing.assert_close(attention_attribution(model, batch, layers=l, **how)[0][l], whole[l], rtol=1e-9, atol=1e-12)
+    for l in whole:
+        torch.testing.assert_close(attention_attribution(model, batch, layers=l, **how)[0][l], whole[l], rtol=1e-9,
+                                   atol=1e-12)
 
 
 def test_nodes_are_as_many_passes_as_were_asked_for_and_what_lies_below_is_computed_once():
@@ -684,7 +751,8 @@ def test_nodes_are_as_many_passes_as_were_asked_for_and_what_lies_below_is_compu
     attention_attribution(model, batch, torch.tensor([0, 1, 2]), method='integrated_gradients', steps=20, nodes=5)
     assert [sum(rows for l, rows in ran if l == i) for i in range(3)] == [3*(1 + 5*(i + 1)) for i in range(3)]
     ran.clear()
-    attention_attribution(model, batch, torch.tensor([0, 1, 2]), layers=0, method='integrated_gradients', steps=20, nodes=5)
+    attention_attribution(model, batch, torch.tensor([0, 1, 2]), layers=0, method='integrated_gradients', steps=20,
+                          nodes=5)
     assert ran == [(l, 15) for l in range(3)] # nothing lies below the first layer
 
 
@@ -700,16 +768,20 @@ def test_in_bfloat16_products_are_bfloat16_and_the_attribution_is_close(method, 
     hook.remove()
     assert set(dtypes) == {torch.bfloat16} and not torch.is_autocast_enabled('cpu')
     for l, x in exact.items():
-        # a rough model, whose weights are ten times those of a trained one: kernels that round otherwise move it by a third
+        # a rough model, whose weights are ten times those of a trained one: kernels that round otherwise move it by a
+        # third
         assert rough[l].dtype == torch.float32 and 0 < (rough[l] - x).norm() < .5*x.norm()
 
 
 def test_no_parameter_takes_a_gradient_in_an_attribution_pass():
     model, batch, seen = tiny('bert'), uneven_batch(), []
-    model.bert.encoder.layer[2].register_forward_hook(lambda m, args, output: seen.append([p.requires_grad for p in m.parameters()]))
+    model.bert.encoder.layer[2].register_forward_hook(
+        lambda m, args, output: seen.append([p.requires_grad for p in m.parameters()]))
     for method in ('gradient', 'integrated_gradients', 'attention'):
         attention_attribution(model, batch, method=method, **(dict(steps=2) if method[0] == 'i' else {}))
-    assert len(seen) > 3 and not any(any(x) for x in seen[-1:] + seen[:1]) and all(p.requires_grad for p in model.parameters())
+    assert len(seen) > 3
+    assert not any(any(x) for x in seen[-1:] + seen[:1])
+    assert all(p.requires_grad for p in model.parameters())
 
 
 # Encoder-decoders
@@ -719,11 +791,14 @@ def translator(kind):
     with torch.random.fork_rng():
         torch.manual_seed(1)
         if kind == 't5':
-            config = T5Config(vocab_size=60, d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=4, dropout_rate=0., pad_token_id=PAD,
+            config = T5Config(vocab_size=60, d_model=24, d_kv=6, d_ff=32, num_layers=2, num_heads=4, dropout_rate=0.,
+                              pad_token_id=PAD,
                               eos_token_id=1, decoder_start_token_id=PAD, initializer_factor=3.)
             return T5ForConditionalGeneration(config).double().eval()
-        config = MarianConfig(vocab_size=60, d_model=24, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-            encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, dropout=0., pad_token_id=PAD, eos_token_id=1, forced_eos_token_id=1,
+        config = MarianConfig(vocab_size=60, d_model=24, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, dropout=0., pad_token_id=PAD,
+            eos_token_id=1, forced_eos_token_id=1,
             decoder_start_token_id=PAD, init_std=.4, scale_embedding=True)
         return MarianMTModel(config).double().eval()
 
@@ -744,7 +819,8 @@ def first_token(outputs, rows): return outputs.logits[:, 1].log_softmax(-1)[:, 9
 @pytest.mark.parametrize('method', METHODS)
 def test_the_saliency_of_a_translation_is_that_of_its_source_tokens_alone(kind, one_module, method):
     model, batch = translator(kind), pairs()
-    if one_module: model.set_input_embeddings(model.get_input_embeddings()) # as after resizing: encoder and decoder read with one and the same module
+    # as after resizing: encoder and decoder read with one and the same module
+    if one_module: model.set_input_embeddings(model.get_input_embeddings())
     saliency = input_saliency(model, batch, method, target=first_token, steps=4, batch_size=5)
     weight, times = model.get_input_embeddings().weight.detach(), 24**.5 if kind == 'marian' else 1.
     for i, at, ids in sentences(batch):
@@ -756,14 +832,17 @@ def test_the_saliency_of_a_translation_is_that_of_its_source_tokens_alone(kind, 
             outputs = model(inputs_embeds=times*point[None], decoder_input_ids=batch['decoder_input_ids'][i:i+1, :n])
             outputs.logits[0, 1].log_softmax(-1)[9].backward(inputs=[point])
             g += point.grad/len(nodes)
-        expected = g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs' else (g*(x - start)).sum(1)
+        expected = (g.norm(dim=1) if method == 'gradient_norm' else g.abs().sum(1) if method == 'gradient_abs'
+                    else (g*(x - start)).sum(1))
         torch.testing.assert_close(saliency[i, at], expected, **close(kind))
         assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
 
 
 def test_a_translation_with_integrated_gradients_is_complete():
     model, batch = translator('marian'), pairs()
-    def error(steps): return completeness_error(model, batch, input_saliency(model, batch, target=first_token, steps=steps, baseline=7), first_token, 7)
+    def error(steps):
+        return completeness_error(model, batch, input_saliency(model, batch, target=first_token, steps=steps,
+                                                               baseline=7), first_token, 7)
     coarse, fine = error(5), error(200)
     assert (fine < coarse/20).all() and fine.max() < .05
 
@@ -771,13 +850,18 @@ def test_a_translation_with_integrated_gradients_is_complete():
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 def test_the_attention_of_an_encoder_is_attributed_by_all_methods(kind):
     model, batch = translator(kind), pairs()
-    found = {m: attention_attribution(model, batch, first_token, method=m, steps=4) for m in ('gradient', 'integrated_gradients', 'attention')}
+    found = {m: attention_attribution(model, batch, first_token, method=m, steps=4)
+             for m in ('gradient', 'integrated_gradients', 'attention')}
     for i, at, ids in sentences(batch):
-        inputs = dict(input_ids=ids[None], decoder_input_ids=batch['decoder_input_ids'][i:i+1, :batch['decoder_attention_mask'][i].sum()])
+        inputs = dict(input_ids=ids[None],
+                      decoder_input_ids=batch['decoder_input_ids'][i:i+1, :batch['decoder_attention_mask'][i].sum()])
         for l in (0, 1):
             outputs, A = scaled_pass(model, inputs, l, 1.)
-            expected = dict(gradient=torch.autograd.grad(outputs.logits[0, 1].log_softmax(-1)[9], A)[0][0], attention=A[0].detach(),
-                            integrated_gradients=reference_integrated(model, inputs, lambda o: o.logits[0, 1].log_softmax(-1)[9], l, 4))
+            expected = dict(gradient=torch.autograd.grad(outputs.logits[0, 1].log_softmax(-1)[9], A)[0][0],
+                            attention=A[0].detach(),
+                            integrated_gradients=reference_integrated(model, inputs,
+                                                                      lambda o: o.logits[0, 1].log_softmax(-1)[9], l,
+                                                                      4))
             for m, (maps, allowed) in found.items():
                 assert sorted(maps) == [0, 1] and maps[l].shape == (3, 4, 7, 7)
                 torch.testing.assert_close(maps[l][i][:, at][:, :, at], expected[m], **close(kind))
@@ -809,8 +893,10 @@ def signals(kind):
     with torch.random.fork_rng():
         torch.manual_seed(2)
         if kind == 'colours': return Colours().double().eval(), dict(pixel_values=torch.rand(3, 3, 6, 7).double())
-        if kind == 'digits': return DigitCNN(DigitCNNConfig()).double().eval(), dict(pixel_values=torch.rand(2, 1, 28, 28).double())
-        return SeriesLSTM(SeriesLSTMConfig(shape=(9, 4), hidden_size=5, num_labels=3)).double().eval(), dict(values=torch.rand(3, 9, 4).double())
+        if kind == 'digits':
+            return DigitCNN(DigitCNNConfig()).double().eval(), dict(pixel_values=torch.rand(2, 1, 28, 28).double())
+        return SeriesLSTM(SeriesLSTMConfig(shape=(9, 4), hidden_size=5,
+                                           num_labels=3)).double().eval(), dict(values=torch.rand(3, 9, 4).double())
 
 
 @pytest.mark.parametrize('kind', ['colours', 'digits', 'series'])
@@ -835,9 +921,11 @@ def test_looking_at_a_signal_leaves_no_trace():
     model, batch = signals('colours')
     model.train()
     buffers = {k: v.clone() for k, v in model.state_dict().items()}
-    random, modes, grads = torch.get_rng_state(), [m.training for m in model.modules()], [p.grad for p in model.parameters()]
+    random, modes, grads = torch.get_rng_state(), [m.training
+                                                   for m in model.modules()], [p.grad for p in model.parameters()]
     input_saliency(model, batch)
-    assert all(torch.equal(v, buffers[k]) for k, v in model.state_dict().items()) and torch.equal(random, torch.get_rng_state())
+    assert all(torch.equal(v, buffers[k]) for k, v in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
     assert modes == [m.training for m in model.modules()] and grads == [p.grad for p in model.parameters()]
     assert not batch['pixel_values'].requires_grad
 
@@ -849,16 +937,20 @@ def test_a_function_explains_what_it_says_of_a_signal():
     logits = model(values=x).logits
     torch.testing.assert_close(saliency, torch.autograd.grad((logits[:, 2] - logits[:, 0]).sum(), x)[0])
     given = input_saliency(model, batch, 'gradient', target=torch.tensor([1, 1, 0]))
-    torch.testing.assert_close(given, torch.autograd.grad(sum(model(values=x).logits[i, c] for i, c in enumerate((1, 1, 0))), x)[0])
+    torch.testing.assert_close(given,
+                               torch.autograd.grad(sum(model(values=x).logits[i, c] for i, c in enumerate((1, 1, 0))),
+                                                   x)[0])
 
 
 @pytest.mark.parametrize('kwargs, message', [
     (dict(method='gradient_norm'), "must be one of 'gradient', 'input_x_gradient', 'integrated_gradients' for values"),
-    (dict(baseline=3), 'baseline names a token, but values are no tokens'), (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
+    (dict(baseline=3), 'baseline names a token, but values are no tokens'),
+    (dict(target=torch.zeros(2)), r'here 3\), got torch.float32 \[2\]')])
 def test_what_a_signal_cannot_be_asked_is_refused(kwargs, message):
     model, batch = signals('series')
     with pytest.raises(ValueError, match=message): input_saliency(model, batch, **{'method': 'gradient', **kwargs})
-    with pytest.raises(ValueError, match='inputs must hold one of input_ids, pixel_values, values'): input_saliency(model, dict(labels=torch.zeros(3)))
+    with pytest.raises(ValueError, match='inputs must hold one of input_ids, pixel_values, values'):
+        input_saliency(model, dict(labels=torch.zeros(3)))
 
 
 def test_the_literal_sum_is_there_where_no_layernorm_follows_the_embeddings():

@@ -14,7 +14,8 @@ def make_wheel(folder, name='tiny_asset', files=(('tiny/words.txt', b'a small fi
     with zipfile.ZipFile(path, 'w') as z:
         for inside, content in files: z.writestr(inside, content)
         z.writestr(f'{name}-1.0.dist-info/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n')
-        z.writestr(f'{name}-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        z.writestr(f'{name}-1.0.dist-info/WHEEL',
+                   'Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
         z.writestr(f'{name}-1.0.dist-info/RECORD', '')
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -23,7 +24,8 @@ def tiny(tmp_path, monkeypatch):
     "An asset called tiny in a registry that is a folder, an empty cache, and no network"
     index = tmp_path/'index'; index.mkdir()
     for name in [name for name in os.environ if name.startswith('PIP_')]: monkeypatch.delenv(name)
-    for name, value in dict(SALVIZ_CACHE=tmp_path/'cache', PIP_NO_INDEX=1, PIP_FIND_LINKS=index, PIP_CONFIG_FILE=os.devnull).items():
+    for name, value in dict(SALVIZ_CACHE=tmp_path/'cache', PIP_NO_INDEX=1, PIP_FIND_LINKS=index,
+                            PIP_CONFIG_FILE=os.devnull).items():
         monkeypatch.setenv(name, str(value))
     entry = Asset('tiny-asset', '1.0', make_wheel(index), '1 kB', 'tiny', ('words.txt',), 'a tiny file', 'nobody')
     monkeypatch.setitem(assets, 'tiny', entry)
@@ -62,7 +64,8 @@ def test_files_of_an_archive_inside_of_the_archive_are_found(tiny, tmp_path, mon
         for name, content in (('deep/a.txt', b'A'), ('../../outside.txt', b'no'), ('deep/not-wanted.txt', b'no')):
             info = tarfile.TarInfo(name); info.size = len(content); t.addfile(info, io.BytesIO(content))
     sha256 = make_wheel(tmp_path/'index', 'nested_asset', [('pkg/more.tar.gz', inner.getvalue())])
-    monkeypatch.setitem(assets, 'nested', replace(tiny, package='nested-asset', sha256=sha256, folder='pkg/more.tar.gz!deep', files=('a.txt',)))
+    monkeypatch.setitem(assets, 'nested', replace(tiny, package='nested-asset', sha256=sha256,
+                                                  folder='pkg/more.tar.gz!deep', files=('a.txt',)))
     fetch('nested', quiet=True)
     assert [p.name for p in asset('nested').iterdir()] == ['a.txt'] and (asset('nested')/'a.txt').read_bytes() == b'A'
     assert not list(tmp_path.rglob('outside.txt'))
@@ -94,10 +97,13 @@ def test_an_asset_with_a_file_missing_is_named(tiny):
     with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `salviz fetch --force`'): asset('tiny')
 
 def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(tiny, tmp_path, monkeypatch):
-    extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}', sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra') for part in ('one', 'two')}
+    extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
+                                      sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra')
+             for part in ('one', 'two')}
     monkeypatch.setattr(room, 'assets', {'tiny': tiny, **extra})
     assert list(fetch(quiet=True)) == ['tiny'] and left() == [asset('tiny').name]
-    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'): asset('extra-one')
+    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'):
+        asset('extra-one')
     assert fetch(['extra', 'tiny'], quiet=True) == {name: asset(name) for name in ('extra-one', 'extra-two', 'tiny')}
     (asset('extra-two')/'words.txt').unlink()
     with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
@@ -105,7 +111,8 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
 def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
     assert room.members() == ['movie-sentences', 'minilm']
     assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
-    assert {entry.group for entry in assets.values()} == {'', 'tasks', 'bertviz'} and all(len(entry.sha256) == 64 for entry in assets.values())
+    assert {entry.group for entry in assets.values()} == {'', 'tasks', 'bertviz'}
+    assert all(len(entry.sha256) == 64 for entry in assets.values())
 
 def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypatch, capsys):
     extra = replace(tiny, package='extra-one', sha256=make_wheel(tmp_path/'index', 'extra_one'), group='extra')
@@ -114,8 +121,10 @@ def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypa
     assert capsys.readouterr().out.count(': now in') == 2
 
 def test_a_file_in_a_folder_of_its_own_is_kept_under_its_last_name(tiny, tmp_path, monkeypatch):
-    sha256 = make_wheel(tmp_path/'index', 'deep_asset', [('data/A/a.ts', b'A'), ('data/B/b.ts', b'B'), ('data/B/c.ts', b'C')])
-    monkeypatch.setitem(assets, 'deep', replace(tiny, package='deep-asset', sha256=sha256, folder='data', files=('A/a.ts', 'B/b.ts')))
+    sha256 = make_wheel(tmp_path/'index', 'deep_asset',
+                        [('data/A/a.ts', b'A'), ('data/B/b.ts', b'B'), ('data/B/c.ts', b'C')])
+    monkeypatch.setitem(assets, 'deep',
+                        replace(tiny, package='deep-asset', sha256=sha256, folder='data', files=('A/a.ts', 'B/b.ts')))
     fetch('deep', quiet=True)
     assert {p.name: p.read_bytes() for p in asset('deep').iterdir()} == {'a.ts': b'A', 'b.ts': b'B'}
     (asset('deep')/'b.ts').unlink()
@@ -123,18 +132,22 @@ def test_a_file_in_a_folder_of_its_own_is_kept_under_its_last_name(tiny, tmp_pat
 
 @pytest.mark.parametrize('call', [asset, fetch, lambda name: fetch(['movie-sentences', name])])
 def test_an_unknown_name_is_refused_with_those_available(call, tiny):
-    with pytest.raises(ValueError, match="no packaged asset is called 'bert'; available: movie-sentences, minilm"): call('bert')
+    with pytest.raises(ValueError, match="no packaged asset is called 'bert'; available: movie-sentences, minilm"):
+        call('bert')
 
 def test_another_archive_than_the_pinned_one_is_refused_with_both_hashes(tiny, monkeypatch):
     monkeypatch.setitem(assets, 'tiny', replace(tiny, sha256='0'*64))
-    with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; nothing was kept'): fetch('tiny', quiet=True)
+    with pytest.raises(RuntimeError, match=f'expected sha256 {"0"*64}, got {tiny.sha256}; nothing was kept'):
+        fetch('tiny', quiet=True)
     assert left() == []
 
 def test_nothing_of_another_archive_than_the_pinned_one_is_run(tiny, tmp_path, monkeypatch):
     ran = tmp_path/'ran'
     with tarfile.open(tmp_path/'index'/'source_asset-1.0.tar.gz', 'w:gz') as t:
-        for name, text in (('setup.py', f'open({str(ran)!r}, "w")'), ('PKG-INFO', 'Metadata-Version: 1.0\nName: source_asset\nVersion: 1.0\n')):
-            info = tarfile.TarInfo(f'source_asset-1.0/{name}'); info.size = len(text); t.addfile(info, io.BytesIO(text.encode()))
+        for name, text in (('setup.py', f'open({str(ran)!r}, "w")'),
+                           ('PKG-INFO', 'Metadata-Version: 1.0\nName: source_asset\nVersion: 1.0\n')):
+            info = tarfile.TarInfo(f'source_asset-1.0/{name}')
+            info.size = len(text); t.addfile(info, io.BytesIO(text.encode()))
     monkeypatch.setenv('PIP_NO_BUILD_ISOLATION', '0')
     monkeypatch.setitem(assets, 'source', replace(tiny, package='source-asset', sha256='0'*64))
     with pytest.raises(RuntimeError, match='expected sha256'): fetch('source', quiet=True)
@@ -143,12 +156,15 @@ def test_nothing_of_another_archive_than_the_pinned_one_is_run(tiny, tmp_path, m
 def test_a_registry_that_cannot_be_reached_is_said_in_one_sentence(tiny, monkeypatch):
     for name in ('PIP_NO_INDEX', 'PIP_FIND_LINKS'): monkeypatch.delenv(name)
     monkeypatch.setenv('PIP_INDEX_URL', 'http://127.0.0.1:9/simple'); monkeypatch.setenv('NO_PROXY', '*')
-    with pytest.raises(RuntimeError, match='^the package registry cannot be reached to fetch tiny-asset==1.0') as e: fetch('tiny', quiet=True)
+    with pytest.raises(RuntimeError, match='^the package registry cannot be reached to fetch tiny-asset==1.0') as e:
+        fetch('tiny', quiet=True)
     assert '\n' not in str(e.value) and left() == []
 
 def test_a_version_that_the_index_lacks_is_said_in_one_sentence(tiny, monkeypatch):
     monkeypatch.setitem(assets, 'tiny', replace(tiny, version='2.0'))
-    with pytest.raises(RuntimeError, match='^pip could not fetch tiny-asset==2.0; its index may lack that version') as e: fetch('tiny', quiet=True)
+    with pytest.raises(RuntimeError,
+                       match='^pip could not fetch tiny-asset==2.0; its index may lack that version') as e:
+        fetch('tiny', quiet=True)
     assert '\n' not in str(e.value) and left() == []
 
 def test_an_environment_without_pip_is_told_how_to_get_it(tiny):
@@ -157,7 +173,8 @@ def test_an_environment_without_pip_is_told_how_to_get_it(tiny):
 def test_a_cache_that_cannot_be_written_is_named_with_the_way_out(tiny, tmp_path, monkeypatch):
     (tmp_path/'file').touch()
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path/'file'/'cache'))
-    with pytest.raises(RuntimeError, match='cannot be written .*: set SALVIZ_CACHE to a folder of your own'): fetch('tiny', quiet=True)
+    with pytest.raises(RuntimeError, match='cannot be written .*: set SALVIZ_CACHE to a folder of your own'):
+        fetch('tiny', quiet=True)
 
 def test_a_killed_fetch_leaves_no_asset_and_the_next_one_cleans_up(tiny):
     p = child(waiting_download, tiny)
@@ -188,13 +205,16 @@ def test_the_packaged_files_are_those_described():
     rows = {path.name.split('_')[0]: len(path.read_text(encoding='utf-8').strip().split('\n'))
             for path in asset('movie-sentences').glob('*_GroundTruth.txt')}
     assert rows == dict(movieReviewSnippets=10605, amazonReviewSnippets=3708, tweets=4200, nytEditorialSnippets=5190)
-    lines = {name: asset('sts-b').joinpath(f'sts-{name}.csv').read_text(encoding='utf-8').count('\n') for name in ('train', 'dev', 'test')}
+    lines = {name: asset('sts-b').joinpath(f'sts-{name}.csv').read_text(encoding='utf-8').count('\n')
+             for name in ('train', 'dev', 'test')}
     assert lines == dict(train=5749, dev=1500, test=1379)
     assert (asset('ner-tweets')/'ner.txt').read_text(encoding='utf-8').count('\n\t\n') == 2394
     with gzip.open(asset('digits')/'mnist_5k.csv.gz', 'rt') as f: digits = [line.rstrip().split(',') for line in f]
     assert (len(digits), {len(row) for row in digits}) == (5000, {785})
-    series = {path.stem: path.read_text().partition('@data')[2].strip().count('\n') + 1 for path in asset('series').iterdir()}
-    assert series == dict(BasicMotions_TRAIN=40, BasicMotions_TEST=40, JapaneseVowels_eq_TRAIN=270, JapaneseVowels_eq_TEST=370)
+    series = {path.stem: path.read_text().partition('@data')[2].strip().count('\n') + 1
+              for path in asset('series').iterdir()}
+    assert series == dict(BasicMotions_TRAIN=40, BasicMotions_TEST=40, JapaneseVowels_eq_TRAIN=270,
+                          JapaneseVowels_eq_TEST=370)
     config = json.loads((asset('minilm')/'config.json').read_text())
     assert (config['num_hidden_layers'], config['num_attention_heads'], config['hidden_size']) == (6, 12, 384)
 
@@ -206,10 +226,12 @@ class FakeHub(http.server.BaseHTTPRequestHandler):
         if 'silent' in self.path: return self.rfile.read(1)  # blocks until the client hangs up
         error = next((e for e in ('RepoNotFound', 'GatedRepo', 'RevisionNotFound') if e in self.path), None)
         status = {None: 200, 'RepoNotFound': 404, 'GatedRepo': 403, 'RevisionNotFound': 404}[error]
-        body = json.dumps(dict(id='a/b', sha='0'*40, tags=[], siblings=[], private=False, downloads=0, likes=0)).encode()
+        body = json.dumps(dict(id='a/b', sha='0'*40, tags=[], siblings=[], private=False, downloads=0,
+                               likes=0)).encode()
         self.send_response(503 if 'broken' in self.path else status)
         if error: self.send_header('X-Error-Code', error)
-        self.send_header('Content-Type', 'application/json'); self.send_header('Content-Length', str(len(body))); self.end_headers()
+        self.send_header('Content-Type', 'application/json')
+        self.send_header('Content-Length', str(len(body))); self.end_headers()
         self.wfile.write(body)
 
 @pytest.fixture(scope='module')
@@ -231,7 +253,8 @@ for name in {names!r}:
     server.shutdown(); server.server_close()
 
 def test_the_hub_is_asked_once_and_each_answer_becomes_a_sentence(ask):
-    good, missing, gated, revision, broken, silent = ask('a/b', 'a/RepoNotFound', 'a/GatedRepo', 'a/RevisionNotFound', 'a/broken', 'a/silent')
+    good, missing, gated, revision, broken, silent = ask('a/b', 'a/RepoNotFound', 'a/GatedRepo', 'a/RevisionNotFound',
+                                                         'a/broken', 'a/silent')
     assert good == ['said', '']
     assert missing == ['refused', "the Hub has no model called 'a/RepoNotFound' that you may read"]
     assert gated[0] == 'refused' and 'asks for permission' in gated[1]

@@ -39,7 +39,8 @@ def test_numpy_gives_the_golden_vectors(name):
 
 def test_kept_count_is_exact_for_every_share_with_two_decimals_and_up_to_512_keys():
     n = np.arange(513)
-    for hundredths in range(101): np.testing.assert_array_equal(maths.kept_count(n, hundredths/100), n*(100 - hundredths)//100)
+    for hundredths in range(101):
+        np.testing.assert_array_equal(maths.kept_count(n, hundredths/100), n*(100 - hundredths)//100)
     assert isinstance(maths.kept_count(10, .8), int)
 
 
@@ -65,7 +66,8 @@ def test_the_region_equals_a_sort_of_each_row(region, dtype):
             for p in (.1, .3, .5, .8, .9):
                 got = maths.discard_candidates(B, allowed, p, region)
                 for at in np.ndindex(shape[:-1]):
-                    assert got[at].tolist() == slow.candidate_row(B[at].astype(float).tolist(), full[at].tolist(), p, region)
+                    assert got[at].tolist() == slow.candidate_row(B[at].astype(float).tolist(), full[at].tolist(), p,
+                                                                  region)
 
 
 def test_forbidden_keys_never_matter_whatever_stands_there():
@@ -74,29 +76,36 @@ def test_forbidden_keys_never_matter_whatever_stands_there():
     clean = maths.discard_candidates(B, allowed, .4)
     for junk in (np.inf, -np.inf, np.nan, 1e30):
         np.testing.assert_array_equal(maths.discard_candidates(np.where(allowed, B, junk), allowed, .4), clean)
-        np.testing.assert_allclose(maths.entropy(np.where(allowed, abs(B), junk), allowed), maths.entropy(abs(B)*allowed))
-        np.testing.assert_array_equal(maths.saliency_target(np.where(allowed, B, junk), allowed), maths.saliency_target(B, allowed))
-        np.testing.assert_array_equal(maths.spearman(np.where(allowed, B, junk), B, allowed), maths.spearman(B, B, allowed))
+        np.testing.assert_allclose(maths.entropy(np.where(allowed, abs(B), junk), allowed),
+                                   maths.entropy(abs(B)*allowed))
+        np.testing.assert_array_equal(maths.saliency_target(np.where(allowed, B, junk), allowed),
+                                      maths.saliency_target(B, allowed))
+        np.testing.assert_array_equal(maths.spearman(np.where(allowed, B, junk), B, allowed),
+                                      maths.spearman(B, B, allowed))
 
 
 def test_the_scale_of_attributions_does_not_matter():
     B, allowed = np.random.default_rng(10).standard_normal((6, 6)) + 5, np.tril(np.ones((6, 6), bool))
     for region in maths.region_names:
         expected = maths.discard_candidates(B, allowed, .5, region)
-        for scale in (1e-30, 1e30): np.testing.assert_array_equal(maths.discard_candidates(B*scale, allowed, .5, region), expected)
+        for scale in (1e-30, 1e30):
+            np.testing.assert_array_equal(maths.discard_candidates(B*scale, allowed, .5, region), expected)
 
 
 def test_infinite_attributions_are_ranked_like_others():
     allowed = [1, 1, 1, 1, 0]
-    assert maths.discard_candidates([np.inf, 0., -np.inf, np.inf, 9.], allowed, .5).tolist() == [True, False, False, True, False]
-    assert maths.discard_candidates([np.inf, 0., -np.inf, np.inf, 9.], allowed, .5, 'low').tolist() == [False, True, True, False, False]
+    assert maths.discard_candidates([np.inf, 0., -np.inf, np.inf, 9.], allowed,
+                                    .5).tolist() == [True, False, False, True, False]
+    assert maths.discard_candidates([np.inf, 0., -np.inf, np.inf, 9.], allowed, .5,
+                                    'low').tolist() == [False, True, True, False, False]
 
 
 def test_without_ties_the_region_has_exactly_n_minus_k_positions():
     rng = np.random.default_rng(2)
     B = rng.standard_normal((4, 40, 40))
     for p in (.1, .3, .8):
-        for region in ('high', 'low'): assert (maths.discard_candidates(B, True, p, region).sum(-1) == 40 - maths.kept_count(40, p)).all()
+        for region in ('high', 'low'):
+            assert (maths.discard_candidates(B, True, p, region).sum(-1) == 40 - maths.kept_count(40, p)).all()
 
 
 def test_a_row_of_equals_is_a_candidate_as_a_whole_unless_everything_is_kept():
@@ -130,7 +139,8 @@ def test_patterns_refer_to_real_tokens_wherever_the_padding_stands():
                 for multiple in ('uniform', 'indicator'):
                     where = occurs if name in ('delim', 'period') else None
                     got = maths.pattern_matrix(name, real, where, boundary, multiple)
-                    expected = slow.pattern_matrix(name, real.tolist(), None if where is None else where.tolist(), boundary, multiple)
+                    expected = slow.pattern_matrix(name, real.tolist(), None if where is None else where.tolist(),
+                                                   boundary, multiple)
                     if expected is None: assert got is None
                     else: same(got, expected)
 
@@ -152,7 +162,8 @@ def test_the_saliency_target_equals_a_loop_over_rows():
         for share in (.05, .1, .3, 1.):
             for binarised in (True, False):
                 got = maths.saliency_target(s, allowed, share, binarised)
-                for row, a, g in zip(s, allowed, got): same(g, slow.saliency_target(row.tolist(), a.tolist(), share, binarised))
+                for row, a, g in zip(s, allowed, got):
+                    same(g, slow.saliency_target(row.tolist(), a.tolist(), share, binarised))
 
 
 def test_the_number_of_marked_tokens_is_exact_for_every_length():
@@ -177,7 +188,8 @@ def test_ranks_and_spearman_agree_with_scipy_row_by_row():
 
 
 def test_spearman_is_undefined_for_constants_and_single_positions():
-    for a, b, counts in (([1, 1, 1], [1, 2, 3], None), ([.1]*3, [.1]*3, None), ([1, 2], [1, 2], [1, 0]), ([1, 2], [1, 2], [0, 0]), ([], [], None)):
+    for a, b, counts in (([1, 1, 1], [1, 2, 3], None), ([.1]*3, [.1]*3, None), ([1, 2], [1, 2], [1, 0]),
+                         ([1, 2], [1, 2], [0, 0]), ([], [], None)):
         assert np.isnan(maths.spearman(a, b, counts))
 
 
@@ -191,22 +203,27 @@ def test_kl_and_entropy_agree_with_scipy():
 def test_kl_is_infinite_or_undefined_without_a_warning():
     with np.errstate(all='raise'):
         assert maths.kl([.5, .5, 0], [1, 0, 0]) == np.inf
-        assert np.isnan(maths.kl([0, 0], [.5, .5])) and np.isnan(maths.kl([.5, .5], [0, 0])) and np.isnan(maths.entropy([0., 0.]))
+        assert np.isnan(maths.kl([0, 0], [.5, .5]))
+        assert np.isnan(maths.kl([.5, .5], [0, 0]))
+        assert np.isnan(maths.entropy([0., 0.]))
         assert maths.kl([1, 0, 0], [.5, .5, 0]) == pytest.approx(np.log(2))
 
 
 def test_numbers_come_back_as_python_floats():
-    for x in (maths.kl([1, 2], [2, 1]), maths.spearman([1, 2], [2, 1]), maths.top_overlap([1, 2], [2, 1], 1)): assert type(x) is float
+    for x in (maths.kl([1, 2], [2, 1]), maths.spearman([1, 2], [2, 1]), maths.top_overlap([1, 2], [2, 1], 1)):
+        assert type(x) is float
 
 
 def test_ties_alone_choose_no_top():
     up = np.arange(10.)
     for side in (np.zeros(10), np.full(10, 3.)):
-        for a, b in ((side, up), (side, up[::-1]), (up, side), (side, side)): assert np.isnan(maths.top_overlap(a, b, 2))
+        for a, b in ((side, up), (side, up[::-1]), (up, side), (side, side)):
+            assert np.isnan(maths.top_overlap(a, b, 2))
         assert maths.top_overlap(side, up, 10) == maths.top_overlap(side, up, 12) == 1  # all are taken: no tie decides
     one = np.where(up == 0, 7., 3.)
     counts = np.arange(10) > 0
-    assert maths.top_overlap(one, up[::-1], 2) == 1 and np.isnan(maths.top_overlap(one, up[::-1], 2, counts))  # constant over what counts
+    # constant over what counts
+    assert maths.top_overlap(one, up[::-1], 2) == 1 and np.isnan(maths.top_overlap(one, up[::-1], 2, counts))
     assert np.isnan(maths.top_overlap(np.stack([up, up*0]), up, 3)).tolist() == [False, True]
 
 
@@ -243,9 +260,11 @@ def test_bits_survive_packing_in_any_shape():
     (lambda: maths.discard_candidates([1., 2.], True, .3, 'middle'),
      "region must be one of 'high', 'low', 'low_released', got 'middle'"),
     (lambda: maths.discard_candidates([1., np.nan], True, .3), 'attribution is NaN at 1 of 2 counted positions'),
-    (lambda: maths.pattern_matrix('last', [1]), "name must be one of 'next', 'prev', 'first', 'delim', 'period', got 'last'"),
+    (lambda: maths.pattern_matrix('last', [1]),
+     "name must be one of 'next', 'prev', 'first', 'delim', 'period', got 'last'"),
     (lambda: maths.pattern_matrix('next', [1], boundary='one'), "boundary must be one of 'uniform', 'zero', got 'one'"),
-    (lambda: maths.pattern_matrix('delim', [1], [1], multiple='all'), "multiple must be one of 'uniform', 'indicator', got 'all'"),
+    (lambda: maths.pattern_matrix('delim', [1], [1], multiple='all'),
+     "multiple must be one of 'uniform', 'indicator', got 'all'"),
     (lambda: maths.pattern_matrix('next', [1], [1]), 'occurs'),
     (lambda: maths.saliency_target([1.], [1], top_share=0), 'top_share must be above 0 and at most 1'),
     (lambda: maths.saliency_target([np.nan], [1]), 'saliency is NaN'),
@@ -266,14 +285,16 @@ def test_the_draw_and_what_it_drops_are_those_of_training():
     import torch
     from salviz.methods import ad_drop, base
     rng = np.random.default_rng(0)
-    for example, seed, step, layer in [(0, 0, 0, 0), (256, 5, 14, 5), (2**40 + 7, 2**31, 10**6, 31), (12345, -3, 1, 11)]:
+    for example, seed, step, layer in [(0, 0, 0, 0), (256, 5, 14, 5), (2**40 + 7, 2**31, 10**6, 31),
+                                       (12345, -3, 1, 11)]:
         drawn = maths.keyed_uniform(example, (3, 13, 13), seed, step, layer)
         expected = base._keyed_uniform(torch.tensor([example]), (3, 13, 13), seed, step, layer)[0]
         np.testing.assert_array_equal(drawn, expected.numpy())
         for q in (.1, .3, .7, .999):
             candidates, allowed = rng.random((3, 13, 13)) < .6, np.tri(13, dtype=bool)
             np.testing.assert_array_equal(maths.drop_mask(candidates, allowed, q, drawn),
-                                          ad_drop.drop_mask(torch.tensor(candidates), torch.tensor(allowed), q, expected).numpy())
+                                          ad_drop.drop_mask(torch.tensor(candidates), torch.tensor(allowed), q,
+                                                            expected).numpy())
 
 
 @pytest.mark.parametrize('n', [1, 2, 7, 40, 128])
@@ -290,7 +311,8 @@ def test_ranks_come_back_from_what_their_codes_leave_open(n):
 
 def test_ranks_that_are_not_an_order_of_their_codes_are_left_alone():
     codes = np.uint8([[1, 2, 3, 3]])
-    for ranks in ([[2, 1, 3, 4]], [[1, 1, 2, 3]], [[1, 2, 4, 5]], [[2, 3, 4, 5]]): assert maths.order_code(np.uint8(ranks), codes) is None
+    for ranks in ([[2, 1, 3, 4]], [[1, 1, 2, 3]], [[1, 2, 4, 5]], [[2, 3, 4, 5]]):
+        assert maths.order_code(np.uint8(ranks), codes) is None
     assert maths.order_code(np.ones((1, 129), np.uint8), np.ones((1, 129), np.uint8)) is None
     assert maths.order_code(np.zeros((1, 4), np.uint8), codes).tolist() == [[0]*4]
 
@@ -300,7 +322,8 @@ def test_the_share_of_a_pattern_equals_a_loop_over_heads_and_rows():
     for n in (2, 3, 7, 12):
         A = rng.dirichlet(np.ones(n), (2, 3, n)).astype(np.float32)
         weights = rng.normal(size=(n, n)).clip(0)*(rng.random((n, 1)) < .8)
-        for P in (np.eye(n, k=1), np.tile(np.eye(n)[0], (n, 1)), weights, maths.pattern_matrix('next', np.ones(n, bool)), np.zeros((n, n))):
+        for P in (np.eye(n, k=1), np.tile(np.eye(n)[0], (n, 1)), weights,
+                  maths.pattern_matrix('next', np.ones(n, bool)), np.zeros((n, n))):
             got = maths.pattern_share(A, P)
             assert got.shape == (2, 3)
             for at in np.ndindex(2, 3): same(got[at], slow.pattern_share(A[at].astype(float).tolist(), P.tolist()))
@@ -318,6 +341,8 @@ def test_the_share_of_a_pattern_knows_no_scale_and_ignores_rows_that_it_does_not
     same(maths.pattern_share(other, P), want.tolist())
     other[1, 2, 4] = np.nan
     assert np.isnan(maths.pattern_share(other, P)).tolist() == [False, True, False]
-    assert isinstance(maths.pattern_share(A[0], P), float) and maths.pattern_share(np.eye(6, k=1), P) == 1 and maths.pattern_share(np.eye(6, k=-1), P) == 0
+    assert isinstance(maths.pattern_share(A[0], P), float)
+    assert maths.pattern_share(np.eye(6, k=1), P) == 1
+    assert maths.pattern_share(np.eye(6, k=-1), P) == 0
     for shape in ((6,), (5, 5), (6, 5)):
         with pytest.raises(ValueError, match='must have the same n, got shapes'): maths.pattern_share(A, np.ones(shape))

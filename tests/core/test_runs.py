@@ -21,19 +21,24 @@ import pytest
 import safetensors.numpy
 
 import salviz
-from salviz.core.runs import Held, Run, RunInUse, Snapshot, decode_snapshot, encode_snapshot, runs_table, sealed, write_manifest
+from salviz.core.runs import (Held, Run, RunInUse, Snapshot, decode_snapshot, encode_snapshot, runs_table, sealed,
+                              write_manifest)
 
 HOUSE = Path(salviz.__file__).parents[1]
-CONFIG = dict(method=dict(name='ADDrop', args=dict(p=.3, q=.2)), model=dict(name='minilm', **{'class': 'BertForSequenceClassification'}, layers=2, heads=2),
-              data=dict(name='movie-sentences', fingerprint='ab12', sizes=dict(train=8, validation=2, test=2)), seed=7, settings=dict(epochs=2))
+CONFIG = dict(method=dict(name='ADDrop', args=dict(p=.3, q=.2)),
+              model=dict(name='minilm', **{'class': 'BertForSequenceClassification'}, layers=2, heads=2),
+              data=dict(name='movie-sentences', fingerprint='ab12', sizes=dict(train=8, validation=2, test=2)), seed=7,
+              settings=dict(epochs=2))
 
 
 def look(step=0, probe=0, n=6, **kwargs):
     "A snapshot whose content follows from step and probe"
     rng = np.random.default_rng((step, probe))
     attention = rng.dirichlet(np.ones(n), (2, 2, n)).astype(np.float32)
-    arrays = dict(attention=attention, saliency=rng.normal(size=n), discarded=attention > .3, probabilities=rng.dirichlet([1, 1, 1]).astype(np.float32))
-    return Snapshot(**{**dict(step=step, epoch=step/10, probe=probe, arrays=arrays, tokens=[f't{i}' for i in range(n)], label=1, classes=['a', 'b', 'c'],
+    arrays = dict(attention=attention, saliency=rng.normal(size=n), discarded=attention > .3,
+                  probabilities=rng.dirichlet([1, 1, 1]).astype(np.float32))
+    return Snapshot(**{**dict(step=step, epoch=step/10, probe=probe, arrays=arrays, tokens=[f't{i}' for i in range(n)],
+                              label=1, classes=['a', 'b', 'c'],
                               losses=dict(task=.5), info=dict(pooled_row=0)), **kwargs})
 
 
@@ -43,7 +48,8 @@ def row(step): return dict(step=step, kind='train', loss=1/(step + 1), text='x'*
 def is_whole(s):
     "Is `s` to the last bit what was saved under its step and probe?"
     want = decode_snapshot(encode_snapshot(look(s.step, s.probe, n=len(s.tokens))))
-    return set(s.arrays) == set(want.arrays) and all(np.array_equal(s.arrays[k], x) for k, x in want.arrays.items()) and s.tokens == want.tokens
+    return (set(s.arrays) == set(want.arrays) and all(np.array_equal(s.arrays[k], x) for k, x in want.arrays.items())
+            and s.tokens == want.tokens)
 
 
 @pytest.fixture
@@ -55,7 +61,8 @@ def run(tmp_path):
     return run
 
 
-# Writers that are killed are forks of a small process of their own, which has imported what they need: a fork takes milliseconds.
+# Writers that are killed are forks of a small process of their own, which has imported what they need: a fork takes
+# milliseconds.
 
 class Writer:
     "A forked process that runs the function `job` of this file; it writes a dot for each thing that it has done"
@@ -105,7 +112,8 @@ def keep_writers():
 @pytest.fixture(scope='module')
 def writer():
     "Starts writers, one at a time"
-    keeper = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=HOUSE, bufsize=-1,
+    keeper = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=HOUSE,
+                              bufsize=-1,
                               env={**os.environ, 'PYTHONPATH': str(HOUSE), 'OMP_NUM_THREADS': '1'})
     yield lambda job, *args: Writer(keeper, job, *args)
     keeper.stdin.close()
@@ -139,13 +147,15 @@ def test_a_run_whose_writer_is_killed_at_any_moment_shows_exactly_what_was_whole
     for _ in range(50):
         with writer('write_on', run.path, done, 10**9) as w:
             seen = w.wait_for(rng.randrange(4))
-            for _ in range(rng.randrange(60_000)): pass # the moment of the kill lies anywhere within a round of the writer
+            # the moment of the kill lies anywhere within a round of the writer
+            for _ in range(rng.randrange(60_000)): pass
             w.kill()
             further, status = w.end()
         assert status == -signal.SIGKILL
         done = check_whole(run, done + seen + further)
         if len(run.steps) < done:
-            run.save(look(done - 1, (done - 1) % 3, n=40)) # the row was written and its snapshot was not: continue exactly there
+            # the row was written and its snapshot was not: continue exactly there
+            run.save(look(done - 1, (done - 1) % 3, n=40))
             run.set_state(i=done - 1)
     assert done >= 50 and all(is_whole(s) for s in Run(run.path).snapshots())
 
@@ -156,7 +166,8 @@ def die_at(path, call):
 
     def watch(event, args):
         nonlocal left
-        if event in ('open', 'os.rename', 'os.truncate', 'os.mkdir', 'os.remove') and (isinstance(args[0], int) or str(args[0]).startswith(path)):
+        if event in ('open', 'os.rename', 'os.truncate', 'os.mkdir',
+                     'os.remove') and (isinstance(args[0], int) or str(args[0]).startswith(path)):
             if left == 0: os.kill(os.getpid(), signal.SIGKILL)
             left -= 1
     run = Run(path)
@@ -183,7 +194,8 @@ def test_a_kill_before_any_single_file_operation_loses_nothing(run, tmp_path, wr
         parts = [Run(path), *(Run(p) for p in sorted(path.glob('superseded/*')) if (p/'config.json').exists())]
         assert all(p.damaged == [] for p in parts)
         snapshots = {(s.step, s.probe): s for p in parts for s in p.snapshots()} if parts[0].steps else {}
-        assert set(snapshots) >= {(s, p) for s in (0, 10, 20) for p in (0, 1)} and all(map(is_whole, snapshots.values()))
+        assert set(snapshots) >= {(s, p) for s in (0, 10, 20) for p in (0, 1)}
+        assert all(map(is_whole, snapshots.values()))
         assert {r['step'] for p in parts for r in p.metrics} >= {0, 10, 20}
         assert {s for p in parts for s in p.checkpoints} == {10, 20}
         if dots >= 1: assert set(parts[0].steps) <= {0, 10, 11} and parts[0].state.get('best_step') != 20
@@ -200,7 +212,8 @@ def test_a_kill_before_any_single_file_operation_loses_nothing(run, tmp_path, wr
         shutil.rmtree(path)
         if status == 0: break
         assert status == -signal.SIGKILL
-    assert status == 0 and dots == 7 and call > 25 and interrupted > 5 # some kills leave half a file under its temporary name
+    # some kills leave half a file under its temporary name
+    assert status == 0 and dots == 7 and call > 25 and interrupted > 5
 
 
 def write_and_supersede(path):
@@ -302,18 +315,21 @@ DAMAGED = {
     'tokens that are a number': header(tokens=5),
     'layers that are a list': header(layers=[1]),
     'arrays that are not described': header(stored={}),
-    'arrays described wrongly': header(stored=dict(attention=dict(bits=[2, 2]), saliency=dict(exponent='x'), discarded=dict(other=1), probabilities={})),
+    'arrays described wrongly': header(stored=dict(attention=dict(bits=[2, 2]), saliency=dict(exponent='x'),
+                                                   discarded=dict(other=1), probabilities={})),
     'a header that is a list': raw_header('[1, 2, 3]'),
     'a header without offsets': raw_header('{"x": {"dtype": "F16"}}'),
     'a header nested a thousand levels': raw_header('['*100_000),
-    'a header that points beyond the file': raw_header('{"x": {"dtype": "U8", "shape": [9], "data_offsets": [0, 999999999]}}', bytes(9)),
+    'a header that points beyond the file': raw_header('{"x": {"dtype": "U8", "shape": [9], "data_offsets": [0, '
+                                                       '999999999]}}', bytes(9)),
 }
 
 
 @pytest.mark.parametrize('kind', DAMAGED)
 def test_a_damaged_snapshot_is_named_and_the_rest_opens(run, kind):
     (run.path/'snapshots'/NAME).write_bytes(DAMAGED[kind])
-    if kind in ('cut in the arrays', 'one byte short', 'twice', 'garbage', 'text', 'NUL bytes', 'foreign safetensors', 'metadata of another step', 'no tokens'):
+    if kind in ('cut in the arrays', 'one byte short', 'twice', 'garbage', 'text', 'NUL bytes', 'foreign safetensors',
+                'metadata of another step', 'no tokens'):
         assert len(Run(run.path).damaged) == 1 # the header is enough to know
     for reader in (run, Run(run.path)): # also one that has read the whole file before
         with warnings.catch_warnings(record=True) as warned:
@@ -322,9 +338,12 @@ def test_a_damaged_snapshot_is_named_and_the_rest_opens(run, kind):
         assert seen == [(0, 0), (0, 1), (10, 0), (20, 0), (20, 1)]
         assert [d.file for d in reader.damaged] == [f'snapshots/{NAME}'] and len(reader.damaged[0].reason) > 10
         assert all(NAME in str(w.message) for w in warned) and len(warned) <= 1
-        with pytest.raises(KeyError, match='no step 10 of probe 1 in run: its file .*; there are 0, 20'): reader.snapshot(10, 1)
+        with pytest.raises(KeyError, match='no step 10 of probe 1 in run: its file .*; there are 0, 20'):
+            reader.snapshot(10, 1)
         assert reader.snapshot(-2, 1).step == 0 and reader.metrics and f'{NAME}' in repr(reader)
-    with pytest.raises((KeyError, ValueError), match='no step 10|probe-001.safetensors .* the other snapshots of the run can be read'): Run(run.path).snapshot(10, 1)
+    with pytest.raises((KeyError, ValueError),
+                       match='no step 10|probe-001.safetensors .* the other snapshots of the run can be read'):
+        Run(run.path).snapshot(10, 1)
     run.save(look(10, 1))
     assert run.damaged == [] and len(run.snapshots()) == 6
 
@@ -334,12 +353,15 @@ def test_files_that_do_not_belong_among_the_snapshots_are_named_and_temporary_on
     shutil.copy(run.path/'snapshots'/NAME, run.path/'snapshots/step-00000030.probe-001.safetensors')
     (run.path/'snapshots/step-00000031.probe-001.safetensors').mkdir()
     (run.path/f'snapshots/.{NAME}.0a1b2c3d.tmp').write_bytes(b'half')
-    assert [d.file[10:] for d in run.damaged] == ['copy of a snapshot.safetensors', 'step-00000030.probe-001.safetensors', 'step-00000031.probe-001.safetensors']
+    assert [d.file[10:] for d in run.damaged] == ['copy of a snapshot.safetensors',
+                                                  'step-00000030.probe-001.safetensors',
+                                                  'step-00000031.probe-001.safetensors']
     assert 'says in its header that it is step 10 of probe 1' in run.damaged[1].reason
     assert run.steps == [0, 10, 20] and len(run.snapshots()) == 6
 
 
-@pytest.mark.parametrize('line', [b'{"step": 3, "lo', b'\0\0\0\0', b'[1]', b'{"loss": 1}', b'{"step": "3"}', b'{"step": -1}', b'\xff\xfe', b'nonsense',
+@pytest.mark.parametrize('line', [b'{"step": 3, "lo', b'\0\0\0\0', b'[1]', b'{"loss": 1}', b'{"step": "3"}',
+                                  b'{"step": -1}', b'\xff\xfe', b'nonsense',
                                   b'['*100_000, b'7\r8'])
 def test_a_damaged_line_of_metrics_is_named_and_the_other_rows_are_read(run, line):
     f = run.path/'metrics.jsonl'
@@ -391,7 +413,8 @@ def test_damaged_arrays_are_named_and_others_are_read(run):
 @pytest.mark.parametrize('data', [b'', b'{"method": ', b'[1]', b'null', bytes(50), b'\xff\xfe', b'method: ADDrop'])
 def test_a_run_whose_config_cannot_be_read_is_refused_with_the_name_of_the_file(run, data):
     (run.path/'config.json').write_bytes(data)
-    with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|holds a JSON)'): Run(run.path)
+    with pytest.raises(ValueError, match=re.escape(str(run.path/'config.json')) + ' (is not JSON|holds a JSON)'):
+        Run(run.path)
 
 
 def test_a_folder_that_is_no_run_is_refused_with_what_is_missing(tmp_path, run):
@@ -409,7 +432,8 @@ def test_half_precision_is_kept_over_the_whole_range_of_an_array_and_nothing_ove
     rng = np.random.default_rng(0)
     small, big = (-20, 15) if dtype == np.float16 else (-120, 120) if dtype == np.float32 else (-900, 1000)
     for exponent in range(small, big, 5 if dtype == np.float16 else 40):
-        with np.errstate(under='ignore'): x = (rng.normal(size=64)*2.**rng.uniform(-25, 0, 64)*2.**exponent).astype(dtype)
+        with np.errstate(under='ignore'):
+            x = (rng.normal(size=64)*2.**rng.uniform(-25, 0, 64)*2.**exponent).astype(dtype)
         y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0, dict(own=x)))).arrays['own']
         top = float(np.abs(x).max())
         assert np.isfinite(y).all()
@@ -431,16 +455,21 @@ def test_values_beyond_half_precision_do_not_become_infinite_and_tiny_ones_do_no
 
 def test_nan_infinities_zeros_and_signs_are_kept():
     x = np.array([np.nan, np.inf, -np.inf, 0., -0., 1.5, -2.])
-    y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0, dict(own=x, all_nan=np.full(3, np.nan), zeros=np.zeros((2, 2)))))).arrays
+    y = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0,
+                                                 dict(own=x, all_nan=np.full(3, np.nan),
+                                                      zeros=np.zeros((2, 2)))))).arrays
     assert np.array_equal(y['own'], x, equal_nan=True) and np.array_equal(np.signbit(y['own'][1:]), np.signbit(x[1:]))
     assert np.isnan(y['all_nan']).all() and (y['zeros'] == 0).all()
 
 
 def test_arrays_of_any_layout_and_kind_come_back_as_they_were():
     rng = np.random.default_rng(1)
-    arrays = dict(transposed=rng.integers(-9, 9, (3, 5)).T, strided=np.arange(20)[::3], fortran=np.asfortranarray(rng.normal(size=(4, 3)).round(1)),
-                  big_endian=np.arange(5, dtype='>i4'), scalar=np.array(3), none=np.zeros((0, 4)), bits=rng.random((3, 7)) > .5, one_bit=np.array(True),
-                  no_bits=np.zeros((2, 0), bool), small=np.arange(4, dtype=np.uint8), broadcast=np.broadcast_to(np.array([True, False]), (3, 2)),
+    arrays = dict(transposed=rng.integers(-9, 9, (3, 5)).T, strided=np.arange(20)[::3],
+                  fortran=np.asfortranarray(rng.normal(size=(4, 3)).round(1)),
+                  big_endian=np.arange(5, dtype='>i4'), scalar=np.array(3), none=np.zeros((0, 4)),
+                  bits=rng.random((3, 7)) > .5, one_bit=np.array(True),
+                  no_bits=np.zeros((2, 0), bool), small=np.arange(4, dtype=np.uint8),
+                  broadcast=np.broadcast_to(np.array([True, False]), (3, 2)),
                   flipped=np.arange(6).reshape(2, 3)[::-1], floats=rng.normal(size=(2, 3))[:, ::-1])
     back = decode_snapshot(encode_snapshot(Snapshot(0, 0., 0, arrays))).arrays
     assert list(sorted(back)) == list(sorted(arrays))
@@ -460,9 +489,13 @@ def test_arrays_that_are_not_numbers_are_refused_before_anything_is_written(run)
 def test_hostile_text_comes_back_letter_by_letter(run):
     nasty = ['</script><script>alert(1)</script>', '\0\n\r\t', '\u2028\u2029', '\ud800 lone', '👩‍👩‍👧', '"\\', 'ሰላም',
              '\u202e', '', '{"step": 1}\n', '__proto__']
-    run.save(look(40, 2, n=len(nasty), tokens=nasty, texts=(' '.join(nasty), nasty[0]), classes=nasty[:3], info=dict(note=nasty)))
+    run.save(look(40, 2, n=len(nasty), tokens=nasty, texts=(' '.join(nasty), nasty[0]), classes=nasty[:3],
+                  info=dict(note=nasty)))
     s = Run(run.path).snapshot(40, 2)
-    assert s.tokens == s.labels == s.words == nasty and s.texts == (' '.join(nasty), nasty[0]) and s.classes == nasty[:3] and s.info['note'] == nasty
+    assert s.tokens == s.labels == s.words == nasty
+    assert s.texts == (' '.join(nasty), nasty[0])
+    assert s.classes == nasty[:3]
+    assert s.info['note'] == nasty
     run.log(dict(step=40, note=nasty))
     assert run.metrics[-1]['note'] == nasty and repr(s).encode('utf-8', 'replace')
 
@@ -481,7 +514,8 @@ def test_a_snapshot_of_the_same_step_and_probe_replaces_the_other(run):
 def test_reading_leaves_no_trace_in_the_folder(run):
     stamp = lambda: {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in run.path.glob('**/*')}
     before, reader = stamp(), Run(run.path)
-    reader.snapshots(), reader.metrics, reader.damaged, repr(reader), reader.best_checkpoint, reader.checkpoints, reader.state, runs_table(run.path.parent)
+    reader.snapshots(), reader.metrics, reader.damaged, repr(
+        reader), reader.best_checkpoint, reader.checkpoints, reader.state, runs_table(run.path.parent)
     assert stamp() == before
 
 
@@ -489,7 +523,10 @@ def test_a_copied_run_opens_elsewhere_and_holds_no_path_of_its_first_home(run, t
     run.finish(test_accuracy=.5), run.set_state(a=1), run.save_arrays('a', dict(x=np.ones(2)))
     shutil.copytree(run.path, tmp_path/'elsewhere/copy')
     other = Run(tmp_path/'elsewhere/copy')
-    assert other.metrics == run.metrics and other.config == run.config and all(map(is_whole, other.snapshots())) and other.finished
+    assert other.metrics == run.metrics
+    assert other.config == run.config
+    assert all(map(is_whole, other.snapshots()))
+    assert other.finished
     assert not any(str(tmp_path).encode() in p.read_bytes() for p in other.path.glob('**/*') if p.is_file())
 
 
@@ -498,7 +535,8 @@ def test_rows_and_config_take_what_training_code_has_at_hand(tmp_path):
         def tolist(self): return 2.5
     args = dict(pattern=look, layers=(0, np.int64(1)), teacher=Run.create(tmp_path/'t', {}))
     run = Run.create(tmp_path/'run', dict(method=dict(name='Own', args=args), seed=np.int64(3)))
-    assert run.config['method']['args'] == dict(pattern=f'{__name__}.look', layers=[0, 1], teacher=str(tmp_path/'t')) and run.config['seed'] == 3
+    assert run.config['method']['args'] == dict(pattern=f'{__name__}.look', layers=[0, 1], teacher=str(tmp_path/'t'))
+    assert run.config['seed'] == 3
     run.log(dict(step=np.int64(4), loss=Tensor(), rate=np.float32(.5), bad=float('nan'), worse=float('inf')))
     got = Run(run.path).metrics[0]
     assert (got['step'], got['loss'], got['rate'], got['worse']) == (4, 2.5, .5, math.inf) and math.isnan(got['bad'])
@@ -520,7 +558,8 @@ def test_an_existing_folder_is_never_taken_over(run, tmp_path):
         with pytest.raises(FileExistsError, match='never overwritten'): Run.create(tmp_path/'file', CONFIG, exist)
     assert Run.create(tmp_path/'empty', CONFIG, exist='empty').config['seed'] == 7
     assert Run.create(tmp_path/'new', CONFIG, exist='empty').config['seed'] == 7
-    with pytest.raises(ValueError, match="exist must be 'refuse', 'empty' or 'untrained', got 'overwrite'"): Run.create(tmp_path/'x', CONFIG, exist='overwrite')
+    with pytest.raises(ValueError, match="exist must be 'refuse', 'empty' or 'untrained', got 'overwrite'"):
+        Run.create(tmp_path/'x', CONFIG, exist='overwrite')
     with pytest.raises(ValueError, match='config must be a dict'): Run.create(tmp_path/'x', 'ADDrop')
     with pytest.raises(ValueError, match='cannot be written as JSON'): Run.create(tmp_path/'x', {(1, 2): 3})
     assert not (tmp_path/'x').exists() and (run.path/'config.json').read_bytes() == before
@@ -528,17 +567,25 @@ def test_an_existing_folder_is_never_taken_over(run, tmp_path):
 
 def test_the_config_says_when_and_with_what_unless_it_was_told(tmp_path):
     c = Run.create(tmp_path/'a', CONFIG).config
-    assert {k: c[k] for k in CONFIG} == CONFIG and c['created'].endswith('+00:00') and c['versions']['python'] and c['versions']['numpy'] == np.__version__
+    assert {k: c[k] for k in CONFIG} == CONFIG
+    assert c['created'].endswith('+00:00')
+    assert c['versions']['python']
+    assert c['versions']['numpy'] == np.__version__
     c = Run.create(tmp_path/'b', {**CONFIG, 'created': 'then', 'versions': dict(torch='1')}).config
     assert c['created'] == 'then' and c['versions'] == dict(torch='1')
 
 
 def test_unknown_steps_and_probes_are_answered_with_what_is_there(run, tmp_path):
-    for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; there are 0, 10, 20'), (lambda: run.snapshot(-4), 'there are 0, 10, 20'),
-                       (lambda: run.snapshot(probe=2), 'no probe 2 in run; there are 0, 1'), (lambda: run.snapshots(probe=9), 'there are 0, 1'),
-                       (lambda: run.snapshots(step=15), 'there are 0, 10, 20'), (lambda: Run.create(tmp_path/'e', {}).snapshot(), 'no snapshots in .* yet'),
-                       (lambda: run.load_arrays('x'), "no arrays 'x' in run; there are none"), (lambda: run.snapshot().at('attention', 5), 'recorded layers: 0, 1'),
-                       (lambda: run.snapshot().at('entropy'), 'there are'), (lambda: run.snapshot().at('saliency'), 'has no layers')):
+    for call, said in ((lambda: run.snapshot(15), 'no step 15 of probe 0 in run; there are 0, 10, 20'),
+                       (lambda: run.snapshot(-4), 'there are 0, 10, 20'),
+                       (lambda: run.snapshot(probe=2), 'no probe 2 in run; there are 0, 1'),
+                       (lambda: run.snapshots(probe=9), 'there are 0, 1'),
+                       (lambda: run.snapshots(step=15), 'there are 0, 10, 20'),
+                       (lambda: Run.create(tmp_path/'e', {}).snapshot(), 'no snapshots in .* yet'),
+                       (lambda: run.load_arrays('x'), "no arrays 'x' in run; there are none"),
+                       (lambda: run.snapshot().at('attention', 5), 'recorded layers: 0, 1'),
+                       (lambda: run.snapshot().at('entropy'), 'there are'),
+                       (lambda: run.snapshot().at('saliency'), 'has no layers')):
         with pytest.raises(KeyError, match=said): call()
     assert Run(tmp_path/'e').snapshots() == [] and Run(tmp_path/'e').steps == []
 
@@ -548,27 +595,38 @@ def test_the_last_look_is_that_of_each_probe(run):
     assert (run.snapshot(probe=0).step, run.snapshot(probe=1).step) == (30, 20)
     assert [(s.step, s.probe) for s in run.snapshots(step=-1)] == [(20, 1), (30, 0)]
     assert [(s.step, s.probe) for s in run.snapshots(step=-4)] == [(0, 0)]
-    assert [(s.step, s.probe) for s in run.snapshots(step=10)] == [(10, 0), (10, 1)] and [s.step for s in run.snapshots(0, 10)] == [10]
+    assert [(s.step, s.probe) for s in run.snapshots(step=10)] == [(10, 0), (10, 1)]
+    assert [s.step for s in run.snapshots(0, 10)] == [10]
 
 
 def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
-    for kwargs, said in ((dict(arrays=dict(attention=np.ones((2, 2, 6, 5)))), r"'attention' must have shape \[L, H, n, n\] with n=6"),
+    for kwargs, said in ((dict(arrays=dict(attention=np.ones((2, 2, 6, 5)))),
+                          r"'attention' must have shape \[L, H, n, n\] with n=6"),
                          (dict(arrays=dict(guided=np.ones(3))), r"'guided' must have shape \[L, H\]"),
                          (dict(arrays=dict(attention=np.ones((2, 2, 6, 6)), guided=np.ones((1, 3)))), 'H=2'),
-                         (dict(arrays=dict(probabilities=np.ones(2))), 'C=3, got'), (dict(labels=['a']), 'labels must have one entry for each of 6 tokens'),
-                         (dict(arrays=dict(own=np.ones(3)), layers=dict(own=[0, 1])), r"'own' has shape \[3\]; its layers, one for each row, are \[0, 1\]"),
-                         (dict(is_special=[True]), 'is_special must'), (dict(probe=1.5), 'probe must be a whole number'), (dict(step=True), 'step must be a whole')):
+                         (dict(arrays=dict(probabilities=np.ones(2))), 'C=3, got'),
+                         (dict(labels=['a']), 'labels must have one entry for each of 6 tokens'),
+                         (dict(arrays=dict(own=np.ones(3)), layers=dict(own=[0, 1])),
+                          r"'own' has shape \[3\]; its layers, one for each row, are \[0, 1\]"),
+                         (dict(is_special=[True]), 'is_special must'),
+                         (dict(probe=1.5), 'probe must be a whole number'), (dict(step=True), 'step must be a whole')):
         with pytest.raises(ValueError, match=said): dataclasses.replace(look(), **kwargs)
 
 
 # What an earlier salviz wrote, byte for byte
 OLD = raw_header(
-    r'{"__metadata__":{"salviz.snapshot":"{\"step\": 3, \"epoch\": 0.5, \"probe\": 0, \"layers\": {\"attention\": [0], \"discarded\": [0]}, \"texts\": '
-    r'[\"a\"], \"tokens\": [\"[CLS]\", \"a\"], \"labels\": [\"[CLS]\", \"a\"], \"words\": [\"a\"], \"word_ids\": [-1, 0], \"is_special\": [true, false], '
-    r'\"label\": 1, \"classes\": [\"no\", \"yes\"], \"losses\": {\"task\": 0.5}, \"info\": {\"method\": \"ADDrop\", \"pooled_row\": 0}, \"format\": 1, '
-    r'\"stored\": {\"attention\": {\"exponent\": -15}, \"discarded\": {\"bits\": [1, 1, 2, 2]}, \"saliency\": {}, \"probabilities\": {}}, \"checksum\": 3263'
-    r'586256}"},"probabilities":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"saliency":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},"attention":{"'
-    r'dtype":"F16","shape":[1,1,2,2],"data_offsets":[16,24]},"discarded":{"dtype":"U8","shape":[1],"data_offsets":[24,25]}}'
+    r'{"__metadata__":{"salviz.snapshot":"{\"step\": 3, \"epoch\": 0.5, \"probe\": 0, \"layers\": {\"attention\": [0], '
+    r'\"discarded\": [0]}, \"texts\": '
+    r'[\"a\"], \"tokens\": [\"[CLS]\", \"a\"], \"labels\": [\"[CLS]\", \"a\"], \"words\": [\"a\"], \"word_ids\": [-1, '
+    r'0], \"is_special\": [true, false], '
+    r'\"label\": 1, \"classes\": [\"no\", \"yes\"], \"losses\": {\"task\": 0.5}, \"info\": {\"method\": \"ADDrop\", '
+    r'\"pooled_row\": 0}, \"format\": 1, '
+    r'\"stored\": {\"attention\": {\"exponent\": -15}, \"discarded\": {\"bits\": [1, 1, 2, 2]}, \"saliency\": {}, '
+    r'\"probabilities\": {}}, \"checksum\": 3263'
+    r'586256}"},"probabilities":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+    r'"saliency":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},"attention":{"'
+    r'dtype":"F16","shape":[1,1,2,2],"data_offsets":[16,24]},'
+    r'"discarded":{"dtype":"U8","shape":[1],"data_offsets":[24,25]}}'
     + ' '*2, bytes.fromhex('0000803e0000403f0000003f000080be007000760074007460'))
 
 
@@ -577,10 +635,13 @@ def picture(modality, step=0, probe=0, **kwargs):
     rng = np.random.default_rng((step, probe))
     whole, flat = ((3, 5, 4), (5, 4)) if modality == 'image' else ((7, 3), (7, 3))
     seen, mask = (1013 + rng.normal(size=whole)).astype(np.float32), rng.random(flat) > .6
-    arrays = dict(input=seen, saliency_map=rng.normal(size=flat).astype(np.float32), method_saliency_map=rng.normal(size=flat).astype(np.float32),
-                  masked_map=np.where(mask, np.float32(1000.125), seen), is_masked_map=mask, probabilities=np.float32([.2, .5, .3]), masked_probabilities=np.float32([.3, .4, .3]))
+    arrays = dict(input=seen, saliency_map=rng.normal(size=flat).astype(np.float32),
+                  method_saliency_map=rng.normal(size=flat).astype(np.float32),
+                  masked_map=np.where(mask, np.float32(1000.125), seen), is_masked_map=mask,
+                  probabilities=np.float32([.2, .5, .3]), masked_probabilities=np.float32([.3, .4, .3]))
     if modality == 'series': arrays['informative'] = rng.random(flat) > .5
-    return Snapshot(**{**dict(step=step, epoch=0., probe=probe, arrays=arrays, label=2, classes=['a', 'b', 'c'], info=dict(modality=modality)), **kwargs})
+    return Snapshot(**{**dict(step=step, epoch=0., probe=probe, arrays=arrays, label=2, classes=['a', 'b', 'c'],
+                              info=dict(modality=modality)), **kwargs})
 
 
 @pytest.mark.parametrize('modality', ['image', 'series'])
@@ -588,53 +649,81 @@ def test_images_and_series_come_back_to_the_last_bit_without_tokens(run, modalit
     want = picture(modality, 40)
     run.save(want)
     got = Run(run.path).snapshot(40)
-    assert set(got.arrays) == set(want.arrays) and (got.tokens, got.texts, got.words, list(got.word_ids)) == ([], (), [], [])
+    assert set(got.arrays) == set(want.arrays)
+    assert (got.tokens, got.texts, got.words, list(got.word_ids)) == ([], (), [], [])
     for k, x in want.arrays.items(): assert got.arrays[k].dtype == x.dtype and np.array_equal(got.arrays[k], x), k
     changed = (got.arrays['masked_map'] != got.arrays['input']).reshape(-1, *got.arrays['is_masked_map'].shape).any(0)
-    assert np.array_equal(changed, got.arrays['is_masked_map']) # cells that were not masked are equal, so the mask can be read off
-    assert (got.label, got.info['modality']) == (2, modality) and f'{modality}' in repr(got) and "label 'c', predicted 'b' with 0.50" in repr(got)
-    assert safetensors.numpy.load(encode_snapshot(want))['is_masked_map'].nbytes == math.ceil(want.arrays['is_masked_map'].size/8)
+    # cells that were not masked are equal, so the mask can be read off
+    assert np.array_equal(changed, got.arrays['is_masked_map'])
+    assert (got.label, got.info['modality']) == (2, modality)
+    assert f'{modality}' in repr(got)
+    assert "label 'c', predicted 'b' with 0.50" in repr(got)
+    assert safetensors.numpy.load(encode_snapshot(want))['is_masked_map'].nbytes == math.ceil(
+        want.arrays['is_masked_map'].size/8)
 
 
 def test_arrays_of_images_and_series_that_do_not_fit_one_another_are_refused_by_name():
-    for modality, name, shape, said in (('image', 'saliency_map', (4, 5), r"'saliency_map' must have shape \[h, w\] with C=3, c=3, h=5, w=4, got \[4, 5\]"),
-                                        ('image', 'is_masked_map', (3, 5, 4), r'shape \[h, w\]'), ('image', 'masked_map', (1, 5, 4), r'\[c, h, w\]'),
-                                        ('image', 'method_saliency_map', (5,), r'\[h, w\]'), ('series', 'input', (3, 7), r"must have shape \[T, F\]"),
-                                        ('series', 'informative', (7,), r'\[T, F\]'), ('series', 'probabilities', (2,), 'C=3'), ('image', 'input', (5, 4), r'\[c, h, w\]')):
+    for modality, name, shape, said in (('image', 'saliency_map', (4, 5),
+                                         r"'saliency_map' must have shape \[h, w\] with C=3, c=3, h=5, w=4, got \[4, "
+                                         r"5\]"),
+                                        ('image', 'is_masked_map', (3, 5, 4), r'shape \[h, w\]'),
+                                        ('image', 'masked_map', (1, 5, 4), r'\[c, h, w\]'),
+                                        ('image', 'method_saliency_map', (5,), r'\[h, w\]'),
+                                        ('series', 'input', (3, 7), r"must have shape \[T, F\]"),
+                                        ('series', 'informative', (7,), r'\[T, F\]'),
+                                        ('series', 'probabilities', (2,), 'C=3'),
+                                        ('image', 'input', (5, 4), r'\[c, h, w\]')):
         s = picture(modality)
         with pytest.raises(ValueError, match=said): dataclasses.replace(s, arrays={**s.arrays, name: np.ones(shape)})
     for kwargs in (dict(tokens=['a']), dict(texts=('a',)), dict(words=['a'])):
-        with pytest.raises(ValueError, match="one of modality 'image' has no tokens, texts or words, got"): picture('image', **kwargs)
-    with pytest.raises(ValueError, match="must be 'text', 'image' or 'series', got 'sound'"): picture('image', info=dict(modality='sound'))
+        with pytest.raises(ValueError, match="one of modality 'image' has no tokens, texts or words, got"):
+            picture('image', **kwargs)
+    with pytest.raises(ValueError, match="must be 'text', 'image' or 'series', got 'sound'"):
+        picture('image', info=dict(modality='sound'))
 
 
 def test_scores_and_predictions_of_tokens_and_translations_come_back_exactly(run):
     n, score = 6, 3.1415926
     run.save(look(40, label=score, classes=[], arrays=dict(prediction=np.float32([2.7182817]))))
     got = run.snapshot(40)
-    assert (got.label, got.arrays['prediction'].tolist()) == (score, [float(np.float32(2.7182817))]) and 'label 3.142, predicted 2.718' in repr(got)
+    assert (got.label, got.arrays['prediction'].tolist()) == (score, [float(np.float32(2.7182817))])
+    assert 'label 3.142, predicted 2.718' in repr(got)
     confidence = np.float32([np.nan, .1234567, .9, .8, .7, np.nan])
-    run.save(look(41, label=None, arrays=dict(token_confidence=confidence), info=dict(task='token_classification', token_labels=[None, 'B-LOC', 'O', None, 'O', None],
-                                                                                        token_predictions=[None, 'O', 'O', None, 'O', None])))
+    run.save(look(41, label=None, arrays=dict(token_confidence=confidence),
+                  info=dict(task='token_classification', token_labels=[None, 'B-LOC', 'O', None, 'O', None],
+                                                                                        token_predictions=[
+        None, 'O', 'O', None, 'O', None])))
     got = run.snapshot(41)
-    assert np.array_equal(got.arrays['token_confidence'], confidence, equal_nan=True) and got.info['token_labels'] == [None, 'B-LOC', 'O', None, 'O', None]
-    run.save(look(42, label=None, arrays=dict(target_probability=np.float32([.123456, .9])), info=dict(target_tokens=['a', '</s>'], predicted_tokens=['b', '</s>'])))
-    assert run.snapshot(42).arrays['target_probability'].tolist() == np.float32([.123456, .9]).tolist() and run.damaged == []
-    for kwargs, said in ((dict(arrays=dict(token_confidence=np.ones(5))), r"'token_confidence' must have shape \[n\] with n=6"), (dict(label=math.inf), 'a finite score or None, got inf'),
-                         (dict(arrays=dict(prediction=np.ones(2))), r"'prediction' must have shape \[1\]"), (dict(label='positive'), "or None, got 'positive'"),
-                         (dict(info=dict(token_labels=['O']*5)), r"info\['token_labels'\] must have 6 entries, one for each token, got 5"),
-                         (dict(info=dict(target_tokens=['a'], predicted_tokens=['a', 'b'])), r"info\['predicted_tokens'\] must have 1 entries, one for each target token, got 2"),
-                         (dict(arrays=dict(target_probability=np.ones(2)), info=dict(target_tokens=['a'])), r"info\['target_tokens'\] must have 2 entries")):
+    assert np.array_equal(got.arrays['token_confidence'], confidence, equal_nan=True)
+    assert got.info['token_labels'] == [None, 'B-LOC', 'O', None, 'O', None]
+    run.save(look(42, label=None, arrays=dict(target_probability=np.float32([.123456, .9])),
+                  info=dict(target_tokens=['a', '</s>'], predicted_tokens=['b', '</s>'])))
+    assert run.snapshot(42).arrays['target_probability'].tolist() == np.float32([.123456, .9]).tolist()
+    assert run.damaged == []
+    for kwargs, said in ((dict(arrays=dict(token_confidence=np.ones(5))),
+                          r"'token_confidence' must have shape \[n\] with n=6"),
+                         (dict(label=math.inf), 'a finite score or None, got inf'),
+                         (dict(arrays=dict(prediction=np.ones(2))), r"'prediction' must have shape \[1\]"),
+                         (dict(label='positive'), "or None, got 'positive'"),
+                         (dict(info=dict(token_labels=['O']*5)),
+                          r"info\['token_labels'\] must have 6 entries, one for each token, got 5"),
+                         (dict(info=dict(target_tokens=['a'], predicted_tokens=['a', 'b'])),
+                          r"info\['predicted_tokens'\] must have 1 entries, one for each target token, got 2"),
+                         (dict(arrays=dict(target_probability=np.ones(2)), info=dict(target_tokens=['a'])),
+                          r"info\['target_tokens'\] must have 2 entries")):
         with pytest.raises(ValueError, match=said): look(**kwargs)
     assert type(look(label=np.int64(2)).label) is int and type(look(label=np.float32(2)).label) is float
 
 
 def test_snapshots_of_earlier_versions_open_unchanged_and_an_earlier_version_could_read_ours():
     s = decode_snapshot(OLD)
-    assert (s.label, s.step, s.tokens, s.texts) == (1, 3, ['[CLS]', 'a'], ('a',)) and s.arrays['saliency'].tolist() == [.5, -.25] and s.arrays['discarded'].tolist() == [[[[False, True], [True, False]]]]
+    assert (s.label, s.step, s.tokens, s.texts) == (1, 3, ['[CLS]', 'a'], ('a',))
+    assert s.arrays['saliency'].tolist() == [.5, -.25]
+    assert s.arrays['discarded'].tolist() == [[[[False, True], [True, False]]]]
     now = encode_snapshot(s)
     assert safetensors.numpy.load(now).keys() == safetensors.numpy.load(OLD).keys()
-    old, new = (json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])['__metadata__']['salviz.snapshot']) for data in (OLD, now))
+    old, new = (json.loads(json.loads(data[8:8 + int.from_bytes(data[:8], 'little')])['__metadata__'][
+        'salviz.snapshot']) for data in (OLD, now))
     assert new.pop('seal').startswith('crc32:') and new == old
 
 
@@ -648,7 +737,8 @@ def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, ki
     elif kind == 'one flipped bit': data = data[:-50] + bytes([data[-50] ^ 4]) + data[-49:]
     else:
         n = int.from_bytes(data[:8], 'little')
-        meta = json.loads(json.loads(data[8:8+n])['__metadata__']['salviz.snapshot']) | dict(tokens=['a'], labels=['a'], word_ids=[0], is_special=[False])
+        meta = json.loads(json.loads(data[8:8+n])['__metadata__']['salviz.snapshot']) | dict(
+            tokens=['a'], labels=['a'], word_ids=[0], is_special=[False])
         data = safetensors.numpy.save(safetensors.numpy.load(data), {'salviz.snapshot': json.dumps(meta)})
     file.write_bytes(data)
     reader = Run(run.path)
@@ -660,35 +750,48 @@ def test_a_damaged_image_or_series_is_named_and_the_rest_opens(run, modality, ki
 
 
 def test_what_is_best_is_what_the_config_says(tmp_path):
-    rows = [dict(step=s, kind='eval', spearman=a, mse=b, loss=c) for s, a, b, c in ((1, .2, 3., 5.), (2, .6, 1., 4.), (3, .6, 2., 1.), (4, math.nan, 0., .5))]
-    for metric, best, names in ((dict(name='spearman', greater_is_better=True), 2, ['spearman', 'mse', 'loss']), (dict(name='loss', greater_is_better=False), 4, ['loss', 'spearman', 'mse']),
-                                (dict(name='mse', greater_is_better=False), 4, ['mse', 'spearman', 'loss']), (dict(name='loss'), 4, ['loss', 'spearman', 'mse'])):
+    rows = [dict(step=s, kind='eval', spearman=a, mse=b, loss=c)
+            for s, a, b, c in ((1, .2, 3., 5.), (2, .6, 1., 4.), (3, .6, 2., 1.), (4, math.nan, 0., .5))]
+    for metric, best, names in ((dict(name='spearman', greater_is_better=True), 2, ['spearman', 'mse', 'loss']),
+                                (dict(name='loss', greater_is_better=False), 4, ['loss', 'spearman', 'mse']),
+                                (dict(name='mse', greater_is_better=False), 4, ['mse', 'spearman', 'loss']),
+                                (dict(name='loss'), 4, ['loss', 'spearman', 'mse'])):
         run = Run.create(tmp_path/f'{metric}', dict(best_metric=metric, method='FineTuning'))
         assert run.best_step is None and run.measures == list(dict.fromkeys([metric['name'], 'loss']))
         for r in rows: run.log(r)
         assert (run.best_step, run.measures) == (best, names) and run.scores()['mse'] == rows[best - 1]['mse']
         for step in (1, 3): checkpoint(run, step)
         assert run.best_checkpoint.name == 'checkpoint-3'
-        run.log(dict(kind='score', split='test', step=best, examples=5, loss=2., **{k: .25 for k in names if k != 'loss'}))
-        assert run.measures == names and 'examples' not in run.scores('test') and run.scores('test')[names[0]] == (2. if names[0] == 'loss' else .25)
+        run.log(dict(kind='score', split='test', step=best, examples=5, loss=2.,
+                     **{k: .25 for k in names if k != 'loss'}))
+        assert run.measures == names
+        assert 'examples' not in run.scores('test')
+        assert run.scores('test')[names[0]] == (2. if names[0] == 'loss' else .25)
     assert 'validation loss 0.500, mean squared error 0.000 at step 4' in repr(run) # the Spearman there is undefined
 
 
 def test_the_table_of_runs_has_a_column_for_each_score(tmp_path):
     a = Run.create(tmp_path/'a', dict(best_metric=dict(name='f1', greater_is_better=True)))
-    a.log(dict(kind='eval', step=1, epoch=1., f1=.5, accuracy=.9, loss=1.)), a.log(dict(kind='score', split='test', step=1, examples=3, f1=.4, accuracy=.8, loss=1.))
-    assert list(runs_table(tmp_path).columns) == ['name', 'method', 'seed', 'steps', 'validation_f1', 'validation_accuracy', 'test_f1', 'test_accuracy', 'train_loss', 'finished', 'damaged']
+    a.log(dict(kind='eval', step=1, epoch=1., f1=.5, accuracy=.9,
+               loss=1.)), a.log(dict(kind='score', split='test', step=1, examples=3, f1=.4, accuracy=.8, loss=1.))
+    assert list(runs_table(tmp_path).columns) == ['name', 'method', 'seed', 'steps', 'validation_f1',
+                                                  'validation_accuracy', 'test_f1', 'test_accuracy', 'train_loss',
+                                                  'finished', 'damaged']
     b = Run.create(tmp_path/'b', dict(best_metric=dict(name='loss', greater_is_better=False)))
     b.log(dict(kind='eval', step=7, loss=2., accuracy=.3))
     t = runs_table(tmp_path).set_index('name')
-    assert (t.validation_f1['a'], t.test_f1['a'], t.validation_loss['b'], t.validation_accuracy['b']) == (.5, .4, 2., .3) and math.isnan(t.validation_f1['b']) and math.isnan(t.validation_loss['a'])
+    assert (t.validation_f1['a'], t.test_f1['a'], t.validation_loss['b'],
+            t.validation_accuracy['b']) == (.5, .4, 2., .3)
+    assert math.isnan(t.validation_f1['b'])
+    assert math.isnan(t.validation_loss['a'])
 
 
 def test_layers_are_known_by_the_models_own_numbers(run):
     attention = np.stack([np.full((2, 6, 6), x) for x in (.25, .5, 1.)])
     run.save(Snapshot(40, 0., 0, dict(attention=attention), dict(attention=[1, 4, 11]), tokens=list('abcdef')))
     s = run.snapshot(40)
-    assert [s.at('attention', l).max() for l in (1, 4, 11, -1, -3)] == [.25, .5, 1., 1., .25] and s.layers['attention'] == [1, 4, 11]
+    assert [s.at('attention', l).max() for l in (1, 4, 11, -1, -3)] == [.25, .5, 1., 1., .25]
+    assert s.layers['attention'] == [1, 4, 11]
 
 
 # Company
@@ -702,15 +805,20 @@ def test_subscribers_get_what_a_reader_would_see(run):
     run.log(row(31))
     stop_more()
     reader = Run(run.path)
-    assert got[0] == reader.metrics[-2] and np.array_equal(got[1].arrays['saliency'], reader.snapshot(30).arrays['saliency']) and got[1].arrays is not None
-    assert len(got) == 2 and len(more) == 3 and not np.array_equal(got[1].arrays['saliency'], look(30).arrays['saliency'])
+    assert got[0] == reader.metrics[-2]
+    assert np.array_equal(got[1].arrays['saliency'], reader.snapshot(30).arrays['saliency'])
+    assert got[1].arrays is not None
+    assert len(got) == 2
+    assert len(more) == 3
+    assert not np.array_equal(got[1].arrays['saliency'], look(30).arrays['saliency'])
 
 
 def test_a_subscriber_that_fails_is_warned_about_and_hurts_nobody(run):
     got = []
     def fail(item): raise RuntimeError('the browser is gone')
     run.subscribe(fail), run.subscribe(got.append)
-    with pytest.warns(match='a subscriber of run run failed .RuntimeError: the browser is gone.; the run goes on'): run.log(row(30))
+    with pytest.warns(match='a subscriber of run run failed .RuntimeError: the browser is gone.; the run goes on'):
+        run.log(row(30))
     with pytest.warns(match='the browser is gone'): run.save(look(30))
     assert [str(e) for e in run.subscriber_errors] == ['the browser is gone']*2 and len(got) == 2
     assert run.metrics[-1] == row(30) and is_whole(run.snapshot(30))
@@ -756,24 +864,35 @@ def test_supersede_moves_everything_later_and_loses_no_byte(run):
     for step in (10, 20): checkpoint(run, step)
     checkpoint(run, 25, complete=False)
     (run.path/'snapshots/step-00000015.probe-000.safetensors').write_bytes(b'damaged') # goes aside with its step
-    run.log(dict(step=20, kind='eval', accuracy=.5)), run.set_state(best_step=20, alpha=10.), run.finish(test_accuracy=.4)
-    files = sorted(p.read_bytes() for p in run.path.glob('**/*') if p.is_file() and p.name not in ('metrics.jsonl', 'state.json'))
+    run.log(dict(step=20, kind='eval', accuracy=.5)), run.set_state(best_step=20,
+                                                                    alpha=10.), run.finish(test_accuracy=.4)
+    files = sorted(p.read_bytes() for p in run.path.glob('**/*') if p.is_file()
+                   and p.name not in ('metrics.jsonl', 'state.json'))
     lines = sorted((run.path/'metrics.jsonl').read_bytes().split(b'\n')[:-1])
     aside = run.supersede(10)
     assert aside == run.path/'superseded/1'
     old = Run(aside)
     assert (run.steps, [r['step'] for r in run.metrics], list(run.checkpoints)) == ([0, 10], [0, 10], [10])
     assert (old.steps, [r['step'] for r in old.metrics], list(old.checkpoints)) == ([20], [20, 20], [20])
-    assert old.finished and not run.finished and old.state == dict(best_step=20, alpha=10.) and run.state == dict(alpha=10.)
+    assert old.finished
+    assert not run.finished
+    assert old.state == dict(best_step=20, alpha=10.)
+    assert run.state == dict(alpha=10.)
     assert (old.path/'checkpoints/checkpoint-25').is_dir() and run.damaged == [] and len(old.damaged) == 1
-    after = [p.read_bytes() for p in run.path.glob('**/*') if p.is_file() and p.name not in ('metrics.jsonl', 'state.json')]
+    after = [p.read_bytes() for p in run.path.glob('**/*') if p.is_file()
+             and p.name not in ('metrics.jsonl', 'state.json')]
     after.remove((old.path/'config.json').read_bytes()) # the copy that makes the set aside part a run
     assert sorted(after) == files
     assert sorted(l for p in run.path.glob('**/metrics.jsonl') for l in p.read_bytes().split(b'\n')[:-1]) == lines
     assert run.supersede(10) is None and not (run.path/'superseded/2').exists()
     run.log(row(11)), run.save(look(11))
-    assert run.supersede(10) == run.path/'superseded/2' and Run(run.path/'superseded/2').steps == [11] and Run(aside).steps == [20]
-    assert run.supersede(-1) == run.path/'superseded/3' and run.steps == [] and run.metrics == [] and run.checkpoints == {}
+    assert run.supersede(10) == run.path/'superseded/2'
+    assert Run(run.path/'superseded/2').steps == [11]
+    assert Run(aside).steps == [20]
+    assert run.supersede(-1) == run.path/'superseded/3'
+    assert run.steps == []
+    assert run.metrics == []
+    assert run.checkpoints == {}
     assert list(runs_table(run.path.parent).name) == ['run']
 
 
@@ -784,15 +903,21 @@ def test_the_best_checkpoint_is_the_named_one_or_that_with_the_best_validation(r
     assert run.best_step == 5 and run.best_checkpoint is None
     for step in (10, 20, 30): checkpoint(run, step)
     checkpoint(run, 50, complete=False)
-    assert list(run.checkpoints) == [10, 20, 30] and run.best_checkpoint.name == 'checkpoint-20' and run.scores()['accuracy'] == .9
+    assert list(run.checkpoints) == [10, 20, 30]
+    assert run.best_checkpoint.name == 'checkpoint-20'
+    assert run.scores()['accuracy'] == .9
     run.set_state(best_step=10)
     assert run.best_step == 10 and run.best_checkpoint.name == 'checkpoint-10' and run.scores()['accuracy'] == .5
     run.finish(best_step=30)
-    assert run.best_step == 30 and run.best_checkpoint.name == 'checkpoint-30' and run.scores() == dict(accuracy=.7, macro_f1=3., loss=1.)
+    assert run.best_step == 30
+    assert run.best_checkpoint.name == 'checkpoint-30'
+    assert run.scores() == dict(accuracy=.7, macro_f1=3., loss=1.)
 
 
 def test_rows_are_told_apart_by_kind_or_by_their_names(run):
-    run.log(dict(step=30, kind='eval', accuracy=.5, loss=1.)), run.log(dict(step=30, eval_loss=1.)), run.log(dict(step=30, kind='score', split='test', loss=1.))
+    run.log(dict(step=30, kind='eval', accuracy=.5,
+                 loss=1.)), run.log(dict(step=30,
+                                         eval_loss=1.)), run.log(dict(step=30, kind='score', split='test', loss=1.))
     run.log(dict(step=31, loss=1.)), run.log(dict(step=31, note='x'))
     assert [r['step'] for r in run.train_rows] == [0, 10, 20, 31] and len(run.eval_rows) == 2
 
@@ -800,7 +925,8 @@ def test_rows_are_told_apart_by_kind_or_by_their_names(run):
 def test_the_table_lists_runs_and_damaged_ones_with_the_reason_and_skips_other_folders(tmp_path):
     a = Run.create(tmp_path/'a', CONFIG)
     for step in range(1, 5): a.log(dict(kind='train', step=step, epoch=step/2, loss=2., task=float(step)))
-    for step, accuracy in ((2, .6), (4, .5)): a.log(dict(kind='eval', step=step, accuracy=accuracy, macro_f1=accuracy - .1, loss=1.))
+    for step, accuracy in ((2, .6), (4, .5)):
+        a.log(dict(kind='eval', step=step, accuracy=accuracy, macro_f1=accuracy - .1, loss=1.))
     a.log(dict(kind='score', split='test', step=2, accuracy=.4, macro_f1=.3, loss=1.2)), a.finish(best_step=2)
     Run.create(tmp_path/'b', dict(method='FineTuning')).save(look())
     (tmp_path/'b/snapshots'/NAME).write_bytes(b'garbage')
@@ -812,25 +938,35 @@ def test_the_table_lists_runs_and_damaged_ones_with_the_reason_and_skips_other_f
     t = runs_table(tmp_path).set_index('name')
     assert list(t.index) == ['a', 'b', 'c', 'd']
     assert t.loc['a'].drop('damaged').to_dict() == dict(
-        method='ADDrop', seed=7, steps=4, validation_accuracy=.6, validation_macro_f1=.5, test_accuracy=.4, test_macro_f1=.3, train_loss=3.5, finished=True)
-    assert t.damaged['a'] == '' and NAME in t.damaged['b'] and 'config.json is not JSON' in t.damaged['c'] and 'config.json' in t.damaged['d']
+        method='ADDrop', seed=7, steps=4, validation_accuracy=.6, validation_macro_f1=.5, test_accuracy=.4,
+        test_macro_f1=.3, train_loss=3.5, finished=True)
+    assert t.damaged['a'] == ''
+    assert NAME in t.damaged['b']
+    assert 'config.json is not JSON' in t.damaged['c']
+    assert 'config.json' in t.damaged['d']
     assert t.method['b'] == 'FineTuning' and not t.finished[['b', 'c', 'd']].any()
-    assert list(runs_table(tmp_path/'pictures').columns) == list(runs_table(tmp_path).columns) and len(runs_table(tmp_path/'pictures')) == 0
+    assert list(runs_table(tmp_path/'pictures').columns) == list(runs_table(tmp_path).columns)
+    assert len(runs_table(tmp_path/'pictures')) == 0
     with pytest.raises(FileNotFoundError, match='there is no such folder'): runs_table(tmp_path/'nowhere')
 
 
 def test_a_run_and_a_snapshot_introduce_themselves(run):
-    run.log(dict(kind='eval', step=20, accuracy=.6123, macro_f1=.5)), run.log(dict(kind='score', split='test', step=20, accuracy=.55, macro_f1=.44, loss=1.))
-    for part in ('Run run, seed 7, 20 steps, not finished', 'ADDrop (p=0.3, q=0.2)', 'minilm (BertForSequenceClassification, 2 layers, 2 heads)',
-                 'movie-sentences (8 train, 2 validation, 2 test)', '6 of 2 probes, steps 0, 10, 20', 'validation accuracy 0.612, macro-F1 0.500 at step 20',
+    run.log(dict(kind='eval', step=20, accuracy=.6123,
+                 macro_f1=.5)), run.log(dict(kind='score', split='test', step=20, accuracy=.55, macro_f1=.44, loss=1.))
+    for part in ('Run run, seed 7, 20 steps, not finished', 'ADDrop (p=0.3, q=0.2)',
+                 'minilm (BertForSequenceClassification, 2 layers, 2 heads)',
+                 'movie-sentences (8 train, 2 validation, 2 test)', '6 of 2 probes, steps 0, 10, 20',
+                 'validation accuracy 0.612, macro-F1 0.500 at step 20',
                  'test      accuracy 0.550'): assert part in repr(run), part
     assert 'damaged' not in repr(run)
-    assert "step 10 (epoch 1.00): 't0 t1 t2 t3 t4 t5'" in repr(run.snapshot(10)) and "label 'b', predicted " in repr(run.snapshot(10))
+    assert "step 10 (epoch 1.00): 't0 t1 t2 t3 t4 t5'" in repr(run.snapshot(10))
+    assert "label 'b', predicted " in repr(run.snapshot(10))
     assert 'attention float32 [2, 2, 6, 6], layers 0, 1' in repr(run.snapshot(10)) and repr(Snapshot(0, 0., 0))
 
 
 def test_a_bare_or_odd_config_does_not_stop_a_run_from_introducing_itself(tmp_path):
-    for i, config in enumerate(({}, dict(method='Own', model='m', data=None, seed=None), dict(method={}, data=dict(sizes=None), model=dict(layers=2)))):
+    for i, config in enumerate(({}, dict(method='Own', model='m', data=None, seed=None),
+                                dict(method={}, data=dict(sizes=None), model=dict(layers=2)))):
         assert 'Run' in repr(Run.create(tmp_path/str(i), config))
 
 

@@ -10,14 +10,22 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from salviz.core.assets import asset
 from salviz.core.text import align, align_batch, find_words, pool_map, pool_words, rationale_flags, spread_words
 
-LINES = ["It's not just bad, it's awful: a film without a plot!", 'The acting was thrilling, the ending unforgettable...', '(Really bad bad bad.)',
-         'naïve café cafe\u0301 電影 电影很好 カメラ 한국 영화', 'مرحبا بالعالم שלום עולם', 'नमस्ते दुनिया', '😀 👍🏽 👩\u200d👧 <b>bold</b> &amp; 1,000.50']*6
-HOSTILE = ['', ' ', '\n\t  \u3000', '\u200b', '\u200b\u200d\ufeff', '\u0301', ' \u0301\u0301', 'bad bad bad bad', 'bad\u00adly b\u200bad',
-           '😀', '😀😀😀', '👩\u200d👧\u200d👦', '👍🏽!', '🇩🇪🇫🇷', '🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f', '1\ufe0f\u20e3',
-           'cafe\u0301 café', 'Z̸̢͎a̷͙l̵̠g̶͉o̸', '电影很好。', 'カﾞメラ ｶﾞﾒﾗ', '한국 영화', '\u1112\u1161\u11ab', 'مرحبا بالعالم', 'می\u200cخواهم',
-           'שלום!', 'abc\u202edef\u202c', 'क्\u200dष नमस्ते', 'สวัสดีครับ', 'a   b \n\n c\t', '\xa0a\xa0', '<script>alert("x")</script>',
-           '&lt;b&gt;', '<b onclick=\'x\'>', '[SEP] </s> <unk> [MASK] <0x41>', '▁a ▁ Ġb ##c', 'ﬁne ½ Ⅷ ™ …', 'x\x00y\x07z\x1b',
-           '\ue000 \U000f0000', '\ufffd', "rock 'n' roll—don’t", '3.14 1,000.50 v1.2 3. .5 a.b', 'mother-in-law -- self-', '_snake_case_',
+LINES = ["It's not just bad, it's awful: a film without a plot!",
+         'The acting was thrilling, the ending unforgettable...', '(Really bad bad bad.)',
+         'naïve café cafe\u0301 電影 电影很好 カメラ 한국 영화', 'مرحبا بالعالم שלום עולם', 'नमस्ते दुनिया',
+         '😀 👍🏽 👩\u200d👧 <b>bold</b> &amp; 1,000.50']*6
+HOSTILE = ['', ' ', '\n\t  \u3000', '\u200b', '\u200b\u200d\ufeff', '\u0301', ' \u0301\u0301', 'bad bad bad bad',
+           'bad\u00adly b\u200bad',
+           '😀', '😀😀😀', '👩\u200d👧\u200d👦', '👍🏽!', '🇩🇪🇫🇷',
+           '🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f', '1\ufe0f\u20e3',
+           'cafe\u0301 café', 'Z̸̢͎a̷͙l̵̠g̶͉o̸', '电影很好。', 'カﾞメラ ｶﾞﾒﾗ', '한국 영화', '\u1112\u1161\u11ab', 'مرحبا بالعالم',
+           'می\u200cخواهم',
+           'שלום!', 'abc\u202edef\u202c', 'क्\u200dष नमस्ते', 'สวัสดีครับ', 'a   b \n\n c\t', '\xa0a\xa0',
+           '<script>alert("x")</script>',
+           '&lt;b&gt;', '<b onclick=\'x\'>', '[SEP] </s> <unk> [MASK] <0x41>', '▁a ▁ Ġb ##c', 'ﬁne ½ Ⅷ ™ …',
+           'x\x00y\x07z\x1b',
+           '\ue000 \U000f0000', '\ufffd', "rock 'n' roll—don’t", '3.14 1,000.50 v1.2 3. .5 a.b',
+           'mother-in-law -- self-', '_snake_case_',
            'ǅ İstanbul ﬀ ẞ', '\U0001d538\U0001d539', 'a' * 300, 'é' * 120]
 
 
@@ -26,14 +34,16 @@ def fast(tokenizer, **kwargs): return PreTrainedTokenizerFast(tokenizer_object=t
 
 def bert(first, second, ids):
     pair = f'{first} $A {second} $B:1 {second}:1'
-    return processors.TemplateProcessing(single=f'{first} $A {second}', pair=pair, special_tokens=[(first, ids[0]), (second, ids[1])])
+    return processors.TemplateProcessing(single=f'{first} $A {second}', pair=pair,
+                                         special_tokens=[(first, ids[0]), (second, ids[1])])
 
 
 def wordpiece(lowercase=True):
     t = Tokenizer(models.WordPiece(unk_token='[UNK]'))
     t.normalizer, t.pre_tokenizer = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     t.decoder = decoders.WordPiece()
-    t.train_from_iterator(LINES, trainers.WordPieceTrainer(vocab_size=220, special_tokens=['[PAD]', '[UNK]', '[CLS]', '[SEP]']))
+    t.train_from_iterator(LINES, trainers.WordPieceTrainer(vocab_size=220,
+                                                           special_tokens=['[PAD]', '[UNK]', '[CLS]', '[SEP]']))
     t.post_processor = bert('[CLS]', '[SEP]', (2, 3))
     return fast(t, pad_token='[PAD]', unk_token='[UNK]', cls_token='[CLS]', sep_token='[SEP]')
 
@@ -42,8 +52,11 @@ def byte_bpe(roberta, vocab_size=360):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=not roberta), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    t.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=['<s>', '<pad>', '</s>'], initial_alphabet=alphabet))
-    if roberta: t.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0), trim_offsets=True, add_prefix_space=False)
+    t.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=['<s>', '<pad>', '</s>'],
+                                                     initial_alphabet=alphabet))
+    if roberta:
+        t.post_processor = processors.RobertaProcessing(('</s>', 2), ('<s>', 0), trim_offsets=True,
+                                                        add_prefix_space=False)
     else: t.post_processor = processors.ByteLevel(trim_offsets=False)
     return fast(t, pad_token='<pad>', eos_token='</s>')
 
@@ -51,18 +64,23 @@ def byte_bpe(roberta, vocab_size=360):
 def unigram():
     t = Tokenizer(models.Unigram())
     t.normalizer, t.pre_tokenizer, t.decoder = normalizers.NFKC(), pre_tokenizers.Metaspace(), decoders.Metaspace()
-    t.train_from_iterator(LINES, trainers.UnigramTrainer(vocab_size=150, special_tokens=['<pad>', '</s>', '<unk>'], unk_token='<unk>'))
-    t.post_processor = processors.TemplateProcessing(single='$A </s>', pair='$A </s> $B </s>', special_tokens=[('</s>', 1)])
+    t.train_from_iterator(LINES, trainers.UnigramTrainer(vocab_size=150, special_tokens=['<pad>', '</s>', '<unk>'],
+                                                         unk_token='<unk>'))
+    t.post_processor = processors.TemplateProcessing(single='$A </s>', pair='$A </s> $B </s>',
+                                                     special_tokens=[('</s>', 1)])
     return fast(t, pad_token='<pad>', eos_token='</s>', unk_token='<unk>')
 
 
 def byte_fallback():
     "As Llama 2: no pre-tokenizer, spaces replaced by a normaliser, unknown characters as bytes"
-    vocab = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁', *'abdehilnstuwof.,!', '▁b', '▁ba', '▁bad', 'th', '▁th']
+    vocab = ['<unk>', '<s>', '</s>', *(f'<0x{b:02X}>' for b in range(256)), '▁', *'abdehilnstuwof.,!', '▁b', '▁ba',
+             '▁bad', 'th', '▁th']
     merges = [('▁', 'b'), ('▁b', 'a'), ('▁ba', 'd'), ('t', 'h'), ('▁', 'th')]
-    t = Tokenizer(models.BPE({v: i for i, v in enumerate(vocab)}, merges, unk_token='<unk>', fuse_unk=True, byte_fallback=True))
+    t = Tokenizer(models.BPE({v: i for i, v in enumerate(vocab)}, merges, unk_token='<unk>', fuse_unk=True,
+                             byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')])
-    t.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)])
+    t.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(),
+                                   decoders.Strip(' ', 1, 0)])
     t.post_processor = processors.TemplateProcessing(single='<s> $A', pair='<s> $A <s> $B', special_tokens=[('<s>', 1)])
     return fast(t, bos_token='<s>', eos_token='</s>', unk_token='<unk>')
 
@@ -71,7 +89,8 @@ def end_of_word():
     "As CLIP and the first GPT: a suffix ends the word"
     t = Tokenizer(models.BPE(unk_token='<unk>', end_of_word_suffix='</w>'))
     t.pre_tokenizer, t.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder()
-    t.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=260, special_tokens=['<unk>', '</s>'], end_of_word_suffix='</w>'))
+    t.train_from_iterator(LINES, trainers.BpeTrainer(vocab_size=260, special_tokens=['<unk>', '</s>'],
+                                                     end_of_word_suffix='</w>'))
     return fast(t, unk_token='<unk>', eos_token='</s>')
 
 
@@ -83,7 +102,8 @@ class Halves:
 
 def custom():
     tokenizer = wordpiece(lowercase=False)
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.PreTokenizer.custom(Halves())])
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(),
+                                                                         pre_tokenizers.PreTokenizer.custom(Halves())])
     return tokenizer
 
 
@@ -93,7 +113,8 @@ def packaged():
     except FileNotFoundError: return wordpiece()
 
 
-MAKERS = dict(wordpiece=wordpiece, cased=lambda: wordpiece(False), roberta=lambda: byte_bpe(True), gpt2=lambda: byte_bpe(False), unigram=unigram,
+MAKERS = dict(wordpiece=wordpiece, cased=lambda: wordpiece(False), roberta=lambda: byte_bpe(True),
+              gpt2=lambda: byte_bpe(False), unigram=unigram,
               byte_fallback=byte_fallback, end_of_word=end_of_word, custom=custom, packaged=packaged)
 LOSSLESS = ('roberta', 'gpt2', 'byte_fallback')   # no character is ever dropped or unknown
 
@@ -115,7 +136,8 @@ def roberta(): return byte_bpe(True)
 
 
 ALPHABETS = ['abc', 'aB1é.', " '’-.,3", '电影カのー', 'مرحبا שלום', 'क्षिनमस्ते', '😀🎬👍🏽\u200d❤\ufe0f🇩🇪',
-             'e\u0301\u0308\u200b\u200c\u00ad\u2060', ' \t\n\u3000\xa0', '<>&"/=\\', 'ﬁ½İß①', '\x00\x1b\u202e\u2066\ufeff',
+             'e\u0301\u0308\u200b\u200c\u00ad\u2060', ' \t\n\u3000\xa0', '<>&"/=\\', 'ﬁ½İß①',
+             '\x00\x1b\u202e\u2066\ufeff',
              '한국\u1112\u1161']
 
 
@@ -123,7 +145,9 @@ def random_text(rng):
     "A few runs from different alphabets, now and then any code point at all"
     out = []
     for _ in range(rng.randint(0, 7)):
-        if rng.random() < .15: out.append(chr(rng.choice([rng.randrange(0xd800), rng.randrange(0xe000, 0x110000), rng.randint(0x1f300, 0x1faff)])))
+        if rng.random() < .15:
+            out.append(chr(rng.choice([rng.randrange(0xd800), rng.randrange(0xe000, 0x110000),
+                                       rng.randint(0x1f300, 0x1faff)])))
         else: out += rng.choices(rng.choice(ALPHABETS), k=rng.randint(1, 6))
         if rng.random() < .4: out.append(' ')
     return ''.join(out)
@@ -138,7 +162,8 @@ def is_visible(c):
     return not (c.isspace() or category in ('Cc', 'Zs', 'Zl', 'Zp') or (category == 'Cf' and not is_tag))
 
 
-def word_at(tt, segment, i): return next((w for w, (s, a, b) in enumerate(tt.word_spans) if s == segment and a <= i < b), -1)
+def word_at(tt, segment, i):
+    return next((w for w, (s, a, b) in enumerate(tt.word_spans) if s == segment and a <= i < b), -1)
 
 
 # words
@@ -160,7 +185,8 @@ def test_words_do_not_depend_on_what_stands_beyond_a_space():
     for text in texts(6, 300):
         other = random_text(rng)
         shift = len(text) + 1
-        assert find_words(f'{text} {other}') == find_words(text) + [(a + shift, b + shift) for a, b in find_words(other)]
+        assert find_words(f'{text} {other}') == find_words(text) + [(a + shift, b + shift)
+                                                                    for a, b in find_words(other)]
 
 
 def test_letters_stay_together_and_signs_stand_alone():
@@ -191,7 +217,8 @@ def test_words_are_what_a_reader_would_say(text, words): assert [text[a:b] for a
 
 
 def test_finding_words_takes_linear_time_on_long_runs():
-    for run in ("'", 'a-', 'a\u00ad', '1.', '👩\u200d', '\u200c\u0301', 'a\u200c\u200c', '\U0001f1e6', '\u0301'): assert find_words('a' + run * 60_000)
+    for run in ("'", 'a-', 'a\u00ad', '1.', '👩\u200d', '\u200c\u0301', 'a\u200c\u200c', '\U0001f1e6', '\u0301'):
+        assert find_words('a' + run * 60_000)
     assert find_words('a' + '\u00ad' * 60_000) == [(0, 1)]
 
 
@@ -199,7 +226,8 @@ def test_finding_words_takes_linear_time_on_long_runs():
 
 def check_alignment(tok, tt):
     n, W = len(tt.tokens), len(tt.words)
-    assert len(tt) == n == len(tt.labels) == len(tt.input_ids) == len(tt.segments) == len(tt.word_ids) == len(tt.is_special)
+    assert len(tt) == n == len(tt.labels) == len(tt.input_ids) == len(tt.segments) == len(tt.word_ids) == len(
+        tt.is_special)
     assert tt.offsets.shape == (n, 2) and W == len(tt.word_spans) == len(tt.has_tokens)
     assert [tt.texts[s][a:b] for s, a, b in tt.word_spans] == tt.words
     assert (tt.is_special == (tt.segments < 0)).all() and (tt.word_ids[tt.is_special] == -1).all()
@@ -212,7 +240,9 @@ def check_alignment(tok, tt):
         covered = tt.texts[tt.segments[i]][start:end]
         words = [w for w in (word_at(tt, tt.segments[i], c) for c in range(start, end)) if w >= 0]
         if tt.word_ids[i] >= 0: assert tt.word_ids[i] == words[0]
-        else: assert not any(map(is_visible, covered)) or tt.labels[i].strip('␣↵⇥') == '', (tok.kind, tt.tokens[i], covered)
+        else:
+            assert (not any(map(is_visible, covered))
+                    or tt.labels[i].strip('␣↵⇥') == ''), (tok.kind, tt.tokens[i], covered)
     for label in tt.labels:
         assert label and label == label.strip()
         assert not any(unicodedata.category(c) in ('Cc', 'Cf') and c not in '\u200c\u200d' for c in label), ascii(label)
@@ -233,20 +263,24 @@ def test_every_token_of_random_text_belongs_to_one_word_or_is_blank(tok, seed):
 @pytest.mark.parametrize('tok', LOSSLESS, indirect=True)
 @pytest.mark.parametrize('seed', range(3))
 def test_tokenizers_that_lose_nothing_cover_every_word(tok, seed):
-    for tt in align_batch(tok, [t.replace('▁', '') for t in texts(seed, 120) + HOSTILE]):   # a typed ▁ is a space where ▁ stands for spaces
+    # a typed ▁ is a space where ▁ stands for spaces
+    for tt in align_batch(tok, [t.replace('▁', '') for t in texts(seed, 120) + HOSTILE]):
         covered = np.zeros(len(tt.texts[0]), bool)
         for start, end in tt.offsets[~tt.is_special]: covered[start:end] = True
         for w, (_, a, b) in enumerate(tt.word_spans):
             assert covered[a:b].all(), (tok.kind, tt.texts)
             inside = any(s < a < e for s, e in tt.offsets)   # of a token that began in an earlier word
-            assert tt.has_tokens[w] or inside, (tok.kind, tt.texts[0], tt.words[w], [*zip(tt.tokens, tt.offsets.tolist())])
+            assert (tt.has_tokens[w] or inside), (tok.kind, tt.texts[0], tt.words[w],
+                                                  [*zip(tt.tokens, tt.offsets.tolist())])
 
 
 def test_a_batch_gives_what_single_texts_give(tok):
     batch = texts(30, 20)
     for text, together in zip(batch, align_batch(tok, batch)):
         alone = align(tok, text)
-        assert alone.tokens == together.tokens and alone.labels == together.labels and (alone.word_ids == together.word_ids).all()
+        assert alone.tokens == together.tokens
+        assert alone.labels == together.labels
+        assert (alone.word_ids == together.word_ids).all()
     assert align_batch(tok, []) == []
 
 
@@ -259,8 +293,12 @@ def test_repeated_words_are_told_apart_by_position(tok):
 
 def test_an_empty_text_has_special_tokens_only(tok):
     tt = align(tok, '')
-    assert len(tt) == tok.num_special_tokens_to_add() and tt.words == [] and tt.is_special.all() and tt.offsets.shape == (len(tt), 2)
-    assert pool_words(np.ones(len(tt)), tt.word_ids).shape == (0,) and rationale_flags(tt, words=[]).tolist() == [False]*len(tt)
+    assert len(tt) == tok.num_special_tokens_to_add()
+    assert tt.words == []
+    assert tt.is_special.all()
+    assert tt.offsets.shape == (len(tt), 2)
+    assert pool_words(np.ones(len(tt)), tt.word_ids).shape == (0,)
+    assert rationale_flags(tt, words=[]).tolist() == [False]*len(tt)
 
 
 def test_truncation_keeps_a_prefix_and_counts_the_tokens_cut(tok):
@@ -287,7 +325,10 @@ def test_only_long_texts_of_a_batch_are_cut(tok):
     texts = ['bad', 'bad film '*20, 'bad']
     limit = len(align(tok, 'bad film bad'))
     short, long, again = align_batch(tok, texts, max_length=limit)
-    assert short.truncated == again.truncated == 0 and long.truncated > 0 and len(long) == limit and short.tokens == again.tokens
+    assert short.truncated == again.truncated == 0
+    assert long.truncated > 0
+    assert len(long) == limit
+    assert short.tokens == again.tokens
     tok(texts)   # nothing of the truncation stays with the tokenizer
     assert align(tok, texts[1]).truncated == 0
 
@@ -330,8 +371,10 @@ def test_labels_of_byte_level_pieces_are_the_text_they_stand_for():
         tt = align(tok, text)
         for label, token, (start, end), special in zip(tt.labels, tt.tokens, tt.offsets, tt.is_special):
             if special: assert label == token
-            elif label[-1] in '₀₁₂₃₄₅₆₇₈₉': assert label[0] in ('◌', 'U', '␣', *text[start:end])   # a part: its character, made visible
-            elif text[start:end].isprintable() and label[0] != '◌': assert label in (text[start:end].strip(), '␣'*len(token))
+            # a part: its character, made visible
+            elif label[-1] in '₀₁₂₃₄₅₆₇₈₉': assert label[0] in ('◌', 'U', '␣', *text[start:end])
+            elif text[start:end].isprintable() and label[0] != '◌':
+                assert label in (text[start:end].strip(), '␣'*len(token))
 
 
 def test_invisible_tokens_are_given_a_visible_label(roberta):
@@ -388,7 +431,8 @@ def test_pooling_and_spreading_are_inverse_on_words_with_tokens(tok):
             np.testing.assert_allclose(back[..., has], values[..., has])
             assert not back[..., ~has].any()
         tokens = rng.standard_normal((2, len(tt)))
-        np.testing.assert_allclose(pool_words(tokens, tt.word_ids, len(tt.words)).sum(-1), tokens[:, tt.word_ids >= 0].sum(-1), atol=1e-12)
+        np.testing.assert_allclose(pool_words(tokens, tt.word_ids, len(tt.words)).sum(-1),
+                                   tokens[:, tt.word_ids >= 0].sum(-1), atol=1e-12)
 
 
 def test_pooling_equals_a_loop_over_words():
@@ -426,10 +470,12 @@ def test_rows_of_word_maps_miss_only_what_goes_to_special_tokens(wp):
 
 
 def test_nan_at_special_tokens_and_other_words_does_not_leak():
-    for how in ('sum', 'mean', 'max', 'first'): assert pool_words([np.nan, 1, np.nan, 4], [-1, 0, 1, 2], how=how).tolist()[::2] == [1, 4]
+    for how in ('sum', 'mean', 'max', 'first'):
+        assert pool_words([np.nan, 1, np.nan, 4], [-1, 0, 1, 2], how=how).tolist()[::2] == [1, 4]
 
 
-def test_half_precision_is_summed_in_double(): assert pool_words(np.full(4096, .25, np.float16), np.zeros(4096, int)).tolist() == [1024]
+def test_half_precision_is_summed_in_double():
+    assert pool_words(np.full(4096, .25, np.float16), np.zeros(4096, int)).tolist() == [1024]
 
 
 # rationales
@@ -440,10 +486,12 @@ def test_spans_mark_exactly_the_tokens_that_share_a_visible_character(tok):
         tt = align(tok, a, b)
         spans = []
         for segment, text in enumerate(tt.texts):
-            if text: spans += [(segment, start, rng.randint(start + 1, len(text))) for start in [rng.randrange(len(text))]]
+            if text:
+                spans += [(segment, start, rng.randint(start + 1, len(text))) for start in [rng.randrange(len(text))]]
         got = rationale_flags(tt, spans=spans)
         for i in range(len(tt)):
-            touched = [c for s, start, end in spans if s == tt.segments[i] for c in range(max(start, tt.offsets[i][0]), min(end, tt.offsets[i][1]))]
+            touched = [c for s, start, end in spans if s == tt.segments[i]
+                       for c in range(max(start, tt.offsets[i][0]), min(end, tt.offsets[i][1]))]
             assert got[i] == any(not tt.texts[tt.segments[i]][c].isspace() for c in touched)
 
 
@@ -471,7 +519,9 @@ def test_flags_of_a_pair_are_numbered_through(wp):
 def test_a_token_over_several_words_is_marked_if_one_of_them_is():
     tt = align(byte_bpe(True, vocab_size=600), 'unforgettable...')
     dots = [i for i, t in enumerate(tt.tokens) if t == '...']
-    assert len(dots) == 1 and tt.words == ['unforgettable', '.', '.', '.'] and tt.has_tokens.tolist() == [True, True, False, False]
+    assert len(dots) == 1
+    assert tt.words == ['unforgettable', '.', '.', '.']
+    assert tt.has_tokens.tolist() == [True, True, False, False]
     assert rationale_flags(tt, words=[0, 0, 0, 1])[dots[0]]
 
 
@@ -495,7 +545,8 @@ class Slow: is_fast = False
     (lambda t: spread_words([1.], [0, 1]), 'word_values must have at least 2 words'),
     (lambda t: rationale_flags(align(t, 'a b')), 'either as spans or as words'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(0, 1)], words=[1, 0]), 'either as spans or as words'),
-    (lambda t: rationale_flags(align(t, 'a b'), words=[1, 0, 1]), 'one flag for each of the 2 words (or 2 white-space words)'),
+    (lambda t: rationale_flags(align(t, 'a b'), words=[1, 0, 1]),
+     'one flag for each of the 2 words (or 2 white-space words)'),
     (lambda t: rationale_flags(align(t, 'a b'), words=[.5, 0]), 'words must be flags, 0 or 1'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(2, 2)]), 'spans must lie inside of the text'),
     (lambda t: rationale_flags(align(t, 'a b'), spans=[(-1, 2)]), 'spans must lie inside of the text'),

@@ -1,4 +1,5 @@
-"Every column that a data set brings reaches the batches of training, evaluation and probes, aligned to tokens; what a method returns is checked by its name"
+"""Every column that a data set brings reaches the batches of training, evaluation and probes, aligned to tokens;
+what a method returns is checked by its name"""
 import re
 
 import numpy as np
@@ -25,8 +26,10 @@ def sentences(rows, seed):
     for i in range(rows):
         text = [words[k] for k in rng.permutation(len(words))[:rng.integers(2, len(words) + 1)]]
         marked = [int(w in ('fun', 'dull', 'unforgettable')) for w in text]
-        out.append(dict(text=' '.join(text), label=int('fun' in text), rationale=None if i % 5 == 4 else marked, rating=float(i), votes=i,
-                        surprise=[len(w) for w in text], soft=[i/100, 1 - i/100], source=f'site {i}', pieces=list(range(i % 3)), good=bool(i % 2)))
+        out.append(dict(text=' '.join(text), label=int('fun' in text), rationale=None if i % 5 == 4 else marked,
+                        rating=float(i), votes=i,
+                        surprise=[len(w) for w in text], soft=[i/100, 1 - i/100], source=f'site {i}',
+                        pieces=list(range(i % 3)), good=bool(i % 2)))
     return out
 
 
@@ -60,11 +63,14 @@ class Sees(Method):
         return dict(marked=Term(found + 0*outputs['main'].logits.sum(1), .1))
 
 
-def test_every_column_is_in_the_batches_of_training_evaluation_and_probes_aligned_to_tokens(tmp_path, tiny_bert, tiny_tokenizer, data, monkeypatch):
+def test_every_column_is_in_the_batches_of_training_evaluation_and_probes_aligned_to_tokens(
+    tmp_path, tiny_bert, tiny_tokenizer, data, monkeypatch):
     method, evaluated = Sees(), []
     from salviz.training.trainer import MethodTrainer
     plain = MethodTrainer._task_loss
-    monkeypatch.setattr(MethodTrainer, '_task_loss', lambda self, model, inputs, outputs: (evaluated.append(inputs), plain(self, model, inputs, outputs))[1])
+    monkeypatch.setattr(MethodTrainer, '_task_loss',
+                        lambda self, model, inputs, outputs: (evaluated.append(inputs),
+                                                              plain(self, model, inputs, outputs))[1])
     run = train(tiny_bert(), tiny_tokenizer, data, method, tmp_path/'run', gradient_accumulation=2, **quick)
     rows = [row for part in data.values() for row in part]
     numbers = {i: row for i, row in enumerate(rows)}
@@ -73,12 +79,18 @@ def test_every_column_is_in_the_batches_of_training_evaluation_and_probes_aligne
     told = set()
     for batch in method.seen + evaluated:
         n = batch['input_ids'].shape[1]
-        assert batch['rationale'].dtype == torch.bool and batch['surprise'].dtype == torch.int64 and batch['rating'].dtype == torch.float32
+        assert batch['rationale'].dtype == torch.bool
+        assert batch['surprise'].dtype == torch.int64
+        assert batch['rating'].dtype == torch.float32
         for j, k in enumerate(batch['example_id'].tolist()):
             row, (flags, lengths) = numbers[k], by_hand(tiny_tokenizer, numbers[k], n)
             assert batch['rationale'][j].tolist() == flags and batch['surprise'][j].tolist() == lengths
-            assert batch['has_rationale'][j] == (row['rationale'] is not None) and batch['votes'][j] == row['votes'] and batch['good'][j] == row['good']
-            assert batch['rating'][j] == row['rating'] and batch['source'][j] == row['source'] and batch['pieces'][j] == row['pieces']
+            assert batch['has_rationale'][j] == (row['rationale'] is not None)
+            assert batch['votes'][j] == row['votes']
+            assert batch['good'][j] == row['good']
+            assert batch['rating'][j] == row['rating']
+            assert batch['source'][j] == row['source']
+            assert batch['pieces'][j] == row['pieces']
             torch.testing.assert_close(batch['soft'][j], torch.tensor(row['soft']))
             told.add(k)
     assert told == set(numbers) and len({b['input_ids'].shape[1] for b in method.seen}) > 1
@@ -99,7 +111,8 @@ def test_pairs_truncation_and_words_between_spaces(tiny_tokenizer):
     for longest in (64, 9):
         texts = align_batch(tiny_tokenizer, rows['text'], rows['text_pair'], longest)
         encoded = Dataset.from_dict(dict(input_ids=[t.input_ids for t in texts]))
-        made = with_columns(encoded, part, kinds, 'train', lambda texts, pairs: align_batch(tiny_tokenizer, texts, pairs, longest))
+        made = with_columns(encoded, part, kinds, 'train',
+                            lambda texts, pairs: align_batch(tiny_tokenizer, texts, pairs, longest))
         batch = collated(list(made), kinds, max(map(len, texts)) + 3)
         for j, t in enumerate(texts):
             for i in range(batch['weight'].shape[1]):
@@ -118,7 +131,8 @@ def test_pairs_truncation_and_words_between_spaces(tiny_tokenizer):
 def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
-    backend = Tokenizer(models.BPE({'Ġ': 0, 'a': 1, 'b': 2, '-': 3, 'Ġb': 4, '<unk>': 5}, [('Ġ', 'b')], unk_token='<unk>'))
+    backend = Tokenizer(models.BPE({'Ġ': 0, 'a': 1, 'b': 2, '-': 3, 'Ġb': 4, '<unk>': 5}, [('Ġ', 'b')],
+                                   unk_token='<unk>'))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token='<unk>', pad_token='<unk>')
     t = align(tokenizer, 'a-a b')
@@ -127,7 +141,8 @@ def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
 
 
 def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_bert, tiny_tokenizer, data):
-    for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale', 'example_id'):
+    for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale',
+                 'example_id'):
         with pytest.raises(ValueError, match=f"train: train has a column '{name}', but that is the name of something"):
             train(tiny_bert(), tiny_tokenizer, data.rename_column('votes', name), None, tmp_path/'no', **quick)
         own = Dataset.from_dict({'text': ['fun'], 'label': [0], name: [1]})
@@ -140,20 +155,28 @@ def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_ber
 def test_nothing_but_inputs_reaches_the_model(tiny_bert, tiny_tokenizer, data):
     feed = feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(data)['train'][i] for i in range(4)])
-    assert {*model_inputs(batch)} <= {'input_ids', 'attention_mask', 'token_type_ids'} and {'rating', 'source'} <= {*batch}
+    assert {*model_inputs(batch)} <= {'input_ids', 'attention_mask', 'token_type_ids'}
+    assert {'rating', 'source'} <= {*batch}
 
 
 def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
     texts = ['fun film', 'a dull plot', 'again']
-    part = Dataset.from_dict(dict(text=texts, label=[0, 1, 0], rating=[1, None, 3], ok=[True, None, False], marks=[[1, 2], [3, 4], [5]],
-                                  gaps=[[1, 2], None, [5]], extra=[{'a': 1}]*3), Features(text=Value('string'), label=Value('int64'), rating=Value('int64'),
-                                  ok=Value('bool'), marks=Sequence(Value('int64')), gaps=Sequence(Value('int64')), extra={'a': Value('int64')}))
+    part = Dataset.from_dict(dict(text=texts, label=[0, 1, 0], rating=[1, None, 3], ok=[True, None, False],
+                                  marks=[[1, 2], [3, 4], [5]],
+                                  gaps=[[1, 2], None, [5]], extra=[{'a': 1}]*3),
+                             Features(text=Value('string'), label=Value('int64'), rating=Value('int64'),
+                                  ok=Value('bool'), marks=Sequence(Value('int64')), gaps=Sequence(Value('int64')),
+                                  extra={'a': Value('int64')}))
     data = dict(train=part, validation=part)
     feed = feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate(list(feed.encode(data)['train']))
-    assert batch['rating'].isnan().tolist() == [False, True, False] and batch['ok'].isnan().tolist() == [False, True, False]
+    assert batch['rating'].isnan().tolist() == [False, True, False]
+    assert batch['ok'].isnan().tolist() == [False, True, False]
     assert batch['marks'] == [[1, 2], [3, 4], [5]] and batch['extra'] == [{'a': 1}]*3 and batch['gaps'][1] is None
-    with pytest.raises(AttributeError, match=re.escape("batch['marks'] has no float: it is a list of 3 entries and no tensor, since row 1 of train has 2 of them for 3 words")):
+    with pytest.raises(AttributeError,
+                       match=re.escape("batch['marks'] has no float: it is a list of 3 entries and no tensor, since "
+                                       "row "
+                                       "1 of train has 2 of them for 3 words")):
         batch['marks'].float()
     with pytest.raises(AttributeError, match='since row 1 of train has no numbers there'): batch['gaps'].sum()
     other = Dataset.from_dict(dict(text=['fun film'], label=[0], rating=['high']))
@@ -165,7 +188,9 @@ def test_missing_numbers_and_lists_that_do_not_align(tiny_bert, tiny_tokenizer):
 
 def test_a_column_moves_and_is_indexed_like_a_tensor():
     column = Column('abcd').of('source', 'it is text')
-    assert column[torch.tensor([2, 0])] == ['c', 'a'] and column[torch.tensor([True, False, False, True])] == ['a', 'd'] and column[1:3] == ['b', 'c']
+    assert column[torch.tensor([2, 0])] == ['c', 'a']
+    assert column[torch.tensor([True, False, False, True])] == ['a', 'd']
+    assert column[1:3] == ['b', 'c']
     assert column.to('cpu', non_blocking=True) is column and column[1:].why == 'it is text' and column[1] == 'b'
 
 
@@ -173,8 +198,10 @@ def test_images_bring_their_columns_too(tmp_path):
     rng = np.random.default_rng(0)
     features = {'pixel_values': rng.random((12, 1, 28, 28)).astype(np.float32), 'label': np.arange(12) % 2}
     from datasets import Array3D, ClassLabel
-    types = Features(pixel_values=Array3D((1, 28, 28), 'float32'), label=ClassLabel(names=['x', 'y']), weight=Value('float32'), where=Value('string'), soft=Sequence(Value('float32')))
-    part = Dataset.from_dict({**features, 'weight': np.arange(12.), 'where': [f'shelf {i}' for i in range(12)], 'soft': [[i/12, 1.] for i in range(12)]}, types)
+    types = Features(pixel_values=Array3D((1, 28, 28), 'float32'), label=ClassLabel(names=['x', 'y']),
+                     weight=Value('float32'), where=Value('string'), soft=Sequence(Value('float32')))
+    part = Dataset.from_dict({**features, 'weight': np.arange(12.), 'where': [f'shelf {i}' for i in range(12)],
+                              'soft': [[i/12, 1.] for i in range(12)]}, types)
     model = small_net(DigitCNN, num_labels=2)
     seen = []
 
@@ -183,17 +210,22 @@ def test_images_bring_their_columns_too(tmp_path):
             seen.append([batch['weight'].tolist(), list(batch['where']), batch['soft'][:, 0].tolist()])
             return dict(weighed=Term(batch['weight'] * outputs['main'].logits.sum(1).square(), .01))
     run = train(model, None, DatasetDict(train=part, validation=part), Weighs(), tmp_path/'run', **quick)
-    for weights, places, soft in seen: assert places == [f'shelf {int(w)}' for w in weights] and soft == pytest.approx([w/12 for w in weights])
+    for weights, places, soft in seen:
+        assert places == [f'shelf {int(w)}' for w in weights] and soft == pytest.approx([w/12 for w in weights])
     assert len(seen) > 3 and all(np.isfinite(r['weighed']) for r in run.train_rows)
 
 
 def test_who_asks_for_what_is_not_there_is_told_what_is(tmp_path, tiny_bert, tiny_tokenizer, data):
-    with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but a batch of probes has no such column; it has input_ids, .*rating, .*source"):
+    with pytest.raises(NoColumn,
+                       match=r"^Sees: asks for batch\['rationale'\], but a batch of probes has no such column; it has "
+                       r"input_ids, .*rating, .*source"):
         train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'a', **quick)
     with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but the batch has"):
-        train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'b', **{**quick, 'snapshots': 0})
+        train(tiny_bert(), tiny_tokenizer, data.remove_columns('rationale'), Sees(), tmp_path/'b',
+              **{**quick, 'snapshots': 0})
     class Other(Method): pass
-    with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but a batch of probes"): # the probes are texts of one's own; it names the one of both who asks
+    # the probes are texts of one's own; it names the one of both who asks
+    with pytest.raises(NoColumn, match=r"^Sees: asks for batch\['rationale'\], but a batch of probes"):
         train(tiny_bert(), tiny_tokenizer, data, Other() + Sees(), tmp_path/'c', **{**quick, 'probes': ['fun']})
     assert Batch(dict(a=1), Sees()).get('b') is None and 'b' not in Batch({}, Sees())
 
@@ -205,12 +237,14 @@ def bad_term(given):
 
 
 wrong_terms = {
-    "the loss of the term 'mine' must hold one number for each of the": lambda o, b: dict(mine=Term(o['main'].logits.square().mean())),
+    "the loss of the term 'mine' must hold one number for each of "
+    "the": lambda o, b: dict(mine=Term(o['main'].logits.square().mean())),
     "examples of the batch, got a tensor of shape [3] and float32": lambda o, b: dict(mine=Term(torch.ones(3))),
     "the loss of the term 'mine' must be floating point": lambda o, b: dict(mine=Term(b['labels'])),
     "the loss of the term 'mine' must be a tensor, got float 0.5": lambda o, b: dict(mine=Term(.5)),
     "the term 'mine' must be a Term(loss, weight), got a tensor": lambda o, b: dict(mine=o['main'].logits.sum(1)),
-    "the weight of the term 'mine' must be a finite number, got float nan": lambda o, b: dict(mine=Term(o['main'].logits.sum(1), float('nan'))),
+    "the weight of the term 'mine' must be a finite number, got float "
+    "nan": lambda o, b: dict(mine=Term(o['main'].logits.sum(1), float('nan'))),
     "terms must return a dict {name: Term(loss, weight)}, got NoneType": lambda o, b: None,
     "no term can be called 'task'": lambda o, b: dict(task=Term(o['main'].logits.sum(1))),
     "no term can be called 'step'": lambda o, b: dict(step=Term(o['main'].logits.sum(1))),
@@ -222,19 +256,24 @@ def test_a_term_that_is_no_loss_per_example_is_refused_by_method_and_name(says, 
     model, feed = tiny_bert(), feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(tiny_data)['train'][i] for i in range(5)])
     for method in (bad_term(wrong_terms[says]), Fine() + bad_term(wrong_terms[says])):
-        with pytest.raises(ValueError, match=f'^Bad: .*{re.escape(says)}'): step_terms(method, model, model, batch, Progress(), 'classification')
+        with pytest.raises(ValueError, match=f'^Bad: .*{re.escape(says)}'):
+            step_terms(method, model, model, batch, Progress(), 'classification')
 
 
 @pytest.mark.parametrize('snapshots', [0, 2])
-def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_path, tiny_bert, tiny_tokenizer,
+                                                                 tiny_data):
     says, given = next(iter(wrong_terms.items()))
     with pytest.raises(ValueError, match=f'^Bad: {re.escape(says)}'):
-        train(tiny_bert(), tiny_tokenizer, tiny_data, bad_term(given), tmp_path/'run', **{**quick, 'snapshots': snapshots})
+        train(tiny_bert(), tiny_tokenizer, tiny_data, bad_term(given), tmp_path/'run',
+              **{**quick, 'snapshots': snapshots})
 
 
 def test_a_plan_that_is_none_is_refused_by_name(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'), (dict(layers=(0,)), 'plan must return a Plan, got dict'),
-                                       (Plan(layers=0), 'the layers of its plan must be a tuple of numbers, got int 0'), (Plan(evidence=[1]), 'evidence of its plan must be a dict'))):
+    for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'),
+                                       (dict(layers=(0,)), 'plan must return a Plan, got dict'),
+                                       (Plan(layers=0), 'the layers of its plan must be a tuple of numbers, got int 0'),
+                                       (Plan(evidence=[1]), 'evidence of its plan must be a dict'))):
         class Bad(Method):
             def plan(self, model, batch, progress): return given
         with pytest.raises(ValueError, match=f'^Bad: {re.escape(says)}'):
@@ -251,9 +290,12 @@ def evidence(**given):
 
 def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     def ramp(*shape): return torch.arange(float(np.prod(shape))).view(shape)
-    method = evidence(map=lambda b, n: ramp(b, n, n), heads=lambda b, n: {0: ramp(b, 4, n, n), 1: ramp(b, 4, n, n) - 5}, words=lambda b, n: ramp(b, n),
-                      layers=lambda b, n: {1: ramp(b, n)}, number=lambda b, n: ramp(b), each=lambda b, n: {0: ramp(b, 4), 1: ramp(b, 4)},
-                      region=lambda b, n: ramp(b, n, n) > 9, half=lambda b, n: ramp(b, n).bfloat16(), whole=lambda b, n: ramp(b, n).long())
+    method = evidence(map=lambda b, n: ramp(b, n, n), heads=lambda b, n: {0: ramp(b, 4, n, n), 1: ramp(b, 4, n, n) - 5},
+                      words=lambda b, n: ramp(b, n),
+                      layers=lambda b, n: {1: ramp(b, n)}, number=lambda b, n: ramp(b),
+                      each=lambda b, n: {0: ramp(b, 4), 1: ramp(b, 4)},
+                      region=lambda b, n: ramp(b, n, n) > 9, half=lambda b, n: ramp(b, n).bfloat16(),
+                      whole=lambda b, n: ramp(b, n).long())
     texts = ['fun', 'a fine film of this long plot again', 'dull film']
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/'run', **{**quick, 'probes': texts})
     longest = max(len(run.snapshot(step=0, probe=i).tokens) for i in range(3))
@@ -261,11 +303,17 @@ def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, t
         s = run.snapshot(step=0, probe=i)
         n, a, w = len(s.tokens), s.arrays, np.arange(3.*longest*longest).reshape(3, longest, longest)
         np.testing.assert_allclose(a['map'], w[i, :n, :n], rtol=1e-3)
-        assert a['heads'].shape == (2, 4, n, n) and s.layers['heads'] == [0, 1] and a['words'].shape == a['half'].shape == (n,)
-        assert a['layers'].shape == (1, n) and s.layers['layers'] == [1] and a['number'].shape == () and a['number'] == i
+        assert a['heads'].shape == (2, 4, n, n)
+        assert s.layers['heads'] == [0, 1]
+        assert a['words'].shape == a['half'].shape == (n,)
+        assert a['layers'].shape == (1, n)
+        assert s.layers['layers'] == [1]
+        assert a['number'].shape == ()
+        assert a['number'] == i
         assert a['each'].shape == (2, 4) and a['region'].dtype == bool and (a['region'] == (w[i, :n, :n] > 9)).all()
         assert a['whole'].tolist() == list(range(i*longest, i*longest + n))
-        assert s.info['axes'] == dict(map=['query', 'key'], heads=['head', 'query', 'key'], words=['token'], layers=['token'], number=[], each=['head'],
+        assert s.info['axes'] == dict(map=['query', 'key'], heads=['head', 'query', 'key'], words=['token'],
+                                      layers=['token'], number=[], each=['head'],
                                       region=['query', 'key'], half=['token'], whole=['token'])
     assert longest != 4
 
@@ -277,23 +325,34 @@ def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_t
             return Plan(evidence=dict(gate={0: torch.arange(4.).expand(len(batch['example_id']), 4)}), axes=self.axes)
     texts = ['good movie', 'good'] # of four and of three tokens, for four heads
     for axes, kept in ((dict(gate=('head',)), 4), (dict(gate='head'), 4), ({}, 3)):
-        run = train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(axes), tmp_path/f'{kept}{len(axes)}{type(axes.get("gate"))}', **{**quick, 'probes': texts})
+        run = train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(axes),
+                    tmp_path/f'{kept}{len(axes)}{type(axes.get("gate"))}', **{**quick, 'probes': texts})
         assert [len(run.snapshot(step=0, probe=i).tokens) for i in range(2)] == [4, 3]
         assert run.snapshot(step=0, probe=1).arrays['gate'].shape == (1, kept)
         assert run.snapshot(step=0, probe=1).info['axes'] == dict(gate=['head' if axes else 'token'])
-    with pytest.raises(ValueError, match="^Gate: the axes of the evidence 'gate' must be 1 of head, query, key, token, class, row, for its shape"):
+    with pytest.raises(ValueError,
+                       match="^Gate: the axes of the evidence 'gate' must be 1 of head, query, key, token, class, row, "
+                       "for its shape"):
         train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(dict(gate=('heads', 'x'))), tmp_path/'no', **quick)
 
 
 @pytest.mark.parametrize('name,given,says', [
-    ('mine', lambda b, n: torch.tensor(1.), 'must have one entry for each of the'), ('mine', lambda b, n: .5, 'must be a tensor'),
-    ('mine', lambda b, n: torch.ones(b + 1, n), 'must have one entry for each'), ('mine', lambda b, n: {0: torch.ones(b, 2), 1: torch.ones(b, 3)}, 'must have one shape in all layers'),
-    ('mine', lambda b, n: {}, 'is a dict without any layer'), ('mine', lambda b, n: torch.ones(b, n, dtype=torch.complex64), 'is complex'),
-    ('attention (old)', lambda b, n: torch.ones(b, n), 'would be taken for the attention'), ('attention', lambda b, n: torch.ones(b, n), 'is called like what the recorder writes'),
-    ('probabilities', lambda b, n: torch.ones(b, n), 'is called like what the recorder writes'), ('', lambda b, n: torch.ones(b), 'must be called by a string'),
-    ('__metadata__', lambda b, n: torch.ones(b), 'must be called by a string'), ('\ud800', lambda b, n: torch.ones(b), 'has half a surrogate pair')])
-def test_evidence_that_cannot_be_kept_is_refused_by_method_and_name(name, given, says, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    ('mine', lambda b, n: torch.tensor(1.), 'must have one entry for each of the'),
+    ('mine', lambda b, n: .5, 'must be a tensor'),
+    ('mine', lambda b, n: torch.ones(b + 1, n), 'must have one entry for each'),
+    ('mine', lambda b, n: {0: torch.ones(b, 2), 1: torch.ones(b, 3)}, 'must have one shape in all layers'),
+    ('mine', lambda b, n: {}, 'is a dict without any layer'),
+    ('mine', lambda b, n: torch.ones(b, n, dtype=torch.complex64), 'is complex'),
+    ('attention (old)', lambda b, n: torch.ones(b, n), 'would be taken for the attention'),
+    ('attention', lambda b, n: torch.ones(b, n), 'is called like what the recorder writes'),
+    ('probabilities', lambda b, n: torch.ones(b, n), 'is called like what the recorder writes'),
+    ('', lambda b, n: torch.ones(b), 'must be called by a string'),
+    ('__metadata__', lambda b, n: torch.ones(b), 'must be called by a string'),
+    ('\ud800', lambda b, n: torch.ones(b), 'has half a surrogate pair')])
+def test_evidence_that_cannot_be_kept_is_refused_by_method_and_name(name, given, says, tmp_path, tiny_bert,
+                                                                    tiny_tokenizer, tiny_data):
     class Shows(Method):
-        def plan(self, model, batch, progress): return Plan(evidence={name: given(len(batch['example_id']), batch['attention_mask'].shape[1])})
+        def plan(self, model, batch, progress):
+            return Plan(evidence={name: given(len(batch['example_id']), batch['attention_mask'].shape[1])})
     with pytest.raises(ValueError, match=f'^Shows: the evidence .*{says}'):
         train(tiny_bert(), tiny_tokenizer, tiny_data, Shows(), tmp_path/'run', **quick)

@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 import forked
 from salviz.core.assets import asset
 from salviz.data import texts as room
-from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs, load_text, load_tokens, model_inputs, packaged_texts,
+from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs,
+                         load_text, load_tokens, model_inputs, packaged_texts,
                          rating_classes, stratified_order, subset)
 from salviz.core.text import align
 
@@ -26,13 +27,16 @@ def tokenizer(): return AutoTokenizer.from_pretrained(asset('minilm'))
 def byte_level(side='right', **specials):
     "A byte-level tokenizer without merges: one token a byte, <s> … </s>"
     names = {'<s>': 256, '</s>': 257, '<pad>': 258}
-    t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | names, merges=[]))
+    t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))} | names,
+                             merges=[]))
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.post_processor = processors.TemplateProcessing(single='<s> $A </s>', special_tokens=[('<s>', 256), ('</s>', 257)])
-    named = dict(bos_token='<s>', eos_token='</s>', pad_token='<pad>', model_input_names=['input_ids', 'attention_mask'])
+    named = dict(bos_token='<s>', eos_token='</s>', pad_token='<pad>',
+                 model_input_names=['input_ids', 'attention_mask'])
     return PreTrainedTokenizerFast(tokenizer_object=t, padding_side=side, **{**named, **specials})
 
-def frame(n=20, **more): return pd.DataFrame(dict(text=[f'sentence {i}' for i in range(n)], label=['bad', 'good']*(n//2), **more))
+def frame(n=20, **more):
+    return pd.DataFrame(dict(text=[f'sentence {i}' for i in range(n)], label=['bad', 'good']*(n//2), **more))
 
 def one_sentence(error): assert '\n' not in str(error.value) and len(str(error.value)) < 400
 
@@ -40,16 +44,19 @@ def one_sentence(error): assert '\n' not in str(error.value) and len(str(error.v
 def test_the_packaged_sentences_have_the_treebanks_classes(movies):
     everything = [row for part in movies.values() for row in part]
     assert np.bincount([row['label'] for row in everything]).tolist() == [1057, 3765, 1011, 3769, 1003]
-    assert movies['train'].features['label'].names == rating_classes == ['very negative', 'negative', 'neutral', 'positive', 'very positive']
+    assert movies['train'].features['label'].names == rating_classes == ['very negative', 'negative', 'neutral',
+                                                                         'positive', 'very positive']
     for row in everything:
         r = row['rating']
         assert row['label'] == (0 if r <= -2.4 else 1 if r <= -.8 else 2 if r <= .8 else 3 if r <= 2.4 else 4)
 
-@pytest.mark.parametrize('name,n', [('movie-sentences', 10605), ('amazon-reviews', 3708), ('tweets', 4200), ('editorials', 5190)])
+@pytest.mark.parametrize('name,n', [('movie-sentences', 10605), ('amazon-reviews', 3708), ('tweets', 4200),
+                                    ('editorials', 5190)])
 def test_every_packaged_set_loads_whole_and_in_the_same_form(name, n):
     data = load_text(name)
     assert list(data) == ['train', 'validation', 'test'] and sum(len(part) for part in data.values()) == n
-    assert all(part.column_names == ['text', 'label', 'rating'] and part.features['label'].names == rating_classes for part in data.values())
+    assert all(part.column_names == ['text', 'label', 'rating'] and part.features['label'].names == rating_classes
+               for part in data.values())
     assert not any(text != text.strip() or not text for part in data.values() for text in part['text'])
     assert set(packaged_texts) == {'movie-sentences', 'amazon-reviews', 'tweets', 'editorials'}
 
@@ -57,7 +64,8 @@ def test_splits_are_stratified_disjoint_and_seeded(movies):
     whole = np.array([1057, 3765, 1011, 3769, 1003])
     for name, share in dict(train=.8, validation=.1, test=.1).items():
         assert np.abs(np.bincount(movies[name]['label']) - share*whole).max() <= 2
-    assert fingerprint(movies) == fingerprint(load_text('movie-sentences')) != fingerprint(load_text('movie-sentences', seed=1))
+    assert fingerprint(movies) == fingerprint(load_text('movie-sentences')) != fingerprint(
+        load_text('movie-sentences', seed=1))
 
 def test_every_stretch_of_a_stratified_order_has_the_proportions_of_the_whole():
     rng = np.random.default_rng(0)
@@ -78,14 +86,18 @@ def test_only_missing_splits_are_cut_and_the_others_are_left_alone():
     assert whole['train']['text'] == frame(10)['text'].tolist()
 
 
-@pytest.mark.parametrize('kind', ['csv', 'jsonl', 'parquet', 'frame', 'Dataset', 'DatasetDict', 'dict of paths', 'dict of frames'])
+@pytest.mark.parametrize('kind', ['csv', 'jsonl', 'parquet', 'frame', 'Dataset', 'DatasetDict', 'dict of paths',
+                                  'dict of frames'])
 def test_each_source_gives_the_same_data_and_leaves_nothing_beside_it(kind, tmp_path):
     f = frame()
-    f.to_csv(tmp_path/'f.csv', index=False); f.to_json(tmp_path/'f.jsonl', orient='records', lines=True); f.to_parquet(tmp_path/'f.parquet')
+    f.to_csv(tmp_path/'f.csv', index=False)
+    f.to_json(tmp_path/'f.jsonl', orient='records', lines=True); f.to_parquet(tmp_path/'f.parquet')
     files = {*os.listdir(tmp_path)}
     ds = Dataset.from_pandas(f)
-    source = {'csv': tmp_path/'f.csv', 'jsonl': str(tmp_path/'f.jsonl'), 'parquet': tmp_path/'f.parquet', 'frame': f, 'Dataset': ds,
-              'DatasetDict': DatasetDict(train=ds), 'dict of paths': dict(train=str(tmp_path/'f.csv')), 'dict of frames': dict(train=f)}[kind]
+    source = {'csv': tmp_path/'f.csv', 'jsonl': str(tmp_path/'f.jsonl'), 'parquet': tmp_path/'f.parquet', 'frame': f,
+              'Dataset': ds,
+              'DatasetDict': DatasetDict(train=ds), 'dict of paths': dict(train=str(tmp_path/'f.csv')),
+              'dict of frames': dict(train=f)}[kind]
     assert fingerprint(load_text(source)) == fingerprint(load_text(frame()))
     assert {*os.listdir(tmp_path)} == files
 
@@ -131,7 +143,8 @@ def test_given_class_names_fix_the_order_and_numbers_are_their_indices():
 
 def test_a_class_label_keeps_its_names_and_numbers():
     "Names that look like numbers must not be mistaken for them"
-    ds = Dataset.from_dict(dict(text=['a', 'b']*5, label=[0, 1]*5), Features(text=Value('string'), label=ClassLabel(names=['1', '0'])))
+    ds = Dataset.from_dict(dict(text=['a', 'b']*5, label=[0, 1]*5),
+                           Features(text=Value('string'), label=ClassLabel(names=['1', '0'])))
     data = load_text(dict(train=ds, validation=ds, test=ds))
     assert data['train'].features['label'].names == ['1', '0'] and data['train']['label'][:2] == [0, 1]
     assert load_text(ds, labels=['yes', 'no'])['train'].features['label'].names == ['yes', 'no']
@@ -139,25 +152,29 @@ def test_a_class_label_keeps_its_names_and_numbers():
 def test_a_test_split_whose_labels_are_secret_is_left_out_and_made_from_train():
     "As GLUE's are"
     features = Features(text=Value('string'), label=ClassLabel(names=['no', 'yes']))
-    make = lambda n, secret=False: Dataset.from_dict(dict(text=[f's{i}' for i in range(n)], label=[-1]*n if secret else [0, 1]*(n//2)), features)
+    make = lambda n, secret=False: Dataset.from_dict(dict(text=[f's{i}' for i in range(n)],
+                                                          label=[-1]*n if secret else [0, 1]*(n//2)), features)
     with pytest.warns(UserWarning, match='left out: test, which holds no labels'):
         data = load_text(DatasetDict(train=make(100), validation=make(10), test=make(30, secret=True)))
     assert [len(part) for part in data.values()] == [89, 10, 11]
 
 def test_splits_without_a_place_are_left_out_with_a_warning():
-    with pytest.warns(UserWarning, match='left out: unsupervised'): data = load_text(dict(train=frame(), unsupervised=frame()))
+    with pytest.warns(UserWarning, match='left out: unsupervised'):
+        data = load_text(dict(train=frame(), unsupervised=frame()))
     assert list(data) == ['train', 'validation', 'test']
 
 
 @pytest.mark.parametrize('arguments,error,reason', [
     (dict(source='nowhere.csv'), FileNotFoundError, 'there is no file nowhere.csv'),
     (dict(source='nowhere.jsonl'), FileNotFoundError, 'there is no file nowhere.jsonl'),
-    (dict(source=dict(train='notes.docx')), ValueError, "ends in '.docx'; files that can be read here end in .csv, .jsonl, .parquet, .txt"),
+    (dict(source=dict(train='notes.docx')), ValueError,
+     "ends in '.docx'; files that can be read here end in .csv, .jsonl, .parquet, .txt"),
     (dict(source=17), ValueError, 'a split must be a Dataset, a pandas DataFrame or the path of a file .*, got int'),
     (dict(source={}), ValueError, 'the source is an empty dict'),
     (dict(source=os.curdir), ValueError, 'is a folder; name its files'),
     (dict(source=dict(test=frame())), ValueError, 'there is no train split; the source has test'),
-    (dict(source=frame(), text='sentence'), ValueError, "text='sentence': train has no such column; it has text, label"),
+    (dict(source=frame(), text='sentence'), ValueError,
+     "text='sentence': train has no such column; it has text, label"),
     (dict(source=frame(), text_pair='s2'), ValueError, "text_pair='s2': train has no such column"),
     (dict(source=frame(), label='gold'), ValueError, "label='gold': train has no such column"),
     (dict(source=frame(0)), ValueError, 'the train split is empty'),
@@ -171,18 +188,25 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
     (dict(source=frame().assign(text=['fine', None]*10)), ValueError, "column 'text' is empty in 10 rows of train"),
     (dict(source=frame().assign(text=range(20))), ValueError, "column 'text' is no string in 20 rows of train"),
     (dict(source=frame().assign(label=['bad', None]*10)), ValueError, 'the label is missing in 10 rows of train'),
-    (dict(source=frame().assign(label=[.5, 1]*10), task='classification'), ValueError, 'labels are numbers with fractions, which are no classes'),
-    (dict(source=frame().assign(label=[.5, None]*10)), ValueError, r'the label is missing in 10 rows of train .first: row 1'),
+    (dict(source=frame().assign(label=[.5, 1]*10), task='classification'), ValueError,
+     'labels are numbers with fractions, which are no classes'),
+    (dict(source=frame().assign(label=[.5, None]*10)), ValueError,
+     r'the label is missing in 10 rows of train .first: row 1'),
     (dict(source=frame().assign(label=[.5, float('nan')]*10)), ValueError, 'the label is missing in 10 rows of train'),
-    (dict(source=frame().assign(label=[.5, float('-inf')]*10)), ValueError, r'the label is no finite number in 10 rows of train .first: row 1'),
+    (dict(source=frame().assign(label=[.5, float('-inf')]*10)), ValueError,
+     r'the label is no finite number in 10 rows of train .first: row 1'),
     (dict(source=frame().assign(label=[.5, 'good']*10)), ValueError, 'the label is no number in 10 rows of train'),
     (dict(source=frame(), task='regression'), ValueError, 'the label is no number in 20 rows of train'),
-    (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError, 'labels names classes, but regression has none'),
+    (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError,
+     'labels names classes, but regression has none'),
     (dict(source=frame(), task='seq2seq'), ValueError, "task must be 'classification', 'regression' or None"),
-    (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]), Features(text=Value('string'), label=ClassLabel(names=['x', 'y']))), task='regression'),
+    (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]),
+                                   Features(text=Value('string'), label=ClassLabel(names=['x', 'y']))),
+          task='regression'),
      ValueError, 'holds classes .x, y., which regression cannot predict'),
     (dict(source=frame().assign(label='bad')), ValueError, 'at least two classes are needed, got bad'),
-    (dict(source=frame(), labels=['good', 'fair']), ValueError, r"label 'bad' is outside of the classes \(good, fair\) in 10 rows of train"),
+    (dict(source=frame(), labels=['good', 'fair']), ValueError,
+     r"label 'bad' is outside of the classes \(good, fair\) in 10 rows of train"),
     (dict(source=frame(), labels=['good', 'good']), ValueError, 'labels holds a name twice'),
     (dict(source=frame().assign(label=[0, 2]*10), labels=['a', 'b']), ValueError, 'label 2 is outside of the classes'),
     (dict(source=dict(train=frame(), test=frame().assign(label='awful'))), ValueError,
@@ -213,7 +237,8 @@ except ConnectionError as e: print(e)
 
 def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_sets(tmp_path):
     said = in_a_new_process(try_a_typo, tmp_path, HF_ENDPOINT='http://127.0.0.1:9', HF_HUB_OFFLINE='0')
-    assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, tweets, editorials, sts-b) "
+    assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, "
+                           "tweets, editorials, sts-b) "
                            'and the Hub cannot be asked')
     assert said.count('\n') == 1
 
@@ -224,7 +249,9 @@ import sys, pandas as pd
 from pathlib import Path
 from datasets.packaged_modules.parquet.parquet import Parquet
 files = {split: f'{sys.argv[1]}/{split}.parquet' for split in ('train', 'test')}
-for split, path in files.items(): pd.DataFrame(dict(sentence=[f'{split} {i}' for i in range(20)], label=[0, 1]*10)).to_parquet(path)
+for split, path in files.items():
+    rows = dict(sentence=[f'{split} {i}' for i in range(20)], label=[0, 1]*10)
+    pd.DataFrame(rows).to_parquet(path)
 builder = Parquet(dataset_name='some_set', hash='0'*40, version='0.0.0', data_files=files)
 builder.download_and_prepare()
 folder = Path(builder.cache_dir).parents[1]
@@ -235,9 +262,11 @@ data = load_text('some_set', text='sentence')
 print({name: len(part) for name, part in data.items()}, sorted(data['test']['text'])[0])
 """
     refused, other, loaded = in_a_new_process(code, tmp_path, HF_HUB_OFFLINE='1').splitlines()
-    assert refused.startswith("'movie-sentence' is not in the local cache, and the Hub is switched off by HF_HUB_OFFLINE "
+    assert refused.startswith("'movie-sentence' is not in the local cache, and the Hub is switched off by "
+                              "HF_HUB_OFFLINE "
                               '(packaged data sets: movie-sentences')
-    assert other.startswith("'some_set' on the Hub cannot be loaded: Couldn't find cache for some_set for config 'other'")
+    assert other.startswith("'some_set' on the Hub cannot be loaded: Couldn't find cache for some_set for config "
+                            "'other'")
     assert loaded == "{'train': 18, 'validation': 2, 'test': 20} test 0"
 
 
@@ -247,7 +276,8 @@ def test_a_subset_is_stratified_and_lies_within_a_larger_one(movies):
     share = np.bincount(movies['train']['label'])/len(movies['train'])
     assert np.abs(np.bincount(small['train']['label']) - 300*share).max() <= 1.01
     assert {*small['train']['text']} <= {*large['train']['text']}
-    assert fingerprint(subset(movies, 300)) == fingerprint(subset(movies, 300)) != fingerprint(subset(movies, 300, seed=1))
+    assert fingerprint(subset(movies, 300)) == fingerprint(subset(movies,
+                                                                  300)) != fingerprint(subset(movies, 300, seed=1))
     assert fingerprint(subset(movies)) == fingerprint(movies)
 
 @pytest.mark.parametrize('size', [0, -1, 8485, 0., 1.5, 'all', None, True])
@@ -260,11 +290,14 @@ def test_a_fingerprint_is_of_the_contents_and_the_same_in_every_process():
     code = '''
 import pandas as pd
 from salviz.data.texts import fingerprint, load_text
-print(fingerprint(load_text(pd.DataFrame(dict(text=[f"sentence {i}" for i in range(20)], label=["bad", "good"]*10)))))'''
+rows = dict(text=[f"sentence {i}" for i in range(20)], label=["bad", "good"]*10)
+print(fingerprint(load_text(pd.DataFrame(rows))))'''
     there = forked.run(code) # from a process with other hashes of strings
     assert there.stdout == f'{fingerprint(data)}\n', there.stderr
-    assert fingerprint(data) == fingerprint(DatasetDict({name: Dataset.from_dict(part.to_dict(), part.features) for name, part in data.items()}))
-    changed = [frame().assign(text=['another'] + frame()['text'].tolist()[1:]), frame().replace('bad', 'poor'), frame(18)]
+    assert fingerprint(data) == fingerprint(DatasetDict({name: Dataset.from_dict(part.to_dict(), part.features)
+                                                         for name, part in data.items()}))
+    changed = [frame().assign(text=['another'] + frame()['text'].tolist()[1:]), frame().replace('bad', 'poor'),
+               frame(18)]
     assert len({fingerprint(data), *(fingerprint(load_text(f)) for f in changed)}) == 4
 
 
@@ -272,7 +305,8 @@ print(fingerprint(load_text(pd.DataFrame(dict(text=[f"sentence {i}" for i in ran
     (lambda: load_text('movie-sentences'), '49933f56a3239bb9871f943110c91317d7e22722096758da7e55abf1be813582'),
     (lambda: load_text('sts-b'), 'b661e3fde4a95d3266bfdce1112c15011319fc20050ac01bcd6e06811d2acee6'),
     (lambda: load_tokens('ner-tweets'), 'a8f078cac4b848332f962cfe3ce5bbc49bd3029e14d09318f1702113ae29ab23'),
-    (lambda: load_pairs('copy-reorder'), 'fd69d5ad695ad501b163bea7f589ad89ae8b0652a322a0569676caf136e61897')], ids=['sentences', 'scores', 'tags', 'pairs'])
+    (lambda: load_pairs('copy-reorder'), 'fd69d5ad695ad501b163bea7f589ad89ae8b0652a322a0569676caf136e61897')],
+                         ids=['sentences', 'scores', 'tags', 'pairs'])
 def test_runs_recorded_earlier_still_know_their_texts(load, known):
     assert fingerprint(load()) == known
 
@@ -286,7 +320,8 @@ def test_arrays_are_fingerprinted_by_type_shape_and_bytes(dtype, code):
         return Dataset.from_dict(dict(values=x.reshape(-1, *shape), label=[i % 2 for i in range(len(x))]), features)
     digest = hashlib.sha256()
     digest.update(b'["", 1203]\n["label", ["no", "yes"]]\n')
-    for start in (0, 1000): digest.update(json.dumps([i % 2 for i in range(start, min(start + 1000, 1203))]).encode() + b'\n')
+    for start in (0, 1000):
+        digest.update(json.dumps([i % 2 for i in range(start, min(start + 1000, 1203))]).encode() + b'\n')
     digest.update(b'["values", null]\n["' + dtype.encode() + b'", [1203, 3, 2]]')
     for sample in x:
         for row in sample:
@@ -295,15 +330,18 @@ def test_arrays_are_fingerprinted_by_type_shape_and_bytes(dtype, code):
     assert fingerprint(data(x).select(range(1202, -1, -1)).select(range(1202, -1, -1))) == digest.hexdigest()
     changed = x.copy(); changed[1100, 2, 1] = x[1100, 2, 1] == 0
     if dtype == 'float64': changed[1100, 2, 1] = np.nextafter(x[1100, 2, 1], 9)
-    assert len({digest.hexdigest(), fingerprint(data(changed)), fingerprint(data(x, (2, 3))), fingerprint(data(x[::-1]))}) == 4
+    assert len({digest.hexdigest(), fingerprint(data(changed)), fingerprint(data(x, (2, 3))),
+                fingerprint(data(x[::-1]))}) == 4
 
 
 def test_encoded_rows_are_those_of_the_alignment(movies, tokenizer):
     part = movies['test'].select(range(40))
     for row, text, label in zip(encode(part, tokenizer), part['text'], part['label']):
         tt = align(tokenizer, text)
-        assert row['input_ids'] == tt.input_ids.tolist() == tokenizer(text)['input_ids'] and row['word_ids'] == tt.word_ids.tolist()
-        assert row['special_tokens_mask'] == tt.is_special.astype(int).tolist() and row['segments'] == tt.segments.tolist()
+        assert row['input_ids'] == tt.input_ids.tolist() == tokenizer(text)['input_ids']
+        assert row['word_ids'] == tt.word_ids.tolist()
+        assert row['special_tokens_mask'] == tt.is_special.astype(int).tolist()
+        assert row['segments'] == tt.segments.tolist()
         assert row['attention_mask'] == [1]*len(tt) and row['length'] == len(tt) and row['labels'] == label
         assert row['token_type_ids'] == [0]*len(tt)
 
@@ -325,7 +363,9 @@ def test_pairs_have_two_segments_and_words_numbered_through(tokenizer):
 
 def test_special_tokens_that_somebody_typed_are_text(tokenizer):
     row = encode_texts(['bad [SEP] film'], tokenizer)[0]
-    assert row['special_tokens_mask'] == [1, 0, 0, 0, 1] and row['word_ids'][2] >= 0 and row['segments'] == [-1, 0, 0, 0, -1]
+    assert row['special_tokens_mask'] == [1, 0, 0, 0, 1]
+    assert row['word_ids'][2] >= 0
+    assert row['segments'] == [-1, 0, 0, 0, -1]
 
 @pytest.mark.parametrize('pairs', [False, True])
 def test_long_texts_are_cut_with_one_warning_that_counts_them(pairs, tokenizer):
@@ -338,16 +378,20 @@ def test_long_texts_are_cut_with_one_warning_that_counts_them(pairs, tokenizer):
     assert said == [f'10 of 20 texts are longer than 16 tokens and were cut (by {18 if pairs else 16} tokens at most)']
     assert all(max(part['length']) == 16 for part in encoded.values())
     for part in encoded.values():
-        for row in part: assert len({len(row[name]) for name in ('input_ids', 'token_type_ids', 'word_ids', 'segments', 'special_tokens_mask')}) == 1
+        for row in part:
+            assert len({len(row[name]) for name in ('input_ids', 'token_type_ids', 'word_ids', 'segments',
+                                                    'special_tokens_mask')}) == 1
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         encode(data, tokenizer)
 
 def test_the_longest_text_is_what_the_tokenizer_allows_and_512_at_most(tokenizer):
     text = 'word '*600
-    with pytest.warns(UserWarning, match='1 of 1 texts are longer than 512'): assert encode_texts([text], tokenizer)[0]['length'] == 512
+    with pytest.warns(UserWarning, match='1 of 1 texts are longer than 512'):
+        assert encode_texts([text], tokenizer)[0]['length'] == 512
     assert byte_level().model_max_length > 10**6
-    with pytest.warns(UserWarning, match='longer than 512'): assert encode_texts([text], byte_level())[0]['length'] == 512
+    with pytest.warns(UserWarning, match='longer than 512'):
+        assert encode_texts([text], byte_level())[0]['length'] == 512
     assert encode_texts([text], byte_level(), max_length=4000)[0]['length'] == 3002
 
 @pytest.mark.parametrize('max_length', [0, 3, 513, 20., '20', True])
@@ -368,7 +412,8 @@ def test_texts_that_cannot_be_encoded_are_refused(texts, pairs, reason, tokenize
     one_sentence(e)
 
 def test_data_of_another_shape_is_refused(tokenizer):
-    with pytest.raises(ValueError, match='there is no column text, only sentence'): encode(Dataset.from_dict(dict(sentence=['a'])), tokenizer)
+    with pytest.raises(ValueError, match='there is no column text, only sentence'):
+        encode(Dataset.from_dict(dict(sentence=['a'])), tokenizer)
 
 
 @pytest.mark.parametrize('side', ['right', 'left'])
@@ -383,7 +428,8 @@ def test_batches_are_padded_on_the_right_and_pads_are_marked(side, multiple):
         for name, pad in dict(input_ids=258, attention_mask=0, word_ids=-1, segments=-1, is_special=True).items():
             source = row['special_tokens_mask' if name == 'is_special' else name]
             assert batch[name].shape == (2, n) and batch[name][i].tolist() == source + [pad]*(n - k), name
-    assert batch['is_special'].dtype == torch.bool and batch['word_ids'].dtype == batch['input_ids'].dtype == batch['labels'].dtype == torch.long
+    assert batch['is_special'].dtype == torch.bool
+    assert batch['word_ids'].dtype == batch['input_ids'].dtype == batch['labels'].dtype == torch.long
     assert batch['labels'].tolist() == rows['labels'] and batch['example_id'].tolist() == rows['example_id']
     assert set(batch) == {'input_ids', 'attention_mask', 'word_ids', 'segments', 'is_special', 'labels', 'example_id'}
     assert set(model_inputs(batch)) == {'input_ids', 'attention_mask'}
@@ -395,7 +441,8 @@ def test_unlabelled_rows_make_a_batch_without_labels(tokenizer):
     assert set(model_inputs(batch)) == {'input_ids', 'attention_mask', 'token_type_ids'}
 
 def test_a_tokenizer_that_cannot_pad_is_refused():
-    with pytest.raises(ValueError, match='has no padding token; set tokenizer.pad_token, or load it with load_classifier'):
+    with pytest.raises(ValueError,
+                       match='has no padding token; set tokenizer.pad_token, or load it with load_classifier'):
         Collator(byte_level(pad_token=None))
 
 
@@ -403,7 +450,8 @@ def test_the_name_of_the_source_travels_with_the_data(tmp_path):
     frame = pd.DataFrame(dict(text=[f'a film number {i}' for i in range(40)], label=['good', 'bad'] * 20))
     frame.to_csv(tmp_path/'mine.csv', index=False)
     named = {'mine.csv': tmp_path/'mine.csv', 'DataFrame': frame, 'movie-sentences': 'movie-sentences'}
-    for name, source in named.items(): assert subset(load_text(source), 20, validation_size=2, test_size=2)['train'].info.dataset_name == name
+    for name, source in named.items():
+        assert subset(load_text(source), 20, validation_size=2, test_size=2)['train'].info.dataset_name == name
 
 
 def test_the_similarity_benchmark_is_read_as_it_is_with_its_own_splits():
@@ -413,12 +461,15 @@ def test_the_similarity_benchmark_is_read_as_it_is_with_its_own_splits():
         assert len(lines) == len(data[split]) == dict(train=5749, dev=1500, test=1379)[file]
         for line, row in zip(lines, data[split]):
             fields = line.split('\t')
-            assert (row['label'], row['text'], row['text_pair']) == (float(fields[4]), fields[5].strip(), fields[6].strip())
-    assert any(row['text'].count('"') == 1 for row in data['train']) and data['train'].features['label'] == Value('float64')
+            assert (row['label'], row['text'], row['text_pair']) == (float(fields[4]), fields[5].strip(),
+                                                                     fields[6].strip())
+    assert any(row['text'].count('"') == 1 for row in data['train'])
+    assert data['train'].features['label'] == Value('float64')
     assert data['train'].info.dataset_name == 'sts-b' and data_task(data) == 'regression'
 
 @pytest.mark.parametrize('labels,arguments,expected', [
-    ([.5, 1]*10, {}, [.5, 1.]), ([1, 2]*10, dict(task='regression'), [1., 2.]), ([1., 2.]*10, {}, [0, 1]), ([1., 2.]*10, dict(task='classification'), [0, 1])])
+    ([.5, 1]*10, {}, [.5, 1.]), ([1, 2]*10, dict(task='regression'), [1., 2.]), ([1., 2.]*10, {}, [0, 1]),
+    ([1., 2.]*10, dict(task='classification'), [0, 1])])
 def test_labels_with_fractions_are_scores_and_whole_numbers_are_what_the_user_says(labels, arguments, expected):
     f = frame().assign(label=labels)
     data = load_text(dict(train=f, validation=f, test=f), **arguments)
@@ -437,10 +488,14 @@ def test_splits_and_subsets_of_scores_keep_the_tenths_of_their_distribution():
 def test_plain_text_needs_no_labels_and_comes_from_lines_too(tmp_path, tokenizer):
     (tmp_path/'plain.txt').write_text('One line.\n\nAnother, "quoted" line.\n' + 'More.\n'*18, encoding='utf-8')
     data = load_text(tmp_path/'plain.txt', label=None)
-    assert sorted({t for part in data.values() for t in part['text']}) == ['Another, "quoted" line.', 'More.', 'One line.']
-    assert data['train'].column_names == ['text'] and data_task(data) is None and data['train'].info.dataset_name == 'plain.txt'
+    assert sorted({t for part in data.values() for t in part['text']}) == ['Another, "quoted" line.', 'More.',
+                                                                           'One line.']
+    assert data['train'].column_names == ['text']
+    assert data_task(data) is None
+    assert data['train'].info.dataset_name == 'plain.txt'
     assert 'labels' not in encode(data, tokenizer)['train'].column_names
-    with pytest.raises(ValueError, match="label='label': train has no such column; it has text"): load_text(tmp_path/'plain.txt')
+    with pytest.raises(ValueError, match="label='label': train has no such column; it has text"):
+        load_text(tmp_path/'plain.txt')
 
 
 conll = '-DOCSTART- -X- O O\n\nEU NNP B-ORG\r\nrejects VBZ O\r\n\r\n\nIn IN O\nLima NNP B-LOC\n. . O'
@@ -449,48 +504,62 @@ def test_a_file_with_a_word_and_its_tag_a_line_is_read_whatever_its_other_column
     (tmp_path/'f.conll').write_text(conll, encoding='utf-8')
     data = load_tokens({name: tmp_path/'f.conll' for name in ('train', 'dev', 'test')})
     names = data['train'].features['tags'].feature.names
-    assert names == ['O', 'B-LOC', 'B-ORG'] and data['validation']['words'][:] == [['EU', 'rejects'], ['In', 'Lima', '.']]
+    assert names == ['O', 'B-LOC', 'B-ORG']
+    assert data['validation']['words'][:] == [['EU', 'rejects'], ['In', 'Lima', '.']]
     assert [[names[t] for t in row] for row in data['test']['tags']] == [['B-ORG', 'O'], ['O', 'B-LOC', 'O']]
 
 @pytest.mark.parametrize('text,number', [('EU B-ORG\nrejects\n', 2), ('EU\tB-ORG\n\tO\n', 2), ('a O\n\nb\t \n', 3)])
 def test_a_line_that_is_not_a_word_and_its_tag_is_named_by_its_number(text, number, tmp_path):
     (tmp_path/'f.txt').write_text(text)
-    with pytest.raises(ValueError, match=f'f.txt: line {number} is not a word and its tag') as e: load_tokens(tmp_path/'f.txt')
+    with pytest.raises(ValueError, match=f'f.txt: line {number} is not a word and its tag') as e:
+        load_tokens(tmp_path/'f.txt')
     one_sentence(e)
 
 def test_the_packaged_tweets_are_whole():
     data = load_tokens('ner-tweets')
     names = data['train'].features['tags'].feature.names
-    assert len(names) == 21 and names[0] == 'O' and all(names[i][:2] == 'B-' and names[i + 1] == 'I-' + names[i][2:] for i in range(1, 21, 2))
+    assert len(names) == 21
+    assert names[0] == 'O'
+    assert all(names[i][:2] == 'B-' and names[i + 1] == 'I-' + names[i][2:] for i in range(1, 21, 2))
     rows = [row for part in data.values() for row in part]
     lines = (asset('ner-tweets')/'ner.txt').read_text(encoding='utf-8').split('\n')
     pairs = sorted(tuple(line.split('\t')) for line in lines if line.strip())
-    assert len(rows) == 2394 and sorted((w, names[t]) for row in rows for w, t in zip(row['words'], row['tags'])) == pairs
-    assert data_task(data) == 'token_classification' and fingerprint(data) == fingerprint(load_tokens('ner-tweets')) != fingerprint(load_tokens('ner-tweets', seed=1))
+    assert len(rows) == 2394
+    assert sorted((w, names[t]) for row in rows for w, t in zip(row['words'], row['tags'])) == pairs
+    assert data_task(data) == 'token_classification'
+    assert fingerprint(data) == fingerprint(load_tokens('ner-tweets')) != fingerprint(load_tokens('ner-tweets', seed=1))
 
-def tagged(words=None, tags=None, n=20): return pd.DataFrame(dict(words=[words or ['In', 'Lima']]*n, tags=[tags or ['O', 'B-LOC']]*n))
+def tagged(words=None, tags=None, n=20):
+    return pd.DataFrame(dict(words=[words or ['In', 'Lima']]*n, tags=[tags or ['O', 'B-LOC']]*n))
 
 def test_a_data_set_with_numbered_tags_keeps_their_names_and_other_columns_are_named():
     features = Features(tokens=Sequence(Value('string')), ner_tags=Sequence(ClassLabel(names=['x', 'y', 'O'])))
     ds = Dataset.from_dict(dict(tokens=[['a', 'b']]*20, ner_tags=[[2, 0]]*20), features)
     data = load_tokens(ds, words='tokens', tags='ner_tags')
-    assert data['train'].column_names == ['words', 'tags'] and data['train'].features['tags'].feature.names == ['x', 'y', 'O'] and data['train']['tags'][0] == [2, 0]
-    assert load_tokens(ds, words='tokens', tags='ner_tags', labels=['p', 'q', 'O'])['train'].features['tags'].feature.names == ['p', 'q', 'O']
+    assert data['train'].column_names == ['words', 'tags']
+    assert data['train'].features['tags'].feature.names == ['x', 'y', 'O']
+    assert data['train']['tags'][0] == [2, 0]
+    assert load_tokens(ds, words='tokens', tags='ner_tags',
+                       labels=['p', 'q', 'O'])['train'].features['tags'].feature.names == ['p', 'q', 'O']
     assert fingerprint(data) != fingerprint(load_tokens(ds, words='tokens', tags='ner_tags', labels=['p', 'q', 'O']))
     assert load_tokens(tagged(), labels=['B-LOC', 'O'])['train']['tags'][0] == [1, 0]
 
 @pytest.mark.parametrize('source,arguments,reason', [
     (tagged(tags=['O']), {}, r'there is not one tag for each word in 20 rows of train .first: row 0'),
-    (pd.concat([tagged(n=3), tagged(['a', 'b', 'c'], n=1)]), {}, r'there is not one tag for each word in 1 row of train .first: row 3'),
+    (pd.concat([tagged(n=3), tagged(['a', 'b', 'c'], n=1)]), {},
+     r'there is not one tag for each word in 1 row of train .first: row 3'),
     (tagged(['a', ' ']), {}, "column 'words' has a word that is empty or no string in 20 rows"),
     (tagged(['a', 2]), {}, "column 'words' has a word that is empty or no string in 20 rows"),
-    (pd.DataFrame(dict(words=[['a'], []], tags=[['O'], []])), {}, r"column 'words' holds no words in 1 row of train .first: row 1"),
+    (pd.DataFrame(dict(words=[['a'], []], tags=[['O'], []])), {},
+     r"column 'words' holds no words in 1 row of train .first: row 1"),
     (tagged(tags=['O', None]), {}, 'a tag is missing in 20 rows of train'),
     (tagged(tags=['O', 'O']), {}, 'at least two classes are needed, got O'),
     (tagged(), dict(labels=['O', 'B-PER']), r"tag 'B-LOC' is outside of the tags .O, B-PER. in 20 rows of train"),
-    (dict(train=tagged(), test=tagged(tags=['O', 'B-PER'])), {}, r"tag 'B-PER' is outside of the tags .O, B-LOC. in 20 rows of test"),
+    (dict(train=tagged(), test=tagged(tags=['O', 'B-PER'])), {},
+     r"tag 'B-PER' is outside of the tags .O, B-LOC. in 20 rows of test"),
     (tagged(), dict(words='tokens'), "words='tokens': train has no such column; it has words, tags"),
-    (dict(train='f.csv'), {}, "f.csv ends in '.csv'; files that can be read here end in .conll, .txt, .jsonl, .parquet")])
+    (dict(train='f.csv'), {},
+     "f.csv ends in '.csv'; files that can be read here end in .conll, .txt, .jsonl, .parquet")])
 def test_tagged_words_that_do_not_fit_together_are_refused(source, arguments, reason):
     with pytest.raises(ValueError, match=reason) as e: load_tokens(source, **arguments)
     one_sentence(e)
@@ -515,7 +584,8 @@ def test_token_labels_are_padded_with_what_no_loss_counts(tokenizer):
     n = batch['input_ids'].shape[1]
     assert n % 8 == 0 and batch['labels'].dtype == torch.long
     for labels, row, special in zip(batch['labels'].tolist(), rows, batch['is_special'].tolist()):
-        assert labels == row['labels'] + [-100]*(n - row['length']) and all(l == -100 for l, s in zip(labels, special) if s)
+        assert labels == row['labels'] + [-100]*(n - row['length'])
+        assert all(l == -100 for l, s in zip(labels, special) if s)
     assert set(model_inputs(batch)) == {'input_ids', 'attention_mask', 'token_type_ids'}
 
 
@@ -537,12 +607,16 @@ def test_the_copy_and_reorder_language_follows_its_grammar():
             _, place, rest = phrase(left[1:])
             place, left = [*place, left[0]], rest
         assert kind(verb) == 'verb' and left == ['.'] and target.split() == [*subject, *thing, *place, verb, '.']
-    assert len({*data['text']}) == 300 and data['text'] == copy_reorder(300, seed=3)['text'] != copy_reorder(300)['text']
+    assert len({*data['text']}) == 300
+    assert data['text'] == copy_reorder(300, seed=3)['text'] != copy_reorder(300)['text']
 
 def test_generated_pairs_are_split_without_overlap_and_the_same_every_time():
     data = load_pairs('copy-reorder')
-    assert [len(part) for part in data.values()] == [3200, 400, 400] and len({t for part in data.values() for t in part['text']}) == 4000
-    assert fingerprint(data) == fingerprint(load_pairs('copy-reorder')) and data_task(data) == 'seq2seq' and data['train'].info.dataset_name == 'copy-reorder'
+    assert [len(part) for part in data.values()] == [3200, 400, 400]
+    assert len({t for part in data.values() for t in part['text']}) == 4000
+    assert fingerprint(data) == fingerprint(load_pairs('copy-reorder'))
+    assert data_task(data) == 'seq2seq'
+    assert data['train'].info.dataset_name == 'copy-reorder'
     assert {*subset(data, 50)['train']['text']} < {*subset(data, 80)['train']['text']}
 
 @pytest.mark.parametrize('kind', ['csv', 'frame', 'dictionaries', 'named columns'])
@@ -550,15 +624,20 @@ def test_own_pairs_come_from_every_source(kind, tmp_path):
     f = pd.DataFrame(dict(text=[f'one {i}' for i in range(20)], target_text=[f'eins {i}' for i in range(20)]))
     f.to_csv(tmp_path/'f.csv', index=False)
     nested = Dataset.from_dict(dict(translation=[dict(en=a, de=b) for a, b in zip(f['text'], f['target_text'])]))
-    source, arguments = {'csv': (tmp_path/'f.csv', {}), 'frame': (f, {}), 'dictionaries': (nested, dict(text='translation.en', target_text='translation.de')),
-                         'named columns': (f.rename(columns=dict(text='a.b', target_text='c')), dict(text='a.b', target_text='c'))}[kind]
+    source, arguments = {'csv': (tmp_path/'f.csv', {}), 'frame': (f, {}),
+                         'dictionaries': (nested, dict(text='translation.en', target_text='translation.de')),
+                         'named columns': (f.rename(columns=dict(text='a.b', target_text='c')),
+                                           dict(text='a.b', target_text='c'))}[kind]
     assert fingerprint(load_pairs(source, **arguments)) == fingerprint(load_pairs(f))
 
 @pytest.mark.parametrize('arguments,error,reason', [
     (dict(source=frame()), ValueError, "target_text='target_text': train has no such column; it has text, label"),
-    (dict(source=pd.DataFrame(dict(text=['a', 'b'], target_text=['c', ' ']))), ValueError, r"column 'target_text' is empty in 1 row of train .first: row 1"),
-    (dict(source=pd.DataFrame(dict(t=[dict(en='a'), dict(de='b')])), text='t.en', target_text='t.en'), ValueError, r"column 't' holds no 'en' in 1 row of train .first: row 1"),
-    (dict(source='help-en-xx'), FileNotFoundError, "'help-en-xx' is read from Debian's packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
+    (dict(source=pd.DataFrame(dict(text=['a', 'b'], target_text=['c', ' ']))), ValueError,
+     r"column 'target_text' is empty in 1 row of train .first: row 1"),
+    (dict(source=pd.DataFrame(dict(t=[dict(en='a'), dict(de='b')])), text='t.en', target_text='t.en'), ValueError,
+     r"column 't' holds no 'en' in 1 row of train .first: row 1"),
+    (dict(source='help-en-xx'), FileNotFoundError,
+     "'help-en-xx' is read from Debian's packages: .*libreoffice-help-xx not found .* or use 'copy-reorder'")])
 def test_pairs_that_cannot_be_loaded_are_refused(arguments, error, reason, monkeypatch, tmp_path):
     monkeypatch.setattr(room, 'help_folder', tmp_path/'nothing here')
     with pytest.raises(error, match=reason) as e: load_pairs(**arguments)
@@ -566,34 +645,46 @@ def test_pairs_that_cannot_be_loaded_are_refused(arguments, error, reason, monke
 
 def test_help_pages_are_paired_by_page_and_paragraph(tmp_path, monkeypatch):
     monkeypatch.setattr(room, 'help_folder', tmp_path)
-    key = '<span id="x" class="switchinline"><span hidden="true" id="MAC1" class="MAC"><b>Command</b></span><span hidden="true" id="d1">{}</span></span>'
-    pages = {('en-US', 'a'): [('hd_id1', 'Insert'), ('par_id2', f'Press {key.format("Ctrl")}+F&amp;'), ('par_id3', 'OK'), ('par_id4', 'Only here'), ('par_id5', ' ')],
-             ('pt-BR', 'a'): [('hd_id1', 'Inserir'), ('par_id2', f'Prima {key.format("Ctrl")}+F&amp;'), ('par_id3', 'OK'), ('par_id5', 'Vazio')],
-             ('en-US', 'b'): [('hd_id1', 'Delete')] + [(f'par_id{i}', f'Text {i}') for i in range(20)], ('pt-BR', 'b'): [('hd_id1', 'Eliminar')] + [(f'par_id{i}', f'Texto {i}') for i in range(20)]}
+    key = ('<span id="x" class="switchinline"><span hidden="true" id="MAC1" class="MAC"><b>Command</b></span><span '
+           'hidden="true" id="d1">{}</span></span>')
+    pages = {('en-US', 'a'): [('hd_id1', 'Insert'), ('par_id2', f'Press {key.format("Ctrl")}+F&amp;'),
+                              ('par_id3', 'OK'), ('par_id4', 'Only here'), ('par_id5', ' ')],
+             ('pt-BR', 'a'): [('hd_id1', 'Inserir'), ('par_id2', f'Prima {key.format("Ctrl")}+F&amp;'),
+                              ('par_id3', 'OK'), ('par_id5', 'Vazio')],
+             ('en-US', 'b'): [('hd_id1', 'Delete')] + [(f'par_id{i}', f'Text {i}') for i in range(20)],
+             ('pt-BR', 'b'): [('hd_id1', 'Eliminar')] + [(f'par_id{i}', f'Texto {i}') for i in range(20)]}
     for (language, page), paragraphs in pages.items():
         path = tmp_path/language/'text'/'sub'/f'{page}.html'
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text('<p class="no-id">Menu</p>' + ''.join(f'<p id="{id}" class="x"\n dir="auto">{text}</p>' for id, text in paragraphs), encoding='utf-8')
+        path.write_text('<p class="no-id">Menu</p>' + ''.join(f'<p id="{id}" class="x"\n dir="auto">{text}</p>'
+                                                              for id, text in paragraphs), encoding='utf-8')
     data = load_pairs('help-en-pt-br')
     assert {(row['text'], row['target_text']) for part in data.values() for row in part} == {
-        ('Insert', 'Inserir'), ('Press Ctrl+F&', 'Prima Ctrl+F&'), ('Delete', 'Eliminar'), *((f'Text {i}', f'Texto {i}') for i in range(20))}
+        ('Insert', 'Inserir'), ('Press Ctrl+F&', 'Prima Ctrl+F&'), ('Delete', 'Eliminar'),
+        *((f'Text {i}', f'Texto {i}') for i in range(20))}
 
 def test_targets_are_the_labels_and_a_pair_that_was_cut_counts_once(tokenizer):
-    pairs = pd.DataFrame(dict(text=['word '*30, 'short', 'word '*30, 'short'], target_text=['long '*40, 'long '*20, 'short', 'short']))
+    pairs = pd.DataFrame(dict(text=['word '*30, 'short', 'word '*30, 'short'],
+                              target_text=['long '*40, 'long '*20, 'short', 'short']))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         rows = encode(Dataset.from_pandas(pairs), tokenizer, max_length=16)
     said = [str(w.message) for w in caught if 'texts are longer' in str(w.message)]
     assert said == ['3 of 4 texts are longer than 16 tokens and were cut (by 26 tokens at most)']
     assert [len(row['labels']) for row in rows] == [16, 16, 3, 3]
-    for row, target in zip(rows, pairs['target_text']): assert row['labels'] == tokenizer(text_target=target, truncation=True, max_length=16)['input_ids']
+    for row, target in zip(rows, pairs['target_text']):
+        assert row['labels'] == tokenizer(text_target=target, truncation=True, max_length=16)['input_ids']
 
 @pytest.mark.parametrize('task,source,expected', [
-    ('masked_lm', 'text', None), ('replaced_token_detection', 'scores', None), ('masked_lm', 'words', None), ('replaced_token_detection', 'pairs', None),
-    ('classification', 'text', 1), ('regression', 'scores', .5), ('token_classification', 'words', [-100, 0, 1, -100]), ('seq2seq', 'pairs', 'ids')])
+    ('masked_lm', 'text', None), ('replaced_token_detection', 'scores', None), ('masked_lm', 'words', None),
+    ('replaced_token_detection', 'pairs', None),
+    ('classification', 'text', 1), ('regression', 'scores', .5), ('token_classification', 'words', [-100, 0, 1, -100]),
+    ('seq2seq', 'pairs', 'ids')])
 def test_rows_carry_the_labels_of_their_task_and_none_for_pretraining(task, source, expected, tokenizer):
-    data = dict(text=load_text(frame()), scores=load_text(frame().assign(label=[.5, 1.]*10)), words=load_tokens(tagged(tags=['O', 'B'])),
-                pairs=load_pairs(pd.DataFrame(dict(text=['a b']*20, target_text=['c d']*20))))[source]['train'].select([1])
+    data = dict(text=load_text(frame()), scores=load_text(frame().assign(label=[.5, 1.]*10)),
+                words=load_tokens(tagged(tags=['O', 'B'])),
+                pairs=load_pairs(pd.DataFrame(dict(text=['a b']*20, target_text=['c d']*20))))[source]['train'].select(
+        [1])
     row = encode(data, tokenizer, task=task)[0]
     assert ('labels' in row) == (expected is not None)
     if expected == 'ids': expected = tokenizer('c d')['input_ids']
@@ -601,15 +692,22 @@ def test_rows_carry_the_labels_of_their_task_and_none_for_pretraining(task, sour
     if expected == .5: expected = data['label'][0]
     if expected is not None: assert row['labels'] == expected
 
-@pytest.mark.parametrize('task,made_for', [('regression', 'classification'), ('token_classification', 'classification'), ('seq2seq', 'classification')])
+@pytest.mark.parametrize('task,made_for', [('regression', 'classification'), ('token_classification', 'classification'),
+                                           ('seq2seq', 'classification')])
 def test_a_task_that_the_columns_cannot_serve_is_refused(task, made_for, tokenizer):
-    with pytest.raises(ValueError, match=f"task='{task}' does not fit data with the columns text, label, which are made for {made_for}") as e: encode(load_text(frame()), tokenizer, task=task)
+    with pytest.raises(ValueError,
+                       match=f"task='{task}' does not fit data with the columns text, label, which are made for "
+                       f"{made_for}") as e:
+        encode(load_text(frame()), tokenizer, task=task)
     one_sentence(e)
-    with pytest.raises(ValueError, match='task must be one of classification, regression'): encode(load_text(frame()), tokenizer, task='parsing')
+    with pytest.raises(ValueError, match='task must be one of classification, regression'):
+        encode(load_text(frame()), tokenizer, task='parsing')
 
 def test_scores_become_a_batch_of_float32(tokenizer):
     batch = Collator(tokenizer)(list(encode(load_text('sts-b')['test'].select(range(3)), tokenizer)))
-    assert batch['labels'].dtype == torch.float32 and batch['labels'].tolist() == pytest.approx([2.5, 3.6, 5.]) and batch['segments'].max() == 1
+    assert batch['labels'].dtype == torch.float32
+    assert batch['labels'].tolist() == pytest.approx([2.5, 3.6, 5.])
+    assert batch['segments'].max() == 1
 
 
 def translation_rows(tokenizer):
@@ -630,15 +728,18 @@ def test_the_decoder_reads_the_labels_moved_one_place_to_the_right(start, multip
         assert batch['labels'][i].tolist() == row['labels'] + [-100]*(m - k)
         assert batch['decoder_input_ids'][i].tolist() == [start] + row['labels'][:-1] + [258]*(m - k)
         assert batch['decoder_attention_mask'][i].tolist() == [1]*k + [0]*(m - k)
-    assert {'decoder_input_ids', 'decoder_attention_mask'} < set(model_inputs(batch)) and 'labels' not in model_inputs(batch)
+    assert {'decoder_input_ids', 'decoder_attention_mask'} < set(model_inputs(batch))
+    assert 'labels' not in model_inputs(batch)
 
 @pytest.mark.parametrize('kind', ['marian', 'bart', 't5'])
 def test_the_decoder_reads_what_the_models_own_shift_would_give_it(kind):
     tokenizer = byte_level(add_prefix_space=False)
-    own = dict(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2) if kind == 't5' else dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+    own = dict(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2) if kind == 't5' else dict(d_model=16,
+        encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16)
     start = {'marian': 258, 'bart': 257, 't5': 258}[kind]
-    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **own, vocab_size=259, pad_token_id=258, bos_token_id=256, eos_token_id=257,
+    model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **own, vocab_size=259, pad_token_id=258,
+                                                                   bos_token_id=256, eos_token_id=257,
                                                                    decoder_start_token_id=start)).eval()
     batch = Collator(tokenizer, decoder_start=start)(translation_rows(tokenizer))
     with torch.no_grad():
@@ -652,11 +753,14 @@ def test_the_decoder_reads_what_the_models_own_shift_would_give_it(kind):
 def test_a_row_without_a_target_lets_the_decoder_begin():
     tokenizer = byte_level()
     batch = Collator(tokenizer, decoder_start=257)(list(encode_texts(['ab', 'c'], tokenizer)))
-    assert batch['decoder_input_ids'].tolist() == [[257], [257]] and batch['decoder_attention_mask'].tolist() == [[1], [1]] and 'labels' not in batch
+    assert batch['decoder_input_ids'].tolist() == [[257], [257]]
+    assert batch['decoder_attention_mask'].tolist() == [[1], [1]]
+    assert 'labels' not in batch
 
 def test_target_texts_without_the_decoders_start_are_refused():
     tokenizer = byte_level()
-    with pytest.raises(ValueError, match='the labels are target texts: give Collator the decoder_start') as e: Collator(tokenizer)(translation_rows(tokenizer))
+    with pytest.raises(ValueError, match='the labels are target texts: give Collator the decoder_start') as e:
+        Collator(tokenizer)(translation_rows(tokenizer))
     one_sentence(e)
 
 def test_lists_of_words_without_labels_stay_words(tokenizer):

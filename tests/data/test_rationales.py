@@ -23,26 +23,34 @@ def everything(data): return {row['text']: row for part in data.values() for row
 
 # HateXplain, with the features that the Hub lists
 
-hate_features = Features(dict(id=Value('string'), rationales=Sequence(Sequence(Value('int32'))), post_tokens=Sequence(Value('string')),
-    annotators=Sequence(dict(label=ClassLabel(names=['hatespeech', 'normal', 'offensive']), annotator_id=Value('int32'), target=Sequence(Value('string'))))))
+hate_features = Features(dict(id=Value('string'), rationales=Sequence(Sequence(Value('int32'))),
+    post_tokens=Sequence(Value('string')),
+    annotators=Sequence(dict(label=ClassLabel(names=['hatespeech', 'normal', 'offensive']), annotator_id=Value('int32'),
+                             target=Sequence(Value('string'))))))
 
 def post(i, labels, rationales, words='you are utter filth today'):
-    return dict(id=f'{i}_gab', post_tokens=words.split(), rationales=rationales, annotators=dict(label=labels, annotator_id=[1, 2, 3], target=[['None']]*3))
+    return dict(id=f'{i}_gab', post_tokens=words.split(), rationales=rationales,
+                annotators=dict(label=labels, annotator_id=[1, 2, 3], target=[['None']]*3))
 
-posts = [post(0, [0, 0, 2], [[0, 0, 1, 1, 0], [0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]), post(1, [1, 1, 1], [], 'a fine day'), post(2, [0, 1, 2], [[1, 0], [0, 1]], 'left out'),
+posts = [post(0, [0, 0, 2], [[0, 0, 1, 1, 0], [0, 0, 0, 1, 0], [1, 0, 0, 0, 0]]), post(1, [1, 1, 1], [], 'a fine day'),
+         post(2, [0, 1, 2], [[1, 0], [0, 1]], 'left out'),
          post(3, [2, 1, 2], [[1, 1], [0, 1]], 'so bad'), post(4, [0, 0, 0], [[1, 0], [1, 0], [0, 0]], 'vile stuff')]
 
 
 @pytest.fixture
 def hate():
-    return DatasetDict({split: Dataset.from_list(posts, features=hate_features) for split in ('train', 'validation', 'test')})
+    return DatasetDict({split: Dataset.from_list(posts, features=hate_features)
+                        for split in ('train', 'validation', 'test')})
 
 
 def test_hatexplain_has_the_majoritys_label_and_what_anyone_marked(hate):
-    with pytest.warns(UserWarning, match='left out: 1 of 5 rows of train, on whose label the annotators do not agree'): data = load_rationales(hate)
-    assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive'] and data['test'].column_names == ['text', 'label', 'rationale']
+    with pytest.warns(UserWarning, match='left out: 1 of 5 rows of train, on whose label the annotators do not agree'):
+        data = load_rationales(hate)
+    assert data['train'].features['label'].names == ['hatespeech', 'normal', 'offensive']
+    assert data['test'].column_names == ['text', 'label', 'rationale']
     rows = {row['text']: row for row in data['train']}
-    assert [rows[t]['label'] for t in ('you are utter filth today', 'a fine day', 'so bad', 'vile stuff')] == [0, 1, 2, 0]
+    assert [rows[t]['label'] for t in ('you are utter filth today', 'a fine day', 'so bad',
+                                       'vile stuff')] == [0, 1, 2, 0]
     assert said(rows['you are utter filth today']) == ['you', 'utter filth'] and rows['a fine day']['rationale'] is None
     assert said(rows['so bad']) == ['so bad'] and said(rows['vile stuff']) == ['vile']
 
@@ -50,19 +58,25 @@ def test_hatexplain_has_the_majoritys_label_and_what_anyone_marked(hate):
 @pytest.mark.filterwarnings('ignore:left out')
 def test_half_of_those_who_marked_are_a_majority(hate):
     rows = {row['text']: row for row in load_rationales(hate, annotators='majority')['train']}
-    assert said(rows['you are utter filth today']) == ['filth'] and said(rows['so bad']) == ['so bad'] and said(rows['vile stuff']) == ['vile']
-    with pytest.raises(ValueError, match="annotators must be 'any' or 'majority', got 'all'"): load_rationales(hate, annotators='all')
+    assert said(rows['you are utter filth today']) == ['filth']
+    assert said(rows['so bad']) == ['so bad']
+    assert said(rows['vile stuff']) == ['vile']
+    with pytest.raises(ValueError, match="annotators must be 'any' or 'majority', got 'all'"):
+        load_rationales(hate, annotators='all')
 
 
 @pytest.mark.filterwarnings('ignore:left out')
 def test_the_folder_of_hatexplains_authors_is_read_with_its_splits(tmp_path):
     names = 'hatespeech', 'normal', 'offensive'
     own = {p['id']: dict(post_id=p['id'], post_tokens=p['post_tokens'], rationales=p['rationales'],
-                         annotators=[dict(label=names[x], annotator_id=1, target=['None']) for x in p['annotators']['label']]) for p in posts}
+                         annotators=[dict(label=names[x], annotator_id=1, target=['None'])
+                                     for x in p['annotators']['label']]) for p in posts}
     (tmp_path/'dataset.json').write_text(json.dumps(own))
-    (tmp_path/'post_id_divisions.json').write_text(json.dumps(dict(train=['0_gab', '1_gab', '2_gab'], val=['3_gab'], test=['4_gab'])))
+    (tmp_path/'post_id_divisions.json').write_text(json.dumps(dict(train=['0_gab', '1_gab', '2_gab'], val=['3_gab'],
+                                                                   test=['4_gab'])))
     data = load_rationales(tmp_path)
-    assert {k: list(v['text']) for k, v in data.items()} == dict(train=['you are utter filth today', 'a fine day'], validation=['so bad'], test=['vile stuff'])
+    assert {k: list(v['text']) for k, v in data.items()} == dict(train=['you are utter filth today', 'a fine day'],
+                                                                 validation=['so bad'], test=['vile stuff'])
     assert data['train'].features['label'].names == list(names) and said(data['train'][0]) == ['you', 'utter filth']
 
 
@@ -74,101 +88,149 @@ def test_a_parquet_file_of_the_published_shape_is_read(tmp_path, hate):
 
 def test_flags_that_are_not_as_long_as_the_post_are_refused(hate):
     bad = Dataset.from_list([*posts[:1], post(7, [0, 0, 0], [[1, 0]])], features=hate_features)
-    with pytest.raises(ValueError, match=r'the rationale cannot be read \(a rationale is not as long as post_tokens\) in 1 row of train \(first: row 1'): load_rationales(bad)
+    with pytest.raises(ValueError,
+                       match=r'the rationale cannot be read \(a rationale is not as long as post_tokens\) in 1 row of '
+                       r'train \(first: row 1'):
+        load_rationales(bad)
 
 
 # e-SNLI
 
-header = ('pairID,gold_label,Sentence1,Sentence2,Explanation_1,Sentence1_marked_1,Sentence2_marked_1,Sentence1_Highlighted_1,Sentence2_Highlighted_1,Explanation_2,'
-          'Sentence1_marked_2,Sentence2_marked_2,Sentence1_Highlighted_2,Sentence2_Highlighted_2,Explanation_3,Sentence1_marked_3,Sentence2_marked_3,'
-          'Sentence1_Highlighted_3,Sentence2_Highlighted_3')
+def explained(k):
+    return (f'Explanation_{k},Sentence1_marked_{k},Sentence2_marked_{k},'
+            f'Sentence1_Highlighted_{k},Sentence2_Highlighted_{k}')
+
+header = f'pairID,gold_label,Sentence1,Sentence2,{explained(1)},{explained(2)},{explained(3)}'
 
 def test_the_files_of_e_snli_have_stars_around_words(tmp_path):
+    smiles = ['A woman smiles at the child.,A woman is present.',
+              'because,A woman *smiles* at the child.,A woman is *present.*,{},"1,2,3"',
+              'because,A *woman* *smiles* at the child.,A *woman* is *present.*,{},"1"',
+              'because,A woman *smiles* at the child.,A woman is present.,{},"1"']
+    talk = ['"Two men, one old, talk.",They are friends.',
+            'because,"Two men, one old, talk.",They are *friends.*,{},"3"',
+            'because,"Two men, one old, talk.",They *are* *friends.*,{},"3"',
+            'because,"Two men, one old, talk.",They are *friends.*,{},"3"']
     (tmp_path/'esnli_dev.csv').write_text(f'''{header}
-1d,entailment,A woman smiles at the child.,A woman is present.,because,A woman *smiles* at the child.,A woman is *present.*,{{}},"1,2,3",because,A *woman* *smiles* at the child.,A *woman* is *present.*,{{}},"1",because,A woman *smiles* at the child.,A woman is present.,{{}},"1"
-2d,neutral,"Two men, one old, talk.",They are friends.,because,"Two men, one old, talk.",They are *friends.*,{{}},"3",because,"Two men, one old, talk.",They *are* *friends.*,{{}},"3",because,"Two men, one old, talk.",They are *friends.*,{{}},"3"
+1d,entailment,{','.join(smiles)}
+2d,neutral,{','.join(talk)}
 3d,contradiction,He sits.,He runs fast.,because,He *sits.*,He *runs*,{{}},"1",,,,,,,,,,
 ''')
-    (tmp_path/'esnli_train_1.csv').write_text('gold_label,pairID,WorkerId,Sentence1,Sentence2,Explanation_1,Sentence1_marked_1,Sentence2_marked_1,Sentence1_Highlighted_1,Sentence2_Highlighted_1\n'
-        'neutral,1,A,A dog  runs.,It is late.,why,A *dog*  runs.,It is *late.*,1,2\nentailment,2,A,A cat.,An animal.,why,A *cat.*,An *animal.*,1,1\ncontradiction,3,A,Rain.,Sun.,why,*Rain.*,*Sun.*,0,0\n')
+    (tmp_path/'esnli_train_1.csv').write_text(
+        f'gold_label,pairID,WorkerId,Sentence1,Sentence2,{explained(1)}\n'
+        'neutral,1,A,A dog  runs.,It is late.,why,A *dog*  runs.,It is *late.*,1,2\nentailment,2,A,A cat.,An '
+        'animal.,why,A *cat.*,An *animal.*,1,1\ncontradiction,3,A,Rain.,Sun.,why,*Rain.*,*Sun.*,0,0\n')
     files = dict(train=tmp_path/'esnli_train_1.csv', validation=tmp_path/'esnli_dev.csv', test=tmp_path/'esnli_dev.csv')
     data = load_rationales(files)
-    assert data['train'].features['label'].names == ['contradiction', 'entailment', 'neutral'] and data['train'].column_names == ['text', 'text_pair', 'label', 'rationale']
+    assert data['train'].features['label'].names == ['contradiction', 'entailment', 'neutral']
+    assert data['train'].column_names == ['text', 'text_pair', 'label', 'rationale']
     assert said(data['train'][0]) == ['dog', 'late.'] and data['train'][0]['text'] == 'A dog  runs.'
-    assert [said(row) for row in data['validation'].select([0, 1])] == [['woman smiles', 'woman', 'present.'], ['are friends.']]
-    assert data['validation'][2]['rationale'] is None and data['validation'][2]['label'] == 0  # "He runs" is not "He runs fast."
+    assert [said(row) for row in data['validation'].select([0, 1])] == [['woman smiles', 'woman', 'present.'],
+                                                                        ['are friends.']]
+    # "He runs" is not "He runs fast."
+    assert data['validation'][2]['rationale'] is None and data['validation'][2]['label'] == 0
     agreed = load_rationales(files, annotators='majority')['validation']
     assert [said(row) for row in agreed.select([0, 1])] == [['smiles', 'present.'], ['friends.']]
 
 
 def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
-    rows = [dict(doc_id='1', premise=['A', 'woman', 'smiles', '.'], hypothesis=['She', 'is', 'glad'], premise_evidence_span=[[1, 3]], hypothesis_evidence_span=[[2, 3]], classification='entailment'),
-            dict(doc_id='2', premise=['Rain'], hypothesis=['No', 'sun'], premise_evidence_span=[], hypothesis_evidence_span=[[0, 1], [1, 2]], classification='neutral')]
-    data = load_rationales(DatasetDict(train=Dataset.from_list(rows), val=Dataset.from_list(rows), test=Dataset.from_list(rows)))
-    assert [said(row) for row in data['validation']] == [['woman smiles', 'glad'], ['No sun']] and data['train'][0]['rationale'] == [[0, 2, 14], [1, 7, 11]]
+    rows = [dict(doc_id='1', premise=['A', 'woman', 'smiles', '.'], hypothesis=['She', 'is', 'glad'],
+                 premise_evidence_span=[[1, 3]], hypothesis_evidence_span=[[2, 3]], classification='entailment'),
+            dict(doc_id='2', premise=['Rain'], hypothesis=['No', 'sun'], premise_evidence_span=[],
+                 hypothesis_evidence_span=[[0, 1], [1, 2]], classification='neutral')]
+    data = load_rationales(DatasetDict(train=Dataset.from_list(rows), val=Dataset.from_list(rows),
+                                       test=Dataset.from_list(rows)))
+    assert [said(row) for row in data['validation']] == [['woman smiles', 'glad'], ['No sun']]
+    assert data['train'][0]['rationale'] == [[0, 2, 14], [1, 7, 11]]
     rows[1]['premise_evidence_span'] = [[0, 5]]
-    with pytest.raises(ValueError, match=r'evidence \[0, 5\) does not lie within the 1 tokens'): load_rationales(Dataset.from_list(rows))
+    with pytest.raises(ValueError, match=r'evidence \[0, 5\) does not lie within the 1 tokens'):
+        load_rationales(Dataset.from_list(rows))
 
 
 # ERASER
 
 def test_the_movie_reviews_of_the_hub_hold_phrases():
-    features = Features(dict(review=Value('string'), label=ClassLabel(names=['NEG', 'POS']), evidences=Sequence(Value('string'))))
-    rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']), dict(review='Fun movie\n', label=1, evidences=['Fun movie'])]
+    features = Features(dict(review=Value('string'), label=ClassLabel(names=['NEG', 'POS']),
+                             evidences=Sequence(Value('string'))))
+    rows = [dict(review='it is bad .\nvery , very bad .\n', label=0, evidences=['very bad', 'bad .', 'so bad']),
+            dict(review='Fun movie\n', label=1, evidences=['Fun movie'])]
     with pytest.warns(UserWarning, match='1 marked phrases of train are not in their text'):
-        data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features) for split in ('train', 'validation', 'test')}))
-    assert said(data['train'][0]) == ['bad .', 'very bad'] and said(data['train'][1]) == ['Fun movie'] and data['train'].features['label'].names == ['NEG', 'POS']
+        data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features)
+                                            for split in ('train', 'validation', 'test')}))
+    assert said(data['train'][0]) == ['bad .', 'very bad']
+    assert said(data['train'][1]) == ['Fun movie']
+    assert data['train'].features['label'].names == ['NEG', 'POS']
 
 
 def test_multirc_of_the_hub_is_a_passage_and_a_question():
-    features = Features(dict(passage=Value('string'), query_and_answer=Value('string'), label=ClassLabel(names=['False', 'True']), evidences=Sequence(Value('string'))))
-    rows = [dict(passage='Ann ran home .\nIt rained .', query_and_answer='Who ran ? || Ann', label=1, evidences=['Ann ran home .']),
-            dict(passage='Ann ran home .\nIt rained .', query_and_answer='Who ran ? || Bob', label=0, evidences=['It rained .', 'Ann ran home .'])]
-    data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features) for split in ('train', 'validation', 'test')}))
-    assert data['test'][0]['text_pair'] == 'Who ran ? || Ann' and data['test'][0]['rationale'] == [[0, 0, 14]] and said(data['test'][1]) == ['Ann ran home .\nIt rained .']
+    features = Features(dict(passage=Value('string'), query_and_answer=Value('string'),
+                             label=ClassLabel(names=['False', 'True']), evidences=Sequence(Value('string'))))
+    rows = [dict(passage='Ann ran home .\nIt rained .', query_and_answer='Who ran ? || Ann', label=1,
+                 evidences=['Ann ran home .']),
+            dict(passage='Ann ran home .\nIt rained .', query_and_answer='Who ran ? || Bob', label=0,
+                 evidences=['It rained .', 'Ann ran home .'])]
+    data = load_rationales(DatasetDict({split: Dataset.from_list(rows, features=features)
+                                        for split in ('train', 'validation', 'test')}))
+    assert data['test'][0]['text_pair'] == 'Who ran ? || Ann'
+    assert data['test'][0]['rationale'] == [[0, 0, 14]]
+    assert said(data['test'][1]) == ['Ann ran home .\nIt rained .']
 
 
 def annotation(name, label, evidences, query='What is the sentiment of this review?', **more):
     "As ERASER's jsonl has them: evidences [(docid, start_token, end_token)], one group each"
     return dict(annotation_id=name, classification=label, query=query, query_type=None, docids=None,
-                evidences=[[dict(docid=d, start_token=a, end_token=b, start_sentence=-1, end_sentence=-1, text='')] for d, a, b in evidences]) | more
+                evidences=[[dict(docid=d, start_token=a, end_token=b, start_sentence=-1, end_sentence=-1, text='')]
+                           for d, a, b in evidences]) | more
 
 def written(folder, docs, rows, as_file=False):
     folder.mkdir()
-    if as_file: (folder/'docs.jsonl').write_text(''.join(json.dumps(dict(docid=d, document=t)) + '\n' for d, t in docs.items()))
+    if as_file:
+        (folder/'docs.jsonl').write_text(''.join(json.dumps(dict(docid=d, document=t)) + '\n' for d, t in docs.items()))
     else:
         (folder/'docs').mkdir()
         for name, text in docs.items(): (folder/'docs'/name).write_text(text, encoding='utf-8')
-    for split in ('train', 'val', 'test'): (folder/f'{split}.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows))
+    for split in ('train', 'val', 'test'):
+        (folder/f'{split}.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in rows))
     return folder
 
 
 @pytest.mark.parametrize('as_file', [False, True])
 def test_a_folder_of_eraser_has_token_offsets_into_its_documents(tmp_path, as_file):
     docs = {'negR_1.txt': 'the plot  is thin .\n\n no\u00a0fun at all\n', 'posR_1.txt': 'great fun'}
-    rows = [annotation('negR_1.txt', 'NEG', [('negR_1.txt', 3, 4), ('negR_1.txt', 5, 7)]), annotation('posR_1.txt', 'POS', [])]
+    rows = [annotation('negR_1.txt', 'NEG', [('negR_1.txt', 3, 4), ('negR_1.txt', 5, 7)]),
+            annotation('posR_1.txt', 'POS', [])]
     data = load_rationales(written(tmp_path/'movies', docs, rows, as_file))
     assert [*data] == ['train', 'validation', 'test'] and data['train'].column_names == ['text', 'label', 'rationale']
-    assert data['train'][0]['text'] == 'the plot is thin . no\u00a0fun at all' and said(data['train'][0]) == ['thin', 'no\u00a0fun at']  # a token ends at a space, as in ERASER
+    # a token ends at a space, as in ERASER
+    assert data['train'][0]['text'] == 'the plot is thin . no\u00a0fun at all'
+    assert said(data['train'][0]) == ['thin', 'no\u00a0fun at']
     assert data['train'][1] == dict(text='great fun', label=1, rationale=None)  # no evidence: nobody was asked
 
 
 def test_queries_that_differ_are_second_texts_and_premise_and_hypothesis_are_a_pair(tmp_path):
     docs = dict(doc='Ann ran home . It rained .', other='Bob slept .')
-    rows = [annotation('a:1', 'True', [('doc', 0, 2), ('other', 0, 1)], 'who   moved ?'), annotation('a:2', 'False', [('doc', 4, 6)], 'who slept ?')]
+    rows = [annotation('a:1', 'True', [('doc', 0, 2), ('other', 0, 1)], 'who   moved ?'),
+            annotation('a:2', 'False', [('doc', 4, 6)], 'who slept ?')]
     data = load_rationales(written(tmp_path/'multirc', docs, rows))
-    assert data['train'][0]['text'] == 'Ann ran home . It rained . Bob slept .' and data['train'][0]['text_pair'] == 'who moved ?'
+    assert data['train'][0]['text'] == 'Ann ran home . It rained . Bob slept .'
+    assert data['train'][0]['text_pair'] == 'who moved ?'
     assert said(data['train'][0]) == ['Ann ran', 'Bob'] and data['train'][0]['rationale'][0] == [0, 0, 7]
-    docs = {'7.jpg#2r1n_premise': 'A man sits .', '7.jpg#2r1n_hypothesis': 'A man runs .', '8_premise': 'Rain .', '8_hypothesis': 'It is wet .'}
-    rows = [annotation('7.jpg#2r1n', 'contradiction', [('7.jpg#2r1n_hypothesis', 2, 3)], 'q1'), annotation('8', 'entailment', [('8_premise', 0, 1), ('8_hypothesis', 2, 3)], 'q2')]
+    docs = {'7.jpg#2r1n_premise': 'A man sits .', '7.jpg#2r1n_hypothesis': 'A man runs .', '8_premise': 'Rain .',
+            '8_hypothesis': 'It is wet .'}
+    rows = [annotation('7.jpg#2r1n', 'contradiction', [('7.jpg#2r1n_hypothesis', 2, 3)], 'q1'),
+            annotation('8', 'entailment', [('8_premise', 0, 1), ('8_hypothesis', 2, 3)], 'q2')]
     data = load_rationales(written(tmp_path/'esnli', docs, rows))
-    assert [(r['text'], r['text_pair'], r['rationale']) for r in data['train']] == [('A man sits .', 'A man runs .', [[1, 6, 10]]), ('Rain .', 'It is wet .', [[0, 0, 4], [1, 6, 9]])]
+    assert [(r['text'], r['text_pair'], r['rationale'])
+            for r in data['train']] == [('A man sits .', 'A man runs .', [[1, 6, 10]]),
+                                        ('Rain .', 'It is wet .', [[0, 0, 4], [1, 6, 9]])]
 
 
 def test_a_missing_document_and_evidence_beyond_its_end_are_refused_with_their_row(tmp_path):
     good = annotation('a', 'NEG', [('a', 0, 1)])
-    with pytest.raises(ValueError, match=r'the document b is missing\) in 1 row of train \(first: row 1'): load_rationales(written(tmp_path/'1', dict(a='x y'), [good, annotation('b', 'POS', [('b', 0, 1)])]))
-    with pytest.raises(ValueError, match=r'evidence \[1, 4\) does not lie within the 2 tokens'): load_rationales(written(tmp_path/'2', dict(a='x y'), [annotation('a', 'POS', [('a', 1, 4)]), good]))
+    with pytest.raises(ValueError, match=r'the document b is missing\) in 1 row of train \(first: row 1'):
+        load_rationales(written(tmp_path/'1', dict(a='x y'), [good, annotation('b', 'POS', [('b', 0, 1)])]))
+    with pytest.raises(ValueError, match=r'evidence \[1, 4\) does not lie within the 2 tokens'):
+        load_rationales(written(tmp_path/'2', dict(a='x y'), [annotation('a', 'POS', [('a', 1, 4)]), good]))
     (tmp_path/'empty').mkdir()
     with pytest.raises(ValueError, match='neither a folder of ERASER'): load_rationales(tmp_path/'empty')
 
@@ -176,42 +238,59 @@ def test_a_missing_document_and_evidence_beyond_its_end_are_refused_with_their_r
 # one's own
 
 def test_lists_of_words_with_flags_spans_and_strings_in_any_table(tmp_path):
-    frame = pd.DataFrame(dict(words=[['not', 'very', 'good'], ['fine', '!']]*10, y=['a', 'b']*10, why=[[1, 0, 1], [0, 0]]*10))
+    frame = pd.DataFrame(dict(words=[['not', 'very', 'good'], ['fine', '!']]*10, y=['a', 'b']*10,
+                              why=[[1, 0, 1], [0, 0]]*10))
     data = load_rationales(frame, text='words', label='y', rationale='why', seed=3)
     rows = everything(data)
-    assert said(rows['not very good']) == ['not', 'good'] and rows['fine !']['rationale'] == [] and sum(map(len, data.values())) == 20
-    frame.assign(words=[' '.join(w) for w in frame['words']], why=['[[0, 3], [9, 13]]', '']*10).to_csv(tmp_path/'mine.csv', index=False)
+    assert said(rows['not very good']) == ['not', 'good']
+    assert rows['fine !']['rationale'] == []
+    assert sum(map(len, data.values())) == 20
+    frame.assign(words=[' '.join(w) for w in frame['words']],
+                 why=['[[0, 3], [9, 13]]', '']*10).to_csv(tmp_path/'mine.csv', index=False)
     rows = everything(load_rationales(str(tmp_path/'mine.csv'), text='words', label='y', rationale='why'))
     assert rows['not very good']['rationale'] == [[0, 3], [9, 13]] and rows['fine !']['rationale'] is None
-    features = Features(dict(text=Value('string'), text_pair=Value('string'), label=ClassLabel(names=['no', 'yes']), rationale=Sequence(Value('int8'))))
-    own = Dataset.from_list([dict(text='A dog.', text_pair='It barks.', label=i % 2, rationale=[0, 1, 0, 0, 1, 0]) for i in range(10)], features=features)
+    features = Features(dict(text=Value('string'), text_pair=Value('string'), label=ClassLabel(names=['no', 'yes']),
+                             rationale=Sequence(Value('int8'))))
+    own = Dataset.from_list([dict(text='A dog.', text_pair='It barks.', label=i % 2, rationale=[0, 1, 0, 0, 1, 0])
+                             for i in range(10)], features=features)
     data = load_rationales(own, text_pair='text_pair', labels=['nein', 'ja'])
     assert said(data['train'][0]) == ['dog', 'barks'] and data['train'].features['label'].names == ['nein', 'ja']
 
 
 def test_splits_are_cut_as_load_text_cuts_them_and_keep_text_label_and_rationale_together():
-    frame = pd.DataFrame(dict(text=[f'word{i} end' for i in range(40)], label=['x', 'y']*20, rationale=[[[0, 4 + len(str(i))]] for i in range(40)]))
+    frame = pd.DataFrame(dict(text=[f'word{i} end' for i in range(40)], label=['x', 'y']*20,
+                              rationale=[[[0, 4 + len(str(i))]] for i in range(40)]))
     data = load_rationales(frame, splits=(.5, .25, .25), seed=1)
     assert {k: len(v) for k, v in data.items()} == dict(train=20, validation=10, test=10)
-    for row in everything(data).values(): assert said(row) == [row['text'].split()[0]] and 'xy'[row['label']] == 'xy'[int(said(row)[0][4:]) % 2]
-    assert [r['text'] for r in load_rationales(frame, splits=(.5, .25, .25), seed=1)['test']] == [r['text'] for r in data['test']]
-    assert [r['text'] for r in load_rationales(frame, splits=(.5, .25, .25), seed=2)['test']] != [r['text'] for r in data['test']]
+    for row in everything(data).values():
+        assert said(row) == [row['text'].split()[0]] and 'xy'[row['label']] == 'xy'[int(said(row)[0][4:]) % 2]
+    assert [r['text'] for r in load_rationales(frame, splits=(.5, .25, .25),
+                                               seed=1)['test']] == [r['text'] for r in data['test']]
+    assert [r['text'] for r in load_rationales(frame, splits=(.5, .25, .25),
+                                               seed=2)['test']] != [r['text'] for r in data['test']]
 
 
 def test_probes_and_tokens_understand_the_column(tiny_tokenizer):
-    frame = pd.DataFrame(dict(text=['the clumsy film .', 'a fine plot']*10, label=[0, 1]*10, rationale=[[[4, 10]], [0, 1, 0]]*10))
+    frame = pd.DataFrame(dict(text=['the clumsy film .', 'a fine plot']*10, label=[0, 1]*10,
+                              rationale=[[[4, 10]], [0, 1, 0]]*10))
     data = load_rationales(frame)
     encoded, texts = pick_probes(data, 2, tiny_tokenizer, 32, 0)
-    for row, tt in zip(encoded, texts): assert [w for w, x in zip(tt.word_ids.tolist(), row['rationale']) if x] == [1]*sum(tt.word_ids == 1)
+    for row, tt in zip(encoded, texts):
+        assert [w for w, x in zip(tt.word_ids.tolist(), row['rationale']) if x] == [1]*sum(tt.word_ids == 1)
     flags = token_rationales(align_batch(tiny_tokenizer, data['train']['text']), data['train']['rationale'])
     assert all(sum(f) >= 1 for f in flags)
 
 
 def test_spans_and_flags_are_checked_against_their_text():
-    assert rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]  # no span crosses from one text into the other
+    # no span crosses from one text into the other
+    assert rationale_spans(['a b', 'c d'], [1, 1, 0, 1]) == [[0, 0, 3], [1, 2, 3]]
     assert rationale_spans(['a b'], np.array([[0, 1]])) == [[0, 1]] and rationale_spans(['a'], float('nan')) is None
-    for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'), (['a b'], [[0, 9]], 'inside of a text of 3 characters'), (['a b'], [[2, 2]], 'inside of a text'),
-                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside of a text of 1 and 1'), (['a', 'b'], [[2, 0, 1]], 'inside of a text'), (['a b'], [1, .5], 'spans or of flags'),
+    for texts, rationale, message in ((['a b'], [1], 'there are 1 flags for 2 words'),
+                                      (['a b'], [[0, 9]], 'inside of a text of 3 characters'),
+                                      (['a b'], [[2, 2]], 'inside of a text'),
+                                      (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside of a text of 1 and 1'),
+                                      (['a', 'b'], [[2, 0, 1]], 'inside of a text'),
+                                      (['a b'], [1, .5], 'spans or of flags'),
                                       (['a b'], [1, [0, 1]], 'spans or of flags')):
         with pytest.raises(ValueError, match=message): rationale_spans(texts, rationale)
 
@@ -240,31 +319,47 @@ def test_known_names_are_asked_of_the_hub_at_their_repository_and_branch(hate):
     with patch('salviz.data.texts.hub_silence', lambda *a: ''), patch('salviz.data.texts.load_dataset', load):
         data = load_rationales('hatexplain')
         load_rationales('somebody/hate', config='plain', revision='v2')
-    assert asked == [('Hate-speech-CNERG/hatexplain', None, 'refs/convert/parquet'), ('somebody/hate', 'plain', 'v2')] and said(data['test'][0]) == ['you', 'utter filth']
-    assert data['train'].info.dataset_name == 'hatexplain' and {*rationale_sources} == {'eraser-movies', 'eraser-multirc', 'hatexplain', 'esnli'}
+    assert asked == [('Hate-speech-CNERG/hatexplain', None, 'refs/convert/parquet'), ('somebody/hate', 'plain', 'v2')]
+    assert said(data['test'][0]) == ['you', 'utter filth']
+    assert data['train'].info.dataset_name == 'hatexplain'
+    assert {*rationale_sources} == {'eraser-movies', 'eraser-multirc', 'hatexplain', 'esnli'}
 
 
 def test_without_a_network_one_sentence_says_what_to_do(monkeypatch):
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'ConnectError: no route to host')
     with pytest.raises(ConnectionError) as e: load_rationales('eraser-movies')
-    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: eraser-movies, eraser-multirc, hatexplain, esnli) "
+    assert str(e.value) == ("'eraser-movies' (eraser-benchmark/movie_rationales) is not packaged (known by name: "
+                            "eraser-movies, eraser-multirc, hatexplain, esnli) "
                             'and the Hub cannot be asked for it (ConnectError: no route to host); '
                             'pass the path of your own copy, or, with HF_HUB_OFFLINE=1, use one that was loaded before')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: 'OfflineModeIsEnabled: …')
-    monkeypatch.setattr('salviz.data.texts.load_dataset', lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))
-    with pytest.raises(ConnectionError, match="'esnli' \\(niurl/eraser_esnli\\) is not in the local cache"): load_rationales('esnli')
+    monkeypatch.setattr('salviz.data.texts.load_dataset',
+                        lambda *a, **k: (_ for _ in ()).throw(ConnectionError('offline')))
+    with pytest.raises(ConnectionError, match="'esnli' \\(niurl/eraser_esnli\\) is not in the local cache"):
+        load_rationales('esnli')
     def unknown(*a): raise ValueError("the Hub has no dataset called 'x/y' that you may read")
     monkeypatch.setattr('salviz.data.texts.hub_silence', unknown)
-    with pytest.raises(ValueError, match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'): load_rationales('x/y')
+    with pytest.raises(ValueError,
+                       match='known by name: eraser-movies, eraser-multirc, hatexplain, esnli; or pass a path'):
+        load_rationales('x/y')
     monkeypatch.setattr('salviz.data.texts.hub_silence', lambda *a: '')
-    monkeypatch.setattr('salviz.data.texts.load_dataset', lambda *a, **k: (_ for _ in ()).throw(RuntimeError('Dataset scripts are no longer supported, but found x.py')))
-    with pytest.raises(ValueError, match=r"'x/y' on the Hub cannot be loaded: Dataset scripts are no longer supported"): load_rationales('x/y')
+    monkeypatch.setattr('salviz.data.texts.load_dataset',
+                        lambda *a, **k: (_
+                                         for _ in ()).throw(
+        RuntimeError('Dataset scripts are no longer supported, but found x.py')))
+    with pytest.raises(ValueError, match=r"'x/y' on the Hub cannot be loaded: Dataset scripts are no longer supported"):
+        load_rationales('x/y')
 
 
 def test_other_sources_are_refused_in_one_sentence(tmp_path):
     (tmp_path/'a.xlsx').write_text('')
     plain = Dataset.from_list([dict(premise='a', hypothesis='b', label=0, explanation_1='because')])
-    for source, message in ((plain, r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, which is no shape'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
-                            (str(tmp_path/'none.csv'), 'there is no file'), (dict(train=3), 'a split must be a Dataset'), (plain.select([]), 'the train split is empty'),
-                            (pd.DataFrame(dict(text=[' ', 'a'], label=[0, 1], rationale=[None, None])), 'the text is empty in 1 row of train')):
+    for source, message in ((plain,
+                             r'train has no column text, rationale; it has premise, hypothesis, label, explanation_1, '
+                             r'which is no shape'), (dict(train=tmp_path/'a.xlsx'), "ends in '.xlsx'"),
+                            (str(tmp_path/'none.csv'), 'there is no file'),
+                            (dict(train=3), 'a split must be a Dataset'),
+                            (plain.select([]), 'the train split is empty'),
+                            (pd.DataFrame(dict(text=[' ', 'a'], label=[0, 1], rationale=[None, None])),
+                             'the text is empty in 1 row of train')):
         with pytest.raises((ValueError, FileNotFoundError), match=message): load_rationales(source)

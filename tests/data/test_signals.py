@@ -1,4 +1,5 @@
-"The signals room: files as they are written, splits, statistics of training only, and the benchmark's boxes and processes by slow loops"
+"""The signals room: files as they are written, splits, statistics of training only, and the benchmark's boxes and
+processes by slow loops"""
 import gzip
 import itertools
 import math
@@ -15,7 +16,8 @@ from scipy.special import gamma, kv
 from salviz.data import signals
 from salviz.core.assets import asset
 from salviz.data.texts import fingerprint, subset
-from salviz.data.signals import (Layout, SignalCollator, encode_signals, layouts, load_images, load_series, processes, read_idx, read_ts, restore,
+from salviz.data.signals import (Layout, SignalCollator, encode_signals, layouts, load_images, load_series, processes,
+                            read_idx, read_ts, restore,
                             sample_times, signal_info, synthetic_series, vanishing_series)
 
 splits = ('train', 'validation', 'test')
@@ -26,7 +28,8 @@ def array(part, name='values'): return part.with_format('numpy')[:][name].astype
 
 def idx_bytes(array, kind):
     "An idx file written number by number"
-    code, letter = dict(uint8=(8, 'B'), int8=(9, 'b'), int16=(11, 'h'), int32=(12, 'i'), float32=(13, 'f'), float64=(14, 'd'))[kind]
+    code, letter = dict(uint8=(8, 'B'), int8=(9, 'b'), int16=(11, 'h'), int32=(12, 'i'), float32=(13, 'f'),
+                        float64=(14, 'd'))[kind]
     out = bytes([0, 0, code, array.ndim])
     for n in array.shape: out += struct.pack('>I', n)
     for x in array.ravel().tolist(): out += struct.pack('>' + letter, x)
@@ -43,7 +46,8 @@ def test_an_idx_file_of_any_type_and_rank_is_read_as_written(kind, shape, tmp_pa
         assert got.dtype == np.dtype(kind) and got.shape == shape and (got == written).all()
 
 @pytest.mark.parametrize('content,said', [
-    (b'\x89PNG....', 'is no idx file'), (b'', 'is no idx file'), (b'\0\0\x08\x01\0\0\0\x05ab', 'but holds 2 bytes'), (b'\0\0\x08\x03\0\0', 'announces an array')])
+    (b'\x89PNG....', 'is no idx file'), (b'', 'is no idx file'), (b'\0\0\x08\x01\0\0\0\x05ab', 'but holds 2 bytes'),
+    (b'\0\0\x08\x03\0\0', 'announces an array')])
 def test_a_broken_idx_file_is_refused(content, said, tmp_path):
     (tmp_path/'file').write_bytes(content)
     with pytest.raises(ValueError, match=said): read_idx(tmp_path/'file')
@@ -63,7 +67,8 @@ def test_fashion_is_read_from_its_idx_files_with_its_own_test_split(tmp_path, mo
     monkeypatch.setattr(signals, 'fashion_folder', tmp_path)
     data = load_images('fashion', splits=(.6, .2, .2))
     assert len(data['test']) == 8 and len(data['train']) + len(data['validation']) == 30
-    assert data['train'].features['label'].names[:3] == ['T-shirt/top', 'trouser', 'pullover'] and data['train'].info.dataset_name == 'fashion'
+    assert data['train'].features['label'].names[:3] == ['T-shirt/top', 'trouser', 'pullover']
+    assert data['train'].info.dataset_name == 'fashion'
     x, y = made['test']
     assert data['test']['label'] == y.tolist()
     np.testing.assert_allclose(array(data['test'], 'pixel_values')[:, 0], (x/255 - .2860)/.3530, atol=1e-5)
@@ -83,17 +88,20 @@ def test_a_folder_of_idx_files_without_a_test_set_is_cut(tmp_path):
 @pytest.fixture
 def pictures():
     rng = np.random.default_rng(1)
-    return {split: (rng.integers(0, 256, (n, 6, 5, 3), dtype=np.uint8), np.arange(n) % 2) for split, n in zip(splits, (20, 6, 6))}
+    return {split: (rng.integers(0, 256, (n, 6, 5, 3), dtype=np.uint8), np.arange(n) % 2)
+            for split, n in zip(splits, (20, 6, 6))}
 
 def test_arrays_an_npz_file_and_datasets_of_pictures_give_the_same_data(pictures, tmp_path):
     names = ['cat', 'dog']
     reference = load_images(pictures, channels_last=True, labels=names)
     np.savez(tmp_path/'pets.npz', **{f'{k}_{split}': a for split, xy in pictures.items() for k, a in zip('xy', xy)})
     features = Features(image=Image(), label=ClassLabel(names=names))
-    stored = DatasetDict({split: Dataset.from_dict(dict(image=[fromarray(row) for row in x], label=y.tolist()), features=features)
+    stored = DatasetDict({split: Dataset.from_dict(dict(image=[fromarray(row) for row in x], label=y.tolist()),
+                                                   features=features)
                           for split, (x, y) in pictures.items()})
     assert array(load_images(pictures, channels_last=True, normalise='none')['train'], 'pixel_values').max() == 1
-    for other in (load_images(tmp_path/'pets.npz', channels_last=True, labels=names), load_images(stored, channels_last=True)):
+    for other in (load_images(tmp_path/'pets.npz', channels_last=True, labels=names),
+                  load_images(stored, channels_last=True)):
         assert fingerprint(other) == fingerprint(reference)
     first = {split: (np.moveaxis(x, -1, 1), y) for split, (x, y) in pictures.items()}
     assert fingerprint(load_images(first, labels=names)) == fingerprint(reference)
@@ -105,41 +113,52 @@ def test_colour_channels_are_normalised_each_by_the_training_pixels(pictures):
         pixels = [float(x[i, h, w, c]) for i in range(len(x)) for h in range(6) for w in range(5)]
         mean = sum(pixels)/len(pixels)
         deviation = math.sqrt(sum((p - mean)**2 for p in pixels)/len(pixels))
-        assert np.squeeze(info['centre'])[c] == pytest.approx(mean, abs=1e-6) and np.squeeze(info['scale'])[c] == pytest.approx(deviation, abs=1e-6)
-    np.testing.assert_allclose(restore(array(data['test'], 'pixel_values'), info), np.moveaxis(pictures['test'][0]/255, -1, 1), atol=1e-6)
+        assert np.squeeze(info['centre'])[c] == pytest.approx(mean, abs=1e-6)
+        assert np.squeeze(info['scale'])[c] == pytest.approx(deviation, abs=1e-6)
+    np.testing.assert_allclose(restore(array(data['test'], 'pixel_values'), info),
+                               np.moveaxis(pictures['test'][0]/255, -1, 1), atol=1e-6)
 
 def test_digits_are_the_packaged_ones_normalised_by_the_published_constants():
     data = load_images('digits', seed=3)
     x, info = array(data['test'], 'pixel_values'), signal_info(data)
     assert info['modality'] == 'image' and info['normalise'] == 'published'
-    assert x.shape == (500, 1, 28, 28) and x.min() == pytest.approx(-.1307/.3081) and x.max() == pytest.approx((1 - .1307)/.3081)
+    assert x.shape == (500, 1, 28, 28)
+    assert x.min() == pytest.approx(-.1307/.3081)
+    assert x.max() == pytest.approx((1 - .1307)/.3081)
     raw = restore(x, info)*255
     assert np.abs(raw - raw.round()).max() < 1e-3
     series = load_series('digits-as-series', seed=3)
     assert (array(series['test']) == x[:, 0]).all() and series['test']['label'] == data['test']['label']
 
 @pytest.mark.parametrize('source,said', [
-    ('imagenet', 'no packaged images are called'), (np.zeros((4, 5, 5)), 'must be a pair'), ((np.zeros((4, 5, 5)), [0, 1]), '4 images but 2 labels'),
-    ((np.zeros((4, 5)), [0, 1, 0, 1]), 'must be an array of numbers'), ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two classes'),
+    ('imagenet', 'no packaged images are called'), (np.zeros((4, 5, 5)), 'must be a pair'),
+    ((np.zeros((4, 5, 5)), [0, 1]), '4 images but 2 labels'),
+    ((np.zeros((4, 5)), [0, 1, 0, 1]), 'must be an array of numbers'),
+    ((np.zeros((4, 5, 5)), [0, 0, 0, 0]), 'at least two classes'),
     ((np.full((4, 5, 5), np.nan), [0, 1, 0, 1]), 'missing .NaN. or infinite in 4 rows of train'),
-    ((np.full((4, 5, 5), np.inf), [0, 1, 0, 1]), 'missing .NaN. or infinite'), ((np.zeros((0, 5, 5)), []), 'the train split is empty'),
+    ((np.full((4, 5, 5), np.inf), [0, 1, 0, 1]), 'missing .NaN. or infinite'),
+    ((np.zeros((0, 5, 5)), []), 'the train split is empty'),
     ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((4, 5, 6)), [0, 1, 0, 1])}, 'but in train it is'),
-    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((1, 5, 5)), [2])}, 'label 2 is outside of the classes'),
-    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'extra': (np.zeros((1, 5, 5)), [1])}, 'splits are called train, validation and test'),
+    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'test': (np.zeros((1, 5, 5)), [2])},
+     'label 2 is outside of the classes'),
+    ({'train': (np.zeros((4, 5, 5)), [0, 1, 0, 1]), 'extra': (np.zeros((1, 5, 5)), [1])},
+     'splits are called train, validation and test'),
     (([np.zeros((5, 5)), np.zeros((5, 6))], [0, 1]), 'have different shapes')])
 def test_bad_images_are_refused_in_one_sentence(source, said):
     with pytest.raises(ValueError, match=said) as refused: load_images(source)
     assert '\n' not in str(refused.value)
 
 @pytest.mark.parametrize('kwargs,said', [
-    (dict(splits=(.9, .1)), 'three shares'), (dict(normalise='published'), 'normalise must be'), (dict(labels=['a', 'a']), 'each named once'),
+    (dict(splits=(.9, .1)), 'three shares'), (dict(normalise='published'), 'normalise must be'),
+    (dict(labels=['a', 'a']), 'each named once'),
     (dict(labels=['a']), 'at least two classes'), (dict(splits=(.98, .01, .01)), 'too few to make splits')])
 def test_bad_arguments_of_loaders_are_refused(kwargs, said):
     with pytest.raises(ValueError, match=said): load_images((np.zeros((10, 5, 5)), np.arange(10) % 2), **kwargs)
 
 def test_a_dataset_without_the_column_is_refused_with_those_it_has():
     data = Dataset.from_dict(dict(a=[[1., 2.]]*4, label=[0, 1, 0, 1]))
-    with pytest.raises(ValueError, match="column='values': train has no such column; it has a, label"): load_series(data)
+    with pytest.raises(ValueError, match="column='values': train has no such column; it has a, label"):
+        load_series(data)
     assert load_series(data, column='a', splits=(.5, .25, .25))['train'].num_rows == 2
 
 # .ts files
@@ -169,14 +188,17 @@ def test_a_ts_file_is_read_channel_by_channel(tmp_path):
 def test_ts_files_of_two_splits_keep_them_and_the_order_of_their_classes(tmp_path):
     for name in 'ab': (tmp_path/f'{name}.ts').write_text(ts + ts.rpartition('@DATA\n')[2]*3)
     data = load_series(dict(train=tmp_path/'a.ts', test=tmp_path/'b.ts'), splits=(.6, .2, .2), normalise='none')
-    assert [len(part) for part in data.values()] == [6, 2, 8] and data['train'].features['label'].names == ['left', 'right']
+    assert [len(part) for part in data.values()] == [6, 2, 8]
+    assert data['train'].features['label'].names == ['left', 'right']
     assert array(data['test'])[0].tolist() == [[1, 10], [2, 20], [3, 30]] and data['test'][0]['label'] == 1
     assert load_series(tmp_path/'a.ts', splits=(.5, .25, .25))['test'].num_rows == 2
 
 @pytest.mark.parametrize('old,new,said', [
-    ('1,2,3:10', '1,2:10', 'unequal length .2 to 3 steps.'), ('1,2,3:', '1,?,3:', 'line 12 has a missing value'), ('1,2,3:', '1,NaN,3:', 'line 12 has a missing value'),
+    ('1,2,3:10', '1,2:10', 'unequal length .2 to 3 steps.'), ('1,2,3:', '1,?,3:', 'line 12 has a missing value'),
+    ('1,2,3:', '1,NaN,3:', 'line 12 has a missing value'),
     ('1,2,3:', '1,x,3:', 'line 12 holds something that is no number'), ('1,2,3:', '', 'the same number of channels'),
-    ('@TimeStamps false', '@TimeStamps true', 'has time stamps'), ('true left right', 'false', 'has no classes'), ('@DATA', '', 'no line @data')])
+    ('@TimeStamps false', '@TimeStamps true', 'has time stamps'), ('true left right', 'false', 'has no classes'),
+    ('@DATA', '', 'no line @data')])
 def test_a_ts_file_that_cannot_serve_is_refused_by_name(old, new, said, tmp_path):
     path = tmp_path/'bad.ts'
     path.write_text(ts.replace(old, new, 1))
@@ -185,7 +207,9 @@ def test_a_ts_file_that_cannot_serve_is_refused_by_name(old, new, said, tmp_path
 
 def test_a_file_that_is_not_there_and_a_name_that_is_not_known_are_said(tmp_path):
     with pytest.raises(FileNotFoundError, match='there is no file'): load_series(tmp_path/'none.ts')
-    with pytest.raises(ValueError, match='no packaged series are called .*basic-motions, japanese-vowels, digits-as-series'): load_series('ecg')
+    with pytest.raises(ValueError,
+                       match='no packaged series are called .*basic-motions, japanese-vowels, digits-as-series'):
+        load_series('ecg')
 
 # splits and statistics
 
@@ -209,7 +233,8 @@ def test_statistics_come_from_training_alone_and_serve_all_splits(how):
     for i, t, f in itertools.product(range(12), range(4), range(2)):
         seen = [float(x[j, s, f]) for j in range(12) for s in (range(4) if how == 'z-score' else [t])]
         mean = sum(seen)/len(seen)
-        centre, scale = ((mean, math.sqrt(sum((v - mean)**2 for v in seen)/len(seen))) if how == 'z-score' else (min(seen), max(seen) - min(seen)))
+        centre, scale = ((mean, math.sqrt(sum((v - mean)**2 for v in seen)/len(seen))) if how == 'z-score'
+                         else (min(seen), max(seen) - min(seen)))
         assert got[i, t, f] == pytest.approx((far['test'][0][i, t, f] - centre)/scale, rel=1e-4, abs=1e-4)
 
 def test_statistics_of_a_cut_split_ignore_what_was_cut_off():
@@ -227,7 +252,8 @@ def test_the_packaged_series_keep_their_test_split_and_name_their_channels():
     motions = load_series('basic-motions')
     assert [len(part) for part in motions.values()] == [36, 4, 40] and array(motions['test']).shape == (40, 100, 6)
     assert np.bincount(motions['test']['label']).tolist() == [10]*4
-    assert signal_info(motions)['feature_names'] == ['acceleration x', 'acceleration y', 'acceleration z', 'rotation x', 'rotation y', 'rotation z']
+    assert signal_info(motions)['feature_names'] == ['acceleration x', 'acceleration y', 'acceleration z', 'rotation x',
+                                                     'rotation y', 'rotation z']
     raw = restore(array(motions['test']), signal_info(motions))
     written, *_ = read_ts(asset('series')/'BasicMotions_TEST.ts')
     np.testing.assert_allclose(raw, written, atol=1e-4)
@@ -235,15 +261,18 @@ def test_the_packaged_series_keep_their_test_split_and_name_their_channels():
 
 # the benchmark: boxes
 
-sizes = {'middle': (30, 30), 'small-middle': (14, 14), 'moving-middle': (30, 30), 'moving-small-middle': (15, 15), 'rare-time': (6, 40),
-         'moving-rare-time': (6, 40), 'rare-feature': (40, 6), 'moving-rare-feature': (40, 6), 'positional-time': (20, 20), 'positional-feature': (20, 20)}
+sizes = {'middle': (30, 30), 'small-middle': (14, 14), 'moving-middle': (30, 30), 'moving-small-middle': (15, 15),
+         'rare-time': (6, 40),
+         'moving-rare-time': (6, 40), 'rare-feature': (40, 6), 'moving-rare-feature': (40, 6),
+         'positional-time': (20, 20), 'positional-feature': (20, 20)}
 places = {'middle': (10, 10), 'small-middle': (18, 18), 'rare-time': (22, 5), 'rare-feature': (5, 22)}
 
 def pair_of(layout, n=24, **kwargs):
     "The same draws with and without mu; values, labels, informative cells of all splits"
     few = dict(n_train=n, n_validation=4, n_test=4, normalise='none', **kwargs)
     with_mu, without = synthetic_series(layout, **few), synthetic_series(layout, mu=0., **few)
-    return [(array(a) - array(b), a['label'], np.array(a['informative'])) for a, b in zip(with_mu.values(), without.values())]
+    return [(array(a) - array(b), a['label'], np.array(a['informative']))
+            for a, b in zip(with_mu.values(), without.values())]
 
 @pytest.mark.parametrize('layout', list(sizes))
 def test_every_cell_of_every_layout_gets_mu_where_the_box_is_and_nothing_elsewhere(layout):
@@ -275,20 +304,26 @@ def test_the_released_code_exchanges_the_axes_of_the_positional_layouts():
 @pytest.mark.parametrize('where,first', [('early', 0), ('middle', 17), ('late', 35)])
 def test_the_vanishing_sets_differ_in_nothing_but_the_time_of_their_box(where, first):
     inside = np.array(vanishing_series(where, n_train=4, n_validation=2, n_test=2)['train']['informative'])
-    assert all(inside[i, t, f] == (first <= t < first + 15 and 5 <= f < 45) for i in range(4) for t in range(50) for f in range(50))
+    assert all(inside[i, t, f] == (first <= t < first + 15 and 5 <= f < 45) for i in range(4) for t in range(50)
+               for f in range(50))
 
 def test_a_moving_box_reaches_the_last_place_and_never_leaves_the_sample():
-    starts = {int(inside.any(1).argmax()) for _, _, part in pair_of(Layout(3, 3), n=200, steps=6, features=6) for inside in part}
+    starts = {int(inside.any(1).argmax()) for _, _, part in pair_of(Layout(3, 3), n=200, steps=6, features=6)
+              for inside in part}
     assert starts == {0, 1, 2, 3}
 
 def test_classes_are_balanced_and_splits_drawn_apart():
     small = synthetic_series('middle', n_train=50, n_validation=10, n_test=10)
     large = synthetic_series('middle', n_train=50, n_validation=10, n_test=30)
-    assert np.bincount(small['train']['label']).tolist() == [25, 25] and np.bincount(large['test']['label']).tolist() == [15, 15]
-    assert (array(small['train']) == array(large['train'])).all() and (array(small['validation']) == array(large['validation'])).all()
-    equal = [array(part) for part in synthetic_series('middle', n_train=10, n_validation=10, n_test=10, normalise='none').values()]
+    assert np.bincount(small['train']['label']).tolist() == [25, 25]
+    assert np.bincount(large['test']['label']).tolist() == [15, 15]
+    assert (array(small['train']) == array(large['train'])).all()
+    assert (array(small['validation']) == array(large['validation'])).all()
+    equal = [array(part) for part in synthetic_series('middle', n_train=10, n_validation=10, n_test=10,
+                                                      normalise='none').values()]
     for one, other in itertools.combinations(equal, 2): assert (one != other).mean() > .99
-    assert not (array(synthetic_series('middle', n_train=50, n_validation=2, n_test=2, seed=1)['train']) == array(small['train'])).all()
+    assert not (array(synthetic_series('middle', n_train=50, n_validation=2, n_test=2,
+                                       seed=1)['train']) == array(small['train'])).all()
 
 def test_min_max_is_taken_cell_by_cell_from_training():
     data = synthetic_series('middle', 'ar', n_train=30, n_validation=10, n_test=10)
@@ -300,11 +335,15 @@ def test_min_max_is_taken_cell_by_cell_from_training():
     assert array(data['train']).min() == 0 and array(data['train']).max() == 1
 
 @pytest.mark.parametrize('kwargs,said', [
-    (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), 'process must be one of gaussian'), (dict(sampling='even'), 'sampling must be'),
-    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of samples'), (dict(features=30), 'along feature it covers 10 to 40'),
-    (dict(layout='positional-feature', features=48), 'along feature it covers 29 to 49'), (dict(normalise='published'), 'normalise must be')])
+    (dict(layout='corner'), 'layout must be one of middle'), (dict(process='white'), 'process must be one of gaussian'),
+    (dict(sampling='even'), 'sampling must be'),
+    (dict(positional='code'), 'positional must be'), (dict(n_test=0), 'n_test must be a number of samples'),
+    (dict(features=30), 'along feature it covers 10 to 40'),
+    (dict(layout='positional-feature', features=48), 'along feature it covers 29 to 49'),
+    (dict(normalise='published'), 'normalise must be')])
 def test_a_benchmark_that_does_not_exist_is_refused(kwargs, said):
-    with pytest.raises(ValueError, match=said): synthetic_series(**{'n_train': 4, 'n_validation': 2, 'n_test': 2, **kwargs})
+    with pytest.raises(ValueError, match=said):
+        synthetic_series(**{'n_train': 4, 'n_validation': 2, 'n_test': 2, **kwargs})
     with pytest.raises(ValueError, match='where must be one of early, middle, late'): vanishing_series('soon')
 
 # the benchmark: processes
@@ -324,10 +363,12 @@ def test_irregular_times_are_a_shaken_half_of_an_even_grid():
 def test_harmonic_and_pseudo_periodic_swing_at_frequency_two():
     t = sample_times(np.random.default_rng(0), 3000, 6)
     x = processes['harmonic'](np.random.default_rng(0), t[:2], 3)
-    for i, k, f in itertools.product(range(2), range(6), range(3)): assert x[i, k, f] == pytest.approx(math.sin(4*math.pi*t[i, k]))
+    for i, k, f in itertools.product(range(2), range(6), range(3)):
+        assert x[i, k, f] == pytest.approx(math.sin(4*math.pi*t[i, k]))
     times = np.broadcast_to([.1, 1.05, 3.2], (3000, 3))
     x = processes['pseudo-periodic'](np.random.default_rng(0), times, 4)
-    for k, s in enumerate((.1, 1.05, 3.2)):  # E sin(2 pi f s) = sin(4 pi s) exp(-(2 pi s .01)^2/2) for f ~ N(2, .01); E a = 1, E a^2 = 1.25
+    # E sin(2 pi f s) = sin(4 pi s) exp(-(2 pi s .01)^2/2) for f ~ N(2, .01); E a = 1, E a^2 = 1.25
+    for k, s in enumerate((.1, 1.05, 3.2)):
         assert x[:, k].mean() == pytest.approx(math.sin(4*math.pi*s)*math.exp(-(2*math.pi*s*.01)**2/2), abs=.02)
         squares = (1 - math.cos(8*math.pi*s)*math.exp(-(4*math.pi*s*.01)**2/2))/2
         assert (x[:, k]**2).mean() == pytest.approx(1.25*squares, abs=.03)
@@ -345,7 +386,8 @@ def test_the_gaussian_process_has_the_matern_covariance_of_its_own_times():
 def test_ar_and_car_follow_their_recursions_with_normal_shocks():
     t = sample_times(np.random.default_rng(0), 300, 30)
     x = processes['ar'](np.random.default_rng(1), t, 4)
-    shocks = [[(x[i, k, f] - .9*(x[i, k-1, f] if k else 0))/.5 for k in range(30)] for i in range(300) for f in range(4)]
+    shocks = [[(x[i, k, f] - .9*(x[i, k-1, f] if k else 0))/.5 for k in range(30)] for i in range(300)
+              for f in range(4)]
     x = processes['car'](np.random.default_rng(1), t, 4)
     assert (x[:, 0] == .01).all()
     others = []
@@ -376,7 +418,9 @@ def test_noise_of_deviation_three_tenths_is_added_to_all_but_gaussian(process):
 def test_nothing_touches_the_global_generators():
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     synthetic_series('moving-middle', 'narma', n_train=4, n_validation=2, n_test=2); load_series('basic-motions')
-    assert random.getstate() == states[0] and (np.random.get_state()[1] == states[1]).all() and torch.equal(torch.get_rng_state(), states[2])
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
 
 # batches
 
@@ -385,26 +429,36 @@ def rare(): return synthetic_series('rare-time', n_train=20, n_validation=6, n_t
 
 def test_batches_hold_what_the_rows_say_and_numbers_are_unique(rare):
     encoded = encode_signals(rare)
-    assert [list(part['example_id']) for part in encoded.values()] == [list(range(20)), list(range(20, 26)), list(range(26, 32))]
+    assert [list(part['example_id']) for part in encoded.values()] == [list(range(20)), list(range(20, 26)),
+                                                                       list(range(26, 32))]
     batch = SignalCollator()([encoded['test'][i] for i in (3, 1)])
-    assert batch['example_id'].tolist() == [29, 27] and batch['labels'].tolist() == [rare['test'][3]['label'], rare['test'][1]['label']]
-    for name, kind in dict(values=torch.float32, informative=torch.bool, labels=torch.int64, example_id=torch.int64).items(): assert batch[name].dtype == kind
+    assert batch['example_id'].tolist() == [29, 27]
+    assert batch['labels'].tolist() == [rare['test'][3]['label'], rare['test'][1]['label']]
+    for name, kind in dict(values=torch.float32, informative=torch.bool, labels=torch.int64,
+                           example_id=torch.int64).items():
+        assert batch[name].dtype == kind
     assert batch['values'][0].tolist() == np.float32(rare['test'][3]['values']).tolist()
     assert batch['informative'][1].tolist() == rare['test'][1]['informative']
-    assert encoded['train'].features['labels'].names == ['negative', 'positive'] and encoded['train'].info.dataset_name == 'rare-time-gaussian'
+    assert encoded['train'].features['labels'].names == ['negative', 'positive']
+    assert encoded['train'].info.dataset_name == 'rare-time-gaussian'
 
 def test_subsets_and_single_splits_keep_their_normalisation(rare):
     small = subset(rare, 6, validation_size=2)
     encoded = encode_signals(small)
-    assert signal_info(encoded) == signal_info(small['test']) == signal_info(rare) and encoded['test'][0]['example_id'] == 8
+    assert signal_info(encoded) == signal_info(small['test']) == signal_info(rare)
+    assert encoded['test'][0]['example_id'] == 8
     assert len(encode_signals(rare['test'])) == 6
-    assert fingerprint(small) == fingerprint(subset(rare, 6, validation_size=2)) != fingerprint(subset(rare, 6, seed=1, validation_size=2))
+    assert fingerprint(small) == fingerprint(subset(rare, 6,
+                                                    validation_size=2)) != fingerprint(
+        subset(rare, 6, seed=1, validation_size=2))
 
 def test_rows_without_labels_and_foreign_data_are_told_apart(rare):
     unlabelled = encode_signals(rare['test'].remove_columns(['label', 'informative']))
     assert set(SignalCollator()([unlabelled[0]])) == {'values', 'example_id'}
-    with pytest.raises(ValueError, match='no column pixel_values or values, only text'): encode_signals(Dataset.from_dict(dict(text=['a'])))
-    with pytest.raises(ValueError, match='carries no description of signals'): signal_info(Dataset.from_dict(dict(text=['a'])))
+    with pytest.raises(ValueError, match='no column pixel_values or values, only text'):
+        encode_signals(Dataset.from_dict(dict(text=['a'])))
+    with pytest.raises(ValueError, match='carries no description of signals'):
+        signal_info(Dataset.from_dict(dict(text=['a'])))
 
 def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):
     def changed(name, value):
@@ -412,6 +466,9 @@ def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):
         rows[name].flat[-1] = value
         return DatasetDict({**rare, 'test': Dataset.from_dict(rows, rare['test'].features)})
     last = rare['test'][len(rare['test']) - 1]
-    assert fingerprint(rare) == fingerprint(changed('label', last['label'])) == fingerprint(synthetic_series('rare-time', n_train=20, n_validation=6, n_test=6))
-    others = [changed('label', 1 - last['label']), changed('values', .123), changed('informative', not last['informative'][-1][-1])]
+    assert fingerprint(rare) == fingerprint(changed('label',
+                                                    last['label'])) == fingerprint(
+        synthetic_series('rare-time', n_train=20, n_validation=6, n_test=6))
+    others = [changed('label', 1 - last['label']), changed('values', .123),
+              changed('informative', not last['informative'][-1][-1])]
     assert len({fingerprint(rare), *map(fingerprint, others)}) == 4

@@ -1,4 +1,5 @@
-"bertviz's two views of a snapshot in a real browser: drawn offline at the first run, isolated, readable in both themes, and harmless."
+"""bertviz's two views of a snapshot in a real browser: drawn offline at the first run, isolated, readable in both
+themes, and harmless."""
 import http.server
 import io
 import json
@@ -13,7 +14,8 @@ from salviz.explorer.bertviz import bertviz_view
 from salviz.core.runs import Run, Snapshot
 from test_lab import lab
 
-hostile = ['[CLS]', '</script><script>document.title="hacked"</script>', '<img src=x onerror="document.title=1">', '"\'&amp;\\u003c', 'שלום', '👩‍🔬', 'zero\u200bwidth',
+hostile = ['[CLS]', '</script><script>document.title="hacked"</script>', '<img src=x onerror="document.title=1">',
+           '"\'&amp;\\u003c', 'שלום', '👩‍🔬', 'zero\u200bwidth',
            'PYTHON_PARAMS', 'x'*10_000, '[SEP]']
 
 
@@ -22,26 +24,33 @@ def snapshot(tokens=('[CLS]', 'a', 'charming', 'film', '[SEP]'), layers=(0, 2, 5
     attention = rng.random((len(layers), heads, n, n)).astype(np.float32)**3
     attention /= attention.sum(-1, keepdims=True)
     special = [t in ('[CLS]', '[SEP]') for t in tokens]
-    return Snapshot(step=7, epoch=1., probe=0, arrays=dict(attention=attention), layers=dict(attention=list(layers)), tokens=list(tokens),
-                    texts=('a', 'b') if pair else (' '.join(tokens),), word_ids=np.where(special, -1, np.cumsum(~np.array(special)) - 1))
+    return Snapshot(step=7, epoch=1., probe=0, arrays=dict(attention=attention), layers=dict(attention=list(layers)),
+                    tokens=list(tokens),
+                    texts=('a', 'b') if pair else (' '.join(tokens),),
+                    word_ids=np.where(special, -1, np.cumsum(~np.array(special)) - 1))
 
 
 def shown(page, view, lab_theme=None):
     "The view's frame inside of `page`, after it has drawn"
-    about = '' if lab_theme is None else f'data-jp-theme-light="{str(lab_theme == "light").lower()}" style="background: {"#fff" if lab_theme == "light" else "#111"}"'
+    about = ('' if lab_theme is None
+             else f'data-jp-theme-light="{str(lab_theme == "light").lower()}" style="background: '
+             f'{"#fff" if lab_theme == "light" else "#111"}"')
     page.set_content(f'<!doctype html><html><body {about}>{view._repr_html_()}</body></html>')
     page.frame_locator('iframe.salviz-bertviz').locator('svg line').first.wait_for(state='attached')
     return page.frames[1]
 
 
-def opacities(frame): return frame.evaluate("() => [...document.querySelectorAll('#attention line')].map(l => +l.getAttribute('stroke-opacity'))")
+def opacities(frame):
+    return frame.evaluate("() => [...document.querySelectorAll('#attention line')].map(l => "
+                          "+l.getAttribute('stroke-opacity'))")
 
 
 def test_the_head_view_draws_a_line_for_every_weight_of_the_chosen_layer(page):
     s = snapshot()
     frame = shown(page, bertviz_view(s))
     np.testing.assert_allclose(opacities(frame), s.arrays['attention'][0].ravel()/4, atol=2e-5)
-    assert frame.evaluate("() => [...document.querySelectorAll('#layer option')].map(o => o.textContent)") == ['0', '2', '5']
+    assert frame.evaluate("() => [...document.querySelectorAll('#layer option')].map(o => o.textContent)") == [
+        '0', '2', '5']
     assert frame.evaluate("() => [...document.querySelectorAll('#left text')].map(o => o.textContent)") == s.tokens
     frame.select_option('#layer', '5')
     np.testing.assert_allclose(opacities(frame), s.arrays['attention'][2].ravel()/4, atol=2e-5)
@@ -53,19 +62,24 @@ def test_the_model_view_draws_every_head_of_every_layer_and_opens_the_one_that_i
     s = snapshot()
     frame = shown(page, bertviz_view(s, kind='model'))
     assert frame.evaluate("() => document.querySelectorAll('svg line').length") == s.arrays['attention'].size
-    drawn = frame.evaluate("() => [...document.querySelectorAll('svg line')].map(l => +l.getAttribute('stroke-opacity'))")
+    drawn = frame.evaluate("() => [...document.querySelectorAll('svg line')].map(l => "
+                           "+l.getAttribute('stroke-opacity'))")
     np.testing.assert_allclose(drawn, s.arrays['attention'].ravel(), atol=6e-5)
-    frame.evaluate("() => document.querySelector('#attn_background_1_3').parentNode.lastChild.dispatchEvent(new MouseEvent('click'))")
-    assert 'Layer 2, Head 3' in frame.evaluate("() => [...document.querySelectorAll('text.detail')].map(o => o.textContent)")
+    frame.evaluate("() => document.querySelector('#attn_background_1_3').parentNode.lastChild.dispatchEvent(new "
+                   "MouseEvent('click'))")
+    assert 'Layer 2, Head 3' in frame.evaluate("() => [...document.querySelectorAll('text.detail')].map(o => "
+                                               "o.textContent)")
     assert frame.evaluate("() => [...document.querySelectorAll('.token')].map(o => o.textContent)") == s.tokens*2
 
 
 def test_chosen_layers_and_heads_keep_their_numbers(page):
     s = snapshot()
     frame = shown(page, bertviz_view(s, kind='model', layers=[-1, 2], heads=[1, 3]))
-    drawn = frame.evaluate("() => [...document.querySelectorAll('svg line')].map(l => +l.getAttribute('stroke-opacity'))")
+    drawn = frame.evaluate("() => [...document.querySelectorAll('svg line')].map(l => "
+                           "+l.getAttribute('stroke-opacity'))")
     np.testing.assert_allclose(drawn, s.arrays['attention'][1:][:, [1, 3]].ravel(), atol=6e-5)
-    assert frame.evaluate("() => [...document.querySelectorAll('svg > text')].map(o => o.textContent)") == ['Heads', '1', '3', 'Layers', '2', '5']
+    assert frame.evaluate("() => [...document.querySelectorAll('svg > text')].map(o => o.textContent)") == [
+        'Heads', '1', '3', 'Layers', '2', '5']
     frame = shown(page, bertviz_view(s, layers=2, heads=[1, 3]))
     np.testing.assert_allclose(opacities(frame), s.arrays['attention'][1][[1, 3]].ravel()/2, atol=3e-5)
 
@@ -75,7 +89,8 @@ def test_a_pair_can_be_seen_within_and_between_its_sentences(page):
     frame = shown(page, bertviz_view(s))
     frame.select_option('#filter', label='Sentence A -> Sentence B')
     np.testing.assert_allclose(opacities(frame), s.arrays['attention'][0][:, :4, 4:].ravel()/4, atol=2e-5)
-    assert frame.evaluate("() => [...document.querySelectorAll('#right text')].map(o => o.textContent)") == ['here', 'it', 'is', '[SEP]']
+    assert frame.evaluate("() => [...document.querySelectorAll('#right text')].map(o => o.textContent)") == [
+        'here', 'it', 'is', '[SEP]']
 
 
 @pytest.mark.parametrize('kind', ['head', 'model'])
@@ -83,17 +98,22 @@ def test_hostile_tokens_are_text(page, kind):
     page.on('dialog', lambda d: page.errors.append('dialog'))
     view = bertviz_view(snapshot(hostile), kind=kind)
     frame = shown(page, view)
-    if kind == 'model': frame.evaluate("() => document.querySelector('#attn_background_0_0').parentNode.lastChild.dispatchEvent(new MouseEvent('click'))")
+    if kind == 'model':
+        frame.evaluate("() => document.querySelector('#attn_background_0_0').parentNode.lastChild.dispatchEvent(new "
+                       "MouseEvent('click'))")
     texts = frame.evaluate("() => [...document.querySelectorAll('#left text, .token')].map(o => o.textContent)")
     assert texts[:len(hostile)] == [t if len(t) <= 24 else t[:23] + '…' for t in hostile]
-    assert frame.evaluate("() => [document.querySelectorAll('img').length, document.scripts.length, document.title]") == [0, 5, view.title]
+    assert frame.evaluate("() => [document.querySelectorAll('img').length, document.scripts.length, "
+                          "document.title]") == [0, 5, view.title]
     assert page.title() == '' and page.evaluate("() => document.querySelectorAll('img, script').length") == 0
 
 
 def test_a_view_is_isolated_from_the_page_and_the_page_from_it(page):
     frame = shown(page, bertviz_view(snapshot()))
-    assert page.evaluate("() => [typeof require, typeof requirejs, typeof jQuery, typeof $, typeof d3, typeof define]") == ['undefined']*6
-    assert frame.evaluate("() => { try { return String(parent.document); } catch (e) { return e.name; } }") == 'SecurityError'
+    assert page.evaluate("() => [typeof require, typeof requirejs, typeof jQuery, typeof $, typeof d3, typeof "
+                         "define]") == ['undefined']*6
+    assert frame.evaluate("() => { try { return String(parent.document); } catch (e) { return e.name; } "
+                          "}") == 'SecurityError'
     assert frame.evaluate("() => origin") == 'null'
 
 
@@ -105,7 +125,8 @@ def test_nothing_can_be_loaded_from_inside_of_a_view(browser):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     page, url = new_page(browser), f'http://127.0.0.1:{server.server_port}'
     frame = shown(page, bertviz_view(snapshot()))
-    for load in ("fetch(url).then(() => done('loaded'), () => done('refused'))", "Object.assign(new Image(), {onload: () => done('loaded'), onerror: () => done('refused')}).src = url",
+    for load in ("fetch(url).then(() => done('loaded'), () => done('refused'))",
+                 "Object.assign(new Image(), {onload: () => done('loaded'), onerror: () => done('refused')}).src = url",
                  "requirejs([url + '/x.js'], () => done('loaded'), () => done('refused'))"):
         assert frame.evaluate(f"url => new Promise(done => {{ {load}; }})", url) == 'refused'
     assert any('Content Security Policy' in e for e in page.errors) and asked == []
@@ -113,7 +134,8 @@ def test_nothing_can_be_loaded_from_inside_of_a_view(browser):
 
 
 def luminance(page, where='iframe.salviz-bertviz'):
-    "Relative luminance of the background and of what differs most from it, in a picture of the view; and the most colourful pixel's colourfulness"
+    """Relative luminance of the background and of what differs most from it, in a picture of the view; and the most
+    colourful pixel's colourfulness"""
     x = np.asarray(Image.open(io.BytesIO(page.locator(where).first.screenshot())).convert('RGB'))/255
     linear = np.where(x <= .04045, x/12.92, ((x + .055)/1.055)**2.4) @ [.2126, .7152, .0722]
     background = np.median(linear)
@@ -154,9 +176,11 @@ def test_the_frame_is_as_high_as_the_drawing(page):
     for s, kind in ((snapshot(), 'head'), (snapshot(heads=12), 'model')):
         frame = shown(page, bertviz_view(s, kind=kind))
         inner, outer = frame.evaluate("() => [document.documentElement.scrollHeight, innerHeight]")
-        assert inner == outer and outer - frame.evaluate("() => document.querySelector('svg').getBoundingClientRect().bottom") < 60
+        assert inner == outer
+        assert outer - frame.evaluate("() => document.querySelector('svg').getBoundingClientRect().bottom") < 60
     frame = shown(page, bertviz_view(tall))
-    assert frame.evaluate("() => innerHeight") == 900 and frame.evaluate("() => document.documentElement.scrollHeight") > 1300
+    assert frame.evaluate("() => innerHeight") == 900
+    assert frame.evaluate("() => document.documentElement.scrollHeight") > 1300
     assert shown(page, bertviz_view(tall, height=333)).evaluate("() => innerHeight") == 333
 
 
@@ -169,16 +193,21 @@ def test_a_saved_view_is_one_file_that_draws_from_disk_and_follows_the_readers_s
         assert (luminance(page, 'html')[0] < .02) == (scheme == 'dark')
         assert page.errors == [] and page.outside == [path.as_uri()]
         page.close()
-    with pytest.raises(FileExistsError, match='view.html exists already; use force=True'): bertviz_view(snapshot()).save(path)
+    with pytest.raises(FileExistsError, match='view.html exists already; use force=True'):
+        bertviz_view(snapshot()).save(path)
     bertviz_view(snapshot()).save(path, force=True)
 
 
 def test_a_notebook_exported_to_html_shows_the_view(browser, tmp_path):
     from nbconvert import HTMLExporter
     from nbformat import v4
-    cell = v4.new_code_cell('view', outputs=[v4.new_output('execute_result', {'text/html': bertviz_view(snapshot())._repr_html_()})])
+    cell = v4.new_code_cell('view',
+                            outputs=[v4.new_output('execute_result',
+                                                   {'text/html': bertviz_view(snapshot())._repr_html_()})])
     for template, theme in (('lab', 'dark'), ('classic', 'light')):
-        body, _ = HTMLExporter(template_name=template, **(dict(theme='dark') if theme == 'dark' else {})).from_notebook_node(v4.new_notebook(cells=[cell]))
+        body, _ = HTMLExporter(template_name=template,
+                               **(dict(theme='dark') if theme == 'dark'
+                                  else {})).from_notebook_node(v4.new_notebook(cells=[cell]))
         (tmp_path/'notebook.html').write_text(body)
         page = browser.new_page()
         page.route('http*://**', lambda route: route.abort()) # nbconvert's own scripts come from a CDN
@@ -193,21 +222,27 @@ def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(b
     root.mkdir()
     run = Run.create(root/'run', dict(method=dict(name='ADDrop')))
     run.save(snapshot())
-    sources = ["from salviz import bertviz_view\nbertviz_view('run')", "bertviz_view('run', step=7, probe=0, kind='model')"]
-    cells = [dict(cell_type='code', id=f'cell{i}', metadata={}, source=s, outputs=[], execution_count=None) for i, s in enumerate(sources)]
+    sources = ["from salviz import bertviz_view\nbertviz_view('run')",
+               "bertviz_view('run', step=7, probe=0, kind='model')"]
+    cells = [dict(cell_type='code', id=f'cell{i}', metadata={}, source=s, outputs=[], execution_count=None)
+             for i, s in enumerate(sources)]
     kernel = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
-    (root/'views.ipynb').write_text(json.dumps(dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel), cells=cells)))
+    (root/'views.ipynb').write_text(json.dumps(dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel),
+                                                    cells=cells)))
     with lab(root) as url:
         page, errors, outside = browser.new_page(viewport=dict(width=1300, height=1200)), [], []
         page.on('pageerror', lambda e: errors.append(str(e)))
-        page.on('request', lambda r: None if r.url.startswith((url, url.replace('http', 'ws'), 'data:', 'blob:', 'about:')) else outside.append(r.url))
+        page.on('request', lambda r: None
+                if r.url.startswith((url, url.replace('http', 'ws'), 'data:', 'blob:', 'about:'))
+                else outside.append(r.url))
         page.goto(f'{url}/doc/tree/views.ipynb?reset')
         page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
         def menu(*path):
             page.click(f'.lm-MenuBar-itemLabel:text-is("{path[0]}")')
             for item in path[1:]: page.click(f'.lm-Menu-itemLabel:text-is("{item}")')
         menu('Run', 'Run All Cells')
-        views = [page.frame_locator('iframe.salviz-bertviz >> nth=0'), page.frame_locator('iframe.salviz-bertviz >> nth=1')]
+        views = [page.frame_locator('iframe.salviz-bertviz >> nth=0'),
+                 page.frame_locator('iframe.salviz-bertviz >> nth=1')]
         for view, lines in zip(views, (4*25, 3*4*25)):
             view.locator('svg line').first.wait_for(state='attached', timeout=60000)
             assert view.locator('svg line').count() == lines
@@ -234,10 +269,14 @@ def test_a_run_is_asked_for_the_step_and_probe_and_a_training_for_its_run(tmp_pa
 
 
 def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out():
-    many = Snapshot(step=0, epoch=0., probe=0, arrays=dict(attention=np.zeros((12, 12, 128, 128), np.float32)), tokens=['x']*128)
-    with pytest.raises(ValueError, match=r'the model view of 128 tokens, 12 layers and 12 heads draws 2,359,296 lines from a page of about 17 MB, .*heads= or layers=.*force=True'):
+    many = Snapshot(step=0, epoch=0., probe=0, arrays=dict(attention=np.zeros((12, 12, 128, 128), np.float32)),
+                    tokens=['x']*128)
+    with pytest.raises(ValueError,
+                       match=r'the model view of 128 tokens, 12 layers and 12 heads draws 2,359,296 lines from a page '
+                       r'of about 17 MB, .*heads= or layers=.*force=True'):
         bertviz_view(many, kind='model')
-    with pytest.raises(ValueError, match='the head view of 128 tokens, 12 layers and 12 heads draws 196,608 lines'): bertviz_view(many)
+    with pytest.raises(ValueError, match='the head view of 128 tokens, 12 layers and 12 heads draws 196,608 lines'):
+        bertviz_view(many)
     assert bertviz_view(many, layers=[0], heads=range(6)).lines == 6*128*128
     forced = bertviz_view(many, layers=[0], force=True)
     assert forced.lines == 196_608 and forced.size < 7*196_608 + 600_000 and '196,608 lines' in repr(forced)
@@ -256,9 +295,12 @@ def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
 def test_a_snapshot_without_attention_says_what_it_has():
     with pytest.raises(KeyError, match='this snapshot has no attention; it has saliency'):
         bertviz_view(Snapshot(step=0, epoch=0., probe=0, arrays=dict(saliency=np.ones(2)), tokens=['a', 'b']))
-    with pytest.raises(ValueError, match='run_or_snapshot must be a Run, its path, or a Snapshot, got list'): bertviz_view([snapshot()])
+    with pytest.raises(ValueError, match='run_or_snapshot must be a Run, its path, or a Snapshot, got list'):
+        bertviz_view([snapshot()])
 
 
 def test_without_the_packages_one_sentence_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r'bertviz-views has not been fetched yet \(looked in .*\): run `salviz fetch bertviz`$'): bertviz_view(snapshot())
+    with pytest.raises(FileNotFoundError,
+                       match=r'bertviz-views has not been fetched yet \(looked in .*\): run `salviz fetch bertviz`$'):
+        bertviz_view(snapshot())

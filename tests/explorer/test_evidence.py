@@ -1,4 +1,5 @@
-"Evidence of a method of one's own is shown under its own name: what travels, what the explorer shows of it, stills and figures, whatever its form and name"
+"""Evidence of a method of one's own is shown under its own name: what travels, what the explorer shows of it, stills
+and figures, whatever its form and name"""
 import re
 
 import numpy as np
@@ -23,12 +24,19 @@ def evidence(n, rng, heads=3):
     "Evidence of every form, with what is awkward in it"
     gaps = rng.normal(size=(n, n))
     gaps[0, 1], gaps[1, 0] = np.nan, -np.inf
-    return {'pull': rng.normal(size=(2, heads, n, n)), 'focus': rng.random((2, heads, n, n))**4, 'plain map': rng.random((n, n)), 'each layer': rng.normal(size=(2, n, n)),
-            'each head': rng.random((heads, n, n)), 'gaps': gaps, 'region': rng.random((n, n)) > .6, 'regions': rng.random((2, heads, n, n)) > .6,
-            'tiny': rng.random(n)*3e-9, 'drift': rng.normal(size=n), 'lost': np.array([np.nan, np.inf, *rng.random(n - 2)]), 'wide': rng.random((2, n)), 'by head': rng.random((2, heads, n)),
-            'picked': rng.random(n) > .5, 'gate': rng.normal(size=(2, heads)), 'total': np.array(-1.25), 'odds': rng.random(5), 'ranks': rng.integers(0, 20, (n, n)),
-            'counts': rng.integers(-5, 10**6, n), 'huge': rng.random(n)*1e60, 'features': rng.random((n, 4)), 'zero': np.zeros((n, n)), 'everywhere nan': np.full(n, np.nan),
-            '7': rng.random(n), '__proto__': rng.random(n), hostile: rng.random(n), long_name: rng.random(n), 'odd': rng.random((2, 2, 2, 2, 2))}
+    return {'pull': rng.normal(size=(2, heads, n, n)), 'focus': rng.random((2, heads, n, n))**4,
+            'plain map': rng.random((n, n)), 'each layer': rng.normal(size=(2, n, n)),
+            'each head': rng.random((heads, n, n)), 'gaps': gaps, 'region': rng.random((n, n)) > .6,
+            'regions': rng.random((2, heads, n, n)) > .6,
+            'tiny': rng.random(n)*3e-9, 'drift': rng.normal(size=n),
+            'lost': np.array([np.nan, np.inf, *rng.random(n - 2)]), 'wide': rng.random((2, n)),
+            'by head': rng.random((2, heads, n)),
+            'picked': rng.random(n) > .5, 'gate': rng.normal(size=(2, heads)), 'total': np.array(-1.25),
+            'odds': rng.random(5), 'ranks': rng.integers(0, 20, (n, n)),
+            'counts': rng.integers(-5, 10**6, n), 'huge': rng.random(n)*1e60, 'features': rng.random((n, 4)),
+            'zero': np.zeros((n, n)), 'everywhere nan': np.full(n, np.nan),
+            '7': rng.random(n), '__proto__': rng.random(n), hostile: rng.random(n), long_name: rng.random(n),
+            'odd': rng.random((2, 2, 2, 2, 2))}
 
 layered = ('pull', 'focus', 'each layer', 'regions', 'wide', 'by head', 'gate')
 
@@ -37,8 +45,11 @@ def snapshot(n=7, step=10, probe=0, heads=3, seed=0, **more):
     rng = np.random.default_rng(seed + step)
     tokens = ['[CLS]', *(words*40)[:n - 2], '[SEP]']
     own = evidence(n, rng, heads)
-    arrays = dict(attention=rng.dirichlet(np.ones(n)*.3, (2, heads, n)), saliency=rng.normal(size=n), probabilities=np.full(5, .2, np.float32)) | own
-    s = Snapshot(step=step, epoch=1., probe=probe, arrays=arrays, layers={'attention': [0, 1], **{k: [2, 5] for k in layered}}, texts=[' '.join(tokens[1:-1])], tokens=tokens,
+    arrays = dict(attention=rng.dirichlet(np.ones(n)*.3, (2, heads, n)), saliency=rng.normal(size=n),
+                  probabilities=np.full(5, .2, np.float32)) | own
+    s = Snapshot(step=step, epoch=1., probe=probe, arrays=arrays,
+                 layers={'attention': [0, 1], **{k: [2, 5] for k in layered}}, texts=[' '.join(tokens[1:-1])],
+                 tokens=tokens,
                  words=tokens[1:-1], word_ids=[-1, *range(n - 2), -1], classes=list('abcde'), label=1,
                  info=dict(method='Mine', seed=0, pooled_row=0, axes=dict(gate=['head']), **more))
     return decode_snapshot(encode_snapshot(s)) # as a run has it
@@ -59,13 +70,18 @@ def test_what_travels_is_what_was_stored_within_its_code(n):
         x, spec = s.arrays[name], frame['specs'][f'own/{name}']
         got = np.asarray(frame['arrays'][f'own/{name}'], float)
         finite = np.isfinite(x)
-        assert spec['axes'] == list(axes) and spec['lost'] == (~finite).sum() and spec.get('layers') == s.layers.get(name)
-        if finite.any(): assert spec['low'] == pytest.approx(float(x[finite].min())) and spec['high'] == pytest.approx(float(x[finite].max()))
+        assert spec['axes'] == list(axes)
+        assert spec['lost'] == (~finite).sum()
+        assert spec.get('layers') == s.layers.get(name)
+        if finite.any():
+            assert spec['low'] == pytest.approx(float(x[finite].min()))
+            assert spec['high'] == pytest.approx(float(x[finite].max()))
         if spec.get('pooled'):
             assert n > 128 and axes[-1] == 'key' and got.shape[-1] <= 64
             continue
         assert (np.isfinite(got) == finite).all()
-        scale = np.abs(np.where(finite, x, 0)).max((-2, -1), keepdims=True) if x.ndim > 1 and spec['codec'] == 'level8' else 0
+        scale = (np.abs(np.where(finite, x, 0)).max((-2, -1), keepdims=True) if x.ndim > 1 and spec['codec'] == 'level8'
+                 else 0)
         x, got = np.where(finite, x, 0).astype(float), np.where(finite, got, 0)
         allowed = scale/127*1.01 if spec['codec'] == 'level8' else np.abs(x)*1e-6 if spec['codec'] == 'f32' else 0
         assert (np.abs(got - x) <= allowed + 1e-30).all(), name
@@ -101,11 +117,15 @@ def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
         x, said = s.arrays[name], shown(page)
         lost = int((~np.isfinite(x)).sum())
         assert ('not finite' in said) == bool(lost), name
-        if x.dtype != bool and x.size > 1: assert 'linear' in said and ('0 in the middle' in said) == bool((x[np.isfinite(x)] < 0).any()), name
+        if x.dtype != bool and x.size > 1:
+            assert 'linear' in said and ('0 in the middle' in said) == bool((x[np.isfinite(x)] < 0).any()), name
         if x.dtype == bool: assert 'hold here' in said
-        visible = page.evaluate('''() => ['.sv-stage', '.sv-own-line', '.sv-own-table'].filter(o => document.querySelector('.sv-evidence ' + o).offsetParent)''')
+        visible = page.evaluate(
+            '''() => ['.sv-stage', '.sv-own-line', '.sv-own-table'].filter(o => document.querySelector('.sv-evidence '
+                + o).offsetParent)''')
         axes = own_evidence(s)[name]
-        assert visible == [{'key': '.sv-stage', 'token': '.sv-own-line'}.get(axes[-1] if axes else '', '.sv-own-table')], name
+        assert visible == [{'key': '.sv-stage',
+                            'token': '.sv-own-line'}.get(axes[-1] if axes else '', '.sv-own-table')], name
     assert page.title() == 'salviz' and page.query_selector('.sv-evidence img, .sv-evidence script') is None
 
 
@@ -113,7 +133,10 @@ def test_all_layers_and_heads_are_reached_and_follow_the_chosen_head(page):
     s = snapshot(7)
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='by head'), ['evidence'])
     chips = lambda: page.eval_on_selector_all('.sv-own-number', 'all => all.map(o => o.textContent)')
-    fields = lambda: page.eval_on_selector_all('.sv-evidence select', 'all => all.map(o => o.offsetParent ? [...o.options].map(p => p.value) : null)')
+    fields = lambda: page.eval_on_selector_all('.sv-evidence select',
+                                               'all => all.map(o => o.offsetParent ? [...o.options].map(p => p.value) '
+                                               ': '
+                                               'null)')
     assert fields()[1:] == [['2', '5'], ['0', '1', '2']]
     for i, layer in enumerate((2, 5)):
         for head in range(3):
@@ -127,19 +150,22 @@ def test_all_layers_and_heads_are_reached_and_follow_the_chosen_head(page):
     assert fields()[1:] == [None, None] and '−1.2500 ± 0.0007' in shown(page, '.sv-evidence .sv-tip')
 
 
-@pytest.mark.parametrize('name', ['pull', 'focus', 'each head', 'each layer', 'plain map', 'gaps', 'ranks', 'tiny', 'drift', 'lost', 'wide', 'counts', 'huge', 'gate', 'odds', 'features', 'zero'])
+@pytest.mark.parametrize('name', ['pull', 'focus', 'each head', 'each layer', 'plain map', 'gaps', 'ranks', 'tiny',
+                                  'drift', 'lost', 'wide', 'counts', 'huge', 'gate', 'odds', 'features', 'zero'])
 def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name, page):
     given = evidence(7, np.random.default_rng(10))[name].astype(float) # what snapshot() stores in half precision
     s = snapshot(7)
     load(page, 'evidence.js', 'store.js')
     found = evaluate_json(page, '''async ([bytes, name]) => {
-        const frame = new sv.Store().addFrame(Uint8Array.from(atob(bytes), c => c.charCodeAt(0))), tensor = sv.ownTensors(frame).get(name), out = [];
+        const frame = new sv.Store().addFrame(Uint8Array.from(atob(bytes), c => c.charCodeAt(0))),
+            tensor = sv.ownTensors(frame).get(name), out = [];
         const inside = ['key', 'class'].includes(tensor.spec.axes.at(-1)) && tensor.spec.axes.at(-1) === 'key' ? 2 : 1;
         const outer = tensor.spec.axes.slice(0, -inside).map((axis, k) => ({axis, count: tensor.shape[k]}));
         const count = outer.reduce((n, o) => n*o.count, 1);
         for (let flat = 0; flat < count; flat++) {
             let rest = flat;
-            const places = outer.map((o, k) => { const below = outer.slice(k + 1).reduce((n, p) => n*p.count, 1), at = Math.floor(rest/below); rest %= below; return {...o, at}; });
+            const places = outer.map((o, k) => { const below = outer.slice(k + 1).reduce((n, p) => n*p.count, 1),
+                at = Math.floor(rest/below); rest %= below; return {...o, at}; });
             const slice = sv.evidenceSlice(tensor, places, inside);
             slice.values.forEach((v, k) => out.push([v, slice.half(k)]));
         }
@@ -155,7 +181,8 @@ def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name,
 def test_the_pointer_says_the_cell_and_the_keys_move(page):
     s = snapshot(7)
     mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='plain map'), ['evidence'])
-    grid = page.evaluate("(() => { const c = document.querySelector('.sv-evidence canvas'), g = c.salviz.grid, b = c.getBoundingClientRect(), m = g.middle(2, 3); return [b.x + m[0], b.y + m[1]]; })()")
+    grid = page.evaluate("(() => { const c = document.querySelector('.sv-evidence canvas'), g = c.salviz.grid, b = "
+                         "c.getBoundingClientRect(), m = g.middle(2, 3); return [b.x + m[0], b.y + m[1]]; })()")
     page.mouse.move(*grid); settled(page)
     said = shown(page, '.sv-evidence .sv-tip')
     value, step = map(float, re.search(r'“is” → “a”: ([\d.]+) ± ([\d.]+)', said).groups())
@@ -190,7 +217,8 @@ def test_the_panel_is_there_for_runs_that_have_it_and_says_so_where_a_step_has_n
 
 @pytest.fixture
 def run(tmp_path):
-    made = Run.create(tmp_path/'run', dict(method=dict(name='Mine', args={}), model=dict(name='tiny', layers=2, heads=3), seed=0))
+    made = Run.create(tmp_path/'run',
+                      dict(method=dict(name='Mine', args={}), model=dict(name='tiny', layers=2, heads=3), seed=0))
     for step in (0, 10):
         for probe, n in enumerate((7, 60, 3)): made.save(snapshot(n, step, probe))
     return made
@@ -201,7 +229,9 @@ def test_figures_show_every_form_in_a_column_under_its_name(run, tmp_path):
         s = run.snapshot(probe=probe)
         for name in own_evidence(s) if probe == 0 else ('pull', 'tiny', 'lost', 'features', 'picked'):
             if name == 'odd':
-                with pytest.raises(ValueError, match='evidence: odd has 2 rows, .* for which there is no plain picture'): figure(run, 'evidence', name=name)
+                with pytest.raises(ValueError,
+                                   match='evidence: odd has 2 rows, .* for which there is no plain picture'):
+                    figure(run, 'evidence', name=name)
                 continue
             fig = figure(run, 'evidence', probe=probe, name=name, width='acl')
             said = [o.get_text() for o in fig.findobj(Text)]
@@ -220,9 +250,12 @@ def test_a_figure_shows_the_layer_and_head_that_were_asked_for(run):
         image = figure(run, 'evidence', name='pull', layer=layer, head=2).axes[0].images[0]
         np.testing.assert_allclose(np.asarray(image.get_array()), s.arrays['pull'][i, 2])
     assert image.norm.vmax == -image.norm.vmin == pytest.approx(np.abs(s.arrays['pull'][1, 2]).max())
-    assert len([ax for ax in figure(run, 'evidence', name='focus', layer=[2, 5], head=[0, 1]).axes if ax.images and ax.images[0].get_array().shape == (7, 7)]) == 4
-    for options, says in ((dict(name='pull', layer=3), 'layer=3 was not observed for pull; available: 2, 5'), (dict(name='pull', head=3), 'head=3 does not exist'),
-                          (dict(name='tiny', head=0), 'leave out head'), (dict(name='nope'), 'holds no nope; it holds')):
+    assert len([ax for ax in figure(run, 'evidence', name='focus', layer=[2, 5], head=[0, 1]).axes if ax.images
+                and ax.images[0].get_array().shape == (7, 7)]) == 4
+    for options, says in ((dict(name='pull', layer=3), 'layer=3 was not observed for pull; available: 2, 5'),
+                          (dict(name='pull', head=3), 'head=3 does not exist'),
+                          (dict(name='tiny', head=0), 'leave out head'),
+                          (dict(name='nope'), 'holds no nope; it holds')):
         with pytest.raises(ValueError, match=says): figure(run.snapshot(), 'evidence', **options)
 
 
@@ -236,7 +269,9 @@ def test_stills_and_the_exported_page_show_it(run, tmp_path):
 
 def test_axes_of_older_snapshots_follow_from_their_sizes():
     assert guessed_axes((3, 3), 3, heads=3) == ('query', 'key') and guessed_axes((3,), 3, heads=3) == ('token',)
-    s = Snapshot(step=0, epoch=0., probe=0, tokens=list('abc'), layers=dict(gate=[0]), arrays=dict(gate=np.ones((1, 4)), attention=np.ones((1, 4, 3, 3))), info=dict(axes=dict(gate='nonsense')))
+    s = Snapshot(step=0, epoch=0., probe=0, tokens=list('abc'), layers=dict(gate=[0]),
+                 arrays=dict(gate=np.ones((1, 4)), attention=np.ones((1, 4, 3, 3))),
+                 info=dict(axes=dict(gate='nonsense')))
     assert own_evidence(s) == dict(gate=('layer', 'head'))
     s.info['axes'] = 'nonsense'
     assert own_evidence(s) == dict(gate=('layer', 'head')) and stored_step(np.array([1, 2])).tolist() == [0, 0]

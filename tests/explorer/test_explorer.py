@@ -1,4 +1,5 @@
-"The explorer: what it sends and when, what it says when it cannot, its pictures, its buttons, and saved notebooks without dead views."
+"""The explorer: what it sends and when, what it says when it cannot, its pictures, its buttons, and saved notebooks
+without dead views."""
 import base64
 import dataclasses
 import gc
@@ -19,7 +20,8 @@ import pytest
 
 import invented
 from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
-from salviz.explorer.widget import Controls, Courier, Explorer, ExplorerView, Plan, even, in_words, panel_names, strip_on_save, strip_views, thin_rows
+from salviz.explorer.widget import (Controls, Courier, Explorer, ExplorerView, Plan, even, in_words, panel_names,
+                                    strip_on_save, strip_views, thin_rows)
 from salviz.explorer.payload import split_frame
 from salviz.core.runs import Run
 
@@ -42,7 +44,9 @@ def meta(view): return json.loads(view.get_state()['meta'])
 class Messages(list):
     "What `view` sends from now on"
     def __init__(self, view):
-        def send(msg, buffers=None): self.append((time.monotonic(), msg['state'] | {path[0]: bytes(b) for path, b in zip(msg['buffer_paths'], buffers or [])}))
+        def send(msg, buffers=None):
+            self.append((time.monotonic(),
+                         msg['state'] | {path[0]: bytes(b) for path, b in zip(msg['buffer_paths'], buffers or [])}))
         view._send = send
 
 # --- the courier
@@ -104,7 +108,8 @@ def test_one_frame_larger_than_the_budget_is_still_shown():
     assert plan.kept == {(0, 0, 2)}
 
 def test_rows_are_thinned_kind_by_kind():
-    rows = [dict(kind='train', step=i) for i in range(50_000)] + [dict(kind='eval', step=i) for i in range(0, 50_000, 10_000)]
+    rows = [dict(kind='train', step=i) for i in range(50_000)] + [dict(kind='eval', step=i)
+                                                                  for i in range(0, 50_000, 10_000)]
     thin = thin_rows(rows)
     assert len([r for r in thin if r['kind'] == 'train']) == 2000 and len([r for r in thin if r['kind'] == 'eval']) == 5
     assert thin[0]['step'] == 0 and max(r['step'] for r in thin) == 49_999
@@ -116,7 +121,8 @@ def test_a_page_that_is_opened_later_gets_everything_in_one_state(run):
     view.settle()
     assert set(held(view)) == {(0, p, s) for p in (0, 1) for s in (0, 10, 20, 30)}
     state = view.get_state()
-    assert len(json.loads(state['rows'])[0]) == 5 and [p['tokens'][0] for p in meta(view)['runs'][0]['probes']] == ['[CLS]'] * 2
+    assert len(json.loads(state['rows'])[0]) == 5
+    assert [p['tokens'][0] for p in meta(view)['runs'][0]['probes']] == ['[CLS]'] * 2
     assert meta(view)['shipped'] == ''
 
 def test_the_first_frame_is_there_before_the_widget_is(run):
@@ -151,13 +157,16 @@ def test_a_small_budget_keeps_the_sentence_in_view_and_says_what_is_missing(run)
 def test_questions_that_make_no_sense_are_passed_over(run):
     view = ExplorerView([run])
     view.settle()
-    for content in (None, 'probe', {}, dict(kind='probe'), dict(kind='probe', run='0', probe=0), dict(kind='probe', run=7, probe=0), dict(kind='probe', run=0, probe=77),
-                    dict(kind='eval', code='1/0'), dict(kind='map', run=5, probe=0, step=0, layer=0, head=0)): view._handle_custom_msg(content, [])
+    for content in (None, 'probe', {}, dict(kind='probe'), dict(kind='probe', run='0', probe=0),
+                    dict(kind='probe', run=7, probe=0), dict(kind='probe', run=0, probe=77),
+                    dict(kind='eval', code='1/0'), dict(kind='map', run=5, probe=0, step=0, layer=0, head=0)):
+        view._handle_custom_msg(content, [])
     view.settle()
     assert len(held(view)) == 8
 
 def test_long_inputs_bring_full_maps_of_the_heads_that_are_asked_for(tmp_path):
-    long = invented.run(tmp_path/'long', probes=(0,), steps=(0, 10), tokens={0: ['[CLS]', *(f'w{i}' for i in range(130)), '[SEP]']})
+    long = invented.run(tmp_path/'long', probes=(0,), steps=(0, 10),
+                        tokens={0: ['[CLS]', *(f'w{i}' for i in range(130)), '[SEP]']})
     view = ExplorerView([long])
     view.settle()
     arrays = lambda: {k: set(split_frame(v)[0]['arrays']) for k, v in held(view).items()}
@@ -167,7 +176,8 @@ def test_long_inputs_bring_full_maps_of_the_heads_that_are_asked_for(tmp_path):
     assert all({'attention/1.0', 'attention/0.2'} <= a for a in arrays().values())
 
 def test_two_runs_are_compared_on_the_same_sentences(run, tmp_path):
-    other = invented.run(tmp_path/'other', method='SalLM', probes=(1, 5), steps=(0, 20), tokens={1: invented.sentence, 5: ['[CLS]', 'else', '[SEP]']})
+    other = invented.run(tmp_path/'other', method='SalLM', probes=(1, 5), steps=(0, 20),
+                         tokens={1: invented.sentence, 5: ['[CLS]', 'else', '[SEP]']})
     view = ExplorerView([run, other])
     view.settle()
     assert {k for k in held(view) if k[0] == 1} == {(1, 1, 0), (1, 1, 20), (1, 5, 0), (1, 5, 20)}
@@ -187,7 +197,9 @@ def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(run):
     file.write_bytes(data[:-8] + bytes(8*[7]))
     view = ExplorerView([Run(run.path)])
     view.settle()
-    assert (0, 0, 10) not in held(view) and len(held(view)) == 7 and 'Step 10 of probe 0 cannot be read' in meta(view)['shipped']
+    assert (0, 0, 10) not in held(view)
+    assert len(held(view)) == 7
+    assert 'Step 10 of probe 0 cannot be read' in meta(view)['shipped']
 
 def test_metrics_that_are_not_finite_become_null(run):
     run.log(dict(kind='train', step=31, loss=float('nan')))
@@ -225,7 +237,8 @@ def test_training_waits_for_nobody(run):
     act, free = view._courier.act, threading.Event()
     view._courier.act = lambda: (free.wait(20), act())
     view._courier.call()
-    for step in range(200): view._notice(0, invented.snapshot(100 + step, 0, seed=1) if step % 50 == 0 else dict(step=step))
+    for step in range(200):
+        view._notice(0, invented.snapshot(100 + step, 0, seed=1) if step % 50 == 0 else dict(step=step))
     free.set()
     view.settle()
     assert (0, 0, 250) in held(view)
@@ -256,9 +269,13 @@ def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
 # --- errors
 
 def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
-    refused = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3), 'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
-               "no panel 'maps'; there are heads, map": lambda: Explorer(run, panels=['maps']), 'probes [9] were not recorded; there are [0, 1]': lambda: Explorer(run, probes=[9]),
-               'steps [9] were not recorded': lambda: Explorer(run, steps=9), 'height must be between 100 and 10000': lambda: Explorer(run, height=1), 'budget must be': lambda: Explorer(run, budget=0),
+    refused = {'a training from start_training, or a list of Snapshots; got int': lambda: Explorer(3),
+               'no such folder': lambda: Explorer(tmp_path/'none'), 'an empty list': lambda: Explorer([]),
+               "no panel 'maps'; there are heads, map": lambda: Explorer(run, panels=['maps']),
+               'probes [9] were not recorded; there are [0, 1]': lambda: Explorer(run, probes=[9]),
+               'steps [9] were not recorded': lambda: Explorer(run, steps=9),
+               'height must be between 100 and 10000': lambda: Explorer(run, height=1),
+               'budget must be': lambda: Explorer(run, budget=0),
                'nothing was recorded': lambda: Explorer(invented.run(tmp_path/'empty', steps=()))}
     for said, call in refused.items():
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()
@@ -293,7 +310,8 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     for panel in ('signal', 'evidence'):   # there is neither an image nor a series, nor anything of a method's own
         with pytest.raises(ValueError): explorer.picture(panel)
 
-@pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated, invented.scored])
+@pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated,
+                                  invented.scored])
 def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
     explorer = Explorer([make(s, p) for s in (0, 10) for p in (0, 1)])
     found = explorer._repr_mimebundle_()
@@ -302,9 +320,11 @@ def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
 
 def test_the_picture_shows_what_is_chosen_in_the_browser(run):
     explorer = Explorer(run)
-    explorer.view.ui = json.dumps(dict(probe=1, step=10, entry=dict(kind='head', layer=0, head=2), what='attention', compare=dict(run=0, step=20)))
+    explorer.view.ui = json.dumps(dict(probe=1, step=10, entry=dict(kind='head', layer=0, head=2), what='attention',
+                                       compare=dict(run=0, step=20)))
     look = explorer.look()
-    assert (look.snapshot.probe, look.snapshot.step, look.entry, look.other.step) == (1, 10, dict(kind='head', layer=0, head=2), 20)
+    assert (look.snapshot.probe, look.snapshot.step, look.entry,
+            look.other.step) == (1, 10, dict(kind='head', layer=0, head=2), 20)
     explorer.view.ui = json.dumps(dict(probe=77, step=5, run=3, entry=dict(kind='head', layer=9, head=0)))
     assert (explorer.look().snapshot.probe, explorer.look().snapshot.step, explorer.look().entry['layer']) == (0, 30, 1)
 
@@ -328,8 +348,11 @@ def test_hostile_tokens_are_drawn_as_they_stand(tmp_path):
 
 class Pretended:
     "A training that does nothing but change its state"
-    def __init__(self, run): self.run, self.state, self.step, self.total, self.seconds_left, self.error, self.listeners, self.calls = run, 'running', 3, 8, 75., None, [], []
-    def subscribe(self, fn): self.listeners.append(fn); return lambda: fn in self.listeners and self.listeners.remove(fn)
+    def __init__(self, run):
+        self.run, self.state, self.step, self.total, self.seconds_left, self.error, self.listeners, self.calls = (
+            run, 'running', 3, 8, 75., None, [], [])
+    def subscribe(self, fn):
+        self.listeners.append(fn); return lambda: fn in self.listeners and self.listeners.remove(fn)
     def now(self, state, **kw):
         self.state = state; self.__dict__.update(kw)
         for fn in list(self.listeners): fn(self)
@@ -340,12 +363,18 @@ class Pretended:
 def test_buttons_pause_resume_and_stop_and_text_is_never_html(run):
     training = Pretended(run)
     controls = Controls(training)
-    for button, state, shows in ((controls.pause_button, 'paused', 'Resume'), (controls.pause_button, 'running', 'Pause'), (controls.stop_button, 'stopped', 'Pause')):
+    for button, state, shows in ((controls.pause_button, 'paused', 'Resume'),
+                                 (controls.pause_button, 'running', 'Pause'),
+                                 (controls.stop_button, 'stopped', 'Pause')):
         button.click(); controls.settle()
         assert training.state == state and controls.pause_button.description == shows
-    assert training.calls == ['pause', 'resume', 'stop'] and controls.stop_button.disabled and controls.pause_button.disabled
+    assert training.calls == ['pause', 'resume', 'stop']
+    assert controls.stop_button.disabled
+    assert controls.pause_button.disabled
     training.now('failed', error=RuntimeError('<img src=x onerror=hit()>')); controls.settle()
-    assert controls.error.value == 'RuntimeError: <img src=x onerror=hit()>' and controls.error.layout.display == '' and controls.bar.bar_style == 'danger'
+    assert controls.error.value == 'RuntimeError: <img src=x onerror=hit()>'
+    assert controls.error.layout.display == ''
+    assert controls.bar.bar_style == 'danger'
     def kinds(w): return {type(w)} | {k for c in getattr(w, 'children', ()) for k in kinds(c)}
     assert not kinds(controls) & {ipywidgets.HTML, ipywidgets.HTMLMath}
 
@@ -369,23 +398,30 @@ def test_a_training_that_has_ended_is_shown_to_its_end(run):
     training.run.save(invented.snapshot(0, 0)); training.run.finish(steps=1)
     training.now('finished', step=8)
     explorer._courier.flush()
-    assert held(explorer.view) and meta(explorer.view)['runs'][0]['finished'] and 'image/png' in explorer._repr_mimebundle_()
+    assert held(explorer.view)
+    assert meta(explorer.view)['runs'][0]['finished']
+    assert 'image/png' in explorer._repr_mimebundle_()
     assert len(training.listeners) == 1, 'only the controls still listen'
 
 def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     import IPython.display
     shown = []
-    monkeypatch.setattr(IPython.display, 'display', lambda data, raw, display_id: shown.append(('display', display_id, 'image/png' in data)))
-    monkeypatch.setattr(IPython.display, 'update_display', lambda data, raw, display_id: shown.append(('update', display_id, 'image/png' in data)))
+    monkeypatch.setattr(IPython.display, 'display',
+                        lambda data, raw, display_id: shown.append(('display', display_id, 'image/png' in data)))
+    monkeypatch.setattr(IPython.display, 'update_display',
+                        lambda data, raw, display_id: shown.append(('update', display_id, 'image/png' in data)))
     training = Pretended(invented.run(run.path.parent/'live', probes=(), steps=(), finish=False))
     explorer = Explorer(training)
     explorer._ipython_display_(); explorer._loop = None
     training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._courier.flush()
-    assert [s[0] for s in shown] == ['display', 'update'] and shown[0][1] == shown[1][1] and [s[2] for s in shown] == [False, True]
+    assert [s[0] for s in shown] == ['display', 'update']
+    assert shown[0][1] == shown[1][1]
+    assert [s[2] for s in shown] == [False, True]
 
 def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     from salviz.training.live import start_training
-    training = start_training(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=2, snapshots=5, epochs=4, batch_size=4)
+    training = start_training(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=2, snapshots=5,
+                              epochs=4, batch_size=4)
     explorer = Explorer(training)
     def until(true):
         end = time.monotonic() + 60
@@ -399,14 +435,18 @@ def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_d
     explorer.controls.pause_button.click()
     run = training.wait(120)
     explorer._courier.flush(); explorer.controls.settle()
-    assert set(held(explorer.view)) == {(0, p, s) for s, p in run.recorded} and explorer.controls.said.value.startswith('finished')
-    assert json.loads(explorer.view.get_state()['rows'])[0] == run.metrics and not training.subscriber_errors and not run.subscriber_errors
+    assert set(held(explorer.view)) == {(0, p, s) for s, p in run.recorded}
+    assert explorer.controls.said.value.startswith('finished')
+    assert json.loads(explorer.view.get_state()['rows'])[0] == run.metrics
+    assert not training.subscriber_errors
+    assert not run.subscriber_errors
 
 # --- in the browser
 
 def widget(page, view, **state):
     "Open `view` in `page` as anywidget does; `model` stands in for Jupyter's, `sessions` are its views"
-    full = {k: v for k, v in view.get_state().items() if not k.startswith('_') and k not in ('layout', 'tabbable', 'tooltip')}
+    full = {k: v for k, v in view.get_state().items() if not k.startswith('_')
+            and k not in ('layout', 'tabbable', 'tooltip')}
     send(page, given={**full, **state})
     page.evaluate('''async ([js, css, model]) => {
         document.head.appendChild(document.createElement('style')).textContent = css;
@@ -414,9 +454,11 @@ def widget(page, view, **state):
         const asView = v => v instanceof Uint8Array ? new DataView(v.buffer, v.byteOffset, v.byteLength) : v;
         window.asState = o => Object.fromEntries(Object.entries(o).map(([k, v]) => [k, asView(v)]));
         window.model = new (eval(`(${model})`))(asState(given));
-        const module = (await import(URL.createObjectURL(new Blob([js], {type: 'text/javascript'})))).default, made = await module();
+        const module = (await import(URL.createObjectURL(new Blob([js], {type: 'text/javascript'})))).default,
+            made = await module();
         await made.initialize({model: window.model});
-        window.open_ = () => { const el = document.createElement('div'); document.body.append(el); return made.render({model: window.model, el}); };
+        window.open_ = () => { const el = document.createElement('div'); document.body.append(el);
+            return made.render({model: window.model, el}); };
         window.close1 = open_(); }''', [str(view._esm), str(view._css), invented.model_js])
     settled(page)
 
@@ -447,7 +489,9 @@ def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(pa
     page.evaluate('() => { window.close2 = open_(); }')
     page.locator('.sv-toolbar select').nth(1).select_option('1')
     settled(page)
-    assert page.eval_on_selector_all('.salviz', 'all => all.map(o => [...o.querySelectorAll(".sv-toolbar select")][1].value)') == ['1', '1']
+    assert page.eval_on_selector_all('.salviz',
+                                     'all => all.map(o => [...o.querySelectorAll(".sv-toolbar select")][1].value)') == [
+        '1', '1']
     page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).probe == 1')
     kept = json.loads(page.evaluate('() => model.get("ui")'))
     assert kept['probe'] == 1 and 'theme' not in kept
@@ -495,7 +539,8 @@ def test_two_thousand_live_updates_leave_the_page_flat(page, run):
     widget(page, view)
     frame = view.get_state()['slot_0']
     page.evaluate('''async ([frame]) => {
-        const text = atob(frame), base = Uint8Array.from(text, c => c.charCodeAt(0)), n = new DataView(base.buffer).getUint32(4, true);
+        const text = atob(frame), base = Uint8Array.from(text, c => c.charCodeAt(0)),
+            n = new DataView(base.buffer).getUint32(4, true);
         const header = JSON.parse(new TextDecoder().decode(base.subarray(8, 8 + n)));
         window.framed = step => {
             const out = base.slice(), json = JSON.stringify({...header, step}).padEnd(n);
@@ -506,24 +551,32 @@ def test_two_thousand_live_updates_leave_the_page_flat(page, run):
                 const index = model.get('index').slice(), slot = step % 8;
                 index[slot] = [0, 0, step, step];
                 model.update({index, [`slot_${slot}`]: framed(step)});
-                if (step % 20 === 0) await new Promise(done => requestAnimationFrame(done)); } }; }''', [base64.b64encode(frame).decode()])
+                if (step % 20 === 0) await new Promise(done => requestAnimationFrame(done)); } }; }''',
+                                                                                                      [
+        base64.b64encode(frame).decode()])
     cdp, used = page.context.new_cdp_session(page), []
     for start, end in ((1000, 1300), (1300, 3000)):
         page.evaluate('([a, b]) => run(a, b)', [start, end])
         cdp.send('HeapProfiler.collectGarbage')
         used.append((cdp.send('Runtime.getHeapUsage')['usedSize'], cdp.send('Memory.getDOMCounters')))
     assert used[1][0] - used[0][0] < 1_500_000
-    assert used[1][1]['nodes'] - used[0][1]['nodes'] < 200 and used[1][1]['jsEventListeners'] - used[0][1]['jsEventListeners'] < 20
+    assert used[1][1]['nodes'] - used[0][1]['nodes'] < 200
+    assert used[1][1]['jsEventListeners'] - used[0][1]['jsEventListeners'] < 20
     assert page.eval_on_selector('.sv-where', 'o => o.textContent').find('step 2999') >= 0
 
 # --- saved notebooks
 
 def notebook(*outputs, widgets=True):
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('x', outputs=[nbformat.v4.new_output('display_data', data=dict(o)) for o in outputs]), nbformat.v4.new_markdown_cell('ü')])
-    if widgets: nb.metadata['widgets'] = {'application/vnd.jupyter.widget-state+json': dict(version_major=2, state=dict(e=dict(children=['IPY_MODEL_v']), v={}, b=dict(layout='IPY_MODEL_l'), l={}))}
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('x',
+                                                                   outputs=[
+        nbformat.v4.new_output('display_data', data=dict(o)) for o in outputs]), nbformat.v4.new_markdown_cell('ü')])
+    if widgets:
+        nb.metadata['widgets'] = {'application/vnd.jupyter.widget-state+json': dict(
+            version_major=2, state=dict(e=dict(children=['IPY_MODEL_v']), v={}, b=dict(layout='IPY_MODEL_l'), l={}))}
     return nb
 
-live, bar = {'text/plain': 'Explorer', 'image/png': 'iVBOR', view_mime: dict(model_id='e')}, {'text/plain': 'bar', view_mime: dict(model_id='b')}
+live, bar = {'text/plain': 'Explorer', 'image/png': 'iVBOR',
+             view_mime: dict(model_id='e')}, {'text/plain': 'bar', view_mime: dict(model_id='b')}
 
 def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
     path = tmp_path/'a.ipynb'
@@ -532,14 +585,16 @@ def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
     nb = nbformat.read(path, 4)
     nbformat.validate(nb)
     assert [set(o.data) for o in nb.cells[0].outputs] == [{'text/plain', 'image/png'}, {'text/plain', view_mime}]
-    assert set(nb.metadata.widgets['application/vnd.jupyter.widget-state+json'].state) == {'b', 'l'} and nb.cells[1].source == 'ü'
+    assert set(nb.metadata.widgets['application/vnd.jupyter.widget-state+json'].state) == {'b', 'l'}
+    assert nb.cells[1].source == 'ü'
     nbformat.write(notebook(live), path)
     strip_views(path)
     assert 'widgets' not in nbformat.read(path, 4).metadata
     before = path.read_bytes(), path.stat().st_mtime_ns
     assert strip_views(path) == 0 and (path.read_bytes(), path.stat().st_mtime_ns) == before
 
-@pytest.mark.parametrize('text,said', [('not json', 'is not JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
+@pytest.mark.parametrize('text,said',
+                         [('not json', 'is not JSON'), ('[]', 'has no cells'), ('{"cells_": 1}', 'has no cells')])
 def test_a_file_that_is_no_notebook_is_refused(tmp_path, text, said):
     (tmp_path/'a.ipynb').write_text(text)
     with pytest.raises(ValueError, match=said): strip_views(tmp_path/'a.ipynb')

@@ -1,4 +1,5 @@
-"Maps in the browser: colours that are the codes', marks exactly on their cells, numbers within what they state, keys as good as a mouse."
+"""Maps in the browser: colours that are the codes', marks exactly on their cells, numbers within what they state,
+keys as good as a mouse."""
 import base64
 import re
 from io import BytesIO
@@ -15,7 +16,8 @@ from salviz.views.maps import triptych
 from salviz.views.base import discard_map
 
 words = ['[CLS]', 'the', 'film', 'is', 'not', 'bad', '.', '[SEP]']
-hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hacked=1</script>', '"\'`&amp;', 'שלום', 'مرحبا', '👩‍👩‍👧‍👦', '\u200b\u200b', '\u202eabc', 'x'*10_000,
+hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hacked=1</script>', '"\'`&amp;', 'שלום',
+           'مرحبا', '👩‍👩‍👧‍👦', '\u200b\u200b', '\u202eabc', 'x'*10_000,
            '\n', '', 'e\u0301'*300, '[SEP]']
 
 def invented(step=0, probe=0, labels=words, layers=2, heads=3, seed=0, **more):
@@ -25,13 +27,19 @@ def invented(step=0, probe=0, labels=words, layers=2, heads=3, seed=0, **more):
     attribution = rng.normal(size=(layers, heads, n, n)).astype(np.float32)
     ranks = dense_ranks(attribution)
     candidates = discard_candidates(attribution, np.ones((n, n), bool), .4)
-    arrays = dict(attention=rng.dirichlet(np.ones(n)*.4, (layers, heads, n)).astype(np.float32), attention_attribution=attribution, attribution_ranks=ranks,
-                  discard_candidates=candidates, discarded=candidates & (rng.random(candidates.shape) < .4), saliency=rng.normal(size=n).astype(np.float32))
+    arrays = dict(attention=rng.dirichlet(np.ones(n)*.4, (layers, heads, n)).astype(np.float32),
+                  attention_attribution=attribution, attribution_ranks=ranks,
+                  discard_candidates=candidates, discarded=candidates & (rng.random(candidates.shape) < .4),
+                  saliency=rng.normal(size=n).astype(np.float32))
     arrays.update(more.pop('arrays', {}))
     arrays = {k: v for k, v in arrays.items() if v is not None}
-    return Snapshot(step=step, epoch=step/10, probe=probe, arrays=arrays, texts=[' '.join(labels)[:200]], tokens=list(labels), labels=list(labels),
-                    words=[o for o, s in zip(labels, special) if not s], word_ids=np.where(special, -1, np.cumsum(~special) - 1), is_special=special, label=0,
-                    classes=['no', 'yes'], info=dict(method='ADDrop', args=dict(p=.4, q=.4, region='high', cross_tuning=False), seed=3, drawn_step=step, example_id=7, pooled_row=0, **more))
+    return Snapshot(step=step, epoch=step/10, probe=probe, arrays=arrays, texts=[' '.join(labels)[:200]],
+                    tokens=list(labels), labels=list(labels),
+                    words=[o for o, s in zip(labels, special) if not s],
+                    word_ids=np.where(special, -1, np.cumsum(~special) - 1), is_special=special, label=0,
+                    classes=['no', 'yes'],
+                    info=dict(method='ADDrop', args=dict(p=.4, q=.4, region='high', cross_tuning=False), seed=3,
+                              drawn_step=step, example_id=7, pooled_row=0, **more))
 
 def guided(step=0, **kw):
     "The same under attention guidance: heads 0 (next) and 1 (prev) are guided"
@@ -42,7 +50,8 @@ def guided(step=0, **kw):
     target[:, 0, -1] = target[:, 1, 0] = 1/n
     flags = np.zeros((L, H), bool); flags[:, :2] = True
     keep = {k: snapshot.arrays[k] for k in ('attention', 'saliency')}
-    return Snapshot(**{**vars(snapshot), 'arrays': dict(keep, pattern_target=target, guided=flags), 'layers': {}, 'info': dict(snapshot.info, method='AttentionGuidance', args=dict(reduction='mean'))})
+    return Snapshot(**{**vars(snapshot), 'arrays': dict(keep, pattern_target=target, guided=flags), 'layers': {},
+                       'info': dict(snapshot.info, method='AttentionGuidance', args=dict(reduction='mean'))})
 
 def show(page, *runs, state=None, **kw):
     "Mount the explorer on lists of snapshots"
@@ -70,7 +79,10 @@ def signed_place(value, limit):
 
 def grid_of(page, selector='.sv-map canvas', which='grid'):
     "Edges of rows and columns of a map, in the canvas's own pixels"
-    return page.eval_on_selector(selector, '''(c, which) => { const g = which === 'grid' ? c.salviz.grid : c.salviz.grids[which], n = g.columns.count, k = Array.from({length: n + 1}, (_, i) => i);
+    return page.eval_on_selector(
+        selector,
+        '''(c, which) => { const g = which === 'grid' ? c.salviz.grid : c.salviz.grids[which], n = g.columns.count,
+            k = Array.from({length: n + 1}, (_, i) => i);
         return {left: k.map(i => g.left(i) * g.ratio), top: k.map(i => g.top(i) * g.ratio)}; }''', which)
 
 def middles(g):
@@ -92,19 +104,24 @@ def test_lightness_of_every_palette_goes_one_way_from_near_the_background(page, 
         light = rgb @ [.2126, .7152, .0722]
         steps = np.diff(light[::5])  # single steps round to whole colours
         assert (steps < 0).all() or (steps > 0).all()
-        assert np.abs(rgb[0] - background).max() < 16 and np.abs(light[-1] - light[0]) > 160 and len(set(map(tuple, rgb))) > 200
+        assert np.abs(rgb[0] - background).max() < 16
+        assert np.abs(light[-1] - light[0]) > 160
+        assert len(set(map(tuple, rgb))) > 200
 
 def test_signed_colours_are_alike_for_alike_sizes(page):
     load_tables(page)
     rgb = lambda theme: np.array([[c & 255, c >> 8 & 255, c >> 16 & 255] for c in table(page, 'signed', theme)])
     for theme in ('light', 'dark'):
         light = rgb(theme) @ [.2126, .7152, .0722]
-        assert np.abs(light - light[::-1]).max() < 60 and (rgb(theme)[:100, 2] > rgb(theme)[:100, 0]).all() and (rgb(theme)[156:, 0] > rgb(theme)[156:, 2]).all()
+        assert np.abs(light - light[::-1]).max() < 60
+        assert (rgb(theme)[:100, 2] > rgb(theme)[:100, 0]).all()
+        assert (rgb(theme)[156:, 0] > rgb(theme)[156:, 2]).all()
 
 def test_numbers_are_written_to_the_digit_that_their_step_allows(page):
     load_tables(page)
     rng = np.random.default_rng(0)
-    cases = [(float(v), float(h)) for v, h in zip(rng.normal(size=300)*10.**rng.integers(-9, 2, 300), 10.**rng.uniform(-11, 0, 300))]
+    cases = [(float(v), float(h)) for v, h in zip(rng.normal(size=300)*10.**rng.integers(-9, 2, 300),
+                                                  10.**rng.uniform(-11, 0, 300))]
     for (v, h), said in zip(cases, page.evaluate('cases => cases.map(([v, h]) => sv.valueWithStep(v, h))', cases)):
         shown, step = (float(o.replace('−', '-')) for o in said.split(' ± '))
         assert step >= h*.999 and step <= 10*h and abs(shown - v) + h <= step*1.0001 + 1e-15, (v, h, said)
@@ -133,15 +150,22 @@ def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
     s = invented(); n = len(words)
     show(sharp, [s], state=dict(overlays=plain), panels=['heads', 'map'], theme=theme)
     load_tables(sharp)
-    A, colours, found = cube_value(cube_code(s.arrays['attention'])).astype(float), np.array(table(sharp, 'cividis', theme)), tiles_of(sharp)
+    A, colours, found = cube_value(cube_code(s.arrays['attention'])).astype(float), np.array(
+        table(sharp, 'cividis', theme)), tiles_of(sharp)
     assert found['ratio'] == sharp.evaluate('devicePixelRatio') and len(found['tiles']) == 2*3 + 2 + 3 + 1 + 1
     for tile in found['tiles']:
         e = tile['entry']
-        values = dict(head=lambda: A[e['layer'], e['head']], heads=lambda: A[e['layer']].mean(0), layers=lambda: A[:, e['head']].mean(0), all=lambda: A.mean((0, 1)),
+        values = dict(head=lambda: A[e['layer'], e['head']], heads=lambda: A[e['layer']].mean(0),
+                      layers=lambda: A[:, e['head']].mean(0), all=lambda: A.mean((0, 1)),
                       rollout=lambda: (.5*A[1].mean(0) + .5*np.eye(n)) @ (.5*A[0].mean(0) + .5*np.eye(n)))[e['kind']]()
-        got, want = np.array(pixel_numbers(sharp, '.sv-heads canvas', tile_points(found, tile, n))).reshape(n, n), place_of(values, limit_of(values))
+        got, want = np.array(pixel_numbers(sharp, '.sv-heads canvas',
+                                           tile_points(found, tile,
+                                                       n))).reshape(n, n), place_of(values, limit_of(values))
         if e['kind'] == 'head': assert (got == colours[want]).all(), e
-        else: assert ((got == colours[want]) | (got == colours[np.maximum(want - 1, 0)]) | (got == colours[np.minimum(want + 1, 255)])).all(), e # sums round
+        # sums round
+        else:
+            assert ((got == colours[want]) | (got == colours[np.maximum(want - 1, 0)])
+                    | (got == colours[np.minimum(want + 1, 255)])).all(), e
     got = np.array(pixel_numbers(sharp, '.sv-map canvas', middles(grid_of(sharp)))).reshape(n, n)
     assert (got == colours[place_of(A[0, 0], limit_of(A[0, 0]))]).all()
 
@@ -149,10 +173,13 @@ def test_attribution_is_painted_in_signed_colours(page):
     s = invented(); n = len(words)
     show(page, [s], state=dict(overlays=plain, what='attribution'), panels=['heads', 'map'])
     load_tables(page)
-    V, colours, found = level_value(*level_code(s.arrays['attention_attribution'])).astype(float), np.array(table(page, 'signed')), tiles_of(page)
+    V, colours, found = level_value(*level_code(s.arrays['attention_attribution'])).astype(float), np.array(
+        table(page, 'signed')), tiles_of(page)
     for tile in [t for t in found['tiles'] if t['entry']['kind'] == 'head']:
         values = V[tile['entry']['layer'], tile['entry']['head']]
-        assert (np.array(pixel_numbers(page, '.sv-heads canvas', tile_points(found, tile, n))).reshape(n, n) == colours[signed_place(values, np.abs(values).max())]).all()
+        assert (np.array(pixel_numbers(page, '.sv-heads canvas',
+                                       tile_points(found, tile, n))).reshape(n, n)
+                == colours[signed_place(values, np.abs(values).max())]).all()
     got = np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n)
     assert (got == colours[signed_place(V[0, 0], np.abs(V[0, 0]).max())]).all()
 
@@ -164,28 +191,39 @@ def test_a_common_scale_makes_heads_comparable(page):
     for scale, limit in (('frame', limit_of(A)), ('unit', 1)):
         page.evaluate('scale => app.state.set({scale})', scale); settled(page)
         tile = found['tiles'][4]
-        assert (np.array(pixel_numbers(page, '.sv-heads canvas', tile_points(found, tile, n))).reshape(n, n) == colours[place_of(A[1, 1], limit)]).all()
-        assert (np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n) == colours[place_of(A[0, 0], limit)]).all()
+        assert (np.array(pixel_numbers(page, '.sv-heads canvas',
+                                       tile_points(found, tile, n))).reshape(n, n)
+                == colours[place_of(A[1, 1], limit)]).all()
+        assert (np.array(pixel_numbers(page, '.sv-map canvas',
+                                       middles(grid_of(page)))).reshape(n,
+                                                                        n) == colours[place_of(A[0, 0], limit)]).all()
 
 def test_attention_that_is_spread_evenly_stays_pale(page):
     n = len(words); A = np.full((2, 3, n, n), 1/n, np.float32)
     show(page, [invented(arrays=dict(attention=A))], state=dict(overlays=plain), panels=['heads', 'map'])
     load_tables(page)
     wanted = table(page, 'cividis')[128]   # a quarter of the limit, and places follow the square root
-    assert set(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))) == {wanted} == set(pixel_numbers(page, '.sv-heads canvas', tile_points(tiles_of(page), tiles_of(page)['tiles'][2], n)))
+    assert set(pixel_numbers(page, '.sv-map canvas',
+                             middles(grid_of(page)))) == {wanted} == set(
+        pixel_numbers(page, '.sv-heads canvas', tile_points(tiles_of(page), tiles_of(page)['tiles'][2], n)))
 
 @pytest.mark.parametrize('signed', [True, False])
 def test_ticks_keep_clear_of_the_numbers_at_the_ends(page, signed):
     load_tables(page)
     limits = np.geomspace(1e-4, 20, 60).tolist()
     for gap in (.12, .2):
-        for found in page.evaluate('([limits, signed, gap]) => limits.map(limit => sv.scaleTicks({limit, signed}, gap).map(t => t[1]))', [limits, signed, gap]):
+        for found in page.evaluate('([limits, signed, gap]) => limits.map(limit => sv.scaleTicks({limit, signed}, '
+                                   'gap).map(t => t[1]))', [limits, signed, gap]):
             gaps, beside_zero = np.diff(found), np.diff(np.array(found) == (.5 if signed else 0))
-            assert (gaps >= np.where(beside_zero, .75, 1)*gap - 1e-9).all() and gaps[-1] >= 1.6*gap - 1e-9 and (not signed or gaps[0] >= 1.6*gap - 1e-9)
+            assert (gaps >= np.where(beside_zero, .75, 1)*gap - 1e-9).all()
+            assert gaps[-1] >= 1.6*gap - 1e-9
+            assert (not signed or gaps[0] >= 1.6*gap - 1e-9)
 
 def test_where_cells_are_smaller_than_pixels_a_tile_shows_the_strongest(page):
     n = 100; A = np.full((1, 12, n, n), .2/n, np.float32); A[:, :] += .8*np.eye(n, k=-1, dtype=np.float32)
-    s = invented(labels=['[CLS]', *[f'w{i}' for i in range(n - 2)], '[SEP]'], layers=1, heads=12, arrays=dict(attention=A, attention_attribution=None, attribution_ranks=None, discard_candidates=None, discarded=None))
+    s = invented(labels=['[CLS]', *[f'w{i}' for i in range(n - 2)], '[SEP]'], layers=1, heads=12,
+                 arrays=dict(attention=A, attention_attribution=None, attribution_ranks=None, discard_candidates=None,
+                             discarded=None))
     show(page, [s], state=dict(overlays=plain), panels=['heads'])
     load_tables(page)
     page.eval_on_selector('.salviz', 'el => el.style.width = "500px"'); settled(page); settled(page)
@@ -238,18 +276,21 @@ def test_hidden_special_tokens_leave_rows_and_columns(page):
     colours, found, n = np.array(table(page, 'cividis')), tiles_of(page), len(words) - 2
     want = colours[place_of(A, limit_of(A))]
     assert (np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n) == want).all()
-    assert (np.array(pixel_numbers(page, '.sv-heads canvas', tile_points(found, found['tiles'][0], n))).reshape(n, n) == want).all()
+    assert (np.array(pixel_numbers(page, '.sv-heads canvas',
+                                   tile_points(found, found['tiles'][0], n))).reshape(n, n) == want).all()
 
 # ---- numbers
 
 def hover_all(page, panel='.sv-map', which='grid'):
     "What the tip says for every cell, row by row"
     return page.evaluate('''([panel, which]) => {
-        const canvas = document.querySelector(`${panel} canvas`), box = canvas.getBoundingClientRect(), tip = document.querySelector(`${panel} .sv-tip`);
+        const canvas = document.querySelector(`${panel} canvas`), box = canvas.getBoundingClientRect(),
+            tip = document.querySelector(`${panel} .sv-tip`);
         const g = which === 'grid' ? canvas.salviz.grid : canvas.salviz.grids[which], n = g.columns.count, out = [];
         for (let r = 0; r < n; r++) for (let c = 0; c < n; c++) {
             const [x, y] = g.middle(r, c);
-            canvas.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + x, clientY: box.top + y, bubbles: true}));
+            canvas.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + x, clientY: box.top + y,
+                bubbles: true}));
             out.push(tip.textContent);
         }
         return out; }''', [panel, which])
@@ -260,7 +301,9 @@ def test_the_value_under_the_pointer_is_the_arrays_within_the_stated_step(page):
     s = invented(); n = len(words)
     show(page, [s], panels=['map'])
     for layer, head, what in ((0, 0, 'attention'), (1, 2, 'attention'), (0, 1, 'attribution')):
-        page.evaluate('([layer, head, what]) => app.state.set({entry: {kind: "head", layer, head}, what})', [layer, head, what]); settled(page)
+        page.evaluate('([layer, head, what]) => app.state.set({entry: {kind: "head", layer, head}, what})',
+                      [layer, head, what])
+        settled(page)
         exact = s.arrays['attention' if what == 'attention' else 'attention_attribution'][layer, head].astype(float)
         for k, said in enumerate(hover_all(page)):
             r, c = divmod(k, n)
@@ -272,7 +315,8 @@ def test_the_value_under_the_pointer_is_the_arrays_within_the_stated_step(page):
                 place = 1 + int((exact[r] > exact[r, c]).sum())
                 assert m[7].startswith(f', {place}{ {1: "st", 2: "nd", 3: "rd"}.get(place, "th")} of {n}'), said
             marks = s.arrays['discarded'][layer, head, r, c], s.arrays['discard_candidates'][layer, head, r, c]
-            assert m[7].endswith('discarded') == bool(marks[0]) and m[7].endswith('candidate') == bool(marks[1] and not marks[0])
+            assert m[7].endswith('discarded') == bool(marks[0])
+            assert m[7].endswith('candidate') == bool(marks[1] and not marks[0])
 
 def test_means_say_their_values_too(page):
     s = invented(); n = len(words)
@@ -287,7 +331,10 @@ def test_chosen_tokens_are_summed_for_the_row_and_on_average(page):
     show(page, [s], state=dict(row=2, tokens=[1, 5]), panels=['map'])
     said = page.text_content('.sv-map .sv-rowsum')
     (row, a), (mean, b) = ((number(v), number(h)) for v, h in re.findall(r'(\S+) ± ([\d.e−-]+\d)', said))
-    assert abs(row - A[2, [1, 5]].sum()) <= a and abs(mean - A[:, [1, 5]].sum(1).mean()) <= b and '“the” + “bad”' in said and 'from “film”' in said
+    assert abs(row - A[2, [1, 5]].sum()) <= a
+    assert abs(mean - A[:, [1, 5]].sum(1).mean()) <= b
+    assert '“the” + “bad”' in said
+    assert 'from “film”' in said
 
 def test_words_sum_over_key_pieces_and_average_over_query_pieces(page):
     labels = ['[CLS]', 'un', 'forget', 'table', 'film', '[SEP]']
@@ -297,7 +344,8 @@ def test_words_sum_over_key_pieces_and_average_over_query_pieces(page):
     for k, said in enumerate(hover_all(page)):
         q, c = groups[k//4], groups[k % 4]
         value, step = map(number, re.search(r': (\S+) ± ([\d.e−-]+\d)', said).groups())
-        assert abs(value - A[np.ix_(q, c)].sum(1).mean()) <= step*1.0001 and ('“unforgettable” →' in said) == (len(q) == 3)
+        assert abs(value - A[np.ix_(q, c)].sum(1).mean()) <= step*1.0001
+        assert ('“unforgettable” →' in said) == (len(q) == 3)
 
 # ---- overlays
 
@@ -307,7 +355,8 @@ def canvas_image(page, selector):
     return np.array(Image.open(BytesIO(base64.b64decode(data.split(',')[1]))).convert('RGB')).astype(int)
 
 def ink_on_edges(page, n):
-    "For every inner edge between cells: is there ink of the outline in its middle? And the canvas, with the edges of its columns and rows"
+    """For every inner edge between cells: is there ink of the outline in its middle? And the canvas, with the edges
+    of its columns and rows"""
     g, image, dark = grid_of(page), canvas_image(page, '.sv-map canvas'), {}
     x, y = [round(o) for o in g['left']], [round(o) for o in g['top']]
     black = lambda part: bool((part.max(-1) < 60).any())
@@ -329,7 +378,8 @@ def faint(step=0):
 
 def test_the_outline_stands_exactly_around_the_candidates_and_crosses_on_the_discarded(page):
     s = faint(); n = len(words)
-    show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=1), overlays=dict(plain, candidates=True)), panels=['map'])
+    show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=1), overlays=dict(plain, candidates=True)),
+         panels=['map'])
     region, crossed = s.arrays['discard_candidates'][1, 1], s.arrays['discarded'][1, 1]
     dark, *_ = ink_on_edges(page, n)
     for (a, b), is_dark in dark.items():
@@ -337,20 +387,25 @@ def test_the_outline_stands_exactly_around_the_candidates_and_crosses_on_the_dis
     page.evaluate('o => app.state.set({overlays: o})', dict(plain, discarded=True)); settled(page)
     _, image, x, y = ink_on_edges(page, n)
     for r, c in np.ndindex(n, n):
-        if r or c: assert bool((image[y[r] + 4:y[r + 1] - 4, x[c] + 4:x[c + 1] - 4].max(-1) < 60).any()) == bool(crossed[r, c]), (r, c)
+        if r or c:
+            assert bool((image[y[r] + 4:y[r + 1] - 4, x[c] + 4:x[c + 1] - 4].max(-1) < 60).any()) == bool(
+                crossed[r, c]), (r, c)
 
 def test_what_if_moves_the_outline(page):
     s = faint(); n = len(words)
-    show(page, [s], state=dict(overlays=dict(plain, candidates=True), whatIf=dict(p=.7, q=.3, region='low', protect=False)), panels=['map'])
+    show(page, [s], state=dict(overlays=dict(plain, candidates=True),
+                               whatIf=dict(p=.7, q=.3, region='low', protect=False)), panels=['map'])
     region = discard_candidates(s.arrays['attention_attribution'][0, 0], np.ones((n, n), bool), .7, 'low')
     dark, *_ = ink_on_edges(page, n)
     for (a, b), is_dark in dark.items():
         if (0, 0) not in (a, b): assert is_dark == (region[a] != region[b])
-    assert page.text_content('.sv-map .sv-words').startswith(f'What if: {region.sum()} of {n*n} positions are candidates')
+    assert page.text_content('.sv-map .sv-words').startswith(
+        f'What if: {region.sum()} of {n*n} positions are candidates')
 
 def test_pattern_residual_and_share_of_the_loss(page):
     s = guided(); n = len(words)
-    show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), overlays=dict(plain, residual=True)), panels=['heads', 'map'])
+    show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), overlays=dict(plain, residual=True)),
+         panels=['heads', 'map'])
     load_tables(page)
     A, P = cube_value(cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target'].astype(float)
     residual = (A - P)[1, 0].astype(np.float32).astype(float)
@@ -364,9 +419,11 @@ def test_pattern_residual_and_share_of_the_loss(page):
     assert 'not guided' in page.text_content('.sv-map .sv-words')
 
 def test_only_overlays_that_the_frame_has_are_offered(page):
-    for snapshot, names in ((invented(), {'candidates', 'discarded', 'saliency'}), (guided(), {'target', 'residual', 'saliency'})):
+    for snapshot, names in ((invented(), {'candidates', 'discarded', 'saliency'}),
+                            (guided(), {'target', 'residual', 'saliency'})):
         show(page, [snapshot], panels=['map'])
-        assert set(page.eval_on_selector_all('.sv-overlays label:not([hidden]) input', 'boxes => boxes.map(b => b.dataset.overlay)')) == names
+        assert set(page.eval_on_selector_all('.sv-overlays label:not([hidden]) input',
+                                             'boxes => boxes.map(b => b.dataset.overlay)')) == names
         box = sorted(names)[0]
         before = page.evaluate('name => app.state.overlays[name]', box)
         page.click(f'.sv-overlays input[data-overlay={box}]'); settled(page)
@@ -392,9 +449,11 @@ def test_everything_can_be_done_with_keys_alone(page):
     press('ArrowRight', 'ArrowRight'); assert state('entry')['kind'] == 'heads'
     press('ArrowDown'); assert state('entry')['kind'] == 'all'
     press('ArrowDown'); assert state('entry')['kind'] == 'rollout'
-    press('ArrowUp', 'ArrowUp', 'ArrowLeft', 'ArrowLeft'); assert state('entry') == dict(state('entry'), kind='head', layer=1, head=1)
+    press('ArrowUp', 'ArrowUp', 'ArrowLeft', 'ArrowLeft')
+    assert state('entry') == dict(state('entry'), kind='head', layer=1, head=1)
     tab_to('.sv-map canvas'); press('ArrowDown', 'ArrowDown', 'ArrowRight')
-    said = page.text_content('.sv-map .sv-tip'); assert '“the” → “the”' in said and page.get_attribute('.sv-map .sv-tip', 'aria-live') == 'polite', said
+    said = page.text_content('.sv-map .sv-tip')
+    assert '“the” → “the”' in said and page.get_attribute('.sv-map .sv-tip', 'aria-live') == 'polite', said
     press('Enter', 'Space', 'ArrowRight', 'Space'); assert state('row') == 1 and state('tokens') == [1, 2]
     span = lambda: page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.span')
     press('+'); assert span() < 8
@@ -406,7 +465,8 @@ def test_everything_can_be_done_with_keys_alone(page):
 def test_a_zoomed_map_follows_the_cursor_the_wheel_and_the_drag(page):
     show(page, [invented()], state=dict(overlays=plain), panels=['map'])
     page.focus('.sv-map canvas')
-    window = lambda: page.eval_on_selector('.sv-map canvas', 'c => ({...c.salviz.grid.columns, row: c.salviz.grid.rows.from})')
+    window = lambda: page.eval_on_selector('.sv-map canvas',
+                                           'c => ({...c.salviz.grid.columns, row: c.salviz.grid.rows.from})')
     for key in ('+', '+'): page.keyboard.press(key)
     settled(page)
     assert window()['span'] == 4
@@ -423,7 +483,8 @@ def test_clicks_on_labels_choose_rows_and_keys(page):
     show(page, [invented()], state=dict(overlays=plain), panels=['map'])
     g, box = grid_of(page), page.query_selector('.sv-map canvas').bounding_box()
     key = lambda k: (box['x'] + (g['left'][k] + g['left'][k + 1])/2, box['y'] + g['top'][0] - 10)
-    page.mouse.click(*key(2)); page.keyboard.down('Shift'); page.mouse.click(*key(5)); page.keyboard.up('Shift'); settled(page)
+    page.mouse.click(*key(2))
+    page.keyboard.down('Shift'); page.mouse.click(*key(5)); page.keyboard.up('Shift'); settled(page)
     assert page.evaluate('app.state.tokens') == [2, 5]
     page.mouse.click(*key(5)); settled(page); assert page.evaluate('app.state.tokens') == [5]
     page.mouse.click(box['x'] + g['left'][0] - 12, box['y'] + (g['top'][3] + g['top'][4])/2); settled(page)
@@ -434,7 +495,8 @@ def test_clicks_on_labels_choose_rows_and_keys(page):
 def test_heads_are_sorted_and_filtered_by_their_scores(page):
     s = guided(); A, P = cube_value(cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target']
     show(page, [s], state=dict(sort='entropy'), panels=['heads'])
-    tiles = lambda: [(t['entry']['layer'], t['entry']['head']) for t in tiles_of(page)['tiles'] if t['entry']['kind'] == 'head']
+    tiles = lambda: [(t['entry']['layer'], t['entry']['head']) for t in tiles_of(page)['tiles']
+                     if t['entry']['kind'] == 'head']
     R = A/A.sum(-1, keepdims=True); H = -(R*np.log(np.where(R > 0, R, 1))).sum(-1).mean(-1)
     assert tiles() == sorted(np.ndindex(2, 3), key=lambda k: H[k])
     page.select_option('.sv-heads .sv-head label:has-text("sorted") select', 'pattern'); settled(page)
@@ -448,13 +510,19 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
 # ---- triptych and compare
 
 def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
-    s = invented(); n = len(words); A, V = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float), level_value(*level_code(s.arrays['attention_attribution'][0, 0]))
+    s = invented()
+    n = len(words)
+    A, V = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float), level_value(
+        *level_code(s.arrays['attention_attribution'][0, 0]))
     show(page, [s], state=dict(tab='triptych'), panels=['triptych'])
     load_tables(page)
     places = lambda x: np.array([[(np.sum(r < v) + (np.sum(r == v) - 1)/2)/(n - 1) for v in r] for r in x])
-    def third(): return np.array(pixel_numbers(page, '.sv-triptych canvas', middles(grid_of(page, '.sv-triptych canvas', 2)))).reshape(n, n)
+    def third():
+        return np.array(pixel_numbers(page, '.sv-triptych canvas',
+                                      middles(grid_of(page, '.sv-triptych canvas', 2)))).reshape(n, n)
     colours = np.array(table(page, 'signed'))
-    assert (third() == colours[signed_place((places(A).astype(np.float32) - places(V).astype(np.float32)), 1)]).mean() > .96
+    assert (third() == colours[signed_place((places(A).astype(np.float32) - places(V).astype(np.float32)),
+                                            1)]).mean() > .96
     page.select_option('.sv-triptych select', 'saliency'); settled(page)
     ordinary, size = ~s.is_special, np.abs(s.arrays['saliency'].astype(float))
     difference = A[:, ordinary]/A[:, ordinary].sum(1, keepdims=True) - size[ordinary]/size[ordinary].sum()
@@ -469,7 +537,8 @@ def unread():
     n, V = len(words), s.arrays['attention_attribution']
     V[1, :, 1:] = 0
     everywhere = np.ones((n, n), bool)
-    s.arrays['attribution_ranks'], s.arrays['discard_candidates'] = dense_ranks(V), discard_candidates(V, everywhere, .4)
+    s.arrays['attribution_ranks'], s.arrays['discard_candidates'] = dense_ranks(V), discard_candidates(
+        V, everywhere, .4)
     s.arrays['discarded'] = s.arrays['discard_candidates'] & (np.arange(n) == 3)
     return s
 
@@ -484,12 +553,15 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
     third = np.array(pixel_numbers(page, '.sv-triptych canvas', off)).reshape(n, n)
     assert (third[1:] == blank).all() and (third[0] != blank).all()
     view = triptych(s, 1, 0)
-    assert np.array_equal(np.isnan(view.values[2]), np.isnan(view.values[2][:, :1]) & np.ones((n, n), bool)) and view.tied.tolist() == [False] + [True]*(n - 1)
+    assert np.array_equal(np.isnan(view.values[2]), np.isnan(view.values[2][:, :1]) & np.ones((n, n), bool))
+    assert view.tied.tolist() == [False] + [True]*(n - 1)
     load(page, 'maths.js')
-    assert page.evaluate('([v, n]) => [...sv.tiedRows(Float32Array.from(v), n)]', [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
+    assert page.evaluate('([v, n]) => [...sv.tiedRows(Float32Array.from(v), n)]',
+                         [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
     said = hover_all(page, '.sv-triptych', 2)
     assert all('difference of ranks tied' in o for o in said[n:]) and not any('tied' in o for o in said[:n])
-    assert f'Tied (=): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction does not depend on them)' in page.text_content('.sv-triptych .sv-words')
+    assert (f'Tied (=): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction does not '
+            'depend on them)' in page.text_content('.sv-triptych .sv-words'))
 
 def test_a_region_says_how_much_of_it_is_tied(page):
     s, n = unread(), len(words)
@@ -498,7 +570,8 @@ def test_a_region_says_how_much_of_it_is_tied(page):
     many = int(s.arrays['discard_candidates'][1, 0].sum())
     assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in tied rows), ')
     said = page.text_content('.sv-map')
-    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in tied rows)' in said and view.notes[0] in said
+    assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in tied rows)' in said
+    assert view.notes[0] in said
     cells = hover_all(page)
     assert 'tied with all others of its row' in cells[n + 2] and ' of 8' in cells[2] and 'tied' not in cells[2]
     page.evaluate('app.state.set({entry: {kind: "head", layer: 0, head: 0}})'); settled(page)
@@ -508,44 +581,53 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     a, b, other = [invented(0), invented(5)], [invented(5, seed=50)], [invented(5, labels=['[CLS]', 'else', '[SEP]'])]
     show(page, a, b, other, state=dict(overlays=plain, tab='compare'), panels=['compare'])
     load_tables(page)
-    n, colours, value = len(words), np.array(table(page, 'signed')), lambda s: cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float)
+    n, colours, value = len(words), np.array(table(page,
+                                                   'signed')), lambda s: cube_value(
+        cube_code(s.arrays['attention'][0, 0])).astype(float)
     assert 'Choose above what to compare with' in page.text_content('.sv-compare .sv-note')
     runs = page.query_selector('.sv-compare select')
     for run, step, B in (('0', '0', a[0]), ('1', '5', b[0])):
         runs.select_option(run); settled(page)
         page.select_option('.sv-compare label:has-text("at step") select', step); settled(page)
         difference = value(B) - value(a[1])
-        got = np.array(pixel_numbers(page, '.sv-compare canvas', middles(grid_of(page, '.sv-compare canvas', 2)))).reshape(n, n)
+        got = np.array(pixel_numbers(page, '.sv-compare canvas',
+                                     middles(grid_of(page, '.sv-compare canvas', 2)))).reshape(n, n)
         assert (got == colours[signed_place(difference, np.abs(difference).max())]).mean() > .96
         for k, said in enumerate(hover_all(page, '.sv-compare', 1)):
             shown, step_ = map(number, re.search(r'B − A (\S+) ± (\S+)', said).groups())
             exact = (B.arrays['attention'] - a[1].arrays['attention'])[0, 0][divmod(k, n)]
             assert abs(shown - exact) <= step_*1.0001
     runs.select_option('2'); settled(page)
-    assert 'no probe with this sentence' in page.text_content('.sv-compare .sv-note') and page.is_hidden('.sv-compare canvas')
+    assert 'no probe with this sentence' in page.text_content('.sv-compare .sv-note')
+    assert page.is_hidden('.sv-compare canvas')
 
 def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_either(page):
     n = len(words)
     runs = [[invented(step)] for step in (0, 5)]
     for run in runs: run[0].arrays['attention'] = np.full_like(run[0].arrays['attention'], 1/n)
-    show(page, *runs, state=dict(overlays=plain, tab='compare', scale='map', compare=dict(run=1, step=5)), panels=['triptych', 'compare'])
+    show(page, *runs, state=dict(overlays=plain, tab='compare', scale='map', compare=dict(run=1, step=5)),
+         panels=['triptych', 'compare'])
     load_tables(page)
     even = table(page, 'cividis')[int(place_of(cube_value(cube_code(np.full(1, 1/n, np.float32)))[0], 4/n))]
     for panel in ('compare', 'triptych'):
         page.evaluate('tab => app.state.set({tab})', panel); settled(page)
-        assert set(pixel_numbers(page, f'.sv-{panel} canvas', middles(grid_of(page, f'.sv-{panel} canvas', 0)))) == {even}
+        assert set(pixel_numbers(page, f'.sv-{panel} canvas',
+                                 middles(grid_of(page, f'.sv-{panel} canvas', 0)))) == {even}
 
 # ---- what is missing, long, hostile or dark
 
 def test_missing_evidence_is_a_sentence_and_no_error(page):
-    s = invented(arrays=dict(attention_attribution=None, attribution_ranks=None, discard_candidates=None, discarded=None, saliency=None))
-    show(page, [s], [invented()], state=dict(entry=dict(kind='head', layer=7, head=0), what='attribution'), panels=['heads', 'map', 'triptych', 'compare'])
+    s = invented(arrays=dict(attention_attribution=None, attribution_ranks=None, discard_candidates=None,
+                             discarded=None, saliency=None))
+    show(page, [s], [invented()], state=dict(entry=dict(kind='head', layer=7, head=0), what='attribution'),
+         panels=['heads', 'map', 'triptych', 'compare'])
     for tab in ('map', 'triptych', 'compare'):
         page.evaluate('tab => app.state.set({tab})', tab); settled(page)
         assert len(page.text_content(f'.sv-{tab} .sv-note')) > 20
     assert 'No attention attribution was recorded' in page.text_content('.sv-heads .sv-note')
     page.evaluate('app.state.set({entry: {kind: "head", layer: 0, head: 0}, what: "attention"})')
-    for tab in ('map', 'triptych', 'compare'): page.evaluate('tab => app.state.set({tab, probe: 9})', tab); settled(page)
+    for tab in ('map', 'triptych', 'compare'):
+        page.evaluate('tab => app.state.set({tab, probe: 9})', tab); settled(page)
     show(page, [s], panels=['heads', 'map'])
     page.evaluate('app.store.dropFrame(0, 0, 0)'); settled(page)
     assert page.text_content('.sv-map .sv-note') and page.is_hidden('.sv-map canvas')
@@ -554,18 +636,23 @@ def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     labels = ['[CLS]', *[f'w{i}' for i in range(198)], '[SEP]']
     s = invented(labels=labels, layers=1)
     show(page, [s], panels=['heads', 'map'])
-    assert 'Thumbnails of 50 × 50' in page.text_content('.sv-heads .sv-note') and 'mean of 4 × 4' in page.text_content('.sv-map .sv-note')
+    assert 'Thumbnails of 50 × 50' in page.text_content('.sv-heads .sv-note')
+    assert 'mean of 4 × 4' in page.text_content('.sv-map .sv-note')
     asked = page.evaluate('asked')
     assert asked == [dict(kind='map', run=0, probe=0, step=0, layer=0, head=0)]
     page.evaluate('app.state.set({palette: "grey"})'); settled(page); assert page.evaluate('asked.length') == 1
     mean = s.arrays['attention'][0, 0].astype(float).reshape(50, 4, 50, 4).mean((1, 3))
-    for k in (0, 51, 1234): assert abs(number(re.search(r'mean (\S+) ±', hover_all(page)[k])[1]) - mean[divmod(k, 50)]) < 2e-3
-    page.evaluate('bytes => app.store.addFrame(new Uint8Array(bytes))', list(pack_frame(s, full=[(0, 0)]))); settled(page)
-    assert page.is_hidden('.sv-map .sv-note') and page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.count') == 200
+    for k in (0, 51, 1234):
+        assert abs(number(re.search(r'mean (\S+) ±', hover_all(page)[k])[1]) - mean[divmod(k, 50)]) < 2e-3
+    page.evaluate('bytes => app.store.addFrame(new Uint8Array(bytes))', list(pack_frame(s, full=[(0, 0)])))
+    settled(page)
+    assert page.is_hidden('.sv-map .sv-note')
+    assert page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.count') == 200
 
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
 def test_hostile_tokens_stay_text(page, panel):
-    show(page, [invented(labels=hostile), invented(5, labels=hostile)], state=dict(tab=panel, row=1, tokens=[1, 2, 9], compare=dict(run=0, step=0)), panels=['heads', panel])
+    show(page, [invented(labels=hostile), invented(5, labels=hostile)],
+         state=dict(tab=panel, row=1, tokens=[1, 2, 9], compare=dict(run=0, step=0)), panels=['heads', panel])
     box = page.query_selector(f'.sv-{panel} canvas').bounding_box()
     for x in range(4, int(box['width']), 25):
         for y in (8, 60, 130, 220, 300): page.mouse.move(box['x'] + x, box['y'] + min(y, box['height'] - 2))
@@ -579,24 +666,31 @@ def test_hostile_tokens_stay_text(page, panel):
 def test_labels_never_overlap_and_long_ones_are_cut(page):
     load_tables(page)
     found = page.evaluate('''labels => {
-        const context = document.createElement('canvas').getContext('2d'), inks = {font: '11px sans-serif', bold: 'bold 11px sans-serif', small: '10px sans-serif'};
+        const context = document.createElement('canvas').getContext('2d'), inks = {font: '11px sans-serif',
+            bold: 'bold 11px sans-serif', small: '10px sans-serif'};
         const units = labels.map(label => ({label, special: false})), out = [];
         for (const width of [40, 120, 300, 900]) {
-            const axis = {count: labels.length, from: 0, span: labels.length}, grid = new sv.CellGrid({x: 50, y: 50, width, height: width, columns: axis, rows: axis, ratio: 1});
+            const axis = {count: labels.length, from: 0, span: labels.length}, grid = new sv.CellGrid({x: 50, y: 50,
+                width, height: width, columns: axis, rows: axis, ratio: 1});
             for (const draw of [sv.columnLabels, sv.rowLabels]) {
                 const placed = draw(context, grid, units, {x: 50, y: 50, room: 60, inks, marked: new Set([3, 4])});
-                out.push({pitch: grid.pitch, places: placed.map(p => p.at), widest: Math.max(...placed.map(p => context.measureText(p.text).width))});
+                out.push({pitch: grid.pitch, places: placed.map(p => p.at),
+                    widest: Math.max(...placed.map(p => context.measureText(p.text).width))});
             }
         }
         return out; }''', hostile)
     for o in found:
-        assert o['places'] and all(b - a >= 11 for a, b in zip(sorted(o['places']), sorted(o['places'])[1:])) and o['widest'] <= max(62, o['pitch'])
+        assert o['places']
+        assert all(b - a >= 11 for a, b in zip(sorted(o['places']), sorted(o['places'])[1:]))
+        assert o['widest'] <= max(62, o['pitch'])
 
 def test_on_small_cells_an_outline_is_thin_and_has_no_halo(page):
     load(page, 'overlays.js', 'canvas.js')
     inked = lambda pitch: page.evaluate('''pitch => {
-        const canvas = Object.assign(document.createElement('canvas'), {width: 200, height: 200}), context = canvas.getContext('2d'), axis = {count: 5, from: 0, span: 5};
-        const grid = new sv.CellGrid({x: 20, y: 20, width: 5 * pitch, height: 5 * pitch, columns: axis, rows: axis, ratio: 1});
+        const canvas = Object.assign(document.createElement('canvas'), {width: 200, height: 200}),
+            context = canvas.getContext('2d'), axis = {count: 5, from: 0, span: 5};
+        const grid = new sv.CellGrid({x: 20, y: 20, width: 5 * pitch, height: 5 * pitch, columns: axis, rows: axis,
+            ratio: 1});
         sv.drawRegion(context, grid, Uint8Array.from({length: 25}, (_, k) => Number(k === 12)), 'light');
         return context.getImageData(0, 0, 200, 200).data.filter((v, i) => i % 4 === 3 && v > 0).length; }''', pitch)
     assert 4*12 <= inked(12) <= 2*4*12 + 8 and inked(16) > 3*4*16
@@ -623,12 +717,16 @@ def test_overlays_and_labels_can_be_read_in_both_themes(page, theme):
 def test_frame_time_of_144_heads_at_128_tokens_is_printed(page):
     n = 128; labels = ['[CLS]', *[f'w{i}' for i in range(n - 2)], '[SEP]']
     rng = np.random.default_rng(0)
-    def big(step): return invented(step, labels=labels, layers=1, heads=1, arrays=dict(attention=rng.dirichlet(np.ones(n)*.1, (12, 12, n)).astype(np.float32), attention_attribution=None,
-                                   attribution_ranks=None, discard_candidates=None, discarded=None))
+    def big(step):
+        return invented(step, labels=labels, layers=1, heads=1,
+                        arrays=dict(attention=rng.dirichlet(np.ones(n)*.1, (12, 12, n)).astype(np.float32),
+                        attention_attribution=None,
+                        attribution_ranks=None, discard_candidates=None, discarded=None))
     show(page, [big(s) for s in (0, 1, 2, 3)], panels=['heads', 'map'])
     times = []
     for k in range(16):
         page.evaluate('step => app.state.set({step})', k % 4); settled(page)
         times.append(page.eval_on_selector('.sv-heads canvas', 'c => c.salviz.ms'))
-    print(f'\nheads grid, 12 x 12 x 128 x 128: first {times[0]:.1f} ms, then median {np.median(times[4:]):.1f}, best {min(times):.1f} ms of main thread a frame')
+    print(f'\nheads grid, 12 x 12 x 128 x 128: first {times[0]:.1f} ms, then median {np.median(times[4:]):.1f}, best '
+          f'{min(times):.1f} ms of main thread a frame')
     assert page.eval_on_selector('.sv-heads canvas', 'c => c.salviz.tiles.length') == 144 + 12 + 12 + 1 + 1

@@ -19,19 +19,24 @@ from salviz.core.runs import Snapshot
 
 golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())
 
-# How a golden case is put to maths.js; maps are flat there, and one row is asked at a time where Python takes any shape.
+# How a golden case is put to maths.js; maps are flat there, and one row is asked at a time where Python takes any
+# shape.
 calls = '''{
     kept_count: c => [c.n].flat().map(n => sv.keptCount(n, c.p)),
-    discard_candidates: c => Array.from(sv.discardCandidates(c.attribution.flat(), c.allowed.flat(), c.attribution[0].length, c.p, c.region), Boolean),
-    pattern_matrix: c => { const P = sv.patternMatrix(c.name, c.real, c.occurs ?? null, c.boundary, c.multiple); return P && [...P]; },
+    discard_candidates: c => Array.from(sv.discardCandidates(c.attribution.flat(), c.allowed.flat(),
+        c.attribution[0].length, c.p, c.region), Boolean),
+    pattern_matrix: c => { const P = sv.patternMatrix(c.name, c.real, c.occurs ?? null, c.boundary, c.multiple);
+        return P && [...P]; },
     saliency_target: c => [...sv.saliencyTarget(c.saliency, c.allowed, c.top_share, c.binarised)],
     entropy: c => sv.entropy(c.attention, c.attention.length, c.allowed ?? null)[0],
     kl: c => sv.kl(c.p, c.q, c.counts ?? null),
     spearman: c => sv.spearman(c.a, c.b, c.counts ?? null),
     top_overlap: c => sv.topOverlap(c.a, c.b, c.k, c.counts ?? null),
     pattern_share: c => sv.patternShare(c.attention.flat(), c.pattern.flat(), c.attention.length),
-    rollout: c => { const maps = c.attention.map(l => l.flat()[0].length === undefined ? l.flat() : l.map(h => h.flat()));
-        const mean = maths.map(m => Array.isArray(m[0]) ? m[0].map((_, k) => m.reduce((s, h) => s + h[k], 0) / m.length) : m);
+    rollout: c => { const maps = c.attention.map(l => l.flat()[0].length === undefined ? l.flat()
+        : l.map(h => h.flat()));
+        const mean = maps.map(m => Array.isArray(m[0]) ? m[0].map((_, k) => m.reduce((s, h) => s + h[k], 0) / m.length)
+            : m);
         return [...sv.rollout(mean, Math.sqrt(mean[0].length), c.residual ?? .5)]; },
 }'''
 
@@ -52,7 +57,9 @@ def test_javascript_gives_the_golden_vectors(sv, name):
         else: np.testing.assert_allclose(floats(g), floats(case['expected']), rtol=1e-9, atol=1e-11)
 
 def test_kept_count_is_exact_for_every_share_with_two_decimals(sv):
-    got = evaluate_json(sv, '() => Array.from({length: 101}, (_, h) => Array.from({length: 513}, (_, n) => sv.keptCount(n, h / 100)))')
+    got = evaluate_json(sv,
+                        '() => Array.from({length: 101}, (_, h) => Array.from({length: 513}, (_, n) => sv.keptCount(n, '
+                        'h / 100)))')
     assert got == [[n*(100 - h)//100 for n in range(513)] for h in range(101)]
 
 def test_the_draw_has_the_same_bits_as_torch(sv):
@@ -70,8 +77,11 @@ def test_orders_among_ties_are_those_of_numpy(sv):
     cases = []
     for _ in range(200):
         n = int(rng.integers(1, 30))
-        cases.append(dict(x=rng.integers(-3, 4, n).tolist(), k=int(rng.integers(0, n + 2)), counts=(rng.random(n) < .7).tolist()))
-    got = evaluate_json(sv, 'cases => cases.map(c => [[...sv.topMask(c.x, c.k, c.counts)], [...sv.ranksOf(c.x, c.counts)]])', cases)
+        cases.append(dict(x=rng.integers(-3, 4, n).tolist(), k=int(rng.integers(0, n + 2)),
+                          counts=(rng.random(n) < .7).tolist()))
+    got = evaluate_json(sv,
+                        'cases => cases.map(c => [[...sv.topMask(c.x, c.k, c.counts)], [...sv.ranksOf(c.x, '
+                        'c.counts)]])', cases)
     for c, (top, ranks) in zip(cases, got):
         assert top == maths.top_mask(c['x'], c['k'], c['counts']).astype(int).tolist()
         np.testing.assert_array_equal(floats(ranks), maths.ranks(c['x'], c['counts']))
@@ -91,11 +101,15 @@ def test_masked_words_are_those_of_training(sv):
         saliency = (rng.integers(-3, 4, n) if i % 2 else rng.normal(size=n)).astype(np.float32)
         c = dict(share=float(rng.choice([.1, .25, .3, .5, .9, 1.])), ranking=str(rng.choice(['signed', 'magnitude'])),
                  first=str(rng.choice(['next', 'keep', 'mask'])))
-        cases.append(dict(saliency=saliency.tolist(), word_ids=word_ids, options=dict(c, **(dict(segments=segments) if i % 3 else {}))))
-        ids, masked = mask_words(torch.arange(n)[None], torch.tensor(saliency)[None], torch.tensor(word_ids)[None], torch.tensor(segments)[None], c['share'],
+        cases.append(dict(saliency=saliency.tolist(), word_ids=word_ids,
+                          options=dict(c, **(dict(segments=segments) if i % 3 else {}))))
+        ids, masked = mask_words(torch.arange(n)[None], torch.tensor(saliency)[None], torch.tensor(word_ids)[None],
+                                 torch.tensor(segments)[None], c['share'],
                                  first=c['first'], ranking=c['ranking'], mask_token_id=-1)
         expected.append([masked[0].int().tolist(), ids[0].tolist()])
-    got = evaluate_json(sv, 'cases => cases.map(c => { const m = sv.maskedWords(c.saliency, c.word_ids, c.options); return [[...m.masked], [...m.source]]; })', cases)
+    got = evaluate_json(sv,
+                        'cases => cases.map(c => { const m = sv.maskedWords(c.saliency, c.word_ids, c.options); return '
+                        '[[...m.masked], [...m.source]]; })', cases)
     assert got == expected
 
 # ---- frames
@@ -109,10 +123,13 @@ def snapshot_of(n=9, layers=(0, 3), heads=2, seed=0, **more):
     a[0, 0, 1, :2], b[0, 1, 2] = [np.nan, np.inf], 0
     ranks = dense_ranks(b, allowed).astype(np.uint8 if n < 256 else np.int16)
     arrays = dict(attention=a, attention_attribution=b, attribution_ranks=ranks, discard_candidates=b > .5,
-        discarded=b > 1, pattern_target=np.broadcast_to(np.eye(n)/3, shape), guided=rng.random(shape[:2]) < .5, saliency=rng.normal(size=n),
-        saliency_target=rng.random(n), method_saliency=rng.normal(size=n), masked_input=rng.integers(0, 30000, n), is_masked=rng.random(n) < .5, rationale=rng.random(n) < .5,
+        discarded=b > 1, pattern_target=np.broadcast_to(np.eye(n)/3, shape), guided=rng.random(shape[:2]) < .5,
+        saliency=rng.normal(size=n),
+        saliency_target=rng.random(n), method_saliency=rng.normal(size=n), masked_input=rng.integers(0, 30000, n),
+        is_masked=rng.random(n) < .5, rationale=rng.random(n) < .5,
         probabilities=rng.dirichlet([1, 1, 1]), masked_probabilities=rng.dirichlet([1, 1, 1]))
-    return Snapshot(step=7, epoch=.5, probe=1, arrays={**arrays, **more}, layers={k: list(layers) for k, v in arrays.items() if v.ndim in (2, 4)}, tokens=['t']*n)
+    return Snapshot(step=7, epoch=.5, probe=1, arrays={**arrays, **more},
+                    layers={k: list(layers) for k, v in arrays.items() if v.ndim in (2, 4)}, tokens=['t']*n)
 
 compare = '''async ([frames, expected, page]) => {
     const bytes = page ? await sv.unpackPage(page) : frames, wrong = [];
@@ -132,13 +149,15 @@ compare = '''async ([frames, expected, page]) => {
 def wrong(sv, frames, page=None):
     "What is decoded differently in JavaScript and in Python: nothing, it is hoped"
     source = unpack_page(page) if page else frames
-    expected = [{k: (v.astype(np.uint8) if v.dtype == bool else v.astype(np.float32)).tobytes() for k, v in unpack_frame(f)['arrays'].items()} for f in source]
+    expected = [{k: (v.astype(np.uint8) if v.dtype == bool else v.astype(np.float32)).tobytes()
+                 for k, v in unpack_frame(f)['arrays'].items()} for f in source]
     send(sv, given=[frames, expected, page])
     return evaluate_json(sv, f'() => ({compare})(window.given)')
 
 def test_frames_are_decoded_as_in_python(sv):
     long = snapshot_of(n=300, layers=(1,))
-    frames = [pack_frame(snapshot_of()), pack_frame(snapshot_of(n=128, seed=1)), pack_frame(snapshot_of(n=130), full=[(3, 1), (9, 9)]),
+    frames = [pack_frame(snapshot_of()), pack_frame(snapshot_of(n=128, seed=1)),
+              pack_frame(snapshot_of(n=130), full=[(3, 1), (9, 9)]),
               pack_frame(long, full=[(1, 0)]), pack_frame(snapshot_of(), names=['saliency', 'discarded'], layers=[3])]
     assert wrong(sv, frames) == []
 
@@ -146,11 +165,16 @@ def test_a_head_is_found_in_either_form_and_thumbnails_are_no_maps(sv):
     small, long = snapshot_of(), snapshot_of(n=300, layers=(1, 2))
     send(sv, small=pack_frame(small), long=pack_frame(long, full=[(2, 1)]))
     got = evaluate_json(sv, '''() => {
-        const a = sv.decodeFrame(small), b = sv.decodeFrame(long), row = t => t && [t.shape, [...t.at().slice(0, 4)], [...t.bit().slice(0, 9)], t.halfStep(100)];
-        return {a: row(a.full('attention', 3, 1)), same: [...a.get('attention').at(1, 1).slice(0, 4)], layers: a.layers('attention'), guided: [...a.get('guided').values()],
-                bits: [...a.full('discarded', 3, 1).bit()], b: row(b.full('attention', 2, 1)), ranks: b.full('attribution_ranks', 2, 1).codec,
-                scale: b.full('attention_attribution', 2, 1).halfStep(255), thumb: [b.get('attention').pooled, b.get('attention').shape],
-                none: [b.full('attention', 1, 0), a.full('attention', 1, 0), a.full('attention', 3, 2), a.full('nothing', 0, 0), a.get('nothing')]}; }''')
+        const a = sv.decodeFrame(small), b = sv.decodeFrame(long), row = t => t && [t.shape, [...t.at().slice(0, 4)],
+            [...t.bit().slice(0, 9)], t.halfStep(100)];
+        return {a: row(a.full('attention', 3, 1)), same: [...a.get('attention').at(1, 1).slice(0, 4)],
+            layers: a.layers('attention'), guided: [...a.get('guided').values()],
+                bits: [...a.full('discarded', 3, 1).bit()], b: row(b.full('attention', 2, 1)),
+                    ranks: b.full('attribution_ranks', 2, 1).codec,
+                scale: b.full('attention_attribution', 2, 1).halfStep(255), thumb: [b.get('attention').pooled,
+                    b.get('attention').shape],
+                none: [b.full('attention', 1, 0), a.full('attention', 1, 0), a.full('attention', 3, 2),
+                    a.full('nothing', 0, 0), a.get('nothing')]}; }''')
     assert got['a'][0] == [9, 9] and got['a'][1] == got['same'] and got['layers'] == [0, 3]
     assert got['bits'] == small.arrays['discarded'][1, 1].astype(int).ravel().tolist()
     assert got['guided'] == small.arrays['guided'].astype(int).ravel().tolist()
@@ -172,14 +196,17 @@ def test_a_reading_is_right_to_the_stated_step(sv):
     coarse = {k: v.get('coarse') for k, v in unpack_frame(unpack_page(page)[0])['specs'].items()}
     assert all(coarse.values())
     send(sv, frame=pack_frame(s), page=page, truth={k: s.arrays[k].astype(np.float64).tobytes() for k in coarse})
-    got = evaluate_json(sv, '''async () => [frame, (await sv.unpackPage(page))[0]].map(bytes => Object.entries(truth).map(([name, raw]) => {
+    got = evaluate_json(sv,
+                        '''async () => [frame, (await sv.unpackPage(page))[0]].map(bytes =>
+        Object.entries(truth).map(([name, raw]) => {
         const want = new Float64Array(raw.buffer), tensor = sv.decodeFrame(bytes).get(name);
         let beyond = 0, closest = 0;
         for (let i = 0; i < 2; i++) for (let h = 0; h < 3; h++) {
             const at = tensor.at(i, h), codes = tensor.codes(i, h), start = (i * 3 + h) * tensor.mapSize;
             for (let k = 0; k < at.length; k++) {
                 const half = tensor.halfStep(codes[k], i, h), off = Math.abs(at[k] - want[start + k]);
-                if (!Number.isFinite(want[start + k])) { if (!Number.isNaN(at[k]) || !Number.isNaN(half)) beyond++; continue; }
+                if (!Number.isFinite(want[start + k])) { if (!Number.isNaN(at[k]) || !Number.isNaN(half)) beyond++;
+                    continue; }
                 if (off > half * (1 + 1e-4) + 1e-12) beyond++;
                 closest = Math.max(closest, off / half);
             }
@@ -191,17 +218,24 @@ def test_pages_are_unpacked_as_in_python_newest_first(sv):
     frames = [pack_frame(snapshot_of(seed=s, n=12)) for s in range(4)]
     page = pack_page(frames, budget=None)
     assert wrong(sv, frames, page) == []
-    assert evaluate_json(sv, 'async () => { const seen = [], f = await sv.unpackPage(given[2], (bytes, i) => seen.push(i)); return [seen, f.length]; }') == [[3, 2, 1, 0], 4]
+    assert evaluate_json(sv,
+                         'async () => { const seen = [], f = await sv.unpackPage(given[2], (bytes, i) => '
+                         'seen.push(i)); '
+                         'return [seen, f.length]; }') == [[3, 2, 1, 0], 4]
 
 def test_damaged_and_foreign_bytes_are_refused_with_a_sentence(sv):
     frame = pack_frame(snapshot_of())
     page = pack_page([frame, frame])
     n = 8 + int.from_bytes(frame[4:8], 'little')
-    bad = [b'', b'SVF1', b'PK\3\4' + frame[4:], page, frame[:40], frame[:n - 8], frame[:n], frame[:-8], frame[:20] + b'\xff' + frame[21:],
-           frame.replace(b'"cube8"', b'"cube9"'), frame.replace(b'"offset":0', b'"offset":4'), frame.replace(b'"run":0', b'"run":x'),
+    bad = [b'', b'SVF1', b'PK\3\4' + frame[4:], page, frame[:40], frame[:n - 8], frame[:n], frame[:-8],
+           frame[:20] + b'\xff' + frame[21:],
+           frame.replace(b'"cube8"', b'"cube9"'), frame.replace(b'"offset":0', b'"offset":4'),
+           frame.replace(b'"run":0', b'"run":x'),
            frame.replace(b'"probe":1', b'"probe":-')]
     send(sv, bad=bad, pages=[b'', frame, page[:30], page[:-30], page[:-60] + bytes(60)])
-    said = evaluate_json(sv, '() => bad.map(b => { try { sv.decodeFrame(b); return null; } catch (e) { return e.message; } })')
+    said = evaluate_json(sv,
+                         '() => bad.map(b => { try { sv.decodeFrame(b); return null; } catch (e) { return e.message; } '
+                         '})')
     assert all(s and s.startswith('This cannot be shown: ') and s.endswith('.') for s in said), said
     said = evaluate_json(sv, '() => Promise.all(pages.map(p => sv.unpackPage(p).then(() => null, e => e.message)))')
     assert all(s and s.startswith('This cannot be shown: ') for s in said), said
@@ -210,8 +244,10 @@ def test_damaged_and_foreign_bytes_are_refused_with_a_sentence(sv):
 
 # ---- regions, as they were trained
 
-texts = ['the film and its music', 'this story of one actor is warm', 'a plot and a lovely film and this story with the music of one actor and more of the film']
-variants = [dict(), dict(p=.1, q=.9), dict(p=.9, q=.5, region='low'), dict(p=.5, q=.999, protect_special=True), dict(p=.45, q=.3, region='low', protect_special=True),
+texts = ['the film and its music', 'this story of one actor is warm',
+         'a plot and a lovely film and this story with the music of one actor and more of the film']
+variants = [dict(), dict(p=.1, q=.9), dict(p=.9, q=.5, region='low'), dict(p=.5, q=.999, protect_special=True),
+            dict(p=.45, q=.3, region='low', protect_special=True),
             dict(p=.999, q=.999), dict(p=.9, q=.5, region='low_released'),
             dict(p=.45, q=.3, region='low_released', protect_special=True)]
 
@@ -225,17 +261,21 @@ def planned(model, tokenizer, args, side, step):
     for j in range(len(texts)):
         real = batch['attention_mask'][j].bool().numpy()
         arrays = {k: np.stack([x[j].numpy() for x in v.values()])[..., real, :][..., real] for k, v in shown.items()}
-        out.append(Snapshot(step=step, epoch=0., probe=j, arrays=arrays, tokens=['t']*int(real.sum()), is_special=batch['is_special'][j].numpy()[real],
-            info=dict(method='ADDrop', args=ADDrop(cross_tuning=False, **args).args(), seed=5, drawn_step=step, example_id=int(batch['example_id'][j]))))
+        out.append(Snapshot(step=step, epoch=0., probe=j, arrays=arrays, tokens=['t']*int(real.sum()),
+            is_special=batch['is_special'][j].numpy()[real],
+            info=dict(method='ADDrop', args=ADDrop(cross_tuning=False, **args).args(), seed=5, drawn_step=step,
+                      example_id=int(batch['example_id'][j]))))
     return out
 
 recompute = '''async ([frames, special]) => frames.map((bytes, f) => {
-    const frame = sv.decodeFrame(bytes), {args, seed, drawn_step, example_id} = frame.info, found = frame.get('attribution_ranks'), [L, H, n] = found.shape;
+    const frame = sv.decodeFrame(bytes), {args, seed, drawn_step, example_id} = frame.info,
+        found = frame.get('attribution_ranks'), [L, H, n] = found.shape;
     let wrong = 0, candidates = 0, discarded = 0;
     for (let l = 0; l < L; l++) for (let h = 0; h < H; h++) {
         const ranks = found.codes(l, h), allowed = Uint8Array.from(ranks, Boolean), layer = found.layers[l];
         const may = args.protect_special ? allowed.map((a, k) => a && !special[f][k % n]) : allowed;
-        const region = sv.discardCandidates(ranks, may, n, args.p, args.region), uniform = sv.keyedUniform(example_id, H, n, seed, drawn_step, layer);
+        const region = sv.discardCandidates(ranks, may, n, args.p, args.region), uniform = sv.keyedUniform(example_id,
+            H, n, seed, drawn_step, layer);
         const dropped = sv.dropMask(region, allowed, n, args.q, (query, key) => uniform(h, query, key));
         const was = frame.get('discard_candidates').bit(l, h), gone = frame.get('discarded').bit(l, h);
         for (let k = 0; k < n * n; k++) {
@@ -246,9 +286,12 @@ recompute = '''async ([frames, special]) => frames.map((bytes, f) => {
     return [wrong, candidates, discarded]; })'''
 
 @pytest.mark.parametrize('side', ['right', 'left'])
-def test_regions_and_draws_recomputed_in_the_browser_are_the_trained_ones_bit_for_bit(sv, tiny_bert, tiny_tokenizer, side):
+def test_regions_and_draws_recomputed_in_the_browser_are_the_trained_ones_bit_for_bit(
+    sv, tiny_bert, tiny_tokenizer, side):
     before, model = tiny_tokenizer.padding_side, tiny_bert(num_hidden_layers=3)
-    try: snapshots = [s for i, args in enumerate(variants) for s in planned(model, tiny_tokenizer, args, side, step=3 + i)]
+    try:
+        snapshots = [s for i, args in enumerate(variants)
+                     for s in planned(model, tiny_tokenizer, args, side, step=3 + i)]
     finally: tiny_tokenizer.padding_side = before
     frames = [pack_frame(s) for s in snapshots]
     send(sv, given=[frames, [s.is_special.tolist() for s in snapshots]])
@@ -265,7 +308,9 @@ def test_pages_leave_regions_out_and_they_come_back_bit_for_bit(sv, tiny_bert, t
         frames = [pack_frame(s) for s in steps]
         page = pack_page(frames)
         specs = [unpack_frame(f)['specs'] for f in unpack_page(page)]
-        assert all('follows' in o['discard_candidates'] and 'follows' in o['discarded'] and 'order' in o['attribution_ranks'] for o in specs)
+        assert all('follows' in o['discard_candidates'] and 'follows' in o['discarded']
+                   and 'order' in o['attribution_ranks'] for o in specs)
         assert wrong(sv, frames, page) == []
         for s, f in zip(steps, unpack_page(page)):
-            for name in ('discard_candidates', 'discarded', 'attribution_ranks'): np.testing.assert_array_equal(unpack_frame(f)['arrays'][name], s.arrays[name])
+            for name in ('discard_candidates', 'discarded', 'attribution_ranks'):
+                np.testing.assert_array_equal(unpack_frame(f)['arrays'][name], s.arrays[name])

@@ -1,4 +1,5 @@
-"The sentence, time and what-if panels in a real browser: what they show is what the arrays say, whatever the tokens are."
+"""The sentence, time and what-if panels in a real browser: what they show is what the arrays say, whatever the
+tokens are."""
 import json
 
 import numpy as np
@@ -22,11 +23,13 @@ from salviz.training.trainer import train
 
 panels = ['sentence', 'time', 'whatif']
 probes = ['the film was fine , warm and funny .', 'this dull story of one silly actor .']
-hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hacked=1</script>', '"\'`&amp;', 'שלום', '\u202eevil', '👩\u200d👩\u200d👧', 'zero\u200bwidth',
+hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hacked=1</script>', '"\'`&amp;', 'שלום',
+           '\u202eevil', '👩\u200d👩\u200d👧', 'zero\u200bwidth',
            '\u200b', 'a'*10000, 'e\u0301'*3, '\x07\n', '', ' ', '[SEP]']
 
 def small_bert(tokenizer):
-    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, max_position_embeddings=64, num_labels=2)
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                 max_position_embeddings=64, num_labels=2)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), pad_token_id=0, **sizes))
@@ -35,12 +38,15 @@ def small_bert(tokenizer):
 def runs(tmp_path_factory, tiny_tokenizer, tiny_data):
     "{name: run of a few steps}"
     home = tmp_path_factory.mktemp('runs')
-    methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(masked_share=.4), guided=lambda: AttentionGuidance(share=.5, alpha=10.),
+    methods = dict(addrop=lambda: ADDrop(p=.4, q=.5), masked=lambda: SaliencyGuided(masked_share=.4),
+                   guided=lambda: AttentionGuidance(share=.5, alpha=10.),
                    sallm=lambda: SalLM(teacher=made['addrop'], steps=4))
     made = {}
     for name, method in methods.items():
-        size = dict(epochs=2, snapshots=6) if name == 'addrop' else dict(epochs=1, snapshots=2)   # cross-tuning needs two epochs
-        made[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name, probes=probes, batch_size=8, learning_rate=1e-3,
+        # cross-tuning needs two epochs
+        size = dict(epochs=2, snapshots=6) if name == 'addrop' else dict(epochs=1, snapshots=2)
+        made[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name,
+                           probes=probes, batch_size=8, learning_rate=1e-3,
                            progress=False, **size)
     return made
 
@@ -56,9 +62,13 @@ def by_hand(labels, special=None, step=0, probe=0, seed=0, info=None, **arrays):
     special = np.array([l in ('[CLS]', '[SEP]') for l in labels]) if special is None else np.array(special)
     word_ids = np.where(special, -1, np.cumsum(~special) - 1)
     a = rng.random((2, 3, n, n)) + .01
-    arrays = dict(attention=a/a.sum(-1, keepdims=True), saliency=rng.normal(size=n), probabilities=np.array([.25, .75]), **arrays)
-    return Snapshot(step=step, epoch=step/4, probe=probe, arrays=arrays, layers=dict(attention=[0, 1]), texts=(' '.join(l for l, s in zip(labels, special) if not s),), tokens=list(labels), labels=list(labels),
-                    words=[l for l, s in zip(labels, special) if not s], word_ids=word_ids, is_special=special, label=1, classes=['no', 'yes'], losses=dict(task=.5),
+    arrays = dict(attention=a/a.sum(-1, keepdims=True), saliency=rng.normal(size=n), probabilities=np.array([.25, .75]),
+                  **arrays)
+    return Snapshot(step=step, epoch=step/4, probe=probe, arrays=arrays, layers=dict(attention=[0, 1]),
+                    texts=(' '.join(l for l, s in zip(labels, special) if not s),), tokens=list(labels),
+                    labels=list(labels),
+                    words=[l for l, s in zip(labels, special) if not s], word_ids=word_ids, is_special=special, label=1,
+                    classes=['no', 'yes'], losses=dict(task=.5),
                     info=dict(pooled_row=0, **(info or {})))
 
 def set_state(page, **changes):
@@ -70,7 +80,9 @@ def text(page, selector): return page.inner_text(selector)
 def chips(page): return page.query_selector_all('.sv-line .sv-chip')
 
 def fills(page):
-    return page.evaluate('''() => [...document.querySelectorAll('.sv-line .sv-chip')].map(c => [getComputedStyle(c).backgroundColor, getComputedStyle(c).color])''')
+    return page.evaluate(
+        '''() => [...document.querySelectorAll('.sv-line .sv-chip')].map(c => [getComputedStyle(c).backgroundColor,
+            getComputedStyle(c).color])''')
 
 def rgb(css): return [int(x) for x in css[css.index('(') + 1:-1].split(',')[:3]]
 
@@ -87,18 +99,24 @@ def shares(x, special):
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 @pytest.mark.parametrize('colour', ['saliency', 'attention', 'difference'])
 def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, theme, colour):
-    show(page, runs['addrop'], panels=['sentence'], state=dict(colour=colour, row=3, entry=dict(kind='head', layer=1, head=2)))
+    show(page, runs['addrop'], panels=['sentence'],
+         state=dict(colour=colour, row=3, entry=dict(kind='head', layer=1, head=2)))
     set_state(page, theme=theme)
     frame = unpack_frame(pack_frame(runs['addrop'].snapshot(-1, 0)))['arrays']
     special = runs['addrop'].snapshot(-1, 0).is_special
     saliency, attention = frame['saliency'].astype(float), frame['attention'][1, 2, 3].astype(float)
-    values = dict(saliency=saliency, attention=attention, difference=shares(attention, special) - shares(saliency, special))[colour]
+    values = dict(saliency=saliency, attention=attention,
+                  difference=shares(attention, special) - shares(saliency, special))[colour]
     limit = np.abs(values[~special]).max()
     load(page, 'colour.js')
-    wanted = page.evaluate('''([values, limit, signed, theme]) => { const scale = sv.colourScaleOf({limit, signed, theme, palette: 'cividis'});
-        return values.map(v => sv.cssColour(sv.scaleColour(scale, v))); }''', [values.tolist(), limit, colour != 'attention', theme])
+    wanted = page.evaluate(
+        '''([values, limit, signed, theme]) => { const scale = sv.colourScaleOf({limit, signed, theme,
+            palette: 'cividis'});
+        return values.map(v => sv.cssColour(sv.scaleColour(scale, v))); }''',
+        [values.tolist(), limit, colour != 'attention', theme])
     shown = fills(page)
-    assert [np.abs(np.array(rgb(a)) - rgb(b)).max() <= 2 for (a, _), b, s in zip(shown, wanted, special) if not s] == [True]*int((~special).sum())
+    assert [np.abs(np.array(rgb(a)) - rgb(b)).max() <= 2 for (a, _), b, s in zip(shown, wanted, special)
+            if not s] == [True]*int((~special).sum())
     for back, ink in [o for o, s in zip(shown, special) if not s]:
         light, dark = sorted([luminance(back), luminance(ink)], reverse=True)
         assert (light + .05)/(dark + .05) >= 4.5
@@ -114,7 +132,9 @@ def test_merged_words_are_sums_over_their_pieces(page, runs):
     units = [np.flatnonzero(s.word_ids == w) for w in range(len(s.words))]
     assert max(map(len, units)) > 1, 'the test needs a word of several pieces'
     row = int(units[1][0])
-    send(page, given=dict(frame=data, probe=probe, state=dict(row=row, entry=dict(kind='head', layer=0, head=1), mergeWords=True, hideSpecial=True, colour='saliency')))
+    send(page, given=dict(frame=data, probe=probe,
+                          state=dict(row=row, entry=dict(kind='head', layer=0, head=1), mergeWords=True,
+                                     hideSpecial=True, colour='saliency')))
     found = evaluate_json(page, '() => sv.sentenceValues(sv.decodeFrame(given.frame), given.probe, given.state)')
     attention = frame['attention'][0, 1].astype(float)
     assert np.allclose(found['saliency'], [frame['saliency'][u].sum() for u in units], atol=1e-6)
@@ -129,7 +149,8 @@ def test_click_chooses_the_row_and_shift_click_adds_up_tokens(page, runs):
     settled(page)
     assert state(page)['row'] == 2 and state(page)['tokens'] == [4, 5]
     said = text(page, '.sv-sum')
-    assert '2 chosen tokens' in said and float(said.split('pays ')[1].split(' ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
+    assert '2 chosen tokens' in said
+    assert float(said.split('pays ')[1].split(' ')[0]) == pytest.approx(attention[2, [4, 5]].sum(), rel=.06)
     assert text(page, '.sv-said') == said
     chips(page)[2].click()
     chips(page)[4].click(modifiers=['Shift'])
@@ -152,11 +173,14 @@ def test_masked_copy_stands_below_its_words(page, runs):
     show(page, run, panels=['sentence'], state=dict(hideSpecial=True))
     s = run.snapshot(-1, 0)
     masked = s.arrays['is_masked'].astype(bool)
-    shown = page.evaluate('() => [...document.querySelectorAll(".sv-copy")].map(c => [c.classList.contains("sv-replaced"), c.textContent])')
-    assert [r for r, _ in shown] == [bool(masked[s.word_ids == w].any()) for w in range(len(s.words))] and any(r for r, _ in shown)
+    shown = page.evaluate('() => [...document.querySelectorAll(".sv-copy")].map(c => '
+                          '[c.classList.contains("sv-replaced"), c.textContent])')
+    assert [r for r, _ in shown] == [bool(masked[s.word_ids == w].any()) for w in range(len(s.words))]
+    assert any(r for r, _ in shown)
     assert all(copy == s.words[w] for w, (replaced, copy) in enumerate(shown) if not replaced)
     p, q = s.arrays['probabilities'], s.arrays['masked_probabilities']
-    assert float(text(page, '.sv-class-box .sv-note').split('= ')[1].replace('−', '-')) == pytest.approx(maths.kl(p, q), rel=.6, abs=1e-9)
+    assert float(text(page, '.sv-class-box .sv-note').split('= ')[1].replace('−', '-')) == pytest.approx(
+        maths.kl(p, q), rel=.6, abs=1e-9)
     assert 'predicted' in text(page, f'.sv-class:nth-child({p.argmax() + 1})')
 
 def test_gold_label_and_prediction_are_marked(page):
@@ -168,7 +192,8 @@ def test_missing_evidence_is_said(page):
     s = by_hand(['[CLS]', 'good', '[SEP]'])
     del s.arrays['saliency'], s.arrays['probabilities']
     show(page, [s])
-    assert 'No saliency was recorded' in text(page, '.sv-sentence-main') and 'No probabilities' in text(page, '.sv-sentence-side')
+    assert 'No saliency was recorded' in text(page, '.sv-sentence-main')
+    assert 'No probabilities' in text(page, '.sv-sentence-side')
     page.evaluate('() => { for (const group of document.querySelectorAll(".sv-group")) group.open = true; }')
     settled(page)
     notes = page.eval_on_selector_all('.sv-group-missing:not([hidden])', 'o => o.map(n => n.textContent)')
@@ -176,19 +201,28 @@ def test_missing_evidence_is_said(page):
 
 def test_hostile_tokens_are_text_in_every_panel(page):
     attribution = np.random.default_rng(0).normal(size=(2, 3, len(hostile), len(hostile)))
-    s = [by_hand(hostile, step=k, info=dict(seed=1, drawn_step=k, example_id=5), attention_attribution=attribution) for k in (0, 4)]
+    s = [by_hand(hostile, step=k, info=dict(seed=1, drawn_step=k, example_id=5), attention_attribution=attribution)
+         for k in (0, 4)]
     for o in s: o.layers['attention_attribution'] = [0, 1]
     for o in s: o.classes, o.losses = hostile[1:3], {'<img src=x onerror=window.hacked=1>': 1.}
     show(page, s, plotly=True)
     page.evaluate('() => { for (const group of document.querySelectorAll(".sv-group")) group.open = true; }')
-    for colour in ('attention', 'difference', 'saliency'): set_state(page, colour=colour, row=1, tokens=list(range(len(hostile))))
-    for merge in (True, False): set_state(page, mergeWords=merge, whatIf=dict(p=.5, q=.5, region='low', protect=True, pattern='next', topShare=.5, maskedShare=.5))
+    for colour in ('attention', 'difference', 'saliency'):
+        set_state(page, colour=colour, row=1, tokens=list(range(len(hostile))))
+    for merge in (True, False):
+        set_state(page, mergeWords=merge,
+                  whatIf=dict(p=.5, q=.5, region='low', protect=True, pattern='next', topShare=.5, maskedShare=.5))
     for chip in chips(page): chip.hover()
     page.hover('.sv-pair-map')
-    assert page.evaluate('() => [window.hacked, document.querySelectorAll(".salviz img, .salviz script, .salviz iframe").length]') == [None, 0]
+    assert page.evaluate('() => [window.hacked, document.querySelectorAll(".salviz img, .salviz script, .salviz '
+                         'iframe").length]') == [None, 0]
     shown = page.eval_on_selector_all('.sv-line .sv-chip', 'o => o.map(c => c.textContent)')
     assert shown[2].startswith('<script>window') and shown[9] == 'a'*28 + '…' and shown[12] == '∅' and shown[13] == '␣'
-    assert shown[5] == '‹U+202E›evil' and shown[7] == 'zero‹U+200B›width' and shown[8] == '‹U+200B›' and shown[6] == hostile[6] and shown[11] == '␇↵'
+    assert shown[5] == '‹U+202E›evil'
+    assert shown[7] == 'zero‹U+200B›width'
+    assert shown[8] == '‹U+200B›'
+    assert shown[6] == hostile[6]
+    assert shown[11] == '␇↵'
     set_state(page, row=9)
     page.hover('.sv-sentence-head')
     assert page.evaluate('() => document.querySelector(".sv-full").textContent') == 'a'*10000
@@ -213,7 +247,8 @@ def test_keys_move_the_scrubber_over_recorded_steps(page, runs):
     show(page, run, panels=['time'])
     steps = run.steps
     page.focus('.sv-time-range')
-    for key, wanted in (('Home', steps[0]), ('ArrowRight', steps[1]), ('ArrowRight', steps[2]), ('ArrowLeft', steps[1]), ('End', steps[-1]), ('ArrowRight', steps[-1])):
+    for key, wanted in (('Home', steps[0]), ('ArrowRight', steps[1]), ('ArrowRight', steps[2]), ('ArrowLeft', steps[1]),
+                        ('End', steps[-1]), ('ArrowRight', steps[-1])):
         page.keyboard.press(key)
         settled(page)
         assert state(page)['step'] == wanted and page.input_value('.sv-time-range') == str(wanted)
@@ -225,13 +260,15 @@ def test_dragging_stops_at_recorded_steps_only(page, runs):
     show(page, runs['addrop'], panels=['time'])
     steps = runs['addrop'].steps
     for value in range(steps[-1] + 1):
-        page.eval_on_selector('.sv-time-range', '(r, v) => { r.value = v; r.dispatchEvent(new Event("input")); }', value)
+        page.eval_on_selector('.sv-time-range', '(r, v) => { r.value = v; r.dispatchEvent(new Event("input")); }',
+                              value)
         settled(page)
         assert int(page.input_value('.sv-time-range')) == min(steps, key=lambda s: abs(s - value))
 
 def test_play_goes_through_the_steps_and_stops_at_the_end(page, runs):
     show(page, runs['addrop'], panels=['time'], state=dict(speed=15, step=0))
-    page.evaluate('() => { window.seen = []; app.state.on(changed => { if (changed.has("step")) seen.push(app.state.step); }); }')
+    page.evaluate('() => { window.seen = []; app.state.on(changed => { if (changed.has("step")) '
+                  'seen.push(app.state.step); }); }')
     page.focus('.sv-time-range')
     page.keyboard.press(' ')
     page.wait_for_function('() => !app.state.playing && seen.length > 2')
@@ -253,15 +290,19 @@ def test_the_button_that_reaches_the_first_step_keeps_the_focus_and_the_keys(pag
 
 def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
     load(page, 'curves.js')
-    names = lambda row: page.evaluate('row => sv.curveSeries([{kind: "eval", step: 4, ...row}], {x: [], y: [], probes: 0}).map(c => [c.name, c.subplot])', row)
+    names = lambda row: page.evaluate('row => sv.curveSeries([{kind: "eval", step: 4, ...row}], {x: [], y: [], probes: '
+                                      '0}).map(c => [c.name, c.subplot])', row)
     assert names(dict(loss=6.8, accuracy=.1)) == [['validation loss', 0], ['validation accuracy', 1]]
-    assert names(dict(loss=6., mse=6., pearson=.1, spearman=.2)) == [['validation MSE', 0], ['validation Pearson', 1], ['validation Spearman', 1]]
+    assert names(dict(loss=6., mse=6., pearson=.1, spearman=.2)) == [['validation MSE', 0], ['validation Pearson', 1],
+                                                                     ['validation Spearman', 1]]
     assert names(dict(loss=.4, f1=.5)) == [['validation loss', 0], ['validation F1', 1]]
 
 def test_thirty_steps_a_second_are_all_shown(page):
-    show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(31)], panels=['sentence', 'time'], state=dict(step=0, speed=30), plotly=True)
+    show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(31)],
+         panels=['sentence', 'time'], state=dict(step=0, speed=30), plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
-    page.evaluate('() => { window.seen = []; app.state.on(changed => { if (changed.has("step")) seen.push(performance.now()); }); app.state.set({playing: true}); }')
+    page.evaluate('() => { window.seen = []; app.state.on(changed => { if (changed.has("step")) '
+                  'seen.push(performance.now()); }); app.state.set({playing: true}); }')
     page.wait_for_function('() => !app.state.playing && seen.length')
     assert len(page.evaluate('() => seen')) == 30
 
@@ -269,11 +310,14 @@ def test_steps_that_were_not_shipped_are_hollow_and_say_why(page, runs):
     run = runs['addrop']
     away = run.steps[2]
     show(page, run, keep=[s for s in run.steps if s != away], panels=['time'], shipped='steps= chooses what ships.')
-    assert page.eval_on_selector_all('.sv-hollow', 'o => o.map(c => [Number(c.dataset.step), c.querySelector("title").textContent])') \
+    assert page.eval_on_selector_all('.sv-hollow',
+                                     'o => o.map(c => [Number(c.dataset.step), '
+                                     'c.querySelector("title").textContent])') \
         == [[away, f'Step {away} was recorded but is not on this page. steps= chooses what ships.']]
     page.click('.sv-hollow', force=True)
     settled(page)
-    assert f'Step {away} was recorded but is not on this page' in text(page, '.sv-time') and state(page)['step'] in (run.steps[1], run.steps[3])
+    assert f'Step {away} was recorded but is not on this page' in text(page, '.sv-time')
+    assert state(page)['step'] in (run.steps[1], run.steps[3])
 
 def test_live_follows_the_newest_step(page, runs):
     run = runs['addrop']
@@ -300,7 +344,8 @@ def test_agreement_in_the_browser_is_the_one_of_the_metrics(page, runs):
         wanted.setdefault(s.step, []).append(attention_agreement(s))
     show(page, runs['addrop'], panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
-    drawn = page.evaluate('() => { const t = document.querySelector(".sv-curve-plot").data.find(t => t.name.startsWith("agreement")); return [t.x, t.y]; }')
+    drawn = page.evaluate('() => { const t = document.querySelector(".sv-curve-plot").data.find(t => '
+                          't.name.startsWith("agreement")); return [t.x, t.y]; }')
     assert drawn[0] == steps and np.allclose(drawn[1], [np.mean(wanted[s]) for s in steps], atol=1e-9)
 
 def test_clicking_a_curve_jumps_to_the_nearest_shipped_step(page, runs):
@@ -308,7 +353,8 @@ def test_clicking_a_curve_jumps_to_the_nearest_shipped_step(page, runs):
     show(page, run, keep=run.steps[::2], panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
     box = page.query_selector('.sv-curve-plot').bounding_box()
-    place = page.evaluate('step => { const a = document.querySelector(".sv-curve-plot")._fullLayout.xaxis; return a._offset + a.d2p(step); }', run.steps[1])
+    place = page.evaluate('step => { const a = document.querySelector(".sv-curve-plot")._fullLayout.xaxis; return '
+                          'a._offset + a.d2p(step); }', run.steps[1])
     page.mouse.move(box['x'] + place, box['y'] + 60, steps=4)
     page.wait_for_selector('.hoverlayer .hovertext, .hoverlayer .legend')
     page.mouse.down()
@@ -320,31 +366,40 @@ def test_a_hundred_updates_keep_the_same_plot(page, runs):
     run = runs['guided']
     show(page, run, keep=run.steps[:1], panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
-    rows = [dict(kind='train', step=100 + k, loss=2 + 1/(k + 1), task=1., attention_guidance=1 + 1/(k + 1), attention_guidance_weight=1 - k/100) for k in range(100)]
+    rows = [dict(kind='train', step=100 + k, loss=2 + 1/(k + 1), task=1., attention_guidance=1 + 1/(k + 1),
+                 attention_guidance_weight=1 - k/100) for k in range(100)]
     page.evaluate('''async rows => {
         const plot = document.querySelector('.sv-curve-plot'), svg = plot.querySelector('.main-svg');
         let draws = 0;
         const react = Plotly.react;
         Plotly.react = (...args) => { draws++; return react(...args); };
         for (const row of rows) { store.addRows(0, [row]); await new Promise(requestAnimationFrame); }
-        await new Promise(done => { const wait = () => plot.data[0].x.at(-1) === 199 ? done() : setTimeout(wait, 50); wait(); });
-        window.same = [plot === document.querySelector('.sv-curve-plot'), svg === document.querySelector('.sv-curve-plot .main-svg'), document.querySelectorAll('.js-plotly-plot').length, draws];
+        await new Promise(done => { const wait = () => plot.data[0].x.at(-1) === 199 ? done() : setTimeout(wait, 50);
+            wait(); });
+        window.same = [plot === document.querySelector('.sv-curve-plot'),
+            svg === document.querySelector('.sv-curve-plot .main-svg'),
+            document.querySelectorAll('.js-plotly-plot').length, draws];
     }''', rows)
     same = page.evaluate('() => window.same')
     assert same[:3] == [True, True, 1] and same[3] < 50
-    assert page.eval_on_selector_all('.sv-curve-key', 'o => o.map(b => b.textContent)') == ['total', 'task', 'attention guidance', 'validation loss', 'validation accuracy', 'validation macro-F1',
+    assert page.eval_on_selector_all('.sv-curve-key', 'o => o.map(b => b.textContent)') == ['total', 'task',
+        'attention guidance', 'validation loss', 'validation accuracy', 'validation macro-F1',
         'agreement of attention and saliency (2 sentences)', 'weight α of attention guidance']
 
 def test_the_current_step_is_a_line_that_moves_without_drawing(page, runs):
     run = runs['addrop']
     show(page, run, panels=['time'], plotly=True)
     page.wait_for_selector('.sv-curves .main-svg')
-    page.evaluate('() => { window.drawn = 0; for (const name of ["react", "relayout", "restyle"]) { const f = Plotly[name]; Plotly[name] = (...a) => { drawn++; return f(...a); }; } }')
+    page.evaluate('() => { window.drawn = 0; for (const name of ["react", "relayout", "restyle"]) { const f = '
+                  'Plotly[name]; Plotly[name] = (...a) => { drawn++; return f(...a); }; } }')
     for step in run.steps:
         set_state(page, step=step)
-        wanted = page.evaluate('step => { const p = document.querySelector(".sv-curve-plot"), a = p._fullLayout.xaxis; return p.getBoundingClientRect().x + a._offset + a.d2p(step); }', step)
+        wanted = page.evaluate('step => { const p = document.querySelector(".sv-curve-plot"), a = p._fullLayout.xaxis; '
+                               'return p.getBoundingClientRect().x + a._offset + a.d2p(step); }', step)
         line = page.query_selector('.sv-curve-now').bounding_box()
-        thumb = page.evaluate('''() => { const r = document.querySelector('.sv-time-range'), b = r.getBoundingClientRect(); return b.x + 8 + (b.width - 16) * r.value / r.max; }''')
+        thumb = page.evaluate(
+            '''() => { const r = document.querySelector('.sv-time-range'), b = r.getBoundingClientRect();
+                return b.x + 8 + (b.width - 16) * r.value / r.max; }''')
         assert abs(line['x'] + 1 - wanted) < 1 and abs(thumb - wanted) < 1.5
     assert page.evaluate('() => drawn') == 0
 
@@ -355,14 +410,18 @@ def test_without_plotly_a_sentence_stands_in_for_the_curves(page, runs):
 def test_cross_tuning_epochs_are_shaded(page):
     load(page, 'curves.js')
     spans = evaluate_json(page, '() => sv.epochSpans({steps_per_epoch: 5, cross_tuning: true}, 18)')
-    assert [(s['from'], s['to'], s['epoch'], s['shaded']) for s in spans] == [(0, 5, 1, False), (5, 10, 2, True), (10, 15, 3, False), (15, 18, 4, True)]
+    assert [(s['from'], s['to'], s['epoch'], s['shaded'])
+            for s in spans] == [(0, 5, 1, False), (5, 10, 2, True), (10, 15, 3, False), (15, 18, 4, True)]
 
 def test_thinning_loses_no_extreme_and_smoothing_is_a_mean(page):
     load(page, 'curves.js')
     y = np.random.default_rng(0).normal(size=10000)
     x = list(range(10000))
     thin, smooth = evaluate_json(page, '([x, y]) => [sv.thinned(x, y, 300), sv.smoothed(y, 20)]', [x, y.tolist()])
-    assert len(thin['x']) <= 600 and thin['x'] == sorted(thin['x']) and max(thin['y']) == y.max() and min(thin['y']) == y.min()
+    assert len(thin['x']) <= 600
+    assert thin['x'] == sorted(thin['x'])
+    assert max(thin['y']) == y.max()
+    assert min(thin['y']) == y.min()
     assert np.allclose(smooth, [y[max(0, i - 20):i + 21].mean() for i in range(10000)])
 
 # what if
@@ -372,10 +431,13 @@ def planned(tiny_tokenizer):
     "AD-DROP's plan for one sentence, as training makes it: (snapshot, batch, float attribution)"
     model, batch = small_bert(tiny_tokenizer), Collator(tiny_tokenizer)([encode_texts([probes[0]], tiny_tokenizer)[0]])
     batch['example_id'][:] = 41
-    with undisturbed(model): plan = ADDrop(p=.4, q=.5, cross_tuning=False).plan(model, batch, Progress(step=7, epoch=2, seed=3))
+    with undisturbed(model):
+        plan = ADDrop(p=.4, q=.5, cross_tuning=False).plan(model, batch, Progress(step=7, epoch=2, seed=3))
     shown = {k: torch.stack(list(v.values()), 1)[0].numpy() for k, v in plan.shown().items()}
     t, n = align(tiny_tokenizer, probes[0]), batch['input_ids'].shape[1]
-    s = by_hand(t.labels, special=t.is_special, step=7, info=dict(method='ADDrop', args=dict(p=.4, q=.5, region='high', protect_special=False), seed=3, drawn_step=7, example_id=41))
+    s = by_hand(t.labels, special=t.is_special, step=7,
+                info=dict(method='ADDrop', args=dict(p=.4, q=.5, region='high', protect_special=False), seed=3,
+                          drawn_step=7, example_id=41))
     s.arrays['attention'] = np.full((2, 4, n, n), 1/n)
     s.arrays.update(shown)
     s.layers.update({k: [0, 1] for k in shown})
@@ -386,18 +448,22 @@ def recomputed(page, snapshot, **settings):
     "(candidates, discarded) [layers, heads, n, n] as the panel recomputes them"
     send(page, given=dict(frame=pack_frame(snapshot), special=snapshot.is_special.tolist(), settings=settings))
     out = evaluate_json(page, '''() => { const frame = sv.decodeFrame(given.frame);
-        return [0, 1].map(l => [0, 1, 2, 3].map(h => { const r = sv.regionWith(frame, given.special, given.settings, l, h); return [[...r.candidates], [...r.discarded]]; })); }''')
+        return [0, 1].map(l => [0, 1, 2, 3].map(h => { const r = sv.regionWith(frame, given.special, given.settings, l,
+            h); return [[...r.candidates], [...r.discarded]]; })); }''')
     n = len(snapshot.tokens)
     return np.array(out, bool).reshape(2, 4, 2, n, n).transpose(2, 0, 1, 3, 4)
 
 def test_at_the_recorded_settings_the_region_is_the_recorded_one(page, planned):
     load(page, 'derive.js', 'codec.js')
     candidates, discarded = recomputed(page, planned[0], p=.4, q=.5, region='high', protect=False)
-    assert (candidates == planned[0].arrays['discard_candidates']).all() and (discarded == planned[0].arrays['discarded']).all() and discarded.any()
+    assert (candidates == planned[0].arrays['discard_candidates']).all()
+    assert (discarded == planned[0].arrays['discarded']).all()
+    assert discarded.any()
 
 @pytest.mark.parametrize('p,q,region,protect', [
     (0, .5, 'high', False), (.5, .3, 'high', True), (1, .5, 'high', False), (.1, .9, 'low', False),
-    (.77, 1, 'low', True), (.77, 1, 'low_released', False), (.3, .5, 'low_released', True), (1, .5, 'low_released', False)])
+    (.77, 1, 'low', True), (.77, 1, 'low_released', False), (.3, .5, 'low_released', True),
+    (1, .5, 'low_released', False)])
 def test_other_settings_give_what_training_would_have_drawn(page, planned, p, q, region, protect):
     load(page, 'derive.js', 'codec.js')
     snapshot, batch, attribution = planned
@@ -407,22 +473,27 @@ def test_other_settings_give_what_training_would_have_drawn(page, planned, p, q,
     wanted = maths.discard_candidates(attribution, may, p, region)
     assert (candidates == wanted).all()
     for l in (0, 1):
-        drawn = drop_mask(torch.tensor(wanted[l])[None], torch.tensor(allowed[l])[None], q, drop_uniform(batch, 4, 3, 7, l))
+        drawn = drop_mask(torch.tensor(wanted[l])[None], torch.tensor(allowed[l])[None], q,
+                          drop_uniform(batch, 4, 3, 7, l))
         assert (discarded[l] == drawn[0].numpy()).all()
 
 def slide(page, label, value):
-    page.eval_on_selector(f'label:has-text("{label}") input[type=range] >> visible=true', '(r, v) => { r.value = v; r.dispatchEvent(new Event("input")); }', value)
+    page.eval_on_selector(f'label:has-text("{label}") input[type=range] >> visible=true',
+                          '(r, v) => { r.value = v; r.dispatchEvent(new Event("input")); }', value)
     settled(page)
 
 def test_sliders_change_the_region_and_back_restores_it(page, planned):
     snapshot, _, attribution = planned
     show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=2)))
     recorded = snapshot.arrays['discard_candidates'][0, 2]
-    assert f'{recorded.sum()} candidates' in text(page, '.sv-group[open] .sv-group-counts') and '0 candidates and 0 drops differ' in text(page, '.sv-group-counts')
+    assert f'{recorded.sum()} candidates' in text(page, '.sv-group[open] .sv-group-counts')
+    assert '0 candidates and 0 drops differ' in text(page, '.sv-group-counts')
     slide(page, 'p', 70)
     wanted = maths.discard_candidates(attribution[0, 2], np.ones_like(recorded), .7)
     said = text(page, '.sv-group[open] .sv-group-counts')
-    assert f'head 2: {wanted.sum()} candidates' in said and f'recorded: {recorded.sum()} candidates' in said and f'{(wanted != recorded).sum()} candidates and' in said
+    assert f'head 2: {wanted.sum()} candidates' in said
+    assert f'recorded: {recorded.sum()} candidates' in said
+    assert f'{(wanted != recorded).sum()} candidates and' in said
     assert state(page)['whatIf'] == dict(p=.7, q=.5, region='high', protect=False)
     page.click('button:text("Back to what was recorded")')
     settled(page)
@@ -445,7 +516,8 @@ def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, 
     assert f'of {n} keys, {few + 1}, those with the lowest attribution' in lessons['low']
 
 def test_ranks_from_stored_values_are_said_to_be(page, planned):
-    snapshot = by_hand(planned[0].labels, info=dict(method='ADDrop', args=dict(p=.4, q=.5)), attention_attribution=planned[2][:, :3])
+    snapshot = by_hand(planned[0].labels, info=dict(method='ADDrop', args=dict(p=.4, q=.5)),
+                       attention_attribution=planned[2][:, :3])
     snapshot.layers['attention_attribution'] = [0, 1]
     show(page, [snapshot], panels=['whatif'])
     assert 'half precision' in text(page, '.sv-group-counts') and 'There is no draw' in text(page, '.sv-group-counts')
@@ -460,7 +532,9 @@ def test_patterns_are_those_of_the_maps_room(page, name, boundary, multiple):
     load(page, 'derive.js')
     probe = dict(tokens=['[CLS]', 'a', '.', 'b', '##.', '[SEP]'], is_special=[True, False, False, False, False, True])
     occurs = dict(delim=[1, 0, 0, 0, 0, 1], period=[0, 0, 1, 0, 1, 0]).get(name)
-    found = evaluate_json(page, '([name, probe, boundary, multiple]) => [...sv.patternOf(name, probe, boundary, multiple)]', [name, probe, boundary, multiple])
+    found = evaluate_json(page,
+                          '([name, probe, boundary, multiple]) => [...sv.patternOf(name, probe, boundary, multiple)]',
+                          [name, probe, boundary, multiple])
     assert np.array_equal(np.reshape(found, (6, 6)), maths.pattern_matrix(name, [True]*6, occurs, boundary, multiple))
 
 def test_a_chosen_pattern_gives_its_residual(page, runs):
@@ -469,12 +543,17 @@ def test_a_chosen_pattern_gives_its_residual(page, runs):
     arrays = unpack_frame(pack_frame(run.snapshot(-1, 0)))['arrays']
     a, target = arrays['attention'][1, 1].astype(float), arrays['pattern_target'][1, 1].astype(float)
     said = text(page, '.sv-group[open] .sv-group-counts')
-    assert 'recorded (prev)' in said and float(said.split('residual ')[1].rstrip('.').replace('−', '-')) == pytest.approx(((a - target)**2).mean(), rel=.06)
+    assert 'recorded (prev)' in said
+    assert float(said.split('residual ')[1].rstrip('.').replace('−',
+                                                                '-')) == pytest.approx(
+        ((a - target)**2).mean(), rel=.06)
     page.select_option('.sv-group[open] select >> nth=0', 'first')
     settled(page)
     first = maths.pattern_matrix('first', np.ones(len(a)))
     said = text(page, '.sv-group[open] .sv-group-counts')
-    assert float(said.split('residual ')[1].split(';')[0].replace('−', '-')) == pytest.approx(((a - first)**2).mean(), rel=.06)
+    assert float(said.split('residual ')[1].split(';')[0].replace('−',
+                                                                  '-')) == pytest.approx(
+        ((a - first)**2).mean(), rel=.06)
 
 @pytest.mark.parametrize('share,binarised', [(.01, True), (.3, True), (1., True), (.3, False)])
 def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
@@ -483,24 +562,36 @@ def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
     s = run.snapshot(-1, 0)
     target = maths.saliency_target(s.arrays['method_saliency'], ~s.is_special, share, binarised)
     load(page, 'derive.js')
-    found = evaluate_json(page, '() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, 0).is_special).values]')
+    found = evaluate_json(page,
+                          '() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, '
+                          '0).is_special).values]')
     assert np.allclose(found, target, atol=1e-12)
-    marked = page.eval_on_selector_all('.sv-target-row:nth-child(2) .sv-chip', 'o => o.map(c => c.classList.contains("sv-marked"))')
+    marked = page.eval_on_selector_all('.sv-target-row:nth-child(2) .sv-chip',
+                                       'o => o.map(c => c.classList.contains("sv-marked"))')
     assert marked == (target[~s.is_special] > 0).tolist()
 
-@pytest.mark.parametrize('share,ranking,first', [(.2, 'signed', 'next'), (.5, 'magnitude', 'keep'), (.9, 'signed', 'mask'), (1., 'signed', 'next'), (0., 'signed', 'next')])
+@pytest.mark.parametrize('share,ranking,first',
+                         [(.2, 'signed', 'next'), (.5, 'magnitude', 'keep'), (.9, 'signed', 'mask'),
+                          (1., 'signed', 'next'), (0., 'signed', 'next')])
 def test_masked_words_are_those_of_the_method(page, runs, share, ranking, first, tiny_tokenizer):
     run, s = runs['masked'], runs['masked'].snapshot(-1, 1)
-    show(page, run, panels=['whatif'], state=dict(probe=1, whatIf=dict(maskedShare=share, ranking=ranking, first=first)))
+    show(page, run, panels=['whatif'],
+         state=dict(probe=1, whatIf=dict(maskedShare=share, ranking=ranking, first=first)))
     ids = tiny_tokenizer.convert_tokens_to_ids(s.tokens)
-    masked, is_masked = mask_words(torch.tensor([ids]), torch.tensor(s.arrays['method_saliency'].astype(np.float32))[None], torch.tensor(np.asarray(s.word_ids, dtype=np.int64))[None],
-                                   torch.tensor([[-1 if o else 0 for o in s.is_special]]), share, first, ranking, tiny_tokenizer.mask_token_id)
+    masked, is_masked = mask_words(torch.tensor([ids]),
+                                   torch.tensor(s.arrays['method_saliency'].astype(np.float32))[None],
+                                   torch.tensor(np.asarray(s.word_ids, dtype=np.int64))[None],
+                                   torch.tensor([[-1 if o else 0 for o in s.is_special]]), share, first, ranking,
+                                   tiny_tokenizer.mask_token_id)
     load(page, 'maths.js')
-    found = evaluate_json(page, '''([share, ranking, first]) => { const frame = store.frameOf(app.state), {masked, source} =
-        sv.maskedWords(frame.get('method_saliency').values(), store.probe(0, 1).word_ids, {share, ranking, first}); return [[...masked], [...source]]; }''', [share, ranking, first])
+    found = evaluate_json(
+        page, '''([share, ranking, first]) => { const frame = store.frameOf(app.state), {masked, source} =
+        sv.maskedWords(frame.get('method_saliency').values(), store.probe(0, 1).word_ids, {share, ranking, first});
+            return [[...masked], [...source]]; }''', [share, ranking, first])
     assert found[0] == is_masked[0].int().tolist()
     assert [tiny_tokenizer.mask_token_id if k < 0 else ids[k] for k in found[1]] == masked[0].tolist()
-    words = page.eval_on_selector_all('.sv-target-row:nth-child(2) .sv-chip', 'o => o.map(c => c.classList.contains("sv-replaced"))')
+    words = page.eval_on_selector_all('.sv-target-row:nth-child(2) .sv-chip',
+                                      'o => o.map(c => c.classList.contains("sv-replaced"))')
     assert words == [bool(is_masked[0][torch.tensor(s.word_ids == w)].any()) for w in range(len(s.words))]
 
 def test_the_threshold_says_what_remains(page, runs):
@@ -508,7 +599,8 @@ def test_the_threshold_says_what_remains(page, runs):
     page.click('summary:has-text("Threshold")')
     settled(page)
     a = unpack_frame(pack_frame(runs['addrop'].snapshot(-1, 0)))['arrays']['attention'][0, 0]
-    assert f'{(a >= np.float32(.1)).sum()} of {a.size} positions' in text(page, '.sv-group[open]:has(summary:has-text("Threshold")) .sv-group-counts')
+    counts = text(page, '.sv-group[open]:has(summary:has-text("Threshold")) .sv-group-counts')
+    assert f'{(a >= np.float32(.1)).sum()} of {a.size} positions' in counts
     page.click('button:text("Back to what was recorded")')
     settled(page)
     assert state(page)['threshold'] == 0

@@ -1,4 +1,5 @@
-"Images, series and the answers of other tasks in a real browser: what is drawn and said is what was recorded, whatever the words are."
+"""Images, series and the answers of other tasks in a real browser: what is drawn and said is what was recorded,
+whatever the words are."""
 import numpy as np
 import pytest
 
@@ -15,7 +16,9 @@ hostile = '<img src=x onerror="window.hacked=1">'
 def show(page, snapshots, **kw): mount(page, meta([snapshots]), [pack_frame(s) for s in snapshots], **kw)
 def text(page, selector): return page.inner_text(selector)
 def texts(page, selector): return page.eval_on_selector_all(selector, 'all => all.map(o => o.textContent)')
-def visible(page): return page.eval_on_selector_all('.sv-panel', 'all => all.filter(o => o.offsetParent).map(o => o.className.split(" ")[1])')
+def visible(page):
+    return page.eval_on_selector_all('.sv-panel',
+                                     'all => all.filter(o => o.offsetParent).map(o => o.className.split(" ")[1])')
 
 def set_state(page, **changes):
     page.evaluate('changes => app.state.set(changes)', changes)
@@ -27,19 +30,24 @@ def coarse(x):
 
 def painted(page, i, rows, columns):
     "Colours in the middle of each cell of map `i` of the panel, [rows, columns, 3]"
-    at = page.eval_on_selector('.sv-signal canvas', '''(c, i) => { const g = c.salviz.grids[i], on = (f, n) => Array.from({length: n}, (_, k) => Math.floor((f(k) + f(k + 1)) / 2 * g.ratio));
+    at = page.eval_on_selector(
+        '.sv-signal canvas',
+        '''(c, i) => { const g = c.salviz.grids[i], on = (f, n) => Array.from({length: n},
+            (_, k) => Math.floor((f(k) + f(k + 1)) / 2 * g.ratio));
         return [on(k => g.top(k), g.rows.count), on(k => g.left(k), g.columns.count)]; }''', i)
     assert [len(o) for o in at] == [rows, columns]
     return canvas_image(page, '.sv-signal canvas')[np.ix_(*at)]
 
 def signed_colours(page, values, limit):
     load(page, 'colour.js')
-    packed = np.array(page.evaluate('([v, limit]) => { const s = sv.colourScaleOf({limit, signed: true}); return v.map(x => sv.scaleColour(s, x)); }', [np.ravel(values).tolist(), float(limit)]))
+    packed = np.array(page.evaluate('([v, limit]) => { const s = sv.colourScaleOf({limit, signed: true}); return '
+                                    'v.map(x => sv.scaleColour(s, x)); }', [np.ravel(values).tolist(), float(limit)]))
     return np.stack([packed & 255, packed >> 8 & 255, packed >> 16 & 255], -1).reshape(*np.shape(values), 3)
 
 def grey_colours(page, values, low, high):
     load(page, 'colour.js')
-    packed = np.array(page.evaluate('() => [...sv.colourTable("grey", "light")]'))[np.floor(255*(values - low)/(high - low) + .5).astype(int)]
+    packed = np.array(page.evaluate('() => [...sv.colourTable("grey", "light")]'))[
+        np.floor(255*(values - low)/(high - low) + .5).astype(int)]
     return np.stack([packed & 255, packed >> 8 & 255, packed >> 16 & 255], -1)
 
 quiet = dict(overlays=dict(informative=False, masked=False))
@@ -52,7 +60,8 @@ def test_a_series_is_drawn_feature_by_feature_at_every_step(page):
         set_state(page, step=s.step)
         x, w, m = (coarse(s.arrays[k]) for k in ('input', 'saliency_map', 'masked_map'))
         ends = min(x.min(), m.min()), max(x.max(), m.max())
-        for i, wanted in enumerate([grey_colours(page, x.T, *ends), signed_colours(page, w.T, abs(w).max()), grey_colours(page, m.T, *ends)]):
+        for i, wanted in enumerate([grey_colours(page, x.T, *ends), signed_colours(page, w.T, abs(w).max()),
+                                    grey_colours(page, m.T, *ends)]):
             assert abs(painted(page, i, 5, 12) - wanted).max() <= (0 if i == 1 else 1), (s.step, i)
 
 def test_colours_of_an_image_are_its_channels_and_one_channel_is_grey(page):
@@ -67,19 +76,24 @@ def test_colours_of_an_image_are_its_channels_and_one_channel_is_grey(page):
     values = coarse(invented.image().arrays['input'])[0]
     assert np.ptp(grey, axis=-1).max() <= 12 and (np.diff(grey[..., 0].ravel()[np.argsort(values.ravel())]) >= 0).all()
 
-@pytest.mark.parametrize('s', [invented.series(10, time=12, features=5), invented.image(10, channels=3)], ids=['series', 'image'])
+@pytest.mark.parametrize('s', [invented.series(10, time=12, features=5), invented.image(10, channels=3)],
+                         ids=['series', 'image'])
 def test_the_reading_under_the_pointer_states_its_precision(page, s):
     show(page, [s], panels=['signal'])
     x, masked = s.arrays['input'], s.arrays['is_masked_map']
     for row, column in ((0, 0), (3, 4), (4, 11)):
-        said = page.evaluate('''([r, c]) => { const k = document.querySelector('.sv-signal canvas'), g = k.salviz.grids[0], b = k.getBoundingClientRect(), [x, y] = g.middle(r, c);
-            k.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + x, clientY: b.y + y})); return document.querySelector('.sv-signal .sv-tip').textContent; }''', [row, column])
+        said = page.evaluate(
+            '''([r, c]) => { const k = document.querySelector('.sv-signal canvas'), g = k.salviz.grids[0],
+                b = k.getBoundingClientRect(), [x, y] = g.middle(r, c);
+            k.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + x, clientY: b.y + y}));
+                return document.querySelector('.sv-signal .sv-tip').textContent; }''', [row, column])
         cell = (column, row) if x.ndim == 2 else (row, column)
         parts = said.split(': ', 1)[1].split('; ')[0].removeprefix('input ').split(', ')
         for part, true in zip(parts, [x[cell]] if x.ndim == 2 else x[:, row, column], strict=True):
             value, half = (float(o.replace('−', '-')) for o in part.split()[-3::2])
             assert abs(value - true) <= half < .1*abs(x).max(), said
-        assert ('(masked)' in said) == bool(masked[cell]) and ('informative' in said) == bool('informative' in s.arrays and s.arrays['informative'][cell])
+        assert ('(masked)' in said) == bool(masked[cell])
+        assert ('informative' in said) == bool('informative' in s.arrays and s.arrays['informative'][cell])
 
 def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
     s = invented.series(time=12, features=5)
@@ -91,9 +105,14 @@ def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
     assert (changed == dotted).mean() > .97 and not changed[~dotted].any()   # a dot can have the colour of its cell
     set_state(page, overlays=dict(informative=True, masked=False))
     drawn = (canvas_image(page, '.sv-signal canvas').astype(int) != plain).any(-1)
-    edges = page.eval_on_selector('.sv-signal canvas', 'c => { const g = c.salviz.grids[1]; return [g.left(3), g.left(6), g.top(1), g.top(2)].map(v => Math.round(v * g.ratio)); }')
+    edges = page.eval_on_selector('.sv-signal canvas',
+                                  'c => { const g = c.salviz.grids[1]; return [g.left(3), g.left(6), g.top(1), '
+                                  'g.top(2)].map(v => Math.round(v * g.ratio)); }')
     left, right, top, bottom = edges   # times 3 to 5, feature 1
-    assert drawn[(top + bottom)//2, left] and drawn[(top + bottom)//2, right] and drawn[top, (left + right)//2] and drawn[bottom, (left + right)//2]
+    assert drawn[(top + bottom)//2, left]
+    assert drawn[(top + bottom)//2, right]
+    assert drawn[top, (left + right)//2]
+    assert drawn[bottom, (left + right)//2]
     assert not drawn[(top + bottom)//2, (left + right)//2] and not drawn[(top + bottom)//2, left - 6]
 
 def test_masked_cells_that_are_too_small_for_dots_are_tinted(page):
@@ -101,7 +120,8 @@ def test_masked_cells_that_are_too_small_for_dots_are_tinted(page):
     show(page, [s], state=quiet, panels=['signal'])
     before = painted(page, 2, 50, 12)
     set_state(page, overlays=dict(informative=False, masked=True))
-    assert ((painted(page, 2, 50, 12) != before).any(-1) == s.arrays['is_masked_map'].T).all() and 'tinted blue' in text(page, '.sv-signal .sv-checks')
+    assert ((painted(page, 2, 50, 12) != before).any(-1) == s.arrays['is_masked_map'].T).all()
+    assert 'tinted blue' in text(page, '.sv-signal .sv-checks')
 
 def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
     kinds = lambda: page.eval_on_selector('.sv-signal canvas', 'c => c.salviz.kinds')
@@ -109,7 +129,8 @@ def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
     s.arrays['probabilities'], s.classes[1] = np.array([.7, .2, .1], np.float32), hostile
     show(page, [s], panels=['signal'])
     assert kinds() == ['input', 'saliency', 'ranking', 'masked'] and page.query_selector('.salviz img') is None
-    assert 'lowest in the saliency that ranks (for \u2068‘<img src=x' in text(page, '.sv-words') and 'the label)' in text(page, '.sv-words')
+    assert 'lowest in the saliency that ranks (for \u2068‘<img src=x' in text(page, '.sv-words')
+    assert 'the label)' in text(page, '.sv-words')
     w = coarse(s.arrays['method_saliency_map'])
     assert (painted(page, 2, 10, 12) == signed_colours(page, w, abs(w).max())).all()
     assert 'log-probability' not in text(page, '.sv-words')
@@ -125,7 +146,8 @@ def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
 def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page):
     steps = [invented.series(s, time=30, features=5) for s in (0, 20, 40)]
     show(page, steps, panels=['signal'], state=dict(step=20))
-    shares = lambda: page.eval_on_selector('.sv-signal-density canvas', 'c => c.salviz.bins.sides.map(s => [s.name, s.shares])')
+    shares = lambda: page.eval_on_selector('.sv-signal-density canvas',
+                                           'c => c.salviz.bins.sides.map(s => [s.name, s.shares])')
     (first, a), (now, b) = shares()
     assert (first, now) == ('step 0', 'step 20') and a != b
     for s in steps[:2]: s.arrays['saliency_map'] = coarse(s.arrays['saliency_map'])
@@ -141,48 +163,63 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
     page.focus('.sv-signal canvas')
     for key in ('ArrowRight', 'ArrowUp', 'ArrowUp', 'ArrowUp', 'Enter'): page.keyboard.press(key)
     settled(page)
-    assert page.evaluate('() => app.state.row') == 0 and '“<img src' in text(page, '.sv-subtitle') and page.query_selector('.salviz img') is None
-    lines = page.eval_on_selector_all('.sv-signal canvas', 'all => all.map(c => c.salviz && c.salviz.ends).filter(Boolean)')[0]
+    assert page.evaluate('() => app.state.row') == 0
+    assert '“<img src' in text(page, '.sv-subtitle')
+    assert page.query_selector('.salviz img') is None
+    lines = page.eval_on_selector_all('.sv-signal canvas',
+                                      'all => all.map(c => c.salviz && c.salviz.ends).filter(Boolean)')[0]
     s = invented.series(time=12, features=3)
     both = np.stack([coarse(s.arrays[k])[:, 0] for k in ('input', 'masked_map')])
     np.testing.assert_allclose(lines, [both.min(), both.max()], rtol=1e-6)
 
 def test_panels_that_cannot_show_an_image_say_why(page):
     show(page, [invented.image()], panels=['map', 'time'])
-    assert visible(page) == ['sv-time'] and 'an image, which has neither tokens nor maps of heads: ‘map’ cannot show it' in text(page, '.sv-missing')
+    assert visible(page) == ['sv-time']
+    assert 'an image, which has neither tokens nor maps of heads: ‘map’ cannot show it' in text(page, '.sv-missing')
     show(page, [invented.snapshot()], panels=['signal'])
     assert visible(page) == [] and 'This is a sentence' in text(page, '.sv-missing')
     s = invented.snapshot()
     bare = Snapshot(**{**vars(s), 'arrays': {k: s.arrays[k] for k in ('saliency', 'probabilities')}, 'layers': {}})
     show(page, [bare])
-    assert visible(page) == ['sv-sentence', 'sv-time', 'sv-whatif'] and 'This model has no attention' in text(page, '.sv-missing')
+    assert visible(page) == ['sv-sentence', 'sv-time', 'sv-whatif']
+    assert 'This model has no attention' in text(page, '.sv-missing')
 
 # ---- labels of tokens, translations, scores
 
 def answers(page, kind): return texts(page, f'.sv-sentence .sv-labelled .sv-{kind}')
 
 def test_labels_stand_under_their_tokens_and_wrong_ones_are_crossed(page):
-    s = invented.tagged(gold=[None, hostile, 'I-PER', None, 'O', 'O', 'B-LOC', None], said=[None, hostile, 'O', 'O', 'O', 'O', 'B-LOC', None])
+    s = invented.tagged(gold=[None, hostile, 'I-PER', None, 'O', 'O', 'B-LOC', None],
+                        said=[None, hostile, 'O', 'O', 'O', 'O', 'B-LOC', None])
     show(page, [s], panels=['sentence'])
-    assert answers(page, 'gold')[2:] == ['I-PER', '', 'O', 'O', 'B-LOC', ''] and answers(page, 'gold')[1].startswith('<img src=x')
-    assert answers(page, 'model')[2:] == ['✗O', 'O', '✓O', '✓O', '✓B-LOC', ''] and page.query_selector('.salviz img') is None
-    assert 'labels 4 of 5 words correctly. Of 3 entity words it finds 2' in text(page, '.sv-sentence-side') and page.query_selector('.sv-classes') is None
+    assert answers(page, 'gold')[2:] == ['I-PER', '', 'O', 'O', 'B-LOC', '']
+    assert answers(page, 'gold')[1].startswith('<img src=x')
+    assert answers(page, 'model')[2:] == ['✗O', 'O', '✓O', '✓O', '✓B-LOC', '']
+    assert page.query_selector('.salviz img') is None
+    assert 'labels 4 of 5 words correctly. Of 3 entity words it finds 2' in text(page, '.sv-sentence-side')
+    assert page.query_selector('.sv-classes') is None
     page.hover('.sv-line .sv-chip >> nth=2')
-    assert 'label \u2068‘I-PER’\u2069, the model says \u2068‘O’\u2069 (confidence 0.60), wrong' in text(page, '.sv-reading')
+    assert 'label \u2068‘I-PER’\u2069, the model says \u2068‘O’\u2069 (confidence 0.60), wrong' in text(
+        page, '.sv-reading')
     set_state(page, mergeWords=True, hideSpecial=True)
     assert answers(page, 'gold')[1:] == ['I-PER', '', 'O', 'O', 'B-LOC']
 
 def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words()], panels=['sentence'])
-    assert [o for o in zip(answers(page, 'gold'), answers(page, 'model')) if any(o)] == [('cat', '✗dog'), ('mat', '✓mat')] and 'finds 1 of 2 masked' in text(page, '.sv-outcome')
+    assert [o for o in zip(answers(page, 'gold'), answers(page, 'model'))
+            if any(o)] == [('cat', '✗dog'), ('mat', '✓mat')]
+    assert 'finds 1 of 2 masked' in text(page, '.sv-outcome')
     show(page, [invented.masked_words(task='replaced_token_detection')], panels=['sentence'])
-    assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·'] and answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
+    assert answers(page, 'gold')[1:7] == ['·', 'replaced', '·', '·', '·', '·']
+    assert answers(page, 'model')[2:6] == ['✗original', '✓·', '✓·', '✗replaced']
     assert 'right about 4 of 6 tokens. Of 1 replaced one it finds 0' in text(page, '.sv-outcome')
 
 def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     s = invented.translated(target=['das', hostile, '</s>'], said=['das', 'x', '</s>'])
     show(page, [s, invented.translated(10)], state=dict(step=0))
-    assert texts(page, '.sv-target .sv-chip')[0] == 'das' and texts(page, '.sv-target .sv-model') == ['✓das', '✗x', '✓</s>'] and page.query_selector('.salviz img') is None
+    assert texts(page, '.sv-target .sv-chip')[0] == 'das'
+    assert texts(page, '.sv-target .sv-model') == ['✓das', '✗x', '✓</s>']
+    assert page.query_selector('.salviz img') is None
     assert texts(page, '.sv-target .sv-labelled .sv-probability') == ['0.90', '0.50', '0.10']
     assert 'finds 2 of 3 target tokens' in text(page, '.sv-outcome') and page.is_visible('.sv-heads')
     set_state(page, step=10)
@@ -191,20 +228,29 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
 def test_a_score_stands_on_a_line_beside_its_label(page):
     show(page, [invented.scored(0), invented.scored(50)], panels=['sentence'], state=dict(step=0))
     at = lambda: page.eval_on_selector_all('.sv-score-mark', 'all => all.map(o => parseFloat(o.style.left))')
-    assert texts(page, '.sv-score-end') == ['0', '4'] and at() == pytest.approx([95, 72.5], abs=.01) and page.query_selector('.sv-classes') is None
+    assert texts(page, '.sv-score-end') == ['0', '4']
+    assert at() == pytest.approx([95, 72.5], abs=.01)
+    assert page.query_selector('.sv-classes') is None
     set_state(page, step=50)
-    assert at() == pytest.approx([95, 97.5], abs=.01) and '0.1 above the label' in text(page, '.sv-score') and 'orange raises the score' in text(page, '.sv-sentence')
+    assert at() == pytest.approx([95, 97.5], abs=.01)
+    assert '0.1 above the label' in text(page, '.sv-score')
+    assert 'orange raises the score' in text(page, '.sv-sentence')
     load(page, 'answers.js')
-    for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])): assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends
+    for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
+        assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends
 
 def test_names_stand_before_every_line_of_answers(page):
     tokens = ['[CLS]', *(f'w{i}' for i in range(40)), '[SEP]']
-    show(page, [invented.tagged(tokens=tokens, gold=[None, *['O']*40, None], said=[None, *['O']*40, None])], panels=['sentence'])
+    show(page, [invented.tagged(tokens=tokens, gold=[None, *['O']*40, None], said=[None, *['O']*40, None])],
+         panels=['sentence'])
     for width in (900, 500):
         page.eval_on_selector('.salviz', '(el, width) => { el.style.width = `${width}px`; }', width)
         settled(page); settled(page)
-        lines, named = (page.eval_on_selector_all(f'.sv-line > {o}', 'all => [...new Set(all.map(o => o.offsetTop))]') for o in ('.sv-word', '.sv-answer-names'))
-        assert len(lines) > 1 and lines == named and len(page.query_selector_all('.sv-line > .sv-answer-names')) == len(lines)
+        lines, named = (page.eval_on_selector_all(f'.sv-line > {o}', 'all => [...new Set(all.map(o => o.offsetTop))]')
+                        for o in ('.sv-word', '.sv-answer-names'))
+        assert len(lines) > 1
+        assert lines == named
+        assert len(page.query_selector_all('.sv-line > .sv-answer-names')) == len(lines)
 
 def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
     s = invented.tagged()
@@ -213,8 +259,10 @@ def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
     load(page, 'sentence.js', 'derive.js')
     found = page.evaluate('() => sv.attentionOfRow(store.frameOf(app.state), store.probe(0, 0), app.state).values')
     np.testing.assert_allclose(found, mean, atol=.01)
-    assert 'attention is the mean over all rows' in text(page, '.sv-sentence') and page.query_selector('.sv-chip.sv-row') is None
-    assert 'The mean over all rows' in text(page, '.sv-triptych') and 'on average over rows' in text(page, '.sv-triptych')
+    assert 'attention is the mean over all rows' in text(page, '.sv-sentence')
+    assert page.query_selector('.sv-chip.sv-row') is None
+    assert 'The mean over all rows' in text(page, '.sv-triptych')
+    assert 'on average over rows' in text(page, '.sv-triptych')
     page.click('.sv-line .sv-chip >> nth=2')
     settled(page)
     found = page.evaluate('() => sv.attentionOfRow(store.frameOf(app.state), store.probe(0, 0), app.state).values')
@@ -227,43 +275,58 @@ def test_guided_heads_carry_the_name_of_their_pattern_and_their_share_of_it(page
     s = invented.both(own='<b>mine</b>')
     show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=1, head=0)))
     share = pattern_share(s.arrays['attention'][1, 0], s.arrays['pattern_target'][1, 0])
-    tip = page.evaluate('''() => { const c = document.querySelector('.sv-heads canvas'), t = c.salviz.tiles.find(t => t.entry.layer === 1 && t.entry.head === 0), b = c.getBoundingClientRect();
-        c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + t.x + 9, clientY: b.y + t.y + 9})); return document.querySelector('.sv-heads .sv-tip').textContent; }''')
+    tip = page.evaluate(
+        '''() => { const c = document.querySelector('.sv-heads canvas'),
+            t = c.salviz.tiles.find(t => t.entry.layer === 1 && t.entry.head === 0), b = c.getBoundingClientRect();
+        c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.x + t.x + 9, clientY: b.y + t.y + 9}));
+            return document.querySelector('.sv-heads .sv-tip').textContent; }''')
     assert f'guided to “<b>mine</b>”, {100*share:.0f} % of its attention lies there' in tip
-    assert '“<b>mine</b>” 2 heads' in text(page, '.sv-patterns') and '“first” 2 heads' in text(page, '.sv-patterns') and page.query_selector('.salviz b') is None
-    assert 'Pattern: <b>mine</b>.' in text(page, '.sv-words') and 'candidates (outlined)' in text(page, '.sv-words') and 'p = 0.3' in text(page, '.sv-words')
+    assert '“<b>mine</b>” 2 heads' in text(page, '.sv-patterns')
+    assert '“first” 2 heads' in text(page, '.sv-patterns')
+    assert page.query_selector('.salviz b') is None
+    assert 'Pattern: <b>mine</b>.' in text(page, '.sv-words')
+    assert 'candidates (outlined)' in text(page, '.sv-words')
+    assert 'p = 0.3' in text(page, '.sv-words')
 
 @pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
 def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(page, order):
     s, worked_with = invented.clashing(order)
-    show(page, [s], panels=['whatif'], state=dict(whatIf=dict(topShare=.3, binarised=True, maskedShare=.5, ranking='signed', first='keep')))
+    show(page, [s], panels=['whatif'],
+         state=dict(whatIf=dict(topShare=.3, binarised=True, maskedShare=.5, ranking='signed', first='keep')))
     load(page, 'derive.js')
-    target = page.evaluate('() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, 0).is_special).values]')
+    target = page.evaluate('() => [...sv.sallmTarget(store.frameOf(app.state), app.state, store.probe(0, '
+                           '0).is_special).values]')
     np.testing.assert_allclose(target, saliency_target(worked_with['SalLM'], ~s.is_special, .3, True), atol=1e-12)
     word = {w: worked_with['SaliencyGuided'][s.word_ids == w].sum() for w in range(len(s.words))}
-    for group in page.query_selector_all('.sv-group > summary'): group.click()   # what was closed is open now, and the other way round
+    # what was closed is open now, and the other way round
+    for group in page.query_selector_all('.sv-group > summary'): group.click()
     settled(page)
     for group in page.query_selector_all('.sv-group:not([open]) > summary'): group.click()
     settled(page)
-    lines = page.eval_on_selector_all('.sv-mask-lines .sv-target-row:nth-child(2) .sv-chip', 'all => all.map(o => o.classList.contains("sv-replaced"))')
+    lines = page.eval_on_selector_all('.sv-mask-lines .sv-target-row:nth-child(2) .sv-chip',
+                                      'all => all.map(o => o.classList.contains("sv-replaced"))')
     lowest = sorted(word, key=word.get)[:len(word)//2]
     kept = [w for w in word if w not in lowest and w >= 0]
-    assert lines == [w in lowest and any(k < w for k in kept) for w in word]   # first='keep': a word without a kept one before it stays
-    marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip', 'all => all.map(o => o.classList.contains("sv-marked"))')
+    # first='keep': a word without a kept one before it stays
+    assert lines == [w in lowest and any(k < w for k in kept) for w in word]
+    marked = page.eval_on_selector_all('.sv-target-line .sv-target-row:nth-child(2) .sv-chip',
+                                       'all => all.map(o => o.classList.contains("sv-marked"))')
     assert marked == (saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
 
 def test_a_pattern_that_covers_every_position_has_no_share(page):
     s = invented.both(own='half')
     s.arrays['pattern_target'][:, 0] = 1/len(s.tokens)
     show(page, [s], panels=['heads', 'map'], state=dict(entry=dict(kind='head', layer=0, head=0)))
-    assert '“half” 2 heads, covers every position' in text(page, '.sv-patterns') and 'It covers every position.' in text(page, '.sv-words')
+    assert '“half” 2 heads, covers every position' in text(page, '.sv-patterns')
+    assert 'It covers every position.' in text(page, '.sv-words')
 
 def test_methods_together_have_all_their_panels_and_what_if_takes_each_ones_arguments(page):
     s = invented.both()
     show(page, [s], state=dict(tab='whatif', entry=dict(kind='head', layer=0, head=0)))
     groups = texts(page, '.sv-group > summary')
     assert groups[0].startswith('AD-DROP') and groups[1].startswith('Attention guidance')
-    assert texts(page, '.sv-group[open] .sv-slider-value') == ['0.30', '0.40'] and 'Attention guidance + AD-DROP' in text(page, '.sv-where')
+    assert texts(page, '.sv-group[open] .sv-slider-value') == ['0.30', '0.40']
+    assert 'Attention guidance + AD-DROP' in text(page, '.sv-where')
     page.click('.sv-group >> nth=1 >> summary')
     settled(page)
     assert 'recorded (diagonal)' in text(page, '.sv-group >> nth=1')
@@ -280,10 +343,14 @@ def test_mean_tiles_of_a_long_sentence_wait_until_the_reader_stays(page):
     steps = [invented.snapshot(s, tokens=['[CLS]', *(f'w{i}' for i in range(60)), '[SEP]'], heads=2) for s in (0, 10)]
     show(page, steps, panels=['heads'])
     page.wait_for_timeout(300)
-    spot = '''kind => { const c = document.querySelector('.sv-heads canvas'), t = c.salviz.tiles.find(t => t.entry.kind === kind), r = c.salviz.ratio;
-        return [...c.getContext('2d').getImageData(Math.round((t.x + 6) * r), Math.round((t.y + 6) * r), 12, 12).data].filter((_, k) => k % 4 === 3).some(Boolean); }'''
+    spot = '''kind => { const c = document.querySelector('.sv-heads canvas'),
+        t = c.salviz.tiles.find(t => t.entry.kind === kind), r = c.salviz.ratio;
+        return [...c.getContext('2d').getImageData(Math.round((t.x + 6) * r), Math.round((t.y + 6) * r), 12,
+            12).data].filter((_, k) => k % 4 === 3).some(Boolean); }'''
     assert all(page.evaluate(spot, kind) for kind in ('head', 'heads', 'layers', 'all', 'rollout'))
-    now = page.evaluate(f'''() => {{ app.state.set({{step: 0}}); app.state.flush(); return ['head', 'heads', 'layers', 'all', 'rollout'].map({spot}); }}''')
+    now = page.evaluate(
+        f'''() => {{ app.state.set({{step: 0}}); app.state.flush();
+            return ['head', 'heads', 'layers', 'all', 'rollout'].map({spot}); }}''')
     assert now == [True, False, False, False, False]
     page.wait_for_timeout(400)
     assert all(page.evaluate(spot, kind) for kind in ('heads', 'layers', 'all', 'rollout'))

@@ -1,4 +1,5 @@
-"The explorer in a real JupyterLab in a real Chromium: first run, live, controls, restart, theme, and the same pixels in a file."
+"""The explorer in a real JupyterLab in a real Chromium: first run, live, controls, restart, theme, and the same
+pixels in a file."""
 import base64
 import hashlib
 import json
@@ -18,14 +19,16 @@ data = subset(load_text('movie-sentences'), 40, validation_size=10, test_size=10
 names = data['train'].features['label'].names
 model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
 probes = ['a gorgeous , witty , seductive movie .', 'unforgettable <b>cinematography</b> notwithstanding .']'''
-start = '''training = start_training(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False), probes=probes, epochs={epochs},
+start = '''training = start_training(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False),
+    probes=probes, epochs={epochs},
                           snapshots=6, batch_size=4, learning_rate=1e-4, run_dir='{run}')
 explorer = Explorer(training)
 explorer'''
 
 def notebook(path, *sources):
     "A notebook of code cells"
-    cells = [dict(cell_type='code', id=f'cell{i}', metadata={}, source=s, outputs=[], execution_count=None) for i, s in enumerate(sources)]
+    cells = [dict(cell_type='code', id=f'cell{i}', metadata={}, source=s, outputs=[], execution_count=None)
+             for i, s in enumerate(sources)]
     kernel = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
     path.write_text(json.dumps(dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel), cells=cells)))
 
@@ -37,7 +40,8 @@ def server(tmp_path_factory):
     from salviz import ADDrop, load_classifier, load_text, subset, train
     data = subset(load_text('movie-sentences'), 24, validation_size=8, test_size=8)
     model, tokenizer = load_classifier('minilm', num_labels=5, seed=0)
-    run = train(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False), run_dir=root/'run', epochs=1, batch_size=4, snapshots=4, learning_rate=1e-4, progress=False,
+    run = train(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False), run_dir=root/'run', epochs=1,
+                batch_size=4, snapshots=4, learning_rate=1e-4, progress=False,
                 probes=['a gorgeous , witty , seductive movie .', 'the film is not bad , but it never surprises .'])
     with lab(root) as url: yield url, root, run
 
@@ -65,17 +69,22 @@ class Tab:
     def drawn(self, panel='heads'):
         "Wait until the canvas of `panel` shows a picture"
         self.page.wait_for_function("""panel => { const c = document.querySelector(`.sv-${panel} canvas`);
-            return c && c.width > 50 && new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size > 20; }""", arg=panel, timeout=120000)
+            return c && c.width > 50 && new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width,
+                c.height).data.buffer)).size > 20; }""", arg=panel, timeout=120000)
 
     def ended(self):
         "Wait until no cell is running or waiting"
-        self.page.wait_for_function("""() => document.querySelector('.jp-Notebook-ExecutionIndicator')?.getAttribute('data-status') === 'idle' &&
-            ![...document.querySelectorAll('.jp-InputPrompt')].some(o => o.textContent.includes('*'))""", timeout=300000)
+        self.page.wait_for_function(
+            """() =>
+            document.querySelector('.jp-Notebook-ExecutionIndicator')?.getAttribute('data-status') === 'idle' &&
+            ![...document.querySelectorAll('.jp-InputPrompt')].some(o => o.textContent.includes('*'))""",
+            timeout=300000)
 
     def picture(self, panel):
         "A fingerprint of what the canvas of `panel` shows"
         self.page.evaluate('() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
-        return hashlib.sha256(self.page.eval_on_selector(f'.sv-{panel} canvas', 'c => c.toDataURL()').encode()).hexdigest()
+        return hashlib.sha256(self.page.eval_on_selector(f'.sv-{panel} canvas',
+                                                         'c => c.toDataURL()').encode()).hexdigest()
 
     def step(self): return int(re.search(r'step (\d+)', self.page.inner_text('.sv-where'))[1])
 
@@ -114,7 +123,8 @@ def test_scrubbing_and_choosing_a_head_change_the_pixels(tab):
     t.run_all(); t.drawn(); t.drawn('map')
     heads, whole = t.picture('heads'), t.picture('map')
     t.scrub('ArrowLeft')
-    t.page.wait_for_function(f"() => document.querySelector('.sv-where').textContent.includes('step {t.run.steps[-2]}')")
+    t.page.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step "
+                             f"{t.run.steps[-2]}')")
     assert t.picture('heads') != heads and t.picture('map') != whole
     t.scrub('End')
     assert t.picture('heads') == heads and t.picture('map') == whole
@@ -136,10 +146,12 @@ def test_it_works_on_after_the_kernel_was_restarted(tab):
     assert t.picture('map') == before
 
 def test_training_is_watched_paused_and_stopped_with_all_cells_queued(tab, server):
-    t = tab('live.ipynb', setup, start.format(epochs=30, run='live'), 'run = await training\nprint("over", run.finished)')
+    t = tab('live.ipynb', setup, start.format(epochs=30, run='live'),
+            'run = await training\nprint("over", run.finished)')
     t.run_all()
     t.drawn(); seen = t.step()
-    t.page.wait_for_function(f"() => !document.querySelector('.sv-where').textContent.includes('step {seen},')", timeout=120000)
+    t.page.wait_for_function(f"() => !document.querySelector('.sv-where').textContent.includes('step {seen},')",
+                             timeout=120000)
     t.page.click('.jp-OutputArea button:text-is("Pause")')
     t.page.wait_for_selector('.jp-OutputArea >> text=/paused/i')
     run = Run(server[1]/'live')
@@ -158,7 +170,8 @@ broken = """class Broken(FineTuning):
         if progress.step == 3: raise RuntimeError('the <b>method</b> broke')
         return {}
 model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
-training = start_training(model, tokenizer, data, method=Broken(), probes=probes, epochs=2, snapshots=2, batch_size=4, run_dir='fails')
+training = start_training(model, tokenizer, data, method=Broken(), probes=probes, epochs=2, snapshots=2, batch_size=4,
+    run_dir='fails')
 explorer = Explorer(training)
 explorer"""
 
@@ -177,7 +190,8 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
     def luminance(colour):
         c = np.array([int(x) for x in re.findall(r'\d+', colour)[:3]])/255
         return np.where(c <= .04045, c/12.92, ((c + .055)/1.055)**2.4) @ [.2126, .7152, .0722]
-    pairs = t.page.eval_on_selector_all('.salviz button, .salviz label, .salviz .sv-note, .salviz .sv-where', """els => els.filter(e => e.offsetParent && e.textContent.trim()).map(e => {
+    pairs = t.page.eval_on_selector_all('.salviz button, .salviz label, .salviz .sv-note, .salviz .sv-where',
+                                        """els => els.filter(e => e.offsetParent && e.textContent.trim()).map(e => {
         let at = e; while (at && getComputedStyle(at).backgroundColor === 'rgba(0, 0, 0, 0)') at = at.parentElement;
         return [getComputedStyle(e).color, getComputedStyle(at).backgroundColor, e.textContent]; })""")
     assert len(pairs) > 5
@@ -204,7 +218,8 @@ def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
         assert np.abs(snapshot.at('attention', layer)[head] - value).min() <= half*1.01 + 1e-6
 
 def bytes_of(page, selector):
-    "Width and height of a canvas, and the RGBA numbers of all its pixels; as text of one letter a number, since a list of millions takes long to arrive"
+    """Width and height of a canvas, and the RGBA numbers of all its pixels; as text of one letter a number, since a
+    list of millions takes long to arrive"""
     width, height, text = page.eval_on_selector(selector, """c => {
         const {data} = c.getContext('2d').getImageData(0, 0, c.width, c.height);
         let text = '';
@@ -213,7 +228,9 @@ def bytes_of(page, selector):
     return np.array([width, height, *base64.b64decode(text)])
 
 def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, tmp_path):
-    t = tab('file.ipynb', "from salviz import Explorer\nexplorer = Explorer('run')\nexplorer.to_html('run.html', force=True)\nexplorer")
+    t = tab('file.ipynb',
+            "from salviz import Explorer\nexplorer = Explorer('run')\nexplorer.to_html('run.html', "
+            "force=True)\nexplorer")
     t.run_all(); t.drawn(); t.drawn('map')
     width = t.page.locator('.salviz').bounding_box()['width']
     page = browser.new_page(viewport=dict(width=1300, height=1400))
@@ -221,7 +238,8 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
     page.on('request', lambda r: asked.append(r.url))
     page.goto((server[1]/'run.html').as_uri())
     page.wait_for_selector('.sv-heads canvas')
-    page.evaluate("w => Object.assign(document.querySelector('.salviz').style, {width: `${w}px`, maxWidth: 'none'})", width)
+    page.evaluate("w => Object.assign(document.querySelector('.salviz').style, {width: `${w}px`, maxWidth: 'none'})",
+                  width)
     page.wait_for_timeout(800)
     for panel in ('heads', 'map'):
         theirs, ours = (bytes_of(p, f'.sv-{panel} canvas') for p in (page, t.page))

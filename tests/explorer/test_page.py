@@ -1,4 +1,5 @@
-"The page of a run: opened from disk it shows what the widget shows, asks nobody for anything, and no token can break it."
+"""The page of a run: opened from disk it shows what the widget shows, asks nobody for anything, and no token can
+break it."""
 import base64
 import json
 import re
@@ -29,7 +30,10 @@ def closed(p, path):
     p.close()
     assert errors == [] and outside == []
 
-def canvases(p): return p.eval_on_selector_all('.sv-panel:not([hidden]) canvas', 'all => all.map(c => [c.closest(".sv-panel").className, c.width, c.height, c.toDataURL()])')
+def canvases(p):
+    return p.eval_on_selector_all('.sv-panel:not([hidden]) canvas',
+                                  'all => all.map(c => [c.closest(".sv-panel").className, c.width, c.height, '
+                                  'c.toDataURL()])')
 
 @pytest.mark.parametrize('method', invented.methods)
 def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path, method):
@@ -51,7 +55,8 @@ def test_two_runs_on_one_page_are_compared(browser, tmp_path):
     runs = [invented.run(tmp_path/'one'), invented.run(tmp_path/'two', 'SalLM')]
     path = write_page(page_of(runs, state=dict(compare=dict(run=1, step=None), tab='compare')), tmp_path/'two.html')
     p = opened(browser, path)
-    assert p.locator('.sv-compare:not([hidden]) canvas').count() >= 1 and p.evaluate('() => [0, 1].map(r => salviz.store.shipped(r, 0).length)') == [4, 4]
+    assert p.locator('.sv-compare:not([hidden]) canvas').count() >= 1
+    assert p.evaluate('() => [0, 1].map(r => salviz.store.shipped(r, 0).length)') == [4, 4]
     closed(p, path)
 
 def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
@@ -60,28 +65,35 @@ def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
     assert p.evaluate('() => salviz.store.shipped(0, 1)') == [] and p.locator('#salviz-frames-0-1').count() == 1
     p.evaluate('() => { salviz.state.set({probe: 1}); }'); settled(p)
     p.evaluate('() => salviz.whole()'); settled(p)
-    assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20, 30] and p.locator('#salviz-frames-0-1').count() == 0
+    assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20, 30]
+    assert p.locator('#salviz-frames-0-1').count() == 0
     closed(p, path)
 
 def test_the_page_follows_the_readers_theme(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     for scheme in ('light', 'dark'):
         p = opened(browser, path, color_scheme=scheme)
-        assert p.eval_on_selector('.salviz', 'o => o.dataset.theme') == scheme == p.evaluate('() => document.documentElement.dataset.theme')
+        assert p.eval_on_selector('.salviz',
+                                  'o => o.dataset.theme') == scheme == p.evaluate(
+            '() => document.documentElement.dataset.theme')
         closed(p, path)
 
-hostile = ['[CLS]', '</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', '<!--', "');window.hit=3;//", '&lt;b&gt;', '\u202eabc', '\u2028', '🙂', '\u200b', 'x'*10_000, '[SEP]']
+hostile = ['[CLS]', '</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', '<!--',
+           "');window.hit=3;//", '&lt;b&gt;', '\u202eabc', '\u2028', '🙂', '\u200b', 'x'*10_000, '[SEP]']
 
 @pytest.mark.parametrize('method', ['ADDrop', 'SaliencyGuided', 'AttentionGuidance'])
 def test_no_token_can_break_the_page(browser, tmp_path, method):
     run = invented.run(tmp_path/'bad', method, probes=(0,), steps=(0, 10), tokens={0: hostile})
     path = write_page(page_of(run), tmp_path/'bad.html')
     text = path.read_text()
-    assert text.lower().count('</script>') == text.lower().count('<script ') and re.search(r'id="salviz-meta">(.*?)</script>', text, re.S)[1].isascii()
+    assert text.lower().count('</script>') == text.lower().count('<script ')
+    assert re.search(r'id="salviz-meta">(.*?)</script>', text, re.S)[1].isascii()
     p = opened(browser, path)
     for tab in ('map', 'triptych', 'compare', 'whatif'):
         p.evaluate('tab => { salviz.state.set({tab}); }', tab); settled(p)
-    assert p.evaluate('() => window.hit') is None and p.locator('img').count() == 0 and p.locator('.sv-failed').count() == 0
+    assert p.evaluate('() => window.hit') is None
+    assert p.locator('img').count() == 0
+    assert p.locator('.sv-failed').count() == 0
     assert p.evaluate('() => salviz.store.probe(0, 0).tokens') == hostile
     closed(p, path)
 
@@ -96,14 +108,17 @@ def test_the_page_forbids_all_network(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     p = opened(browser, path)
     assert p.evaluate('() => fetch("https://example.com/").then(() => "sent", () => "refused")') == 'refused'
-    assert p.evaluate('() => new Promise(done => { const i = new Image(); i.onload = () => done("sent"); i.onerror = () => done("refused"); i.src = "https://example.com/a.png"; })') == 'refused'
+    assert p.evaluate('() => new Promise(done => { const i = new Image(); i.onload = () => done("sent"); i.onerror = '
+                      '() '
+                      '=> done("refused"); i.src = "https://example.com/a.png"; })') == 'refused'
     p.close()
 
 def test_a_page_that_was_damaged_says_so(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     text = path.read_text()
     packed = re.search(r'id="salviz-frames-0-0">(.*?)</script>', text)[1]
-    for name, broken in (('half', text.replace(packed, packed[:len(packed)//2//4*4])), ('none', re.sub(r'(id="salviz-meta">).*?(</script>)', r'\1{\2', text))):
+    for name, broken in (('half', text.replace(packed, packed[:len(packed)//2//4*4])),
+                         ('none', re.sub(r'(id="salviz-meta">).*?(</script>)', r'\1{\2', text))):
         file = tmp_path/f'{name}.html'
         file.write_text(broken)
         p = opened(browser, file)
@@ -125,11 +140,13 @@ def test_the_page_says_its_size_before_it_is_written(tmp_path):
 @pytest.mark.parametrize('n', [40, 130])
 def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
     "Noise, which compresses worst; with full maps of chosen heads beyond 128 tokens"
-    run = invented.run(tmp_path/'run', method, probes=(0,), steps=(0, 10, 20), tokens={0: ['[CLS]', *(f'w{i}' for i in range(n - 2)), '[SEP]']}, layers=3, heads=4)
+    run = invented.run(tmp_path/'run', method, probes=(0,), steps=(0, 10, 20),
+                       tokens={0: ['[CLS]', *(f'w{i}' for i in range(n - 2)), '[SEP]']}, layers=3, heads=4)
     made = page_of(run)
     assert float(re.search(r'([\d.]+) bytes a weight', made.sentence())[1]) <= 2
 
-@pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'), (invented.scored, '2 sentences x 1 step,')])
+@pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'),
+                                       (invented.scored, '2 sentences x 1 step,')])
 def test_the_size_counts_images_and_series_as_such(make, said):
     assert said in page_of([make(0, p) for p in (0, 1)]).sentence()
     mixed = page_of([invented.image(0, 0), invented.scored(0, 1)])
@@ -141,16 +158,21 @@ def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left
     assert part['data'] < whole['data']/2
     path = write_page(page_of(run, probes=[1], steps=[0, -1], layers=[2]), tmp_path/'part.html')
     p = opened(browser, path)
-    assert p.evaluate('() => salviz.store.steps(0, 1)') == [0, 30] and p.evaluate('() => salviz.store.frame(0, 1, 0).layers("attention")') == [2]
-    assert 'layers 2 only' in p.evaluate('() => salviz.store.meta.shipped') and '6 recorded frames of run were left out' in p.evaluate('() => salviz.store.meta.shipped')
+    assert p.evaluate('() => salviz.store.steps(0, 1)') == [0, 30]
+    assert p.evaluate('() => salviz.store.frame(0, 1, 0).layers("attention")') == [2]
+    assert 'layers 2 only' in p.evaluate('() => salviz.store.meta.shipped')
+    assert '6 recorded frames of run were left out' in p.evaluate('() => salviz.store.meta.shipped')
     assert p.locator('.sv-failed').count() == 0
     closed(p, path)
 
 def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
-    run = invented.run(tmp_path/'run', probes=(0,), steps=(0,), tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
+    run = invented.run(tmp_path/'run', probes=(0,), steps=(0,),
+                       tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
     def names(**kw):
         text = next(t for _, name, t in page_of(run, **kw).parts if name.startswith('salviz-frames'))
-        return {a for a in json.loads(re.search(rb'\{.*\}', unpack_page(base64.b64decode(text))[0][:20000])[0].split(b'    ')[0])['arrays'] if '/' in a}
+        return {a for a in json.loads(re.search(rb'\{.*\}',
+                                                unpack_page(base64.b64decode(text))[0][:20000])[0].split(b'    ')[0])[
+            'arrays'] if '/' in a}
     assert names() == {'attention/1.0'} and names(heads=[(0, 1), (1, 2)]) == {'attention/0.1', 'attention/1.2'}
 
 def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
@@ -167,9 +189,13 @@ def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
 
 def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
-    refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5), 'nothing was recorded': lambda: page_of(empty),
-               'probes [5] were not recorded': lambda: page_of(run, probes=[5]), 'layers [5] were not recorded; there are 0, 1': lambda: page_of(run, layers=[5]), 'layers [] were': lambda: page_of(run, layers=[]),
-               'heads must be pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3), 'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
+    refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
+               'nothing was recorded': lambda: page_of(empty),
+               'probes [5] were not recorded': lambda: page_of(run, probes=[5]),
+               'layers [5] were not recorded; there are 0, 1': lambda: page_of(run, layers=[5]),
+               'layers [] were': lambda: page_of(run, layers=[]),
+               'heads must be pairs': lambda: page_of(run, heads=[3]), 'got 3': lambda: page_of([run]*3),
+               'must end in .html': lambda: write_page(page_of(run), tmp_path/'run.pdf')}
     for said, call in refused.items():
         with pytest.raises(ValueError) as e: call()
         assert said in str(e.value) and '\n' not in str(e.value), said
@@ -185,12 +211,18 @@ def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
     with pytest.raises(ValueError, match='not JSON'): page_text(run.path)
 
 def test_a_page_of_series_and_one_of_images_open_at_every_step(browser, tmp_path):
-    for make, said in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'), (invented.image, 'Image')):
-        path = write_page(page_of([make(s, p) for s in (0, 10, 20) for p in (0, 1)], panels=['signal', 'heads', 'sentence']), tmp_path/f'{said}.html')
+    for make, said in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'),
+                       (invented.image, 'Image')):
+        path = write_page(page_of([make(s, p) for s in (0, 10, 20) for p in (0, 1)],
+                                  panels=['signal', 'heads', 'sentence']), tmp_path/f'{said}.html')
         p = opened(browser, path)
         before = canvases(p)
-        assert p.inner_text('.sv-signal .sv-title') == said and [c[0] for c in before] == ['sv-panel sv-signal']*len(before) and p.locator('.sv-heads').is_hidden()
+        assert p.inner_text('.sv-signal .sv-title') == said
+        assert [c[0] for c in before] == ['sv-panel sv-signal']*len(before)
+        assert p.locator('.sv-heads').is_hidden()
         p.evaluate('() => { salviz.state.set({step: 0, probe: 1}); }'); settled(p)
         p.evaluate('() => salviz.whole()'); settled(p)
-        assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20] and canvases(p)[0] != before[0] and p.evaluate('() => window.hit') is None
+        assert p.evaluate('() => salviz.store.shipped(0, 1)') == [0, 10, 20]
+        assert canvases(p)[0] != before[0]
+        assert p.evaluate('() => window.hit') is None
         closed(p, path)

@@ -12,12 +12,14 @@ from salviz.data.texts import load_text, subset
 from salviz.core.maths import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
 from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
-from salviz.explorer.payload import (as_run, bundle, exported, json_text, meta, most_cells, pack_frame, pack_page, pool_cells, run_meta, static_text, styles,
+from salviz.explorer.payload import (as_run, bundle, exported, json_text, meta, most_cells, pack_frame, pack_page,
+                            pool_cells, run_meta, static_text, styles,
                             unpack_frame, unpack_page)
 from salviz.core.runs import Run, Snapshot
 from salviz.training.trainer import train
 
-hostile = ['<img src=x onerror=alert(1)>', '</script><script>alert(1)</script>', '"\'`\\', '\u202eright to left', '🎬', 'zero\u200bwidth', '\ud800', 'x'*10000,
+hostile = ['<img src=x onerror=alert(1)>', '</script><script>alert(1)</script>', '"\'`\\', '\u202eright to left', '🎬',
+           'zero\u200bwidth', '\ud800', 'x'*10000,
            '\n\t\0', '&amp;']
 
 def random_maps(rng, *shape): return rng.dirichlet(np.full(shape[-1], .3), size=shape[:-1]).astype(np.float32)
@@ -25,7 +27,8 @@ def random_maps(rng, *shape): return rng.dirichlet(np.full(shape[-1], .3), size=
 def snapshot(n=6, layers=(0, 1), heads=3, seed=0, step=3, **more):
     rng = np.random.default_rng(seed)
     b = rng.normal(size=(len(layers), heads, n, n)).astype(np.float32)
-    arrays = dict(attention=random_maps(rng, len(layers), heads, n, n), attention_attribution=b, saliency=rng.normal(size=n), discarded=b > 1)
+    arrays = dict(attention=random_maps(rng, len(layers), heads, n, n), attention_attribution=b,
+                  saliency=rng.normal(size=n), discarded=b > 1)
     return Snapshot(step=step, epoch=.5, probe=more.pop('probe', 0), tokens=more.pop('tokens', ['t']*n), arrays=arrays,
                     layers={k: list(layers) for k in ('attention', 'attention_attribution', 'discarded')}, **more)
 
@@ -33,7 +36,8 @@ def snapshot(n=6, layers=(0, 1), heads=3, seed=0, step=3, **more):
 
 def test_every_probability_gets_the_nearest_code():
     values = cube_value(np.arange(255)).astype(np.float64)
-    x = np.concatenate([np.linspace(0, 1, 200_001), np.random.default_rng(0).random(100_000)**8, np.nextafter((values[1:] + values[:-1])/2, 1)]).astype(np.float32)
+    x = np.concatenate([np.linspace(0, 1, 200_001), np.random.default_rng(0).random(100_000)**8,
+                        np.nextafter((values[1:] + values[:-1])/2, 1)]).astype(np.float32)
     at = np.searchsorted(values, x).clip(1, 254)
     nearest = np.minimum(abs(x - values[at - 1]), abs(x - values[at]))
     np.testing.assert_allclose(abs(cube_value(cube_code(x)).astype(np.float64) - x), nearest, rtol=1e-5, atol=1e-7)
@@ -53,20 +57,24 @@ def test_attributions_of_any_size_are_right_to_half_a_level():
         b = rng.normal(size=(2, 2, 8, 8))**3*size
         code, scale = level_code(b)
         c = abs(code.astype(int) - 128)
-        assert (abs(level_value(code, scale).astype(np.float64) - b) <= (2*c + 1)/2/127**2*scale[..., None, None]*(1 + 1e-4)).all()
+        assert (abs(level_value(code, scale).astype(np.float64) - b) <= (2*c
+                                                                         + 1)/2/127**2*scale[..., None, None]*(
+            1 + 1e-4)).all()
         assert code.min() == 1 or code.max() == 255
     for empty in (np.zeros((0, 3, 3)), np.zeros((2, 0, 0))): assert level_code(empty)[0].shape == empty.shape
 
 # ---- frames
 
 def test_a_frame_holds_what_was_recorded_and_nothing_else():
-    s = snapshot(info=dict(method='ADDrop', args=dict(p=.3), drawn_step=3, secret='not for the page'), losses=dict(task=1.5, other=float('inf')), label=1)
+    s = snapshot(info=dict(method='ADDrop', args=dict(p=.3), drawn_step=3, secret='not for the page'),
+                 losses=dict(task=1.5, other=float('inf')), label=1)
     s.arrays['something_else'] = np.zeros(3)
     s.arrays['all_of_it'] = np.zeros((6, 5, 4, 3, 2)) # for which there is no plain picture
     f = unpack_frame(pack_frame(s, run=2))
     assert (f['run'], f['probe'], f['step'], f['epoch'], f['label']) == (2, 0, 3, .5, 1)
     assert f['losses'] == dict(task=1.5, other=None) and 'secret' not in f['info']
-    assert list(f['arrays']) == ['attention', 'attention_attribution', 'attribution_ranks', 'discarded', 'saliency', 'own/something_else']
+    assert list(f['arrays']) == ['attention', 'attention_attribution', 'attribution_ranks', 'discarded', 'saliency',
+                                 'own/something_else']
     assert f['info']['own_left'] == [['all_of_it', '6 rows, 5 rows, 4 rows, 3 rows, 2 rows']]
     assert f['specs']['attention']['layers'] == [0, 1] and 'layers' not in f['specs']['saliency']
     np.testing.assert_array_equal(f['arrays']['discarded'], s.arrays['discarded'])
@@ -89,15 +97,18 @@ def test_ranks_of_old_runs_come_from_the_stored_values_and_say_so():
     f = unpack_frame(pack_frame(s))
     allowed = np.ones((6, 6), bool)
     allowed[:2, 4:] = False
-    np.testing.assert_array_equal(f['arrays']['attribution_ranks'], dense_ranks(s.arrays['attention_attribution'], allowed))
+    np.testing.assert_array_equal(f['arrays']['attribution_ranks'],
+                                  dense_ranks(s.arrays['attention_attribution'], allowed))
     assert f['info']['ranks'] == 'stored values'
     exact = snapshot()
-    exact.arrays['attribution_ranks'], exact.layers['attribution_ranks'] = dense_ranks(exact.arrays['attention_attribution']), [0, 1]
+    exact.arrays['attribution_ranks'], exact.layers['attribution_ranks'] = dense_ranks(
+        exact.arrays['attention_attribution']), [0, 1]
     assert unpack_frame(pack_frame(exact))['info']['ranks'] == 'exact'
     assert 'ranks' not in unpack_frame(pack_frame(s, names=['attention']))['info']
 
 def test_masked_tokens_get_readable_labels():
-    s = snapshot(n=3, tokens=['[CLS]', 'Ġfilm', '[SEP]'], labels=['[CLS]', 'film', '[SEP]'], info=dict(masked_tokens=['[CLS]', 'Ġfilm', '[MASK]']))
+    s = snapshot(n=3, tokens=['[CLS]', 'Ġfilm', '[SEP]'], labels=['[CLS]', 'film', '[SEP]'],
+                 info=dict(masked_tokens=['[CLS]', 'Ġfilm', '[MASK]']))
     assert unpack_frame(pack_frame(s))['info']['masked_labels'] == ['[CLS]', 'film', '[MASK]']
 
 @pytest.mark.parametrize('n', [129, 200, 512])
@@ -149,17 +160,20 @@ def test_probabilities_that_are_none_are_refused():
 
 def test_hostile_text_stays_text():
     arrays = dict(attention=random_maps(np.random.default_rng(0), 1, 1, 10, 10))
-    s = Snapshot(step=0, epoch=0., probe=0, tokens=hostile, texts=[' '.join(hostile)], arrays=arrays, classes=hostile[:2])
+    s = Snapshot(step=0, epoch=0., probe=0, tokens=hostile, texts=[' '.join(hostile)], arrays=arrays,
+                 classes=hostile[:2])
     text = json_text(meta([[s]], shipped=hostile[0]))
     assert text.isascii() and not set('<>&') & set(text)
     back = json.loads(text)
     assert back['runs'][0]['probes'][0]['tokens'] == hostile and back['runs'][0]['classes'] == hostile[:2]
-    frame = pack_frame(Snapshot(step=0, epoch=0., probe=0, tokens=hostile, info=dict(masked_tokens=hostile), arrays=s.arrays))
+    frame = pack_frame(Snapshot(step=0, epoch=0., probe=0, tokens=hostile, info=dict(masked_tokens=hostile),
+                                arrays=s.arrays))
     assert unpack_frame(frame)['info']['masked_tokens'] == hostile
     assert unpack_frame(unpack_page(pack_page([frame]))[0])['info']['masked_labels'] == hostile
 
 def test_json_has_no_nan_anywhere():
-    x = dict(a=float('nan'), b=[np.float32('inf'), {'c': np.array([1., -np.inf])}], d=(np.int64(3), True, None), e={1: float('-inf')})
+    x = dict(a=float('nan'), b=[np.float32('inf'), {'c': np.array([1., -np.inf])}], d=(np.int64(3), True, None),
+             e={1: float('-inf')})
     assert json.loads(json_text(x)) == dict(a=None, b=[None, dict(c=[1, None])], d=[3, True, None], e={'1': None})
 
 # ---- runs
@@ -173,14 +187,17 @@ def real_runs(tmp_path_factory):
     probes = ['a gorgeous , witty , seductive movie .', ' '.join(data['train']['text'])[:240]]
     def run(name, method):
         model, tokenizer = load_classifier('minilm', num_labels=5, labels=labels, seed=0)
-        return train(model, tokenizer, data, method=method, probes=probes, epochs=1, snapshots=3, batch_size=8, learning_rate=1e-4, run_dir=folder/name,
+        return train(model, tokenizer, data, method=method, probes=probes, epochs=1, snapshots=3, batch_size=8,
+                     learning_rate=1e-4, run_dir=folder/name,
                      progress=False)
-    return dict(addrop=run('addrop', ADDrop(p=.3, q=.3, cross_tuning=False)), guided=run('guided', AttentionGuidance(share=.5)))
+    return dict(addrop=run('addrop', ADDrop(p=.3, q=.3, cross_tuning=False)),
+                guided=run('guided', AttentionGuidance(share=.5)))
 
 def test_meta_says_what_there_is(real_runs):
     run = real_runs['addrop']
     m = run_meta(run)
-    assert (m['name'], m['title'], m['method'], m['seed'], m['finished'], m['live']) == ('addrop', 'AD-DROP', 'ADDrop', 0, True, False)
+    assert (m['name'], m['title'], m['method'], m['seed'], m['finished'],
+            m['live']) == ('addrop', 'AD-DROP', 'ADDrop', 0, True, False)
     assert (m['total_steps'], m['steps_per_epoch'], m['cross_tuning'], m['notes']) == (2, 2, False, [])
     assert m['model']['layers'] == 6 and m['model']['heads'] == 12 and len(m['classes']) == 5
     assert m['recorded'] == [[p, s] for p in (0, 1) for s in run.steps] and [p['id'] for p in m['probes']] == [0, 1]
@@ -192,7 +209,8 @@ def test_meta_says_what_there_is(real_runs):
 def test_runs_match_where_they_looked_at_the_same_sentence(real_runs):
     a, b = meta(list(real_runs.values()), shipped='all')['runs']
     assert [p['matches'] for p in b['probes']] == [0, 1] and [p['matches'] for p in a['probes']] == [0, 1]
-    assert run_meta(real_runs['guided'], matches=run_meta(real_runs['addrop'], probes=[1]))['probes'][0]['matches'] is None
+    assert run_meta(real_runs['guided'],
+                    matches=run_meta(real_runs['addrop'], probes=[1]))['probes'][0]['matches'] is None
     assert [p['matches'] for p in meta([real_runs['addrop'], [snapshot()]])['runs'][1]['probes']] == [None]
 
 def test_a_damaged_snapshot_is_left_out_and_named(real_runs, tmp_path):
@@ -207,16 +225,20 @@ def test_a_damaged_snapshot_is_left_out_and_named(real_runs, tmp_path):
     assert all(f.name in ' '.join(m['notes']) for f in files[:2])
 
 def test_planned_steps_are_known_before_the_first_row(tmp_path):
-    config = dict(method=dict(name='ADDrop', args=dict(cross_tuning=True)), model=dict(name='m', layers=2, heads=4), data=dict(sizes=dict(train=37)), seed=1,
+    config = dict(method=dict(name='ADDrop', args=dict(cross_tuning=True)), model=dict(name='m', layers=2, heads=4),
+                  data=dict(sizes=dict(train=37)), seed=1,
                   settings=dict(epochs=4, batch_size=8, gradient_accumulation=2))
     run = Run.create(tmp_path/'run', config)
     m = run_meta(run, live=True)
-    assert (m['total_steps'], m['steps_per_epoch'], m['cross_tuning'], m['live'], m['finished'], m['probes']) == (12, 3, True, True, False, [])
+    assert (m['total_steps'], m['steps_per_epoch'], m['cross_tuning'], m['live'], m['finished'],
+            m['probes']) == (12, 3, True, True, False, [])
 
 def test_snapshots_made_by_hand_are_a_run_too():
     run = as_run([snapshot(step=1), snapshot(step=0, probe=1), snapshot(step=1, probe=1)])
     m = run_meta(run, probes=[1])
-    assert m['recorded'] == [[1, 0], [1, 1]] and m['model'] == dict(name='', layers=2, heads=3) and m['title'] == 'Snapshots'
+    assert m['recorded'] == [[1, 0], [1, 1]]
+    assert m['model'] == dict(name='', layers=2, heads=3)
+    assert m['title'] == 'Snapshots'
     assert run.snapshot(-1, 1).step == 1 and run.snapshot(probe=0).step == 1
     class Training: run = None
     Training.run = run
@@ -239,12 +261,14 @@ def test_a_page_of_a_real_run_is_lossless_and_takes_at_most_two_bytes_a_weight_a
     back = [unpack_frame(f) for f in unpack_page(page)]
     for frame, b in zip(frames, back):
         f = unpack_frame(frame)
-        assert {k: v for k, v in f.items() if k not in ('arrays', 'specs')} == {k: v for k, v in b.items() if k not in ('arrays', 'specs')}
+        assert {k: v for k, v in f.items()
+                if k not in ('arrays', 'specs')} == {k: v for k, v in b.items() if k not in ('arrays', 'specs')}
         assert list(f['arrays']) == list(b['arrays'])
         for k, x in f['arrays'].items():
             if 'coarse' not in b['specs'][k]: np.testing.assert_array_equal(b['arrays'][k], x)
         assert 'attribution_ranks' not in f['specs'] or 'coarse' not in b['specs']['attribution_ranks']
-    if name == 'addrop': assert all('follows' in b['specs']['discarded'] and 'follows' in b['specs']['discard_candidates'] for b in back)
+    if name == 'addrop':
+        assert all('follows' in b['specs']['discarded'] and 'follows' in b['specs']['discard_candidates'] for b in back)
     for f, b in zip(frames, unpack_page(pack_page(frames, budget=None))):
         for k, x in unpack_frame(f)['arrays'].items(): np.testing.assert_array_equal(unpack_frame(b)['arrays'][k], x)
 
@@ -254,7 +278,8 @@ def test_a_single_frame_keeps_the_budget_too_and_its_regions_exact(real_runs, pr
     page = pack_page([pack_frame(s)])
     assert per_weight(page, [s]) <= 2
     f = unpack_frame(unpack_page(page)[0])
-    for name in ('attribution_ranks', 'discard_candidates', 'discarded'): np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
+    for name in ('attribution_ranks', 'discard_candidates', 'discarded'):
+        np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
     assert abs(f['arrays']['attention'] - s.arrays['attention']).max() < .05
 
 def test_a_page_of_small_maps_made_by_hand_keeps_the_budget():
@@ -263,7 +288,8 @@ def test_a_page_of_small_maps_made_by_hand_keeps_the_budget():
 
 def test_regions_that_do_not_follow_travel():
     s = snapshot(info=dict(args=dict(p=.3, q=.3, region='high'), example_id=1, seed=0, drawn_step=3))
-    s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(s.arrays['attention_attribution'], True, .3), [0, 1]
+    s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(
+        s.arrays['attention_attribution'], True, .3), [0, 1]
     f = unpack_frame(unpack_page(pack_page([pack_frame(s)]))[0])
     assert 'follows' in f['specs']['discard_candidates'] and 'follows' not in f['specs']['discarded']
     s.arrays['discard_candidates'][0, 0, 0] ^= True
@@ -281,7 +307,8 @@ def test_frames_of_a_page_may_differ_in_what_they_hold():
 
 def test_damaged_pages_are_refused():
     page = pack_page([pack_frame(snapshot(step=i)) for i in range(3)])
-    for bad in (b'', b'SVF1' + page[4:], page[:20], page[:-40], page[:60] + bytes(20) + page[80:], page[:-60] + bytes(60)):
+    for bad in (b'', b'SVF1' + page[4:], page[:20], page[:-40], page[:60] + bytes(20) + page[80:],
+                page[:-60] + bytes(60)):
         with pytest.raises(ValueError, match='page'): unpack_page(bad)
 
 # ---- the program
@@ -293,40 +320,53 @@ def test_the_program_is_one_module_without_imports(entry):
     assert text.index('// maths.js') < text.index('// codec.js') < text.index('// store.js') < text.index(f'// {entry}')
 
 def test_every_module_says_what_it_exports_and_is_written_as_agreed():
-    assert exported('codec.js') == ['Tensor', 'Frame', 'decodeFrame', 'unpackPage'] and 'keyedUniform' in exported('maths.js')
+    assert exported('codec.js') == ['Tensor', 'Frame', 'decodeFrame', 'unpackPage']
+    assert 'keyedUniform' in exported('maths.js')
     for name in ('codec.js', 'maths.js'):
         text = static_text(name)
         assert text.startswith('// ') and max(map(len, text.splitlines())) <= 150
     assert '.salviz' in styles()
 
 def test_what_would_not_work_on_the_page_is_refused_when_it_is_joined():
-    ok = {'a.js': "import {b} from './b.js';\nexport const a = b;", 'b.js': 'export const b = 1;\nconst {c, d: [e]} = {};'}
+    ok = {'a.js': "import {b} from './b.js';\nexport const a = b;",
+          'b.js': 'export const b = 1;\nconst {c, d: [e]} = {};'}
     joined = lambda **kw: bundle('a.js', read={**ok, **{k.replace('_', '.'): v for k, v in kw.items()}}.__getitem__)
-    assert joined().splitlines() == ['// b.js', 'const b = 1;', 'const {c, d: [e]} = {};', '', '// a.js', 'const a = b;']
+    assert joined().splitlines() == ['// b.js', 'const b = 1;', 'const {c, d: [e]} = {};', '', '// a.js',
+                                     'const a = b;']
     for text, said in {
-            "import {b as x} from './b.js';": 'must not rename', "import b from './b.js';": 'imports must be single lines',
-            "import {b} from 'react';": 'imports must be single lines', "import {z} from './b.js';": 'does not export it',
-            "import {b} from './b.js';\nlet b = 2;": 'b is declared at the top of both b.js and a.js', "import {b} from './b.js';\nfunction e() {}": 'e is declared',
+            "import {b as x} from './b.js';": 'must not rename',
+            "import b from './b.js';": 'imports must be single lines',
+            "import {b} from 'react';": 'imports must be single lines',
+            "import {z} from './b.js';": 'does not export it',
+            "import {b} from './b.js';\nlet b = 2;": 'b is declared at the top of both b.js and a.js',
+            "import {b} from './b.js';\nfunction e() {}": 'e is declared',
             "export * from './b.js';": 'export only declarations'}.items():
         with pytest.raises(ValueError, match=re.escape(said)): joined(a_js=text)
-    with pytest.raises(ValueError, match='a.js → b.js → a.js'): joined(b_js="import {a} from './a.js';\nexport const b = 1;")
+    with pytest.raises(ValueError, match='a.js → b.js → a.js'):
+        joined(b_js="import {a} from './a.js';\nexport const b = 1;")
 
 # ---- images, series, answers for tokens, methods together
 
 def test_images_and_series_travel_within_their_stated_step_and_answers_as_they_are():
     for s in (invented.image(channels=3), invented.series(names=['<b>', *'abcde'])):
         f = unpack_frame(pack_frame(s))
-        assert set(f['arrays']) == set(s.arrays) and f['info']['modality'] == s.info['modality'] and f['info'].get('feature_names') == s.info.get('feature_names')
-        for name in ('is_masked_map', *(['informative'] if 'informative' in s.arrays else [])): np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
+        assert set(f['arrays']) == set(s.arrays)
+        assert f['info']['modality'] == s.info['modality']
+        assert f['info'].get('feature_names') == s.info.get('feature_names')
+        for name in ('is_masked_map', *(['informative'] if 'informative' in s.arrays else [])):
+            np.testing.assert_array_equal(f['arrays'][name], s.arrays[name])
         for name in ('input', 'saliency_map', 'masked_map'):
             x, got = s.arrays[name], f['arrays'][name]
             scale = abs(x).max((-2, -1), keepdims=True)
             assert (abs(got - x) <= scale/127*np.sqrt(abs(x)/scale) + scale/127**2).all(), name
     s = invented.tagged()
     f = unpack_frame(pack_frame(s))
-    assert f['info']['token_labels'] == s.info['token_labels'] and f['info']['task'] == 'token_classification' and 'pooled_row' not in f['info']
+    assert f['info']['token_labels'] == s.info['token_labels']
+    assert f['info']['task'] == 'token_classification'
+    assert 'pooled_row' not in f['info']
     np.testing.assert_array_equal(f['arrays']['token_confidence'], s.arrays['token_confidence'])
-    assert unpack_frame(pack_frame(invented.translated()))['info']['predicted_tokens'] == ['das', 'war', 'gut', '.', '</s>']
+    assert unpack_frame(pack_frame(invented.translated()))['info']['predicted_tokens'] == [
+        'das', 'war', 'gut', '.', '</s>']
     assert unpack_frame(pack_frame(invented.scored()))['arrays']['prediction'].tolist() == np.float32([2.9]).tolist()
 
 def test_images_are_the_same_where_their_numbers_are():
@@ -342,15 +382,20 @@ def test_evidence_of_one_name_from_two_methods_travels_twice(order):
     s, worked_with = invented.clashing(order)
     for data in (pack_frame(s), unpack_page(pack_page([pack_frame(s)]))[0]):
         arrays = unpack_frame(data)['arrays']
-        assert (arrays['method_saliency'] == worked_with[order[0]]).all() and (arrays[f'method_saliency ({order[1]})'] == worked_with[order[1]]).all()
+        assert (arrays['method_saliency'] == worked_with[order[0]]).all()
+        assert (arrays[f'method_saliency ({order[1]})'] == worked_with[order[1]]).all()
     long = snapshot(n=130)
-    long.arrays['attention_attribution (Mine)'], long.layers['attention_attribution (Mine)'] = long.arrays['attention_attribution']*2, [0, 1]
+    long.arrays['attention_attribution (Mine)'], long.layers['attention_attribution (Mine)'] = long.arrays[
+        'attention_attribution']*2, [0, 1]
     names = set(unpack_frame(pack_frame(long, full=[(1, 2)]))['arrays'])
     assert {'attention_attribution (Mine)', 'attention_attribution (Mine)/1.2', 'attention_attribution/1.2'} <= names
 
 def test_a_region_follows_from_the_arguments_of_its_own_method():
     args = dict(p=.3, q=.3, region='high')
-    s = snapshot(info=dict(method='AttentionGuidance + ADDrop', args=dict(ADDrop=args), methods=dict(AttentionGuidance={}, ADDrop=args), example_id=1, seed=0, drawn_step=3))
-    s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(s.arrays['attention_attribution'], True, .3), [0, 1]
+    s = snapshot(info=dict(method='AttentionGuidance + ADDrop', args=dict(ADDrop=args),
+                           methods=dict(AttentionGuidance={}, ADDrop=args), example_id=1, seed=0, drawn_step=3))
+    s.arrays['discard_candidates'], s.layers['discard_candidates'] = discard_candidates(
+        s.arrays['attention_attribution'], True, .3), [0, 1]
     assert 'follows' in unpack_frame(unpack_page(pack_page([pack_frame(s)]))[0])['specs']['discard_candidates']
-    assert run_meta([invented.both()])['title'] == 'Attention guidance + AD-DROP' and run_meta([invented.both()])['cross_tuning']
+    assert run_meta([invented.both()])['title'] == 'Attention guidance + AD-DROP'
+    assert run_meta([invented.both()])['cross_tuning']

@@ -1,4 +1,5 @@
-"What a figure says of itself is so: ties are no ranks, names tell sides apart, scales are those of the numbers, captions name model and data."
+"""What a figure says of itself is so: ties are no ranks, names tell sides apart, scales are those of the numbers,
+captions name model and data."""
 import warnings
 
 import numpy as np
@@ -22,7 +23,9 @@ def test_in_a_row_that_nothing_reads_ties_are_no_difference_of_ranks():
     view = triptych(snap, 2, 1)
     assert view.tied.tolist() == [False] + [True]*9
     assert np.isnan(view.values[2][1:]).all() and np.isfinite(view.values[2][0]).all()
-    assert 'in 9 of 10 rows all values of the attribution are equal (0: the prediction does not depend on them)' in view.notes[0] and view.notes[0] in view.caption
+    assert ('in 9 of 10 rows all values of the attribution are equal (0: the prediction does not depend on '
+            'them)' in view.notes[0])
+    assert view.notes[0] in view.caption
     usual = triptych(snap, 0, 1)
     assert not usual.tied.any() and not usual.notes and np.isfinite(usual.values[2]).all()
     snap.arrays['attention'][0, 1, 3] = 1/10   # a head that looks everywhere alike has no ranks either
@@ -34,13 +37,16 @@ def test_in_a_row_that_nothing_reads_ties_are_no_difference_of_ranks():
 def test_a_region_says_how_much_of_it_is_tied():
     snap = invent(10, layers=3, heads=4, p=.3)
     for view in (discard_map(snap, 2, 1), attention_map(snap, 2, 1)):
-        assert view.notes[0] == 'Tied: in 9 of 10 rows attributions are equal at the threshold, and all that are tied with it are candidates.'
+        assert view.notes[0] == ('Tied: in 9 of 10 rows attributions are equal at the threshold, '
+                                 'and all that are tied with it are candidates.')
         assert view.notes[0] in view.caption
     assert discard_map(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in tied rows), ')
     assert not discard_map(snap, 0, 1).notes and not attention_map(snap, 0, 1).notes
     region, may = np.array([[1, 1, 1, 0]]) > 0, np.ones((1, 4), bool)
     half = np.array([[.5, .2, .2, 0]])   # two candidates were asked for, the third is equal to the second
-    assert tied_candidates(region, may, half, .5).all() and not tied_candidates(region, may, half, .75).any() and not tied_candidates(region, may, half).any()
+    assert tied_candidates(region, may, half, .5).all()
+    assert not tied_candidates(region, may, half, .75).any()
+    assert not tied_candidates(region, may, half).any()
 
 
 def test_one_sentence_of_five_runs_is_one_sentence(tmp_path):
@@ -50,10 +56,13 @@ def test_one_sentence_of_five_runs_is_one_sentence(tmp_path):
     assert fig.caption.startswith('One sentence') and not any('5 sentences' in o for o in [fig.caption, *texts])
     assert [sum(o.startswith(f'AD-DROP, seed {i}') for o in texts) for i in range(5)] == [1]*5
     pair = [runs[0].snapshot(0, 0), runs[0].snapshot(0, 1), runs[1].snapshot(0, 0), runs[1].snapshot(0, 1)]
-    assert coloured_sentences(pair).caption.startswith('2 sentences, 4 times') and coloured_sentences(pair[:2]).caption.startswith('2 sentences,')
+    assert coloured_sentences(pair).caption.startswith('2 sentences, 4 times')
+    assert coloured_sentences(pair[:2]).caption.startswith('2 sentences,')
     for i, s in enumerate(pair): s.info['seed'] = i//2
     view = coloured_sentences(pair)
-    assert view.caption.startswith('2 sentences of 2 models') and view.names[0].startswith('seed 0, probe 0') and view.names[3].startswith('seed 1, probe 1')
+    assert view.caption.startswith('2 sentences of 2 models')
+    assert view.names[0].startswith('seed 0, probe 0')
+    assert view.names[3].startswith('seed 1, probe 1')
 
 
 def test_two_runs_at_one_step_are_called_by_what_tells_them_apart(tmp_path):
@@ -64,8 +73,10 @@ def test_two_runs_at_one_step_are_called_by_what_tells_them_apart(tmp_path):
     b.info['seed'], b.info['method'] = 0, 'FineTuning'
     assert saliency_distribution(a, b).names == ('Saliency guided training', 'Fine-tuning')
     assert saliency_distribution(a, invented.image(40)).names == ('step 32', 'step 40')
-    assert saliency_distribution(a, a).names == ('first', 'second') and saliency_distribution(a, b, names=['x', 'y']).names == ('x', 'y')
-    with pytest.raises(ValueError, match='names must be two, one for each side, got 1'): saliency_distribution(a, b, names=['x'])
+    assert saliency_distribution(a, a).names == ('first', 'second')
+    assert saliency_distribution(a, b, names=['x', 'y']).names == ('x', 'y')
+    with pytest.raises(ValueError, match='names must be two, one for each side, got 1'):
+        saliency_distribution(a, b, names=['x'])
     runs = [a_run(tmp_path, o, seed=i) for i, o in enumerate(('one', 'two'))]
     assert 'A: AD-DROP, seed 0' in [o.get_text().removeprefix('(a) ') for o in figure(runs, 'compared').texts]
 
@@ -74,16 +85,23 @@ def test_gradients_are_called_what_they_are():
     frame = pd.DataFrame(dict(method=['a']*5 + ['b']*5, gradient=np.linspace(.1, 1, 10)))
     frame.attrs['labels'] = dict(gradient='|gradient|, over the largest of its example')
     for view in (gradient_boxes(frame), gradient_histogram(frame)):
-        assert '|gradient|, over the largest of its example' in view.title and '|gradient|, over the largest of its example' in view.caption
-    assert gradient_boxes(frame).y_label == '|gradient|, over the largest of its example' and gradient_boxes(frame, label='g').y_label == 'g'
+        assert '|gradient|, over the largest of its example' in view.title
+        assert '|gradient|, over the largest of its example' in view.caption
+    assert gradient_boxes(frame).y_label == '|gradient|, over the largest of its example'
+    assert gradient_boxes(frame, label='g').y_label == 'g'
 
 
-def settings(values): return pd.DataFrame([dict(p=p, q=q, accuracy=v) for (p, q), v in zip([(.1, .1), (.1, .2), (.3, .1), (.3, .2)], values)])
+def settings(values):
+    return pd.DataFrame([dict(p=p, q=q, accuracy=v) for (p, q), v in zip([(.1, .1), (.1, .2), (.3, .1), (.3, .2)],
+                                                                         values)])
 
 
 def test_a_grid_frames_no_cell_where_all_tie_and_signs_have_a_scale_of_their_own():
     tied = sensitivity_grid(settings([.5]*4))
-    assert not tied.best.any() and tied.subtitle.startswith('all 0.5') and 'All means are equal (0.5).' in tied.caption and 'framed' not in tied.caption
+    assert not tied.best.any()
+    assert tied.subtitle.startswith('all 0.5')
+    assert 'All means are equal (0.5).' in tied.caption
+    assert 'framed' not in tied.caption
     assert not head_map(pd.DataFrame(dict(layer=[0, 0], head=[0, 1], x=[1., 1.])), 'x', best='highest').best.any()
     signed = sensitivity_grid(settings([.5, -.2, .1, .3]))
     assert signed.is_signed and signed.limits == (-.5, .5) and 'Colours diverge from zero.' in signed.caption
@@ -92,10 +110,14 @@ def test_a_grid_frames_no_cell_where_all_tie_and_signs_have_a_scale_of_their_own
 
 
 def test_a_nested_grid_has_no_column_without_a_name():
-    rows = [dict(method='AD-DROP', p=p, q=q, seed=z, run=f'a{p}{q}{z}', accuracy=p*q + z/10) for p in (.1, .3) for q in (.2, .4) for z in (0, 1)]
-    nested = pd.DataFrame([*rows, *(dict(method='Fine-tuning', p=None, q=None, seed=z, run=f'f{z}', accuracy=.5) for z in (0, 1))])
+    rows = [dict(method='AD-DROP', p=p, q=q, seed=z, run=f'a{p}{q}{z}', accuracy=p*q + z/10) for p in (.1, .3)
+            for q in (.2, .4) for z in (0, 1)]
+    nested = pd.DataFrame([*rows, *(dict(method='Fine-tuning', p=None, q=None, seed=z, run=f'f{z}', accuracy=.5)
+                                    for z in (0, 1))])
     view = sensitivity_grid(nested)
-    assert view.columns == ('0.1', '0.3') and view.rows == ('0.4', '0.2') and view.notes == ('2 rows without p or q left out (Fine-tuning).',)
+    assert view.columns == ('0.1', '0.3')
+    assert view.rows == ('0.4', '0.2')
+    assert view.notes == ('2 rows without p or q left out (Fine-tuning).',)
     table = result_table(nested[nested.p.fillna(.1) == .1], rows='method', columns='q', measure='accuracy')
     assert table.heads()[1] == ['q = 0.2', 'q = 0.4', 'without q']
 
@@ -106,19 +128,22 @@ def test_scores_of_sts_b_go_to_five(tmp_path):
     invented.reconfigured(run, data=dict(name='sts-b'))
     ticks = [t.get_text() for ax in figure(run.path, 'scored_sentence', step=10).axes for t in ax.get_xticklabels()]
     assert {'0', '5'} <= set(ticks)
-    own = [t.get_text() for ax in figure(run.path, 'scored_sentence', step=10, span=(1, 4)).axes for t in ax.get_xticklabels()]
+    own = [t.get_text() for ax in figure(run.path, 'scored_sentence', step=10, span=(1, 4)).axes
+           for t in ax.get_xticklabels()]
     assert '5' not in own and '4' in own
 
 
 def test_captions_name_model_data_and_seeds_once_as_people_do(tmp_path):
-    runs = [a_run(tmp_path, f'run{i}', method, seed=i % 2) for i, method in enumerate(('ADDrop', 'ADDrop', 'SalLM', 'SalLM'))]
+    runs = [a_run(tmp_path, f'run{i}', method, seed=i % 2)
+            for i, method in enumerate(('ADDrop', 'ADDrop', 'SalLM', 'SalLM'))]
     said = dict(model=dict(name='minilm-b9a0018dff09', layers=6, heads=12),
                 data=dict(name='movie-sentences', sizes=dict(train=160)))
     runs = [invented.reconfigured(r, **said) for r in runs]
     assert runs_words({'AD-DROP': runs[:2], 'SalLM': runs[2:]}) == 'MiniLM-L6, movie sentences; seeds 0, 1.'
     assert figure(runs, 'loss_curves').caption.endswith('MiniLM-L6, movie sentences; seeds 0, 1.')
     single = figure(runs[0], 'discard_region')
-    assert single.caption.endswith(' MiniLM-L6, movie sentences; seed 0.') and 'Model: MiniLM-L6 (6 layers, 12 heads)' in single.facts
+    assert single.caption.endswith(' MiniLM-L6, movie sentences; seed 0.')
+    assert 'Model: MiniLM-L6 (6 layers, 12 heads)' in single.facts
 
 
 def test_a_data_frame_gets_the_name_that_it_is_given():
@@ -131,12 +156,17 @@ def test_a_data_frame_gets_the_name_that_it_is_given():
 def test_a_table_that_is_too_wide_for_its_column_says_so_and_what_helps():
     rng = np.random.default_rng(0)
     names = ('accuracy', 'macro_f1', 'average_loss', 'sufficiency')
-    frame = pd.DataFrame([dict(method=m, seed=z, **{k: rng.random() for k in names}) for m in ('Fine-tuning', 'Attention guidance') for z in range(4)])
+    frame = pd.DataFrame([dict(method=m, seed=z, **{k: rng.random() for k in names})
+                          for m in ('Fine-tuning', 'Attention guidance') for z in range(4)])
     table = result_table(frame)
-    with pytest.warns(UserWarning, match=r'the table is about \d\.\d inches wide and has 3\.0 of room; take wide=True or fewer columns'): table.latex(small='footnotesize')
+    with pytest.warns(UserWarning,
+                      match=r'the table is about \d\.\d inches wide and has 3\.0 of room; take wide=True or fewer '
+                      r'columns'):
+        table.latex(small='footnotesize')
     two = result_table(frame, columns=['accuracy', 'macro_f1'])
     with pytest.warns(UserWarning, match="take small='small' or wide=True or fewer columns"): two.latex()
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        two.latex(small='footnotesize'); table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(room=7.)
+        two.latex(small='footnotesize')
+        table.latex(small='footnotesize', wide=True); table.latex(standalone=True); table.latex(room=7.)
     assert table_inches(two, 'scriptsize') < table_inches(two, 'footnotesize') < table_inches(two) < table_inches(table)

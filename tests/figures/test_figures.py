@@ -15,12 +15,15 @@ from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, s
 from salviz.figures.sheet import figure
 from salviz.explorer.stills import Look, picture
 from salviz.core.runs import Snapshot
-from salviz.views.base import (attention_beside_saliency, discard_map, guided_heads, masked_sentence, pattern_shares, saliency_distribution, scored_sentence, signal_view,
+from salviz.views.base import (attention_beside_saliency, discard_map, guided_heads, masked_sentence, pattern_shares,
+                          saliency_distribution, scored_sentence, signal_view,
                           token_labels, translation, view_for)
 from invented import invent
 
-makers = dict(SalLM=attention_beside_saliency, SaliencyGuided=masked_sentence, ADDrop=discard_map, AttentionGuidance=guided_heads)
-hostile = ['[CLS]', '<img onerror=alert(1)>', '$x^2$', '中文', 'مرحبا', '😀', '👩\u200d👩\u200d👧', '\u202eabc', '-->', r'$\frac{', '\t',
+makers = dict(SalLM=attention_beside_saliency, SaliencyGuided=masked_sentence, ADDrop=discard_map,
+              AttentionGuidance=guided_heads)
+hostile = ['[CLS]', '<img onerror=alert(1)>', '$x^2$', '中文', 'مرحبا', '😀', '👩\u200d👩\u200d👧', '\u202eabc', '-->',
+           r'$\frac{', '\t',
            'unbelievably'*4, 'a\nb', '[SEP]']
 
 
@@ -94,7 +97,8 @@ def test_every_discarded_position_and_only_those_carries_a_cross():
 
 def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     view = view_of('SalLM', 128); fig = figure(view)
-    heights = [p.get_height() for ax in fig.axes for p in ax.patches if p.get_facecolor()[:3] == matplotlib.colors.to_rgb(blue)]
+    heights = [p.get_height() for ax in fig.axes for p in ax.patches
+               if p.get_facecolor()[:3] == matplotlib.colors.to_rgb(blue)]
     assert np.allclose(heights, np.nan_to_num(view.attention))
     below = [t.get_text() for ax in fig.axes for t in ax.get_xticklabels()]
     assert tuple(below) == view.labels
@@ -106,10 +110,12 @@ def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
 def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
     snap = invent(n)
     for sign in (1, -1):
-        snap.arrays['attention_attribution'] = sign*np.random.default_rng(0).choice([-1., 1.], snap.arrays['attention_attribution'].shape).astype(np.float32)
+        snap.arrays['attention_attribution'] = sign*np.random.default_rng(0).choice(
+            [-1., 1.], snap.arrays['attention_attribution'].shape).astype(np.float32)
         view = discard_map(snap)
         fig = figure(view, width)
-        at = [set(map(tuple, np.round(o.get_offsets()).astype(int))) for o in fig.axes[0].collections if len(o.get_offsets()) and o.get_paths()[0].vertices.shape == (2, 2)]
+        at = [set(map(tuple, np.round(o.get_offsets()).astype(int))) for o in fig.axes[0].collections
+              if len(o.get_offsets()) and o.get_paths()[0].vertices.shape == (2, 2)]
         assert {(int(x), int(y)) for y, x in np.argwhere(view.values < 0)} in at
         assert 'clearly negative' in [o.get_text() for o in fig.texts]
 
@@ -117,8 +123,11 @@ def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
     view = discard_map(invent(64, layers=1, heads=6))
     fig = figure(view, 3.03)
     said = ' '.join(o.get_text() for o in fig.findobj(Text))
-    assert 'The regions are not drawn' in said and 'candidate discard region' not in said and not fig.axes[0].collections
-    crosses = ' '.join(' '.join(o.get_text() for o in figure(discard_map(invent(30, layers=1, heads=6)), 3.03).findobj(Text)).split())
+    assert 'The regions are not drawn' in said
+    assert 'candidate discard region' not in said
+    assert not fig.axes[0].collections
+    crosses = ' '.join(' '.join(o.get_text() for o in figure(discard_map(invent(30, layers=1, heads=6)),
+                                                             3.03).findobj(Text)).split())
     assert 'bare crosses' in crosses and 'candidate discard region' in crosses
 
 
@@ -131,7 +140,9 @@ def test_a_legend_in_several_lines_stays_above_its_histogram(width):
 def test_the_tilde_is_a_formula_above_its_letter(font):
     fig = figure(view_of('SaliencyGuided'), font=font)
     marked = [o for o in fig.findobj(Text) if 'tilde' in o.get_text()]
-    assert len(marked) >= 3 and all(o.get_parse_math() for o in marked) and not any('X\u0303' in o.get_text() for o in fig.findobj(Text))
+    assert len(marked) >= 3
+    assert all(o.get_parse_math() for o in marked)
+    assert not any('X\u0303' in o.get_text() for o in fig.findobj(Text))
     check_legible(fig)
 
 
@@ -175,7 +186,8 @@ def test_the_agreement_and_the_residuals_are_printed():
 
 
 def test_values_that_are_not_finite_are_noted_below_the_figure():
-    snap = invent(12); snap.arrays['attention_attribution'][:, :, 2, 2] = np.nan; snap.arrays['probabilities'][:] = np.nan
+    snap = invent(12)
+    snap.arrays['attention_attribution'][:, :, 2, 2] = np.nan; snap.arrays['probabilities'][:] = np.nan
     snap.arrays['saliency'][4] = np.nan
     for make in makers.values():
         fig = figure(make(snap)); check_legible(fig)
@@ -198,7 +210,8 @@ def test_with_many_classes_the_likeliest_and_the_label_are_shown():
 
 
 def test_a_target_that_is_not_binarised_is_drawn_without_shaded_columns():
-    snap = invent(12); target = np.abs(snap.arrays['method_saliency']); snap.arrays['saliency_target'] = target/target.sum()
+    snap = invent(12)
+    target = np.abs(snap.arrays['method_saliency']); snap.arrays['saliency_target'] = target/target.sum()
     for binarised, target in ((False, target/target.sum()), (True, invent(12).arrays['saliency_target'])):
         snap.arrays['saliency_target'] = target
         drawn = [p.get_facecolor()[:3] for ax in figure(attention_beside_saliency(snap)).axes for p in ax.patches]
@@ -209,7 +222,8 @@ def test_a_target_that_is_not_binarised_is_drawn_without_shaded_columns():
 def test_a_users_style_neither_changes_a_figure_nor_is_changed(tmp_path):
     view = view_of('AttentionGuidance')
     plain = save_figure(figure(view), tmp_path/'a.svg').read_bytes()
-    theirs = {'font.size': 20, 'axes.facecolor': 'black', 'axes.grid': True, 'image.interpolation': 'bilinear', 'text.color': 'red'}
+    theirs = {'font.size': 20, 'axes.facecolor': 'black', 'axes.grid': True, 'image.interpolation': 'bilinear',
+              'text.color': 'red'}
     with matplotlib.rc_context(theirs):
         assert save_figure(figure(view), tmp_path/'b.svg').read_bytes() == plain
         assert matplotlib.rcParams['font.size'] == 20
@@ -218,14 +232,17 @@ def test_a_users_style_neither_changes_a_figure_nor_is_changed(tmp_path):
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = '''
 import sys; sys.path.insert(0, sys.argv[2])
-from invented import invent; from salviz.figures.drawing import *; from salviz.figures.sheet import *; from salviz.views.base import *
+from invented import invent; from salviz.figures.drawing import *
+from salviz.figures.sheet import *; from salviz.views.base import *
 for make in (attention_beside_saliency, masked_sentence, discard_map, guided_heads):
-    for kind in ('pdf', 'svg', 'png'): save_figure(figure(make(invent(9, 2, 6))), f'{sys.argv[1]}/{make.__name__}.{kind}')
+    for kind in ('pdf', 'svg', 'png'):
+        save_figure(figure(make(invent(9, 2, 6))), f'{sys.argv[1]}/{make.__name__}.{kind}')
 print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])
 '''
     for seed in '12':
         (tmp_path/seed).mkdir()
-        done = subprocess.run([sys.executable, '-c', code, tmp_path/seed, os.path.dirname(invented.__file__)], env={**os.environ, 'PYTHONHASHSEED': seed},
+        done = subprocess.run([sys.executable, '-c', code, tmp_path/seed, os.path.dirname(invented.__file__)],
+                              env={**os.environ, 'PYTHONHASHSEED': seed},
                               capture_output=True, text=True, check=True)
         assert done.stdout.strip() == '[]'
     files = sorted(p.name for p in (tmp_path/'1').iterdir())
@@ -242,7 +259,8 @@ def test_fonts_are_embedded_as_type_42_and_text_stays_text(tmp_path):
 
 @pytest.mark.parametrize('path', ['a.jpg', 'a', 'a.eps'])
 def test_other_file_kinds_are_refused_by_name(path):
-    with pytest.raises(ValueError, match=r'must end in .pdf, .svg, .png or .pgf'): save_figure(figure(view_of('SalLM')), path)
+    with pytest.raises(ValueError, match=r'must end in .pdf, .svg, .png or .pgf'):
+        save_figure(figure(view_of('SalLM')), path)
 
 
 def test_a_notebook_can_show_a_figure_without_pyplot():
@@ -270,8 +288,10 @@ def test_the_picture_that_a_notebook_keeps_is_small_and_looks_like_the_figure(mo
 def long_tagged(n):
     "A tagged sentence of `n` tokens of which every third is wrong"
     tokens = invent(n).tokens
-    gold = [None if o in ('[CLS]', '[SEP]') or o.startswith('##') else ('B-ORGANISATION', 'O', 'I-PER')[i % 3] for i, o in enumerate(tokens)]
-    return invented.tagged(tokens=tokens, gold=gold, said=[o and ('O' if i % 3 == 0 else o) for i, o in enumerate(gold)])
+    gold = [None if o in ('[CLS]', '[SEP]') or o.startswith('##') else ('B-ORGANISATION', 'O', 'I-PER')[i % 3]
+            for i, o in enumerate(tokens)]
+    return invented.tagged(tokens=tokens, gold=gold,
+                           said=[o and ('O' if i % 3 == 0 else o) for i, o in enumerate(gold)])
 
 
 def long_translated(n):
@@ -282,17 +302,29 @@ def long_translated(n):
     return snap
 
 
-seen = dict(digit=lambda: signal_view(invented.image(step=10)), colour=lambda: signal_view(invented.image(step=10, channels=3, height=32, width=32)),
-            tall=lambda: signal_view(invented.image(step=10, height=40, width=10)), plain=lambda: signal_view(invented.image(masked=False)),
-            long_series=lambda: signal_view(invented.series(time=150, features=12)), named=lambda: signal_view(invented.series(names=['acceleration along x', 'y', 'z', '$v^2$', 'w', ''])),
-            square=lambda: signal_view(invented.series(time=50, features=50)), single=lambda: signal_view(invented.series(time=24, features=1, box=False)),
-            distribution=lambda: saliency_distribution(invented.image(0), invented.image(30)), tagged=lambda: token_labels(invented.tagged()), long_tagged=lambda: token_labels(long_tagged(60)),
-            masked=lambda: token_labels(invented.masked_words()), translated=lambda: translation(invented.translated()), long_translated=lambda: translation(long_translated(40)),
-            scored=lambda: scored_sentence(invented.scored(), span=(0, 5)), far=lambda: scored_sentence(invented.scored(label=-3., said=12.)),
-            shares=lambda: pattern_shares(invented.both()), large_shares=lambda: pattern_shares(invented.both(layers=12, heads=12)), together=lambda: view_for(invented.both()))
+seen = dict(digit=lambda: signal_view(invented.image(step=10)),
+            colour=lambda: signal_view(invented.image(step=10, channels=3, height=32, width=32)),
+            tall=lambda: signal_view(invented.image(step=10, height=40, width=10)),
+            plain=lambda: signal_view(invented.image(masked=False)),
+            long_series=lambda: signal_view(invented.series(time=150, features=12)),
+            named=lambda: signal_view(invented.series(names=['acceleration along x', 'y', 'z', '$v^2$', 'w', ''])),
+            square=lambda: signal_view(invented.series(time=50, features=50)),
+            single=lambda: signal_view(invented.series(time=24, features=1, box=False)),
+            distribution=lambda: saliency_distribution(invented.image(0), invented.image(30)),
+            tagged=lambda: token_labels(invented.tagged()), long_tagged=lambda: token_labels(long_tagged(60)),
+            masked=lambda: token_labels(invented.masked_words()), translated=lambda: translation(invented.translated()),
+            long_translated=lambda: translation(long_translated(40)),
+            scored=lambda: scored_sentence(invented.scored(), span=(0, 5)),
+            far=lambda: scored_sentence(invented.scored(label=-3., said=12.)),
+            shares=lambda: pattern_shares(invented.both()),
+            large_shares=lambda: pattern_shares(invented.both(layers=12, heads=12)),
+            together=lambda: view_for(invented.both()))
 
 
-@pytest.mark.parametrize('name, width', [*((o, 6.75) for o in seen), *((o, 3.25) for o in ('digit', 'tall', 'long_series', 'named', 'distribution', 'long_tagged', 'translated', 'far', 'shares'))])
+@pytest.mark.parametrize('name, width',
+                         [*((o, 6.75) for o in seen),
+                          *((o, 3.25) for o in ('digit', 'tall', 'long_series', 'named', 'distribution', 'long_tagged',
+                                                'translated', 'far', 'shares'))])
 def test_figures_of_other_tasks_and_inputs_are_legible_at_both_widths(name, width):
     fig = figure(seen[name](), width)
     assert fig.get_figwidth() == width
@@ -302,7 +334,8 @@ def test_figures_of_other_tasks_and_inputs_are_legible_at_both_widths(name, widt
 def test_drawn_signals_hold_the_views_numbers_on_common_scales():
     view = signal_view(invented.image(step=10, channels=3))
     shown = [ax.images[0] for ax in figure(view).axes if ax.images]
-    for im, want in zip(shown, (view.input, view.saliency, view.method_saliency, view.masked)): assert np.array_equal(im.get_array(), want) and im.get_interpolation() == 'nearest'
+    for im, want in zip(shown, (view.input, view.saliency, view.method_saliency, view.masked)):
+        assert np.array_equal(im.get_array(), want) and im.get_interpolation() == 'nearest'
     assert shown[1].get_clim() == (-view.limit, view.limit)
     view = signal_view(invented.series())
     shown = [ax.images[0] for ax in figure(view).axes if ax.images]
@@ -316,7 +349,8 @@ def test_informative_cells_are_framed_in_every_panel():
             if not ax.images or not len(ax.images[0].get_array()) > 1: continue
             ends = np.concatenate([s for s in ax.collections[-1].get_segments()])
             rows, columns = np.nonzero(view.informative.T)
-            assert ends.min(0).tolist() == [columns.min() - .5, rows.min() - .5] and ends.max(0).tolist() == [columns.max() + .5, rows.max() + .5]
+            assert ends.min(0).tolist() == [columns.min() - .5, rows.min() - .5]
+            assert ends.max(0).tolist() == [columns.max() + .5, rows.max() + .5]
 
 
 def test_masked_cells_are_marked_and_only_those():
@@ -332,10 +366,12 @@ def test_masked_cells_are_marked_and_only_those():
 
 def test_all_ten_digits_are_shown_and_ticks_keep_apart():
     s = invented.image()
-    s.classes, s.arrays['probabilities'], s.arrays['masked_probabilities'] = [f'no. {i}' for i in range(10)], np.full(10, .1), np.full(10, .1)
+    s.classes, s.arrays['probabilities'], s.arrays['masked_probabilities'] = [f'no. {i}' for i in range(10)], np.full(
+        10, .1), np.full(10, .1)
     fig = figure(signal_view(s)); check_legible(fig)
     texts = [o.get_text() for o in texts_of(fig)]
-    assert {f'no. {i}' for i in range(10) if i != 1} | {'no. 1 (label)'} <= set(texts) and not any('classes are shown' in o for o in texts)
+    assert {f'no. {i}' for i in range(10) if i != 1} | {'no. 1 (label)'} <= set(texts)
+    assert not any('classes are shown' in o for o in texts)
     far = invented.series(time=20, features=20)
     far.arrays['input'] = np.linspace(-.15, 1.1, 400).reshape(20, 20)   # 0 lies close to the lower end
     check_legible(figure(signal_view(far)))
@@ -348,19 +384,25 @@ def test_colours_below_and_above_zero_are_equally_far_from_white():
 
 def test_a_pattern_that_holds_every_position_says_that_it_has_no_share():
     view = pattern_shares(invented.both(), dict(half=np.eye(8)*.5 + .05, mine=np.eye(8)))
-    assert np.isnan(view.shares[0]).all() and view.notes == () and 'No share is defined for half: every position belongs to it.' in view.caption
+    assert np.isnan(view.shares[0]).all()
+    assert view.notes == ()
+    assert 'No share is defined for half: every position belongs to it.' in view.caption
     texts = [o.get_text() for o in texts_of(figure(view))]
-    assert 'half: no share' in texts and 'half: every position belongs to it, so no share is defined.' in texts and 'mine' in texts
+    assert 'half: no share' in texts
+    assert 'half: every position belongs to it, so no share is defined.' in texts
+    assert 'mine' in texts
 
 
 def test_drawn_histograms_and_tables_hold_the_views_numbers():
     view = saliency_distribution(invented.series(0), invented.series(30))
     before, after = [p for p in figure(view).axes[-1].patches if type(p).__name__ == 'StepPatch']
-    assert np.array_equal(before.get_data().values, view.shares[0]) and np.array_equal(after.get_data().values, view.shares[1])
+    assert np.array_equal(before.get_data().values, view.shares[0])
+    assert np.array_equal(after.get_data().values, view.shares[1])
     view = pattern_shares(invented.both(layers=4, heads=6))
     tables = [ax for ax in figure(view).axes if ax.images and ax.images[0].get_array().shape == (4, 6)]
     for ax, values, guided in zip(tables, view.shares, view.guided):
-        assert np.array_equal(ax.images[0].get_array(), values) and [o.get_text() for o in ax.texts] == [f'{100*x:.0f}' for x in values.ravel()]
+        assert np.array_equal(ax.images[0].get_array(), values)
+        assert [o.get_text() for o in ax.texts] == [f'{100*x:.0f}' for x in values.ravel()]
         framed = {(round(p.get_y() + .44), round(p.get_x() + .44)) for p in ax.patches}
         assert framed == {tuple(o) for o in np.argwhere(guided)}
     assert len(tables) == 2
@@ -370,17 +412,21 @@ def test_wrong_answers_can_be_told_in_grey_print_and_nothing_is_said_of_tokens_t
     view = token_labels(invented.tagged())
     texts = texts_of(figure(view))
     assert [o.get_text() for o in texts if o.get_weight() == 'bold' and o.get_text() != view.title] == ['O']
-    assert sorted(o.get_text() for o in texts if o.get_text() in ('O', 'B-PER', 'I-PER', 'B-LOC')) == sorted(['B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'B-PER', 'O', 'O', 'O', 'O', 'B-LOC'])
+    assert sorted(o.get_text() for o in texts if o.get_text() in ('O', 'B-PER', 'I-PER',
+                                                                  'B-LOC')) == sorted(
+        ['B-PER', 'I-PER', 'O', 'O', 'B-LOC', 'B-PER', 'O', 'O', 'O', 'O', 'B-LOC'])
     assert not any('␣' in o.get_text() for o in texts)
     view = translation(invented.translated())
-    assert {o.get_text() for o in texts_of(figure(view)) if o.get_weight() == 'bold'} == {view.title, 'war', 'encoder, layer 1, mean over heads'}
+    assert {o.get_text() for o in texts_of(figure(view))
+            if o.get_weight() == 'bold'} == {view.title, 'war', 'encoder, layer 1, mean over heads'}
 
 
 def test_hostile_labels_answers_targets_and_feature_names_are_drawn_literally():
     bad = ['<img onerror=1>', '$x^2$', '中文', '\u202eabc', '', 'a'*90, '\t', r'$\frac{']
     tagged = invented.tagged(gold=[None, *bad[:6], None], said=[None, *bad[1:7], None])
     pair = invented.translated(target=bad, said=bad[::-1])
-    views = [token_labels(tagged), translation(pair), signal_view(invented.series(names=bad[:6])), pattern_shares(invented.both(), {o: np.eye(8) for o in bad[:3]})]
+    views = [token_labels(tagged), translation(pair), signal_view(invented.series(names=bad[:6])),
+             pattern_shares(invented.both(), {o: np.eye(8) for o in bad[:3]})]
     for view in views:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter('always')
@@ -407,9 +453,11 @@ def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     views = view_for(invented.both())
     fig = figure(views)
     assert fig.get_figheight() <= 9.1   # what a page has room for
-    assert sum(figure(o).get_figheight() for o in views) > 11 and figure(views[1:]).get_figheight() == pytest.approx(sum(figure(o).get_figheight() for o in views[1:]))
+    assert sum(figure(o).get_figheight() for o in views) > 11
+    assert figure(views[1:]).get_figheight() == pytest.approx(sum(figure(o).get_figheight() for o in views[1:]))
     check_legible(fig)
-    assert [o.get_text()[:3] for o in fig.texts if o.get_weight() == 'bold' and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
+    assert [o.get_text()[:3] for o in fig.texts if o.get_weight() == 'bold'
+            and o.get_text().startswith('(')] == ['(a)', '(b)', '(c)']
     assert save_figure(fig, tmp_path/'a.pdf').read_bytes() == save_figure(figure(views), tmp_path/'b.pdf').read_bytes()
     with pytest.raises(ValueError, match='got list; make one with view_for'): figure([])
     with pytest.raises(ValueError, match='got str; make one with view_for'): figure([views[0], 'map'])
@@ -422,8 +470,10 @@ def test_figures_of_other_tasks_are_the_same_bytes_every_time(name, tmp_path):
         assert one == two
 
 
-rows = [dict(kind='train', step=i, loss=2/(1 + i), task=1/(1 + i)) for i in range(1, 9)] + [dict(kind='eval', step=8, spearman=-.2, mse=1., loss=1.)]
-made = dict(image=invented.image, series=invented.series, tagged=invented.tagged, masked=invented.masked_words, translated=invented.translated, scored=invented.scored, both=invented.both)
+rows = [dict(kind='train', step=i, loss=2/(1 + i), task=1/(1 + i))
+        for i in range(1, 9)] + [dict(kind='eval', step=8, spearman=-.2, mse=1., loss=1.)]
+made = dict(image=invented.image, series=invented.series, tagged=invented.tagged, masked=invented.masked_words,
+            translated=invented.translated, scored=invented.scored, both=invented.both)
 
 
 @pytest.mark.parametrize('kind', made)
@@ -431,8 +481,11 @@ def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(ki
     check_legible(picture(Look(made[kind](20), other=made[kind](0))))
     fig = picture(Look(made[kind](20), other=made[kind](0), name='run', rows=rows))
     texts = ' '.join(o.get_text() for o in fig.findobj(Text))
-    own = dict(image=r'masked copy $\tilde{\mathrm{X}}$', series='time step', tagged='answer', masked='answer', translated='target', scored='predicted', both='sentence, coloured by saliency')[kind]
-    assert own in texts and 'Spearman' in texts and ('attention of all heads' in texts) == (kind not in ('image', 'series'))
+    own = dict(image=r'masked copy $\tilde{\mathrm{X}}$', series='time step', tagged='answer', masked='answer',
+               translated='target', scored='predicted', both='sentence, coloured by saliency')[kind]
+    assert own in texts
+    assert 'Spearman' in texts
+    assert ('attention of all heads' in texts) == (kind not in ('image', 'series'))
     assert ('saliency over the largest magnitude' in texts) == (kind in ('image', 'series'))
 
 
@@ -442,14 +495,16 @@ def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reaso
         with pytest.raises(ValueError, match='holds no attention'): picture(image, panel)
     with pytest.raises(ValueError, match='give compare='): picture(image, 'compare')
     with pytest.raises(ValueError, match='is of a text, not of an image or series'): picture(text, 'signal')
-    for panel in ('signal', 'sentence', 'whatif'): assert any('masked copy' in o.get_text() for o in picture(image, panel).findobj(Text))
+    for panel in ('signal', 'sentence', 'whatif'):
+        assert any('masked copy' in o.get_text() for o in picture(image, panel).findobj(Text))
     for panel in ('heads', 'map', 'sentence', 'whatif'): check_legible(picture(text, panel))
 
 
 def test_the_notes_of_a_signal_stand_below_its_page():
     snap = invented.image(20)
     snap.arrays['saliency_map'][0, 0] = np.nan
-    for panel in (None, 'signal'): assert any('not finite' in o.get_text() for o in picture(Look(snap, rows=rows), panel).texts)
+    for panel in (None, 'signal'):
+        assert any('not finite' in o.get_text() for o in picture(Look(snap, rows=rows), panel).texts)
 
 
 def test_a_map_without_a_pooled_row_and_without_saliency_colours_the_sentence_by_the_mean_row():
@@ -462,7 +517,8 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
     s = invented.snapshot()
     s.arrays['attention'] = np.full((2, 3, 8, 8), 1/8)
     at = picture(Look(s), 'map').axes[0].images[0]
-    assert at.norm.vmax == pytest.approx(.5) and float(at.norm(1/8)) == pytest.approx(.5)   # four times what uniform attention has, on a square-root scale
+    # four times what uniform attention has, on a square-root scale
+    assert at.norm.vmax == pytest.approx(.5) and float(at.norm(1/8)) == pytest.approx(.5)
     tiles = picture(Look(s), 'heads').axes[0].images[0].get_array()
     assert np.ma.filled(tiles, np.nan)[np.isfinite(np.ma.filled(tiles, np.nan))] == pytest.approx(.25)
     s.arrays['attention'] = np.tile(np.eye(8), (2, 3, 1, 1))
@@ -470,7 +526,8 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
 
 
 def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_settings_alone():
-    "matplotlib's settings belong to the process: a figure that another thread's settings reached was another figure, or none"
+    """matplotlib's settings belong to the process: a figure that another thread's settings reached was another
+    figure, or none"""
     views = [view_of(name, 4) for name in ('SaliencyGuided', 'SalLM')]
     jobs = [(views[i % 2], ('png', 'svg', 'svg')[i % 3]) for i in range(24)]
     alone = [rendered(figure(view), kind, dpi=40) for view, kind in jobs[:6]]

@@ -1,4 +1,5 @@
-"No figure is cut at the edge of its page or higher than its venue's text, in any width and size; what cannot be had is said."
+"""No figure is cut at the edge of its page or higher than its venue's text, in any width and size; what cannot be
+had is said."""
 import io
 import warnings
 from dataclasses import replace
@@ -58,10 +59,13 @@ def check_fits(source, kind, width, size, options):
 
 
 names = [*kinds, 'series']
-narrow = [('triptych', 'short'), ('evolution', 'long'), ('series', 'sixty'), ('series', 'three'), ('discard_region', 'long'), ('attention_map', 'short')]
+narrow = [('triptych', 'short'), ('evolution', 'long'), ('series', 'sixty'), ('series', 'three'),
+          ('discard_region', 'long'), ('attention_map', 'short')]
 fast = [(kind, 'long', 'acl', None) for kind in names] + [(*o, 'acl', 'caption') for o in narrow]
-fast += [('signal', 'short', 'neurips', None), ('masked_sentence', 'short', 'acl', None), ('attention_beside_saliency', 'sixty', 'acl', None)]
-every = [(kind, shape, width, size) for shape in every_kind.shapes for kind in names for width in widths for size in sizes
+fast += [('signal', 'short', 'neurips', None), ('masked_sentence', 'short', 'acl', None),
+         ('attention_beside_saliency', 'sixty', 'acl', None)]
+every = [(kind, shape, width, size) for shape in every_kind.shapes for kind in names for width in widths
+         for size in sizes
          if (kind, shape) != ('number_over_steps', 'three')] # one ordinary token has no rank correlation
 
 
@@ -100,7 +104,8 @@ def test_what_leaves_the_page_is_named_with_the_remedy():
 def test_a_figure_that_is_too_high_says_which_option_helps(sources):
     source, _ = sources('sixty')['token_labels']
     fig, (said,) = drawn(source, 'token_labels', width='acl')
-    assert f'{fig.get_figheight():.1f} inches high, more than a page of text has (9.72)' in said and 'a greater width' in said
+    assert f'{fig.get_figheight():.1f} inches high, more than a page of text has (9.72)' in said
+    assert 'a greater width' in said
     _, (said,) = drawn(source, 'token_labels', width=6.75, font_size=14)
     assert 'take a smaller font_size' in said
     run, _ = sources('short')['discard_region']

@@ -1,4 +1,5 @@
-"A figure by the name of its kind: every kind is legible and true, in any width, size and font; what is not there is refused with what there is"
+"""A figure by the name of its kind: every kind is legible and true, in any width, size and font; what is not there
+is refused with what there is"""
 import io
 import os
 import re
@@ -22,7 +23,8 @@ import salviz.methods
 from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
-from salviz.figures.drawing import Math, blue, drawable, ink, latex_text, orange, own_style, rendered, save_figure, shares, signed, text_width, vermillion
+from salviz.figures.drawing import (Math, blue, drawable, ink, latex_text, orange, own_style, rendered, save_figure,
+                                    shares, signed, text_width, vermillion)
 from salviz.figures.sheet import letter
 from salviz.methods.base import served
 from salviz.figures.kinds import figure, kinds, papers, bibtex, venues, width_of
@@ -45,22 +47,29 @@ def draw(made, kind, **kw): return figure(made[kind][0], kind, **made[kind][1], 
 
 @pytest.mark.parametrize('kind', kinds)
 def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_how_it_was_made(kind, made):
-    for width in ('acl', *(['acl-two-column'] if kind in ('discard_region', 'triptych', 'coloured_sentences', 'loss_curves') else [])):
+    for width in ('acl',
+                  *(['acl-two-column'] if kind in ('discard_region', 'triptych', 'coloured_sentences', 'loss_curves')
+                    else [])):
         fig = draw(made, kind, width=width)
         assert fig.get_figwidth() == pytest.approx(width_of(width)[0])
         check_legible(fig)
     assert fig.caption and fig.facts[-1].startswith('Drawn with: salviz')
-    if isinstance(made[kind][0], Run): assert any(o.startswith('Model: tiny (2 layers, 3 heads)') for o in fig.facts) and any('seed 0' in o for o in fig.facts)
+    if isinstance(made[kind][0], Run):
+        assert any(o.startswith('Model: tiny (2 layers, 3 heads)') for o in fig.facts)
+        assert any('seed 0' in o for o in fig.facts)
 
 
-@pytest.mark.parametrize('kind', ['triptych', 'attention_beside_saliency', 'discard_region', 'loss_curves', 'sensitivity_grid'])
+@pytest.mark.parametrize('kind', ['triptych', 'attention_beside_saliency', 'discard_region', 'loss_curves',
+                                  'sensitivity_grid'])
 def test_another_font_size_is_the_same_picture_on_a_narrower_page_enlarged(kind, made):
     s = 1.4
     plain, large = draw(made, kind, width=3.25), draw(made, kind, width=3.25*s, font_size=7*s)
     assert large.get_figheight() == pytest.approx(s*plain.get_figheight())
-    one, two = (np.asarray(Image.open(io.BytesIO(rendered(f, 'png', dpi=d))).convert('L'), float) for f, d in ((plain, 210), (large, 150)))
+    one, two = (np.asarray(Image.open(io.BytesIO(rendered(f, 'png', dpi=d))).convert('L'), float)
+                for f, d in ((plain, 210), (large, 150)))
     h = min(len(one), len(two))
-    assert abs(len(one) - len(two)) <= 1 and (abs(one[:h] - two[:h]) > 60).mean() < .02   # letters shift by a pixel, lines and marks do not
+    # letters shift by a pixel, lines and marks do not
+    assert abs(len(one) - len(two)) <= 1 and (abs(one[:h] - two[:h]) > 60).mean() < .02
     (texts, a), (same, b) = boxes(plain), boxes(large)
     assert texts == same and (np.abs(b/s - a).max(1) < .8 + .02*(a[:, 2:] - a[:, :2]).max(1)).all()
     check_legible(large)
@@ -77,9 +86,12 @@ def test_the_caption_size_of_a_venue_is_the_figures(made):
 
 def test_widths_are_those_of_the_templates():
     "From the style files, worked out by hand: cm and mm to inches, 72.27 TeX points to an inch"
-    want = dict(acl=(3.0315, 6.2992), icml=(3.25, 6.75), neurips=(5.5, 5.5), aaai=((7 - .375)/2, 7), ieee=(252/72.27, 516/72.27),
-                acm=((612*72.27/72 - 108 - 24)/2/72.27, (612*72.27/72 - 108)/72.27), lncs=(4.8031, 4.8031), nature=(3.5039, 7.2047))
-    for name, (column, page) in want.items(): assert (venues[name].column, venues[name].page) == pytest.approx((column, page), abs=2e-3), name
+    want = dict(acl=(3.0315, 6.2992), icml=(3.25, 6.75), neurips=(5.5, 5.5), aaai=((7 - .375)/2, 7),
+                ieee=(252/72.27, 516/72.27),
+                acm=((612*72.27/72 - 108 - 24)/2/72.27, (612*72.27/72 - 108)/72.27), lncs=(4.8031, 4.8031),
+                nature=(3.5039, 7.2047))
+    for name, (column, page) in want.items():
+        assert (venues[name].column, venues[name].page) == pytest.approx((column, page), abs=2e-3), name
 
 
 def test_numbers_in_a_figure_are_the_runs(made):
@@ -87,13 +99,18 @@ def test_numbers_in_a_figure_are_the_runs(made):
     s = run.snapshot()
     image = draw(made, 'discard_region').axes[0].images[0]
     assert np.array_equal(np.asarray(image.get_array()), s.at('attention_attribution', 1)[2])
-    shown = [np.asarray(ax.images[0].get_array(), float) for ax in figure(run, 'attention_map', step=[0, 10, 20], layer=1, head=0, overlays=[]).axes if ax.images and ax.images[0].get_array().shape == (8, 8)]
+    shown = [np.asarray(ax.images[0].get_array(), float)
+             for ax in figure(run, 'attention_map', step=[0, 10, 20], layer=1, head=0, overlays=[]).axes if ax.images
+             and ax.images[0].get_array().shape == (8, 8)]
     assert len(shown) == 3
     for step, values in zip((0, 10, 20), shown): assert np.allclose(values, run.snapshot(step).at('attention', 1)[0])
-    lines = [l for ax in figure(run, 'loss_curves', smooth=1).axes for l in ax.lines if len(l.get_xdata()) == len(run.train_rows)]
-    assert any(np.allclose(l.get_ydata(), [r['loss'] for r in run.train_rows]) and np.allclose(l.get_xdata(), [r['step'] for r in run.train_rows]) for l in lines)
+    lines = [l for ax in figure(run, 'loss_curves', smooth=1).axes for l in ax.lines
+             if len(l.get_xdata()) == len(run.train_rows)]
+    assert any(np.allclose(l.get_ydata(), [r['loss'] for r in run.train_rows])
+               and np.allclose(l.get_xdata(), [r['step'] for r in run.train_rows]) for l in lines)
     frame, options = made['head_map']
-    assert any(np.allclose(np.asarray(ax.images[0].get_array(), float), frame.pivot(index='layer', columns='head', values='entropy').to_numpy())
+    assert any(np.allclose(np.asarray(ax.images[0].get_array(), float),
+                           frame.pivot(index='layer', columns='head', values='entropy').to_numpy())
                for ax in figure(frame, 'head_map', **options).axes if ax.images)
 
 
@@ -108,7 +125,8 @@ print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.mod
 '''
     for seed in '12':
         (tmp_path/seed).mkdir()
-        done = subprocess.run([sys.executable, '-c', code, made['discard_region'][0].path, tmp_path/seed], env={**os.environ, 'PYTHONHASHSEED': seed}, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, '-c', code, made['discard_region'][0].path, tmp_path/seed],
+                              env={**os.environ, 'PYTHONHASHSEED': seed}, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == '[]'
     files = sorted(p.name for p in (tmp_path/'1').iterdir())
     assert len(files) == 2*6   # pictures, caption (two files), citations
@@ -123,7 +141,10 @@ def test_panels_are_lettered_on_and_on_in_rows_as_wide_as_the_page(made):
     letters = [o.get_text() for o in fig.texts if o.get_weight() == 'bold']
     assert letters == [f'({o})' for o in 'abcdefghij']
     x, y = np.array([o.get_position() for o in fig.texts if o.get_weight() == 'bold']).T
-    assert np.allclose(x[:5] - x[0], np.arange(5)/5) and np.allclose(x[5:10], x[:5]) and np.allclose(y[:5], y[0]) and y[5] < y[0]
+    assert np.allclose(x[:5] - x[0], np.arange(5)/5)
+    assert np.allclose(x[5:10], x[:5])
+    assert np.allclose(y[:5], y[0])
+    assert y[5] < y[0]
     assert '(j) Attention attribution' in fig.caption and letter(27) == 'ab'
 
 
@@ -131,17 +152,22 @@ def test_as_many_panels_stand_in_a_row_as_are_good_to_read(made):
     run = made['discard_region'][0]
     for width, rows in (('acl-two-column', 1), ('neurips', 2), (9, 1)):   # three stay together where each is legible
         fig = figure(run, 'discard_region', layer=0, head=[0, 1, 2], width=width)
-        tops = {round(o.get_position()[1], 3) for o in fig.texts if o.get_weight() == 'bold' and o.get_text().startswith('(')}
+        tops = {round(o.get_position()[1], 3) for o in fig.texts if o.get_weight() == 'bold'
+                and o.get_text().startswith('(')}
         assert len(tops) == rows
         check_legible(fig)
 
 
 def test_panels_share_a_scale_where_that_is_asked_for(made):
     run = made['discard_region'][0]
-    def limits(**kw): return [ax.images[0].get_clim()[1] for ax in figure(run, 'discard_region', layer=0, head=[0, 1, 2], **kw).axes if ax.images and ax.images[0].get_array().shape == (8, 8)]
+    def limits(**kw):
+        return [ax.images[0].get_clim()[1] for ax in figure(run, 'discard_region', layer=0, head=[0, 1, 2], **kw).axes
+                if ax.images and ax.images[0].get_array().shape == (8, 8)]
     own = limits()
     assert len(set(own)) == 3 and limits(share=True) == [max(own)]*3
-    with pytest.raises(ValueError, match='share=True needs views of one kind that have a colour scale, got AttentionBesideSaliency'):
+    with pytest.raises(ValueError,
+                       match='share=True needs views of one kind that have a colour scale, got '
+                       'AttentionBesideSaliency'):
         figure(made['attention_beside_saliency'][0], 'attention_beside_saliency', probe=[0, 1], share=True)
 
 
@@ -153,12 +179,15 @@ def test_panels_of_several_runs_carry_the_runs_names(made):
 
 def test_headings_can_be_left_to_the_caption_and_formulas_are_only_read_where_they_are_meant(made):
     bare = draw(made, 'attention_beside_saliency', heading='none')
-    assert not any('AD-DROP' in o.get_text() or 'Spearman' in o.get_text() for o in bare.texts) and bare.get_figheight() < draw(made, 'attention_beside_saliency').get_figheight()
+    assert not any('AD-DROP' in o.get_text() or 'Spearman' in o.get_text() for o in bare.texts)
+    assert bare.get_figheight() < draw(made, 'attention_beside_saliency').get_figheight()
     meant = draw(made, 'discard_region', heading='title', titles=Math('$p = 0.3$'))
     plain = draw(made, 'discard_region', heading='title', titles='$p = 0.3$')
     assert [[o.get_parse_math() for o in f.texts if '$' in o.get_text()] for f in (meant, plain)] == [[True], [False]]
-    with pytest.raises(ValueError, match='titles must be 1, one for each view, got 2'): draw(made, 'discard_region', titles=['a', 'b'])
-    with pytest.raises(ValueError, match="heading must be 'full', 'title' or 'none'"): draw(made, 'discard_region', heading='no')
+    with pytest.raises(ValueError, match='titles must be 1, one for each view, got 2'):
+        draw(made, 'discard_region', titles=['a', 'b'])
+    with pytest.raises(ValueError, match="heading must be 'full', 'title' or 'none'"):
+        draw(made, 'discard_region', heading='no')
 
 
 # Fonts
@@ -192,7 +221,8 @@ def installed():
     before = list(fontManager.ttflist)
     yield lambda path: fontManager.addfont(str(path))
     fontManager.ttflist[:] = before
-    for cached in (drawing._helper, drawing._codes, drawing._file_of, drawing.is_postscript, drawing._width): cached.cache_clear()
+    for cached in (drawing._helper, drawing._codes, drawing._file_of, drawing.is_postscript, drawing._width):
+        cached.cache_clear()
     fontManager._findfont_cached.cache_clear()
 
 
@@ -226,19 +256,26 @@ def test_a_token_in_another_script_gets_an_installed_font_that_has_its_character
     assert quiet(lambda: rendered(figure(view), 'pdf'))[0] == pdf
 
 
-def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refused_as_a_figures_font(installed, tmp_path):
+def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refused_as_a_figures_font(
+    installed, tmp_path):
     small_font(tmp_path/'a.otf', 'Noto Post', '中文字', postscript=True)
     installed(tmp_path/'a.otf')
     fig, said = quiet(lambda: figure(discard_map(invent(tokens=other_script, layers=1, heads=6))))
     assert not said and fig.families == ('DejaVu Sans', 'Noto Post')
     pdf = rendered(fig, 'pdf')
-    assert b'NotoPost' not in pdf and b'/FontFile2' in pdf and b'/Type3' not in pdf and not any(o.get_path_effects() for o in fig.findobj(Text))
+    assert b'NotoPost' not in pdf
+    assert b'/FontFile2' in pdf
+    assert b'/Type3' not in pdf
+    assert not any(o.get_path_effects() for o in fig.findobj(Text))
     assert rendered(fig, 'pdf') == pdf
     page = np.asarray(Image.open(io.BytesIO(rendered(fig, 'png'))).convert('L'))
-    label = next(o for o in fig.axes[0].get_yticklabels() if o.get_text() == '中文').get_window_extent(fig.canvas.get_renderer()).extents*300/fig.dpi
+    label = next(o for o in fig.axes[0].get_yticklabels()
+                 if o.get_text() == '中文').get_window_extent(fig.canvas.get_renderer()).extents*300/fig.dpi
     left, bottom, right, top = label.astype(int)
-    assert (page[len(page) - top:len(page) - bottom, left:right] < 100).mean() > .3   # squares of ink where the characters are
-    with pytest.raises(ValueError, match='font: Noto Post has PostScript outlines'): figure(invented.snapshot(), font='Noto Post')
+    # squares of ink where the characters are
+    assert (page[len(page) - top:len(page) - bottom, left:right] < 100).mean() > .3
+    with pytest.raises(ValueError, match='font: Noto Post has PostScript outlines'):
+        figure(invented.snapshot(), font='Noto Post')
 
 
 def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path):
@@ -246,18 +283,23 @@ def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path
     small_font(tmp_path/'mine.ttf', 'My Own', 'abc中')
     fig = figure(discard_map(invent(tokens=['abc', '中', '[SEP]'], layers=1, heads=6)), font=str(tmp_path/'mine.ttf'))
     assert fig.families == ('My Own', 'DejaVu Sans') and b'MyOwn' in rendered(fig, 'pdf')
-    with pytest.raises(ValueError, match=r"font: 'Helvetica Now' is not installed; take 'sans' \(DejaVu Sans\), 'serif' \(STIXGeneral\), a .ttf file or one of the \d+ installed"):
+    with pytest.raises(ValueError,
+                       match=r"font: 'Helvetica Now' is not installed; take 'sans' \(DejaVu Sans\), 'serif' "
+                       r"\(STIXGeneral\), a .ttf file or one of the \d+ installed"):
         figure(invented.snapshot(), font='Helvetica Now')
 
 
 def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs():
     joined, apart = 'مرحبا', 'م ر ح ب ا'
-    fig, said = quiet(lambda: figure(discard_map(invent(tokens=['[CLS]', joined, 'שלום', 'می\u200cخواهم', '\u0301', 'cafe\u0301', '[SEP]'], layers=1, heads=6))))
+    fig, said = quiet(lambda: figure(discard_map(invent(tokens=['[CLS]', joined, 'שלום', 'می\u200cخواهم', '\u0301',
+                                                                'cafe\u0301', '[SEP]'], layers=1, heads=6))))
     assert not said
     rendered(fig, 'pdf')
     texts = {o.get_text() for o in fig.findobj(Text)}
     assert {joined, 'می\u200cخواهم', '◌\u0301', 'cafe\u0301'} <= texts
-    with own_style(): assert text_width(joined, 10) < .8*(text_width(apart, 10) - 4*text_width(' ', 10)) and text_width('cafe\u0301', 10) == pytest.approx(text_width('cafe', 10), rel=.02)
+    with own_style():
+        assert text_width(joined, 10) < .8*(text_width(apart, 10) - 4*text_width(' ', 10))
+        assert text_width('cafe\u0301', 10) == pytest.approx(text_width('cafe', 10), rel=.02)
 
 
 # Files
@@ -266,11 +308,15 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
     fig = figure(made['discard_region'][0], 'discard_region', step=10, probe=1, layer=0, head=1)
     save_figure(fig, tmp_path/'a.pdf', caption=True)
     said, bib = (tmp_path/'a.txt').read_text(), (tmp_path/'a.bib').read_text()
-    for words in ('Attention attribution of layer 0, head 1', 'Model: tiny (2 layers, 3 heads)', 'Data: invented', "Method: AD-DROP (p=0.3, q=0.4, region='high', cross_tuning=True)",
-                  'Run: drop, seed 0', 'Step 10 (epoch 1.00), probe 1: “', 'Trained with: python ', f'matplotlib {matplotlib.__version__}'): assert words in said, words
+    for words in ('Attention attribution of layer 0, head 1', 'Model: tiny (2 layers, 3 heads)', 'Data: invented',
+                  "Method: AD-DROP (p=0.3, q=0.4, region='high', cross_tuning=True)",
+                  'Run: drop, seed 0', 'Step 10 (epoch 1.00), probe 1: “', 'Trained with: python ',
+                  f'matplotlib {matplotlib.__version__}'):
+        assert words in said, words
     assert re.findall(r'@\w+\{([^,]+),', bib) == ['yang2022addrop']
     lone = figure(made['discard_region'][0].snapshot(), 'attention_map', head='rollout')
-    assert [re.match(r'@\w+\{([^,]+)', o)[1] for o in lone.citations] == ['yang2022addrop', 'abnar2020quantifying'] and 'Seed: 0' in lone.facts
+    assert [re.match(r'@\w+\{([^,]+)', o)[1] for o in lone.citations] == ['yang2022addrop', 'abnar2020quantifying']
+    assert 'Seed: 0' in lone.facts
     save_figure(draw(made, 'head_map'), tmp_path/'b.pdf', caption=True)
     assert not (tmp_path/'b.bib').exists()   # nobody to cite
     save_figure(fig, tmp_path/'c.pdf')
@@ -290,13 +336,19 @@ def test_the_caption_is_written_ready_for_latex_and_a_bibliography_of_before_is_
     fig = draw(made, 'masked_sentence')
     save_figure(fig, tmp_path/'a.pdf', caption=True)
     said = (tmp_path/'a-caption.tex').read_text()
-    assert said.startswith(r'\caption{The sentence X') and r'$\tilde{X}$' in said and said.endswith('}\n') and '\u0303' not in said and (tmp_path/'a.bib').exists()
+    assert said.startswith(r'\caption{The sentence X')
+    assert r'$\tilde{X}$' in said
+    assert said.endswith('}\n')
+    assert '\u0303' not in said
+    assert (tmp_path/'a.bib').exists()
     (tmp_path/'mine.bib').write_text('@misc{mine}')
     for name in ('a', 'mine'): save_figure(draw(made, 'head_map'), tmp_path/f'{name}.pdf', caption=True)
     assert not (tmp_path/'a.bib').exists() and (tmp_path/'mine.bib').exists()   # only that of an earlier figure
     if shutil.which('pdflatex'):
-        (tmp_path/'b.tex').write_text(r'\documentclass{article}\usepackage[T1]{fontenc}\begin{document}\begin{figure}' + said + r'\end{figure}\end{document}')
-        assert subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'b.tex'], cwd=tmp_path, capture_output=True).returncode == 0
+        (tmp_path/'b.tex').write_text(r'\documentclass{article}\usepackage[T1]{fontenc}\begin{document}\begin{figure}'
+                                      + said + r'\end{figure}\end{document}')
+        assert subprocess.run(['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'b.tex'], cwd=tmp_path,
+                              capture_output=True).returncode == 0
 
 
 def test_every_entry_is_sound_bibtex():
@@ -304,14 +356,18 @@ def test_every_entry_is_sound_bibtex():
     assert len(set(keys)) == len(keys)
     for name in papers:
         entry = bibtex(name)
-        assert entry.count('{') == entry.count('}') and {'author', 'title', 'year'} <= set(re.findall(r'^  (\w+) = \{', entry, re.M)) and entry.isascii()
+        assert entry.count('{') == entry.count('}')
+        assert {'author', 'title', 'year'} <= set(re.findall(r'^  (\w+) = \{', entry, re.M))
+        assert entry.isascii()
 
 
 def test_the_letters_of_an_svg_are_paths_or_text_as_wished(made, tmp_path):
     fig = draw(made, 'discard_region')
-    paths, text = (re.sub('<!--.*?-->', '', save_figure(fig, tmp_path/'a.svg', text=o).read_text()) for o in ('paths', 'text'))
+    paths, text = (re.sub('<!--.*?-->', '', save_figure(fig, tmp_path/'a.svg', text=o).read_text())
+                   for o in ('paths', 'text'))
     assert 'candidate discard region' not in paths and 'candidate discard region' in text and '<text' not in paths
-    with pytest.raises(ValueError, match="text must be 'paths' or 'text', got 'outlines'"): save_figure(fig, tmp_path/'a.svg', text='outlines')
+    with pytest.raises(ValueError, match="text must be 'paths' or 'text', got 'outlines'"):
+        save_figure(fig, tmp_path/'a.svg', text='outlines')
 
 
 special = r'\input{/etc/passwd} 50% a_b^c #1 & {x} $y$ ~'
@@ -319,16 +375,24 @@ special = r'\input{/etc/passwd} 50% a_b^c #1 & {x} $y$ ~'
 
 def test_tokens_reach_latex_as_text(tmp_path):
     said = latex_text(special)
-    assert re.sub(r'\\(textbackslash|textasciicircum|textasciitilde|char37)\{\}|\\[{}$&#_]|[\w/ ]', '', said) == ''   # nothing is left that LaTeX would read as a command
+    # nothing is left that LaTeX would read as a command
+    assert re.sub(r'\\(textbackslash|textasciicircum|textasciitilde|char37)\{\}|\\[{}$&#_]|[\w/ ]', '', said) == ''
 
 
 def test_a_pgf_file_is_written_with_latex_and_says_what_is_missing_without(tmp_path, monkeypatch):
-    fig = figure(discard_map(invent(tokens=['[CLS]', '50%', 'a_b', r'\x', '$y$', '[SEP]'], layers=1, heads=6)), width=3.25)
+    fig = figure(discard_map(invent(tokens=['[CLS]', '50%', 'a_b', r'\x', '$y$', '[SEP]'], layers=1, heads=6)),
+                 width=3.25)
     if shutil.which('pdflatex'):
         one, two = (save_figure(fig, tmp_path/'a.pgf').read_bytes() for _ in range(2))
-        assert one == two and rb'\textbackslash{}x' in one and b'50\\char37{}' in one and sorted(o.name for o in tmp_path.iterdir()) == ['a-img0.png', 'a-img1.png', 'a.pgf']
+        assert one == two
+        assert rb'\textbackslash{}x' in one
+        assert b'50\\char37{}' in one
+        assert sorted(o.name for o in tmp_path.iterdir()) == ['a-img0.png', 'a-img1.png', 'a.pgf']
     monkeypatch.setattr(shutil, 'which', lambda name: None)
-    with pytest.raises(RuntimeError, match='none of pdflatex, xelatex, lualatex is installed; install TeX Live with its pgf package, or write .pdf'): save_figure(fig, tmp_path/'b.pgf')
+    with pytest.raises(RuntimeError,
+                       match='none of pdflatex, xelatex, lualatex is installed; install TeX Live with its pgf package, '
+                       'or write .pdf'):
+        save_figure(fig, tmp_path/'b.pgf')
     with pytest.raises(RuntimeError, match='none of xelatex, lualatex is installed .for the characters'):
         save_figure(figure(discard_map(invent(tokens=['שלום', 'a', '[SEP]'], layers=1, heads=6))), tmp_path/'b.pgf')
     assert not (tmp_path/'b.pgf').exists()
@@ -337,15 +401,18 @@ def test_a_pgf_file_is_written_with_latex_and_says_what_is_missing_without(tmp_p
 # Colours
 
 def seen_by_a_deuteranope(colours):
-    "Colours [n, 3] in sRGB as a reader without green cones sees them (Machado, Oliveira and Fernandes 2009, severity 1)"
+    """Colours [n, 3] in sRGB as a reader without green cones sees them (Machado, Oliveira and Fernandes 2009,
+    severity 1)"""
     linear = np.where(colours <= .04045, colours/12.92, ((colours + .055)/1.055)**2.4)
-    linear = np.clip(linear @ np.array([[.367322, .860646, -.227968], [.280085, .672501, .047413], [-.011820, .042940, .968881]]).T, 0, 1)
+    linear = np.clip(linear @ np.array([[.367322, .860646, -.227968], [.280085, .672501, .047413],
+                                        [-.011820, .042940, .968881]]).T, 0, 1)
     return linear
 
 
 def lab(linear):
     "CIE L*a*b* of linear sRGB [n, 3] under D65"
-    xyz = linear @ np.array([[.4124, .3576, .1805], [.2126, .7152, .0722], [.0193, .1192, .9505]]).T / [.95047, 1, 1.08883]
+    xyz = linear @ np.array([[.4124, .3576, .1805], [.2126, .7152, .0722],
+                             [.0193, .1192, .9505]]).T / [.95047, 1, 1.08883]
     f = np.where(xyz > (6/29)**3, np.cbrt(xyz), xyz/(3*(6/29)**2) + 4/29)
     return np.stack([116*f[:, 1] - 16, 500*(f[:, 0] - f[:, 1]), 200*(f[:, 1] - f[:, 2])], 1)
 
@@ -356,7 +423,9 @@ def test_colours_can_be_told_apart_without_green_cones_and_shades_in_grey():
     assert d.min() > 15   # the nearest are vermillion and orange; 2.3 is what the eye can just tell
     at = np.linspace(.05, .5, 40)
     below, above = (lab(seen_by_a_deuteranope(np.array([signed(x)[:3] for x in .5 + s*at]))) for s in (-1, 1))
-    assert (np.linalg.norm(below - above, axis=1)[4:] > 20).all() and (np.diff(below[:, 0]) < 0).all() and (np.diff(above[:, 0]) < 0).all()
+    assert (np.linalg.norm(below - above, axis=1)[4:] > 20).all()
+    assert (np.diff(below[:, 0]) < 0).all()
+    assert (np.diff(above[:, 0]) < 0).all()
     ramp = lab(seen_by_a_deuteranope(shares(np.linspace(0, 1, 60))[:, :3]))
     assert (np.diff(ramp[:, 0]) < 0).all() and ramp[0, 0] - ramp[-1, 0] > 70
 
@@ -368,16 +437,21 @@ def test_the_caption_says_which_panel_is_which_without_headings(made):
     drop, other = made['compared'][0]
     guided = made['pattern_target'][0]
     fig = figure(drop, 'attention_map', step=[0, 10], layer=1, head=0, heading='none')
-    assert fig.caption.startswith('(a) Step 0: Attention of layer 1, head 0.') and '(b) Step 10: Attention' in fig.caption and {'(a) step 0', '(b) step 10'} <= set(fig.facts)
+    assert fig.caption.startswith('(a) Step 0: Attention of layer 1, head 0.')
+    assert '(b) Step 10: Attention' in fig.caption
+    assert {'(a) step 0', '(b) step 10'} <= set(fig.facts)
     assert 'Steps 0 (epoch 0.00), 10 (epoch 1.00), probe 0: “still , this is unforget ##table”' in fig.facts
     fig = figure([drop, guided], 'attention_map', layer=1, head=[0], heading='none')
     assert '(a) AD-DROP: Attention' in fig.caption and '(b) Attention guidance: Attention' in fig.caption
     fig = figure([drop, other], 'attention_map', probe=[0, 1], layer=1, head=0, heading='none')   # seeds of one method
-    for mark, words in zip('abcd', ('AD-DROP, seed 0, probe 0', 'AD-DROP, seed 0, probe 1', 'AD-DROP, seed 1, probe 0', 'AD-DROP, seed 1, probe 1')): assert f'({mark}) {words}: Attention' in fig.caption and f'({mark}) {words}' in fig.facts
+    for mark, words in zip('abcd', ('AD-DROP, seed 0, probe 0', 'AD-DROP, seed 0, probe 1', 'AD-DROP, seed 1, probe 0',
+                                    'AD-DROP, seed 1, probe 1')):
+        assert f'({mark}) {words}: Attention' in fig.caption and f'({mark}) {words}' in fig.facts
     fig = figure([drop, guided], 'attention_map', layer=1, head=0, titles=['Ours', 'Theirs'])
     assert '(a) Ours: Attention' in fig.caption and '(b) Theirs, Attention guidance' in fig.facts
     assert figure(drop, 'attention_map', step=10, layer=1, head=0).caption.startswith('Attention of layer 1')
-    assert figure(drop, 'triptych', probe=[0, 1]).caption.startswith('(i) Probe 0: (a) ')   # its own maps are lettered already
+    # its own maps are lettered already
+    assert figure(drop, 'triptych', probe=[0, 1]).caption.startswith('(i) Probe 0: (a) ')
 
 
 def test_facts_tie_methods_and_snapshots_to_their_runs(made):
@@ -385,13 +459,17 @@ def test_facts_tie_methods_and_snapshots_to_their_runs(made):
     facts = figure([made['pattern_target'][0], drop, other], 'attention_map', layer=1, head=0).facts
     assert sum(o.startswith('Model:') for o in facts) == 1 and not any(o.startswith('Method:') for o in facts)
     runs = [o for o in facts if o.startswith('Run:')]
-    assert len(runs) == 3 and runs[0].startswith('Run: guided, seed 0; method: Attention guidance') and runs[2].startswith('Run: other, seed 1; method: AD-DROP (p=0.3')
-    assert [o.split(':')[0] for o in facts if o.startswith('Step')] == [f'Step 30 (epoch 3.00), probe 0 of {k}' for k in ('guided', 'drop', 'other')]
+    assert len(runs) == 3
+    assert runs[0].startswith('Run: guided, seed 0; method: Attention guidance')
+    assert runs[2].startswith('Run: other, seed 1; method: AD-DROP (p=0.3')
+    assert [o.split(':')[0] for o in facts if o.startswith('Step')] == [f'Step 30 (epoch 3.00), probe 0 of {k}'
+                                                                        for k in ('guided', 'drop', 'other')]
 
 
 def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_should(made, tmp_path):
     fig = figure(made['evolution'][0], 'evolution', probe=1)
-    assert any(o.startswith('Steps 0 (epoch 0.00), 10 (epoch 1.00), 20') and 'probe 1: “still' in o for o in fig.facts) and 'robe 1' in fig.caption
+    assert any(o.startswith('Steps 0 (epoch 0.00), 10 (epoch 1.00), 20') and 'probe 1: “still' in o for o in fig.facts)
+    assert 'robe 1' in fig.caption
     run = a_run(tmp_path, 'private')
     config = run.config
     config['method']['args']['teacher'] = config['model']['name'] = '/home/somebody/secret/best'
@@ -404,13 +482,21 @@ def test_evidence_that_is_missing_is_refused_with_the_steps_that_hold_it(made, t
     import dataclasses
     run = a_run(tmp_path, 'late')
     last = run.snapshot(30)
-    run.save(dataclasses.replace(last, step=40, info={**last.info, 'phase': 'fine-tuning'}, layers={'attention': last.layers['attention']}, arrays={k: last.arrays[k] for k in ('attention', 'saliency')}))
-    with pytest.raises(ValueError, match='holds no discard_candidates, discarded; it holds attention, saliency; recorded steps that hold it: 0, 10, 20, 30$'): figure(Run(run.path), 'discard_region', step=40)
-    with pytest.raises(ValueError, match='no recorded step of probe 0 in late holds it$'): figure(Run(run.path), 'masked_sentence', step=40)
+    run.save(dataclasses.replace(last, step=40, info={**last.info, 'phase': 'fine-tuning'},
+                                 layers={'attention': last.layers['attention']},
+                                 arrays={k: last.arrays[k] for k in ('attention', 'saliency')}))
+    with pytest.raises(ValueError,
+                       match='holds no discard_candidates, discarded; it holds attention, saliency; recorded steps '
+                       'that '
+                       'hold it: 0, 10, 20, 30$'):
+        figure(Run(run.path), 'discard_region', step=40)
+    with pytest.raises(ValueError, match='no recorded step of probe 0 in late holds it$'):
+        figure(Run(run.path), 'masked_sentence', step=40)
 
 
 def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
-    frame = pd.DataFrame([dict(method=m, share=x, accuracy=1 - x) for m in ('integrated_gradients', 'gradient abs', 'AD-DROP', 'random') for x in (.1, .2)])
+    frame = pd.DataFrame([dict(method=m, share=x, accuracy=1 - x)
+                          for m in ('integrated_gradients', 'gradient abs', 'AD-DROP', 'random') for x in (.1, .2)])
     fig = figure(frame, 'accuracy_drop', about='Model: tiny. Data: invented.')
     assert fig.caption.endswith('Model: tiny. Data: invented.') and 'About: Model: tiny. Data: invented.' in fig.facts
     assert keys(fig) == ['ismail2021saliency', 'sundararajan2017axiomatic', 'simonyan2013deep', 'yang2022addrop']
@@ -418,7 +504,8 @@ def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
     fig = figure(frame, 'accuracy_drop')
     assert fig.caption.endswith('Model: other.') and keys(fig)[-1] == 'wang2020minilm'
     assert keys(figure(made['metric_table'][0], 'metric_table')) == ['yang2022addrop']
-    with pytest.raises(ValueError, match='accuracy_drop takes no step= and no probe='): figure(frame, 'accuracy_drop', step=0, probe=1)
+    with pytest.raises(ValueError, match='accuracy_drop takes no step= and no probe='):
+        figure(frame, 'accuracy_drop', step=0, probe=1)
 
 
 def test_a_study_is_a_source(made):
@@ -427,19 +514,25 @@ def test_a_study_is_a_source(made):
         about = 'Data: invented.'
         def runs(self): return dict(mine=made['compared'][0], theirs=[made['pattern_target'][0]])
         def results(self): return made['metric_table'][0]
-        def table(self, rows=None, columns=None, **options): return result_table(self.results(), rows or 'method', columns, about=self.about, **options)
+        def table(self, rows=None, columns=None, **options):
+            return result_table(self.results(), rows or 'method', columns, about=self.about, **options)
     assert figure(Invented(), 'loss_curves').caption == figure(Invented().runs(), 'loss_curves').caption
     fig = figure(Invented(), 'metric_table', measures=['accuracy'], compare_to='FineTuning', title='Ours')
-    assert fig.caption.startswith('Ours. ') and fig.caption.count('Data: invented.') == 1 and 'macro' not in ' '.join(o.get_text() for o in fig.findobj(Text)).lower() and keys(fig) == ['yang2022addrop']
+    assert fig.caption.startswith('Ours. ')
+    assert fig.caption.count('Data: invented.') == 1
+    assert 'macro' not in ' '.join(o.get_text() for o in fig.findobj(Text)).lower()
+    assert keys(fig) == ['yang2022addrop']
     assert sum(o.startswith('Run:') for o in figure(Invented(), 'attention_map', layer=0, head=0).facts) == 3
 
 
 def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_higher_than_a_page(made):
     fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
-    assert any("no room for the captions' 10 points in 3.03 inches of width and a page's height: drawn at 7.5" in o for o in said)
+    assert any("no room for the captions' 10 points in 3.03 inches of width and a page's height: drawn at 7.5" in o
+               for o in said)
     check_legible(fig)
     assert draw(made, 'pattern_residual', width='neurips', font_size='caption', heading='none').get_figheight() <= 9
-    fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1, width=9))
+    fig, said = quiet(lambda: figure(made['discard_region'][0], 'discard_region', layer=0, head=[0, 1, 2], columns=1,
+                                     width=9))
     assert fig.get_figheight() > 9 and any('inches high, more than a page of text has (9)' in o for o in said)
 
 
@@ -447,21 +540,35 @@ def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
     view = discard_map(invent(60, layers=1, heads=6))
     note = 'For want of room, every '
     fig, said = quiet(lambda: figure(view, width=3.25, heading='none'))
-    assert not any(note in o.get_text() for o in fig.findobj(Text)) and any(note in o for o in said) and any(o.startswith(f'Note: {note}') for o in fig.facts) and note not in fig.caption
+    assert not any(note in o.get_text() for o in fig.findobj(Text))
+    assert any(note in o for o in said)
+    assert any(o.startswith(f'Note: {note}') for o in fig.facts)
+    assert note not in fig.caption
     two = figure([view, view], width=6.75)
     assert sum(note in o.get_text() for o in two.findobj(Text)) == 1
 
 
 # What is not there
 
-refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, head_grid"), ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
-           ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'), ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
-           ('discard_region', dict(head=8), ValueError, 'head=8 does not exist; available: 0 to 2'), ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
-           ('masked_sentence', {}, ValueError, 'holds no is_masked.*; it holds attention, attention_attribution'), ('pattern_residual', {}, ValueError, 'holds no pattern_target.*it holds'),
-           ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'), ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
-           ('discard_region', dict(width='acl', font_size=11), ValueError, 'too narrow for DiscardMap at 11 points; take at most 10.6 points'), ('discard_region', dict(font_size=40), ValueError, 'between 4 and 20 points'),
-           ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'), ('saliency_distribution', {}, ValueError, 'saliency_distribution takes two snapshots of a probe, got 1; give two runs, or one run and two steps'),
-           ('compared', dict(probe=[0, 1]), ValueError, 'compared takes two snapshots of a probe, got 1'), ('loss_curves', dict(probe=1), ValueError, 'loss_curves takes no probe=; it is made of rows of metrics of all steps'),
+refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, head_grid"),
+           ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
+           ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'),
+           ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
+           ('discard_region', dict(head=8), ValueError, 'head=8 does not exist; available: 0 to 2'),
+           ('discard_region', dict(heads=8), ValueError, 'discard_region has no option heads; available: layer, head'),
+           ('masked_sentence', {}, ValueError, 'holds no is_masked.*; it holds attention, attention_attribution'),
+           ('pattern_residual', {}, ValueError, 'holds no pattern_target.*it holds'),
+           ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'),
+           ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
+           ('discard_region', dict(width='acl', font_size=11), ValueError,
+            'too narrow for DiscardMap at 11 points; take at most 10.6 points'),
+           ('discard_region', dict(font_size=40), ValueError, 'between 4 and 20 points'),
+           ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'),
+           ('saliency_distribution', {}, ValueError,
+            'saliency_distribution takes two snapshots of a probe, got 1; give two runs, or one run and two steps'),
+           ('compared', dict(probe=[0, 1]), ValueError, 'compared takes two snapshots of a probe, got 1'),
+           ('loss_curves', dict(probe=1), ValueError,
+            'loss_curves takes no probe=; it is made of rows of metrics of all steps'),
            ('number_over_steps', dict(step=10), ValueError, 'number_over_steps takes no step=')]
 
 
@@ -471,35 +578,53 @@ def test_what_is_not_there_is_refused_with_what_there_is(kind, options, error, s
 
 
 def test_a_source_of_another_sort_is_refused(made):
-    with pytest.raises(ValueError, match='source must be a snapshot, a run or the folder of one, or a list of these, got ndarray'): figure(np.ones(3), 'triptych')
+    with pytest.raises(ValueError,
+                       match='source must be a snapshot, a run or the folder of one, or a list of these, got ndarray'):
+        figure(np.ones(3), 'triptych')
     with pytest.raises(ValueError, match='say which kind of figure .attention_map, '): figure(made['head_map'][0])
-    with pytest.raises(ValueError, match='loss_curves is made of runs'): figure(made['discard_region'][0].snapshot(), 'loss_curves')
-    with pytest.raises(ValueError, match='step= chooses from a run; this source is a snapshot already'): figure(made['discard_region'][0].snapshot(), 'triptych', step=0)
-    with pytest.raises(ValueError, match='a view is drawn as it is; layer belong'): figure(discard_map(made['discard_region'][0].snapshot()), layer=0)
+    with pytest.raises(ValueError, match='loss_curves is made of runs'):
+        figure(made['discard_region'][0].snapshot(), 'loss_curves')
+    with pytest.raises(ValueError, match='step= chooses from a run; this source is a snapshot already'):
+        figure(made['discard_region'][0].snapshot(), 'triptych', step=0)
+    with pytest.raises(ValueError, match='a view is drawn as it is; layer belong'):
+        figure(discard_map(made['discard_region'][0].snapshot()), layer=0)
 
 
 # The command line
 
 def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
     run, other, out = made['discard_region'][0].path, made['compared'][0][1].path, tmp_path/'a.pdf'
-    assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width', 'acl-two-column', '--font-size', '8', '--share', '--out', str(out)]) == 0
-    want = save_figure(figure(run, 'discard_region', layer=0, head=[0, 1], width='acl-two-column', font_size=8, share=True), tmp_path/'b.pdf')
+    assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width',
+                 'acl-two-column', '--font-size', '8', '--share', '--out', str(out)]) == 0
+    want = save_figure(figure(run, 'discard_region', layer=0, head=[0, 1], width='acl-two-column', font_size=8,
+                              share=True), tmp_path/'b.pdf')
     assert out.read_bytes() == want.read_bytes() and (tmp_path/'a.txt').exists() and (tmp_path/'a.bib').exists()
-    assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width', 'acl-two-column', '--font-size', '8', '--share', '--out', str(tmp_path/'a.svg')]) == 0   # the same words
-    assert main(['figure', str(run), '--kind', 'attention_map', '--out', str(tmp_path/'a.png')]) == 2 and 'a.txt exists already and says something else' in capsys.readouterr().err
-    assert main(['figure', str(run), '--out', str(tmp_path/'nowhere'/'a.png')]) == 2 and 'there is no folder' in capsys.readouterr().err
-    assert main(['figure', str(run), '--kind', 'loss_curves', '--probe', '1', '--out', str(tmp_path/'l.png')]) == 2 and 'loss_curves takes no probe=' in capsys.readouterr().err
-    assert main(['figure', str(run), '--out', str(out)]) == 2 and 'a.pdf exists already; use --force' in capsys.readouterr().err
-    assert main(['figure', str(run), str(other), '--kind', 'loss_curves', '--set', 'x=epoch', '--no-caption', '--out', str(tmp_path/'c.svg')]) == 0 and not (tmp_path/'c.txt').exists()
+    # the same words
+    assert main(['figure', str(run), '--kind', 'discard_region', '--layer', '0', '--head', '0,1', '--width',
+                 'acl-two-column', '--font-size', '8', '--share', '--out', str(tmp_path/'a.svg')]) == 0
+    assert main(['figure', str(run), '--kind', 'attention_map', '--out', str(tmp_path/'a.png')]) == 2
+    assert 'a.txt exists already and says something else' in capsys.readouterr().err
+    assert main(['figure', str(run), '--out', str(tmp_path/'nowhere'/'a.png')]) == 2
+    assert 'there is no folder' in capsys.readouterr().err
+    assert main(['figure', str(run), '--kind', 'loss_curves', '--probe', '1', '--out', str(tmp_path/'l.png')]) == 2
+    assert 'loss_curves takes no probe=' in capsys.readouterr().err
+    assert main(['figure', str(run), '--out', str(out)]) == 2
+    assert 'a.pdf exists already; use --force' in capsys.readouterr().err
+    assert main(['figure', str(run), str(other), '--kind', 'loss_curves', '--set', 'x=epoch', '--no-caption', '--out',
+                 str(tmp_path/'c.svg')]) == 0
+    assert not (tmp_path/'c.txt').exists()
     made['head_map'][0].to_csv(tmp_path/'heads.csv', index=False)
-    assert main(['figure', str(tmp_path/'heads.csv'), '--kind', 'head_map', '--set', 'value=entropy', '--out', str(tmp_path/'d.png')]) == 0
-    assert main(['figure', str(run), '--kind', 'attention_map', '--step', '15', '--out', str(tmp_path/'e.pdf')]) == 2 and 'there are 0, 10, 20, 30' in capsys.readouterr().err
+    assert main(['figure', str(tmp_path/'heads.csv'), '--kind', 'head_map', '--set', 'value=entropy', '--out',
+                 str(tmp_path/'d.png')]) == 0
+    assert main(['figure', str(run), '--kind', 'attention_map', '--step', '15', '--out', str(tmp_path/'e.pdf')]) == 2
+    assert 'there are 0, 10, 20, 30' in capsys.readouterr().err
 
 
 def test_the_help_lists_the_kinds_with_a_line_each(capsys):
     with pytest.raises(SystemExit): main(['figure', '--help'])
     said = capsys.readouterr().out.splitlines()
-    for name, kind in kinds.items(): assert any(re.fullmatch(f'{name} +{re.escape(kind.about)}', line) for line in said), name
+    for name, kind in kinds.items():
+        assert any(re.fullmatch(f'{name} +{re.escape(kind.about)}', line) for line in said), name
 
 
 def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys):
@@ -507,10 +632,12 @@ def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys
     from salviz.measures.statistics import result_table
     table = result_table(made['metric_table'][0], 'method')
     class Opened:
-        def table(self, **options): return table if not options else result_table(made['metric_table'][0], 'method', **options)
+        def table(self, **options):
+            return table if not options else result_table(made['metric_table'][0], 'method', **options)
         def results(self): return made['metric_table'][0]
         def runs(self): return dict(one=made['loss_curves'][0][:1])
     monkeypatch.setattr(salviz.training.study.Study, 'open', classmethod(lambda cls, folder: Opened()))
     assert main(['study', 'x']) == 0 and capsys.readouterr().out == f'{table}\n'
     assert main(['study', 'x', '--latex', '--set', 'digits=1']) == 0 and r'\toprule' in capsys.readouterr().out
-    assert main(['figure', 'x', '--kind', 'metric_table', '--out', str(tmp_path/'t.pdf')]) == 0 and (tmp_path/'t.pdf').exists()
+    assert main(['figure', 'x', '--kind', 'metric_table', '--out', str(tmp_path/'t.pdf')]) == 0
+    assert (tmp_path/'t.pdf').exists()

@@ -4,7 +4,8 @@ import math
 import numpy as np
 import pytest
 
-from salviz.measures.scores import (attention_agreement, best_for, classification_metrics, detection_metrics, entities, is_bio, masked_metrics, metrics_for,
+from salviz.measures.scores import (attention_agreement, best_for, classification_metrics, detection_metrics, entities,
+                            is_bio, masked_metrics, metrics_for,
                             regression_metrics, run_agreement, token_metrics, train_test_gap, translation_metrics)
 from salviz.core.runs import Run, Snapshot
 
@@ -46,7 +47,8 @@ def look(n=9, special=(0, -1), pooled_row=0, seed=0, step=0, probe=0, ties=False
     attention, saliency, word_ids = rng.dirichlet(np.ones(n), (3, 4, n)), rng.normal(size=n), np.arange(n)
     if ties: attention, saliency = attention.round(1), saliency.round(0)
     word_ids[list(special)] = -1
-    return Snapshot(step, 0., probe, dict(attention=attention, saliency=saliency), tokens=[f't{i}' for i in range(n)], word_ids=word_ids,
+    return Snapshot(step, 0., probe, dict(attention=attention, saliency=saliency), tokens=[f't{i}' for i in range(n)],
+                    word_ids=word_ids,
                     info=dict(pooled_row=pooled_row))
 
 
@@ -62,8 +64,10 @@ def test_accuracy_and_macro_f1_equal_counting(classes):
 
 
 @pytest.mark.parametrize('labels, predictions, said', [
-    ([0, 1], [0], 'equally many'), (np.zeros(0, int), np.zeros(0, int), 'not empty'), ([0, 1], [[.1, .9], [.2, .8]], 'predictions must be a list of classes'),
-    ([0., 1.], [0, 1], 'labels must be a list of classes'), ([[0], [1]], [0, 1], 'labels must be a list of classes'), (['a'], ['a'], 'whole numbers')])
+    ([0, 1], [0], 'equally many'), (np.zeros(0, int), np.zeros(0, int), 'not empty'),
+    ([0, 1], [[.1, .9], [.2, .8]], 'predictions must be a list of classes'),
+    ([0., 1.], [0, 1], 'labels must be a list of classes'), ([[0], [1]], [0, 1], 'labels must be a list of classes'),
+    (['a'], ['a'], 'whole numbers')])
 def test_what_is_no_list_of_classes_is_refused(labels, predictions, said):
     with pytest.raises(ValueError, match=said): classification_metrics(labels, predictions)
 
@@ -82,7 +86,8 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged():
         s = look(9, (0, 4, 8), seed=seed)
         del s.info['pooled_row']
         weights, ordinary = [], [j for j in range(9) if j not in (0, 4, 8)]
-        for k in ordinary: weights.append(sum(float(head[q][k]) for head in s.arrays['attention'][-1] for q in ordinary))
+        for k in ordinary:
+            weights.append(sum(float(head[q][k]) for head in s.arrays['attention'][-1] for q in ordinary))
         want = slow_spearman(weights, [abs(float(s.arrays['saliency'][k])) for k in ordinary])
         assert attention_agreement(s) == pytest.approx(want, abs=1e-12)
         s.arrays['attention'][-1][:, [0, 4, 8]] = .7 # rows of special tokens say nothing
@@ -123,17 +128,20 @@ def test_a_snapshot_that_lacks_what_agreement_needs_is_refused_by_name():
         del s.arrays[name]
         with pytest.raises(KeyError, match=f'needs {name}, which'): attention_agreement(s)
     for row in (9, -1):
-        with pytest.raises(ValueError, match=f'pooled_row must be one of the 9 tokens .0 to 8., got {row}'): attention_agreement(look(pooled_row=row))
+        with pytest.raises(ValueError, match=f'pooled_row must be one of the 9 tokens .0 to 8., got {row}'):
+            attention_agreement(look(pooled_row=row))
 
 
 def test_a_runs_agreement_is_the_mean_over_probes_that_have_one(tmp_path):
     run = Run.create(tmp_path/'run', {})
     with pytest.raises(KeyError, match='no snapshots'): run.snapshot()
     assert math.isnan(run_agreement(run))
-    looks = [look(4, probe=0, step=5), look(9, probe=1, step=5, seed=1), look(11, probe=2, step=5, seed=2), look(9, probe=1, step=8, seed=3)]
+    looks = [look(4, probe=0, step=5), look(9, probe=1, step=5, seed=1), look(11, probe=2, step=5, seed=2),
+             look(9, probe=1, step=8, seed=3)]
     for s in looks: run.save(s)
     assert run_agreement(run, 5) == pytest.approx((slow_agreement(looks[1]) + slow_agreement(looks[2]))/2)
-    assert run_agreement(run) == pytest.approx((slow_agreement(looks[3]) + slow_agreement(looks[2]))/2) # the last look at each probe
+    # the last look at each probe
+    assert run_agreement(run) == pytest.approx((slow_agreement(looks[3]) + slow_agreement(looks[2]))/2)
     with pytest.raises(KeyError, match='no step 6 in run; there are 5, 8'): run_agreement(run, 6)
 
 
@@ -151,9 +159,11 @@ def test_the_gap_is_training_minus_test_at_the_best_checkpoint(tmp_path):
 
 def test_the_gap_is_that_of_the_score_that_chooses_the_checkpoint(tmp_path):
     run = Run.create(tmp_path/'run', dict(best_metric=dict(name='loss', greater_is_better=False)))
-    for split, loss in (('train', 1.), ('test', 3.)): run.log(dict(kind='score', split=split, step=5, loss=loss, accuracy=loss/10))
+    for split, loss in (('train', 1.), ('test', 3.)):
+        run.log(dict(kind='score', split=split, step=5, loss=loss, accuracy=loss/10))
     assert train_test_gap(run) == -2 and train_test_gap(run, 'accuracy') == pytest.approx(-.2)
-    with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'macro_f1'"): train_test_gap(run, 'macro_f1')
+    with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'macro_f1'"):
+        train_test_gap(run, 'macro_f1')
 
 
 # Other tasks
@@ -167,7 +177,8 @@ def test_correlations_and_squared_error_equal_loops():
         ma, mb = sum(a)/n, sum(b)/n
         below = math.sqrt(sum((x - ma)**2 for x in a)*sum((y - mb)**2 for y in b))
         assert got['pearson'] == pytest.approx(sum((x - ma)*(y - mb) for x, y in zip(a, b))/below)
-        assert got['spearman'] == pytest.approx(slow_spearman(list(a), list(b))) and got['mse'] == pytest.approx(sum((x - y)**2 for x, y in zip(a, b))/n)
+        assert got['spearman'] == pytest.approx(slow_spearman(list(a), list(b)))
+        assert got['mse'] == pytest.approx(sum((x - y)**2 for x, y in zip(a, b))/n)
         assert all(type(x) is float for x in got.values())
 
 
@@ -175,13 +186,17 @@ def test_a_model_that_says_the_same_for_everything_or_has_diverged_has_no_correl
     got = regression_metrics([1., 2., 3.], np.float32([2, 2, 2]))
     assert math.isnan(got['pearson']) and math.isnan(got['spearman']) and got['mse'] == pytest.approx(2/3)
     assert all(math.isnan(x) for x in regression_metrics([1., 2.], [np.nan, 1.]).values())
-    for labels, predictions, said in (([1.], [1., 2.], 'equally many scores'), ([], [], 'not none'), ([np.nan], [1.], 'finite scores, got nan'), ([[1.]], [[1.]], 'equally many scores')):
+    for labels, predictions, said in (([1.], [1., 2.], 'equally many scores'), ([], [], 'not none'),
+                                      ([np.nan], [1.], 'finite scores, got nan'),
+                                      ([[1.]], [[1.]], 'equally many scores')):
         with pytest.raises(ValueError, match=said): regression_metrics(labels, predictions)
 
 
 # seqeval's rules, worked out by hand: gold tags, predicted tags, hits, gold and predicted entities
 HAND = [
-    (['O O O B-MISC I-MISC I-MISC O', 'B-PER I-PER O'], ['O O B-MISC I-MISC I-MISC I-MISC O', 'B-PER I-PER O'], 1, 2, 2), # seqeval's own example, .5
+    # seqeval's own example, .5
+    (['O O O B-MISC I-MISC I-MISC O', 'B-PER I-PER O'], ['O O B-MISC I-MISC I-MISC I-MISC O', 'B-PER I-PER O'], 1, 2,
+     2),
     (['B-PER I-PER'], ['I-PER I-PER'], 1, 1, 1),                  # an I- that continues nothing begins
     (['B-PER B-PER'], ['B-PER I-PER'], 0, 2, 1),                  # a B- begins anew
     (['B-PER I-PER O B-PER'], ['B-PER I-LOC O B-PER'], 1, 2, 3),  # another kind ends and begins: PER, LOC, PER
@@ -218,14 +233,20 @@ def test_entities_equal_a_loop_that_looks_at_each_pair_of_neighbours():
 
 
 def test_tags_that_mark_no_entities_are_scored_as_classes():
-    assert is_bio(['O', 'B-X', 'I-X']) and is_bio(['B-X']) and not is_bio(['NOUN', 'VERB']) and not is_bio(['O']) and not is_bio(['O', 'B-X', 'S-X']) and not is_bio(None)
+    assert is_bio(['O', 'B-X', 'I-X'])
+    assert is_bio(['B-X'])
+    assert not is_bio(['NOUN', 'VERB'])
+    assert not is_bio(['O'])
+    assert not is_bio(['O', 'B-X', 'S-X'])
+    assert not is_bio(None)
     rng = np.random.default_rng(1)
     y, p = rng.integers(0, 3, (4, 6)), rng.integers(0, 3, (4, 6))
     y[0, 2:] = y[3] = -100
     kept = [(a, b) for a, b in zip(y.ravel().tolist(), p.ravel().tolist()) if a != -100]
     for classes in (None, ['NOUN', 'VERB', 'ADJ']):
         got = token_metrics(y, p, classes)
-        assert got['accuracy'] == pytest.approx(sum(a == b for a, b in kept)/len(kept)) and got['f1'] == pytest.approx(slow_macro_f1(*map(list, zip(*kept))))
+        assert got['accuracy'] == pytest.approx(sum(a == b for a, b in kept)/len(kept))
+        assert got['f1'] == pytest.approx(slow_macro_f1(*map(list, zip(*kept))))
 
 
 def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions_only():
@@ -237,7 +258,8 @@ def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions
     accuracy = sum(a == b for a, b in flat)/len(flat)
     assert masked_metrics(y, p) == dict(accuracy=pytest.approx(accuracy))
     hit, wrong, missed = sum(a == b == 1 for a, b in flat), sum(a < b for a, b in flat), sum(a > b for a, b in flat)
-    assert detection_metrics(y, p) == dict(accuracy=pytest.approx(accuracy), f1=pytest.approx(2*hit/(2*hit + wrong + missed)))
+    assert detection_metrics(y, p) == dict(accuracy=pytest.approx(accuracy),
+                                           f1=pytest.approx(2*hit/(2*hit + wrong + missed)))
     whole = [all(a == b for a, b in row) for row in kept if row]
     assert translation_metrics(y, p) == dict(accuracy=pytest.approx(accuracy), exact_match=pytest.approx(sum(whole)/4))
     p[0], p[3] = y[0], y[3]
@@ -246,9 +268,12 @@ def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions
 
 @pytest.mark.parametrize('task', ['token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq'])
 def test_token_tasks_without_a_label_are_undefined_and_odd_shapes_refused(task):
-    for labels in ([[-100, -100]], np.zeros((0, 3), int)): assert all(math.isnan(x) for x in metrics_for[task](labels, np.ones_like(labels)).values())
-    for labels, predictions, said in (([[1]], [[1], [1]], 'equally many examples, got 1 and 2'), ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
-                                      ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'), ([[1]], [[.5]], 'of float64 in example 0; take argmax')):
+    for labels in ([[-100, -100]], np.zeros((0, 3), int)):
+        assert all(math.isnan(x) for x in metrics_for[task](labels, np.ones_like(labels)).values())
+    for labels, predictions, said in (([[1]], [[1], [1]], 'equally many examples, got 1 and 2'),
+                                      ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
+                                      ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'),
+                                      ([[1]], [[.5]], 'of float64 in example 0; take argmax')):
         with pytest.raises(ValueError, match=said): metrics_for[task](labels, predictions)
 
 
@@ -256,6 +281,8 @@ def test_every_task_has_metrics_and_one_of_them_or_the_loss_chooses_the_checkpoi
     sample = dict(classification=([0, 1], [0, 1]), regression=([0., 1.], [0., 1.]))
     for task, function in metrics_for.items():
         kind = 'regression' if task == 'regression' else 'classification'
-        got = function(*(sample[kind] if task.endswith(kind) and task != 'token_classification' else ([[1, 0]], [[1, 0]])))
-        assert got and best_for(task)['name'] in {*got, 'loss'} and best_for(task)['greater_is_better'] == (best_for(task)['name'] != 'loss'), task
+        got = function(*(sample[kind] if task.endswith(kind) and task != 'token_classification'
+                         else ([[1, 0]], [[1, 0]])))
+        assert (got and best_for(task)['name'] in {*got, 'loss'}
+                and best_for(task)['greater_is_better'] == (best_for(task)['name'] != 'loss')), task
     with pytest.raises(ValueError, match="task must be one of classification, .*, got 'ner'"): best_for('ner')

@@ -1,4 +1,5 @@
-"Plausibility equals loops written from ERASER's definitions, and scikit-learn where it has them; the lexical prior is what the lexicon says"
+"""Plausibility equals loops written from ERASER's definitions, and scikit-learn where it has them; the lexical prior
+is what the lexicon says"""
 import math
 
 import numpy as np
@@ -7,7 +8,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score, f1_score
 
 from salviz.core.assets import asset
-from salviz.measures.plausibility import (Score, aligned, auprc, check_pairs, hard_rationale, iou_f1, lexical_prior, plausibility, plausibility_table, prior_agreement,
+from salviz.measures.plausibility import (Score, aligned, auprc, check_pairs, hard_rationale, iou_f1, lexical_prior,
+                                 plausibility, plausibility_table, prior_agreement,
                                  rationale_size, spans_of, token_f1)
 from salviz.core.text import align_batch
 
@@ -102,8 +104,11 @@ def test_token_f1_equals_sets_and_scikit_learn(seed):
     values, marked = drawn(seed)
     chosen = [v > .3 for v in values]
     assert token_f1(chosen, marked) == pytest.approx(slow_token_scores(chosen, marked))
-    assert token_f1(chosen, marked).f1 == pytest.approx(np.mean([f1_score(m, c, zero_division=0) for m, c in zip(marked, chosen)]))
-    assert token_f1(chosen, marked, 'micro').f1 == pytest.approx(f1_score(np.concatenate(marked), np.concatenate(chosen)))
+    assert token_f1(chosen,
+                    marked).f1 == pytest.approx(np.mean([f1_score(m, c, zero_division=0)
+                                                         for m, c in zip(marked, chosen)]))
+    assert token_f1(chosen, marked, 'micro').f1 == pytest.approx(f1_score(np.concatenate(marked),
+                                                                          np.concatenate(chosen)))
 
 
 @pytest.mark.parametrize('threshold', [.2, .5, 1.])
@@ -112,7 +117,8 @@ def test_iou_f1_equals_erasers_partial_match(threshold, average):
     for seed in range(4):
         values, marked = drawn(seed, 20)
         chosen = [v > 0 for v in values]
-        assert iou_f1(chosen, marked, threshold, average) == pytest.approx(slow_iou(chosen, marked, threshold, average == 'micro'))
+        assert iou_f1(chosen, marked, threshold,
+                      average) == pytest.approx(slow_iou(chosen, marked, threshold, average == 'micro'))
 
 
 def test_an_overlap_of_exactly_the_threshold_is_a_hit_and_a_little_less_is_not():
@@ -137,7 +143,8 @@ def test_the_top_k_is_stable_rounded_up_and_at_least_one():
     assert hard_rationale([1, 2, 2, 2], 2).tolist() == [False, True, True, False]
     assert [int(hard_rationale(np.zeros(n), .1).sum()) for n in (1, 9, 10, 11, 20, 21)] == [1, 1, 1, 2, 2, 3]
     assert int(hard_rationale(np.zeros(3), 7).sum()) == 3  # more than there are
-    for kind in (float, np.float64, np.float32): assert int(hard_rationale(np.zeros(30), kind(.3)).sum()) == 9 # .3*30 is 9.000000000000002 in binary
+    # .3*30 is 9.000000000000002 in binary
+    for kind in (float, np.float64, np.float32): assert int(hard_rationale(np.zeros(30), kind(.3)).sum()) == 9
     for k in (0, -1, 1.5, True, '3', None):
         with pytest.raises(ValueError, match='k must be a number of tokens'): hard_rationale([1., 2.], k)
 
@@ -167,13 +174,17 @@ def test_the_whole_leaves_out_who_was_not_asked_and_takes_k_from_people():
 
 def test_size_or_sign_ranks():
     values, marked = [[-3., 1., .5]], [[1, 0, 0]]
-    assert plausibility(values, marked)['token_f1'] == 0. and plausibility(values, marked, ranking='magnitude')['token_f1'] == 1.
+    assert plausibility(values, marked)['token_f1'] == 0.
+    assert plausibility(values, marked, ranking='magnitude')['token_f1'] == 1.
     table = plausibility_table(dict(a=values, b=[[3., 1., .5]]), marked, k=1)
-    assert table.index.tolist() == ['a', 'b'] and table['token_f1'].tolist() == [0., 1.] and table.columns.tolist() == ['auprc', 'token_f1', 'iou_f1']
+    assert table.index.tolist() == ['a', 'b']
+    assert table['token_f1'].tolist() == [0., 1.]
+    assert table.columns.tolist() == ['auprc', 'token_f1', 'iou_f1']
 
 
 @pytest.mark.parametrize('values,rationales,said', [
-    ([[1, 2]], [], 'equally many examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'), ([[1, 2]], [None], 'no example has a rationale'),
+    ([[1, 2]], [], 'equally many examples, got 1 and 0'), ([[1, 2]], [[1]], 'shape [2] and flags of shape [1]'),
+    ([[1, 2]], [None], 'no example has a rationale'),
     ([[1, np.inf]], [[0, 1]], 'must be finite, got inf'), ([[1, 2]], [[0, .5]], 'flags, 0 or 1, got 0.5')])
 def test_pairs_that_do_not_fit_are_refused(values, rationales, said):
     with pytest.raises(ValueError) as e: check_pairs(values, rationales)
@@ -181,8 +192,10 @@ def test_pairs_that_do_not_fit_are_refused(values, rationales, said):
 
 
 def test_unknown_settings_are_refused():
-    for call in (lambda: auprc([1], [1], 'simpson'), lambda: token_f1([[1]], [[1]], 'weighted'), lambda: iou_f1([[1]], [[1]], average='weighted'),
-                 lambda: iou_f1([[1]], [[1]], threshold=0), lambda: plausibility([[1.]], [[1]], ranking='abs'), lambda: prior_agreement([1.], ['a'], 'mean')):
+    for call in (lambda: auprc([1], [1], 'simpson'), lambda: token_f1([[1]], [[1]], 'weighted'),
+                 lambda: iou_f1([[1]], [[1]], average='weighted'),
+                 lambda: iou_f1([[1]], [[1]], threshold=0), lambda: plausibility([[1.]], [[1]], ranking='abs'),
+                 lambda: prior_agreement([1.], ['a'], 'mean')):
         with pytest.raises(ValueError, match='must be'): call()
 
 
@@ -195,32 +208,42 @@ def test_tokens_and_words_of_pairs_line_up_with_marks_and_cut_words_are_left_out
         (v,), (m,) = aligned([tt], [values], [spans])
         there = [w for w in range(len(tt.words)) if w in tt.word_ids]
         assert v.tolist() == [sum(values[i] for i in range(len(tt)) if tt.word_ids[i] == w) for w in there]
-        assert [tt.words[w] for w, x in zip(there, m) if x] == [w for w in ('clumsy', 'fine', 'of') if w in [tt.words[i] for i in there]]
+        assert [tt.words[w] for w, x in zip(there, m) if x] == [w for w in ('clumsy', 'fine', 'of')
+                                                                if w in [tt.words[i] for i in there]]
         (v,), (m,) = aligned([tt], [values], [spans], unit='token')
         assert v.tolist() == [values[i] for i in range(len(tt)) if not tt.is_special[i]] and len(m) == len(v)
         assert aligned([tt], [values], [None])[1] == [None]
     assert len(cut.words) == len(whole.words) > len(there)
-    assert aligned([whole], [np.arange(len(whole))], [[0, 1, 0, 0, 1, 0, 1, 0]])[1][0].tolist() == aligned([whole], [np.arange(len(whole))], [spans])[1][0].tolist()
+    assert aligned([whole], [np.arange(len(whole))],
+                   [[0, 1, 0, 0, 1, 0, 1, 0]])[1][0].tolist() == aligned([whole], [np.arange(len(whole))],
+                                                                         [spans])[1][0].tolist()
     for how, f in dict(mean=np.mean, max=np.max, first=lambda x: x[0]).items():
-        assert aligned([whole], [np.arange(len(whole))], [None], how=how)[0][0][1] == f(np.flatnonzero(whole.word_ids == 1))
+        assert aligned([whole], [np.arange(len(whole))], [None],
+                       how=how)[0][0][1] == f(np.flatnonzero(whole.word_ids == 1))
 
 
 def test_texts_that_do_not_fit_are_refused(tiny_tokenizer):
     tt = align_batch(tiny_tokenizer, ['the film'])[0]
     with pytest.raises(ValueError, match='example 0 has 4 tokens but values of shape'): aligned([tt], [[1, 2]], [None])
-    with pytest.raises(ValueError, match='the rationale of example 0 does not fit its text: spans must lie inside'): aligned([tt], [np.zeros(4)], [[[0, 99]]])
-    with pytest.raises(ValueError, match="unit must be 'word' or 'token'"): aligned([tt], [np.zeros(4)], [None], unit='char')
+    with pytest.raises(ValueError, match='the rationale of example 0 does not fit its text: spans must lie inside'):
+        aligned([tt], [np.zeros(4)], [[[0, 99]]])
+    with pytest.raises(ValueError, match="unit must be 'word' or 'token'"):
+        aligned([tt], [np.zeros(4)], [None], unit='char')
     with pytest.raises(ValueError, match='equally many, got 1, 1 and 0'): aligned([tt], [np.zeros(4)], [])
 
 
 def test_the_lexical_prior_is_the_mean_of_the_ten_ratings_in_the_packaged_file():
-    lines = [line.split('\t') for line in (asset('movie-sentences')/'vader_sentiment_lexicon.txt').read_text(encoding='latin-1').split('\n') if line]
+    lines = [line.split('\t')
+             for line in (asset('movie-sentences')/'vader_sentiment_lexicon.txt').read_text(encoding='latin-1').split(
+        '\n') if line]
     some = lines[200:7000:97]
     assert len(some) > 60
     last = {word: mean for word, mean, *_ in lines}
     assert lexical_prior([line[0] for line in some]).tolist() == [float(last[line[0]]) for line in some]
-    for _, mean, _, ratings in some: assert float(mean) == pytest.approx(np.mean([int(x) for x in ratings.strip('[]').split(',')]), abs=.06)
-    assert np.isnan(lexical_prior(['zebra', 'the'])).all() and lexical_prior(['GREAT'])[0] == lexical_prior(['great'])[0] == 3.1
+    for _, mean, _, ratings in some:
+        assert float(mean) == pytest.approx(np.mean([int(x) for x in ratings.strip('[]').split(',')]), abs=.06)
+    assert np.isnan(lexical_prior(['zebra', 'the'])).all()
+    assert lexical_prior(['GREAT'])[0] == lexical_prior(['great'])[0] == 3.1
 
 
 def test_the_agreement_with_the_prior_is_scipys_spearman_of_sizes():
@@ -230,6 +253,8 @@ def test_the_agreement_with_the_prior_is_scipys_spearman_of_sizes():
     assert prior_agreement(values, words) == pytest.approx(spearmanr(np.abs(values), np.nan_to_num(prior)).statistic)
     known = ~np.isnan(prior)
     assert known.sum() == 3
-    assert prior_agreement(values, words, 'leave_out') == pytest.approx(spearmanr(np.abs(values[known]), prior[known]).statistic)
-    assert math.isnan(prior_agreement([1., 2., 3.], ['the', 'of', 'a'])) and math.isnan(prior_agreement([1., 2.], ['good', 'bad']))
+    assert prior_agreement(values, words,
+                           'leave_out') == pytest.approx(spearmanr(np.abs(values[known]), prior[known]).statistic)
+    assert math.isnan(prior_agreement([1., 2., 3.], ['the', 'of', 'a']))
+    assert math.isnan(prior_agreement([1., 2.], ['good', 'bad']))
     with pytest.raises(ValueError, match='must have one number for each of the 9 words'): prior_agreement([1.], words)

@@ -10,20 +10,24 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForMaskedLM, BertForSequenceClassification,
-                          BertForTokenClassification, DebertaV2Config, DebertaV2ForSequenceClassification, DistilBertConfig,
+from transformers import (AlbertConfig, AlbertForSequenceClassification, BertConfig, BertForMaskedLM,
+                          BertForSequenceClassification,
+                          BertForTokenClassification, DebertaV2Config, DebertaV2ForSequenceClassification,
+                          DistilBertConfig,
                           DistilBertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, GPT2Config,
                           GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, MistralConfig,
                           MistralForSequenceClassification, ModernBertConfig, ModernBertForSequenceClassification)
 
 from helpers import alike, all_alike, same, state
 from salviz.models.attention import observe
-from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, discard_candidates, drop_mask, drop_uniform, pass_seed, prior_experiment,
+from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, discard_candidates, drop_mask,
+                                    drop_uniform, pass_seed, prior_experiment,
                                     prior_method, random_attribution)
 from salviz.methods.base import FineTuning, Plan, Progress
 from salviz.models.draws import keyed_uniform
 from salviz.training.recording import run_passes
-from test_attribution import attention_dropout, bert_by_hand, discrete_gauss, reference_integrated, scaled_pass, translator
+from test_attribution import (attention_dropout, bert_by_hand, discrete_gauss, reference_integrated, scaled_pass,
+                              translator)
 
 LENGTHS, PAD, EVEN = (7, 3, 5), 0, Progress(step=12, epoch=2, seed=5)
 
@@ -42,21 +46,29 @@ def tiny(kind, dropout=0.):
     encoder = dict(common, hidden_size=24, num_attention_heads=4, intermediate_size=32)
     small = dict(encoder, num_hidden_layers=2)
     others = dict(
-        albert=lambda: AlbertForSequenceClassification(AlbertConfig(embedding_size=16, **dict(small, num_hidden_layers=3))),
-        distilbert=lambda: DistilBertForSequenceClassification(DistilBertConfig(dim=24, n_layers=2, n_heads=4, hidden_dim=32, **common)),
+        albert=lambda: AlbertForSequenceClassification(AlbertConfig(embedding_size=16,
+                                                                    **dict(small, num_hidden_layers=3))),
+        distilbert=lambda: DistilBertForSequenceClassification(
+        DistilBertConfig(dim=24, n_layers=2, n_heads=4, hidden_dim=32, **common)),
         modernbert=lambda: ModernBertForSequenceClassification(ModernBertConfig(
-            local_attention=4, classifier_pooling='cls', bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2, **dict(small, num_hidden_layers=4))),
-        mistral=lambda: MistralForSequenceClassification(MistralConfig(sliding_window=3, num_key_value_heads=2, **small)),
+            local_attention=4, classifier_pooling='cls', bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+            **dict(small, num_hidden_layers=4))),
+        mistral=lambda: MistralForSequenceClassification(MistralConfig(sliding_window=3, num_key_value_heads=2,
+                                                                       **small)),
         deberta=lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**small)))
     with torch.random.fork_rng():
         torch.manual_seed(1)
         if kind in others: return others[kind]().eval()
         if kind == 'llama': # rotary angles and softmax are float32 in any precision
-            return LlamaForSequenceClassification(LlamaConfig(num_hidden_layers=2, num_key_value_heads=2, **encoder)).eval()
+            return LlamaForSequenceClassification(LlamaConfig(num_hidden_layers=2, num_key_value_heads=2,
+                                                              **encoder)).eval()
         if kind == 'gpt2':
-            return GPT2ForSequenceClassification(GPT2Config(n_embd=24, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2, embd_pdrop=dropout,
-                                                            resid_pdrop=dropout, attn_pdrop=dropout, **common)).double().eval()
-        return BertForSequenceClassification(BertConfig(num_hidden_layers=3, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+            return GPT2ForSequenceClassification(GPT2Config(n_embd=24, n_layer=2, n_head=4, bos_token_id=1,
+                                                            eos_token_id=2, embd_pdrop=dropout,
+                                                            resid_pdrop=dropout, attn_pdrop=dropout,
+                                                            **common)).double().eval()
+        return BertForSequenceClassification(BertConfig(num_hidden_layers=3, hidden_dropout_prob=dropout,
+                                                        attention_probs_dropout_prob=dropout,
                                                         **encoder)).double().eval()
 
 
@@ -64,13 +76,15 @@ def examples():
     """Three sentences of 7, 3 and 5 tokens; first and last token are special. No token twice: a Llama's values know no
     positions, so the same token twice ties in theory, and which of the two comes first is then up to the processor"""
     g = torch.Generator().manual_seed(3)
-    return [dict(ids=5 + torch.randperm(55, generator=g)[:n], example_id=10 + i, label=i) for i, n in enumerate(LENGTHS)]
+    return [dict(ids=5 + torch.randperm(55, generator=g)[:n], example_id=10 + i, label=i)
+            for i, n in enumerate(LENGTHS)]
 
 
 def collate(rows, side='right', length=None):
     n = length or max(len(r['ids']) for r in rows)
     batch = dict(input_ids=torch.full((len(rows), n), PAD), attention_mask=torch.zeros(len(rows), n, dtype=torch.int64),
-                 is_special=torch.ones(len(rows), n, dtype=torch.bool), example_id=torch.tensor([r['example_id'] for r in rows]),
+                 is_special=torch.ones(len(rows), n, dtype=torch.bool),
+                 example_id=torch.tensor([r['example_id'] for r in rows]),
                  labels=torch.tensor([r['label'] for r in rows]))
     for i, r in enumerate(rows):
         at = torch.arange(len(r['ids'])) + (n - len(r['ids']) if side == 'left' else 0)
@@ -130,7 +144,8 @@ def reference_plan(model, rows, p, q, progress, causal, target='pseudo', region=
         layers = []
         for l, a in enumerate(outputs.attentions):
             b = torch.autograd.grad(outputs.logits[0, c], a, retain_graph=True)[0][0]
-            u = keyed_uniform(torch.tensor([r['example_id']]), (b.shape[0], n, n), progress.seed, progress.step, stream=l)[0]
+            u = keyed_uniform(torch.tensor([r['example_id']]), (b.shape[0], n, n), progress.seed, progress.step,
+                              stream=l)[0]
             region_, dropped_ = torch.zeros(b.shape, dtype=torch.bool), torch.zeros(b.shape, dtype=torch.bool)
             for h in range(b.shape[0]):
                 for i in range(n):
@@ -154,7 +169,8 @@ def test_the_region_is_that_of_equation_six_with_ties_negatives_and_rows_of_any_
     allowed = torch.rand(2, 1, 12, 12, generator=g) < .7
     allowed[0, 0, 3] = False
     allowed[1, 0, :, 8:] = False
-    assert torch.equal(discard_candidates(b, allowed, p, region), reference_candidates(b, allowed.expand_as(b), p, region))
+    assert torch.equal(discard_candidates(b, allowed, p, region),
+                       reference_candidates(b, allowed.expand_as(b), p, region))
 
 
 @pytest.mark.parametrize('p', [.1, .2, .3, .4, .5, .6, .7, .8, .9, .001, .999])
@@ -183,7 +199,8 @@ def test_an_unknown_region_is_refused_by_name():
 def test_attributions_at_forbidden_keys_do_not_matter():
     b, allowed = torch.randn(4, 9, 9).double(), torch.rand(4, 9, 9) < .6
     for junk in (1e9, -1e9, float('nan'), float('inf')):
-        assert torch.equal(discard_candidates(torch.where(allowed, b, junk), allowed, .4), discard_candidates(b, allowed, .4))
+        assert torch.equal(discard_candidates(torch.where(allowed, b, junk), allowed, .4),
+                           discard_candidates(b, allowed, .4))
 
 
 def test_torch_and_numpy_agree_on_the_region():
@@ -191,20 +208,26 @@ def test_torch_and_numpy_agree_on_the_region():
     g = torch.Generator().manual_seed(0)
     for region in maths.region_names:
         for p in (.1, .3, .7):
-            b, allowed = torch.randint(-4, 5, (3, 4, 10, 10), generator=g).float(), torch.rand(3, 1, 10, 10, generator=g) < .8
+            b, allowed = torch.randint(-4, 5, (3, 4, 10, 10),
+                                       generator=g).float(), torch.rand(3, 1, 10, 10, generator=g) < .8
             ours = discard_candidates(b, allowed, p, region)
-            assert (ours.numpy() == maths.discard_candidates(b.numpy(), allowed.expand_as(b).numpy(), p, region=region)).all()
+            assert (ours.numpy() == maths.discard_candidates(b.numpy(), allowed.expand_as(b).numpy(), p,
+                                                             region=region)).all()
 
 
 def test_a_row_never_loses_all_its_keys_and_only_candidates_below_q_fall():
     g = torch.Generator().manual_seed(1)
-    candidates, allowed, u = torch.rand(50, 4, 6, generator=g) < .8, torch.rand(50, 4, 6, generator=g) < .7, torch.rand(50, 4, 6, generator=g)
+    candidates, allowed, u = torch.rand(50, 4, 6,
+                                        generator=g) < .8, torch.rand(50, 4, 6,
+                                                                      generator=g) < .7, torch.rand(
+        50, 4, 6, generator=g)
     allowed[0, 0] = False
     for q in (.2, .5, .99):
         dropped = drop_mask(candidates, allowed, q, u)
         for i in np.ndindex(50, 4):
             keys = {j for j in range(6) if allowed[i][j]}
-            assert {j for j in range(6) if dropped[i][j]} == reference_drop({j for j in keys if candidates[i][j]}, len(keys), q, u[i])
+            assert {j for j in range(6)
+                    if dropped[i][j]} == reference_drop({j for j in keys if candidates[i][j]}, len(keys), q, u[i])
 
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'right'), ('llama', 'left')])
@@ -237,7 +260,8 @@ def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side,
         plan = method.plan(model, batch, EVEN)
         for name in ('discard_candidates', 'discarded'):
             for l, x in plan.evidence[name].items():
-                for at, i in enumerate(order): assert torch.equal(own(x, batch, at), own(whole.evidence[name][l], collate(rows, side), i))
+                for at, i in enumerate(order):
+                    assert torch.equal(own(x, batch, at), own(whole.evidence[name][l], collate(rows, side), i))
 
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left')])
@@ -254,7 +278,8 @@ def test_pads_are_never_attributed_dropped_or_shown(kind, side):
 def test_recorded_draws_are_exactly_the_positions_that_the_main_pass_drops(kind, side):
     model, batch = tiny(kind), collate(examples(), side, 8)
     plan = ADDrop(p=.9, q=.9, cross_tuning=False).plan(model, batch, EVEN)
-    with observe(model, drop=plan.drop) as maps: model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
+    with observe(model, drop=plan.drop) as maps:
+        model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
     real = batch['attention_mask'].bool()[:, None, :, None]
     for l in plan.drop:
         gone = (maps[l] == 0) & maps.allowed(l) & real
@@ -269,7 +294,8 @@ def test_rows_without_any_gradient_are_one_big_tie_and_still_keep_a_key():
     region, dropped = own(plan.evidence['discard_candidates'][2], batch, 1), own(plan.drop[2], batch, 1)
     assert region[:, 1:].all() and not region[:, 0].all()
     assert (~dropped).any(-1).all()
-    with observe(model, drop=plan.drop): assert model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.isfinite().all()
+    with observe(model, drop=plan.drop):
+        assert model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.isfinite().all()
 
 
 def test_special_tokens_are_candidates_unless_they_are_protected():
@@ -290,8 +316,10 @@ def test_only_the_named_layers_are_observed_and_dropped_from():
 
 def test_gold_labels_attribute_another_class_and_an_unlabelled_example_falls_back_to_its_pseudo_label():
     model, batch = tiny('bert'), collate(examples())
-    batch['labels'] = (model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.argmax(-1) + 1) % 3
-    look = lambda target, b: ADDrop(target=target, cross_tuning=False, first_pass='eval').plan(model, b, EVEN).evidence['attention_attribution'][0]
+    batch['labels'] = (model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.argmax(-1)
+                       + 1) % 3
+    look = lambda target, b: ADDrop(target=target, cross_tuning=False,
+                                    first_pass='eval').plan(model, b, EVEN).evidence['attention_attribution'][0]
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
     assert not torch.equal(look('gold', batch), look('pseudo', batch))
     assert torch.equal(look('gold', unlabelled), look('pseudo', batch))
@@ -303,7 +331,8 @@ KINDS = ('gradient', 'integrated_gradients', 'attention', 'random')
 def path(attribution, steps): return dict(steps=steps) if attribution == 'integrated_gradients' else {}
 
 
-@pytest.mark.parametrize('attribution, first_pass', [(a, f) for a in KINDS for f in ('train', 'eval') if (a, f) != ('random', 'eval')])
+@pytest.mark.parametrize('attribution, first_pass',
+                         [(a, f) for a in KINDS for f in ('train', 'eval') if (a, f) != ('random', 'eval')])
 def test_a_plan_leaves_no_trace(attribution, first_pass):
     model, batch = tiny('bert', dropout=.3), collate(examples())
     model.train()
@@ -312,12 +341,14 @@ def test_a_plan_leaves_no_trace(attribution, first_pass):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
     before, inputs = state(model), {k: v.clone() for k, v in batch.items()}
-    plan = ADDrop(cross_tuning=False, first_pass=first_pass, attribution=attribution, **path(attribution, 3)).plan(model, batch, EVEN)
+    plan = ADDrop(cross_tuning=False, first_pass=first_pass, attribution=attribution,
+                  **path(attribution, 3)).plan(model, batch, EVEN)
     assert same(before, state(model)) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
     assert not any(x.requires_grad for layers in plan.shown().values() for x in layers.values())
 
 
-@pytest.mark.parametrize('attribution, bad_pass', [('gradient', 1), ('attention', 1), *[('integrated_gradients', n) for n in (1, 2, 5)]])
+@pytest.mark.parametrize('attribution, bad_pass',
+                         [('gradient', 1), ('attention', 1), *[('integrated_gradients', n) for n in (1, 2, 5)]])
 def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
     model, batch, passes = tiny('bert', dropout=.3), collate(examples()), []
     model.train()
@@ -335,7 +366,8 @@ def test_a_plan_leaves_no_trace_after_an_error_either(attribution, bad_pass):
 
 def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
     model, batch = tiny('bert', dropout=.3), collate(examples())
-    look = lambda step, seed, first_pass='train': ADDrop(cross_tuning=False, first_pass=first_pass).plan(model, batch, Progress(
+    look = lambda step, seed, first_pass='train': ADDrop(cross_tuning=False,
+                                                         first_pass=first_pass).plan(model, batch, Progress(
         step=step, epoch=2, seed=seed)).evidence['attention_attribution'][0]
     first = look(1, 0)
     torch.manual_seed(123)
@@ -345,7 +377,8 @@ def test_the_first_pass_has_dropout_of_its_own_keyed_by_seed_and_step():
 
 
 def test_the_share_of_dropped_positions_is_p_times_q():
-    rows = [dict(ids=torch.randint(5, 60, (20,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0) for i in range(16)]
+    rows = [dict(ids=torch.randint(5, 60, (20,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0)
+            for i in range(16)]
     plan = ADDrop(p=.5, q=.4, layers=0, cross_tuning=False).plan(tiny('bert'), collate(rows), EVEN)
     assert plan.evidence['discard_candidates'][0].double().mean().item() == .5
     assert abs(plan.drop[0].double().mean().item() - .2) < .01
@@ -353,42 +386,55 @@ def test_the_share_of_dropped_positions_is_p_times_q():
 
 def test_odd_epochs_are_plain_fine_tuning_and_even_ones_drop():
     model, batch, method = tiny('bert'), collate(examples()), ADDrop()
-    for epoch in (1, 3): assert method.plan(model, batch, Progress(epoch=epoch)) == Plan() and method.phase(Progress(epoch=epoch)) == 'fine-tuning'
-    for epoch in (2, 4): assert method.plan(model, batch, Progress(epoch=epoch)).drop and method.phase(Progress(epoch=epoch)) == 'ad_drop'
+    for epoch in (1, 3):
+        assert method.plan(model, batch, Progress(epoch=epoch)) == Plan()
+        assert method.phase(Progress(epoch=epoch)) == 'fine-tuning'
+    for epoch in (2, 4):
+        assert method.plan(model, batch, Progress(epoch=epoch)).drop
+        assert method.phase(Progress(epoch=epoch)) == 'ad_drop'
     assert ADDrop(cross_tuning=False).plan(model, batch, Progress(epoch=1)).drop
 
 
 def test_what_cannot_work_is_refused_before_training():
     model = tiny('bert')
     for epochs in (1, 1.5):
-        with pytest.raises(ValueError, match='ADDrop: cross_tuning needs at least 2 epochs'): ADDrop().check(model, None, None, epochs)
+        with pytest.raises(ValueError, match='ADDrop: cross_tuning needs at least 2 epochs'):
+            ADDrop().check(model, None, None, epochs)
     ADDrop().check(model, None, None, 2)
     ADDrop(cross_tuning=False).check(model, None, None, 1)
     with pytest.raises(ValueError, match='0 to 2'): ADDrop(layers=[0, 3]).check(model, None, None, 2)
-    small = dict(vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3)
+    small = dict(vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+                 num_labels=3)
     other = MPNetForSequenceClassification(MPNetConfig(**small))
     with pytest.raises(ValueError, match='MPNet.* cannot be observed'): ADDrop().check(other, None, None, 2)
 
 
 @pytest.mark.parametrize('kwargs, message', [
-    (dict(attribution='lime'), "attribution must be one of 'gradient', 'integrated_gradients', 'attention', 'random', got 'lime'"),
+    (dict(attribution='lime'),
+     "attribution must be one of 'gradient', 'integrated_gradients', 'attention', 'random', got 'lime'"),
     (dict(reading='literal'), "reading must be one of 'paper', 'standard'"),
     (dict(random_form='rows'), "random_form must be one of 'region', 'positions'"),
-    (dict(attribution='integrated_gradients', nodes=21), 'nodes must be None .each step. or a whole number from 1 to steps=20, whose sum they stand for, got 21'),
+    (dict(attribution='integrated_gradients', nodes=21),
+     'nodes must be None .each step. or a whole number from 1 to steps=20, whose sum they stand for, got 21'),
     (dict(attribution='integrated_gradients', nodes=True), 'nodes must be None .* got True'),
     (dict(attribution_dtype='float16'), "attribution_dtype must be one of 'float32', 'bfloat16', got 'float16'"),
     (dict(q=1.2), 'q must be'), (dict(q=0), 'q must be above 0 and at most 1'), (dict(q=True), 'q must be'),
-    (dict(p=0), 'p must be between 0 and 1, both excluded'), (dict(p=1.), 'p must be'), (dict(q=-.1), 'q must be'), (dict(q='a'), "got 'a'"),
-    (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"), (dict(region='top'), 'region must be one of'),
+    (dict(p=0), 'p must be between 0 and 1, both excluded'), (dict(p=1.), 'p must be'), (dict(q=-.1), 'q must be'),
+    (dict(q='a'), "got 'a'"),
+    (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"),
+    (dict(region='top'), 'region must be one of'),
     (dict(first_pass=None), 'first_pass must be one of'), (dict(cross_tuning='yes'), 'cross_tuning must be one of'),
     (dict(protect_special=None), 'protect_special must be one of')])
 def test_arguments_out_of_range_are_refused(kwargs, message):
     with pytest.raises(ValueError, match='ADDrop: .*' + message): ADDrop(**kwargs)
 
 
-IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradients',)), reading=('standard', ('integrated_gradients',)),
-            target=('gold', ('gradient', 'integrated_gradients')), region=('low', ('gradient', 'integrated_gradients', 'attention')),
-            first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')), after_dropout=(True, ('gradient', 'attention')),
+IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradients',)),
+            reading=('standard', ('integrated_gradients',)),
+            target=('gold', ('gradient', 'integrated_gradients')),
+            region=('low', ('gradient', 'integrated_gradients', 'attention')),
+            first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')),
+            after_dropout=(True, ('gradient', 'attention')),
             nodes=(5, ('integrated_gradients',)), pseudo_label=('each_step', ('integrated_gradients',)),
             attribution_dtype=('bfloat16', ('gradient', 'integrated_gradients', 'attention')))
 
@@ -400,15 +446,19 @@ def test_an_option_that_its_attribution_does_not_read_is_refused_and_one_that_it
     make = lambda: ADDrop(attribution=attribution, **{name: value})
     if attribution in readers: assert getattr(make(), name) == value
     else:
-        message = f"^ADDrop: {name}={value!r} does nothing with attribution='{attribution}' .*; leave it out, or take attribution='{readers[0]}'"
+        message = (f"^ADDrop: {name}={value!r} does nothing with attribution='{attribution}' .*; leave it out, or take "
+                   f"attribution='{readers[0]}'")
         with pytest.raises(ValueError, match=message) as refused: make()
         assert all(repr(r) in str(refused.value) for r in readers)
 
 
 def test_the_map_after_dropout_is_refused_in_a_first_pass_that_drops_nothing_out():
-    with pytest.raises(ValueError, match="ADDrop: after_dropout=True does nothing with first_pass='eval'.*or take first_pass='train'"):
+    with pytest.raises(ValueError,
+                       match="ADDrop: after_dropout=True does nothing with first_pass='eval'.*or take "
+                       "first_pass='train'"):
         ADDrop(after_dropout=True, first_pass='eval')
-    with pytest.raises(ValueError, match="ADDrop: after_dropout must be one of True, False, got 'yes'"): ADDrop(after_dropout='yes')
+    with pytest.raises(ValueError, match="ADDrop: after_dropout must be one of True, False, got 'yes'"):
+        ADDrop(after_dropout='yes')
 
 
 def test_a_label_anew_at_each_step_is_refused_where_no_step_predicts_one():
@@ -429,21 +479,25 @@ def test_the_region_agrees_with_the_golden_vectors():
     cases = json.loads((Path(__file__).parents[1]/'golden.json').read_text())['discard_candidates']
     assert len(cases) > 10
     for case in cases:
-        found = discard_candidates(torch.tensor(case['attribution'], dtype=torch.float64), torch.tensor(case['allowed']), case['p'], case['region'])
+        found = discard_candidates(torch.tensor(case['attribution'], dtype=torch.float64),
+                                   torch.tensor(case['allowed']), case['p'], case['region'])
         assert found.tolist() == case['expected']
 
 
 @pytest.mark.parametrize('steps', [0, 2.5, True])
 def test_the_number_of_nodes_is_checked(steps):
-    with pytest.raises(ValueError, match=f'^ADDrop: steps must be a whole number of at least 1, got {steps!r}$'): ADDrop(steps=steps)
+    with pytest.raises(ValueError, match=f'^ADDrop: steps must be a whole number of at least 1, got {steps!r}$'):
+        ADDrop(steps=steps)
 
 
 # Other attributions
 
 def check_against(plan, batch, i, l, b, seen, p, q, u, close, region='high'):
-    "Example `i` and layer `l` of `plan` are the region and the drop that follow from the attribution `b` [heads, n, n] of the real tokens"
+    """Example `i` and layer `l` of `plan` are the region and the drop that follow from the attribution `b` [heads,
+    n, n] of the real tokens"""
     allowed = seen.expand_as(b)
-    torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i).to(b), torch.where(allowed, b, 0.), **close)
+    torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i).to(b),
+                               torch.where(allowed, b, 0.), **close)
     region_ = reference_candidates(b, allowed, p, region)
     assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region_)
     for index in np.ndindex(*b.shape[:2]):
@@ -458,11 +512,13 @@ def draw(r, heads, l, progress=EVEN):
 
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama'])
-@pytest.mark.parametrize('kwargs', [dict(reading='paper'), dict(reading='standard', region='low'), dict(reading='paper', target='gold')], ids=str)
+@pytest.mark.parametrize('kwargs', [dict(reading='paper'), dict(reading='standard', region='low'),
+                                    dict(reading='paper', target='gold')], ids=str)
 def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_sentence_alone(kind, kwargs):
     model, rows = tiny(kind), examples()
     batch = collate(rows)
-    plan = ADDrop(p=.5, q=.5, steps=4, cross_tuning=False, first_pass='eval', attribution='integrated_gradients', **kwargs).plan(model, batch, EVEN)
+    plan = ADDrop(p=.5, q=.5, steps=4, cross_tuning=False, first_pass='eval', attribution='integrated_gradients',
+                  **kwargs).plan(model, batch, EVEN)
     near = dict(rtol=1e-7, atol=1e-10) if kind in DOUBLE else dict(rtol=1e-3, atol=1e-4)
     for i, r in enumerate(rows):
         inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
@@ -470,7 +526,8 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
         seen = torch.ones(n, n, dtype=torch.bool)
         for l in plan.drop:
             b = reference_integrated(model, inputs, lambda o: o.logits[0, c], l, 4, kwargs['reading'])
-            ours = own(plan.shown()['attention_attribution'][l], batch, i) # ties of float32 are broken by its own rounding
+            # ties of float32 are broken by its own rounding
+            ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b, **near)
             seen = seen if kind == 'bert' else seen.tril()
             check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), near, kwargs.get('region', 'high'))
@@ -480,14 +537,16 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer_ones(kind, attribution):
     model, rows = tiny(kind), [dict(ids=torch.arange(6 + i, 11 + i), example_id=i, label=i % 3) for i in range(3)]
-    how = dict(p=.5, q=.5, cross_tuning=False, attribution=attribution, **path(attribution, 3), **(dict(first_pass='eval') if attribution != 'random' else {}))
+    how = dict(p=.5, q=.5, cross_tuning=False, attribution=attribution, **path(attribution, 3),
+               **(dict(first_pass='eval') if attribution != 'random' else {}))
     even, uneven = (collate(r) for r in (rows, [*rows, dict(ids=torch.arange(8, 17), example_id=9, label=0)]))
     here, there = (ADDrop(**how).plan(model, b, EVEN) for b in (even, uneven))
     seen = torch.ones(5, 5, dtype=torch.bool) if kind == 'bert' else torch.ones(5, 5, dtype=torch.bool).tril()
     for i, r in enumerate(rows):
         for l in here.drop:
             b = own(here.shown()['attention_attribution'][l], even, i)
-            torch.testing.assert_close(b, own(there.shown()['attention_attribution'][l], uneven, i), rtol=1e-7, atol=1e-10)
+            torch.testing.assert_close(b, own(there.shown()['attention_attribution'][l], uneven, i), rtol=1e-7,
+                                       atol=1e-10)
             check_against(here, even, i, l, b, seen, .5, .5, draw(r, 4, l), dict(rtol=0, atol=0))
             assert torch.equal(own(here.drop[l], even, i), own(there.drop[l], uneven, i))
 
@@ -496,7 +555,8 @@ def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer
 def test_the_first_pass_is_freed_before_the_second_begins(attribution):
     model, batch, seen = tiny('bert', dropout=.1), collate(examples()), []
     model.train()
-    hooks = [m.register_forward_hook(lambda m, args, output: seen.append(weakref.ref(output[0] if isinstance(output, tuple) else output)))
+    hooks = [m.register_forward_hook(
+        lambda m, args, output: seen.append(weakref.ref(output[0] if isinstance(output, tuple) else output)))
              for m in [*model.bert.encoder.layer, *(o.attention.self for o in model.bert.encoder.layer)]]
     gc.disable() # what only a collector would free counts as kept
     try:
@@ -511,7 +571,8 @@ def test_the_first_pass_is_freed_before_the_second_begins(attribution):
 def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_sentence_alone(reading):
     model, rows = tiny('bert'), examples()
     batch, rule = collate(rows), discrete_gauss(9, 3)
-    plan = ADDrop(p=.5, q=.5, steps=9, nodes=3, reading=reading, cross_tuning=False, first_pass='eval', attribution='integrated_gradients').plan(model, batch, EVEN)
+    plan = ADDrop(p=.5, q=.5, steps=9, nodes=3, reading=reading, cross_tuning=False, first_pass='eval',
+                  attribution='integrated_gradients').plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         inputs, n = dict(input_ids=r['ids'][None]), len(r['ids'])
         c = model(**inputs).logits[0].argmax().item()
@@ -519,18 +580,22 @@ def test_nodes_give_the_region_of_the_weighted_sum_at_the_gauss_points_for_each_
             b = 0.
             for x, weight in zip(*rule):
                 outputs, A = scaled_pass(model, inputs, l, x)
-                b = b + weight*A.detach()[0]*torch.autograd.grad(outputs.logits[0, c], A)[0][0]/(1 if reading == 'paper' else x)
+                b = b + weight*A.detach()[0]*torch.autograd.grad(outputs.logits[0, c],
+                                                                 A)[0][0]/(1 if reading == 'paper' else x)
             ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b, rtol=1e-6, atol=1e-9)
-            check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .5, .5, draw(r, 4, l), dict(rtol=1e-6, atol=1e-9))
+            check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .5, .5, draw(r, 4, l),
+                          dict(rtol=1e-6, atol=1e-9))
 
 
 def test_nodes_agreement_is_how_far_the_rule_is_from_the_sum():
     model, batch = tiny('bert'), collate(examples())
-    make = lambda nodes: ADDrop(p=.5, steps=8, nodes=nodes, cross_tuning=False, first_pass='eval', attribution='integrated_gradients')
+    make = lambda nodes: ADDrop(p=.5, steps=8, nodes=nodes, cross_tuning=False, first_pass='eval',
+                                attribution='integrated_gradients')
     rule, whole = (make(n).plan(model, batch, EVEN).evidence for n in (2, None))
     said = make(2).nodes_agreement(model, batch, EVEN)
-    off = [((rule['attention_attribution'][l] - x).norm()/x.norm()).item() for l, x in whole['attention_attribution'].items()]
+    off = [((rule['attention_attribution'][l] - x).norm()/x.norm()).item()
+           for l, x in whole['attention_attribution'].items()]
     a, b = (np.concatenate([x.numpy().ravel() for x in o['discard_candidates'].values()]) for o in (rule, whole))
     np.testing.assert_allclose([said['relative_difference'], said['same_region']], [max(off), (a & b).sum()/b.sum()])
     assert 0 < said['same_region'] < 1
@@ -540,8 +605,10 @@ def test_nodes_agreement_is_how_far_the_rule_is_from_the_sum():
 @pytest.mark.parametrize('attribution', ['gradient', 'integrated_gradients', 'attention'])
 def test_the_first_pass_alone_runs_in_bfloat16(attribution):
     model, batch, dtypes = tiny('bert').float(), collate(examples()), []
-    hook = model.bert.encoder.layer[2].output.dense.register_forward_hook(lambda m, args, output: dtypes.append(output.dtype))
-    method = ADDrop(cross_tuning=False, first_pass='eval', attribution=attribution, attribution_dtype='bfloat16', **path(attribution, 2))
+    hook = model.bert.encoder.layer[2].output.dense.register_forward_hook(
+        lambda m, args, output: dtypes.append(output.dtype))
+    method = ADDrop(cross_tuning=False, first_pass='eval', attribution=attribution, attribution_dtype='bfloat16',
+                    **path(attribution, 2))
     plan = method.plan(model, batch, EVEN)
     assert torch.bfloat16 in dtypes and (attribution == 'integrated_gradients' or set(dtypes) == {torch.bfloat16})
     dtypes.clear()
@@ -555,9 +622,11 @@ def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_
     model, batch = tiny('bert'), collate(examples())
     inputs = {k: batch[k] for k in ('input_ids', 'attention_mask')}
     there = model(**inputs).logits.argmax(-1)
-    nodes = [[scaled_pass(model, dict(input_ids=r['ids'][None]), 0, k/4)[0].logits.argmax().item() for r in examples()] for k in (1, 2, 3)]
+    nodes = [[scaled_pass(model, dict(input_ids=r['ids'][None]), 0, k/4)[0].logits.argmax().item() for r in examples()]
+             for k in (1, 2, 3)]
     assert any(node != there.tolist() for node in nodes)
-    look = lambda **kw: ADDrop(attribution='integrated_gradients', steps=4, cross_tuning=False, first_pass='eval', **kw).plan(
+    look = lambda **kw: ADDrop(attribution='integrated_gradients', steps=4, cross_tuning=False, first_pass='eval',
+                               **kw).plan(
         model, dict(batch, labels=there), EVEN).evidence['attention_attribution']
     assert all(torch.equal(b, look(target='gold')[l]) for l, b in look().items())
 
@@ -634,7 +703,8 @@ def test_the_agreement_of_nodes_is_about_the_region_that_is_used():
 def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
     model, rows = tiny(kind), examples()
     batch = collate(rows)
-    plan = ADDrop(p=.4, q=.7, cross_tuning=False, first_pass='eval', attribution='attention', region=region).plan(model, batch, EVEN)
+    plan = ADDrop(p=.4, q=.7, cross_tuning=False, first_pass='eval', attribution='attention',
+                  region=region).plan(model, batch, EVEN)
     model.set_attn_implementation('eager')
     for i, r in enumerate(rows):
         for l, A in enumerate(model(input_ids=r['ids'][None], output_attentions=True).attentions):
@@ -662,20 +732,24 @@ def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribu
             b = torch.autograd.grad(logits[c], A)[0] if attribution == 'gradient' else A.detach()
             ours = own(plan.shown()['attention_attribution'][l], batch, i)
             torch.testing.assert_close(ours, b[:, :n, :n], rtol=1e-8, atol=1e-11)
-            check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .4, .5, draw(r, 4, l), dict(rtol=0, atol=0))
-    unlike = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution, after_dropout=not after).plan(model, batch, EVEN)
+            check_against(plan, batch, i, l, ours, torch.ones(n, n, dtype=torch.bool), .4, .5, draw(r, 4, l),
+                          dict(rtol=0, atol=0))
+    unlike = ADDrop(p=.4, q=.5, cross_tuning=False, attribution=attribution,
+                    after_dropout=not after).plan(model, batch, EVEN)
     assert not torch.equal(unlike.evidence['discard_candidates'][0], plan.evidence['discard_candidates'][0])
 
 
 EVERY = ('bert', 'albert', 'distilbert', 'deberta', 'modernbert', 'gpt2', 'llama', 'mistral')
 
 
-@pytest.mark.parametrize('kind, side', [(k, 'right') for k in EVERY] + [('llama', 'left'), ('mistral', 'left'), ('bert', 'left')])
+@pytest.mark.parametrize('kind, side', [(k, 'right') for k in EVERY] + [('llama', 'left'), ('mistral', 'left'),
+                                                                        ('bert', 'left')])
 def test_what_a_query_may_see_is_known_without_a_pass(kind, side):
     model, batch = tiny(kind), collate(examples(), side, 9)
     check_sight(model)
     real = batch['attention_mask'].bool()
-    with torch.no_grad(), observe(model) as maps: model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
+    with torch.no_grad(), observe(model) as maps:
+        model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
     seen = attendable(model, batch, maps.layers)
     for l in maps: assert torch.equal(seen[l], maps.allowed(l) & real[:, None, :, None])
     if kind == 'modernbert': assert not torch.equal(seen[0], seen[1]) # every third layer sees everything
@@ -687,7 +761,8 @@ def test_what_a_query_may_see_is_known_without_a_pass(kind, side):
 def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_costs_no_pass(kind, p):
     model, rows = tiny(kind), examples() + [dict(ids=torch.arange(5, 45), example_id=77, label=0)]
     batch, passes = collate(rows), []
-    with torch.no_grad(), observe(model) as maps: model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
+    with torch.no_grad(), observe(model) as maps:
+        model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
     seen = {l: maps.allowed(l) & batch['attention_mask'].bool()[:, None, :, None] for l in maps}
     for m in model.modules(): m.register_forward_hook(lambda *args: passes.append(1))
     plan = ADDrop(p=p, q=.5, cross_tuning=False, attribution='random').plan(model, batch, EVEN)
@@ -701,12 +776,14 @@ def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_c
 
 @pytest.mark.parametrize('form', ['region', 'positions'])
 def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example_alone(form):
-    rows = [dict(ids=torch.randint(5, 60, (24,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0) for i in range(24)]
+    rows = [dict(ids=torch.randint(5, 60, (24,), generator=torch.Generator().manual_seed(i)), example_id=i, label=0)
+            for i in range(24)]
     model, method = tiny('bert'), ADDrop(p=.5, q=.4, cross_tuning=False, attribution='random', random_form=form)
     plan = method.plan(model, collate(rows), EVEN)
     region, dropped = plan.evidence['discard_candidates'][0], plan.drop[0]
     assert abs(region.double().mean().item() - .5) < .01 and abs(dropped.double().mean().item() - .2) < .01
-    assert abs(dropped[region].double().mean().item() - .4) < .01 # what is dropped does not depend on why it is a candidate
+    # what is dropped does not depend on why it is a candidate
+    assert abs(dropped[region].double().mean().item() - .4) < .01
     sizes = region.sum(-1).double()
     if form == 'region': assert (sizes == 12).all()
     else: assert abs(sizes.var().item() - 24*.5*.5) < .8 # every position for itself
@@ -714,9 +791,12 @@ def test_random_drops_have_the_right_share_and_follow_from_seed_step_and_example
     assert abs(neighbours - (.04 if form == 'positions' else .04*(12*11/(24*23))/.25)) < .005
     few = method.plan(model, collate([rows[7], rows[2]], 'left', 31), EVEN)
     for at, i in enumerate((7, 2)):
-        for l in plan.drop: assert torch.equal(own(few.drop[l], collate([rows[7], rows[2]], 'left', 31), at), plan.drop[l][i])
-    other = [method.plan(model, collate(rows), Progress(step=s, epoch=2, seed=e)).evidence['discard_candidates'][0] for s, e in ((12, 6), (13, 5))]
-    assert not any(torch.equal(x, region) for x in other) and not torch.equal(plan.evidence['discard_candidates'][1], region)
+        for l in plan.drop:
+            assert torch.equal(own(few.drop[l], collate([rows[7], rows[2]], 'left', 31), at), plan.drop[l][i])
+    other = [method.plan(model, collate(rows), Progress(step=s, epoch=2, seed=e)).evidence['discard_candidates'][0]
+             for s, e in ((12, 6), (13, 5))]
+    assert not any(torch.equal(x, region) for x in other)
+    assert not torch.equal(plan.evidence['discard_candidates'][1], region)
 
 
 def test_the_region_that_is_shown_of_random_numbers_is_the_one_that_is_trained():
@@ -730,18 +810,22 @@ def test_the_region_that_is_shown_of_random_numbers_is_the_one_that_is_trained()
 
 
 def test_no_two_random_numbers_of_a_row_are_equal_though_two_draws_may_be():
-    batch = dict(input_ids=torch.ones(1, 512, dtype=torch.int64), attention_mask=torch.ones(1, 512, dtype=torch.int64), example_id=torch.tensor([3]))
-    draws, numbers = drop_uniform(batch, 2, seed=0, step=1, layer=-1), random_attribution(batch, 2, seed=0, step=1, layer=0)
+    batch = dict(input_ids=torch.ones(1, 512, dtype=torch.int64), attention_mask=torch.ones(1, 512, dtype=torch.int64),
+                 example_id=torch.tensor([3]))
+    draws, numbers = drop_uniform(batch, 2, seed=0, step=1,
+                                  layer=-1), random_attribution(batch, 2, seed=0, step=1, layer=0)
     assert (draws.sort(-1).values.diff() == 0).any() and (numbers.sort(-1).values.diff() > 0).all()
     assert numbers.min() >= 0 and as_share(numbers).max() < 1 and (as_share(numbers) - draws).abs().max() < 2**-24
-    short = random_attribution({k: v[:, :128] if v.dim() > 1 else v for k, v in batch.items()}, 2, seed=0, step=1, layer=0)
+    short = random_attribution({k: v[:, :128] if v.dim() > 1 else v for k, v in batch.items()}, 2, seed=0, step=1,
+                               layer=0)
     assert short.dtype == torch.int32 and torch.equal(short.argsort(-1), numbers[..., :128, :128].argsort(-1))
 
 
 def test_protected_special_tokens_are_never_dropped_at_random_either():
     batch = collate(examples())
     for form in ('region', 'positions'):
-        plan = ADDrop(p=.9, q=1, cross_tuning=False, attribution='random', random_form=form, protect_special=True).plan(tiny('bert'), batch, EVEN)
+        plan = ADDrop(p=.9, q=1, cross_tuning=False, attribution='random', random_form=form,
+                      protect_special=True).plan(tiny('bert'), batch, EVEN)
         assert plan.drop[0].any() and not (plan.drop[0] & batch['is_special'][:, None, None, :]).any()
 
 
@@ -752,7 +836,10 @@ def test_a_model_that_lets_queries_see_otherwise_is_refused():
         attendable(odd, collate(examples()), [0])
     wrong = tiny('gpt2')
     for block in wrong.transformer.h: block.attn.is_causal = False # its mask is causal all the same
-    with pytest.raises(ValueError, match="attribution='random' cannot tell without a pass what GPT2ForSequenceClassification lets a query see"):
+    with pytest.raises(ValueError,
+                       match="attribution='random' cannot tell without a pass what GPT2ForSequenceClassification lets "
+                       "a "
+                       "query see"):
         ADDrop(attribution='random').check(wrong, None, None, 2)
     ADDrop(attribution='random').check(tiny('mistral'), None, None, 2)
 
@@ -770,8 +857,10 @@ def test_all_of_the_region_is_dropped_with_probability_one_and_a_whole_row_never
 def head(cls, num_labels):
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return cls(BertConfig(vocab_size=60, num_labels=num_labels, pad_token_id=PAD, initializer_range=.4, hidden_size=24, num_attention_heads=4,
-                              intermediate_size=32, num_hidden_layers=2, hidden_dropout_prob=0., attention_probs_dropout_prob=0.)).double().eval()
+        return cls(BertConfig(vocab_size=60, num_labels=num_labels, pad_token_id=PAD, initializer_range=.4,
+                              hidden_size=24, num_attention_heads=4,
+                              intermediate_size=32, num_hidden_layers=2, hidden_dropout_prob=0.,
+                              attention_probs_dropout_prob=0.)).double().eval()
 
 
 def each_gradient(model, inputs, score, layers):
@@ -790,15 +879,18 @@ def test_a_regression_attributes_minus_the_squared_error_against_the_gold_score(
     plan = ADDrop(cross_tuning=False, target=target, first_pass=first_pass).plan(model, batch, EVEN)
     for i, r in enumerate(rows):
         y = batch['labels'][i]
-        for l, b in each_gradient(model, dict(input_ids=r['ids'][None]), lambda o: -(o.logits[0, 0] - y)*(o.logits[0, 0] - y), (0, 1)):
-            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
+        for l, b in each_gradient(model, dict(input_ids=r['ids'][None]),
+                                  lambda o: -(o.logits[0, 0] - y)*(o.logits[0, 0] - y), (0, 1)):
+            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-8,
+                                       atol=1e-10)
     # the sign: a little more attention where the attribution is highest lowers the squared error
     A, found = plan.shown()['attention_attribution'][0], []
     for i, r in enumerate(rows):
         b = own(A, batch, i)
         factor = torch.ones_like(b)
         factor.view(-1)[b.argmax()] += 1e-4
-        loss = [(scaled_pass(model, dict(input_ids=r['ids'][None]), 0, f)[0].logits[0, 0] - batch['labels'][i])**2 for f in (1., factor)]
+        loss = [(scaled_pass(model, dict(input_ids=r['ids'][None]), 0, f)[0].logits[0, 0] - batch['labels'][i])**2
+                for f in (1., factor)]
         found.append((loss[1] < loss[0]).item())
     assert all(found)
 
@@ -808,13 +900,16 @@ def test_an_unlabelled_regression_is_attributed_by_its_number_and_integrated_gra
     batch = collate(rows)
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
     plan = ADDrop(cross_tuning=False, first_pass='eval').plan(model, unlabelled, EVEN)
-    path = ADDrop(cross_tuning=False, attribution='integrated_gradients', steps=3).plan(model, dict(batch, labels=torch.tensor([2., -1., 0.])), EVEN)
+    path = ADDrop(cross_tuning=False, attribution='integrated_gradients',
+                  steps=3).plan(model, dict(batch, labels=torch.tensor([2., -1., 0.])), EVEN)
     for i, r in enumerate(rows):
         inputs, y = dict(input_ids=r['ids'][None]), (2., -1., 0.)[i]
         for l, b in each_gradient(model, inputs, lambda o: o.logits[0, 0], (0, 1)):
-            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(own(plan.shown()['attention_attribution'][l], batch, i), b, rtol=1e-8,
+                                       atol=1e-10)
             expected = reference_integrated(model, inputs, lambda o: -(o.logits[0, 0] - y)**2, l, 3)
-            torch.testing.assert_close(own(path.evidence['attention_attribution'][l], batch, i), expected, rtol=1e-7, atol=1e-10)
+            torch.testing.assert_close(own(path.evidence['attention_attribution'][l], batch, i), expected, rtol=1e-7,
+                                       atol=1e-10)
 
 
 def token_score(logits, labels):
@@ -867,11 +962,13 @@ def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
         alone = ADDrop(cross_tuning=False, first_pass='eval').plan(model, collate([r]), EVEN)
         for l in (0, 1):
             expected = alone.evidence['attention_attribution'][l][0]
-            torch.testing.assert_close(own(whole.evidence['attention_attribution'][l], collate(rows), i), expected, rtol=1e-8, atol=1e-12)
+            torch.testing.assert_close(own(whole.evidence['attention_attribution'][l], collate(rows), i), expected,
+                                       rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize('kind', ['marian', 't5'])
-@pytest.mark.parametrize('kwargs', [dict(), dict(target='gold'), dict(attribution='integrated_gradients', steps=3), dict(attribution='attention'),
+@pytest.mark.parametrize('kwargs', [dict(), dict(target='gold'), dict(attribution='integrated_gradients', steps=3),
+                                    dict(attribution='attention'),
                                     dict(attribution='random')], ids=str)
 def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(kind, kwargs):
     model, rows = translator(kind), examples()
@@ -880,7 +977,9 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
     batch['decoder_attention_mask'] = torch.zeros(3, 4, dtype=torch.int64)
     for i, m in enumerate((4, 2, 3)):
         words = torch.arange(20 + i, 20 + i + m)
-        batch['labels'][i, :m], batch['decoder_input_ids'][i, 1:m], batch['decoder_attention_mask'][i, :m] = words, words[:-1], 1
+        batch['labels'][i, :m], batch['decoder_input_ids'][i,
+                                                           1:m], batch['decoder_attention_mask'][i, :m] = words, words[
+            :-1], 1
     method = ADDrop(p=.5, q=.5, cross_tuning=False, **kwargs) # these models have no dropout
     method.check(model, None, None, 2)
     plan = method.plan(model, batch, EVEN)
@@ -888,7 +987,8 @@ def test_a_translation_drops_in_its_encoder_and_scores_the_real_target_tokens(ki
     for i, r in enumerate(rows):
         m = int(batch['decoder_attention_mask'][i].sum())
         inputs = dict(input_ids=r['ids'][None], decoder_input_ids=batch['decoder_input_ids'][i:i+1, :m])
-        labels = batch['labels'][i, :m].tolist() if kwargs.get('target') == 'gold' else model(**inputs).logits[0].argmax(-1).tolist()
+        labels = (batch['labels'][i, :m].tolist() if kwargs.get('target') == 'gold'
+                  else model(**inputs).logits[0].argmax(-1).tolist())
         score = lambda o: token_score(o.logits[0], labels)
         seen = torch.ones(len(r['ids']), len(r['ids']), dtype=torch.bool)
         for l in (0, 1):
@@ -921,7 +1021,8 @@ def test_a_shared_layer_is_dropped_from_by_the_number_of_its_call():
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'albert', 'modernbert', 'distilbert', 'mistral', 'deberta'])
 def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_maps_are_captured(kind):
     model, batch = tiny(kind).double(), collate(examples())
-    plan, fused = ADDrop(p=.5, q=.7, cross_tuning=False, first_pass='eval', attribution='attention').plan(model, batch, EVEN), []
+    plan, fused = ADDrop(p=.5, q=.7, cross_tuning=False, first_pass='eval',
+                         attribution='attention').plan(model, batch, EVEN), []
     forward = {k: batch[k] for k in ('input_ids', 'attention_mask')}
     def losses_of(layers):
         kernel = F.scaled_dot_product_attention
@@ -929,7 +1030,8 @@ def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_ma
         try:
             with observe(model, layers, drop=plan.drop) as maps: logits = model(**forward).logits
         finally: F.scaled_dot_product_attention = kernel
-        return logits, torch.autograd.grad(logits.square().sum(), [p for p in model.parameters() if p.requires_grad], allow_unused=True), tuple(maps)
+        return logits, torch.autograd.grad(logits.square().sum(), [p for p in model.parameters() if p.requires_grad],
+                                           allow_unused=True), tuple(maps)
     (seen, there, _), few = losses_of(None), len(fused)
     unseen, here, maps = losses_of([])
     assert few == 0 and len(fused) == (0 if kind == 'deberta' else len(plan.drop)) and maps == ()
@@ -938,7 +1040,9 @@ def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_ma
 
 
 def test_a_task_that_is_not_served_is_refused_by_name():
-    with pytest.raises(ValueError, match='ADDrop: does not serve masked_lm; it serves classification, regression, token_classification, seq2seq'):
+    with pytest.raises(ValueError,
+                       match='ADDrop: does not serve masked_lm; it serves classification, regression, '
+                       'token_classification, seq2seq'):
         ADDrop().check(head(BertForMaskedLM, 2), None, None, 2)
 
 
@@ -953,7 +1057,8 @@ def test_the_four_runs_of_the_prior_experiment_are_what_section_two_says():
         assert (method.attribution, method.target, method.region) == expected
     sampled = prior_method('low', rate=.3, p=.6, layers=[0, 1])
     assert (sampled.p, sampled.q, sampled.layers) == (.6, .5, [0, 1])
-    with pytest.raises(ValueError, match="strategy must be one of 'none', 'random', 'high', 'low', got 'middle'"): prior_method('middle')
+    with pytest.raises(ValueError, match="strategy must be one of 'none', 'random', 'high', 'low', got 'middle'"):
+        prior_method('middle')
     for bad in (dict(rate=.5, p=.3), dict(rate=0), dict(rate=1.)):
         with pytest.raises(ValueError, match='rate must lie between 0 and p'): prior_method('high', **bad)
 
@@ -961,7 +1066,9 @@ def test_the_four_runs_of_the_prior_experiment_are_what_section_two_says():
 def test_the_same_number_of_positions_goes_at_random_high_and_low():
     model, batch = tiny('bert'), collate(examples())
     gone = {s: prior_method(s).plan(model, batch, EVEN).drop[0].sum(-1) for s in ('random', 'high', 'low')}
-    assert torch.equal(gone['random'], gone['high']) and torch.equal(gone['random'], gone['low']) and gone['random'].any()
+    assert torch.equal(gone['random'], gone['high'])
+    assert torch.equal(gone['random'], gone['low'])
+    assert gone['random'].any()
 
 
 def test_the_released_form_of_the_prior_experiment_drops_what_the_released_code_drops():
@@ -997,16 +1104,20 @@ def test_the_prior_experiment_hands_its_form_on(monkeypatch):
     assert [m.region for m in trained] == ['high', 'low', 'high', 'low_released']
 
 
-def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_the_losses(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
+def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_the_losses(
+    tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
     from salviz.training.trainer import train
     model, settings = tiny_bert(), dict(epochs=2, batch_size=8, learning_rate=1e-3, seed=3)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     table = prior_experiment(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'kept', **settings)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert list(table.columns) == ['strategy', 'epoch', 'split', 'loss'] and len(table) == 4*2*2 and np.isfinite(table.loss).all()
+    assert list(table.columns) == ['strategy', 'epoch', 'split', 'loss']
+    assert len(table) == 4*2*2
+    assert np.isfinite(table.loss).all()
     assert {p.name for p in (tmp_path/'kept').iterdir()} == set(table.strategy) == {'none', 'random', 'high', 'low'}
     method = ADDrop(p=.3, q=1, layers=0, cross_tuning=False, target='gold', region='low')
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'own', probes=1, snapshots=0, progress=False, **settings)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'own', probes=1, snapshots=0,
+                progress=False, **settings)
     steps = [r['task'] for r in run.train_rows]
     low = table[(table.strategy == 'low')]
     np.testing.assert_allclose(low[low.split == 'train'].loss, [np.mean(steps[:5]), np.mean(steps[5:])], rtol=1e-6)
@@ -1014,7 +1125,8 @@ def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_
 
 
 @pytest.mark.parametrize('initializer_range', [.02, 1.5], ids=['calm', 'rough'])
-def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of_ad_drop(tiny_data, tiny_tokenizer, tiny_bert, tmp_path, initializer_range):
+def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of_ad_drop(
+    tiny_data, tiny_tokenizer, tiny_bert, tmp_path, initializer_range):
     from salviz.training.trainer import train
     method = ADDrop(p=.3, attribution='integrated_gradients', steps=6, nodes=3)
     compared = []
@@ -1023,7 +1135,8 @@ def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter('always')
-            run = train(tiny_bert(initializer_range=initializer_range), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', epochs=4, batch_size=8, learning_rate=1e-5,
+            run = train(tiny_bert(initializer_range=initializer_range), tiny_tokenizer, tiny_data, method,
+                        run_dir=tmp_path/'run', epochs=4, batch_size=8, learning_rate=1e-5,
                         probes=1, snapshots=0, progress=False)
     finally: ADDrop.nodes_agreement = original
     assert compared == [(2, list(range(8)))] # once, when the first epoch that drops begins
@@ -1031,7 +1144,8 @@ def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of
     if initializer_range < 1: assert found['relative_difference'] < .01 and found['same_region'] > .99 and not warned
     else:
         assert found['relative_difference'] > .01 and len(warned) == 1
-        assert f"nodes=3 is {found['relative_difference']:.1%} off the sum over steps=6" in warned[0] and 'take more nodes, or leave nodes out' in warned[0]
+        assert f"nodes=3 is {found['relative_difference']:.1%} off the sum over steps=6" in warned[0]
+        assert 'take more nodes, or leave nodes out' in warned[0]
 
 
 def test_a_run_with_released_forms_says_so_and_is_resumed_as_no_other(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from transformers import AlbertConfig, AlbertForSequenceClassification, ElectraConfig, ElectraForPreTraining, MarianConfig, MarianMTModel
+from transformers import (AlbertConfig, AlbertForSequenceClassification, ElectraConfig, ElectraForPreTraining,
+                          MarianConfig, MarianMTModel)
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
 from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5ForConditionalGeneration
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
@@ -22,17 +23,20 @@ from salviz.models.attention import observe
 from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods import attention_guidance
 from salviz.methods.ad_drop import ADDrop
-from salviz.methods.attention_guidance import AttentionGuidance, alpha_at, assign_heads, comparable_alpha, default_heads, guidance_loss
+from salviz.methods.attention_guidance import (AttentionGuidance, alpha_at, assign_heads, comparable_alpha,
+                                               default_heads, guidance_loss)
 from salviz.methods.base import FineTuning, Progress, served
 from salviz.models.loading import undisturbed
 from salviz.training.recording import run_passes
 from salviz.core.runs import Run
 
-texts = ['a film . about nothing . really', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k', 'no stop here', '. . .']
+texts = ['a film . about nothing . really', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k', 'no stop here',
+         '. . .']
 
 
 tokenizer = word_tokenizer(texts, longest=32)
-sizes = dict(vocab_size=len(tokenizer), num_hidden_layers=3, num_attention_heads=4, hidden_size=32, intermediate_size=40,
+sizes = dict(vocab_size=len(tokenizer), num_hidden_layers=3, num_attention_heads=4, hidden_size=32,
+             intermediate_size=40,
              max_position_embeddings=32, num_labels=3, pad_token_id=0)
 
 
@@ -48,7 +52,8 @@ def make_data(texts=texts):
 
 
 data = make_data()
-def make_batch(rows=range(len(texts)), pad_to=None): return Collator(tokenizer, pad_to)([data['train'][i] for i in rows])
+def make_batch(rows=range(len(texts)), pad_to=None):
+    return Collator(tokenizer, pad_to)([data['train'][i] for i in rows])
 batch = make_batch()
 
 
@@ -61,7 +66,8 @@ def loss_and_maps(method, model, batch, progress=Progress()):
 def reference_pattern(name, tokens, boundary, multiple):
     "Section 3.2 of Deshpande and Narasimhan (2020) for one example; None without the token"
     n = len(tokens)
-    looked_at = {'delim': ('[CLS]', '[SEP]'), 'delim:[CLS]': ('[CLS]',), 'delim:[SEP]': ('[SEP]',), 'period': ('.',)}.get(name)
+    looked_at = {'delim': ('[CLS]', '[SEP]'), 'delim:[CLS]': ('[CLS]',), 'delim:[SEP]': ('[SEP]',),
+                 'period': ('.',)}.get(name)
     at = [q for q in range(n) if tokens[q] in (looked_at or ())]
     if looked_at and not at: return None
     P = np.zeros((n, n))
@@ -88,7 +94,8 @@ def reference_loss(attentions, heads, reduction, boundary='uniform', multiple='u
             for name, numbers in by_pattern.items():
                 P = reference_pattern(name, tokens, boundary, multiple)
                 if P is None: continue
-                squares = [(float(attentions[layer][b, h, at[p], at[q]]) - P[p, q])**2 for h in numbers for p in range(n) for q in range(n)]
+                squares = [(float(attentions[layer][b, h, at[p], at[q]]) - P[p, q])**2 for h in numbers
+                           for p in range(n) for q in range(n)]
                 total += sum(squares) if reduction == 'sum' else sum(squares) / len(squares)
         losses.append(total)
     return losses
@@ -98,7 +105,8 @@ assignments = [
     dict(),
     dict(share=1.),
     dict(patterns={'next': [3], 'delim': [0, 2], 'period': [1]}),
-    dict(patterns={'delim:[CLS]': [0], 'delim:[SEP]': [3, 1]}), # as released: one pattern for each delimiter, with its own mean
+    # as released: one pattern for each delimiter, with its own mean
+    dict(patterns={'delim:[CLS]': [0], 'delim:[SEP]': [3, 1]}),
     dict(patterns={0: {'period': [2]}, -1: {'first': [0, 1], 'prev': [3]}}),
     dict(patterns={'band': [0, 1], 'self': [3]}, layers=[1, 2],
          own=dict(band=torch.ones(32, 32).tril(1).triu(-1)/3, self=lambda tokens: np.eye(len(tokens))))]
@@ -108,16 +116,21 @@ def around(tokens): return [[1/3 if abs(p - q) <= 1 else 0. for q in range(len(t
 
 
 tables = [
-    ({0: {0: 'next', 3: around}, 2: {1: around, 2: around, 3: 'period'}}, {0: {'next': [0], 'band': [3]}, 2: {'band': [1, 2], 'period': [3]}}),
-    ({(1, 2): torch.eye(32), (1, 0): 'delim', (-1, 1): torch.eye(32), (1, 3): np.eye(32)}, {1: {'self': [2, 3], 'delim': [0]}, 2: {'self': [1]}}),
-    ({(0, h): ('next', 'prev', 'first', around)[h] for h in range(4)}, {0: {'next': [0], 'prev': [1], 'first': [2], 'band': [3]}})]
+    ({0: {0: 'next', 3: around}, 2: {1: around, 2: around, 3: 'period'}},
+     {0: {'next': [0], 'band': [3]}, 2: {'band': [1, 2], 'period': [3]}}),
+    ({(1, 2): torch.eye(32), (1, 0): 'delim', (-1, 1): torch.eye(32), (1, 3): np.eye(32)},
+     {1: {'self': [2, 3], 'delim': [0]}, 2: {'self': [1]}}),
+    ({(0, h): ('next', 'prev', 'first', around)[h] for h in range(4)},
+     {0: {'next': [0], 'prev': [1], 'first': [2], 'band': [3]}})]
 
 
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('table, means', tables)
-def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share_a_pattern_share_its_mean(table, means, reduction, boundary, multiple):
-    model, method = make_bert(), AttentionGuidance(table, alpha=1, reduction=reduction, boundary=boundary, multiple=multiple)
+def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share_a_pattern_share_its_mean(
+    table, means, reduction, boundary, multiple):
+    model, method = make_bert(), AttentionGuidance(table, alpha=1, reduction=reduction, boundary=boundary,
+                                                   multiple=multiple)
     method.check(model, tokenizer, data, epochs=1)
     term, maps, plan = loss_and_maps(method, model, batch)
     expected = reference_loss({l: maps[l].detach().double() for l in maps.layers}, means, reduction, boundary, multiple)
@@ -131,7 +144,8 @@ def test_a_table_by_layer_and_head_means_the_heads_it_names_and_heads_that_share
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('row', [0, 2, 3])
 def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_longer_ones(row, reduction):
-    model, method, found = make_bert().double(), AttentionGuidance({'next': [3, 0], 'delim': [2], 'first': [1]}, alpha=1, reduction=reduction), []
+    model, method, found = make_bert().double(), AttentionGuidance({'next': [3, 0], 'delim': [2], 'first': [1]},
+                                                                   alpha=1, reduction=reduction), []
     method.check(model, tokenizer, data, epochs=1)
     alone = make_batch([row])
     assert alone['attention_mask'].all()
@@ -140,7 +154,9 @@ def test_without_padding_the_loss_and_its_gradient_are_those_of_the_text_among_l
         n = int(here['attention_mask'][i].sum())
         gradients = torch.autograd.grad(term.loss[i], [maps[l] for l in maps], retain_graph=True)
         found.append((term.loss[i].item(), [g[i, :, :n, :n] for g in gradients]))
-        expected = reference_loss({l: maps[l].detach() for l in maps}, {l: {'next': [3, 0], 'delim': [2], 'first': [1]} for l in range(3)}, reduction, batch=here)[i]
+        expected = reference_loss({l: maps[l].detach() for l in maps},
+                                  {l: {'next': [3, 0], 'delim': [2], 'first': [1]} for l in range(3)}, reduction,
+                                  batch=here)[i]
         np.testing.assert_allclose(found[-1][0], expected, rtol=1e-10)
     for a, b in zip(found[0][1], found[1][1]): torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
@@ -156,14 +172,18 @@ def test_a_table_and_the_same_assignment_by_name_are_one_method_to_the_bit_and_i
 def test_patterns_without_a_name_get_one_each_that_is_nobodys():
     def next(tokens): return np.eye(len(tokens))
     matrices = [torch.eye(32), torch.ones(32, 32)/32, torch.eye(32).tolist()]
-    method = AttentionGuidance({0: {0: next, 1: lambda t: None, 2: lambda t: None, 3: 'next'}, 1: dict(enumerate(matrices)), 2: dict(matrix=[0])},
+    method = AttentionGuidance({0: {0: next, 1: lambda t: None, 2: lambda t: None, 3: 'next'},
+                                1: dict(enumerate(matrices)), 2: dict(matrix=[0])},
                                own=dict(matrix=torch.zeros(32, 32)))
-    assert method.patterns == {0: {'own next': [0], 'function': [1], 'function 2': [2], 'next': [3]}, 1: {'matrix 2': [0, 2], 'matrix 3': [1]}, 2: {'matrix': [0]}}
-    assert list(method.own) == ['matrix', 'own next', 'function', 'function 2', 'matrix 2', 'matrix 3'] and method.own['own next'] is next
+    assert method.patterns == {0: {'own next': [0], 'function': [1], 'function 2': [2], 'next': [3]},
+                               1: {'matrix 2': [0, 2], 'matrix 3': [1]}, 2: {'matrix': [0]}}
+    assert list(method.own) == ['matrix', 'own next', 'function', 'function 2', 'matrix 2', 'matrix 3']
+    assert method.own['own next'] is next
 
 
 def test_a_method_with_another_matrix_has_another_config():
-    a, b, again = (AttentionGuidance({(0, 0): m}).args()['own'] for m in (torch.eye(8), torch.eye(8).flip(0), torch.eye(8).tolist()))
+    a, b, again = (AttentionGuidance({(0, 0): m}).args()['own']
+                   for m in (torch.eye(8), torch.eye(8).flip(0), torch.eye(8).tolist()))
     assert a != b and a == again and a['matrix'].startswith('matrix [8, 8], checksum ')
 
 
@@ -176,8 +196,10 @@ def test_the_term_is_equations_2_and_3_on_the_models_own_eager_attention(given, 
     method.check(model, tokenizer, data, epochs=1)
     term, _, _ = loss_and_maps(method, model, batch)
     model.set_attn_implementation('eager')
-    with torch.no_grad(): attentions = [a.double() for a in model(**model_inputs(batch), output_attentions=True).attentions]
-    heads = assign_heads(model, method.patterns, method.share, method.layers, 'next prev first delim period band self'.split())
+    with torch.no_grad():
+        attentions = [a.double() for a in model(**model_inputs(batch), output_attentions=True).attentions]
+    heads = assign_heads(model, method.patterns, method.share, method.layers,
+                         'next prev first delim period band self'.split())
     expected = reference_loss(attentions, heads, reduction, boundary, multiple)
     assert term.loss.shape == (len(texts),)
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)
@@ -187,7 +209,8 @@ def test_the_term_is_equations_2_and_3_on_the_models_own_eager_attention(given, 
 def test_what_stands_at_pads_reaches_neither_loss_nor_gradient(reduction):
     g = torch.Generator().manual_seed(0)
     real = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 0, 0, 0]]).bool()
-    attention, target = torch.rand(3, 2, 5, 5, generator=g, dtype=torch.float64), torch.rand(3, 5, 5, generator=g, dtype=torch.float64)
+    attention, target = torch.rand(3, 2, 5, 5, generator=g,
+                                   dtype=torch.float64), torch.rand(3, 5, 5, generator=g, dtype=torch.float64)
     cells = real[:, :, None] & real[:, None, :]
     attention = attention.masked_fill(~cells[:, None], 1e6).requires_grad_()
     loss = guidance_loss(attention, target, real, reduction)
@@ -195,12 +218,14 @@ def test_what_stands_at_pads_reaches_neither_loss_nor_gradient(reduction):
     for b in range(3):
         at = [i for i in range(5) if real[b, i]]
         scale = 1. if reduction == 'sum' else 1/(2*len(at)**2)
-        expected = sum((attention[b, h, p, q].item() - target[b, p, q].item())**2 for h in range(2) for p in at for q in at) * scale
+        expected = sum((attention[b, h, p, q].item() - target[b, p, q].item())**2 for h in range(2) for p in at
+                       for q in at) * scale
         assert loss[b].item() == pytest.approx(expected, rel=1e-12)
         for h in range(2):
             for p in range(5):
                 for q in range(5):
-                    wanted = 2*(attention[b, h, p, q].item() - target[b, p, q].item())*scale if p in at and q in at else 0.
+                    wanted = (2*(attention[b, h, p, q].item() - target[b, p, q].item())*scale if p in at and q in at
+                              else 0.)
                     assert attention.grad[b, h, p, q].item() == pytest.approx(wanted, rel=1e-12)
 
 
@@ -227,8 +252,11 @@ def test_plan_and_loss_of_an_example_do_not_depend_on_its_batch_or_padding():
         alone, _, lone = loss_and_maps(method, model, make_batch([b]))
         n = len(data['train'][b]['input_ids'])
         for layer in plan.layers:
-            assert torch.equal(plan.shown()['pattern_target'][layer][b, :, :n, :n], lone.shown()['pattern_target'][layer][0])
-            assert plan.shown()['pattern_target'][layer][b, :, n:].sum() == plan.shown()['pattern_target'][layer][b, :, :, n:].sum() == 0
+            assert torch.equal(plan.shown()['pattern_target'][layer][b, :, :n, :n],
+                               lone.shown()['pattern_target'][layer][0])
+            assert plan.shown()['pattern_target'][layer][b, :,
+                                                         n:].sum() == plan.shown()['pattern_target'][layer][
+                b, :, :, n:].sum() == 0
         assert torch.equal(plan.shown()['guided'][b], lone.shown()['guided'][0])
         assert term.loss[b].item() == pytest.approx(alone.loss.item(), rel=1e-5)
 
@@ -240,7 +268,9 @@ def test_evidence_shows_each_guided_heads_target_and_zeros_elsewhere():
     assert plan.layers == (0, 2) and plan.drop == {} and plan.inputs == {}
     assert all(callable(x) for x in plan.evidence.values())
     shown = plan.shown()
-    assert list(shown['pattern_target']) == [0, 2] and shown['guided'].shape == (len(texts), 2, 4) and shown['guided'].dtype == torch.bool
+    assert list(shown['pattern_target']) == [0, 2]
+    assert shown['guided'].shape == (len(texts), 2, 4)
+    assert shown['guided'].dtype == torch.bool
     for b, row in enumerate(data['train']):
         tokens = tokenizer.convert_ids_to_tokens(row['input_ids'])
         n = len(tokens)
@@ -282,14 +312,16 @@ def test_the_schedule_falls_as_written(schedule, total, constant):
         if schedule == 'linear': expected = 7. * (1 - step/total)
         elif step < constant: expected = 7.
         else: expected = 7. * (total - step) / max(1, total - constant)
-        assert alpha_at(Progress(step=step, total_steps=total), 7., schedule, constant) == pytest.approx(max(0., expected), abs=1e-12)
+        assert alpha_at(Progress(step=step, total_steps=total), 7., schedule,
+                        constant) == pytest.approx(max(0., expected), abs=1e-12)
 
 
 def test_the_weight_of_the_term_follows_the_schedule_and_the_steps_that_were_asked_for():
     model = make_bert()
     def weights(**kwargs):
         method = AttentionGuidance({'next': [0]}, alpha=8, **kwargs)
-        return [loss_and_maps(method, model, batch, Progress(step=s, total_steps=40))[0].weight for s in (0, 10, 20, 30, 40)]
+        return [loss_and_maps(method, model, batch, Progress(step=s, total_steps=40))[0].weight
+                for s in (0, 10, 20, 30, 40)]
     assert weights() == [8, 6, 4, 2, 0]
     assert weights(schedule='constant-then-linear') == [8]*5 # the authors' 20,000 steps
     assert weights(schedule='constant-then-linear', constant_steps=20) == [8, 8, 8, 4, 0]
@@ -306,8 +338,10 @@ def test_alpha_is_the_choice_with_the_ratio_of_losses_nearest_to_one():
 
 def make_trainer(tmp_path, model, first_batches, steps=(1, 1), share=lambda x: x, reduce=lambda x, how: x, first=True):
     run = Run(tmp_path/'run') if (tmp_path/'run').exists() else Run.create(tmp_path/'run', {})
-    return SimpleNamespace(model=model, run=run, first_batches=first_batches, share=share, accelerator=SimpleNamespace(reduce=reduce),
-                           steps_per_epoch=steps[0], args=SimpleNamespace(num_train_epochs=float(steps[1])), is_world_process_zero=lambda: first)
+    return SimpleNamespace(model=model, run=run, first_batches=first_batches, share=share,
+                           accelerator=SimpleNamespace(reduce=reduce),
+                           steps_per_epoch=steps[0], args=SimpleNamespace(num_train_epochs=float(steps[1])),
+                           is_world_process_zero=lambda: first)
 
 
 def test_alpha_none_is_chosen_on_the_first_step_and_kept_when_a_run_is_resumed(tmp_path):
@@ -318,7 +352,8 @@ def test_alpha_none_is_chosen_on_the_first_step_and_kept_when_a_run_is_resumed(t
     method.prepare(make_trainer(tmp_path, model, lambda: [batch]))
     term, maps, _ = loss_and_maps(method, model, batch, Progress(step=25, total_steps=100))
     assert term.weight == expect*.75
-    with torch.no_grad(): task = torch.nn.functional.cross_entropy(model(**model_inputs(batch)).logits, batch['labels']).item()
+    with torch.no_grad():
+        task = torch.nn.functional.cross_entropy(model(**model_inputs(batch)).logits, batch['labels']).item()
     assert expect == comparable_alpha(task, method.guidance(maps, plan, batch).mean().item())
     run = Run(tmp_path/'run')
     assert run.state['alpha'] == expect
@@ -340,20 +375,24 @@ def uneven(seed):
     rng, words = np.random.default_rng(seed), [w for t in texts for w in t.split()]
     rows = [' '.join(rng.choice(words, rng.integers(8, 29))) for _ in range(32)]
     features = Features(dict(text=Value('string'), label=ClassLabel(names=['x', 'y', 'z'])))
-    return DatasetDict(train=Dataset.from_dict(dict(text=rows, label=rng.integers(0, 3, 32).tolist()), features=features))
+    return DatasetDict(train=Dataset.from_dict(dict(text=rows, label=rng.integers(0, 3, 32).tolist()),
+                                               features=features))
 
 
 def chosen(raw, folder, **settings):
     "The trainer of a run in `folder` after the method chose its alpha, and that alpha"
     method = AttentionGuidance()
-    job = training.open_job(make_bert(), tokenizer, DatasetDict(train=raw['train'], validation=raw['train'].select(range(4))), method, folder, False, False,
+    job = training.open_job(make_bert(), tokenizer,
+                            DatasetDict(train=raw['train'], validation=raw['train'].select(range(4))), method, folder,
+                            False, False,
                             **{**defaults, 'epochs': 1, 'probes': 1, 'snapshots': 0, **settings})
     trainer = training.make_trainer(job, training.Control())
     method.prepare(trainer)
     return trainer, Run(folder).state['alpha']
 
 
-defaults = {k: p.default for k, p in inspect.signature(training.train).parameters.items() if p.default is not p.empty and k not in ('method', 'run_dir', 'resume', 'progress')}
+defaults = {k: p.default for k, p in inspect.signature(training.train).parameters.items() if p.default is not p.empty
+            and k not in ('method', 'run_dir', 'resume', 'progress')}
 
 
 def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches(tmp_path):
@@ -367,23 +406,28 @@ def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches
             given = Collator(tokenizer)([row])
             with torch.no_grad(): outputs = make_bert()(**model_inputs(given))
             heads = {layer: dict(next=[0], prev=[1]) for layer in range(3)}
-            sums += reference_task_loss('classification', outputs, given), reference_loss(eager_attentions(make_bert(), given), heads, 'mean', batch=given)[0]
+            sums += reference_task_loss('classification', outputs,
+                                        given), reference_loss(eager_attentions(make_bert(), given), heads, 'mean',
+                                                               batch=given)[0]
         assert whole == cut == comparable_alpha(*(sums/32))
         assert [len(b['input_ids']) for b in trainer.first_batches()] == [8]*4
         apart += AttentionGuidance().choose_alpha(make_bert(), trainer.first_batches()[0]) != whole
     assert apart # the first micro-batch by itself would have said something else
 
 
-def test_alpha_none_is_chosen_from_the_sums_of_all_processes_and_a_process_that_has_no_alpha_of_a_resumed_run_is_told_it(tmp_path):
+def test_alpha_none_is_chosen_from_the_sums_of_all_processes_and_one_without_it_in_a_resumed_run_is_told(tmp_path):
     model, parts, sent = make_bert(), [[make_batch([3, 2])], [make_batch([0]), make_batch([1, 4, 5])]], []
     whole = AttentionGuidance().choose_alpha(model, batch)
     for i, part in enumerate(parts):
         def spy(x, how): sent.append((x, how)); return x
         AttentionGuidance().prepare(make_trainer(tmp_path/str(i), model, lambda: part, reduce=spy))
-    assert [how for _, how in sent] == ['sum', 'sum'] and [x[2].item() for x, _ in sent] == [2, 4] and sent[0][0].dtype == torch.float64
+    assert [how for _, how in sent] == ['sum', 'sum']
+    assert [x[2].item() for x, _ in sent] == [2, 4]
+    assert sent[0][0].dtype == torch.float64
     for i, part in enumerate(parts):
         method = AttentionGuidance()
-        method.prepare(make_trainer(tmp_path/f'both-{i}', model, lambda: part, reduce=lambda x, how: x + sent[1 - i][0]))
+        method.prepare(make_trainer(tmp_path/f'both-{i}', model, lambda: part,
+                                    reduce=lambda x, how: x + sent[1 - i][0]))
         assert method._alpha == whole
     def never(*args): raise AssertionError('the first process, which knows, would not take part')
     method = AttentionGuidance()
@@ -395,20 +439,27 @@ def test_who_waits_for_20_000_steps_in_a_shorter_training_is_told_once(tmp_path)
     def said(steps, first=True, **kwargs):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter('always')
-            AttentionGuidance(alpha=1, **kwargs).prepare(make_trainer(tmp_path, make_bert(), None, steps=steps, first=first))
+            AttentionGuidance(alpha=1, **kwargs).prepare(make_trainer(tmp_path, make_bert(), None, steps=steps,
+                                                                      first=first))
         return [str(o.message) for o in found]
     late = dict(schedule='constant-then-linear')
-    assert said((40, 3), **late) == ["AttentionGuidance: schedule='constant-then-linear' holds the weight for constant_steps=20000 steps and this training has 120, "
+    assert said((40, 3),
+                **late) == ["AttentionGuidance: schedule='constant-then-linear' holds the weight for "
+                                     "constant_steps=20000 steps and this training has 120, "
                                      "so it never falls; give constant_steps below 120, or schedule='linear'"]
     assert len(said((10_000, 2), **late)) == len(said((10, 2), constant_steps=20, **late)) == 1
-    assert said((40, 3), first=False, **late) == said((10_000, 3), **late) == said((10, 2), constant_steps=19, **late) == said((40, 3)) == []
+    assert said((40, 3), first=False, **late) == said((10_000, 3),
+                                                      **late) == said((10, 2), constant_steps=19,
+                                                                      **late) == said((40, 3)) == []
 
 
 def test_a_training_that_is_too_short_says_so_when_it_starts(tmp_path):
     raw = uneven(0)
     with pytest.warns(UserWarning, match='this training has 1, so it never falls') as found:
-        training.train(make_bert(), tokenizer, DatasetDict(train=raw['train'].select(range(8)), validation=raw['train'].select(range(2))),
-                       AttentionGuidance(schedule='constant-then-linear'), run_dir=tmp_path/'run', batch_size=8, epochs=1, snapshots=0, probes=1, progress=False)
+        training.train(make_bert(), tokenizer,
+                       DatasetDict(train=raw['train'].select(range(8)), validation=raw['train'].select(range(2))),
+                       AttentionGuidance(schedule='constant-then-linear'), run_dir=tmp_path/'run', batch_size=8,
+                       epochs=1, snapshots=0, probes=1, progress=False)
     assert sum('never falls' in str(o.message) for o in found) == 1
 
 
@@ -436,29 +487,40 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     (dict(patterns={7: {'next': [0]}}), 'layers 0 to 2'),
     (dict(patterns={2: {'next': [0]}, -1: {'next': [1]}}), 'names a layer twice'),
     (dict(layers=[3]), 'layers 0 to 2'),
-    (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"), (dict(patterns={(5, 0): 'next'}), 'layers 0 to 2'),
-    (dict(patterns={0: {-1: 'next'}}), 'has head -1'), (dict(patterns={(0, 0): 'diagonal'}), 'is not known; available: next, prev'),
+    (dict(patterns={(0, 4): 'next'}), r"patterns\['next'\] has head 4; the model has heads 0 to 3"),
+    (dict(patterns={(5, 0): 'next'}), 'layers 0 to 2'),
+    (dict(patterns={0: {-1: 'next'}}), 'has head -1'),
+    (dict(patterns={(0, 0): 'diagonal'}), 'is not known; available: next, prev'),
     (dict(patterns={(2, 0): 'next', (-1, 1): 'prev'}), 'names a layer twice'),
     (dict(patterns={'period': [0]}), 'pattern .period. looks at ., which occurs nowhere in the training data'),
-    (dict(patterns={'band': [0]}, own=dict(band=torch.eye(4))), "own pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
+    (dict(patterns={'band': [0]}, own=dict(band=torch.eye(4))),
+     "own pattern 'band' has 4 rows, but the longest training example or probe has 13 tokens"),
     (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: [[2.]])), r'must be a matrix of shape \[13, 13\]')])
 def test_what_cannot_work_is_refused_before_training(arguments, says):
     without = make_data([t.replace('.', '') or 'a' for t in texts[:5]])
-    with pytest.raises(ValueError, match=says): AttentionGuidance(**arguments).check(make_bert(), tokenizer, without, epochs=1)
+    with pytest.raises(ValueError, match=says):
+        AttentionGuidance(**arguments).check(make_bert(), tokenizer, without, epochs=1)
 
 
 @pytest.mark.parametrize('arguments, says', [
     (dict(share=1.2), 'share must be between 0 and 1'), (dict(alpha=-1), 'alpha must be None or a finite number'),
     (dict(alpha=math.nan), 'alpha must be None or a finite number'), (dict(alpha=True), 'alpha must be None'),
-    (dict(boundary='wrap'), "boundary must be one of 'uniform', 'zero'"), (dict(multiple='sum'), "multiple must be one of 'uniform', 'indicator'"),
-    (dict(reduction='max'), "reduction must be one of 'mean', 'sum'"), (dict(schedule='cosine'), "schedule must be one of 'linear'"),
-    (dict(patterns={}), 'patterns must be'), (dict(patterns='next'), 'patterns must be'), (dict(patterns={0: []}), 'patterns must be'),
+    (dict(boundary='wrap'), "boundary must be one of 'uniform', 'zero'"),
+    (dict(multiple='sum'), "multiple must be one of 'uniform', 'indicator'"),
+    (dict(reduction='max'), "reduction must be one of 'mean', 'sum'"),
+    (dict(schedule='cosine'), "schedule must be one of 'linear'"),
+    (dict(patterns={}), 'patterns must be'), (dict(patterns='next'), 'patterns must be'),
+    (dict(patterns={0: []}), 'patterns must be'),
     (dict(patterns={0: {}}), 'patterns must be'),
     (dict(patterns={0: {'next': [0]}}, layers=0), 'leave out layers'),
-    (dict(patterns={(0, 1, 2): 'next'}), 'patterns must be'), (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
-    (dict(patterns={(0, 0): 'next'}, layers=0), 'leave out layers'), (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
+    (dict(patterns={(0, 1, 2): 'next'}), 'patterns must be'),
+    (dict(patterns={(0, 0): 'next', 1: {'next': [0]}}), 'patterns must be'),
+    (dict(patterns={(0, 0): 'next'}, layers=0), 'leave out layers'),
+    (dict(patterns={0: {1: torch.ones(3, 4)}}), 'the pattern of layer 0, head 1 must be a matrix'),
     (dict(patterns={(2, 1): torch.ones(3, 3)*2}), 'the pattern of layer 2, head 1 must hold shares of attention'),
-    (dict(after_dropout=1), 'after_dropout must be True or False, got 1'), (dict(constant_steps=-1), 'constant_steps must be a whole number'), (dict(constant_steps=.5), 'constant_steps must be a whole number'),
+    (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
+    (dict(constant_steps=-1), 'constant_steps must be a whole number'),
+    (dict(constant_steps=.5), 'constant_steps must be a whole number'),
     (dict(own=dict(next=torch.eye(3)), patterns={'next': [0]}), 'own has a pattern called'),
     (dict(own=dict(mine=torch.eye(3))), "own pattern 'mine' is given to no head"),
     (dict(own=dict(mine=torch.ones(3, 4)), patterns={'mine': [0]}), 'must be a matrix')])
@@ -474,9 +536,11 @@ def make_gpt2():
 
 
 @pytest.mark.parametrize('arguments, ok', [
-    (dict(patterns={'next': [0]}), False), (dict(patterns={'next': [0]}, boundary='zero'), False), (dict(patterns={'prev': [0]}), False),
+    (dict(patterns={'next': [0]}), False), (dict(patterns={'next': [0]}, boundary='zero'), False),
+    (dict(patterns={'prev': [0]}), False),
     (dict(patterns={'delim': [0]}), False), (dict(patterns={'period': [0]}), False), (dict(), False),
-    (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: np.ones((len(tokens), len(tokens))) / len(tokens))), False),
+    (dict(patterns={'mine': [0]}, own=dict(mine=lambda tokens: np.ones((len(tokens), len(tokens))) / len(tokens))),
+     False),
     (dict(patterns={'prev': [0], 'first': [1, 2]}, boundary='zero'), True), (dict(patterns={'first': [1]}), True),
     (dict(patterns={'mine': [0]}, own=dict(mine=torch.eye(32))), True)])
 def test_patterns_that_a_causal_mask_forbids_are_refused_by_name(arguments, ok):
@@ -486,13 +550,16 @@ def test_patterns_that_a_causal_mask_forbids_are_refused_by_name(arguments, ok):
         assert loss_and_maps(method, model, batch)[0].loss.isfinite().all()
     else:
         name = next(iter(arguments.get('patterns', dict(next=[0]))))
-        with pytest.raises(ValueError, match=f"pattern '{name}' .* the attention mask of GPT2ForSequenceClassification forbids in layer 0"):
+        with pytest.raises(ValueError,
+                           match=f"pattern '{name}' .* the attention mask of GPT2ForSequenceClassification forbids in "
+                           "layer 0"):
             method.check(model, tokenizer, data, epochs=1)
 
 
 def test_patterns_out_of_a_sliding_windows_reach_are_refused_in_that_layer_only():
     torch.manual_seed(0)
-    config = ModernBertConfig(**{k: v for k, v in sizes.items()}, local_attention=4, global_attn_every_n_layers=2, cls_token_id=1, sep_token_id=2,
+    config = ModernBertConfig(**{k: v for k, v in sizes.items()}, local_attention=4, global_attn_every_n_layers=2,
+                              cls_token_id=1, sep_token_id=2,
                               bos_token_id=1, eos_token_id=2, reference_compile=False)
     model = ModernBertForSequenceClassification(config).eval()
     AttentionGuidance({'first': [0]}, alpha=1, layers=[0, 2]).check(model, tokenizer, data, epochs=1)
@@ -504,10 +571,15 @@ def test_patterns_out_of_a_sliding_windows_reach_are_refused_in_that_layer_only(
 def test_the_recorded_arguments_are_plain_values():
     def verbs(tokens): return None
     method = AttentionGuidance({'verbs': [0], 'band': [1]}, own=dict(verbs=verbs, band=torch.eye(4)))
-    assert json.loads(json.dumps(method.args()))['own'] == dict(verbs='verbs', band='matrix [4, 4], checksum ' + f'{zlib.crc32(np.eye(4).tobytes()):08x}')
-    assert json.loads(json.dumps(AttentionGuidance({(1, 0): verbs, (1, 2): 'next'}).args()))['patterns'] == {'1': dict(verbs=[0], next=[2])}
-    assert AttentionGuidance().args() == dict(patterns=None, share=.5, alpha=None, layers=None, boundary='uniform', multiple='uniform',
-                                              reduction='mean', schedule='linear', constant_steps=20_000, own=None, after_dropout=False)
+    assert json.loads(json.dumps(method.args()))['own'] == dict(verbs='verbs',
+                                                                band='matrix [4, 4], checksum '
+                                                                + f'{zlib.crc32(np.eye(4).tobytes()):08x}')
+    assert json.loads(json.dumps(AttentionGuidance({(1, 0): verbs, (1, 2): 'next'}).args()))['patterns'] == {
+        '1': dict(verbs=[0], next=[2])}
+    assert AttentionGuidance().args() == dict(patterns=None, share=.5, alpha=None, layers=None, boundary='uniform',
+                                              multiple='uniform',
+                                              reduction='mean', schedule='linear', constant_steps=20_000, own=None,
+                                              after_dropout=False)
 
 
 def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
@@ -522,17 +594,22 @@ def test_training_on_the_guidance_loss_moves_heads_to_their_patterns():
 
 # Every task of the papers, on small models from scratch
 
-small = dict(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40, max_position_embeddings=32,
+small = dict(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+             intermediate_size=40, max_position_embeddings=32,
              pad_token_id=0, initializer_range=.2)
 def make_marian():
-    return MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=2,
-        encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=32, pad_token_id=0, eos_token_id=2, decoder_start_token_id=0, init_std=.2))
+    return MarianMTModel(MarianConfig(vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=1,
+        encoder_attention_heads=4, decoder_attention_heads=2,
+        encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=32, pad_token_id=0, eos_token_id=2,
+        decoder_start_token_id=0, init_std=.2))
 def make_t5():
-    return T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=40, num_layers=2, num_decoder_layers=1, num_heads=4, pad_token_id=0,
+    return T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=40, num_layers=2,
+        num_decoder_layers=1, num_heads=4, pad_token_id=0,
         eos_token_id=2, decoder_start_token_id=0, initializer_factor=3.))
 made = dict(
     classification=lambda: BertForSequenceClassification(BertConfig(**small, num_labels=3)),
-    albert=lambda: AlbertForSequenceClassification(AlbertConfig(**{**small, 'num_hidden_layers': 3}, embedding_size=16, num_labels=3)),
+    albert=lambda: AlbertForSequenceClassification(AlbertConfig(**{**small, 'num_hidden_layers': 3}, embedding_size=16,
+                                                                num_labels=3)),
     regression=lambda: BertForSequenceClassification(BertConfig(**small, num_labels=1)),
     token_classification=lambda: BertForTokenClassification(BertConfig(**small, num_labels=5)),
     masked_lm=lambda: BertForMaskedLM(BertConfig(**small)),
@@ -540,7 +617,8 @@ made = dict(
     seq2seq=make_marian, t5=make_t5)
 tasks_of = dict(albert='classification', t5='seq2seq')
 
-bare = data.select_columns(['input_ids', 'attention_mask', 'length']) # no labels and no segments: check(...) needs neither
+# no labels and no segments: check(...) needs neither
+bare = data.select_columns(['input_ids', 'attention_mask', 'length'])
 
 
 def make_model(name):
@@ -563,11 +641,15 @@ def task_batch(name, side='right', seed=0):
     if task == 'seq2seq':
         labels = torch.randint(3, len(tokenizer), (len(rows), 6), generator=g)
         for b in range(len(rows)): labels[b, 2 + b % 5:] = -100
-        return made_up | dict(labels=labels, decoder_input_ids=torch.cat([torch.zeros(len(rows), 1).long(), labels[:, :-1].clamp(min=0)], 1))
+        return made_up | dict(labels=labels,
+                              decoder_input_ids=torch.cat([torch.zeros(len(rows), 1).long(),
+                                                           labels[:, :-1].clamp(min=0)], 1))
     n_labels = dict(token_classification=5, masked_lm=len(tokenizer), replaced_token_detection=2)[task]
     labels = torch.randint(n_labels, ids.shape, generator=g)
-    counts = mask.bool() if task == 'replaced_token_detection' else mask.bool() & (torch.rand(ids.shape, generator=g) < .5)
-    if task == 'masked_lm': made_up['input_ids'] = ids.masked_fill(counts & (torch.rand(ids.shape, generator=g) < .5), 3)
+    counts = (mask.bool() if task == 'replaced_token_detection'
+              else mask.bool() & (torch.rand(ids.shape, generator=g) < .5))
+    if task == 'masked_lm':
+        made_up['input_ids'] = ids.masked_fill(counts & (torch.rand(ids.shape, generator=g) < .5), 3)
     return made_up | dict(labels=labels.masked_fill(~counts, -100))
 
 
@@ -603,11 +685,13 @@ def reference_task_loss(name, outputs, batch):
     logits, labels, losses = outputs.logits.detach().double(), batch['labels'].tolist(), []
     for b in range(len(logits)):
         if name == 'regression': losses.append((float(logits[b, 0]) - labels[b])**2); continue
-        rows, wanted = ([logits[b]], [labels[b]]) if logits[b].dim() == 1 and name != 'replaced_token_detection' else (logits[b], labels[b])
+        rows, wanted = (([logits[b]], [labels[b]]) if logits[b].dim() == 1 and name != 'replaced_token_detection'
+                        else (logits[b], labels[b]))
         here = []
         for z, y in zip(rows, wanted):
             if y == -100: continue
-            if name == 'replaced_token_detection': here.append(math.log(1 + math.exp(-float(z) if y == 1 else float(z))))
+            if name == 'replaced_token_detection':
+                here.append(math.log(1 + math.exp(-float(z) if y == 1 else float(z))))
             else: here.append(math.log(sum(math.exp(float(v)) for v in z)) - float(z[y]))
         losses.append(sum(here) / len(here) if here else 0.)
     return sum(losses) / len(losses)
@@ -630,7 +714,7 @@ def test_alpha_none_weighs_the_guidance_against_the_tasks_own_loss_on_the_first_
 
 
 @pytest.mark.parametrize('name', ['seq2seq', 't5'])
-def test_in_a_translation_model_one_next_and_one_prev_head_of_each_encoder_layer_are_guided_and_the_decoders_causality_forbids_nothing(name):
+def test_in_a_translation_model_a_next_and_a_prev_head_of_each_encoder_layer_are_guided(name):
     model, method, given = make_model(name), AttentionGuidance(alpha=1), task_batch(name)
     assert method.heads(model) == {0: dict(next=[0], prev=[1]), 1: dict(next=[0], prev=[1])}
     method.check(model, tokenizer, bare, epochs=1)
@@ -640,7 +724,8 @@ def test_in_a_translation_model_one_next_and_one_prev_head_of_each_encoder_layer
     encoder = set(model.get_encoder().parameters()) # the embedding is shared
     assert all(p.grad is None or not p.grad.any() for p in model.get_decoder().parameters() if p not in encoder)
     assert any(p.grad is not None and p.grad.any() for p in model.get_encoder().parameters())
-    with pytest.raises(ValueError, match='share=0.25 has no meaning for an encoder-decoder'): AttentionGuidance(share=.25).heads(model)
+    with pytest.raises(ValueError, match='share=0.25 has no meaning for an encoder-decoder'):
+        AttentionGuidance(share=.25).heads(model)
 
 
 def test_patterns_are_made_of_the_tokens_that_the_model_reads_and_not_of_those_behind_the_mask():
@@ -649,17 +734,20 @@ def test_patterns_are_made_of_the_tokens_that_the_model_reads_and_not_of_those_b
     hidden, dot = make_batch([2]), tokenizer.convert_tokens_to_ids('.')
     at = (hidden['input_ids'][0] == dot).nonzero()[0, 0].item()
     labels = torch.full_like(hidden['input_ids'], -100); labels[0, at] = dot
-    hidden = dict(input_ids=hidden['input_ids'].masked_fill(labels != -100, tokenizer.unk_token_id), attention_mask=hidden['attention_mask'], labels=labels)
+    hidden = dict(input_ids=hidden['input_ids'].masked_fill(labels != -100, tokenizer.unk_token_id),
+                  attention_mask=hidden['attention_mask'], labels=labels)
     hidden['input_ids'][0, 1] = dot # replaced by a full stop
     P = method.plan(model, hidden, Progress()).shown()['pattern_target'][0][0, 0]
-    expected = reference_pattern('period', tokenizer.convert_ids_to_tokens(hidden['input_ids'][0].tolist()), 'uniform', 'uniform')
+    expected = reference_pattern('period', tokenizer.convert_ids_to_tokens(hidden['input_ids'][0].tolist()), 'uniform',
+                                 'uniform')
     np.testing.assert_allclose(P.numpy(), expected, rtol=1e-6)
     assert P[0, 1] > 0 and P[0, at] == 0
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('name', ['albert', 'seq2seq', 'masked_lm'])
-def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_heads_and_nothing_elsewhere(name, reduction):
+def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_heads_and_nothing_elsewhere(
+    name, reduction):
     model, given = make_model(name).double(), task_batch(name)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [2]}}
     method = AttentionGuidance(heads, alpha=1, reduction=reduction)
@@ -674,7 +762,8 @@ def test_the_gradient_at_the_attention_is_twice_the_difference_in_all_guided_hea
         for b in range(len(given['input_ids'])):
             n = int(given['attention_mask'][b].sum())
             for pattern, numbers in by_name.items():
-                P = reference_pattern(pattern, tokenizer.convert_ids_to_tokens(given['input_ids'][b, :n].tolist()), 'uniform', 'uniform')
+                P = reference_pattern(pattern, tokenizer.convert_ids_to_tokens(given['input_ids'][b, :n].tolist()),
+                                      'uniform', 'uniform')
                 if P is None: continue
                 for h in numbers:
                     A = maps[layer].detach()[b, h, :n, :n].numpy()
@@ -686,7 +775,8 @@ def test_every_application_of_alberts_shared_layer_is_guided_by_its_own_number()
     model = make_model('albert')
     first, last = (AttentionGuidance({l: {'next': [0]}}, alpha=1) for l in (0, 2))
     given = task_batch('albert')
-    by_layer = [loss_and_maps(m, model, given)[0].loss for m in (first, last, AttentionGuidance({'next': [0]}, layers=[0, 2], alpha=1))]
+    by_layer = [loss_and_maps(m, model, given)[0].loss
+                for m in (first, last, AttentionGuidance({'next': [0]}, layers=[0, 2], alpha=1))]
     assert not torch.allclose(by_layer[0], by_layer[1]) and torch.allclose(by_layer[0] + by_layer[1], by_layer[2])
 
 
@@ -696,7 +786,9 @@ def test_patterns_on_a_causal_model_with_padding_on_the_left_are_the_equations()
     given = task_batch('classification', 'left')
     term, _, _ = loss_and_maps(method, model, given)
     heads = {l: {'prev': [0], 'first': [1, 2]} for l in range(2)}
-    np.testing.assert_allclose(term.loss.detach().numpy(), reference_loss(eager_attentions(model, given), heads, 'mean', 'zero', batch=given), rtol=2e-5)
+    np.testing.assert_allclose(term.loss.detach().numpy(),
+                               reference_loss(eager_attentions(model, given), heads, 'mean', 'zero', batch=given),
+                               rtol=2e-5)
 
 
 def test_two_methods_cannot_both_guide_one_head():
@@ -711,7 +803,8 @@ def test_two_methods_cannot_both_guide_one_head():
 # Positions that another method drops in the same step, and attention dropout
 
 def reference_dropped_loss(maps, drop, given, heads, reduction):
-    "Eq. 2 and 3 over the real cells that `drop` leaves; a row that would lose all its keys keeps them. The mean is over n*n cells"
+    """Eq. 2 and 3 over the real cells that `drop` leaves; a row that would lose all its keys keeps them. The mean is
+    over n*n cells"""
     losses = []
     for b in range(len(given['input_ids'])):
         n, total = int(given['attention_mask'][b].sum()), 0.
@@ -742,10 +835,12 @@ def step(method, model, given, progress=Progress(seed=3)):
 def test_what_ad_drop_drops_in_the_same_step_does_not_enter_the_sum_and_the_cells_stay_as_many(reduction):
     heads = {0: {'next': [1], 'first': [0, 3]}, 2: {'prev': [2], 'period': [0]}}
     model, given = make_bert().train(), make_batch(pad_to=16)
-    both = AttentionGuidance(heads, alpha=1, reduction=reduction) + ADDrop(p=.9, q=.8, layers=[1, 2], cross_tuning=False)
+    both = AttentionGuidance(heads, alpha=1, reduction=reduction) + ADDrop(p=.9, q=.8, layers=[1, 2],
+                                                                           cross_tuning=False)
     both.check(model, tokenizer, data, epochs=1)
     term, maps, plan = step(both, model, given)
-    expected = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, plan.drop, given, heads, reduction)
+    expected = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, plan.drop, given, heads,
+                                      reduction)
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)
     whole = reference_dropped_loss({l: maps[l].detach().double() for l in (0, 2)}, {}, given, heads, reduction)
     assert max(abs(a - b)/a for a, b in zip(expected, whole)) > .1
@@ -760,15 +855,19 @@ def test_rows_that_would_lose_all_their_keys_are_guided_as_ever():
     plan = method.plan(model, given, Progress())
     with torch.no_grad(), observe(model, layers=[1]) as maps: model(**model_inputs(given))
     plain = method.guidance(maps, plan, given)
-    with torch.no_grad(), observe(model, layers=[1], drop={1: torch.ones(len(texts), 4, *maps[1].shape[2:], dtype=torch.bool)}) as maps: model(**model_inputs(given))
+    with torch.no_grad(), observe(model, layers=[1],
+                                  drop={1: torch.ones(len(texts), 4, *maps[1].shape[2:], dtype=torch.bool)}) as maps:
+        model(**model_inputs(given))
     assert torch.equal(method.guidance(maps, plan, given), plain)
 
 
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where_the_mask_forbids_some(reduction):
-    for model, heads in ((make_bert(), {0: {'next': [1], 'period': [0, 2]}}), (make_gpt2(), {1: {'next': [0], 'first': [1, 2]}})):
+    for model, heads in ((make_bert(), {0: {'next': [1], 'period': [0, 2]}}),
+                         (make_gpt2(), {1: {'next': [0], 'first': [1, 2]}})):
         method = AttentionGuidance(heads, alpha=1, reduction=reduction)
-        if not isinstance(model, GPT2ForSequenceClassification): method.check(model, tokenizer, data, epochs=1) # which refuses next in a causal model
+        # which refuses next in a causal model
+        if not isinstance(model, GPT2ForSequenceClassification): method.check(model, tokenizer, data, epochs=1)
         plan, total = method.plan(model, batch, Progress()), 0.
         with torch.no_grad(), observe(model, layers=list(plan.layers)) as maps: model(**model_inputs(batch))
         real, parts = batch['attention_mask'].bool(), []
@@ -777,7 +876,8 @@ def test_without_drops_the_loss_is_to_the_bit_the_mean_over_all_cells_also_where
                 target, guided = plan.targets['attention_guidance'][1][name]
                 cells = (real[:, :, None] & real[:, None, :])[:, None]
                 x = torch.where(cells, maps[layer][:, numbers] - target[:, None], 0.).square().sum((1, 2, 3))
-                parts.append(torch.where(guided, x if reduction == 'sum' else x / (len(numbers) * real.sum(1).square()), 0.))
+                parts.append(torch.where(guided, x if reduction == 'sum' else x / (len(numbers) * real.sum(1).square()),
+                                         0.))
         assert torch.equal(method.guidance(maps, plan, batch), torch.stack(parts).sum(0))
 
 
@@ -789,8 +889,10 @@ def test_in_training_the_maps_are_those_before_dropout_or_after_it(after):
     with undisturbed(model, training=True, seed=5): term, maps, _ = step(method, model, batch)
     other = {}
     for late in (False, True):
-        with undisturbed(model, training=True, seed=5), observe(model, layers=[0, 2], after_dropout=late) as found: model(**model_inputs(batch))
+        with undisturbed(model, training=True, seed=5), observe(model, layers=[0, 2], after_dropout=late) as found:
+            model(**model_inputs(batch))
         other[late] = {l: found[l].detach().double() for l in (0, 2)}
-    for l in (0, 2): assert torch.equal(maps[l].double(), other[after][l]) and not torch.equal(*(other[x][l] for x in (False, True)))
+    for l in (0, 2):
+        assert torch.equal(maps[l].double(), other[after][l]) and not torch.equal(*(other[x][l] for x in (False, True)))
     expected = reference_dropped_loss(other[after], {}, batch, {0: {'next': [1]}, 2: {'first': [0, 3]}}, 'mean')
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=2e-5)

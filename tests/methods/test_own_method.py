@@ -1,4 +1,5 @@
-"The method that the notebook on writing one's own makes: entropy of attention against loops in float64, its evidence, its company"
+"""The method that the notebook on writing one's own makes: entropy of attention against loops in float64, its
+evidence, its company"""
 import inspect
 import math
 import random
@@ -6,7 +7,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification, GPT2Config, GPT2ForSequenceClassification
+from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, GPT2Config,
+                          GPT2ForSequenceClassification)
 
 import salviz.methods.attention_entropy as room
 from helpers import same, state
@@ -47,14 +49,16 @@ def test_the_entropy_of_every_row_is_the_definition_with_pads_on_either_side(for
         for q in range(starts[b], ends[b]):
             keys = [k for k in range(n) if allowed[b, 0, q, k]]
             expected = reference_entropy(attention[b, :, q], keys, form)
-            assert got[b, q].item() == pytest.approx(expected, rel=1e-9, abs=1e-9) and got[b, q] <= math.log(len(keys)) + 1e-9
+            assert got[b, q].item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+            assert got[b, q] <= math.log(len(keys)) + 1e-9
 
 
 def test_keys_without_attention_cost_no_finite_gradient_and_half_precision_is_not_kept():
     attention = torch.tensor([[[[1., 0., 0.], [0., .5, .5], [1., 0., 0.]]]], requires_grad=True)
     attention_entropy(attention, torch.ones(1, 1, 3, 3, dtype=torch.bool)).sum().backward()
     assert attention.grad.isfinite().all() and attention.grad.abs().sum() > 0
-    assert attention_entropy(attention.detach().bfloat16(), torch.ones(1, 1, 3, 3, dtype=torch.bool)).dtype == torch.float32
+    assert attention_entropy(attention.detach().bfloat16(),
+                             torch.ones(1, 1, 3, 3, dtype=torch.bool)).dtype == torch.float32
 
 
 def term_of(method, model, batch):
@@ -67,25 +71,30 @@ def term_of(method, model, batch):
 def gpt2(tiny_tokenizer):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = GPT2Config(vocab_size=len(tiny_tokenizer), n_layer=2, n_head=4, n_embd=32, n_positions=64, num_labels=2, pad_token_id=0, initializer_range=.3)
+        config = GPT2Config(vocab_size=len(tiny_tokenizer), n_layer=2, n_head=4, n_embd=32, n_positions=64,
+                            num_labels=2, pad_token_id=0, initializer_range=.3)
         return GPT2ForSequenceClassification(config).eval()
 
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 @pytest.mark.parametrize('arguments', [dict(), dict(layers=[-1], alpha=2.), dict(form='released')])
-def test_the_term_is_the_equation_on_the_models_own_eager_attention(kind, arguments, tiny_bert, gpt2, tiny_tokenizer, tiny_data):
+def test_the_term_is_the_equation_on_the_models_own_eager_attention(kind, arguments, tiny_bert, gpt2, tiny_tokenizer,
+                                                                    tiny_data):
     model = tiny_bert(initializer_range=.3).eval() if kind == 'bert' else gpt2
     rows, method = encode(tiny_data['train'].select(range(6)), tiny_tokenizer), AttentionEntropy(**arguments)
     batch = Collator(tiny_tokenizer, 32)([rows[i] for i in range(6)])
     term, plan = term_of(method, model, batch)
     lengths = [len(r['input_ids']) for r in rows]
-    assert len(set(lengths)) > 3 and plan.layers == tuple(l % 2 for l in method.layers or range(2)) and term.weight == method.alpha
+    assert len(set(lengths)) > 3
+    assert plan.layers == tuple(l % 2 for l in method.layers or range(2))
+    assert term.weight == method.alpha
     model.set_attn_implementation('eager')
     for b, row in enumerate(rows):
         with torch.no_grad(): maps = model(torch.tensor([row['input_ids']]), output_attentions=True).attentions
         n, total = lengths[b], 0.
         for l in plan.layers:
-            entropies = [reference_entropy(maps[l][0, :, i], range(i + 1 if kind == 'gpt2' else n), method.form) for i in range(n)]
+            entropies = [reference_entropy(maps[l][0, :, i], range(i + 1 if kind == 'gpt2' else n), method.form)
+                         for i in range(n)]
             total += sum(entropies)/n
             np.testing.assert_allclose(plan.evidence['attention_entropy'][l][b, :n], entropies, atol=2e-5)
         assert term.loss[b].item() == pytest.approx(-total, rel=1e-4)
@@ -118,27 +127,35 @@ def test_three_tasks_are_served_and_the_rest_is_refused_by_name(tiny_bert, tiny_
         assert term_of(method, model.eval(), batch)[0].loss.shape == (3,)
     model = BertForSequenceClassification(BertConfig(**{**config.to_dict(), 'num_labels': 2}))
     for layers, says in (([2], 'layers 0 to 1'), ([], 'AttentionEntropy: layers must name at least one')):
-        with pytest.raises(ValueError, match=says): AttentionEntropy(layers=layers).check(model, tiny_tokenizer, dict(train=rows), 1)
+        with pytest.raises(ValueError, match=says):
+            AttentionEntropy(layers=layers).check(model, tiny_tokenizer, dict(train=rows), 1)
     class Elsewhere(AttentionEntropy): serves = ('seq2seq',)
-    with pytest.raises(ValueError, match='Elsewhere: does not serve classification; it serves seq2seq'): Elsewhere().check(model, tiny_tokenizer, dict(train=rows), 1)
-    for arguments, says in ((dict(alpha=math.nan), 'alpha must be a finite number'), (dict(form='norm'), "form must be one of 'attention', 'released'")):
+    with pytest.raises(ValueError, match='Elsewhere: does not serve classification; it serves seq2seq'):
+        Elsewhere().check(model, tiny_tokenizer, dict(train=rows), 1)
+    for arguments, says in ((dict(alpha=math.nan), 'alpha must be a finite number'),
+                            (dict(form='norm'), "form must be one of 'attention', 'released'")):
         with pytest.raises(ValueError, match=f'AttentionEntropy: {says}'): AttentionEntropy(**arguments)
 
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-2, probes=2, snapshots=2, seed=0, progress=False)
 
 def test_a_run_records_its_evidence_and_the_method_composes(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    run = train(tiny_bert(initializer_range=.3), tiny_tokenizer, tiny_data, AttentionEntropy(alpha=1.), run_dir=tmp_path/'alone', **quick)
+    run = train(tiny_bert(initializer_range=.3), tiny_tokenizer, tiny_data, AttentionEntropy(alpha=1.),
+                run_dir=tmp_path/'alone', **quick)
     s = run.snapshot(step=0)
     n = len(s.tokens)
     assert s.arrays['attention_entropy'].shape == (2, n) and s.layers['attention_entropy'] == [0, 1]
     for l in range(2):
-        expected = [reference_entropy(s.arrays['attention'][l, :, i].astype(float), range(n), 'attention') for i in range(n)]
-        np.testing.assert_allclose(s.arrays['attention_entropy'][l], expected, atol=5e-3) # both are kept in half precision
+        expected = [reference_entropy(s.arrays['attention'][l, :, i].astype(float), range(n), 'attention')
+                    for i in range(n)]
+        # both are kept in half precision
+        np.testing.assert_allclose(s.arrays['attention_entropy'][l], expected, atol=5e-3)
     assert all(r['negative_entropy'] < 0 and r['negative_entropy_weight'] == 1 for r in run.train_rows)
     assert run.snapshot(step=-1).arrays['attention_entropy'].mean() > s.arrays['attention_entropy'].mean()
-    both = train(tiny_bert(initializer_range=.3), tiny_tokenizer, tiny_data, AttentionEntropy(alpha=1.) + ADDrop(cross_tuning=False), run_dir=tmp_path/'both', **quick)
-    assert {'attention_entropy', 'discarded'} <= set(both.snapshot(step=-1).arrays) and both.snapshot().arrays['discarded'].any()
+    both = train(tiny_bert(initializer_range=.3), tiny_tokenizer, tiny_data,
+                 AttentionEntropy(alpha=1.) + ADDrop(cross_tuning=False), run_dir=tmp_path/'both', **quick)
+    assert {'attention_entropy', 'discarded'} <= set(both.snapshot(step=-1).arrays)
+    assert both.snapshot().arrays['discarded'].any()
     assert set(both.config['method']['args']) == {'AttentionEntropy', 'ADDrop'}
 
 
@@ -163,7 +180,9 @@ def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, 
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/'run', **quick)
     for source in (Run(run.path), run.snapshot()):
         fig = figure(source, 'attention_map')
-        assert entry in fig.citations and bibtex('ADDrop') in fig.citations and fig.citations.count(bibtex('integrated_gradients')) == 1
+        assert entry in fig.citations
+        assert bibtex('ADDrop') in fig.citations
+        assert fig.citations.count(bibtex('integrated_gradients')) == 1
     save_figure(fig, tmp_path/'a.pdf', caption=True)
     assert entry in (tmp_path/'a.bib').read_text()
     class Other(AttentionEntropy): cite = entry.replace('2026\n', '2027\n')
@@ -172,8 +191,10 @@ def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, 
         assert sum('me2026wide' in o for o in figure([run, other], 'attention_map').citations) == 1
 
 
-@pytest.mark.parametrize('cite', ['attanasio-2022-ear', 'Me 2026, @home', entry[:-1], entry + entry, 7, [entry, None, 'x'], b'bytes', '@comment{me2026wide, x}'])
-def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(cite, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+@pytest.mark.parametrize('cite', ['attanasio-2022-ear', 'Me 2026, @home', entry[:-1], entry + entry, 7,
+                                  [entry, None, 'x'], b'bytes', '@comment{me2026wide, x}'])
+def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(
+    cite, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Wide(AttentionEntropy): pass
     Wide.cite = cite
     for method in (Wide(), ADDrop(cross_tuning=False) + Wide()):

@@ -1,4 +1,5 @@
-"""Patterns on batches agree with matrices written cell by cell from the paper's equations, wherever the padding stands"""
+"""Patterns on batches agree with matrices written cell by cell from the paper's equations, wherever the padding
+stands"""
 import json
 from pathlib import Path
 
@@ -93,7 +94,8 @@ def test_the_patterns_agree_with_the_golden_vectors():
         batch = dict(input_ids=torch.tensor(ids)[None], attention_mask=torch.tensor(case['real'])[None].long())
         P, guided = pattern_target(case['name'], batch, torch.tensor([DOT]), case['boundary'], case['multiple'])
         assert bool(guided[0]) == (case['expected'] is not None)
-        if case['expected'] is not None: np.testing.assert_allclose(P[0].numpy(), np.array(case['expected']), rtol=1e-6, atol=1e-7)
+        if case['expected'] is not None:
+            np.testing.assert_allclose(P[0].numpy(), np.array(case['expected']), rtol=1e-6, atol=1e-7)
 
 
 def test_a_users_function_gets_each_examples_own_tokens_and_pads_stay_zero():
@@ -123,7 +125,8 @@ def test_a_users_matrix_is_cut_to_each_examples_length_on_either_side():
 
 
 @pytest.mark.parametrize('bad, says', [
-    ([[1., 0.]], 'must be a matrix'), ([[2., 0.], [0., 1.]], 'between 0 and 1'), ([[-.1, 0.], [0., 1.]], 'between 0 and 1'),
+    ([[1., 0.]], 'must be a matrix'), ([[2., 0.], [0., 1.]], 'between 0 and 1'),
+    ([[-.1, 0.], [0., 1.]], 'between 0 and 1'),
     ([[float('nan'), 0.], [0., 1.]], 'between 0 and 1')])
 def test_a_matrix_that_cannot_be_an_attention_target_is_refused(bad, says):
     with pytest.raises(ValueError, match=says): as_pattern(bad)
@@ -136,14 +139,18 @@ def test_a_function_that_returns_the_wrong_size_is_named():
 
 
 def test_a_pattern_for_one_delimiter_names_one_that_the_tokenizer_adds():
-    assert pattern_ids('delim', Vocabulary()).tolist() == [CLS, SEP] and pattern_ids('delim:</s>', Vocabulary()).tolist() == [SEP]
+    assert pattern_ids('delim', Vocabulary()).tolist() == [CLS, SEP]
+    assert pattern_ids('delim:</s>', Vocabulary()).tolist() == [SEP]
     for token in ('.', '[SEP]', ''):
-        with pytest.raises(ValueError, match="is no delimiter of Vocabulary; it has 'delim:<s>', 'delim:</s>'"): pattern_ids(f'delim:{token}', Vocabulary())
-    with pytest.raises(ValueError, match="pattern 'delim:</s>' needs ids"): pattern_target('delim:</s>', padded([[CLS, SEP]], 'right'))
+        with pytest.raises(ValueError, match="is no delimiter of Vocabulary; it has 'delim:<s>', 'delim:</s>'"):
+            pattern_ids(f'delim:{token}', Vocabulary())
+    with pytest.raises(ValueError, match="pattern 'delim:</s>' needs ids"):
+        pattern_target('delim:</s>', padded([[CLS, SEP]], 'right'))
 
 
 def test_an_unknown_pattern_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match='available: next, prev, first, delim, period'): pattern_target('diagonal', padded([[CLS]], 'right'))
+    with pytest.raises(ValueError, match='available: next, prev, first, delim, period'):
+        pattern_target('diagonal', padded([[CLS]], 'right'))
 
 
 def test_the_full_stop_is_found_in_word_piece_byte_level_and_sentence_piece_vocabularies():
@@ -166,7 +173,8 @@ def test_patterns_keep_the_default_precision():
 def test_a_head_finds_an_antecedent_if_the_largest_of_the_compared_keys_belongs_to_it():
     g = torch.Generator().manual_seed(0)
     attention = torch.rand(3, 4, 7, 7, generator=g).softmax(-1)
-    for mention, antecedent, candidates in [(5, [1, 2], None), (0, [6], None), (4, [1], [1, 3]), (4, [2, 3], [0, 2, 3, 6])]:
+    for mention, antecedent, candidates in [(5, [1, 2], None), (0, [6], None), (4, [1], [1, 3]),
+                                            (4, [2, 3], [0, 2, 3, 6])]:
         found = finds_antecedent(attention, mention, antecedent, candidates)
         for l in range(3):
             for h in range(4):

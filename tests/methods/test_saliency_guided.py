@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import (BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification, LlamaConfig,
+from transformers import (BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification,
+                          LlamaConfig,
                           LlamaForSequenceClassification)
 from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -27,15 +28,19 @@ PAD, CLS, SEP, MASK = 0, 1, 2, 3
 
 
 def tiny(kind='bert', dropout=0.):
-    common = dict(vocab_size=100, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, num_labels=3, pad_token_id=PAD,
+    common = dict(vocab_size=100, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+                  num_labels=3, pad_token_id=PAD,
                   initializer_range=.4)
     with torch.random.fork_rng():
         torch.manual_seed(1)
         if kind == 'llama': return LlamaForSequenceClassification(LlamaConfig(**common)).double().eval()
         if kind == 'gpt2':
-            return GPT2ForSequenceClassification(GPT2Config(vocab_size=100, n_embd=24, n_layer=2, n_head=4, num_labels=3, pad_token_id=PAD, bos_token_id=CLS, eos_token_id=SEP,
+            return GPT2ForSequenceClassification(GPT2Config(vocab_size=100, n_embd=24, n_layer=2, n_head=4,
+                                                            num_labels=3, pad_token_id=PAD, bos_token_id=CLS,
+                                                            eos_token_id=SEP,
                                                             initializer_range=.4)).double().eval()
-        return BertForSequenceClassification(BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **common)).double().eval()
+        return BertForSequenceClassification(BertConfig(hidden_dropout_prob=dropout,
+                                                        attention_probs_dropout_prob=dropout, **common)).double().eval()
 
 
 def random_rows(seed, count=6, pairs=True):
@@ -60,15 +65,18 @@ def collate(rows, side='right', length=None):
         return torch.tensor([x + pad if side == 'right' else pad + x for x, pad in zip(columns, pads)])
     def column(name): return [r[name] for r in rows]
     word_ids = padded(column('word_ids'), -1)
-    return dict(input_ids=padded(column('ids'), PAD), attention_mask=padded([[1]*len(x) for x in column('ids')], 0), word_ids=word_ids,
-                is_special=word_ids < 0, segments=padded(column('segments'), -1), example_id=torch.tensor(column('example_id')),
+    return dict(input_ids=padded(column('ids'), PAD), attention_mask=padded([[1]*len(x) for x in column('ids')], 0),
+                word_ids=word_ids,
+                is_special=word_ids < 0, segments=padded(column('segments'), -1),
+                example_id=torch.tensor(column('example_id')),
                 labels=torch.tensor(column('label')))
 
 
 def trainer_of(model, batch, tokenizer=None):
     "What `prepare` needs of a trainer"
     said = {}
-    return SimpleNamespace(model=model, tokenizer=tokenizer, first_batch=lambda: batch, run=SimpleNamespace(set_state=said.update, state=said))
+    return SimpleNamespace(model=model, tokenizer=tokenizer, first_batch=lambda: batch,
+                           run=SimpleNamespace(set_state=said.update, state=said))
 
 
 def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
@@ -76,7 +84,8 @@ def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
     words = [] # (positions, segment)
     for i, w in enumerate(word_ids):
         if w < 0: continue
-        if words and word_ids[words[-1][0][-1]] == w and words[-1][1] == segments[i] and words[-1][0][-1] == i - 1: words[-1][0].append(i)
+        if words and word_ids[words[-1][0][-1]] == w and words[-1][1] == segments[i] and words[-1][0][-1] == i - 1:
+            words[-1][0].append(i)
         else: words.append(([i], segments[i]))
     scores = [sum(saliency[i] for i in at) for at, _ in words]
     if ranking == 'magnitude': scores = [abs(s) for s in scores]
@@ -105,11 +114,15 @@ def test_the_masked_copy_is_that_of_a_loop_over_words(share, ranking, first, sid
     for seed in range(10):
         rows = random_rows(seed)
         batch = collate(rows, side)
-        saliency = torch.randint(-3, 4, batch['input_ids'].shape, generator=torch.Generator().manual_seed(seed)).double() # many ties
-        ids, is_masked = mask_words(batch['input_ids'], saliency, batch['word_ids'], batch['segments'], share, first, ranking, MASK)
+        # many ties
+        saliency = torch.randint(-3, 4, batch['input_ids'].shape,
+                                 generator=torch.Generator().manual_seed(seed)).double()
+        ids, is_masked = mask_words(batch['input_ids'], saliency, batch['word_ids'], batch['segments'], share, first,
+                                    ranking, MASK)
         for i, r in enumerate(rows):
             at = batch['attention_mask'][i].nonzero().squeeze(1)
-            expected, masked = reference_mask(r['ids'], saliency[i, at].tolist(), r['word_ids'], r['segments'], share, first, ranking)
+            expected, masked = reference_mask(r['ids'], saliency[i, at].tolist(), r['word_ids'], r['segments'], share,
+                                              first, ranking)
             assert ids[i, at].tolist() == expected and is_masked[i, at].tolist() == masked
         assert not is_masked[batch['is_special']].any()
         assert torch.equal(ids[batch['is_special']], batch['input_ids'][batch['is_special']])
@@ -124,7 +137,8 @@ def test_words_of_a_pair_without_a_separator_between_them_stay_in_their_sentence
 
 
 def test_a_separator_inside_one_segment_separates_too():
-    ids, words, segments = torch.tensor([[11, SEP, 13, 14]]), torch.tensor([[0, -1, 1, 2]]), torch.tensor([[0, -1, 0, 0]])
+    ids, words, segments = torch.tensor([[11, SEP, 13, 14]]), torch.tensor([[0, -1, 1, 2]]), torch.tensor(
+        [[0, -1, 0, 0]])
     assert mask_words(ids, torch.tensor([[5., 0., 1., 7.]]), words, segments, .34)[0].tolist() == [[11, SEP, 14, 14]]
 
 
@@ -143,7 +157,8 @@ def test_pieces_are_repeated_or_cut_to_fill_the_slot():
 def test_the_number_of_masked_words_is_the_exact_share_rounded_down(share):
     for n in range(1, 120):
         words = torch.arange(n)[None]
-        _, masked = mask_words(words + 10, torch.randn(1, n), words, torch.zeros_like(words), share, 'mask', mask_token_id=MASK)
+        _, masked = mask_words(words + 10, torch.randn(1, n), words, torch.zeros_like(words), share, 'mask',
+                               mask_token_id=MASK)
         assert masked.sum().item() == int(n*Fraction(str(share)))
 
 
@@ -151,7 +166,8 @@ def test_texts_with_one_word_or_none_stay_as_they_are():
     batch = collate([dict(ids=[CLS, SEP], word_ids=[-1, -1], segments=[-1, -1], example_id=0, label=0),
                      dict(ids=[CLS, 11, SEP], word_ids=[-1, 0, -1], segments=[-1, 0, -1], example_id=1, label=0)])
     for first in ('next', 'keep', 'mask'):
-        ids, masked = mask_words(batch['input_ids'], torch.zeros(2, 3), batch['word_ids'], batch['segments'], .9, first, mask_token_id=MASK)
+        ids, masked = mask_words(batch['input_ids'], torch.zeros(2, 3), batch['word_ids'], batch['segments'], .9, first,
+                                 mask_token_id=MASK)
         assert torch.equal(ids, batch['input_ids']) and not masked.any()
 
 
@@ -204,7 +220,8 @@ def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, ta
         saliency = reference_saliency(model, r['ids'], c)
         np.testing.assert_allclose(plan.evidence['saliency'][i, :n].numpy(), saliency, rtol=1e-8, atol=1e-11)
         expected, masked = reference_mask(r['ids'], saliency, r['word_ids'], r['segments'], .5, 'next', 'signed')
-        assert plan.evidence['masked_input'][i, :n].tolist() == expected and plan.evidence['is_masked'][i, :n].tolist() == masked
+        assert plan.evidence['masked_input'][i, :n].tolist() == expected
+        assert plan.evidence['is_masked'][i, :n].tolist() == masked
     assert plan.inputs['masked']['input_ids'] is plan.evidence['masked_input']
     assert plan.inputs['masked'].keys() == {'input_ids', 'attention_mask'}
     assert torch.equal(plan.inputs['masked']['attention_mask'], batch['attention_mask'])
@@ -215,7 +232,8 @@ def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, ta
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'gradient_norm'])
 def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side, saliency):
     model, rows, method = tiny(kind), random_rows(4), SaliencyGuided(masked_share=.5, saliency=saliency)
-    def own(plan, batch): return [ids[mask.bool()].tolist() for ids, mask in zip(plan.evidence['masked_input'], batch['attention_mask'])]
+    def own(plan, batch):
+        return [ids[mask.bool()].tolist() for ids, mask in zip(plan.evidence['masked_input'], batch['attention_mask'])]
     batch = collate(rows, side)
     whole = own(method.plan(model, batch, Progress()), batch)
     for order, length in (((2,), None), ((4, 1), 40), ((5, 3, 0, 2), 33)):
@@ -227,7 +245,8 @@ def test_an_unlabelled_example_is_explained_for_its_predicted_class():
     model, batch = tiny(), collate(random_rows(5))
     unlabelled = {k: v for k, v in batch.items() if k != 'labels'}
     look = lambda target, b: SaliencyGuided(target=target).plan(model, b, Progress()).evidence['saliency']
-    assert torch.equal(look('gold', unlabelled), look('predicted', batch)) and not torch.equal(look('gold', batch), look('predicted', batch))
+    assert torch.equal(look('gold', unlabelled), look('predicted', batch))
+    assert not torch.equal(look('gold', batch), look('predicted', batch))
 
 
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'integrated_gradients'])
@@ -249,11 +268,15 @@ def test_a_step_has_the_gradient_of_equation_four():
     model, rows, weight = tiny(), random_rows(7), .7
     batch, method = collate(rows), SaliencyGuided(masked_share=.5, weight=weight)
     plan = method.plan(model, batch, Progress())
-    outputs = dict(main=model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']), masked=model(**plan.inputs['masked']))
+    outputs = dict(main=model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']),
+                   masked=model(**plan.inputs['masked']))
     terms = method.terms(outputs, None, plan, batch, Progress())
-    assert list(terms) == ['consistency'] and terms['consistency'].weight == weight and terms['consistency'].loss.shape == (len(rows),)
+    assert list(terms) == ['consistency']
+    assert terms['consistency'].weight == weight
+    assert terms['consistency'].loss.shape == (len(rows),)
     task = torch.nn.functional.cross_entropy(outputs['main'].logits, batch['labels'])
-    ours = torch.autograd.grad(task + weight*terms['consistency'].loss.mean(), list(model.parameters()), allow_unused=True)
+    ours = torch.autograd.grad(task + weight*terms['consistency'].loss.mean(), list(model.parameters()),
+                               allow_unused=True)
     total = 0. # sentence by sentence, without padding
     for i, r in enumerate(rows):
         masked = plan.evidence['masked_input'][i, :len(r['ids'])].tolist()
@@ -269,7 +292,9 @@ def test_what_cannot_work_is_refused_before_training():
     SaliencyGuided(saliency='gradient').check(tiny('llama'), with_mask, data, 1)
     with pytest.raises(ValueError, match="SaliencyGuided: .*identically zero for BertForSequenceClassification"):
         SaliencyGuided(saliency='gradient').check(tiny(), with_mask, data, 1)
-    with pytest.raises(ValueError, match="SaliencyGuided: first='mask' needs a mask token, which SimpleNamespace has not; use 'next' or 'keep'"):
+    with pytest.raises(ValueError,
+                       match="SaliencyGuided: first='mask' needs a mask token, which SimpleNamespace has not; use "
+                       "'next' or 'keep'"):
         SaliencyGuided(first='mask').check(tiny(), SimpleNamespace(mask_token_id=None), data, 1)
 
 
@@ -282,15 +307,19 @@ def test_the_mask_token_comes_from_the_trainers_tokenizer():
 
 
 @pytest.mark.parametrize('kwargs, message', [
-    (dict(masked_share=0), 'masked_share must be between 0 and 1, both excluded'), (dict(masked_share=1.), 'masked_share must be'),
-    (dict(masked_share=float('nan')), 'got nan'), (dict(weight=-1), 'weight must be a finite number of at least 0, got -1'),
+    (dict(masked_share=0), 'masked_share must be between 0 and 1, both excluded'),
+    (dict(masked_share=1.), 'masked_share must be'),
+    (dict(masked_share=float('nan')), 'got nan'),
+    (dict(weight=-1), 'weight must be a finite number of at least 0, got -1'),
     (dict(weight=float('inf')), 'weight must be'), (dict(saliency='lime'), 'saliency must be one of'),
     (dict(fill='noise'), "fill must be 'uniform', 'mean', or the background as a finite number or tensor, got 'noise'"),
-    (dict(fill=float('nan')), 'fill must be'), (dict(fill=torch.tensor([0., math.inf])), 'fill must be'), (dict(fill=True), 'fill must be'),
+    (dict(fill=float('nan')), 'fill must be'), (dict(fill=torch.tensor([0., math.inf])), 'fill must be'),
+    (dict(fill=True), 'fill must be'),
     (dict(fill_range='batch'), "fill_range must be one of 'feature', 'sample', got 'batch'"),
     (dict(passes='train'), "passes must be one of 'eval', 'reuse', got 'train'"),
     (dict(passes='reuse', saliency='integrated_gradients'), "passes='reuse' has the gradient at the input only"),
-    (dict(ranking='abs'), 'ranking must be one of'), (dict(first='drop'), "first must be one of 'next', 'keep', 'mask', got 'drop'"),
+    (dict(ranking='abs'), 'ranking must be one of'),
+    (dict(first='drop'), "first must be one of 'next', 'keep', 'mask', got 'drop'"),
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted'"),
     (dict(score='probability'), "score must be one of 'logit', 'log_probability', got 'probability'"),
     (dict(score=None), 'score must be one of')])
@@ -299,26 +328,32 @@ def test_arguments_out_of_range_are_refused(kwargs, message):
 
 
 class Net(nn.Module):
-    "A tiny classifier of images ('conv', 'norm': with batch normalisation), series ('lstm') or words ('words': LSTM without any normalisation)"
+    """A tiny classifier of images ('conv', 'norm': with batch normalisation), series ('lstm') or words ('words':
+    LSTM without any normalisation)"""
     def __init__(self, kind, dropout=0.):
         super().__init__()
         self.kind, self.config = kind, SimpleNamespace(_attn_implementation=None, pad_token_id=PAD)
-        self.salviz_task = {'lstm': 'series_classification', 'words': 'classification'}.get(kind, 'image_classification')
+        self.salviz_task = {'lstm': 'series_classification',
+                            'words': 'classification'}.get(kind, 'image_classification')
         with torch.random.fork_rng():
             torch.manual_seed(2)
             if kind in ('conv', 'norm'):
-                self.body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4) if kind == 'norm' else nn.Identity(), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout))
+                self.body = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4) if kind == 'norm' else nn.Identity(),
+                                          nn.ReLU(), nn.Flatten(), nn.Dropout(dropout))
                 self.head = nn.Linear(48, 3)
             else:
                 if kind == 'words': self.words = nn.Embedding(100, 5)
-                self.body, self.drop, self.head = nn.LSTM(5, 6, batch_first=True, bidirectional=kind == 'words'), nn.Dropout(dropout), nn.Linear(12 if kind == 'words' else 6, 3)
+                self.body, self.drop, self.head = nn.LSTM(5, 6, batch_first=True,
+                                                          bidirectional=kind == 'words'), nn.Dropout(
+                    dropout), nn.Linear(12 if kind == 'words' else 6, 3)
         self.double().eval()
 
     def get_input_embeddings(self): return self.words
 
     def forward(self, pixel_values=None, values=None, input_ids=None, attention_mask=None):
         if self.kind == 'words':
-            packed = nn.utils.rnn.pack_padded_sequence(self.words(input_ids), attention_mask.sum(1), batch_first=True, enforce_sorted=False)
+            packed = nn.utils.rnn.pack_padded_sequence(self.words(input_ids), attention_mask.sum(1), batch_first=True,
+                                                       enforce_sorted=False)
             x = self.drop(self.body(packed)[1][0].transpose(0, 1).flatten(1))
         elif self.kind == 'lstm': x = self.drop(self.body(values)[0][:, -1])
         else: x = self.body(pixel_values)
@@ -326,12 +361,14 @@ class Net(nn.Module):
 
 
 def signals(kind, count=5):
-    "Random images with three channels of 4 x 5 pixels, or series with 7 times of 5 features, each with a range of its own"
+    """Random images with three channels of 4 x 5 pixels, or series with 7 times of 5 features, each with a range of
+    its own"""
     rng = np.random.default_rng(count)
     shape = (count, 7, 5) if kind == 'lstm' else (count, 3, 4, 5)
     scale = rng.uniform(.5, 9, (count, 1, 5) if kind == 'lstm' else (count, 3, 1, 1))
     x = torch.tensor(rng.normal(size=shape)*scale + 3*scale)
-    return {'values' if kind == 'lstm' else 'pixel_values': x, 'labels': torch.arange(count) % 3, 'example_id': torch.arange(count)*7 + 3}
+    return {'values' if kind == 'lstm' else 'pixel_values': x, 'labels': torch.arange(count) % 3,
+            'example_id': torch.arange(count)*7 + 3}
 
 
 def name_of(batch): return 'values' if 'values' in batch else 'pixel_values'
@@ -361,7 +398,8 @@ def test_masked_images_and_series_are_those_of_a_loop(kind, ranking, fill, fill_
     background = torch.randn(x.shape[1:], generator=g).double()
     saliency = torch.randint(-2, 3, x.shape if series else (len(x), 4, 5), generator=g).double() # many ties
     for share in (.01, .1, .29, .5, .93):
-        filled = fill_values(x, background if fill == 'background' else fill, fill_range, batch['example_id'], seed=1, step=2)
+        filled = fill_values(x, background if fill == 'background' else fill, fill_range, batch['example_id'], seed=1,
+                             step=2)
         masked, is_masked = mask_cells(x, saliency, filled, share, ranking)
         assert masked.shape == x.shape and is_masked.shape == saliency.shape and is_masked.dtype == torch.bool
         for b in range(len(x)):
@@ -377,7 +415,9 @@ def test_masked_images_and_series_are_those_of_a_loop(kind, ranking, fill, fill_
 
 @pytest.mark.parametrize('shape', [(3, 40, 30), (200, 10)])
 def test_uniform_fills_cover_the_range_of_each_feature_evenly(shape):
-    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(1)).double()*torch.tensor([1., 2., 4., 8.]).view(4, *[1]*len(shape)) - 1
+    x = torch.rand(4, *shape,
+                   generator=torch.Generator().manual_seed(1)).double()*torch.tensor([1., 2., 4., 8.]).view(
+        4, *[1]*len(shape)) - 1
     for fill_range in ('feature', 'sample'):
         u = fill_values(x, 'uniform', fill_range, torch.arange(4))
         for b in range(4):
@@ -407,7 +447,8 @@ def test_a_fill_belongs_to_seed_step_and_example_and_to_nothing_else(kind):
         assert torch.equal(look({k: v[order] for k, v in batch.items()}, seed=1, step=4), whole[order])
     for other in (dict(seed=2, step=4), dict(seed=1, step=5)): assert not torch.equal(look(batch, **other), whole)
     assert not torch.equal(look({**batch, 'example_id': batch['example_id'] + 1}, seed=1, step=4), whole)
-    assert torch.equal(look(batch, seed=1, step=4, epoch=3, total_steps=9), whole) and torch.equal(torch.get_rng_state(), random_before)
+    assert torch.equal(look(batch, seed=1, step=4, epoch=3, total_steps=9), whole)
+    assert torch.equal(torch.get_rng_state(), random_before)
 
 
 def reference_map(model, name, x, c):
@@ -415,7 +456,8 @@ def reference_map(model, name, x, c):
     x = x[None].clone().requires_grad_()
     gradient, = torch.autograd.grad(model(**{name: x}).logits[0, c], x)
     if name == 'values': return gradient[0]
-    return torch.tensor([[sum(gradient[0, k, i, j].item() for k in range(3))/3 for j in range(5)] for i in range(4)], dtype=torch.float64)
+    return torch.tensor([[sum(gradient[0, k, i, j].item() for k in range(3))/3 for j in range(5)] for i in range(4)],
+                        dtype=torch.float64)
 
 
 @pytest.mark.parametrize('kind', ['conv', 'norm', 'lstm'])
@@ -425,7 +467,9 @@ def test_the_plan_for_a_batch_of_signals_is_the_equations_applied_to_each_alone(
     model, batch = Net(kind), signals(kind)
     name = name_of(batch)
     plan = SaliencyGuided(masked_share=.29, target=target, ranking=ranking, fill=0).plan(model, batch, Progress())
-    assert set(plan.evidence) == {'saliency_map', 'masked_map', 'is_masked_map'} and set(plan.inputs) == {'masked'} and not plan.later
+    assert set(plan.evidence) == {'saliency_map', 'masked_map', 'is_masked_map'}
+    assert set(plan.inputs) == {'masked'}
+    assert not plan.later
     assert plan.inputs['masked'].keys() == {name} and plan.inputs['masked'][name] is plan.evidence['masked_map']
     chosen = []
     for b, x in enumerate(batch[name]):
@@ -435,7 +479,8 @@ def test_the_plan_for_a_batch_of_signals_is_the_equations_applied_to_each_alone(
         np.testing.assert_allclose(plan.evidence['saliency_map'][b].numpy(), saliency.numpy(), rtol=1e-9, atol=1e-13)
         low = reference_low(plan.evidence['saliency_map'][b], .29, ranking)
         assert {i for i in np.ndindex(*saliency.shape) if plan.evidence['is_masked_map'][b][i]} == low
-        for i in np.ndindex(*x.shape): assert plan.evidence['masked_map'][b][i] == (0 if (i if kind == 'lstm' else i[1:]) in low else x[i])
+        for i in np.ndindex(*x.shape):
+            assert plan.evidence['masked_map'][b][i] == (0 if (i if kind == 'lstm' else i[1:]) in low else x[i])
     assert (chosen == batch['labels'].tolist()) == (target == 'gold') # so the two targets are told apart
 
 
@@ -447,10 +492,14 @@ def test_a_plan_for_signals_leaves_no_trace_and_looks_in_eval_mode(kind):
     for i, p in enumerate(model.parameters()):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
-    before, buffers, inputs = state(model), [b.clone() for b in model.buffers()], {k: v.clone() for k, v in batch.items()}
+    before, buffers, inputs = state(model), [b.clone()
+                                             for b in model.buffers()], {k: v.clone() for k, v in batch.items()}
     plan = SaliencyGuided().plan(model, batch, Progress())
-    assert same(before, state(model)) and same(buffers, list(model.buffers())) and all(torch.equal(v, batch[k]) for k, v in inputs.items())
-    torch.testing.assert_close(plan.evidence['saliency_map'], in_eval, rtol=1e-12, atol=1e-16) # frozen parameters change the order of sums in an LSTM
+    assert same(before, state(model))
+    assert same(buffers, list(model.buffers()))
+    assert all(torch.equal(v, batch[k]) for k, v in inputs.items())
+    # frozen parameters change the order of sums in an LSTM
+    torch.testing.assert_close(plan.evidence['saliency_map'], in_eval, rtol=1e-12, atol=1e-16)
     assert not any(v.requires_grad for v in plan.evidence.values())
     assert kind != 'norm' or len(buffers) == 3
 
@@ -468,7 +517,8 @@ def test_a_step_on_signals_has_the_gradient_of_equation_four(kind):
     for x, masked, c in zip(batch[name], plan.evidence['masked_map'], batch['labels']):
         p, q = (model(**{name: o[None]}).logits[0].softmax(-1) for o in (x, masked))
         total = total + (-p[c].log() + weight*sum(p[j]*(p[j]/q[j]).log() for j in range(3))) / len(batch['labels'])
-    for a, b in zip(ours, torch.autograd.grad(total, list(model.parameters()))): torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11)
+    for a, b in zip(ours, torch.autograd.grad(total, list(model.parameters()))):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-11)
 
 
 def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
@@ -481,8 +531,10 @@ def test_words_of_an_lstm_are_masked_by_the_papers_sum_of_the_gradient():
         gradient, = torch.autograd.grad(model.head(state)[0, r['label']], x)
         saliency = [sum(gradient[t].tolist()) for t in range(n)]
         np.testing.assert_allclose(plan.evidence['saliency'][i, :n].numpy(), saliency, rtol=1e-8, atol=1e-12)
-        expected, masked = reference_mask(r['ids'], plan.evidence['saliency'][i, :n].tolist(), r['word_ids'], r['segments'], .5, 'next', 'signed')
-        assert plan.evidence['masked_input'][i, :n].tolist() == expected and plan.evidence['is_masked'][i, :n].tolist() == masked
+        expected, masked = reference_mask(r['ids'], plan.evidence['saliency'][i, :n].tolist(), r['word_ids'],
+                                          r['segments'], .5, 'next', 'signed')
+        assert plan.evidence['masked_input'][i, :n].tolist() == expected
+        assert plan.evidence['is_masked'][i, :n].tolist() == masked
         assert not plan.evidence['saliency'][i, n:].any() and not plan.evidence['is_masked'][i, n:].any()
     assert plan.evidence['is_masked'].any()
 
@@ -627,7 +679,8 @@ def case(kind, dropout=0.):
 
 
 def step(method, model, batch, seed=0):
-    "One training step without the optimiser: plan, loss and gradients of the parameters, and how many forward passes it took"
+    """One training step without the optimiser: plan, loss and gradients of the parameters, and how many forward
+    passes it took"""
     passes = []
     method.saliency_for(model, batch) # as `check` does before training
     handle = model.register_forward_hook(lambda *a: passes.append(model.training))
@@ -635,7 +688,10 @@ def step(method, model, batch, seed=0):
         torch.manual_seed(seed)
         plan = method.plan(model, batch, Progress(step=3, seed=1))
         outputs, maps = run_passes(model, model, batch, plan)
-        loss = nn.functional.cross_entropy(outputs['main'].logits, batch['labels']) + sum(t.weight*t.loss.mean() for t in method.terms(outputs, maps, plan, batch, Progress()).values())
+        loss = nn.functional.cross_entropy(outputs['main'].logits,
+                                           batch['labels']) + sum(t.weight*t.loss.mean()
+                                                                  for t in method.terms(
+            outputs, maps, plan, batch, Progress()).values())
         assert all(p.grad is None for p in model.parameters())
         gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     handle.remove()
@@ -665,23 +721,29 @@ def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(
 def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(kind, saliency):
     model, batch = case(kind, dropout=.4)
     model.train()
-    plan, outputs, loss, gradients, _ = step(SaliencyGuided(masked_share=.5, saliency=saliency, passes='reuse'), model, batch, seed=4)
+    plan, outputs, loss, gradients, _ = step(SaliencyGuided(masked_share=.5, saliency=saliency, passes='reuse'), model,
+                                             batch, seed=4)
     assert not any(v.requires_grad for v in plan.evidence.values())
     name = 'input_ids' if 'input_ids' in batch else name_of(batch)
     found = plan.evidence['saliency' if name == 'input_ids' else 'saliency_map']
     with torch.random.fork_rng(): # the two passes again, with the masked copy known beforehand
         torch.manual_seed(4)
-        x = (model.get_input_embeddings()(batch['input_ids']) if name == 'input_ids' else batch[name]).detach().requires_grad_()
-        inputs = {k: batch[k] for k in ('input_ids', 'attention_mask') if k in batch} if name == 'input_ids' else {name: x}
+        x = (model.get_input_embeddings()(batch['input_ids']) if name == 'input_ids'
+             else batch[name]).detach().requires_grad_()
+        inputs = ({k: batch[k] for k in ('input_ids', 'attention_mask') if k in batch} if name == 'input_ids'
+                  else {name: x})
         hook = model.get_input_embeddings().register_forward_hook(lambda *a: x) if name == 'input_ids' else None
         score = model(**inputs).logits[torch.arange(len(x)), batch['labels']].sum()
         if hook: hook.remove()
         gradient, = torch.autograd.grad(score, x)
         gradient = gradient*x.detach() if saliency or kind == 'bert' else gradient
-        expected = gradient.sum(-1)*batch['attention_mask'] if name == 'input_ids' else gradient.mean(1) if name == 'pixel_values' else gradient
+        expected = (gradient.sum(-1)*batch['attention_mask'] if name == 'input_ids' else gradient.mean(1)
+                    if name == 'pixel_values' else gradient)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
         torch.manual_seed(4)
-        main, masked = model(**{k: batch[k] for k in inputs}), model(**{**{k: batch[k] for k in inputs}, name: plan.evidence['masked_input' if name == 'input_ids' else 'masked_map']})
+        main, masked = model(**{k: batch[k] for k in inputs}), model(**{**{k: batch[k] for k in inputs},
+                                                                        name: plan.evidence[
+            'masked_input' if name == 'input_ids' else 'masked_map']})
         assert torch.equal(main.logits, outputs['main'].logits) and torch.equal(masked.logits, outputs['masked'].logits)
         p, q = main.logits.log_softmax(-1), masked.logits.log_softmax(-1)
         alone = nn.functional.nll_loss(p, batch['labels']) + (p.exp()*(p - q)).sum(-1).mean()
@@ -693,10 +755,12 @@ def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(k
 
 def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
     row = dict(input_ids=[CLS, 11, 12, 13, SEP])
-    expected = dict(bert='input_x_gradient', gpt2='input_x_gradient', llama='input_x_gradient', words='gradient', conv='gradient', norm='gradient', lstm='gradient')
+    expected = dict(bert='input_x_gradient', gpt2='input_x_gradient', llama='input_x_gradient', words='gradient',
+                    conv='gradient', norm='gradient', lstm='gradient')
     for kind, saliency in expected.items():
         model = tiny(kind) if kind in ('bert', 'gpt2', 'llama') else Net(kind)
-        batch = collate(random_rows(1)) if hasattr(model, 'get_input_embeddings') and kind not in ('conv', 'norm', 'lstm') else signals(kind)
+        batch = (collate(random_rows(1)) if hasattr(model, 'get_input_embeddings')
+                 and kind not in ('conv', 'norm', 'lstm') else signals(kind))
         data = dict(train=[row if 'input_ids' in batch else {k: v[0].tolist() for k, v in batch.items()}])
         method = SaliencyGuided()
         method.check(model, None, data, 1)
@@ -704,9 +768,11 @@ def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
         trainer = trainer_of(model, None)
         method.prepare(trainer)
         assert trainer.run.state == dict(saliency_method=saliency) and method.args()['saliency'] is None
-        default, named = (m.plan(model, batch, Progress()).evidence for m in (method, SaliencyGuided(saliency=saliency)))
+        default, named = (m.plan(model, batch, Progress()).evidence
+                          for m in (method, SaliencyGuided(saliency=saliency)))
         assert all(torch.equal(v, named[k]) for k, v in default.items())
-    for kind, refused in dict(bert=True, gpt2=True, llama=False).items(): # so the default of Llama is a choice, not forced
+    # so the default of Llama is a choice, not forced
+    for kind, refused in dict(bert=True, gpt2=True, llama=False).items():
         try: SaliencyGuided(saliency='gradient').check(tiny(kind), None, dict(train=[row]), 1)
         except ValueError as e: assert refused and 'identically zero' in str(e)
         else: assert not refused
@@ -714,7 +780,8 @@ def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
 
 def test_the_default_saliency_is_looked_for_once_for_each_kind_of_model(monkeypatch):
     asked, real = [], saliency_guided.default_saliency
-    monkeypatch.setattr(saliency_guided, 'default_saliency', lambda model, batch: asked.append(type(model)) or real(model, batch))
+    monkeypatch.setattr(saliency_guided, 'default_saliency',
+                        lambda model, batch: asked.append(type(model)) or real(model, batch))
     method, words, bert, batch = SaliencyGuided(), Net('words'), tiny(), collate(random_rows(1))
     for i in range(3):
         method.plan(words, batch, Progress(step=i)); method.plan(bert, batch, Progress(step=i))
@@ -726,27 +793,40 @@ def test_the_default_saliency_is_looked_for_once_for_each_kind_of_model(monkeypa
 
 
 @pytest.mark.parametrize('kind, kwargs, message', [
-    ('words', dict(fill='mean'), 'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see first'),
-    ('words', dict(fill=0), 'fill and fill_range are for images and series'), ('words', dict(fill_range='sample'), 'fill and fill_range are for images'),
+    ('words', dict(fill='mean'),
+     'fill and fill_range are for images and series; in text a low word is replaced by a kept one, see first'),
+    ('words', dict(fill=0), 'fill and fill_range are for images and series'),
+    ('words', dict(fill_range='sample'), 'fill and fill_range are for images'),
     ('words', dict(fill=torch.zeros(2)), 'fill and fill_range are for images'),
-    ('conv', dict(first='mask'), "first='mask' is for text; in images and series fill says what stands in for a masked value"),
-    ('lstm', dict(saliency='gradient_abs'), "saliency='gradient_abs' is for the embeddings of text; for images and series use 'gradient' .with ranking='magnitude'"),
+    ('conv', dict(first='mask'),
+     "first='mask' is for text; in images and series fill says what stands in for a masked value"),
+    ('lstm', dict(saliency='gradient_abs'),
+     "saliency='gradient_abs' is for the embeddings of text; for images and series use 'gradient' .with "
+     "ranking='magnitude'"),
     ('conv', dict(saliency='gradient_norm'), "saliency='gradient_norm' is for the embeddings of text"),
-    ('conv', dict(fill=torch.zeros(3)), r'fill has the shape \[3\], which does not expand to that of a sample, \[3, 4, 5\]'),
-    ('lstm', dict(fill=torch.zeros(1, 7, 5)), r'fill has the shape \[1, 7, 5\], which does not expand to that of a sample, \[7, 5\]')])
+    ('conv', dict(fill=torch.zeros(3)),
+     r'fill has the shape \[3\], which does not expand to that of a sample, \[3, 4, 5\]'),
+    ('lstm', dict(fill=torch.zeros(1, 7, 5)),
+     r'fill has the shape \[1, 7, 5\], which does not expand to that of a sample, \[7, 5\]')])
 def test_options_that_do_not_go_with_the_data_are_refused_before_training(kind, kwargs, message):
-    row = dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words' else {k: v[0].tolist() for k, v in signals(kind).items()}
-    with pytest.raises(ValueError, match='SaliencyGuided: ' + message): SaliencyGuided(**kwargs).check(Net(kind), None, dict(train=[row]), 1)
+    row = (dict(input_ids=[CLS, 11, 12, SEP]) if kind == 'words'
+           else {k: v[0].tolist() for k, v in signals(kind).items()})
+    with pytest.raises(ValueError, match='SaliencyGuided: ' + message):
+        SaliencyGuided(**kwargs).check(Net(kind), None, dict(train=[row]), 1)
 
 
-@pytest.mark.parametrize('kind, fill', [('conv', torch.ones(3, 4, 5)), ('conv', torch.ones(3, 1, 1)), ('conv', torch.ones(5)), ('lstm', torch.ones(5)), ('lstm', 1), ('lstm', torch.tensor(1.))])
+@pytest.mark.parametrize('kind, fill',
+                         [('conv', torch.ones(3, 4, 5)), ('conv', torch.ones(3, 1, 1)), ('conv', torch.ones(5)),
+                          ('lstm', torch.ones(5)), ('lstm', 1), ('lstm', torch.tensor(1.))])
 def test_backgrounds_of_every_fitting_shape_are_taken(kind, fill):
     batch = signals(kind)
     method, row = SaliencyGuided(masked_share=.5, fill=fill), {k: v[0].tolist() for k, v in batch.items()}
     method.check(Net(kind), None, dict(train=[row]), 1)
     plan = method.plan(Net(kind), batch, Progress())
     where = plan.evidence['is_masked_map']
-    assert (plan.evidence['masked_map'].movedim(1, -1)[where] if kind == 'conv' else plan.evidence['masked_map'][where]).eq(1).all() and where.any()
+    assert (plan.evidence['masked_map'].movedim(1, -1)[where] if kind == 'conv'
+            else plan.evidence['masked_map'][where]).eq(1).all()
+    assert where.any()
 
 
 @pytest.mark.parametrize('saliency', ['input_x_gradient', 'integrated_gradients'])
@@ -759,11 +839,14 @@ def test_other_saliencies_rank_signals_too(saliency):
         total += reference_map(model, 'values', x*at, batch['labels'][1].item())
     expected = x*total/(m if saliency == 'integrated_gradients' else 1)
     np.testing.assert_allclose(plan.evidence['saliency_map'][1].numpy(), expected.numpy(), rtol=1e-8, atol=1e-12)
-    assert {i for i in np.ndindex(7, 5) if plan.evidence['is_masked_map'][1][i]} == reference_low(plan.evidence['saliency_map'][1], .5, 'signed')
+    assert {i for i in np.ndindex(7, 5)
+            if plan.evidence['is_masked_map'][1][i]} == reference_low(plan.evidence['saliency_map'][1], .5, 'signed')
 
 
-small = {'digit-cnn': dict(shape=(1, 12, 10), filters=(2, 3), hidden_size=6), 'resnet18': dict(shape=(3, 8, 8), filters=(8, 8, 12, 12)),
-         'lstm': dict(shape=(6, 5)), 'input-cell-lstm': dict(shape=(6, 5)), 'tcn': dict(shape=(12, 4)), 'transformer': dict(shape=(6, 5)),
+small = {'digit-cnn': dict(shape=(1, 12, 10), filters=(2, 3), hidden_size=6),
+         'resnet18': dict(shape=(3, 8, 8), filters=(8, 8, 12, 12)),
+         'lstm': dict(shape=(6, 5)), 'input-cell-lstm': dict(shape=(6, 5)), 'tcn': dict(shape=(12, 4)),
+         'transformer': dict(shape=(6, 5)),
          'text-lstm': dict(vocab_size=100, embedding_size=6, hidden_size=5)}
 
 
@@ -773,7 +856,9 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
     model = small_net(name, num_labels=3, **small[name]).double()
     rng = np.random.default_rng(3)
     if name == 'text-lstm': batch = collate(random_rows(13))
-    else: batch = {model.main_input_name: torch.tensor(rng.normal(size=(5, *model.config.shape))), 'labels': torch.arange(5) % 3, 'example_id': torch.arange(5)}
+    else:
+        batch = {model.main_input_name: torch.tensor(rng.normal(size=(5, *model.config.shape))),
+                 'labels': torch.arange(5) % 3, 'example_id': torch.arange(5)}
     what, row = model.main_input_name, {k: v[0].tolist() for k, v in batch.items()}
     method = SaliencyGuided(masked_share=.5, passes=passes)
     method.check(model, SimpleNamespace(mask_token_id=MASK), dict(train=[row]), 1)
@@ -793,7 +878,8 @@ def test_every_small_net_is_served_and_left_as_it_was(name, passes):
     model.eval()
     for i in range(5):
         n = int(batch['attention_mask'][i].sum()) if what == 'input_ids' else None
-        x = (model.get_input_embeddings()(batch['input_ids'][i, :n]) if n else batch[what][i]).detach()[None].requires_grad_()
+        x = (model.get_input_embeddings()(batch['input_ids'][i, :n]) if n
+             else batch[what][i]).detach()[None].requires_grad_()
         gradient, = torch.autograd.grad(model(**{'inputs_embeds' if n else what: x}).logits[0, batch['labels'][i]], x)
         expected = gradient[0].sum(-1) if n else gradient[0].mean(0) if what == 'pixel_values' else gradient[0]
         assert expected.abs().max() > 0
@@ -811,7 +897,9 @@ def test_a_batch_with_norms_has_other_statistics_in_a_reused_pass():
 def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
     model, row = tiny(), dict(input_ids=[CLS, 11, 12, 13, SEP])
     model.gradient_checkpointing_enable(dict(use_reentrant=reentrant))
-    with pytest.raises(ValueError, match="SaliencyGuided: passes='reuse'.*gradient checkpointing.*use passes='eval', or call model.gradient_checkpointing_disable") as e:
+    with pytest.raises(ValueError,
+                       match="SaliencyGuided: passes='reuse'.*gradient checkpointing.*use passes='eval', or call "
+                       "model.gradient_checkpointing_disable") as e:
         SaliencyGuided(passes='reuse').check(model, None, dict(train=[row]), 1)
     assert '\n' not in str(e.value)
     method, batch = SaliencyGuided(masked_share=.5), collate(random_rows(14))
@@ -834,13 +922,16 @@ def test_a_reused_pass_is_refused_where_the_model_does_not_keep_it(reentrant):
 @pytest.mark.parametrize('shape', [(2, 5, 3), (2, 1, 4, 4)])
 def test_noise_needs_to_know_whose_it_is(shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match="fill='uniform' draws for each example by its number, and example_id is None; pass") as e: fill_values(x)
+    with pytest.raises(ValueError,
+                       match="fill='uniform' draws for each example by its number, and example_id is None; pass") as e:
+        fill_values(x)
     assert '\n' not in str(e.value)
     batch = dict({'values' if len(shape) == 3 else 'pixel_values': x.double(), 'labels': torch.tensor([0, 1])})
     if len(shape) == 3: model = small_net('lstm', shape=shape[1:], num_labels=3, hidden_size=4).double()
     else: model = small_net('digit-cnn', shape=(1, 12, 10), num_labels=3, filters=(2, 3), hidden_size=4).double()
     if len(shape) == 4: batch['pixel_values'] = torch.randn(2, 1, 12, 10).double()
-    with pytest.raises(ValueError, match='example_id is None'): SaliencyGuided(masked_share=.5).plan(model, batch, Progress())
+    with pytest.raises(ValueError, match='example_id is None'):
+        SaliencyGuided(masked_share=.5).plan(model, batch, Progress())
     for fill in ('mean', 2., torch.tensor(1.)): assert fill_values(x, fill).shape == x.shape
 
 
@@ -852,16 +943,20 @@ def test_integrated_gradients_are_taken_at_as_many_nodes_as_are_asked_for(steps)
     plan = method.plan(model, batch, Progress())
     for i, x in enumerate(batch['values']):
         total = sum(reference_map(model, 'values', x*(j + .5)/steps, batch['labels'][i].item()) for j in range(steps))
-        np.testing.assert_allclose(plan.evidence['saliency_map'][i].numpy(), (x*total/steps).numpy(), rtol=1e-8, atol=1e-12)
+        np.testing.assert_allclose(plan.evidence['saliency_map'][i].numpy(), (x*total/steps).numpy(), rtol=1e-8,
+                                   atol=1e-12)
 
 
 @pytest.mark.parametrize('steps', [0, -3, 2.5, True, None, '20'])
 def test_nodes_are_a_whole_number(steps):
-    with pytest.raises(ValueError, match='SaliencyGuided: steps must be a whole number of at least 1, got'): SaliencyGuided(saliency='integrated_gradients', steps=steps)
+    with pytest.raises(ValueError, match='SaliencyGuided: steps must be a whole number of at least 1, got'):
+        SaliencyGuided(saliency='integrated_gradients', steps=steps)
 
 
 @pytest.mark.parametrize('saliency', [None, 'gradient', 'input_x_gradient', 'gradient_norm', 'gradient_abs'])
 def test_nodes_without_a_path_are_refused(saliency):
     assert SaliencyGuided(saliency=saliency).args()['steps'] == SaliencyGuided(saliency=saliency, steps=20).steps == 20
-    with pytest.raises(ValueError, match="SaliencyGuided: steps=21 is for saliency='integrated_gradients', got saliency=") as e: SaliencyGuided(saliency=saliency, steps=21)
+    with pytest.raises(ValueError,
+                       match="SaliencyGuided: steps=21 is for saliency='integrated_gradients', got saliency=") as e:
+        SaliencyGuided(saliency=saliency, steps=21)
     assert '\n' not in str(e.value)

@@ -19,7 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForSequenceClassification, GPT2Config,
+from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForSequenceClassification,
+                          GPT2Config,
                           GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, ModernBertConfig,
                           ModernBertForSequenceClassification)
 
@@ -36,13 +37,15 @@ from salviz.training.recording import run_passes
 from salviz.attribution.saliency import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
-from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention, saliency_target,
+from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention,
+                                  saliency_target,
                                   taken_over, token_saliency)
 from salviz.models.nets import TextLSTM, TextLSTMConfig
 from salviz.core.runs import Run
 from salviz.training.trainer import load_model, train
 
-texts = ['a film . about nothing', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k l m n', 'no stop here', '. . .',
+texts = ['a film . about nothing', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k l m n', 'no stop here',
+         '. . .',
          'one two', 'three words here']
 
 
@@ -51,7 +54,8 @@ tokenizer = word_tokenizer(texts, longest=24)
 
 def make_bert(seed=0, num_labels=3, vocab_size=len(tokenizer)):
     torch.manual_seed(seed)
-    config = BertConfig(vocab_size=vocab_size, num_hidden_layers=3, num_attention_heads=4, hidden_size=32, intermediate_size=40,
+    config = BertConfig(vocab_size=vocab_size, num_hidden_layers=3, num_attention_heads=4, hidden_size=32,
+                        intermediate_size=40,
                         max_position_embeddings=24, num_labels=num_labels, pad_token_id=0, initializer_range=.2)
     return BertForSequenceClassification(config).eval()
 
@@ -67,7 +71,8 @@ batch = make_batch()
 
 
 def reference_target(saliency, counts, top_share, binarised):
-    "One row, in float64, from the definition: the max(1, ceil(k n)) most positive tokens, or positive saliency in proportion"
+    """One row, in float64, from the definition: the max(1, ceil(k n)) most positive tokens, or positive saliency in
+    proportion"""
     at = [i for i in range(len(saliency)) if counts[i]]
     t = [0.] * len(saliency)
     if binarised and at:
@@ -81,7 +86,8 @@ def reference_target(saliency, counts, top_share, binarised):
 
 def reference_released_loss(attention, target, width=None):
     """One row, in float64, as it was released: the target is 1 at marked tokens and 1e-8 at all other positions of the
-    padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, if `attention` has fewer"""
+    padded row, specials and pads included; softmax of both; KL. `width`: positions of the row, if `attention` has
+    fewer"""
     width = width or len(attention)
     marks = [1. if i < len(target) and float(target[i]) > 0 else 1e-8 for i in range(width)]
     if max(marks) < 1: return 0.
@@ -128,13 +134,15 @@ def test_the_target_is_the_definition_row_by_row(top_share, binarised):
     saliency, counts, _ = random_rows()
     got = saliency_target(saliency, counts, top_share, binarised)
     for b in range(len(saliency)):
-        np.testing.assert_allclose(got[b].numpy(), reference_target(saliency[b], counts[b], top_share, binarised), rtol=1e-6)
+        np.testing.assert_allclose(got[b].numpy(), reference_target(saliency[b], counts[b], top_share, binarised),
+                                   rtol=1e-6)
 
 
 def test_shares_that_are_whole_numbers_of_tokens_are_not_rounded_up():
     n = torch.arange(1, 201)
     counts, saliency = torch.arange(200) < n[:, None], torch.arange(200.).expand(200, -1)
-    for percent in (1, 7, 10, 14, 28, 29, 30, 55, 56, 57, 58, 70, 99, 100): # products that binary fractions miss are among them
+    # products that binary fractions miss are among them
+    for percent in (1, 7, 10, 14, 28, 29, 30, 55, 56, 57, 58, 70, 99, 100):
         marked = (saliency_target(saliency, counts, percent/100) > 0).sum(-1)
         assert marked.tolist() == [max(1, -(-m*percent // 100)) for m in n.tolist()]
 
@@ -143,7 +151,8 @@ def test_targets_agree_with_the_golden_vectors():
     cases = json.loads((Path(__file__).parents[1]/'golden.json').read_text())['saliency_target']
     assert cases
     for case in cases:
-        saliency, counts = torch.tensor(case['saliency'], dtype=torch.float64)[None], torch.tensor(case['allowed'])[None]
+        saliency, counts = torch.tensor(case['saliency'],
+                                        dtype=torch.float64)[None], torch.tensor(case['allowed'])[None]
         got = saliency_target(saliency, counts, case['top_share'], case['binarised'])
         np.testing.assert_allclose(got[0].numpy(), case['expected'], rtol=1e-6, atol=1e-9)
 
@@ -152,7 +161,8 @@ def test_a_target_does_not_depend_on_padding_on_either_side():
     saliency, counts, _ = random_rows()
     for binarised in (True, False):
         alone = saliency_target(saliency, counts, .3, binarised)
-        wide = saliency_target(torch.nn.functional.pad(saliency, (5, 9), value=99.), torch.nn.functional.pad(counts, (5, 9)), .3, binarised)
+        wide = saliency_target(torch.nn.functional.pad(saliency, (5, 9), value=99.),
+                               torch.nn.functional.pad(counts, (5, 9)), .3, binarised)
         np.testing.assert_allclose(wide[:, 5:-9].numpy(), alone.numpy(), rtol=1e-6)
         assert wide[:, :5].sum() == wide[:, -9:].sum() == 0
 
@@ -203,7 +213,8 @@ def test_the_released_loss_pulls_as_much_weaker_than_kl_as_the_released_function
         pulls[loss] = scores.grad.norm().item()
     factor = pulls['kl'] / pulls['released']
     assert factor == pytest.approx(n**2 / (marked*(math.e - 1)) + n, rel=1e-7) # which takes 1e-8 for 0
-    assert factor == pytest.approx(weaker, rel=.06) # measured with the released functions, at attention that need not be uniform to the bit
+    # measured with the released functions, at attention that need not be uniform to the bit
+    assert factor == pytest.approx(weaker, rel=.06)
 
 
 def test_the_released_loss_depends_on_the_length_of_its_batch_unless_a_length_is_given():
@@ -239,13 +250,15 @@ def test_attention_that_underflowed_to_zero_gives_a_finite_loss():
 
 
 def test_half_precision_attention_is_compared_in_single_precision():
-    got = agreement_loss(torch.tensor([[.3, .7]], dtype=torch.bfloat16), torch.tensor([[1., 0.]]), torch.ones(1, 2).bool())
+    got = agreement_loss(torch.tensor([[.3, .7]], dtype=torch.bfloat16), torch.tensor([[1., 0.]]),
+                         torch.ones(1, 2).bool())
     assert got.dtype == torch.float32
 
 
 def every_way_of_asking(test):
     "Run `test` for each loss, rows, heads and per_head"
-    for name, values in dict(per_head=[False, True], heads=[None, [2], [3, 1]], rows=['pooled', 'mean'], loss=['kl', 'mse', 'released']).items():
+    for name, values in dict(per_head=[False, True], heads=[None, [2], [3, 1]], rows=['pooled', 'mean'],
+                             loss=['kl', 'mse', 'released']).items():
         test = pytest.mark.parametrize(name, values)(test)
     return test
 
@@ -254,7 +267,8 @@ def every_way_of_asking(test):
 def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_side(loss, rows, heads, per_head):
     rng, width = np.random.default_rng(2), 9
     method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
-    starts, ends = [0, 3, 0, 2, 1], [9, 9, 4, 7, 2] # whole, padded on the left, on the right, on both sides, a single token
+    # whole, padded on the left, on the right, on both sides, a single token
+    starts, ends = [0, 3, 0, 2, 1], [9, 9, 4, 7, 2]
     real, special = np.zeros((5, width), bool), rng.random((5, width)) < .3
     for b in range(5): real[b, starts[b]:ends[b]] = True
     for causal in (False, True):
@@ -263,11 +277,13 @@ def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_s
             for q in range(width):
                 for k in range(starts[b], ends[b]): allowed[b, 0, q, k] = k <= q or not causal
         attention = rng.random((5, 4, width, width))**4 * allowed
-        attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True).clip(1e-9), 7.) # pads' own rows hold rubbish
+        # pads' own rows hold rubbish
+        attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True).clip(1e-9), 7.)
         counts = real & ~special
         pooled = [ends[b] - 1 if causal else starts[b] for b in range(5)]
         target = saliency_target(torch.tensor(rng.normal(size=(5, width))), torch.tensor(counts), .4)
-        got = layer_loss(torch.tensor(attention), torch.tensor(allowed), target, torch.tensor(counts), torch.tensor(pooled) if rows == 'pooled' else None,
+        got = layer_loss(torch.tensor(attention), torch.tensor(allowed), target, torch.tensor(counts),
+                         torch.tensor(pooled) if rows == 'pooled' else None,
                          torch.tensor(real), heads, per_head, loss)
         for b in range(5):
             queries = [pooled[b]] if rows == 'pooled' else range(starts[b], ends[b])
@@ -277,17 +293,20 @@ def test_a_layers_loss_is_the_definition_whatever_is_asked_with_pads_on_either_s
 
 
 def reference_seen_loss(attention, seen, real, pooled, target, counts, method):
-    "One example and layer where the heads see different keys: attention and `seen` [heads][query][key]; each head over the keys that it sees"
+    """One example and layer where the heads see different keys: attention and `seen` [heads][query][key]; each head
+    over the keys that it sees"""
     heads = range(len(attention)) if method.heads is None else method.heads
     rows, width = [pooled] if method.rows == 'pooled' else list(real), len(counts)
     asked = [[sum(float(attention[h][r][i]) for r in rows)/len(rows) for i in range(width)] for h in heads]
     there = [[bool(counts[i]) and any(bool(seen[h][r][i]) for r in rows) for i in range(width)] for h in heads]
     if method.per_head: return sum(reference_loss(a, target, s, method.loss) for a, s in zip(asked, there))/len(asked)
-    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(width)], target, [any(s[i] for s in there) for i in range(width)], method.loss)
+    return reference_loss([sum(a[i] for a in asked)/len(asked) for i in range(width)], target,
+                          [any(s[i] for s in there) for i in range(width)], method.loss)
 
 
 @every_way_of_asking
-def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_those_that_one_of_them_sees(loss, rows, heads, per_head):
+def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_those_that_one_of_them_sees(
+    loss, rows, heads, per_head):
     rng, width = np.random.default_rng(4), 8
     method = SimpleNamespace(loss=loss, rows=rows, heads=heads, per_head=per_head)
     starts, ends = [0, 2, 0, 1, 3, 0], [8, 8, 5, 7, 4, 8]
@@ -300,15 +319,18 @@ def test_a_head_is_asked_about_the_keys_that_it_sees_and_a_mean_of_heads_about_t
     attention = rng.random((6, 4, width, width)) * seen
     attention = np.where(real[:, None, :, None], attention / attention.sum(-1, keepdims=True), 7.)
     target = saliency_target(torch.tensor(rng.normal(size=(6, width))), torch.tensor(counts), .5)
-    got = layer_loss(torch.tensor(attention), torch.tensor(seen), target, torch.tensor(counts), torch.tensor(starts) if rows == 'pooled' else None,
+    got = layer_loss(torch.tensor(attention), torch.tensor(seen), target, torch.tensor(counts),
+                     torch.tensor(starts) if rows == 'pooled' else None,
                      torch.tensor(real), heads, per_head, loss)
-    expected = [reference_seen_loss(attention[b], seen[b], range(starts[b], ends[b]), starts[b], target[b], counts[b], method) for b in range(6)]
+    expected = [reference_seen_loss(attention[b], seen[b], range(starts[b], ends[b]), starts[b], target[b], counts[b],
+                                    method) for b in range(6)]
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-9, atol=1e-12)
     assert got.max() > 0 and (loss != 'kl' or got.max() < 20)
 
 
 def prepared(method, teacher):
-    method.explanations = Explanations(**explain(teacher, data['train'], collate, method.steps, saliency=method.saliency, target=method.target))
+    method.explanations = Explanations(**explain(teacher, data['train'], collate, method.steps,
+                                                 saliency=method.saliency, target=method.target))
     return method
 
 
@@ -336,8 +358,10 @@ def known_saliency(seed, steps):
     return [reference_saliency(teacher, row, row['labels'], steps) for row in data['train']]
 
 
-@pytest.mark.parametrize('arguments', [dict(), dict(top_share=.5, weight=2.), dict(binarised=False), dict(layers=(0, -1)), dict(loss='mse'), dict(loss='released'),
-                                       dict(heads=[2, 0]), dict(rows='mean', layers=None), dict(per_head=True, heads=[1, 3], layers=(1, 2), binarised=False),
+@pytest.mark.parametrize('arguments', [dict(), dict(top_share=.5, weight=2.), dict(binarised=False),
+                                       dict(layers=(0, -1)), dict(loss='mse'), dict(loss='released'),
+                                       dict(heads=[2, 0]), dict(rows='mean', layers=None),
+                                       dict(per_head=True, heads=[1, 3], layers=(1, 2), binarised=False),
                                        dict(rows='mean', per_head=True, loss='released', layers=(0, 2))])
 def test_the_term_is_the_definition_on_the_models_own_eager_attention(arguments):
     teacher, model = make_bert(1), make_bert(0)
@@ -368,13 +392,16 @@ def a_step(method, model, given, progress=Progress(seed=3)):
 
 
 def left_in(drop, real):
-    "Real keys that each query is left with, [heads][query][key], where `drop` takes some away; all of them where it would take all"
+    """Real keys that each query is left with, [heads][query][key], where `drop` takes some away; all of them where
+    it would take all"""
     left = (~drop & real[None, None]).numpy()
     return np.where(left.any(-1, keepdims=True), left, real.numpy())
 
 
-@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True), dict(per_head=True, loss='mse', binarised=False), dict(heads=[1, 2], top_share=.5),
-                                       dict(rows='mean', per_head=True, layers=None), dict(loss='released', per_head=True)])
+@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True), dict(per_head=True, loss='mse', binarised=False),
+                                       dict(heads=[1, 2], top_share=.5),
+                                       dict(rows='mean', per_head=True, layers=None),
+                                       dict(loss='released', per_head=True)])
 def test_keys_that_ad_drop_drops_in_the_same_step_are_left_out_of_what_a_head_is_asked(arguments):
     teacher, model, given = make_bert(1), make_bert(0).train(), make_batch(pad_to=20)
     method = prepared(SalLM(teacher, steps=2, **arguments), teacher)
@@ -411,7 +438,8 @@ def test_a_head_from_which_every_marked_token_was_dropped_is_not_asked_and_the_o
     assert (maps[2].grad[:, 1] == 0).all() and maps[2].grad[:, [0, 2, 3]].any()
 
 
-@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=None), dict(rows='mean', loss='mse'), dict(heads=[1, 3], loss='released')])
+@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=None), dict(rows='mean', loss='mse'),
+                                       dict(heads=[1, 3], loss='released')])
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_see(kind, arguments):
     model = make_bert() if kind == 'bert' else make_decoder(kind)
@@ -422,15 +450,19 @@ def test_without_drops_the_loss_is_to_the_bit_that_over_all_keys_that_a_row_may_
     for l in plan.layers:
         pooled, may = pooled_rows(model, batch), maps.allowed(l)[:, 0]
         if method.rows == 'pooled': A, may = maps[l][torch.arange(8), :, pooled], may[torch.arange(8), pooled]
-        else: A, may = torch.where(real[:, None, :, None], maps[l], 0.).sum(2) / real.sum(1)[:, None, None], (may & real[:, :, None]).any(1)
+        else:
+            A, may = torch.where(real[:, None, :, None], maps[l],
+                                 0.).sum(2) / real.sum(1)[:, None, None], (may & real[:, :, None]).any(1)
         A = A if method.heads is None else A[:, method.heads]
         if not method.per_head: A = A.mean(1, keepdim=True)
-        losses.append(agreement_loss(A.flatten(0, 1), target.repeat_interleave(A.shape[1], 0), (counts & may).repeat_interleave(A.shape[1], 0), method.loss).view(8, -1).mean(1))
+        losses.append(agreement_loss(A.flatten(0, 1), target.repeat_interleave(A.shape[1], 0),
+                                     (counts & may).repeat_interleave(A.shape[1], 0), method.loss).view(8, -1).mean(1))
     assert torch.equal(term.loss, torch.stack(losses).mean(0)) and term.loss.sum() > 0
 
 
 @pytest.mark.parametrize('after', [False, True])
-@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=(0, 2)), dict(heads=[2], loss='mse'), dict(per_head=True, loss='released')])
+@pytest.mark.parametrize('arguments', [dict(), dict(per_head=True, layers=(0, 2)), dict(heads=[2], loss='mse'),
+                                       dict(per_head=True, loss='released')])
 def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, after):
     teacher, model = make_bert(1), make_bert(0)
     for layer in model.bert.encoder.layer: layer.attention.self.dropout.p = .4
@@ -439,7 +471,8 @@ def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, af
     with undisturbed(model, training=True, seed=7): term, maps, plan = a_step(method, model, batch)
     other = {}
     for late in (False, True):
-        with undisturbed(model, training=True, seed=7), observe(model, layers=layers, after_dropout=late) as found: model(**model_inputs(batch))
+        with undisturbed(model, training=True, seed=7), observe(model, layers=layers, after_dropout=late) as found:
+            model(**model_inputs(batch))
         other[late] = {l: found[l].detach() for l in layers}
     zeros = 0
     for l in layers: assert torch.equal(maps[l], other[after][l]) and not torch.equal(other[True][l], other[False][l])
@@ -450,7 +483,8 @@ def test_in_training_the_maps_are_those_before_dropout_or_after_it(arguments, af
             A = other[after][l][b]
             seen = A > 0 if after and method.loss == 'kl' else torch.ones_like(A).bool() # a KL divergence knows no zero
             zeros += int((A[:, 0, :n] == 0).sum())
-            expected.append(reference_seen_loss(A.tolist(), seen, range(n), 0, plan.evidence['saliency_target'][b], counts, method))
+            expected.append(reference_seen_loss(A.tolist(), seen, range(n), 0, plan.evidence['saliency_target'][b],
+                                                counts, method))
         assert term.loss[b].item() == pytest.approx(sum(expected)/len(expected), rel=1e-4, abs=1e-6)
     assert (zeros > 0) == after and (method.loss != 'kl' or term.loss.max() < 20)
 
@@ -502,7 +536,8 @@ def test_an_example_that_was_never_explained_shows_nan_and_has_no_loss():
     real = batch['attention_mask'].bool()
     assert plan.evidence['saliency'][4:][real[4:]].isnan().all() and not plan.evidence['saliency'][:4].isnan().any()
     assert plan.evidence['saliency_target'][4:].sum() == 0 and term.loss[4:].tolist() == [0.]*4
-    assert [x > 0 for x in term.loss[:4].tolist()] == [len(t.split()) > 1 for t in texts[:4]] # a single word has all the attention that counts
+    # a single word has all the attention that counts
+    assert [x > 0 for x in term.loss[:4].tolist()] == [len(t.split()) > 1 for t in texts[:4]]
 
 
 def test_explanations_are_found_by_id_in_any_order_on_either_side_of_padding():
@@ -514,7 +549,8 @@ def test_explanations_are_found_by_id_in_any_order_on_either_side_of_padding():
     for side in ('left', 'right'):
         picked = rng.integers(0, 50, 20)
         mask = torch.zeros(20, 11, dtype=torch.long)
-        for b, i in enumerate(picked): mask[b, slice(0, length[i]) if side == 'right' else slice(11 - length[i], 11)] = 1
+        for b, i in enumerate(picked):
+            mask[b, slice(0, length[i]) if side == 'right' else slice(11 - length[i], 11)] = 1
         got = found.lookup(dict(example_id=torch.tensor(ids[picked]), attention_mask=mask))
         for b, i in enumerate(picked):
             assert got[b][mask[b].bool()].tolist() == values[i].tolist() and got[b][~mask[b].bool()].abs().sum() == 0
@@ -523,8 +559,11 @@ def test_explanations_are_found_by_id_in_any_order_on_either_side_of_padding():
 def make_decoder(kind, seed=0):
     torch.manual_seed(seed)
     ends = dict(vocab_size=len(tokenizer), num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-    if kind == 'gpt2': return GPT2ForSequenceClassification(GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=32, initializer_range=.2, **ends)).eval()
-    config = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, initializer_range=.2,
+    if kind == 'gpt2':
+        return GPT2ForSequenceClassification(GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=32,
+                                                        initializer_range=.2, **ends)).eval()
+    config = LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, initializer_range=.2,
                          max_position_embeddings=32, **ends)
     return LlamaForSequenceClassification(config).eval()
 
@@ -538,17 +577,22 @@ def test_a_decoder_is_asked_in_its_last_real_row_on_either_side_of_padding(kind,
     method.check(model, tokenizer, data, epochs=1)
     padded = make_batch(pad_to=24)
     lengths = padded['attention_mask'].sum(1).tolist()
-    if side == 'left': padded = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v for k, v in padded.items()}
+    if side == 'left':
+        padded = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v
+                  for k, v in padded.items()}
     term, plan = one_step(method, model, padded)
     with observe(model) as maps: model(**model_inputs(padded))
     assert len(set(lengths)) > 3 and plan.layers == ((1,) if method.layers else (0, 1))
     for b, row in enumerate(data['train']):
         n, first = lengths[b], 24 - lengths[b] if side == 'left' else 0
         counts = [False]*first + [not s for s in row['special_tokens_mask']] + [False]*(24 - first - n)
-        expected = [reference_layer_loss(maps[l][b].tolist(), range(first, first + n), first + n - 1, plan.evidence['saliency_target'][b], counts, method)
+        expected = [reference_layer_loss(maps[l][b].tolist(), range(first, first + n), first + n - 1,
+                                         plan.evidence['saliency_target'][b], counts, method)
                     for l in plan.layers]
         assert term.loss[b].item() == pytest.approx(sum(expected)/len(expected), rel=1e-4, abs=1e-6)
-    if side == 'right': assert torch.equal(pooled_attention(maps[1], torch.tensor(lengths) - 1)[0], maps[1][0, :, lengths[0] - 1].mean(0))
+    if side == 'right':
+        assert torch.equal(pooled_attention(maps[1], torch.tensor(lengths) - 1)[0],
+                           maps[1][0, :, lengths[0] - 1].mean(0))
 
 
 def reference_gradient(teacher, row, label):
@@ -567,7 +611,8 @@ def reference_tokens(row, label, saliency):
     teacher = make_bert(1).double()
     teacher.set_attn_implementation('eager')
     out = teacher(torch.tensor([row['input_ids']]), output_attentions=True)
-    last = torch.autograd.grad(out.logits[0, label], out.attentions[-1])[0] if saliency == 'attention_gradient' else out.attentions[-1].detach()
+    last = (torch.autograd.grad(out.logits[0, label], out.attentions[-1])[0] if saliency == 'attention_gradient'
+            else out.attentions[-1].detach())
     return [sum(float(last[0, h, 0, i]) for h in range(4))/4 for i in range(len(row['input_ids']))]
 
 
@@ -581,10 +626,12 @@ def reference_standardised(saliency):
 
 
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
-@pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention', 'attention_gradient'])
+@pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
+                                      'attention_gradient'])
 def test_explanations_are_the_definition_for_every_saliency_and_target(saliency, target):
     teacher = make_bert(1)
-    found = Explanations(**explain(teacher, data['train'], collate, 3, saliency=saliency, target=target)).lookup(make_batch(pad_to=24))
+    found = Explanations(**explain(teacher, data['train'], collate, 3, saliency=saliency,
+                                   target=target)).lookup(make_batch(pad_to=24))
     for b in range(4):
         row = data['train'][b]
         with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
@@ -626,15 +673,20 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     teacher, seen = make_bert(1), []
     got = token_saliency(teacher, batch, 'attention_integrated_gradients', 'gold', steps=3)
     maps, _ = attention_attribution(teacher, batch, batch['labels'], layers=[2], method='integrated_gradients', steps=3)
-    for b in range(4): assert got[b].tolist() == pytest.approx([sum(maps[2][b, h, 0, i].item() for h in range(4))/4 for i in range(got.shape[1])], abs=1e-6)
+    for b in range(4):
+        assert got[b].tolist() == pytest.approx([sum(maps[2][b, h, 0, i].item() for h in range(4))/4
+                                                 for i in range(got.shape[1])], abs=1e-6)
     def own(model, batch, classes):
         seen.append((model.training, classes.tolist()))
         return batch['input_ids'] * (1. + classes[:, None])
     teacher.train()
     real = batch['attention_mask'].bool()
-    assert torch.equal(token_saliency(teacher, batch, own), torch.where(real, batch['input_ids'] * (1. + batch['labels'][:, None]), 0.))
+    assert torch.equal(token_saliency(teacher, batch, own),
+                       torch.where(real, batch['input_ids'] * (1. + batch['labels'][:, None]), 0.))
     assert torch.equal(token_saliency(teacher, batch, own, 'all'), torch.where(real, batch['input_ids'] * 2., 0.))
-    assert [c for _, c in seen] == [batch['labels'].tolist(), [0]*8, [1]*8, [2]*8] and not any(t for t, _ in seen) and teacher.training
+    assert [c for _, c in seen] == [batch['labels'].tolist(), [0]*8, [1]*8, [2]*8]
+    assert not any(t for t, _ in seen)
+    assert teacher.training
     method = prepared(SalLM(teacher, saliency=own), teacher)
     assert method.plan(make_bert(), batch, Progress()).evidence['saliency_target'].sum() > 0
 
@@ -645,16 +697,22 @@ def test_integrated_attention_and_a_function_of_ones_own_can_teach():
     (dict(top_share=math.nan), 'top_share must be above 0'),
     (dict(steps=0), 'steps must be a whole number'), (dict(steps=2.5), 'steps must be a whole number'),
     (dict(steps=True), 'steps must be a whole number'),
-    (dict(binarised=1), 'binarised must be True or False'), (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'"),
-    (dict(per_head=None), 'per_head must be True or False'), (dict(after_dropout=1), 'after_dropout must be True or False, got 1'), (dict(rows='all'), "rows must be one of 'pooled', 'mean', got 'all'"),
+    (dict(binarised=1), 'binarised must be True or False'),
+    (dict(loss='cosine'), "loss must be one of 'kl', 'mse', 'released'"),
+    (dict(per_head=None), 'per_head must be True or False'),
+    (dict(after_dropout=1), 'after_dropout must be True or False, got 1'),
+    (dict(rows='all'), "rows must be one of 'pooled', 'mean', got 'all'"),
     (dict(target='pseudo'), "target must be one of 'gold', 'predicted', 'all', 'all_released'"),
-    (dict(loss='released', binarised=False), "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
+    (dict(loss='released', binarised=False),
+     "loss='released' compares attention with marks of 0 and 1, which binarised=False"),
     (dict(padded_to=60), "padded_to is for loss='released', which counts pads; with loss='kl' leave it out"),
     (dict(loss='released', padded_to=0), 'padded_to must be None .* or a whole number of positions, got 0'),
     (dict(loss='released', padded_to=60.), 'padded_to must be None .* or a whole number of positions, got 60.0'),
     (dict(start='scratch'), "start must be one of 'pretrained', 'teacher'"),
-    (dict(saliency='lime'), 'saliency must be one of .*, or a function'), (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
-    (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'), (dict(heads=2), 'heads must be None'),
+    (dict(saliency='lime'), 'saliency must be one of .*, or a function'),
+    (dict(refresh=0), 'refresh must be None or a whole number of epochs'),
+    (dict(refresh=True), 'refresh must be None or a whole number'), (dict(heads=[]), 'heads must be None'),
+    (dict(heads=2), 'heads must be None'),
     (dict(heads=[-1]), 'heads must be None'), (dict(heads=[0, 0]), 'heads must be None .* different heads'),
     (dict(teacher='a', explanations='b'), 'with explanations= no teacher is asked')])
 def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, says):
@@ -663,42 +721,59 @@ def test_arguments_out_of_range_are_refused_where_the_method_is_made(arguments, 
 
 def test_teachers_that_speak_of_other_tokens_or_classes_and_missing_layers_are_refused(tmp_path):
     model = make_bert()
-    with pytest.raises(ValueError, match='has 2 classes, the model 3'): SalLM(make_bert(num_labels=2)).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='has another vocabulary'): SalLM(make_bert(vocab_size=99)).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='layers 0 to 2'): SalLM(make_bert(), layers=(3,)).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='has 2 classes, the model 3'):
+        SalLM(make_bert(num_labels=2)).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='has another vocabulary'):
+        SalLM(make_bert(vocab_size=99)).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match='layers 0 to 2'):
+        SalLM(make_bert(), layers=(3,)).check(model, tokenizer, data, 1)
     with pytest.raises(FileNotFoundError): SalLM(tmp_path/'nowhere').check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
+    with pytest.raises(ValueError,
+                       match='heads must be below 4, the number of heads of BertForSequenceClassification, got 4'):
         SalLM(heads=[1, 4]).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'): SalLM(refresh=2).check(model, tokenizer, data, 2)
-    with pytest.raises(ValueError, match='padded_to=15 is less than the 16 tokens of the longest example; give 16 or more'):
+    with pytest.raises(ValueError, match='refresh=2 with 2 epochs never explains anew'):
+        SalLM(refresh=2).check(model, tokenizer, data, 2)
+    with pytest.raises(ValueError,
+                       match='padded_to=15 is less than the 16 tokens of the longest example; give 16 or more'):
         SalLM(loss='released', padded_to=15).check(model, tokenizer, data, 1)
     SalLM(loss='released', padded_to=16).check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"): SalLM(saliency='gradient').check(model, tokenizer, data, 1)
-    with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'): SalLM(saliency=lambda m, b, c: c).check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match="identically zero for BertForSequenceClassification"):
+        SalLM(saliency='gradient').check(model, tokenizer, data, 1)
+    with pytest.raises(ValueError, match=r'one number for each token, \[1, 7\], got \[1\]'):
+        SalLM(saliency=lambda m, b, c: c).check(model, tokenizer, data, 1)
     with pytest.raises(ValueError, match="weights of BertForSequenceClassification .* do not fit"):
-        wide = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=1, num_attention_heads=2, hidden_size=8, intermediate_size=8, num_labels=3))
+        wide = BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), num_hidden_layers=1,
+                                                        num_attention_heads=2, hidden_size=8, intermediate_size=8,
+                                                        num_labels=3))
         SalLM(wide, start='teacher').check(model, tokenizer, data, 1)
 
 
 def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
     ends = dict(vocab_size=len(tokenizer), pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
-    bart = BartForSequenceClassification(BartConfig(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
-                                                    encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=24, num_labels=3, **ends))
+    bart = BartForSequenceClassification(BartConfig(d_model=16, encoder_layers=1, decoder_layers=1,
+                                                    encoder_attention_heads=2, decoder_attention_heads=2,
+                                                    encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=24,
+                                                    num_labels=3, **ends))
     for rows in ('pooled', 'mean'):
-        with pytest.raises(ValueError, match='BartForSequenceClassification is an encoder-decoder model'): SalLM(rows=rows).check(bart, tokenizer, data, 1)
-    config = dict(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=3, pad_token_id=0,
+        with pytest.raises(ValueError, match='BartForSequenceClassification is an encoder-decoder model'):
+            SalLM(rows=rows).check(bart, tokenizer, data, 1)
+    config = dict(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+                  num_attention_heads=2, num_labels=3, pad_token_id=0,
                   bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     mean = ModernBertForSequenceClassification(ModernBertConfig(classifier_pooling='mean', **config))
     with pytest.raises(ValueError, match='reads all rows'): SalLM().check(mean, tokenizer, data, 1)
-    run = train(mean, tokenizer, raw, SalLM(make_bert(1), rows='mean', steps=2), run_dir=tmp_path/'run', **{**settings, 'snapshots': 0})
+    run = train(mean, tokenizer, raw, SalLM(make_bert(1), rows='mean', steps=2), run_dir=tmp_path/'run',
+                **{**settings, 'snapshots': 0})
     assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
     with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='SalLM: does not serve regression; it serves classification'): SalLM().check(make_bert(num_labels=1), tokenizer, data, 1)
+    with pytest.raises(ValueError, match='SalLM: does not serve regression; it serves classification'):
+        SalLM().check(make_bert(num_labels=1), tokenizer, data, 1)
 
 
 def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
-    assert SalLM(heads=[1], layers=None).prescribes(make_bert()) == {0: (1,), 1: (1,), 2: (1,)} and SalLM().prescribes(make_bert()) == {2: (0, 1, 2, 3)}
+    assert SalLM(heads=[1], layers=None).prescribes(make_bert()) == {0: (1,), 1: (1,), 2: (1,)}
+    assert SalLM().prescribes(make_bert()) == {2: (0, 1, 2, 3)}
     both = SaliencyGuided() + prepared(SalLM(steps=2), make_bert(1))
     both.check(make_bert(), tokenizer, data, 1)
     plan = both.plan(make_bert(), batch, Progress())
@@ -706,7 +781,8 @@ def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
 
 
 settings = dict(probes=2, snapshots=2, epochs=1, batch_size=4, learning_rate=1e-3, seed=0, progress=False)
-defaults = {k: p.default for k, p in inspect.signature(train).parameters.items() if p.default is not p.empty and k not in ('method', 'run_dir', 'resume')}
+defaults = {k: p.default for k, p in inspect.signature(train).parameters.items() if p.default is not p.empty
+            and k not in ('method', 'run_dir', 'resume')}
 
 
 @pytest.fixture(scope='module')
@@ -717,10 +793,13 @@ def teacher_run(tmp_path_factory):
 def test_a_student_of_a_run_is_trained_and_its_snapshots_show_what_it_was_asked(teacher_run, tmp_path):
     run = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'student', **settings)
     assert run.state['explanation_seconds'] > 0 and run.config['method']['args']['teacher'] == str(teacher_run.path)
-    assert set(run.load_arrays('explanations')['example_id']) == {*range(8), *(s.info['example_id'] for s in run.snapshots(step=0))}
+    assert set(run.load_arrays('explanations')['example_id']) == {*range(8),
+                                                                  *(s.info['example_id']
+                                                                    for s in run.snapshots(step=0))}
     assert all(r['saliency_agreement'] > 0 and r['saliency_agreement_weight'] == 1 for r in run.train_rows)
     s = run.snapshot(step=0)
-    assert s.arrays['saliency_target'].sum() == pytest.approx(1, abs=1e-3) and len(s.arrays['method_saliency']) == len(s.tokens)
+    assert s.arrays['saliency_target'].sum() == pytest.approx(1, abs=1e-3)
+    assert len(s.arrays['method_saliency']) == len(s.tokens)
     assert not (run.path/'teacher').exists()
 
 
@@ -736,7 +815,8 @@ def test_without_a_teacher_one_is_trained_as_plain_fine_tuning_would_be(teacher_
     teacher = Run(run.path/'teacher')
     assert teacher.finished and teacher.config['method']['name'] == 'FineTuning'
     assert [r['loss'] for r in teacher.train_rows] == [r['loss'] for r in teacher_run.train_rows]
-    given = train(make_bert(), tokenizer, raw, SalLM(str(teacher_run.path), steps=2), run_dir=tmp_path/'given', **settings)
+    given = train(make_bert(), tokenizer, raw, SalLM(str(teacher_run.path), steps=2), run_dir=tmp_path/'given',
+                  **settings)
     assert [r['loss'] for r in run.train_rows] == [r['loss'] for r in given.train_rows]
 
 
@@ -747,11 +827,13 @@ def test_probes_without_labels_are_explained_for_the_class_that_the_teacher_pred
     for s in run.snapshots(step=0):
         row = encode_texts([s.texts[0]], tokenizer)[0]
         with torch.no_grad(): label = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
-        np.testing.assert_allclose(s.arrays['method_saliency'], reference_saliency(teacher, row, label, 2).numpy(), atol=2e-3)
+        np.testing.assert_allclose(s.arrays['method_saliency'], reference_saliency(teacher, row, label, 2).numpy(),
+                                   atol=2e-3)
 
 
 def make_trainer(run, **kwargs):
-    return SimpleNamespace(model=make_bert(), run=run, tokenizer=tokenizer, data=raw, encoded=data, probe_set=probes, collate=collate,
+    return SimpleNamespace(model=make_bert(), run=run, tokenizer=tokenizer, data=raw, encoded=data, probe_set=probes,
+                           collate=collate,
                            args=SimpleNamespace(train_batch_size=4), settings={}, show_progress=False, home=run.path,
                            share=lambda x: x, is_world_process_zero=lambda: True, **kwargs)
 
@@ -784,7 +866,8 @@ def every_batch_a_part(monkeypatch): monkeypatch.setattr(room, 'part_seconds', 0
 
 
 def counted(monkeypatch, kill_at=None):
-    "The example ids of each batch that is explained from now on; the process is killed when it comes to batch `kill_at`, and writes nothing any more"
+    """The example ids of each batch that is explained from now on; the process is killed when it comes to batch
+    `kill_at`, and writes nothing any more"""
     seen, real, write = [], room.token_saliency, runs.write_whole
     def explained(teacher, batch, *args, **kwargs):
         if kwargs: return real(teacher, batch, *args, **kwargs) # the look at one example before training
@@ -799,7 +882,8 @@ def counted(monkeypatch, kill_at=None):
     return seen, undo
 
 
-def same_arrays(a, b): return set(a) == set(b) and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
+def same_arrays(a, b):
+    return set(a) == set(b) and all(a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a)
 
 
 @pytest.fixture(scope='module')
@@ -817,14 +901,16 @@ def killed_at(monkeypatch, write, after):
         if len(done) > write or len(done) == write and not after: raise Killed
         done.append(1); real(*args)
         if len(done) > write: raise Killed
-    def unlink(path, **kwargs): once(real_unlink, path) if path.suffix == '.safetensors' else real_unlink(path, **kwargs)
+    def unlink(path, **kwargs):
+        once(real_unlink, path) if path.suffix == '.safetensors' else real_unlink(path, **kwargs)
     monkeypatch.setattr(runs, 'write_whole', lambda *args: once(real_write, *args))
     monkeypatch.setattr(Path, 'unlink', unlink)
 
 
 @pytest.mark.parametrize('after', [False, True])
 @pytest.mark.parametrize('write', range(8)) # three parts, the whole, the state, three parts that go
-def test_a_pass_that_was_killed_at_any_file_goes_on_where_it_stood_and_ends_the_same(write, after, undisturbed_pass, tmp_path, monkeypatch):
+def test_a_pass_that_was_killed_at_any_file_goes_on_where_it_stood_and_ends_the_same(
+    write, after, undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
         every_batch_a_part(m)
@@ -861,7 +947,8 @@ def test_an_error_or_a_stop_in_a_pass_loses_no_batch_that_was_finished(at, undis
     assert len(seen) == 3 - at and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
-def test_a_pass_that_was_killed_before_a_minute_had_passed_begins_again_and_ends_the_same(undisturbed_pass, tmp_path, monkeypatch):
+def test_a_pass_that_was_killed_before_a_minute_had_passed_begins_again_and_ends_the_same(
+    undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
         counted(m, 2)
@@ -871,7 +958,8 @@ def test_a_pass_that_was_killed_before_a_minute_had_passed_begins_again_and_ends
     assert len(seen) == 3 and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
-def test_a_part_holds_a_minute_of_work_and_the_seconds_are_those_of_the_work_that_was_kept(undisturbed_pass, tmp_path, monkeypatch):
+def test_a_part_holds_a_minute_of_work_and_the_seconds_are_those_of_the_work_that_was_kept(
+    undisturbed_pass, tmp_path, monkeypatch):
     run, teacher, clock, real = Run.create(tmp_path/'run', {}), make_bert(1), [1000.], room.token_saliency
     def ten_seconds(*args): clock[0] += 10; return real(*args)
     trainer = make_trainer(run)
@@ -892,7 +980,8 @@ def test_a_part_holds_a_minute_of_work_and_the_seconds_are_those_of_the_work_tha
 def test_the_bar_of_a_resumed_pass_counts_on(tmp_path, monkeypatch):
     run, teacher, bars = Run.create(tmp_path/'run', {}), make_bert(1), []
     class Bar:
-        def __init__(self, total, initial, disable, **kwargs): self.n, self.total, self.open = initial, total, True; bars.append((initial, disable, self))
+        def __init__(self, total, initial, disable, **kwargs):
+            self.n, self.total, self.open = initial, total, True; bars.append((initial, disable, self))
         def update(self, n): self.n += n
         def close(self): self.open = False
     monkeypatch.setattr(room, 'tqdm', Bar)
@@ -903,11 +992,13 @@ def test_the_bar_of_a_resumed_pass_counts_on(tmp_path, monkeypatch):
     with pytest.raises(Killed): SalLM(teacher, steps=2).prepare(trainer)
     undo()
     SalLM(teacher, steps=2).prepare(trainer)
-    assert [(initial, disable, bar.n, bar.total, bar.open) for initial, disable, bar in bars] == [(0, False, 8, 10, False), (8, False, 10, 10, False)]
+    assert [(initial, disable, bar.n, bar.total, bar.open)
+            for initial, disable, bar in bars] == [(0, False, 8, 10, False), (8, False, 10, 10, False)]
 
 
 def student(path, teacher, resume=False, epochs=1, **arguments):
-    return train(make_bert(), tokenizer, raw, SalLM(teacher, steps=2, **arguments), run_dir=path, resume=resume, **{**settings, 'epochs': epochs})
+    return train(make_bert(), tokenizer, raw, SalLM(teacher, steps=2, **arguments), run_dir=path, resume=resume,
+                 **{**settings, 'epochs': epochs})
 
 
 @pytest.fixture(scope='module')
@@ -917,8 +1008,10 @@ def whole_student(tmp_path_factory):
 
 
 @pytest.mark.parametrize('given, kill_at', [('module', 1), ('run', 2), ('own', 1)])
-def test_a_training_that_was_killed_in_the_explanation_pass_is_resumed_as_if_nothing_had_been(given, kill_at, teacher_run, tmp_path, monkeypatch):
-    def go(path, resume=False): return student(path, dict(module=make_bert(3), run=teacher_run, own=None)[given], resume, start='teacher')
+def test_a_training_that_was_killed_in_the_explanation_pass_is_resumed_as_if_nothing_had_been(
+    given, kill_at, teacher_run, tmp_path, monkeypatch):
+    def go(path, resume=False):
+        return student(path, dict(module=make_bert(3), run=teacher_run, own=None)[given], resume, start='teacher')
     whole = go(tmp_path/'whole')
     every_batch_a_part(monkeypatch)
     _, undo = counted(monkeypatch, kill_at)
@@ -927,11 +1020,13 @@ def test_a_training_that_was_killed_in_the_explanation_pass_is_resumed_as_if_not
     seen, _ = counted(monkeypatch)
     again = go(tmp_path/'run', resume=True)
     assert len(seen) == 3 - kill_at and rows_of(again) == rows_of(whole)
-    assert same_arrays(again.load_arrays('explanations'), whole.load_arrays('explanations')) and room.parts_of(again, 'explanations') == []
+    assert same_arrays(again.load_arrays('explanations'), whole.load_arrays('explanations'))
+    assert room.parts_of(again, 'explanations') == []
 
 
 @pytest.fixture(scope='module')
-def iterative(tmp_path_factory): return student(tmp_path_factory.mktemp('runs')/'iterative', make_bert(3), epochs=3, refresh=1)
+def iterative(tmp_path_factory):
+    return student(tmp_path_factory.mktemp('runs')/'iterative', make_bert(3), epochs=3, refresh=1)
 
 
 @pytest.mark.parametrize('kill_at', [4, 8])
@@ -967,7 +1062,9 @@ def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counte
     again = SalLM(make_bert(1), steps=2, refresh=1)
     again.prepare(make_trainer(Run(run.path), steps_per_epoch=2))
     again.epoch_begin(trainer, 2)
-    assert run.state['explanation_seconds'] == 60 and run.state['refreshed'] == [2] and room.parts_of(run, 'explanations-epoch-2') == []
+    assert run.state['explanation_seconds'] == 60
+    assert run.state['refreshed'] == [2]
+    assert room.parts_of(run, 'explanations-epoch-2') == []
 
 
 def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(whole_student, tmp_path, monkeypatch):
@@ -978,11 +1075,15 @@ def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(
     run = Run(tmp_path/'run')
     before = {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')}
     assert len(before) == 1
-    with pytest.raises(ValueError, match='does not have the weights of the one whose explanations were begun in this run; give the same teacher'):
+    with pytest.raises(ValueError,
+                       match='does not have the weights of the one whose explanations were begun in this run; give the '
+                       'same teacher'):
         student(tmp_path/'run', make_bert(4), resume=True)
-    assert {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')} == before and 'explanation_seconds' not in run.state
+    assert {p.name: p.read_bytes() for p in room.parts_of(run, 'explanations')} == before
+    assert 'explanation_seconds' not in run.state
     again = student(tmp_path/'run', make_bert(3), resume=True)
-    assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations')) and rows_of(again) == rows_of(whole_student)
+    assert same_arrays(again.load_arrays('explanations'), whole_student.load_arrays('explanations'))
+    assert rows_of(again) == rows_of(whole_student)
 
 
 def test_parts_about_other_examples_are_refused(tmp_path, monkeypatch):
@@ -995,7 +1096,8 @@ def test_parts_about_other_examples_are_refused(tmp_path, monkeypatch):
     for other in (changed, data['train'].select(range(7, -1, -1))):
         trainer = make_trainer(run)
         trainer.encoded = dict(train=other)
-        with pytest.raises(ValueError, match='are of other tokens or labels; go on with the data and the tokenizer'): SalLM(make_bert(1), steps=2).prepare(trainer)
+        with pytest.raises(ValueError, match='are of other tokens or labels; go on with the data and the tokenizer'):
+            SalLM(make_bert(1), steps=2).prepare(trainer)
     assert len(room.parts_of(run, 'explanations')) == 2
 
 
@@ -1013,9 +1115,11 @@ def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tm
         return run, seen
     whole, _ = generation(tmp_path/'whole', make_bert(6))
     generation(tmp_path/'run', make_bert(5), 2)
-    generation(tmp_path/'run', make_bert(6), 1) # replaces the first of two parts; the second one is of the other model still
+    # replaces the first of two parts; the second one is of the other model still
+    generation(tmp_path/'run', make_bert(6), 1)
     run, seen = generation(tmp_path/'run', make_bert(6))
-    assert len(seen) == 2 and same_arrays(run.load_arrays('explanations-epoch-2'), whole.load_arrays('explanations-epoch-2'))
+    assert len(seen) == 2
+    assert same_arrays(run.load_arrays('explanations-epoch-2'), whole.load_arrays('explanations-epoch-2'))
     assert room.parts_of(run, 'explanations-epoch-2') == []
 
 
@@ -1039,8 +1143,11 @@ t.student(Path(sys.argv[1]), t.make_bert(3))
 
 def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_student, tmp_path, monkeypatch):
     here = Path(__file__).parent
-    ended = subprocess.run([sys.executable, '-c', killed_for_good, str(tmp_path/'run'), str(torch.get_num_threads())], cwd=here, capture_output=True,
-                           text=True, env={**os.environ, 'PYTHONPATH': os.pathsep.join([str(here), str(here.parent), str(here.parents[1])])})
+    ended = subprocess.run([sys.executable, '-c', killed_for_good, str(tmp_path/'run'), str(torch.get_num_threads())],
+                           cwd=here, capture_output=True,
+                           text=True,
+                           env={**os.environ,
+                                'PYTHONPATH': os.pathsep.join([str(here), str(here.parent), str(here.parents[1])])})
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert len(room.parts_of(Run(tmp_path/'run'), 'explanations')) == 2
     seen, _ = counted(monkeypatch)
@@ -1052,7 +1159,8 @@ def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_stude
 def test_a_stop_from_outside_is_taken_in_the_middle_of_the_pass_and_loses_nothing(whole_student, tmp_path, monkeypatch):
     def go(path, **kwargs):
         own = {k: v for k, v in settings.items() if k != 'progress'}
-        return start_training(make_bert(), tokenizer, raw, SalLM(make_bert(3), steps=2), run_dir=path, start=False, **own, **kwargs)
+        return start_training(make_bert(), tokenizer, raw, SalLM(make_bert(3), steps=2), run_dir=path, start=False,
+                              **own, **kwargs)
     real, job, batches = room.token_saliency, go(tmp_path/'run'), []
     def stops(teacher, batch, *args):
         batches.append(1)
@@ -1061,7 +1169,8 @@ def test_a_stop_from_outside_is_taken_in_the_middle_of_the_pass_and_loses_nothin
     monkeypatch.setattr(room, 'token_saliency', stops)
     job.start()
     with pytest.raises(KeyError): job.wait(300).load_arrays('explanations')
-    assert job.state == 'stopped' and [len(job.run.load_arrays(p.stem)['length']) for p in room.parts_of(job.run, 'explanations')] == [4]
+    assert job.state == 'stopped'
+    assert [len(job.run.load_arrays(p.stem)['length']) for p in room.parts_of(job.run, 'explanations')] == [4]
     monkeypatch.setattr(room, 'token_saliency', real)
     seen, _ = counted(monkeypatch)
     resumed = go(tmp_path/'run', resume=True)
@@ -1072,11 +1181,13 @@ def test_a_stop_from_outside_is_taken_in_the_middle_of_the_pass_and_loses_nothin
 
 
 class Flops(TorchDispatchMode):
-    "Counts floating-point operations; PyTorch's own counter does not know the fused attention of the CPU, nor graphs that begin at a captured map"
+    """Counts floating-point operations; PyTorch's own counter does not know the fused attention of the CPU, nor
+    graphs that begin at a captured map"""
     def __init__(self):
         super().__init__()
         self.n, attention = 0, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        self.own = {attention: (3, sdpa_flop_count), torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (4, sdpa_backward_flop_count)}
+        self.own = {attention: (3, sdpa_flop_count),
+                    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (4, sdpa_backward_flop_count)}
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out, kind = func(*args, **(kwargs or {})), func._overloadpacket
         if kind in self.own: self.n += self.own[kind][1](*(x.shape for x in args[:self.own[kind][0]]))
@@ -1090,12 +1201,15 @@ def flops_of(fn):
     return count.n
 
 
-uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3].split()[:n]) for n in (14, 1, 3, 9, 2, 12, 5, 7, 11, 4)],
-                                                         label=[i % 3 for i in range(10)]), features=features)), tokenizer)['train']
+uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3].split()[:n])
+                                                               for n in (14, 1, 3, 9, 2, 12, 5, 7, 11, 4)],
+                                                         label=[i % 3 for i in range(10)]), features=features)),
+                tokenizer)['train']
 
 
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
-@pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention', 'attention_gradient',
+@pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
+                                      'attention_gradient',
                                       'attention_integrated_gradients'])
 def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_backward(saliency, target):
     teacher, steps, size = make_bert(1), 3, 4
@@ -1107,7 +1221,8 @@ def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_b
     label_by_label = target == 'all_released' or target == 'all' and saliency == 'gradient_norm'
     maps = 3 if label_by_label else 1
     passes = maps * (steps if 'integrated' in saliency else 1)
-    cost = flops_of(lambda: explain(teacher, uneven, collate, steps, batch_size=size, saliency=saliency, target=target)) / flops_of(plain)
+    cost = flops_of(lambda: explain(teacher, uneven, collate, steps, batch_size=size, saliency=saliency,
+                                    target=target)) / flops_of(plain)
     assert cost <= passes and (not target == 'gold' or cost <= .75 * passes), cost
 
 
@@ -1115,7 +1230,8 @@ def test_explaining_with_m_steps_costs_no_more_than_m_plain_passes_forward_and_b
 def test_the_teacher_reads_every_example_once_a_step_with_the_least_padding_and_several_steps_in_one_pass(target, more):
     teacher, lengths, read, steps, size = make_bert(1), sorted(uneven['length']), [], 6, 4
     least = sum(len(lengths[k:k + size]) * max(lengths[k:k + size]) for k in range(0, len(lengths), size))
-    teacher.register_forward_pre_hook(lambda module, args, kwargs: read.append(kwargs['input_ids'].numel()), with_kwargs=True)
+    teacher.register_forward_pre_hook(lambda module, args, kwargs: read.append(kwargs['input_ids'].numel()),
+                                      with_kwargs=True)
     explain(teacher, uneven, collate, steps, batch_size=size, target=target)
     assert sum(read) == (steps + more) * least and len(read) < 3 * steps
 
@@ -1138,14 +1254,16 @@ def test_a_teacher_that_was_trained_partly_is_continued_and_a_finished_one_is_us
     monkeypatch.setattr('salviz.training.trainer.train', lambda *args, **kwargs: calls.append(kwargs))
     monkeypatch.setattr('salviz.training.trainer.load_model', lambda path: (make_bert(1), tokenizer))
     SalLM(steps=2).prepare(make_trainer(run))
-    assert [(c['resume'], c['run_dir'], c['method'].name) for c in calls] == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
+    assert [(c['resume'], c['run_dir'], c['method'].name)
+            for c in calls] == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
 
 
 def rows_of(run): return [(r['step'], r['loss'], r['task'], r['saliency_agreement']) for r in run.train_rows]
 
 
 class Watched(SalLM):
-    "SalLM that keeps a copy of the model at the begin of each epoch, and what it is explained by then; breaks down before step `at` once"
+    """SalLM that keeps a copy of the model at the begin of each epoch, and what it is explained by then; breaks down
+    before step `at` once"""
     name = 'SalLM'
     at = None
     def epoch_begin(self, trainer, epoch):
@@ -1176,7 +1294,8 @@ def killed_in_teacher(monkeypatch, write, after):
 
 
 @pytest.mark.parametrize('write, after', [(0, False), (0, True), (1, True)])
-def test_a_teacher_that_was_killed_in_its_first_milliseconds_is_begun_anew(write, after, with_own_teacher, tmp_path, monkeypatch):
+def test_a_teacher_that_was_killed_in_its_first_milliseconds_is_begun_anew(write, after, with_own_teacher, tmp_path,
+                                                                           monkeypatch):
     with monkeypatch.context() as m:
         killed_in_teacher(m, write, after)
         with pytest.raises(Killed): student(tmp_path/'run', None)
@@ -1191,7 +1310,9 @@ def test_a_teacher_folder_that_lost_its_config_is_named_and_trained_again_once_i
     run = Run.create(tmp_path/'run', {})
     (run.path/'teacher'/'snapshots').mkdir(parents=True)
     def refused(says):
-        with pytest.raises(ValueError, match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher, and'):
+        with pytest.raises(ValueError,
+                           match=f'teacher of this run cannot be opened: .*{says}.*; delete the folder .*/teacher, '
+                           'and'):
             SalLM(steps=2).prepare(make_trainer(run))
     refused('no file .*config.json')
     (run.path/'teacher'/'config.json').write_text('{"method": ')
@@ -1208,14 +1329,16 @@ def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
 
 
 @pytest.mark.parametrize('damage', ['flipped', 'cut', 'gone'])
-def test_a_teacher_whose_weights_are_damaged_is_refused_by_name_and_can_be_trained_again(damage, with_own_teacher, tmp_path, monkeypatch):
+def test_a_teacher_whose_weights_are_damaged_is_refused_by_name_and_can_be_trained_again(
+    damage, with_own_teacher, tmp_path, monkeypatch):
     run = killed_while_explaining(tmp_path/'run', monkeypatch)
     for file in run.path.glob('teacher/checkpoints/checkpoint-*/model.safetensors'):
         good = bytearray(file.read_bytes())
         good[-5] ^= 64 # in the last weights
         if damage == 'gone': file.unlink()
         else: file.write_bytes(good if damage == 'flipped' else good[:200])
-    with pytest.raises(ValueError, match='SalLM: .* of the teacher in .*; delete the folder .*/teacher, and resume=True'):
+    with pytest.raises(ValueError,
+                       match='SalLM: .* of the teacher in .*; delete the folder .*/teacher, and resume=True'):
         student(run.path, None, resume=True)
     shutil.rmtree(run.path/'teacher')
     again = student(run.path, None, resume=True)
@@ -1253,7 +1376,8 @@ def test_a_damaged_part_is_named_and_explained_again(number, how, undisturbed_pa
 
 
 @pytest.mark.parametrize('how', ['cut', 'lacking', 'short', 'gone'])
-def test_explanations_that_were_damaged_later_are_named_and_made_again_by_the_same_teacher_only(how, undisturbed_pass, tmp_path, monkeypatch):
+def test_explanations_that_were_damaged_later_are_named_and_made_again_by_the_same_teacher_only(
+    how, undisturbed_pass, tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     SalLM(make_bert(1), steps=2).prepare(make_trainer(run))
     spoil(run, 'explanations', how)
@@ -1279,7 +1403,8 @@ def test_explanations_taken_over_from_a_damaged_file_are_refused_by_name_and_a_d
         SalLM(explanations=first, steps=2).prepare(make_trainer(Run.create(tmp_path/'third', {})))
 
 
-def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_in_the_middle_of_it(tmp_path, monkeypatch):
+def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_in_the_middle_of_it(
+    tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     trainer, method = make_trainer(run, steps_per_epoch=2), SalLM(make_bert(1), steps=2, refresh=1)
     method.prepare(trainer)
@@ -1293,7 +1418,8 @@ def test_a_damaged_generation_is_made_again_where_its_epoch_begins_and_refused_i
     assert same_arrays(run.load_arrays('explanations-epoch-2'), whole) and run.state['refreshed'] == [2]
     spoil(run, 'explanations-epoch-2', 'cut')
     says_it_has_a_checkpoint(monkeypatch, 3)
-    with pytest.raises(ValueError, match='explanations-epoch-2.safetensors is damaged .* remove the checkpoints after step 2'):
+    with pytest.raises(ValueError,
+                       match='explanations-epoch-2.safetensors is damaged .* remove the checkpoints after step 2'):
         SalLM(make_bert(1), steps=2, refresh=1).prepare(trainer)
 
 
@@ -1328,7 +1454,8 @@ def test_a_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path,
     assert again.finished and again.state['explained']['target'] == 'all_released'
 
 
-def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_with(undisturbed_pass, tmp_path, monkeypatch):
+def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_with(
+    undisturbed_pass, tmp_path, monkeypatch):
     run, teacher = Run.create(tmp_path/'run', {}), make_bert(1)
     with monkeypatch.context() as m:
         every_batch_a_part(m)
@@ -1355,37 +1482,44 @@ def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh,
             expected = reference_saliency(explainer, row, row['labels'], 3)
             np.testing.assert_allclose(method.used[epoch][b, :len(expected)], expected, atol=1e-5)
         if epoch in anew: assert (method.used[epoch] - method.used[epoch - 1]).abs().max() > 1e-3
-    assert {p.stem for p in (run.path/'arrays').iterdir()} >= {'explanations', *(f'explanations-epoch-{e}' for e in anew)}
+    assert {p.stem for p in (run.path/'arrays').iterdir()} >= {'explanations',
+                                                               *(f'explanations-epoch-{e}' for e in anew)}
     shown = run.snapshot(step=-1).arrays['method_saliency']
     assert np.abs(shown - run.snapshot(step=0).arrays['method_saliency']).max() > 1e-3
 
 
-@pytest.mark.parametrize('arguments, at', [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
+@pytest.mark.parametrize('arguments, at',
+                         [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
 def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, teacher_run, tmp_path):
     kw = {**settings, 'epochs': 3}
     whole = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments), run_dir=tmp_path/'whole', **kw)
     method = Watched(teacher_run, steps=2, **arguments)
     method.at = at
     with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/'run', **kw)
-    again = train(make_bert(9 if at > 1 else 0), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments), run_dir=tmp_path/'run', resume=True, **kw)
+    again = train(make_bert(9 if at > 1 else 0), tokenizer, raw, SalLM(teacher_run, steps=2, **arguments),
+                  run_dir=tmp_path/'run', resume=True, **kw)
     assert rows_of(again) == rows_of(whole) and len(rows_of(whole)) == 6
     for s in whole.snapshots():
-        for k, x in s.arrays.items(): assert np.array_equal(x, again.snapshot(s.step, s.probe).arrays[k], equal_nan=True), (s.step, k)
+        for k, x in s.arrays.items():
+            assert np.array_equal(x, again.snapshot(s.step, s.probe).arrays[k], equal_nan=True), (s.step, k)
 
 
-def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_its_begin(teacher_run, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_its_begin(
+    teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2, 'batch_size': 2}
     def method(): return SalLM(teacher_run, steps=2, refresh=1)
     whole = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'whole', **kw)
     class StopAt6(training.Control):
         def hold(self, trainer): return trainer.state.global_step == 6
-    job = training.open_job(model=make_bert(), tokenizer=tokenizer, data=raw, method=method(), run_dir=tmp_path/'run', resume=False,
+    job = training.open_job(model=make_bert(), tokenizer=tokenizer, data=raw, method=method(), run_dir=tmp_path/'run',
+                            resume=False,
                             **{**defaults, **kw})
     with pytest.raises(training.Stopped): training.fit(job, StopAt6())
     assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
     monkeypatch.setattr(room, 'explain_batches', never)
     held = method()
-    held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4)) # a snapshot that is missing at step 6 shows what step 6 followed
+    # a snapshot that is missing at step 6 shows what step 6 followed
+    held.prepare(make_trainer(Run(tmp_path/'run'), steps_per_epoch=4))
     assert held.explained_epoch == 2
     again = train(make_bert(9), tokenizer, raw, method(), run_dir=tmp_path/'run', resume=True, **kw)
     assert rows_of(again) == rows_of(whole) and len(rows_of(whole)) == 8
@@ -1395,7 +1529,8 @@ def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_pa
     for name, teacher in dict(run=teacher_run, model=make_bert(3), own=None).items():
         method = Watched(teacher, steps=2, start='teacher')
         run = train(make_bert(), tokenizer, raw, method, run_dir=tmp_path/name, **settings)
-        expected = (teacher if name == 'model' else load_model(Run(run.path/'teacher') if name == 'own' else teacher_run)[0]).state_dict()
+        expected = (teacher if name == 'model'
+                    else load_model(Run(run.path/'teacher') if name == 'own' else teacher_run)[0]).state_dict()
         assert all(torch.equal(v, expected[k]) for k, v in method.seen[1].state_dict().items())
         assert any((v - expected[k]).abs().max() > 1e-4 for k, v in load_model(run)[0].state_dict().items())
     fresh = Watched(teacher_run, steps=2)
@@ -1403,7 +1538,8 @@ def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_pa
     assert all(torch.equal(v, fresh.seen[1].state_dict()[k]) for k, v in make_bert().state_dict().items())
 
 
-def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_when_a_run_starts_from_it_again(tmp_path, monkeypatch):
+def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_when_a_run_starts_from_it_again(
+    tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
     first, again = make_trainer(run, steps_per_epoch=2), make_trainer(run, steps_per_epoch=2)
     SalLM(make_bert(1), steps=2, start='teacher').prepare(first)
@@ -1424,32 +1560,43 @@ def test_explanations_serve_another_run_as_if_it_had_made_them(teacher_run, tmp_
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     monkeypatch.setattr(room, 'explain_batches', never)
     for name, given in dict(run=first, path=str(first.path)).items():
-        again = train(make_bert(), tokenizer, raw, SalLM(explanations=given, steps=2), run_dir=tmp_path/name, **settings)
+        again = train(make_bert(), tokenizer, raw, SalLM(explanations=given, steps=2), run_dir=tmp_path/name,
+                      **settings)
         assert rows_of(again) == rows_of(first) and again.config['method']['args']['explanations'] == str(first.path)
     chained = SalLM(explanations=again, steps=2, weight=.5)
-    train(make_bert(), tokenizer, DatasetDict(train=rows.select([6, 1, 4]), validation=raw['validation']), chained, run_dir=tmp_path/'part', **settings)
+    train(make_bert(), tokenizer, DatasetDict(train=rows.select([6, 1, 4]), validation=raw['validation']), chained,
+          run_dir=tmp_path/'part', **settings)
     part = encode(DatasetDict(train=rows.select([6, 1, 4])), tokenizer)['train']
     a = chained.explanations.lookup(collate([part[i] for i in range(3)]))
-    b = Explanations(**{k: first.load_arrays('explanations')[k] for k in ('example_id', 'length', 'saliency')}).lookup(make_batch([6, 1, 4]))
-    assert torch.equal(a, b) and not a.isnan().any() and part['example_id'] != data['train'].select([6, 1, 4])['example_id']
+    b = Explanations(**{k: first.load_arrays('explanations')[k]
+                        for k in ('example_id', 'length', 'saliency')}).lookup(make_batch([6, 1, 4]))
+    assert torch.equal(a, b)
+    assert not a.isnan().any()
+    assert part['example_id'] != data['train'].select([6, 1, 4])['example_id']
 
 
 def test_explanations_of_something_else_are_refused_by_name(teacher_run, tmp_path):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     def refused(says, data=raw, tok=tokenizer, model=None, probes=2, **arguments):
         with pytest.raises(ValueError, match=says):
-            train(model or make_bert(), tok, data, SalLM(**{'explanations': first, 'steps': 2, **arguments}), run_dir=tmp_path/'no', **{**settings, 'probes': probes})
+            train(model or make_bert(), tok, data, SalLM(**{'explanations': first, 'steps': 2, **arguments}),
+                  run_dir=tmp_path/'no', **{**settings, 'probes': probes})
         assert not (tmp_path/'no').exists()
     refused('were made with steps=2, this method asks for steps=20; make both the same', steps=20)
     refused("were made with target='gold', this method asks for target='all'", target='all')
-    refused("were made with saliency='integrated_gradients', steps=2, this method asks for saliency='gradient_norm', steps=None", saliency='gradient_norm')
+    refused("were made with saliency='integrated_gradients', steps=2, this method asks for saliency='gradient_norm', "
+            "steps=None", saliency='gradient_norm')
     refused(f'{teacher_run.path.name} holds no explanations; name a run of SalLM', explanations=teacher_run)
     other = word_tokenizer([*texts[::-1], 'aa'], longest=24)
     refused('were made with another vocabulary', tok=other, model=make_bert(vocab_size=len(other)))
     changed = rows.map(lambda row: dict(label=(row['label'] + (row['text'] == 'fun')) % 3), features=features)
-    refused('do not cover 1 of the 8 examples in train; they serve the same texts, labels', data=DatasetDict(train=changed, validation=raw['validation']))
+    refused('do not cover 1 of the 8 examples in train; they serve the same texts, labels',
+            data=DatasetDict(train=changed, validation=raw['validation']))
     refused('do not cover 1 of the 1 examples in probes; look at the same ones', probes=['long and dull'])
-    refused('do not cover', data=DatasetDict(train=rows, validation=rows.select(range(4, 8)).map(lambda row: dict(label=0), features=features)), probes=4)
+    refused('do not cover', data=DatasetDict(train=rows,
+                                             validation=rows.select(range(4,
+                                                                          8)).map(
+        lambda row: dict(label=0), features=features)), probes=4)
 
 
 def test_what_was_explained_is_known_by_tokens_and_label_alone():

@@ -1,4 +1,5 @@
-"The table of methods, tasks and kinds of model, row by row; and what holds for every task: accumulation, processes, precision, resuming."
+"""The table of methods, tasks and kinds of model, row by row; and what holds for every task: accumulation,
+processes, precision, resuming."""
 import copy
 import os
 
@@ -11,24 +12,32 @@ import forked
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import served
 from salviz.models.tasks import tasks
-from salviz.models.nets import DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM, small_net
+from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
+                                small_net)
 from salviz.models.corruption import small_model
 from salviz.core.runs import Run
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)
 
-kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'), token_classification=('bert', 'gpt2', 'deberta-v2'),
+kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'),
+             token_classification=('bert', 'gpt2', 'deberta-v2'),
              masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 'bart', 't5'))
-nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18), series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
+nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18),
+            series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
 rows = [(task, kind) for table in (kinds, nets) for task, some in table.items() for kind in some]
 named = lambda x: x if isinstance(x, str) else x.__name__
 
-methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tuning=False), SaliencyGuided=lambda: SaliencyGuided(masked_share=.4),
-               AttentionGuidance=lambda: AttentionGuidance(patterns={'first': [0], 'prev': [1]}, boundary='zero', alpha=3.), SalLM=lambda: SalLM(steps=2))
-evidence = dict(ADDrop={'attention_attribution', 'discard_candidates', 'discarded'}, AttentionGuidance={'pattern_target', 'guided'},
-                SalLM={'saliency_target', 'method_saliency'}, FineTuning=set(), SaliencyGuided={'masked_input', 'is_masked', 'method_saliency'})
-terms = dict(ADDrop=set(), FineTuning=set(), SaliencyGuided={'consistency'}, AttentionGuidance={'attention_guidance'}, SalLM={'saliency_agreement'})
+methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tuning=False),
+               SaliencyGuided=lambda: SaliencyGuided(masked_share=.4),
+               AttentionGuidance=lambda: AttentionGuidance(patterns={'first': [0], 'prev': [1]}, boundary='zero',
+                                                           alpha=3.), SalLM=lambda: SalLM(steps=2))
+evidence = dict(ADDrop={'attention_attribution', 'discard_candidates', 'discarded'},
+                AttentionGuidance={'pattern_target', 'guided'},
+                SalLM={'saliency_target', 'method_saliency'}, FineTuning=set(),
+                SaliencyGuided={'masked_input', 'is_masked', 'method_saliency'})
+terms = dict(ADDrop=set(), FineTuning=set(), SaliencyGuided={'consistency'}, AttentionGuidance={'attention_guidance'},
+             SalLM={'saliency_agreement'})
 
 def signals(shape, column, rows=24):
     "Two classes of random signals, one of which is brighter"
@@ -36,7 +45,8 @@ def signals(shape, column, rows=24):
     def part(n):
         y = np.arange(n) % 2
         x = g.normal(size=(n, *shape)).astype(np.float32) + y.reshape(-1, *[1] * len(shape))
-        features = datasets.Features({column: getattr(datasets, f'Array{len(shape)}D')(shape, 'float32'), 'label': datasets.ClassLabel(names=['dark', 'bright'])})
+        features = datasets.Features({column: getattr(datasets, f'Array{len(shape)}D')(shape, 'float32'),
+                                      'label': datasets.ClassLabel(names=['dark', 'bright'])})
         return datasets.Dataset.from_dict({column: list(x), 'label': y.tolist()}, features=features)
     return datasets.DatasetDict(train=part(rows), validation=part(8), test=part(8))
 
@@ -45,12 +55,22 @@ def examples(task, tiny_data):
     small = datasets.DatasetDict({k: d.select(range(n)) for (k, d), n in zip(tiny_data.items(), (24, 8, 8))})
     if task == 'image_classification': return signals((3, 8, 8), 'pixel_values')
     if task == 'series_classification': return signals((12, 3), 'values')
-    if task == 'regression': return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'], label=[x - .5 + len(t) / 90 for t, x in zip(d['text'], d['label'])])) for k, d in small.items()})
-    if task == 'seq2seq': return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'], target_text=[' '.join(t.split()[::-1]) for t in d['text']])) for k, d in small.items()})
+    if task == 'regression':
+        return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'],
+                                                                        label=[
+            x - .5 + len(t) / 90 for t, x in zip(d['text'], d['label'])])) for k, d in small.items()})
+    if task == 'seq2seq':
+        return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'],
+                                                                        target_text=[
+            ' '.join(t.split()[::-1]) for t in d['text']])) for k, d in small.items()})
     if task == 'token_classification':
-        features = datasets.Features(dict(words=datasets.Sequence(datasets.Value('string')), tags=datasets.Sequence(datasets.ClassLabel(names=['O', 'B-word', 'I-word']))))
-        def rows(d): return dict(words=[t.split() for t in d['text']], tags=[[(len(w) > 4) + (len(w) > 5) for w in t.split()] for t in d['text']])
-        return datasets.DatasetDict({k: datasets.Dataset.from_dict(rows(d), features=features) for k, d in small.items()})
+        features = datasets.Features(dict(words=datasets.Sequence(datasets.Value('string')),
+                                          tags=datasets.Sequence(datasets.ClassLabel(names=['O', 'B-word', 'I-word']))))
+        def rows(d):
+            return dict(words=[t.split() for t in d['text']],
+                        tags=[[(len(w) > 4) + (len(w) > 5) for w in t.split()] for t in d['text']])
+        return datasets.DatasetDict({k: datasets.Dataset.from_dict(rows(d), features=features)
+                                     for k, d in small.items()})
     return small
 
 def labels_of(task, data):
@@ -66,17 +86,22 @@ def tokens(tiny_tokenizer):
 
 def tiny_bart(head, tokenizer, **config):
     from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, BartConfig
-    sides = {f'{side}_{k}': v for side in ('encoder', 'decoder') for k, v in dict(layers=2, attention_heads=4, ffn_dim=48).items()}
-    special = dict(pad_token_id=0, bos_token_id=2, eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=2, forced_eos_token_id=None)
+    sides = {f'{side}_{k}': v for side in ('encoder', 'decoder')
+             for k, v in dict(layers=2, attention_heads=4, ffn_dim=48).items()}
+    special = dict(pad_token_id=0, bos_token_id=2, eos_token_id=tokenizer.eos_token_id, decoder_start_token_id=2,
+                   forced_eos_token_id=None)
     kind = dict(seq2seq=AutoModelForSeq2SeqLM, classification=AutoModelForSequenceClassification)[head]
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return kind.from_config(BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sides, **special, **config))
+        return kind.from_config(BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sides,
+                                           **special, **config))
 
 def model_for(task, kind, data, tokenizer, **kwargs):
     if kind == 'bart': return tiny_bart(task, tokenizer)
-    if isinstance(kind, str): return small_model(task, tokenizer, kind=kind, layers=2, heads=4, hidden=32, **labels_of(task, data), **kwargs)
-    shapes = dict(image_classification=dict(shape=(3, 8, 8)), series_classification=dict(shape=(12, 3)), classification=dict(tokenizer=tokenizer))[task]
+    if isinstance(kind, str):
+        return small_model(task, tokenizer, kind=kind, layers=2, heads=4, hidden=32, **labels_of(task, data), **kwargs)
+    shapes = dict(image_classification=dict(shape=(3, 8, 8)), series_classification=dict(shape=(12, 3)),
+                  classification=dict(tokenizer=tokenizer))[task]
     return small_net(kind, num_labels=2, **shapes)
 
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: named(x))
@@ -93,18 +118,25 @@ def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(ta
             assert not where.exists()
             continue
         run = train(model, tokenizer, data, make(), run_dir=where, **quick)
-        assert len(run.train_rows) == 3 and all(np.isfinite(r['loss']) for r in run.train_rows) and terms[name] <= {*run.train_rows[0]}
+        assert len(run.train_rows) == 3
+        assert all(np.isfinite(r['loss']) for r in run.train_rows)
+        assert terms[name] <= {*run.train_rows[0]}
         assert any(not torch.equal(start[k], v) for k, v in model.state_dict().items())
         s = run.snapshot()
-        expected = evidence[name] if tokenizer else {f'{o}_map' for o in ('masked', 'is_masked', 'method_saliency')} if name == 'SaliencyGuided' else set()
+        expected = (evidence[name] if tokenizer else {f'{o}_map' for o in ('masked', 'is_masked', 'method_saliency')}
+                    if name == 'SaliencyGuided' else set())
         assert expected <= {*s.arrays}
         assert ('attention' in s.arrays) == attends and s.info['task'] == task and s.info['methods'].keys() == {name}
         assert run.config['best_metric']['name'] in run.eval_rows[-1]
         again, _ = load_model(run)
         assert all(torch.equal(v, model.state_dict()[k]) for k, v in again.state_dict().items())
 
-together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')), ('classification', 'bert', ('SaliencyGuided', 'SalLM')), ('classification', 'llama', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
-            ('token_classification', 'bert', ('AttentionGuidance', 'ADDrop')), ('seq2seq', 'marian', ('ADDrop', 'AttentionGuidance')), ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance'))]
+together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
+            ('classification', 'bert', ('SaliencyGuided', 'SalLM')),
+            ('classification', 'llama', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
+            ('token_classification', 'bert', ('AttentionGuidance', 'ADDrop')),
+            ('seq2seq', 'marian', ('ADDrop', 'AttentionGuidance')),
+            ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance'))]
 
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
@@ -114,11 +146,15 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
     run = train(model_for(task, kind, data, tokens), tokens, data, method, run_dir=tmp_path/'run', **quick)
     s = run.snapshot()
     assert [*s.info['methods']] == [*names] and s.info['method'] == ' + '.join(names)
-    assert set().union(*(evidence[n] for n in names)) <= {*s.arrays} and all(x.dtype == np.float32 for k, x in s.arrays.items() if k.startswith('method_saliency')) and set().union(*(terms[n] for n in names)) <= {*run.train_rows[0]}
+    assert set().union(*(evidence[n] for n in names)) <= {*s.arrays}
+    assert all(x.dtype == np.float32 for k, x in s.arrays.items() if k.startswith('method_saliency'))
+    assert set().union(*(terms[n] for n in names)) <= {*run.train_rows[0]}
     row = run.train_rows[0]
-    assert row['loss'] == pytest.approx(row['task'] + sum(row[t] * row[f'{t}_weight'] for n in names for t in terms[n]), rel=1e-5)
+    assert row['loss'] == pytest.approx(row['task'] + sum(row[t] * row[f'{t}_weight'] for n in names for t in terms[n]),
+                                        rel=1e-5)
 
-refused = [(lambda: ADDrop() + ADDrop(), 'ADDrop is there more than once'), (lambda: FineTuning() + ADDrop(), 'plain fine-tuning is what every method adds to'),
+refused = [(lambda: ADDrop() + ADDrop(), 'ADDrop is there more than once'),
+           (lambda: FineTuning() + ADDrop(), 'plain fine-tuning is what every method adds to'),
            (lambda: ADDrop() + 3, 'only methods can be added')]
 
 @pytest.mark.parametrize('make, said', refused)
@@ -128,17 +164,21 @@ def test_a_combination_that_makes_no_sense_is_refused(make, said):
 def test_two_targets_for_one_head_are_refused(tmp_path, tiny_data, tokens):
     model = small_model('classification', tokens, layers=2, heads=4, hidden=32, num_labels=2)
     both = AttentionGuidance(patterns={'first': [0]}, alpha=1.) + SalLM(teacher=model, steps=2)
-    with pytest.raises(ValueError, match='AttentionGuidance and SalLM both give head 0 of layer 1 a target'): train(model, tokens, tiny_data, both, run_dir=tmp_path/'run', **quick)
+    with pytest.raises(ValueError, match='AttentionGuidance and SalLM both give head 0 of layer 1 a target'):
+        train(model, tokens, tiny_data, both, run_dir=tmp_path/'run', **quick)
     apart = AttentionGuidance(patterns={'first': [0]}, layers=[0], alpha=1.) + SalLM(teacher=model, steps=2)
     assert train(model, tokens, tiny_data, apart, run_dir=tmp_path/'run', **quick).finished
 
-served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert', 'ADDrop'), ('masked_lm', 'bert', 'AttentionGuidance'),
-               ('replaced_token_detection', 'electra', 'AttentionGuidance'), ('seq2seq', 'marian', 'ADDrop'), ('series_classification', SeriesLSTM, 'SaliencyGuided'),
+served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert', 'ADDrop'),
+               ('masked_lm', 'bert', 'AttentionGuidance'),
+               ('replaced_token_detection', 'electra', 'AttentionGuidance'), ('seq2seq', 'marian', 'ADDrop'),
+               ('series_classification', SeriesLSTM, 'SaliencyGuided'),
                ('image_classification', DigitCNN, 'SaliencyGuided'), ('classification', TextLSTM, 'SaliencyGuided')]
 
 def without_dropout(model):
     for m in model.modules():
-        for name in ('p', 'dropout', 'attention_dropout', 'activation_dropout', 'dropout_prob', 'dropout_rate', 'layerdrop'):
+        for name in ('p', 'dropout', 'attention_dropout', 'activation_dropout', 'dropout_prob', 'dropout_rate',
+                     'layerdrop'):
             if isinstance(getattr(m, name, None), float): setattr(m, name, 0.)
     return model.double()
 
@@ -149,9 +189,11 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = without_dropout(model_for(task, kind, data, tokens))
         if tasks[task].modality != 'text': data = data.with_format(None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, methods[name](), run_dir=tmp_path/str(pieces),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, methods[name](),
+                    run_dir=tmp_path/str(pieces),
                     **{**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces, 'snapshots': 0})
-        ends.append((torch.cat([p.detach().flatten() for p in model.parameters()]), [r['loss'] for r in run.train_rows]))
+        ends.append((torch.cat([p.detach().flatten() for p in model.parameters()]),
+                     [r['loss'] for r in run.train_rows]))
     (a, x), (b, y) = ends
     assert len(x) == 2 and np.allclose(x, y, rtol=1e-6) and torch.allclose(a, b, atol=1e-6)
 
@@ -162,7 +204,8 @@ def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, t
         model, seen = model_for(task, kind, data, tokens), set()
         linear = next(m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d)))
         linear.register_forward_hook(lambda m, i, out: seen.add(out.dtype) if m.training else None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, methods[name](), run_dir=tmp_path/str(len(losses)),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, methods[name](),
+                    run_dir=tmp_path/str(len(losses)),
                     **{**quick, 'snapshots': 0, 'args': dict(use_cpu=True, **precision)})
         losses.append(run.train_rows[0]['loss'])
         assert torch.bfloat16 in seen if precision else seen == {torch.float32}
@@ -176,7 +219,8 @@ class Breaks(AttentionGuidance):
         return super().plan(model, batch, progress)
 
 @pytest.mark.parametrize('task, kind', [('masked_lm', 'bert'), ('replaced_token_detection', 'electra')])
-def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does(task, kind, tmp_path, tiny_data, tokens):
+def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does(
+    task, kind, tmp_path, tiny_data, tokens):
     data, ends = examples(task, tiny_data), []
     for out, at in (('whole', None), ('run', 4)):
         method = Breaks(patterns={'first': [0]}, alpha=3.)
@@ -187,60 +231,79 @@ def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does
             with pytest.raises(KeyboardInterrupt): train(model, tokens, data, method, run_dir=tmp_path/out, **settings)
             model = start()
         run = train(model, tokens, data, method, run_dir=tmp_path/out, resume=at is not None, **settings)
-        ends.append(([r['loss'] for r in run.train_rows], [s.info['token_labels'] for s in run.snapshots()], torch.cat([p.detach().flatten() for p in model.parameters()])))
+        ends.append(([r['loss'] for r in run.train_rows], [s.info['token_labels'] for s in run.snapshots()],
+                     torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert ends[0][:2] == ends[1][:2] and torch.equal(ends[0][2], ends[1][2])
     assert len({str(x) for x in ends[0][1]}) == 2 # two probes, each with one draw for all steps
 
 def train_all(folder, out, batch_size):
     "Train every served row once; for one process, or for one of several"
     from transformers import PreTrainedTokenizerFast
-    tokenizer, tiny = PreTrainedTokenizerFast.from_pretrained(f'{folder}/tokenizer'), datasets.load_from_disk(f'{folder}/data')
+    tokenizer, tiny = PreTrainedTokenizerFast.from_pretrained(f'{folder}/tokenizer'), datasets.load_from_disk(
+        f'{folder}/data')
     for task, kind, name in served_rows:
         data = examples(task, tiny)
-        train(without_dropout(model_for(task, kind, data, tokenizer)), tokenizer if tasks[task].modality == 'text' else None, data, methods[name](),
+        train(without_dropout(model_for(task, kind, data, tokenizer)),
+              tokenizer if tasks[task].modality == 'text' else None, data, methods[name](),
               run_dir=f'{out}/{task}-{named(kind)}', **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
 def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and scores within rounding"
     tokens.save_pretrained(tmp_path/'tokenizer'); tiny_data.save_to_disk(tmp_path/'data')
-    def begin(out, batch_size, **env): return forked.begin(train_all, tmp_path, tmp_path/out, batch_size, said=tmp_path/f'{out}{env.get("RANK")}', env=env)
-    group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(32500 + os.getpid() % 2000), WORLD_SIZE='2', LOCAL_WORLD_SIZE='2')
+    def begin(out, batch_size, **env):
+        return forked.begin(train_all, tmp_path, tmp_path/out, batch_size, said=tmp_path/f'{out}{env.get("RANK")}',
+                            env=env)
+    group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(32500 + os.getpid() % 2000), WORLD_SIZE='2',
+                 LOCAL_WORLD_SIZE='2')
     for processes in ([begin('one', 8)], [begin('two', 4, RANK=r, LOCAL_RANK=r, **group) for r in '01']):
         for p in processes: p.join()
-        assert [p.exitcode for p in processes] == [0]*len(processes), ''.join(p.read_text() for p in tmp_path.glob('*.err'))[-3000:]
+        assert [p.exitcode for p in processes] == [0]*len(processes), ''.join(
+            p.read_text() for p in tmp_path.glob('*.err'))[-3000:]
     for task, kind, name in served_rows:
         a, b = (Run(tmp_path/o/f'{task}-{named(kind)}') for o in ('one', 'two'))
         assert b.finished and len(a.train_rows) == len(b.train_rows) == 3 and a.recorded == b.recorded
         assert np.allclose([r['loss'] for r in a.train_rows], [r['loss'] for r in b.train_rows], rtol=1e-6), task
-        for k, v in a.eval_rows[-1].items(): assert b.eval_rows[-1][k] == pytest.approx(v, rel=1e-5, nan_ok=True) if isinstance(v, float) else True, (task, k)
+        for k, v in a.eval_rows[-1].items():
+            assert (b.eval_rows[-1][k] == pytest.approx(v, rel=1e-5, nan_ok=True) if isinstance(v, float)
+                    else True), (task, k)
         x, y = (torch.cat([p.flatten() for p in load_model(r)[0].parameters()]) for r in (a, b))
         assert torch.allclose(x, y, atol=1e-6), task
 
 
 def test_an_encoder_decoder_classifier_trains_on_its_encoder_and_sallm_needs_a_pooled_row(tmp_path, tiny_data, tokens):
     for name in ('FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance'):
-        run = train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, methods[name](), run_dir=tmp_path/name, **quick)
-        assert run.finished and 'pooled_row' not in run.snapshot().info and run.snapshot().arrays['attention'].shape[:2] == (2, 4)
+        run = train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, methods[name](),
+                    run_dir=tmp_path/name, **quick)
+        assert run.finished
+        assert 'pooled_row' not in run.snapshot().info
+        assert run.snapshot().arrays['attention'].shape[:2] == (2, 4)
     with pytest.raises(ValueError, match='is an encoder-decoder model, whose head reads a row of the decoder'):
-        train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, SalLM(steps=2), run_dir=tmp_path/'sallm', **quick)
+        train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, SalLM(steps=2),
+              run_dir=tmp_path/'sallm', **quick)
     assert not (tmp_path/'sallm').exists()
 
-@pytest.mark.parametrize('name, allowed', [('FineTuning', True), ('SaliencyGuided', True), ('ADDrop', False), ('AttentionGuidance', False), ('SalLM', False)])
+@pytest.mark.parametrize('name, allowed', [('FineTuning', True), ('SaliencyGuided', True), ('ADDrop', False),
+                                           ('AttentionGuidance', False), ('SalLM', False)])
 def test_gradient_checkpointing_changes_nothing_or_is_refused(name, allowed, tmp_path, tiny_data, tiny_bert, tokens):
     ends = []
     for checkpointing in (False, True):
         model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
         if checkpointing: model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
         if checkpointing and not allowed:
-            with pytest.raises(ValueError, match='gradient checkpointing'): train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/'refused', **{**quick, 'snapshots': 0})
+            with pytest.raises(ValueError, match='gradient checkpointing'):
+                train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/'refused',
+                      **{**quick, 'snapshots': 0})
             assert not (tmp_path/'refused').exists()
             return
-        run = train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/str(checkpointing), **{**quick, 'snapshots': 0})
-        ends.append(([r['loss'] for r in run.train_rows], torch.cat([p.detach().flatten() for p in model.parameters()])))
+        run = train(model, tokens, tiny_data, methods[name](), run_dir=tmp_path/str(checkpointing),
+                    **{**quick, 'snapshots': 0})
+        ends.append(([r['loss'] for r in run.train_rows],
+                     torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert np.allclose(ends[0][0], ends[1][0], rtol=1e-5) and torch.allclose(ends[0][1], ends[1][1], atol=1e-5)
 
 def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert, tokens):
-    "Where nothing is masked, the copy is the input, and the two passes of AD-DROP with saliency guided training must agree"
+    """Where nothing is masked, the copy is the input, and the two passes of AD-DROP with saliency guided training
+    must agree"""
     from salviz.data.texts import Collator, encode
     from salviz.methods.base import Progress
     from salviz.training.recording import run_passes
@@ -248,7 +311,8 @@ def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert,
     batch = Collator(tokens)(list(encode(tiny_data['train'].select(range(5)), tokens)))
     method = ADDrop(p=.6, q=.9, cross_tuning=False) + SaliencyGuided(masked_share=.01)
     plan = method.plan(model, batch, Progress(seed=3))
-    assert any(d.any() for d in plan.drop.values()) and torch.equal(plan.inputs['masked']['input_ids'], batch['input_ids'])
+    assert any(d.any() for d in plan.drop.values())
+    assert torch.equal(plan.inputs['masked']['input_ids'], batch['input_ids'])
     outputs, _ = run_passes(model, model, batch, plan)
     assert torch.equal(outputs['main'].logits, outputs['masked'].logits)
     plain, _ = run_passes(model, model, batch, SaliencyGuided(masked_share=.01).plan(model, batch, Progress(seed=3)))
@@ -258,12 +322,16 @@ def test_an_optimiser_and_a_schedule_of_ones_own(tmp_path, tiny_data, tiny_bert,
     from functools import partial
     def stairs(optimizer, steps): return torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=.1)
     data, model = examples('classification', tiny_data), tiny_bert()
-    run = train(model, tokens, data, run_dir=tmp_path/'run', optimizer=partial(torch.optim.SGD, momentum=.9), scheduler=stairs, **{**quick, 'epochs': 2, 'learning_rate': 1., 'snapshots': 0})
-    assert [r['learning_rate'] for r in run.train_rows] == pytest.approx([1., .1, .1, .01, .01, .01]) and run.config['settings']['scheduler'].endswith('stairs')
-    with pytest.raises(ValueError, match='optimizer must be a function'): train(model, tokens, data, run_dir=tmp_path/'no', optimizer='adadelta', **quick)
+    run = train(model, tokens, data, run_dir=tmp_path/'run', optimizer=partial(torch.optim.SGD, momentum=.9),
+                scheduler=stairs, **{**quick, 'epochs': 2, 'learning_rate': 1., 'snapshots': 0})
+    assert [r['learning_rate'] for r in run.train_rows] == pytest.approx([1., .1, .1, .01, .01, .01])
+    assert run.config['settings']['scheduler'].endswith('stairs')
+    with pytest.raises(ValueError, match='optimizer must be a function'):
+        train(model, tokens, data, run_dir=tmp_path/'no', optimizer='adadelta', **quick)
 
 def test_channels_of_a_series_keep_their_names(tmp_path):
     from salviz.data.signals import load_series
-    data = load_series({k: (np.random.default_rng(0).normal(size=(8, 12, 2)).astype('float32'), ['a', 'b']*4) for k in ('train', 'validation', 'test')}, feature_names=['left', 'right'])
+    data = load_series({k: (np.random.default_rng(0).normal(size=(8, 12, 2)).astype('float32'), ['a', 'b']*4)
+                        for k in ('train', 'validation', 'test')}, feature_names=['left', 'right'])
     run = train(small_net('lstm', data), None, data, run_dir=tmp_path/'run', **quick)
     assert run.snapshot().info['feature_names'] == ['left', 'right']

@@ -8,29 +8,42 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import (AlbertConfig, AlbertForSequenceClassification, AttentionInterface, AttentionMaskInterface,
                           AutoModelForSequenceClassification, BartConfig, BartForCausalLM, BartForConditionalGeneration,
-                          BartForSequenceClassification, BertConfig, BertForSequenceClassification, BertModel, DebertaConfig,
-                          DebertaForSequenceClassification, DebertaV2Config, DebertaV2ForSequenceClassification, DistilBertConfig,
-                          DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification, EncoderDecoderConfig,
-                          EncoderDecoderModel, FNetConfig, FNetForSequenceClassification, FunnelConfig, FunnelModel, Gemma2Config, Gemma2Model,
-                          GPT2Config, GPT2ForSequenceClassification, GPT2Model, LEDConfig, LEDModel, LlamaConfig, LlamaForSequenceClassification,
-                          LongformerConfig, LongformerForSequenceClassification, MarianConfig, MarianMTModel, ModernBertConfig,
-                          ModernBertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, MPNetModel, RobertaConfig,
-                          RobertaForSequenceClassification, T5Config, T5EncoderModel, T5ForConditionalGeneration, T5ForSequenceClassification,
+                          BartForSequenceClassification, BertConfig, BertForSequenceClassification, BertModel,
+                          DebertaConfig,
+                          DebertaForSequenceClassification, DebertaV2Config, DebertaV2ForSequenceClassification,
+                          DistilBertConfig,
+                          DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification,
+                          EncoderDecoderConfig,
+                          EncoderDecoderModel, FNetConfig, FNetForSequenceClassification, FunnelConfig, FunnelModel,
+                          Gemma2Config, Gemma2Model,
+                          GPT2Config, GPT2ForSequenceClassification, GPT2Model, LEDConfig, LEDModel, LlamaConfig,
+                          LlamaForSequenceClassification,
+                          LongformerConfig, LongformerForSequenceClassification, MarianConfig, MarianMTModel,
+                          ModernBertConfig,
+                          ModernBertForSequenceClassification, MPNetConfig, MPNetForSequenceClassification, MPNetModel,
+                          RobertaConfig,
+                          RobertaForSequenceClassification, T5Config, T5EncoderModel, T5ForConditionalGeneration,
+                          T5ForSequenceClassification,
                           T5ForTokenClassification)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
 from helpers import alike, all_alike
-from salviz.models.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled, head_count, layer_count, layers_kept, observe,
+from salviz.models.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled,
+                              head_count, layer_count, layers_kept, observe,
                               own_attention)
 
 PAD = 1
-sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24, max_position_embeddings=40,
+sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24,
+             max_position_embeddings=40,
              pad_token_id=PAD)
-t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=3, num_decoder_layers=2, num_heads=4, dropout_rate=.2, pad_token_id=PAD,
+t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=3, num_decoder_layers=2, num_heads=4,
+                dropout_rate=.2, pad_token_id=PAD,
                 eos_token_id=3, decoder_start_token_id=2)
-bart_sizes = dict(vocab_size=40, d_model=16, encoder_layers=3, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=2,
-                  encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=40, pad_token_id=PAD, bos_token_id=2, eos_token_id=3,
+bart_sizes = dict(vocab_size=40, d_model=16, encoder_layers=3, decoder_layers=2, encoder_attention_heads=4,
+                  decoder_attention_heads=2,
+                  encoder_ffn_dim=24, decoder_ffn_dim=24, max_position_embeddings=40, pad_token_id=PAD, bos_token_id=2,
+                  eos_token_id=3,
                   decoder_start_token_id=2, forced_eos_token_id=None, dropout=.1, attention_dropout=.2)
 deberta_sizes = dict(relative_attention=True, pos_att_type=['c2p', 'p2c'], max_relative_positions=12)
 ends = dict(bos_token_id=2, eos_token_id=3)
@@ -38,17 +51,26 @@ dropouts = dict(hidden_dropout_prob=.1, attention_probs_dropout_prob=.2)
 builders = dict(
     bert=lambda: BertForSequenceClassification(BertConfig(**sizes, **dropouts)),
     roberta=lambda: RobertaForSequenceClassification(RobertaConfig(**sizes, **dropouts)),
-    distilbert=lambda: DistilBertForSequenceClassification(DistilBertConfig(vocab_size=40, dim=16, n_layers=3, n_heads=4, hidden_dim=24, dropout=.1,
-                                                                            attention_dropout=.2, max_position_embeddings=40, pad_token_id=PAD)),
+    distilbert=lambda: DistilBertForSequenceClassification(
+    DistilBertConfig(vocab_size=40, dim=16, n_layers=3, n_heads=4, hidden_dim=24, dropout=.1,
+                                                                            attention_dropout=.2,
+                                                                            max_position_embeddings=40,
+                                                                            pad_token_id=PAD)),
     electra=lambda: ElectraForSequenceClassification(ElectraConfig(**sizes, **dropouts, embedding_size=8)),
-    albert=lambda: AlbertForSequenceClassification(AlbertConfig(**sizes, **dropouts, embedding_size=8, classifier_dropout_prob=.1)),
-    modernbert=lambda: ModernBertForSequenceClassification(ModernBertConfig(**sizes, attention_dropout=.2, mlp_dropout=.1, local_attention=6,
-                                                           global_attn_every_n_layers=2, cls_token_id=2, sep_token_id=3, **ends)),
-    gpt2=lambda: GPT2ForSequenceClassification(GPT2Config(vocab_size=40, n_embd=16, n_layer=3, n_head=4, n_positions=40, attn_pdrop=.2,
+    albert=lambda: AlbertForSequenceClassification(AlbertConfig(**sizes, **dropouts, embedding_size=8,
+                                                                classifier_dropout_prob=.1)),
+    modernbert=lambda: ModernBertForSequenceClassification(ModernBertConfig(**sizes, attention_dropout=.2,
+                                                           mlp_dropout=.1, local_attention=6,
+                                                           global_attn_every_n_layers=2, cls_token_id=2, sep_token_id=3,
+                                                           **ends)),
+    gpt2=lambda: GPT2ForSequenceClassification(GPT2Config(vocab_size=40, n_embd=16, n_layer=3, n_head=4, n_positions=40,
+                                                          attn_pdrop=.2,
                                                           resid_pdrop=.1, embd_pdrop=.1, pad_token_id=PAD, **ends)),
-    llama=lambda: LlamaForSequenceClassification(LlamaConfig(**sizes, num_key_value_heads=2, attention_dropout=.2, **ends)),
+    llama=lambda: LlamaForSequenceClassification(LlamaConfig(**sizes, num_key_value_heads=2, attention_dropout=.2,
+                                                             **ends)),
     deberta=lambda: DebertaForSequenceClassification(DebertaConfig(**sizes, **dropouts, **deberta_sizes)),
-    deberta2=lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**sizes, **dropouts, **deberta_sizes, position_buckets=6, share_att_key=True,
+    deberta2=lambda: DebertaV2ForSequenceClassification(DebertaV2Config(**sizes, **dropouts, **deberta_sizes,
+                                                                        position_buckets=6, share_att_key=True,
                                                                         conv_kernel_size=3, conv_act='gelu')),
     t5_encoder=lambda: T5ForTokenClassification(T5Config(**t5_sizes)))
 decoders, own_forward = ('gpt2', 'llama'), ('deberta', 'deberta2') # the latter do not ask the registry
@@ -58,7 +80,8 @@ cases = [(a, p) for a in builders for p in (('right', 'left', 'none') if a in an
 
 @pytest.fixture(autouse=True)
 def finite_reference(monkeypatch):
-    "In float64 the own attention of Llama and ModernBERT is NaN in rows that see pads only, since their mask is -inf once rounded to float32"
+    """In float64 the own attention of Llama and ModernBERT is NaN in rows that see pads only, since their mask is
+    -inf once rounded to float32"""
     def mask(*args, **kwargs):
         x = eager_mask(*args, **kwargs)
         return None if x is None else x.clamp(min=torch.finfo(torch.float32).min) if x.dtype == torch.float64 else x
@@ -117,7 +140,8 @@ def own_mask(arch, attention_mask, layer, b, i, j):
     return ok
 
 
-@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16], ids=['float64', 'float32', 'bfloat16'])
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16],
+                         ids=['float64', 'float32', 'bfloat16'])
 @pytest.mark.parametrize('arch,padding', cases)
 def test_maps_logits_and_gradients_are_those_of_the_models_own_eager_attention(arch, padding, dtype):
     coarse = coarsest(arch, dtype)
@@ -193,7 +217,8 @@ def test_pads_causality_and_sliding_window_are_kept_and_reported(arch, padding):
                 expected = [own_mask(arch, inputs['attention_mask'], l, b, i, j) for j in range(14)]
                 assert allowed[b, 0, i].tolist() == expected, (l, b, i)
         assert (maps[l].masked_select(~allowed & allowed.any(-1, keepdim=True)) == 0).all()
-    if arch == 'modernbert': assert not maps.allowed(1)[0, 0].all() and (maps.allowed(0)[0, 0] | (inputs['attention_mask'][0] == 0)).all()
+    if arch == 'modernbert':
+        assert not maps.allowed(1)[0, 0].all() and (maps.allowed(0)[0, 0] | (inputs['attention_mask'][0] == 0)).all()
 
 
 @pytest.mark.parametrize('arch', [a for a in builders if a not in own_forward])
@@ -236,7 +261,8 @@ def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
     drop[0, 1, 2], drop[1, :, 3, :4] = True, True # rows that would lose every real key
     seen = {}
     module = model.bert.encoder.layer[1].attention.self
-    module.register_forward_hook(lambda m, args, kwargs, out: seen.update(hidden=args[0] if args else kwargs['hidden_states'], out=out[0]),
+    module.register_forward_hook(lambda m, args, kwargs, out: seen.update(hidden=args[0] if args
+                                                                          else kwargs['hidden_states'], out=out[0]),
                                  with_kwargs=True)
     with observe(model, 1, drop={1: drop}) as maps: model(**inputs)
     A, out = reference_attention(module, seen['hidden'], inputs['attention_mask'].tolist(), drop.tolist())
@@ -248,7 +274,8 @@ def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
     assert not torch.equal(maps[1], plain[1])
 
 
-@pytest.mark.parametrize('arch,padding', [('llama', 'left'), ('gpt2', 'right'), ('modernbert', 'right'), ('deberta', 'left'), ('deberta2', 'right'),
+@pytest.mark.parametrize('arch,padding', [('llama', 'left'), ('gpt2', 'right'), ('modernbert', 'right'),
+                                          ('deberta', 'left'), ('deberta2', 'right'),
                                           ('t5_encoder', 'left')])
 def test_dropping_goes_together_with_causality_windows_and_left_pads(arch, padding):
     model, inputs = built(arch, torch.float64), batch(padding)
@@ -287,7 +314,8 @@ def test_gradients_with_dropping_are_those_of_minus_infinity():
     model.set_attn_implementation('literal')
     theirs = model(**inputs).logits
     torch.testing.assert_close(logits, theirs, atol=1e-13, rtol=1e-12)
-    for a, b in zip(ours, torch.autograd.grad(theirs[:, 0].sum(), [module.query.weight, module.key.weight, module.value.weight])):
+    for a, b in zip(ours, torch.autograd.grad(theirs[:, 0].sum(),
+                                              [module.query.weight, module.key.weight, module.value.weight])):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
 
 
@@ -295,7 +323,8 @@ def test_gradients_with_dropping_are_those_of_minus_infinity():
 def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monkeypatch):
     coarse = coarsest(arch, torch.float64)
     model, inputs = built(arch, torch.float64).base_model, batch(n=8, lengths=(8, 5, 2))
-    drop, real = torch.rand(3, 4, 8, 8, generator=torch.Generator().manual_seed(4)) < .5, inputs['attention_mask'].bool()
+    drop, real = torch.rand(3, 4, 8, 8,
+                            generator=torch.Generator().manual_seed(4)) < .5, inputs['attention_mask'].bool()
     drop[..., 0] = False # so that no real row needs protection and -inf is safe
     with observe(model, 1, drop={1: drop}) as maps: states = model(**inputs).last_hidden_state[real]
     ours = torch.autograd.grad(states.square().sum(), list(model.parameters()), allow_unused=True)
@@ -309,7 +338,8 @@ def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monk
     theirs = eager(**inputs, output_attentions=True)
     assert len(calls) == 3 and alike(states, theirs.last_hidden_state[real], dtype=coarse)
     assert alike(maps[1].transpose(1, 2)[real], theirs.attentions[1].transpose(1, 2)[real], dtype=coarse)
-    expected = torch.autograd.grad(theirs.last_hidden_state[real].square().sum(), list(eager.parameters()), allow_unused=True)
+    expected = torch.autograd.grad(theirs.last_hidden_state[real].square().sum(), list(eager.parameters()),
+                                   allow_unused=True)
     assert all_alike(ours, expected, dtype=coarse)
 
 
@@ -317,16 +347,19 @@ def test_dropping_equals_minus_infinity_before_the_models_own_softmax(arch, monk
 def test_gradients_wrt_the_unscaled_map_carry_the_factor_of_scale(arch):
     model, inputs = built(arch, torch.float64), batch()
     for layer in (0, 2):
-        alpha = torch.tensor([.3, .7, 1.], dtype=torch.float64)[:, None, None, None].expand(3, 4, 14, 14).clone().requires_grad_()
+        alpha = torch.tensor([.3, .7, 1.], dtype=torch.float64)[:, None, None,
+                                                                None].expand(3, 4, 14, 14).clone().requires_grad_()
         with observe(model, layer, scale={layer: alpha}) as maps: score = model(**inputs).logits[:, 0].sum()
         wrt_map, wrt_alpha = torch.autograd.grad(score, [maps[layer], alpha])
         torch.testing.assert_close(wrt_map * maps[layer], alpha * wrt_alpha) # f(aA): df/dA * A = a * df/da = a A f'
         with observe(model, layer) as plain: model(**inputs)
         assert torch.equal(maps[layer], plain[layer])
 
-        if arch in ('llama', 't5_encoder', 'deberta'): continue # softmax or norms are rounded to float32: too coarse for differences
+        # softmax or norms are rounded to float32: too coarse for differences
+        if arch in ('llama', 't5_encoder', 'deberta'): continue
         def f(a):
-            with torch.no_grad(), observe(model, layer, scale={layer: a}): return model(**inputs).logits[:, 0].sum().item()
+            with torch.no_grad(), observe(model, layer, scale={layer: a}):
+                return model(**inputs).logits[:, 0].sum().item()
         with observe(model, layer, scale={layer: .6}) as maps: score = model(**inputs).logits[:, 0].sum()
         along = (torch.autograd.grad(score, maps[layer])[0] * maps[layer]).sum().item() / .6
         assert along == pytest.approx((f(.6 + 1e-5) - f(.6 - 1e-5)) / 2e-5, rel=1e-5, abs=1e-7)
@@ -379,7 +412,8 @@ def test_two_models_in_two_threads_do_not_disturb_each_other(shared, implementat
                     with observe(model, observed, **kwargs) as maps:
                         if barrier: barrier.wait()
                         logits = model(**inputs).logits
-                        seen.append((logits, *(maps[l] for l in maps), *torch.autograd.grad(logits.sum(), maps[observed[0]])))
+                        seen.append((logits, *(maps[l] for l in maps),
+                                     *torch.autograd.grad(logits.sum(), maps[observed[0]])))
                     continue
                 if barrier: barrier.wait()
             return seen
@@ -400,7 +434,8 @@ def test_a_model_that_shares_the_config_of_an_observed_one_runs_as_always():
         mine = maps[0]
         got = twin(**inputs, output_attentions=True)
         assert maps[0] is mine
-    assert torch.equal(got.logits, expected.logits) and all(torch.equal(a, b) for a, b in zip(got.attentions, expected.attentions))
+    assert torch.equal(got.logits, expected.logits)
+    assert all(torch.equal(a, b) for a, b in zip(got.attentions, expected.attentions))
 
 
 def test_a_second_observation_of_the_same_model_is_refused_also_through_a_part_a_wrapper_or_another_thread():
@@ -421,9 +456,11 @@ def test_a_second_observation_of_the_same_model_is_refused_also_through_a_part_a
 
 def everything(model):
     "What could have been changed: every attribute and hook of every module by identity, and the config's contents"
-    state = [(id(m), {k: id(v) for k, v in m.__dict__.items()}, [list(v) for k, v in m.__dict__.items() if k.endswith('_hooks')])
+    state = [(id(m), {k: id(v) for k, v in m.__dict__.items()},
+              [list(v) for k, v in m.__dict__.items() if k.endswith('_hooks')])
              for m in model.modules()]
-    return state, dict(model.config.__dict__), model.config.to_dict(), model.config._attn_implementation, [k for k in model.state_dict()]
+    return state, dict(model.config.__dict__), model.config.to_dict(), model.config._attn_implementation, [
+        k for k in model.state_dict()]
 
 
 @pytest.mark.parametrize('arch', builders)
@@ -436,7 +473,8 @@ def test_leaving_restores_the_model_exactly_also_after_exceptions(arch):
     assert everything(model) == before
     with pytest.raises(IndexError), observe(model): model(input_ids=torch.tensor([[999]]))
     assert everything(model) == before
-    with pytest.raises(ValueError, match='drop'), observe(model, drop={1: torch.zeros(3, 4, 2, 2, dtype=torch.bool)}): model(**inputs)
+    with pytest.raises(ValueError, match='drop'), observe(model, drop={1: torch.zeros(3, 4, 2, 2, dtype=torch.bool)}):
+        model(**inputs)
     assert everything(model) == before
     assert torch.equal(model(**inputs).logits, expected)
 
@@ -483,12 +521,14 @@ def test_the_encoder_inside_a_classifier_and_a_wrapper_around_it_can_be_observed
         def forward(self, **kw): return self.head(self.encoder(**kw).last_hidden_state[:, 0])
     with observe(model) as expected: model(**inputs)
     wrapped = Wrapped(model.bert)
-    for observed, called in ((model, model.bert), (model.bert, model), (model.bert, model.bert), (wrapped, wrapped), (model.bert, wrapped)):
+    for observed, called in ((model, model.bert), (model.bert, model), (model.bert, model.bert), (wrapped, wrapped),
+                             (model.bert, wrapped)):
         with observe(observed) as maps: called(**inputs)
         for l in range(3): assert torch.equal(maps[l], expected[l])
     assert layer_count(wrapped) == 3 and head_count(wrapped) == 4 and attention_stack(wrapped) is model.bert
     with pytest.raises(ValueError, match='BertEncoder holds no transformers model'), observe(model.bert.encoder): pass
-    with pytest.raises(ValueError, match='several transformers models'), observe(nn.ModuleList([model, built('gpt2')])): pass
+    with pytest.raises(ValueError, match='several transformers models'), observe(nn.ModuleList([model, built('gpt2')])):
+        pass
 
 
 def test_two_passes_in_one_observation_leave_the_maps_of_the_last():
@@ -513,7 +553,8 @@ def test_maps_know_their_layers_and_say_what_is_missing():
     assert torch.equal(maps.stacked(), torch.stack([maps[0], maps[2]], 1)) and maps.stacked().shape == (3, 2, 4, 14, 14)
     assert maps[-1] is maps[2] and maps[np.int64(0)] is maps[0]
     for missing in (1, -2, 7): pytest.raises(KeyError, maps.__getitem__, missing)
-    with pytest.raises(KeyError, match='layer 1 of BertForSequenceClassification is not observed; observed: 0, 2'): maps.allowed(1)
+    with pytest.raises(KeyError, match='layer 1 of BertForSequenceClassification is not observed; observed: 0, 2'):
+        maps.allowed(1)
     graph = weakref.ref(maps[0])
     maps.clear()
     gc.collect()
@@ -533,7 +574,8 @@ def test_scaled_layers_are_observed_too_and_dropped_ones_where_they_are_asked_fo
 @pytest.mark.parametrize('arch', ['bert', 'llama', 'albert', 'deberta2', 't5_encoder'])
 def test_maps_take_gradients_when_every_parameter_is_frozen(arch):
     model, inputs = built(arch, torch.float64), batch()
-    with observe(model) as maps: expected = torch.autograd.grad(model(**inputs).logits[:, 0].sum(), [maps[l] for l in maps])
+    with observe(model) as maps:
+        expected = torch.autograd.grad(model(**inputs).logits[:, 0].sum(), [maps[l] for l in maps])
     model.requires_grad_(False)
     for after in (False, True):
         with observe(model, after_dropout=after) as maps: score = model(**inputs).logits[:, 0].sum()
@@ -579,14 +621,17 @@ def test_second_derivatives_go_through_observed_attention():
 
 
 @pytest.mark.parametrize('build,name,reason', [
-    (lambda: FunnelModel(FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1, 1])), 'FunnelModel',
+    (lambda: FunnelModel(FunnelConfig(vocab_size=40, d_model=16, n_head=4, d_head=4, d_inner=24, block_sizes=[1, 1])),
+     'FunnelModel',
      'does not go through .*BERT, .*DeBERTa, .*T5'),
     (lambda: LongformerForSequenceClassification(LongformerConfig(**sizes, attention_window=4)), 'LongformerModel',
      'does not go through .*ModernBERT'),
     (lambda: MPNetModel(MPNetConfig(**sizes)), 'MPNetModel', 'does not go through .*RoBERTa'),
     (lambda: FNetForSequenceClassification(FNetConfig(**sizes)), 'FNetModel', 'does not go through'),
-    (lambda: LEDModel(LEDConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16,
-                                decoder_attention_heads=2, decoder_ffn_dim=16, attention_window=4)), 'LEDModel', 'does not go through .*BART'),
+    (lambda: LEDModel(LEDConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1,
+                                encoder_attention_heads=2, encoder_ffn_dim=16,
+                                decoder_attention_heads=2, decoder_ffn_dim=16, attention_window=4)), 'LEDModel',
+     'does not go through .*BART'),
     (lambda: Gemma2Model(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=4)), 'Gemma2Model', 'softcap, tanh'),
 ], ids=['funnel', 'longformer', 'mpnet', 'fnet', 'led', 'gemma2'])
 def test_models_that_cannot_be_observed_are_refused_by_name_with_the_reason(build, name, reason):
@@ -600,13 +645,16 @@ def test_models_that_cannot_be_observed_are_refused_by_name_with_the_reason(buil
 
 def test_nets_without_attention_are_refused_by_name():
     for thing in (nn.LSTM(2, 2), nn.Linear(2, 2), 'minilm', None):
-        with pytest.raises(ValueError, match=f'{type(thing).__name__} holds no transformers model'): check_observable(thing)
+        with pytest.raises(ValueError, match=f'{type(thing).__name__} holds no transformers model'):
+            check_observable(thing)
 
 
 def test_checkpointing_compilation_and_data_parallel_replicas_are_refused():
     model = built('bert')
     model.gradient_checkpointing_enable()
-    with pytest.raises(ValueError, match='gradient checkpointing is on.*gradient_checkpointing_disable'), observe(model): pass
+    with pytest.raises(ValueError,
+                       match='gradient checkpointing is on.*gradient_checkpointing_disable'), observe(model):
+        pass
     model.gradient_checkpointing_disable()
     with observe(model): model(**batch())
     with pytest.raises(ValueError, match='it is compiled'), observe(torch.compile(model)): pass
@@ -623,7 +671,8 @@ class Fixed(nn.Module):
 def test_a_model_whose_layers_do_not_all_pass_by_raises_instead_of_returning_other_layers_maps():
     for arch, change in (('bert', lambda m: setattr(m.bert.encoder.layer[0].attention, 'self', Fixed())),
                          ('llama', lambda m: m.model.layers.__delitem__(1)),
-                         ('distilbert', lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0])),
+                         ('distilbert',
+                          lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0])),
                          ('deberta2', lambda m: m.deberta.encoder.layer.__delitem__(1))):
         model = built(arch)
         change(model)
@@ -652,19 +701,27 @@ def test_nothing_to_observe_leaves_any_model_untouched():
 
 def test_wrong_arguments_are_named_in_one_sentence():
     model, no = built('bert'), torch.zeros(3, 4, 14, 14, dtype=torch.bool)
-    wrong = [(dict(layers=3), r'layers: BertForSequenceClassification has the layers 0 to 2 \(or -3 to -1 from the end\), got 3'),
-             (dict(layers=[0, -4]), 'got -4'), (dict(layers='all'), "layers must be None .all., an int or a list of int, got 'all'"),
-             (dict(layers=True), 'layers must be'), (dict(layers=[.5]), 'layers must be'), (dict(drop={5: no}), 'drop: .* got 5'),
-             (dict(drop={0: no.float()}), r'drop\[0\] must be a bool tensor, got torch.float32'), (dict(drop=no), 'drop must be a dictionary'),
+    wrong = [(dict(layers=3),
+              r'layers: BertForSequenceClassification has the layers 0 to 2 \(or -3 to -1 from the end\), got 3'),
+             (dict(layers=[0, -4]), 'got -4'),
+             (dict(layers='all'), "layers must be None .all., an int or a list of int, got 'all'"),
+             (dict(layers=True), 'layers must be'), (dict(layers=[.5]), 'layers must be'),
+             (dict(drop={5: no}), 'drop: .* got 5'),
+             (dict(drop={0: no.float()}), r'drop\[0\] must be a bool tensor, got torch.float32'),
+             (dict(drop=no), 'drop must be a dictionary'),
              (dict(drop={2: no, -1: no}), 'drop names a layer twice: 2, -1'), (dict(scale={9: 1.}), 'scale: .* got 9'),
              (dict(scale={0: 'x'}), r"scale\[0\] must be a number or a tensor, got 'x'")]
     for kwargs, text in wrong:
         with pytest.raises(ValueError, match=text) as e, observe(model, **kwargs): pass
         assert '\n' not in str(e.value)
-    for kwargs in (dict(drop={0: no[:2]}), dict(drop={0: no[..., :9]}), dict(scale={0: torch.ones(5, 1, 1, 1)}), dict(scale={0: no[None].float()})):
-        with pytest.raises(ValueError, match=r'must be broadcastable to \[batch, heads, query, key\] = \[3, 4, 14, 14\], got'):
+    for kwargs in (dict(drop={0: no[:2]}), dict(drop={0: no[..., :9]}), dict(scale={0: torch.ones(5, 1, 1, 1)}),
+                   dict(scale={0: no[None].float()})):
+        with pytest.raises(ValueError,
+                           match=r'must be broadcastable to \[batch, heads, query, key\] = \[3, 4, 14, 14\], got'):
             with observe(model, **kwargs): model(**batch())
-    assert check_layers(model, [np.int64(1), -1]) == (1, 2) and check_layers(model, range(2)) == (0, 1) and check_layers(model, -1) == (2,)
+    assert check_layers(model, [np.int64(1), -1]) == (1, 2)
+    assert check_layers(model, range(2)) == (0, 1)
+    assert check_layers(model, -1) == (2,)
 
 
 @pytest.mark.parametrize('arch,padding', [('bert', 'right'), ('llama', 'left'), ('deberta2', 'left')])
@@ -700,7 +757,9 @@ def test_what_is_written_into_the_config_while_observed_stays_there():
     model = built('bert')
     with observe(model):
         model.bert.config.note = 'kept'
-        assert model.config.note == 'kept' and isinstance(model.bert.config, BertConfig) and model.bert.config.hidden_size == 16
+        assert model.config.note == 'kept'
+        assert isinstance(model.bert.config, BertConfig)
+        assert model.bert.config.hidden_size == 16
         model.bert.config._attn_implementation = 'eager'
         assert model.bert.config._attn_implementation == 'salviz'
     assert model.config.note == 'kept' and model.config._attn_implementation == 'eager'
@@ -729,7 +788,8 @@ def test_a_boolean_mask_for_every_query_is_followed_and_a_float_one_refused():
     with observe(model) as maps: logits = model(input_ids=ids, attention_mask=ok).logits
     assert torch.equal(maps.allowed(1), ok) and (maps[1].masked_select(~ok) == 0).all()
     torch.testing.assert_close(logits, model(input_ids=ids, attention_mask=ok).logits, atol=1e-5, rtol=1e-4)
-    with pytest.raises(ValueError, match='must be bool'), observe(model): model(input_ids=ids, attention_mask=torch.zeros(3, 1, 14, 14))
+    with pytest.raises(ValueError, match='must be bool'), observe(model):
+        model(input_ids=ids, attention_mask=torch.zeros(3, 1, 14, 14))
 
 
 def test_a_decoder_with_a_cache_is_observed_one_token_at_a_time():
@@ -741,7 +801,8 @@ def test_a_decoder_with_a_cache_is_observed_one_token_at_a_time():
         assert maps[0].shape == (3, 4, 10, 10)
         out = model(input_ids=inputs['input_ids'][:, 10:11], attention_mask=mask[:, :11], past_key_values=cache)
     theirs = eager(**start, use_cache=True).past_key_values
-    theirs = eager(input_ids=inputs['input_ids'][:, 10:11], attention_mask=mask[:, :11], past_key_values=theirs, output_attentions=True)
+    theirs = eager(input_ids=inputs['input_ids'][:, 10:11], attention_mask=mask[:, :11], past_key_values=theirs,
+                   output_attentions=True)
     assert alike(out.last_hidden_state, theirs.last_hidden_state, dtype=torch.float32)
     for l in maps: assert maps[l].shape == (3, 4, 1, 11) and alike(maps[l], theirs.attentions[l], dtype=torch.float32)
     assert torch.equal(maps.allowed(0)[:, 0, 0], mask[:, :11].bool())
@@ -763,7 +824,10 @@ def test_long_inputs_of_modernbert_see_their_window_and_nothing_else():
     for l in maps: assert alike(maps[l], theirs.attentions[l], dtype=torch.float32)
     far = (torch.arange(30)[:, None] - torch.arange(30)).abs() > 3
     full = maps.allowed(1)[0, 0]
-    assert (maps[1][0, :, far] == 0).all() and (maps[0][0, :, far] > 0).any() and not full[far].any() and full[~far].all()
+    assert (maps[1][0, :, far] == 0).all()
+    assert (maps[0][0, :, far] > 0).any()
+    assert not full[far].any()
+    assert full[~far].all()
 
 
 seq2seq = dict(
@@ -771,8 +835,10 @@ seq2seq = dict(
     bart=lambda: BartForConditionalGeneration(BartConfig(**bart_sizes)),
     t5=lambda: T5ForConditionalGeneration(T5Config(**t5_sizes)))
 builders_of_pairs = dict(
-    gpt2_cross=lambda: GPT2Model(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=4, n_positions=40, attn_pdrop=.2, add_cross_attention=True)),
-    bert_cross=lambda: BertModel(BertConfig(**{**sizes, 'num_hidden_layers': 2}, **dropouts, is_decoder=True, add_cross_attention=True)))
+    gpt2_cross=lambda: GPT2Model(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=4, n_positions=40,
+                                            attn_pdrop=.2, add_cross_attention=True)),
+    bert_cross=lambda: BertModel(BertConfig(**{**sizes, 'num_hidden_layers': 2}, **dropouts, is_decoder=True,
+                                            add_cross_attention=True)))
 parts = 'encoder', 'decoder', 'cross'
 kinds = dict(encoder='encoder_attentions', decoder='decoder_attentions', cross='cross_attentions')
 
@@ -789,7 +855,8 @@ def pair(arch, dtype=torch.float32, seed=0):
 def pair_batch(padding='right', n=9, lengths=(9, 4, 6), arch='marian', dtype=torch.float32):
     "Three sources of up to 14 and targets of up to 9 tokens, all padded on one side"
     source, target = batch(padding), batch(padding, n, lengths)
-    if arch not in builders_of_pairs: return dict(source, decoder_input_ids=target['input_ids'], decoder_attention_mask=target['attention_mask'])
+    if arch not in builders_of_pairs:
+        return dict(source, decoder_input_ids=target['input_ids'], decoder_attention_mask=target['attention_mask'])
     states = torch.randn(3, 14, 16, generator=torch.Generator().manual_seed(3)).to(dtype)
     return dict(target, encoder_hidden_states=states, encoder_attention_mask=source['attention_mask'])
 
@@ -801,7 +868,8 @@ def kind_of(path):
 
 
 class OnlyPartEager:
-    "A copy of `model` in which `part` runs the model file's own eager attention, and all the rest the fused kernel; `seen` collects what it returns"
+    """A copy of `model` in which `part` runs the model file's own eager attention, and all the rest the fused
+    kernel; `seen` collects what it returns"""
     def __init__(self, model, part):
         self.model, self.part, self.seen = copy.deepcopy(model), part, []
         self.kinds = {m: kind_of(name) for name, m in self.model.named_modules()}
@@ -812,11 +880,13 @@ class OnlyPartEager:
     def attend(self, module, query, key, value, mask, **kwargs):
         if self.kinds[module] != self.part: return sdpa_attention_forward(module, query, key, value, mask, **kwargs)
         n, k = query.shape[2], key.shape[2]
-        if mask is None and self.part == 'decoder' and n > 1: mask = torch.ones(n, k, dtype=torch.bool).tril()[None, None]
+        if mask is None and self.part == 'decoder' and n > 1:
+            mask = torch.ones(n, k, dtype=torch.bool).tril()[None, None]
         dtype = next(self.model.parameters()).dtype # not the query's: under autocast that is another one
         least = torch.finfo(torch.float32 if dtype == torch.float64 else dtype).min
         added = None if mask is None else torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, least)
-        out, A = sys.modules[type(module).__module__].eager_attention_forward(module, query, key, value, added, **kwargs)
+        out, A = sys.modules[type(module).__module__].eager_attention_forward(
+            module, query, key, value, added, **kwargs)
         self.seen.append(A)
         return out, A
 
@@ -828,9 +898,11 @@ class OnlyPartEager:
 def states_of(out): return out.logits if hasattr(out, 'logits') else out.last_hidden_state
 
 
-@pytest.mark.parametrize('dtype,padding', [(torch.float64, 'right'), (torch.float64, 'left'), (torch.float64, 'none'), (torch.float32, 'right'),
+@pytest.mark.parametrize('dtype,padding', [(torch.float64, 'right'), (torch.float64, 'left'), (torch.float64, 'none'),
+                                           (torch.float32, 'right'),
                                            (torch.bfloat16, 'left')], ids=str)
-@pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts] + [(a, p) for a in builders_of_pairs for p in parts[1:]])
+@pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts]
+                         + [(a, p) for a in builders_of_pairs for p in parts[1:]])
 def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch, part, dtype, padding):
     coarse = coarsest(arch, dtype)
     model, inputs = pair(arch, dtype), pair_batch(padding, arch=arch, dtype=dtype)
@@ -842,7 +914,8 @@ def test_each_part_of_an_encoder_decoder_is_the_models_own_eager_attention(arch,
     shape = 3, head_count(model, part), *dict(encoder=(14, 14), decoder=(9, 9), cross=(9, 14))[part]
     for l in maps: assert maps[l].shape == shape and alike(maps[l], reference.seen[l], dtype=coarse)
     target = inputs['attention_mask' if arch in builders_of_pairs else 'decoder_attention_mask']
-    score = lambda x: (x * noise(x, 7) * target[..., None]).sum() # a row without keys passes no gradient here, a meaningless one in eager attention
+    # a row without keys passes no gradient here, a meaningless one in eager attention
+    score = lambda x: (x * noise(x, 7) * target[..., None]).sum()
     gradients = torch.autograd.grad(score(out), [maps[l] for l in maps], retain_graph=True)
     expected = torch.autograd.grad(score(theirs), reference.seen, retain_graph=True)
     assert all_alike(gradients, expected, dtype=coarse)
@@ -958,7 +1031,8 @@ def test_layers_and_parts_that_nobody_observes_stay_on_the_fused_kernel(arch, mo
     monkeypatch.setattr(F, 'scaled_dot_product_attention', lambda *a, **k: calls.append(1) or fused(*a, **k))
     expected = model(**inputs).logits
     assert len(calls) == 3 + 2 + 2
-    for part, layers, left in (('encoder', None, 4), ('encoder', 1, 6), ('decoder', None, 5), ('decoder', -1, 6), ('cross', None, 5), ('cross', 0, 6),
+    for part, layers, left in (('encoder', None, 4), ('encoder', 1, 6), ('decoder', None, 5), ('decoder', -1, 6),
+                               ('cross', None, 5), ('cross', 0, 6),
                                ('cross', [], 7)):
         calls.clear()
         with observe(model, layers, part=part) as maps: logits = model(**inputs).logits
@@ -972,14 +1046,16 @@ def test_the_encoder_is_the_default_part_and_works_by_itself_as_a_single_stack(a
     source = {k: inputs[k] for k in ('input_ids', 'attention_mask')}
     encoder = model.get_encoder()
     with observe(model) as expected: model(**inputs)
-    assert (layer_count(model), head_count(model), check_observable(model)) == (3, 4, encoder) and check_layers(model, -1) == (2,)
+    assert (layer_count(model), head_count(model), check_observable(model)) == (3, 4, encoder)
+    assert check_layers(model, -1) == (2,)
     with observe(model) as maps: encoder(**source)
     assert all(alike(maps[l], expected[l]) for l in range(3))
     assert attention_parts(encoder) == {None: encoder} and (layer_count(encoder), head_count(encoder)) == (3, 4)
     for run, kwargs in ((encoder, source), (model, inputs)):
         with observe(encoder, drop={1: torch.zeros(3, 4, 14, 14, dtype=torch.bool)}) as maps: run(**kwargs)
         assert all(alike(maps[l], expected[l]) for l in range(3))
-    with pytest.raises(ValueError, match="must be None, since there is one stack of self-attention; got 'encoder'"): layer_count(encoder, 'encoder')
+    with pytest.raises(ValueError, match="must be None, since there is one stack of self-attention; got 'encoder'"):
+        layer_count(encoder, 'encoder')
 
 
 def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_default():
@@ -992,7 +1068,8 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     with observe(model) as maps: # pass after pass, although the model goes past its wrapper
         for _ in range(3): model(**inputs)
     with observe(model, part='cross') as maps:
-        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\) has 2 layers, but 0 attention calls'): model(**inputs)
+        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\) has 2 layers, but 0 attention calls'):
+            model(**inputs)
     whole = pair('t5')
     decoder, inputs = whole.get_decoder(), pair_batch()
     with observe(whole, part='cross') as expected: whole(**inputs)
@@ -1002,7 +1079,8 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
 
 def test_two_models_joined_to_one_translate_with_three_observable_parts():
     torch.manual_seed(0)
-    sides = [BertConfig(**{**sizes, 'num_hidden_layers': n}, is_decoder=n == 2, add_cross_attention=n == 2) for n in (3, 2)]
+    sides = [BertConfig(**{**sizes, 'num_hidden_layers': n}, is_decoder=n == 2, add_cross_attention=n == 2)
+             for n in (3, 2)]
     model = EncoderDecoderModel(EncoderDecoderConfig.from_encoder_decoder_configs(*sides)).eval()
     inputs, eager = pair_batch(), as_eager(model)
     theirs = eager(**inputs, output_attentions=True)
@@ -1038,7 +1116,8 @@ def test_generate_leaves_the_maps_of_the_last_pass_of_each_part(arch, beams):
         assert torch.equal(tokens, theirs.sequences)
         last = theirs[kinds[part]] if part == 'encoder' else theirs[kinds[part]][-1]
         for l in maps:
-            assert maps[l].shape == last[l].shape == (3 if part == 'encoder' else 3 * beams, head_count(model, part), *last[l].shape[2:])
+            assert maps[l].shape == last[l].shape == (3 if part == 'encoder' else 3 * beams, head_count(model, part),
+                                                      *last[l].shape[2:])
             torch.testing.assert_close(maps[l], last[l], atol=1e-5, rtol=1e-4)
             assert part == 'decoder' or maps.allowed(l)[0, 0, 0].tolist() == [True] * 14 # the first source has no pads
         assert not maps[0].requires_grad
@@ -1052,9 +1131,11 @@ def test_generate_with_dropped_positions_works_in_the_encoder_and_is_refused_in_
     with observe(model, 0, drop={0: drop}) as maps: model.generate(**source, **how)
     assert (maps[0][..., 1] == 0).all()
     for part in parts[1:]:
-        with pytest.raises(ValueError, match=r'drop\[0\] must be broadcastable to .* = \[3, 2, 1, \d+\], got \[3, 4, 14, 14\]'):
+        with pytest.raises(ValueError,
+                           match=r'drop\[0\] must be broadcastable to .* = \[3, 2, 1, \d+\], got \[3, 4, 14, 14\]'):
             with observe(model, drop={0: drop}, part=part): model.generate(**source, **how)
-    with observe(model, drop={0: drop[:, :1, :1]}, part='cross') as maps: model.generate(**source, **how) # the source does not grow
+    # the source does not grow
+    with observe(model, drop={0: drop[:, :1, :1]}, part='cross') as maps: model.generate(**source, **how)
     assert (maps[0][..., 1] == 0).all()
 
 
@@ -1067,10 +1148,12 @@ def test_encoder_and_decoder_may_be_observed_at_once_but_not_the_two_parts_of_on
     for inner in parts[1:]:
         with observe(model) as read, observe(model, part=inner) as written: model(**inputs)
         assert all(torch.equal(read[l], alone['encoder'][l]) for l in read)
-        for l in written: torch.testing.assert_close(written[l], alone[inner][l], atol=1e-5, rtol=1e-4) # behind another encoder kernel
+        # behind another encoder kernel
+        for l in written: torch.testing.assert_close(written[l], alone[inner][l], atol=1e-5, rtol=1e-4)
     for first, second in (('decoder', 'cross'), ('cross', 'decoder'), ('cross', 'cross')):
         with observe(model, part=first) as maps:
-            refused = pytest.raises(RuntimeError, match=rf'BartForConditionalGeneration \({second}\) is already being observed')
+            refused = pytest.raises(RuntimeError,
+                                    match=rf'BartForConditionalGeneration \({second}\) is already being observed')
             with refused, observe(model, part=second): pass
             model(**inputs)
         assert all(torch.equal(maps[l], alone[first][l]) for l in maps)
@@ -1091,7 +1174,9 @@ def test_leaving_an_encoder_decoder_restores_it_also_after_exceptions(arch, part
     with pytest.raises(ZeroDivisionError), observe(model, part=part): 1 / 0
     bad = dict(inputs, **{'input_ids' if part == 'encoder' else 'decoder_input_ids': torch.full((3, 9), 999)})
     with pytest.raises(IndexError), observe(model, part=part): model(**bad)
-    with pytest.raises(ValueError, match='drop'), observe(model, drop={1: torch.zeros(3, 4, 2, 2, dtype=torch.bool)}, part=part): model(**inputs)
+    with pytest.raises(ValueError, match='drop'), observe(model, drop={1: torch.zeros(3, 4, 2, 2, dtype=torch.bool)},
+                                                          part=part):
+        model(**inputs)
     assert everything(model) == before and torch.equal(model(**inputs).logits, expected)
 
 
@@ -1102,7 +1187,8 @@ def test_copies_of_an_observed_encoder_decoder_are_ordinary_models(tmp_path):
         model(**inputs)
         held = maps[0], cross[0]
         model.save_pretrained(tmp_path)
-        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), BartForConditionalGeneration.from_pretrained(tmp_path)]
+        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
+                  BartForConditionalGeneration.from_pretrained(tmp_path)]
         for net in copies: assert torch.equal(net.eval()(**inputs).logits, expected)
         assert maps[0] is held[0] and cross[0] is held[1] and 'salviz' not in (tmp_path / 'config.json').read_text()
     with observe(model, part='cross') as alone: model(**inputs)
@@ -1126,7 +1212,8 @@ def test_a_twin_that_shares_the_config_never_notices_nor_do_two_observed_ones(bu
     assert torch.equal(maps[0], held) and list(others) == [1] and not torch.equal(others[1], maps[1])
 
 
-@pytest.mark.parametrize('build,inputs', [(lambda: pair('marian'), pair_batch), (lambda: built('deberta2'), batch)], ids=['marian', 'deberta2'])
+@pytest.mark.parametrize('build,inputs', [(lambda: pair('marian'), pair_batch), (lambda: built('deberta2'), batch)],
+                         ids=['marian', 'deberta2'])
 def test_checkpointing_and_compilation_are_refused_here_too(build, inputs):
     model = build()
     part = 'cross' if model.config.is_encoder_decoder else None
@@ -1135,27 +1222,42 @@ def test_checkpointing_and_compilation_are_refused_here_too(build, inputs):
     model.gradient_checkpointing_disable()
     with observe(model, part=part): model(**inputs())
     check_observable(model, part).compile()
-    with pytest.raises(ValueError, match=f'{type(model.base_model).__name__} cannot be observed: it is compiled'), observe(model, part=part): pass
+    with pytest.raises(ValueError,
+                       match=f'{type(model.base_model).__name__} cannot be observed: it is compiled'), observe(
+        model, part=part):
+        pass
 
 
 def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
     torch.manual_seed(0)
     model = BartForConditionalGeneration(BartConfig(**bart_sizes, encoder_layerdrop=1.))
     with observe(model): model.eval()(**pair_batch())
-    with pytest.raises(RuntimeError, match=r'has 3 layers, but 0 attention calls .*\(layerdrop 0\)'), observe(model): model.train()(**pair_batch())
+    with pytest.raises(RuntimeError, match=r'has 3 layers, but 0 attention calls .*\(layerdrop 0\)'), observe(model):
+        model.train()(**pair_batch())
 
 
 def test_parts_that_a_model_does_not_have_are_named():
     model, plain = pair('t5'), built('bert')
     for wrong in ('self', 0, ['encoder'], True):
-        for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: layer_count(model, wrong), lambda: check_layers(model, 0, part=wrong)):
-            with pytest.raises(ValueError, match="T5ForConditionalGeneration it must be 'encoder' or 'decoder' or 'cross'; got"): refuse()
+        for refuse in (lambda: observe(model, part=wrong).__enter__(), lambda: layer_count(model, wrong),
+                       lambda: check_layers(model, 0, part=wrong)):
+            with pytest.raises(ValueError,
+                               match="T5ForConditionalGeneration it must be 'encoder' or 'decoder' or 'cross'; got"):
+                refuse()
     for part in parts:
-        with pytest.raises(ValueError, match='BertForSequenceClassification it must be None, since'), observe(plain, part=part): pass
-    with pytest.raises(ValueError, match="GPT2Model it must be 'decoder' or 'cross'; got 'encoder'"): check_observable(pair('gpt2_cross'), 'encoder')
-    with pytest.raises(ValueError, match=r'layers: T5ForConditionalGeneration \(cross\) has the layers 0 to 1'), observe(model, 2, part='cross'): pass
+        with pytest.raises(ValueError,
+                           match='BertForSequenceClassification it must be None, since'), observe(plain, part=part):
+            pass
+    with pytest.raises(ValueError, match="GPT2Model it must be 'decoder' or 'cross'; got 'encoder'"):
+        check_observable(pair('gpt2_cross'), 'encoder')
+    with pytest.raises(ValueError,
+                       match=r'layers: T5ForConditionalGeneration \(cross\) has the layers 0 to 1'), observe(
+        model, 2, part='cross'):
+        pass
     with observe(model, part='cross') as maps: model(**pair_batch())
-    with pytest.raises(KeyError, match=r'layer 2 of T5ForConditionalGeneration \(cross\) is not observed; observed: 0, 1'): maps[2]
+    with pytest.raises(KeyError,
+                       match=r'layer 2 of T5ForConditionalGeneration \(cross\) is not observed; observed: 0, 1'):
+        maps[2]
 
 
 # The layers below, computed once
@@ -1167,7 +1269,8 @@ def looked_at(model, inputs, layer, part=None):
     "States, map and gradient of a pass with `layer` scaled, which begins where the block around it says"
     for p in model.parameters(): p.requires_grad_(False)
     factor = torch.linspace(.2, .9, 6)[:, None, None, None]
-    with observe(model, layer, scale={layer: factor}, part=part) as maps: out = states_of(model(**twice(inputs), use_cache=False) if part else model(**twice(inputs)))
+    with observe(model, layer, scale={layer: factor}, part=part) as maps:
+        out = states_of(model(**twice(inputs), use_cache=False) if part else model(**twice(inputs)))
     return out.detach(), maps[layer].detach(), torch.autograd.grad((out * noise(out, 7)).sum(), maps[layer])[0]
 
 
@@ -1187,7 +1290,8 @@ def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
     same_pass(looked_at(model, inputs, layer), whole)
 
 
-@pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts] + [(a, p) for a in builders_of_pairs for p in parts[1:]])
+@pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts]
+                         + [(a, p) for a in builders_of_pairs for p in parts[1:]])
 def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(arch, part):
     model, inputs = pair(arch), pair_batch('right', arch=arch)
     for layer in range(layer_count(model, part)):
@@ -1219,10 +1323,11 @@ def test_with_its_decoder_observed_an_encoder_does_not_run_again():
     assert not ran
 
 
-def test_a_block_of_kept_layers_leaves_nothing_behind_also_after_an_exception_and_where_layers_had_a_forward_of_their_own():
+def test_a_block_of_kept_layers_leaves_nothing_behind_after_an_exception_or_with_forwards_of_their_own():
     model, inputs = built('bert'), batch('right')
     layer, hooks = model.bert.encoder.layer[1], len(model.bert._forward_pre_hooks)
-    own = layer.forward = (lambda forward: lambda *args, **kwargs: forward(*args, **kwargs))(layer.forward) # as accelerate's hooks do
+    # as accelerate's hooks do
+    own = layer.forward = (lambda forward: lambda *args, **kwargs: forward(*args, **kwargs))(layer.forward)
     with pytest.raises(ZeroDivisionError):
         with layers_kept(model, inputs) as start: 1 / 0
     with pytest.raises(IndexError):
@@ -1234,7 +1339,8 @@ def test_a_block_of_kept_layers_leaves_nothing_behind_also_after_an_exception_an
 def test_where_layers_cannot_be_told_apart_every_pass_is_a_whole_one(monkeypatch):
     model, inputs = built('bert'), batch('right')
     whole = looked_at(model, inputs, 2)
-    monkeypatch.setattr('salviz.models.attention.layer_modules', lambda model, part=None: list(model.bert.encoder.layer[:1]))
+    monkeypatch.setattr('salviz.models.attention.layer_modules',
+                        lambda model, part=None: list(model.bert.encoder.layer[:1]))
     with layers_kept(model, inputs) as start:
         start(2)
         same_pass(looked_at(model, inputs, 2), whole)
@@ -1245,4 +1351,5 @@ def test_layers_are_kept_in_eval_mode_only_and_by_their_number():
     with layers_kept(model, inputs) as start:
         start(-1)
         with pytest.raises(ValueError, match='has the layers 0 to 2'): start(3)
-    with pytest.raises(ValueError, match='must be in eval mode, since dropout'): layers_kept(model.train(), inputs).__enter__()
+    with pytest.raises(ValueError, match='must be in eval mode, since dropout'):
+        layers_kept(model.train(), inputs).__enter__()

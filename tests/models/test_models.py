@@ -6,31 +6,41 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import (AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification,
+                          BertForSequenceClassification, PreTrainedTokenizerFast)
 
 from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
-from salviz.models.loading import (decoder_start, device_of, forked_random, load_classifier, load_model_for, longest_input, pooled_rows, reads_first, reads_last, tasks_of_kind,
+from salviz.models.loading import (decoder_start, device_of, forked_random, load_classifier, load_model_for,
+                           longest_input, pooled_rows, reads_first, reads_last, tasks_of_kind,
                            undisturbed)
 
-sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, intermediate_size=32,
+sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+             intermediate_size=32,
              max_position_embeddings=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
 gpt_sizes = dict(n_embd=16, n_layer=2, n_head=2)
 own_sizes = dict(
-    distilbert=dict(dim=16, n_layers=2, n_heads=2, hidden_dim=32), albert=dict(embedding_size=8), electra=dict(embedding_size=8),
-    gpt2=gpt_sizes, gpt_bigcode=gpt_sizes, openai_gpt=gpt_sizes, gptj=dict(**gpt_sizes, rotary_dim=4), ctrl=dict(**gpt_sizes, dff=16),
-    bloom=dict(n_layer=2, n_head=2), mpt=dict(d_model=16, n_heads=2, n_layers=2), opt=dict(ffn_dim=16, word_embed_proj_dim=16),
+    distilbert=dict(dim=16, n_layers=2, n_heads=2, hidden_dim=32), albert=dict(embedding_size=8),
+    electra=dict(embedding_size=8),
+    gpt2=gpt_sizes, gpt_bigcode=gpt_sizes, openai_gpt=gpt_sizes, gptj=dict(**gpt_sizes, rotary_dim=4),
+    ctrl=dict(**gpt_sizes, dff=16),
+    bloom=dict(n_layer=2, n_head=2), mpt=dict(d_model=16, n_heads=2, n_layers=2),
+    opt=dict(ffn_dim=16, word_embed_proj_dim=16),
     gpt_neo=dict(num_layers=2, num_heads=2, attention_types=[[['global', 'local'], 1]]), gemma=dict(head_dim=8),
-    mobilebert=dict(embedding_size=8, intra_bottleneck_size=16, true_hidden_size=16), rembert=dict(input_embedding_size=8, output_embedding_size=8),
-    squeezebert=dict(embedding_size=16, **{f'{part}_groups': 1 for part in ('q', 'k', 'v', 'post_attention', 'intermediate', 'output')}),
-    longformer=dict(attention_window=4), convbert=dict(embedding_size=16, num_groups=1, conv_kernel_size=3, head_ratio=1),
+    mobilebert=dict(embedding_size=8, intra_bottleneck_size=16, true_hidden_size=16),
+    rembert=dict(input_embedding_size=8, output_embedding_size=8),
+    squeezebert=dict(embedding_size=16,
+                     **{f'{part}_groups': 1 for part in ('q', 'k', 'v', 'post_attention', 'intermediate', 'output')}),
+    longformer=dict(attention_window=4),
+    convbert=dict(embedding_size=16, num_groups=1, conv_kernel_size=3, head_ratio=1),
     roc_bert=dict(enable_pronunciation=False, enable_shape=False))
 
 def tiny(kind, **config):
     "A random classifier of the `kind` (model_type) with two layers, in eval mode"
     own = own_sizes.get(kind.replace('-', '_'), {})
     with forked_random(0):
-        return AutoModelForSequenceClassification.from_config(AutoConfig.for_model(kind, **{**sizes, **own, 'num_labels': 3, **config})).eval()
+        return AutoModelForSequenceClassification.from_config(
+            AutoConfig.for_model(kind, **{**sizes, **own, 'num_labels': 3, **config})).eval()
 
 def rows_read(model, ids, mask):
     "For each example the rows of the last hidden state that change the logits, by their gradient"
@@ -45,15 +55,19 @@ ids = torch.tensor([[1, 7, 8, 9, 10, 2], [1, 11, 12, 2, 0, 0], [1, 5, 2, 0, 0, 0
 mask = (ids != 0).long()
 
 
-@pytest.mark.parametrize('kind', ['bert', 'roberta', 'distilbert', 'electra', 'albert', 'modernbert', 'xlm-roberta', 'camembert', 'deberta',
-    'deberta-v2', 'mpnet', 'roberta-prelayernorm', 'ernie', 'convbert', 'data2vec-text', 'ibert', 'megatron-bert', 'mobilebert', 'rembert',
+@pytest.mark.parametrize('kind', ['bert', 'roberta', 'distilbert', 'electra', 'albert', 'modernbert', 'xlm-roberta',
+    'camembert', 'deberta',
+    'deberta-v2', 'mpnet', 'roberta-prelayernorm', 'ernie', 'convbert', 'data2vec-text', 'ibert', 'megatron-bert',
+    'mobilebert', 'rembert',
     'roformer', 'squeezebert', 'xlm-roberta-xl', 'longformer', 'roc_bert', 'eurobert'])
 def test_an_encoders_head_reads_the_first_row(kind):
-    model = tiny(kind, **{'modernbert': dict(classifier_pooling='cls'), 'eurobert': dict(classifier_pooling='bos')}.get(kind, {}))
+    model = tiny(kind, **{'modernbert': dict(classifier_pooling='cls'),
+                          'eurobert': dict(classifier_pooling='bos')}.get(kind, {}))
     assert rows_read(model, ids, mask) == [[0], [0], [0]]
     assert pooled_rows(model, dict(input_ids=ids)).tolist() == [0, 0, 0]
 
-@pytest.mark.parametrize('kind', ['gpt2', 'llama', 'mistral', 'qwen2', 'gemma', 'gpt_neo', 'gpt_neox', 'gptj', 'opt', 'bloom', 'falcon',
+@pytest.mark.parametrize('kind', ['gpt2', 'llama', 'mistral', 'qwen2', 'gemma', 'gpt_neo', 'gpt_neox', 'gptj', 'opt',
+    'bloom', 'falcon',
     'biogpt', 'gpt_bigcode', 'mpt', 'ctrl', 'openai-gpt', 'modernbert-decoder'])
 @pytest.mark.parametrize('side', ['right', 'left'])
 def test_a_decoders_head_reads_the_last_real_row(kind, side):
@@ -71,12 +85,17 @@ def test_a_padding_token_at_the_end_of_the_text_is_passed_over_as_the_head_does(
     "The packaged classifiers pad with the end token, which a text may also hold"
     model = tiny('llama', pad_token_id=2)
     x = ids.masked_fill(ids == 0, 2)
-    assert rows_read(model, x, torch.ones_like(x)) == [[row] for row in pooled_rows(model, dict(input_ids=x)).tolist()] == [[4], [2], [1]]
+    assert rows_read(model, x, torch.ones_like(x)) == [[row]
+                                                       for row in pooled_rows(model, dict(input_ids=x)).tolist()] == [
+        [4], [2], [1]]
 
 @pytest.mark.parametrize('kind,config,reason', [
-    ('modernbert', dict(classifier_pooling='mean'), "ModernBertForSequenceClassification reads all rows .classifier_pooling='mean'"),
-    ('eurobert', dict(classifier_pooling='late'), "EuroBertForSequenceClassification reads all rows .classifier_pooling='late'"),
-    ('t5', dict(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2), 'T5ForSequenceClassification is an encoder-decoder model'),
+    ('modernbert', dict(classifier_pooling='mean'),
+     "ModernBertForSequenceClassification reads all rows .classifier_pooling='mean'"),
+    ('eurobert', dict(classifier_pooling='late'),
+     "EuroBertForSequenceClassification reads all rows .classifier_pooling='late'"),
+    ('t5', dict(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2),
+     'T5ForSequenceClassification is an encoder-decoder model'),
     ('bart', dict(d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2,
                   encoder_ffn_dim=16, decoder_ffn_dim=16),
      'BartForSequenceClassification is an encoder-decoder model'),
@@ -85,14 +104,17 @@ def test_a_head_without_one_pooled_row_is_refused_by_name(kind, config, reason):
     with pytest.raises(ValueError, match=reason): pooled_rows(tiny(kind, **config), dict(input_ids=ids))
 
 def test_every_head_of_the_table_exists():
-    for name in (reads_first | reads_last) - {'Generic'}: assert hasattr(transformers, f'{name}ForSequenceClassification'), name
+    for name in (reads_first | reads_last) - {'Generic'}:
+        assert hasattr(transformers, f'{name}ForSequenceClassification'), name
 
 
 class WithBatchNorm(torch.nn.Module):
     "An encoder with a norm that counts batches, a dropout and a frozen part"
     def __init__(self):
         super().__init__()
-        self.body, self.norm, self.dropout, self.head = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(.5), torch.nn.Linear(8, 2)
+        self.body, self.norm, self.dropout, self.head = torch.nn.Linear(4,
+                                                                        8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(
+            .5), torch.nn.Linear(8, 2)
     def forward(self, x): return self.head(self.dropout(self.norm(self.body(x))))
 
 def state(model):
@@ -100,7 +122,8 @@ def state(model):
     return dict(modes=[m.training for m in model.modules()], needed=[p.requires_grad for p in model.parameters()],
                 grads=[None if p.grad is None else (id(p.grad), p.grad.tolist()) for p in model.parameters()],
                 values={k: v.tolist() for k, v in model.state_dict().items()},
-                random=(random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2], torch.get_rng_state().tolist()))
+                random=(random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2],
+                        torch.get_rng_state().tolist()))
 
 @pytest.mark.parametrize('training', [False, True])
 @pytest.mark.parametrize('seed', [None, 0, 2**40])
@@ -158,22 +181,30 @@ def save(folder, kind='bert', **config):
     words = ['[PAD]', '[CLS]', '[SEP]', '[UNK]', *'a film to fall asleep in . good bad'.split()]
     t = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token='[UNK]'))
     t.pre_tokenizer = pre_tokenizers.Whitespace()
-    if kind == 'bert': t.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', special_tokens=[('[CLS]', 1), ('[SEP]', 2)])
+    if kind == 'bert':
+        t.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]',
+                                                         special_tokens=[('[CLS]', 1), ('[SEP]', 2)])
     specials = dict(pad_token='[PAD]') if kind == 'bert' else {}
-    PreTrainedTokenizerFast(tokenizer_object=t, unk_token='[UNK]', eos_token='[SEP]', **specials).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=t, unk_token='[UNK]', eos_token='[SEP]',
+                            **specials).save_pretrained(folder)
     return model
 
 def test_the_packaged_encoder_gets_a_head_with_the_named_classes():
     model, tokenizer = load_classifier('minilm', labels=['bad', 'good', 'fair'])
-    assert isinstance(model, BertForSequenceClassification) and not model.training and model.classifier.out_features == 3
-    assert model.config.id2label == {0: 'bad', 1: 'good', 2: 'fair'} and model.config.label2id == {'bad': 0, 'good': 1, 'fair': 2}
+    assert isinstance(model, BertForSequenceClassification)
+    assert not model.training
+    assert model.classifier.out_features == 3
+    assert model.config.id2label == {0: 'bad', 1: 'good', 2: 'fair'}
+    assert model.config.label2id == {'bad': 0, 'good': 1, 'fair': 2}
     assert tokenizer.is_fast and device_of(model) == torch.device('cpu') and model.dtype == torch.float32
 
 def test_a_head_depends_on_the_seed_and_on_nothing_else():
     torch.manual_seed(1); np.random.seed(1); random.seed(1)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     first = load_classifier(num_labels=5, seed=3)[0].classifier.weight
-    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1] and random.getstate() == before[2]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert random.getstate() == before[2]
     torch.manual_seed(2)
     assert torch.equal(load_classifier(num_labels=5, seed=3)[0].classifier.weight, first)
     assert not torch.equal(load_classifier(num_labels=5, seed=4)[0].classifier.weight, first)
@@ -234,19 +265,26 @@ def test_arguments_that_cannot_work_are_refused_in_one_sentence(arguments, error
     assert '\n' not in str(e.value)
 
 def test_a_folder_without_a_model_is_refused_with_the_packaged_names(tmp_path):
-    with pytest.raises(ValueError, match='cannot be loaded: Unrecognized model .*packaged models: minilm') as e: load_classifier(tmp_path)
+    with pytest.raises(ValueError, match='cannot be loaded: Unrecognized model .*packaged models: minilm') as e:
+        load_classifier(tmp_path)
     assert '\n' not in str(e.value)
 
 def test_a_model_without_a_classification_head_is_refused(tmp_path):
     AutoConfig.for_model('vit').save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match='is a vit model, for which transformers has no sequence classification head'): load_classifier(tmp_path)
+    with pytest.raises(ValueError, match='is a vit model, for which transformers has no sequence classification head'):
+        load_classifier(tmp_path)
 
 def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_models(tmp_path):
-    code = 'from salviz.models.loading import load_classifier\ntry: load_classifier("someone/some-model")\nexcept ConnectionError as e: print(e)'
-    env = {**os.environ, 'NO_PROXY': '*', 'HF_HOME': str(tmp_path), 'HF_ENDPOINT': 'http://127.0.0.1:9', 'HF_HUB_OFFLINE': '0'}
+    code = ('from salviz.models.loading import load_classifier\ntry: load_classifier("someone/some-model")\nexcept '
+            'ConnectionError as e: print(e)')
+    env = {**os.environ, 'NO_PROXY': '*', 'HF_HOME': str(tmp_path), 'HF_ENDPOINT': 'http://127.0.0.1:9',
+           'HF_HUB_OFFLINE': '0'}
     done = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be asked for it (ConnectError: ")
-    assert done.stdout.endswith('; packaged models: minilm\n') and done.stdout.count('\n') == 1 and 'Retrying' not in done.stderr
+    assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be asked for it "
+                                  "(ConnectError: ")
+    assert done.stdout.endswith('; packaged models: minilm\n')
+    assert done.stdout.count('\n') == 1
+    assert 'Retrying' not in done.stderr
 
 def test_a_hub_that_does_not_answer_leaves_only_local_copies(monkeypatch):
     asked = []
@@ -259,9 +297,12 @@ def test_a_hub_that_does_not_answer_leaves_only_local_copies(monkeypatch):
 classes = {'token_classification': dict(labels=['O', 'B-x', 'I-x'])}
 
 @pytest.mark.parametrize('task,kind,head,width', [
-    ('classification', 'bert', 'BertForSequenceClassification', 3), ('regression', 'gpt2', 'GPT2ForSequenceClassification', 1),
-    ('regression', 'bert', 'BertForSequenceClassification', 1), ('token_classification', 'electra', 'ElectraForTokenClassification', 3),
-    ('token_classification', 'llama', 'LlamaForTokenClassification', 3), ('masked_lm', 'deberta-v2', 'DebertaV2ForMaskedLM', 40),
+    ('classification', 'bert', 'BertForSequenceClassification', 3),
+    ('regression', 'gpt2', 'GPT2ForSequenceClassification', 1),
+    ('regression', 'bert', 'BertForSequenceClassification', 1),
+    ('token_classification', 'electra', 'ElectraForTokenClassification', 3),
+    ('token_classification', 'llama', 'LlamaForTokenClassification', 3),
+    ('masked_lm', 'deberta-v2', 'DebertaV2ForMaskedLM', 40),
     ('masked_lm', 'bert', 'BertForMaskedLM', 40)])
 def test_each_task_gets_its_head_on_the_weights_in_the_folder(task, kind, head, width, tmp_path):
     saved = save(tmp_path, kind).base_model
@@ -272,12 +313,14 @@ def test_each_task_gets_its_head_on_the_weights_in_the_folder(task, kind, head, 
     logits = model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits
     assert logits.shape == ((2, width) if 'SequenceClassification' in head else (*batch['input_ids'].shape, width))
     here = model.base_model.state_dict()
-    assert all(torch.equal(x, here[k]) for k, x in saved.state_dict().items() if k in here) and len(here.keys() & saved.state_dict()) >= 20
+    assert all(torch.equal(x, here[k]) for k, x in saved.state_dict().items() if k in here)
+    assert len(here.keys() & saved.state_dict()) >= 20
     if task == 'token_classification': assert model.config.id2label == {0: 'O', 1: 'B-x', 2: 'I-x'}
     if task == 'regression': assert model.config.problem_type == 'regression'
 
 def test_a_discriminator_comes_with_its_head(tmp_path):
-    with forked_random(0): saved = transformers.ElectraForPreTraining(AutoConfig.for_model('electra', **sizes, embedding_size=8))
+    with forked_random(0):
+        saved = transformers.ElectraForPreTraining(AutoConfig.for_model('electra', **sizes, embedding_size=8))
     save(tmp_path, 'bert'); saved.save_pretrained(tmp_path)
     model, _ = load_model_for('replaced_token_detection', tmp_path)
     assert type(model) is type(saved) and all(torch.equal(a, b) for a, b in zip(model.parameters(), saved.parameters()))
@@ -293,36 +336,54 @@ def test_an_encoder_decoder_is_loaded_with_all_its_weights_and_its_start(kind, t
     assert tokenizer.pad_token_id == model.config.pad_token_id == 0
 
 def encoder_decoder(kind, **config):
-    own = dict(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2) if kind == 't5' else dict(d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=20)
-    if kind == 'led': own |= dict(max_encoder_position_embeddings=24, max_decoder_position_embeddings=16, attention_window=4)
+    own = dict(d_model=16, d_ff=16, d_kv=8, num_layers=1, num_heads=2) if kind == 't5' else dict(d_model=16,
+        encoder_layers=1, decoder_layers=1,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16,
+        max_position_embeddings=20)
+    if kind == 'led':
+        own |= dict(max_encoder_position_embeddings=24, max_decoder_position_embeddings=16, attention_window=4)
     with forked_random(0):
-        return AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **own, **{**dict(vocab_size=40, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2), **config})).eval()
+        return AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model(kind, **own,
+                                                                      **{
+            **dict(vocab_size=40, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2),
+            **config})).eval()
 
 def test_a_decoder_that_does_not_say_how_it_begins_is_refused_and_can_be_told(tmp_path):
     save(tmp_path)
     encoder_decoder('t5', decoder_start_token_id=None).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match='does not say with which token its decoder begins; pass decoder_start_token_id') as e: load_model_for('seq2seq', tmp_path)
+    with pytest.raises(ValueError,
+                       match='does not say with which token its decoder begins; pass decoder_start_token_id') as e:
+        load_model_for('seq2seq', tmp_path)
     assert '\n' not in str(e.value)
     assert decoder_start(load_model_for('seq2seq', tmp_path, decoder_start_token_id=0)[0]) == 0
 
 @pytest.mark.parametrize('task', ['token_classification', 'regression', 'masked_lm'])
 def test_a_new_head_of_any_task_follows_the_seed_alone(task):
-    head = lambda seed: [p for n, p in load_model_for(task, seed=seed, **classes.get(task, {}))[0].named_parameters() if not n.startswith('bert.')]
+    head = lambda seed: [p for n, p in load_model_for(task, seed=seed, **classes.get(task, {}))[0].named_parameters()
+                         if not n.startswith('bert.')]
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     first = head(3)
-    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1] and random.getstate() == before[2]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert random.getstate() == before[2]
     torch.manual_seed(2)
-    assert first and all(torch.equal(a, b) for a, b in zip(first, head(3))) and not all(torch.equal(a, b) for a, b in zip(first, head(4)))
+    assert first
+    assert all(torch.equal(a, b) for a, b in zip(first, head(3)))
+    assert not all(torch.equal(a, b) for a, b in zip(first, head(4)))
 
 def test_classification_is_what_load_classifier_gives():
     a, b = load_model_for('classification', labels=['x', 'y'], seed=5)[0], load_classifier(labels=['x', 'y'], seed=5)[0]
-    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters())) and a.config.to_dict() == b.config.to_dict()
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+    assert a.config.to_dict() == b.config.to_dict()
 
 @pytest.mark.parametrize('arguments,reason', [
-    (dict(task='seq2seq'), 'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. bert serves classification, regression'),
+    (dict(task='seq2seq'),
+     'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. '
+     'bert '
+     'serves classification, regression'),
     (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
-    (dict(task='image_classification'), "no head for task='image_classification'; available: classification, .*salviz.models.nets"),
+    (dict(task='image_classification'),
+     "no head for task='image_classification'; available: classification, .*salviz.models.nets"),
     (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes, so num_labels and labels do not apply'),
     (dict(task='regression', num_labels=2), 'regression has no classes'),
     (dict(task='token_classification'), 'has no trained head for tokens; name the tags with labels=')])
@@ -332,15 +393,18 @@ def test_a_task_that_a_model_cannot_serve_is_refused_with_what_can(arguments, re
 
 def test_heads_are_refused_where_the_table_of_transformers_means_something_else(tmp_path):
     "BART stands in the table of masked language models, as a writer of whole texts"
-    assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'regression', 'seq2seq'] and tasks_of_kind(AutoConfig.for_model('vit')) == []
+    assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'regression', 'seq2seq']
+    assert tasks_of_kind(AutoConfig.for_model('vit')) == []
     save(tmp_path); encoder_decoder('bart').save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match='is a bart model, for which transformers has no masked-language-model head'): load_model_for('masked_lm', tmp_path)
+    with pytest.raises(ValueError, match='is a bart model, for which transformers has no masked-language-model head'):
+        load_model_for('masked_lm', tmp_path)
 
 @pytest.mark.parametrize('kind,part', [('bert', 'classifier'), ('llama', 'score')])
 def test_a_tagger_does_not_begin_with_the_head_of_a_sequence_classifier(kind, part, tmp_path):
     "Both heads have the same name in the file, and here the same size"
     saved = getattr(save(tmp_path, kind), part).weight
-    first, again, other = (getattr(load_model_for('token_classification', tmp_path, num_labels=3, seed=seed)[0], part).weight for seed in (1, 1, 2))
+    first, again, other = (getattr(load_model_for('token_classification', tmp_path, num_labels=3, seed=seed)[0],
+                                   part).weight for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, saved) and not torch.equal(first, other)
     assert load_model_for('token_classification', tmp_path, num_labels=5)[0].config.num_labels == 5
     load_model_for('token_classification', tmp_path, num_labels=3)[0].save_pretrained(tmp_path)
@@ -348,12 +412,15 @@ def test_a_tagger_does_not_begin_with_the_head_of_a_sequence_classifier(kind, pa
 
 def test_a_trained_head_of_a_tagger_or_a_scorer_is_kept_or_replaced_only_when_asked(tmp_path):
     save(tmp_path, num_labels=1)
-    assert torch.equal(load_model_for('regression', tmp_path)[0].classifier.weight, tiny('bert', num_labels=1).classifier.weight)
+    assert torch.equal(load_model_for('regression', tmp_path)[0].classifier.weight,
+                       tiny('bert', num_labels=1).classifier.weight)
     load_model_for('token_classification', tmp_path, labels=['O', 'x', 'y'])[0].save_pretrained(tmp_path)
     assert load_model_for('token_classification', tmp_path)[0].config.id2label[2] == 'y'
-    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes'): load_model_for('token_classification', tmp_path, num_labels=5)
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 5; ignore_mismatched_sizes'):
+        load_model_for('token_classification', tmp_path, num_labels=5)
     save(tmp_path)
-    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 1'): load_model_for('regression', tmp_path)
+    with pytest.raises(ValueError, match='has a trained head for 3 classes, not 1'):
+        load_model_for('regression', tmp_path)
 
 @pytest.mark.parametrize('kind,longest', [('marian', 20), ('bart', 20), ('led', 16)])
 def test_texts_and_targets_fit_where_an_encoder_decoder_has_positions(kind, longest, tmp_path):
@@ -362,6 +429,8 @@ def test_texts_and_targets_fit_where_an_encoder_decoder_has_positions(kind, long
     assert longest_input(model, tokenizer) == longest
     with torch.no_grad():
         model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest), 5))
-        with pytest.raises(IndexError): model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest + 1), 5))
-    with pytest.raises(ValueError, match=f'max_length must be at most {longest}'): longest_input(model, tokenizer, longest + 1)
+        with pytest.raises(IndexError):
+            model(input_ids=torch.full((1, longest), 5), decoder_input_ids=torch.full((1, longest + 1), 5))
+    with pytest.raises(ValueError, match=f'max_length must be at most {longest}'):
+        longest_input(model, tokenizer, longest + 1)
     assert longest_input(encoder_decoder('t5'), tokenizer) == 512

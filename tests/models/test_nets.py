@@ -1,4 +1,5 @@
-"The nets room: every net against slow float64 loops from its equations; causality, pads, saving, seeds, gradients, what Captum sees"
+"""The nets room: every net against slow float64 loops from its equations; causality, pads, saving, seeds, gradients,
+what Captum sees"""
 import itertools
 import math
 import random
@@ -11,11 +12,14 @@ from torch import nn
 
 from salviz.models.attention import check_observable, head_count, layer_count, observe
 from salviz.models.loading import undisturbed
-from salviz.models.nets import (TCN, DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, SeriesTransformerConfig, TextLSTM, load_net, nets, small_net)
+from salviz.models.nets import (TCN, DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer,
+                                SeriesTransformerConfig, TextLSTM, load_net, nets, small_net)
 from salviz.data.signals import load_images, load_series, synthetic_series
 
-small = {'digit-cnn': dict(shape=(2, 10, 9), filters=(3, 4), hidden_size=5), 'resnet18': dict(shape=(3, 8, 8), filters=(2, 3, 4, 5)),
-         'lstm': dict(shape=(6, 4)), 'input-cell-lstm': dict(shape=(6, 4), hops=3, attention_size=5), 'tcn': dict(shape=(12, 4), channels=(3, 3, 5)),
+small = {'digit-cnn': dict(shape=(2, 10, 9), filters=(3, 4), hidden_size=5),
+         'resnet18': dict(shape=(3, 8, 8), filters=(2, 3, 4, 5)),
+         'lstm': dict(shape=(6, 4)), 'input-cell-lstm': dict(shape=(6, 4), hops=3, attention_size=5),
+         'tcn': dict(shape=(12, 4), channels=(3, 3, 5)),
          'transformer': dict(shape=(6, 4), num_hidden_layers=2, num_attention_heads=2, intermediate_size=7),
          'text-lstm': dict(vocab_size=20, embedding_size=4, hidden_size=3)}
 
@@ -24,7 +28,9 @@ def net_of(name, num_labels=3, **settings): return small_net(name, num_labels=nu
 def example(name, n=2, seed=0):
     "Model inputs of `n` examples"
     rng = torch.Generator().manual_seed(seed)
-    if name == 'text-lstm': return dict(input_ids=torch.randint(1, 20, (n, 7), generator=rng), attention_mask=torch.ones(n, 7, dtype=torch.long))
+    if name == 'text-lstm':
+        return dict(input_ids=torch.randint(1, 20, (n, 7), generator=rng),
+                    attention_mask=torch.ones(n, 7, dtype=torch.long))
     key = 'pixel_values' if name in ('digit-cnn', 'resnet18') else 'values'
     return {key: torch.randn(n, *small[name]['shape'], generator=rng)}
 
@@ -48,9 +54,11 @@ def close(net, x, expected):
 def convolved(x, weight, bias=None, stride=1, padding=0):
     "2D convolution (correlation) of x [C, H, W], output by output"
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
-    k, out = weight.shape[2], np.zeros((len(weight), (x.shape[1] - weight.shape[2])//stride + 1, (x.shape[2] - weight.shape[2])//stride + 1))
+    k, out = weight.shape[2], np.zeros((len(weight), (x.shape[1] - weight.shape[2])//stride + 1,
+                                        (x.shape[2] - weight.shape[2])//stride + 1))
     for o, i, j in itertools.product(*map(range, out.shape)):
-        out[o, i, j] = (x[:, i*stride:i*stride + k, j*stride:j*stride + k]*weight[o]).sum() + (0 if bias is None else bias[o])
+        out[o, i, j] = (x[:, i*stride:i*stride + k,
+                          j*stride:j*stride + k]*weight[o]).sum() + (0 if bias is None else bias[o])
     return out
 
 def test_the_digit_cnn_is_two_convolutions_a_pool_and_two_linear_layers():
@@ -59,7 +67,8 @@ def test_the_digit_cnn_is_two_convolutions_a_pool_and_two_linear_layers():
     for image in x.double().numpy():
         h = relu(convolved(image, p['features.0.weight'], p['features.0.bias']))
         h = relu(convolved(h, p['features.2.weight'], p['features.2.bias']))
-        pooled = [max(h[c, i + a, j + b] for a in (0, 1) for b in (0, 1)) for c in range(4) for i in range(0, h.shape[1] - 1, 2) for j in range(0, h.shape[2] - 1, 2)]
+        pooled = [max(h[c, i + a, j + b] for a in (0, 1) for b in (0, 1)) for c in range(4)
+                  for i in range(0, h.shape[1] - 1, 2) for j in range(0, h.shape[2] - 1, 2)]
         h = relu(p['classifier.0.weight'] @ pooled + p['classifier.0.bias'])
         expected.append(p['classifier.3.weight'] @ h + p['classifier.3.bias'])
     close(net, x, expected)
@@ -69,14 +78,17 @@ def warm_norms(net):
     "Give batch norms statistics and weights that are not their defaults"
     for i, m in enumerate(m for m in net.modules() if isinstance(m, nn.BatchNorm2d)):
         rng = torch.Generator().manual_seed(i)
-        for t, low in ((m.running_mean, -.3), (m.running_var, .5), (m.weight.data, .5), (m.bias.data, -.3)): t.copy_(torch.rand(t.shape, generator=rng) + low)
+        for t, low in ((m.running_mean, -.3), (m.running_var, .5), (m.weight.data, .5), (m.bias.data, -.3)):
+            t.copy_(torch.rand(t.shape, generator=rng) + low)
 
 def test_resnet18_is_a_stem_without_pooling_and_four_stages_of_two_blocks():
     net, x = net_of('resnet18'), example('resnet18')['pixel_values']
     warm_norms(net)
     p, expected = w(net), []
     def norm(h, at):
-        return np.stack([(h[c] - p[f'{at}.running_mean'][c])/math.sqrt(p[f'{at}.running_var'][c] + 1e-5)*p[f'{at}.weight'][c] + p[f'{at}.bias'][c] for c in range(len(h))])
+        return np.stack([(h[c] - p[f'{at}.running_mean'][c])/math.sqrt(p[f'{at}.running_var'][c]
+                                                                       + 1e-5)*p[f'{at}.weight'][c] + p[f'{at}.bias'][c]
+                         for c in range(len(h))])
     for image in x.double().numpy():
         h = relu(norm(convolved(image, p['stem.0.weight'], padding=1), 'stem.1'))
         assert h.shape == (2, 8, 8)
@@ -84,7 +96,8 @@ def test_resnet18_is_a_stem_without_pooling_and_four_stages_of_two_blocks():
             at, stride = f'stages.{block}', 2 if block in (2, 4, 6) else 1
             inner = relu(norm(convolved(h, p[f'{at}.block.0.weight'], stride=stride, padding=1), f'{at}.block.1'))
             inner = norm(convolved(inner, p[f'{at}.block.3.weight'], padding=1), f'{at}.block.4')
-            past = norm(convolved(h, p[f'{at}.shortcut.0.weight'], stride=stride), f'{at}.shortcut.1') if block in (2, 4, 6) else h
+            past = (norm(convolved(h, p[f'{at}.shortcut.0.weight'], stride=stride), f'{at}.shortcut.1')
+                    if block in (2, 4, 6) else h)
             h = relu(inner + past)
         expected.append(p['classifier.2.weight'] @ h.mean((1, 2)) + p['classifier.2.bias'])
     assert h.shape == (5, 1, 1)
@@ -95,7 +108,8 @@ def test_the_published_sizes():
     assert sum(p.numel() for p in small_net('resnet18', num_labels=10).parameters()) == 11_173_962
     assert small_net('lstm').config.hidden_size == 5
     cells, tcn, encoder = small_net('input-cell-lstm').config, small_net('tcn').config, small_net('transformer').config
-    assert (cells.hops, cells.attention_size, cells.hidden_size, tcn.channels, tcn.kernel_size) == (10, 50, 5, (5, 5, 50), 4)
+    assert (cells.hops, cells.attention_size, cells.hidden_size, tcn.channels,
+            tcn.kernel_size) == (10, 50, 5, (5, 5, 50), 4)
     assert (encoder.num_hidden_layers, encoder.num_attention_heads) == (6, 5)
     assert all(c.dropout == .1 for c in (cells, tcn, encoder, small_net('lstm').config))
 
@@ -119,13 +133,16 @@ def summaries(series, p, hops):
     for t in range(len(series)):
         mixed = np.zeros(series.shape[1])
         for hop in range(hops):
-            scores = np.array([p['attention.second.weight'][hop] @ np.tanh(p['attention.first.weight'] @ series[s] + p.get('attention.first.bias', 0)) for s in range(t + 1)])
+            scores = np.array([p['attention.second.weight'][hop] @ np.tanh(p['attention.first.weight'] @ series[s]
+                                                                           + p.get('attention.first.bias', 0))
+                               for s in range(t + 1)])
             for s, a in enumerate(softmax(scores)): mixed += a*series[s]/hops
         out.append(mixed)
     return out
 
 @pytest.mark.parametrize('cell', ['fused', 'modules'])
-@pytest.mark.parametrize('name,settings', [('lstm', {}), ('input-cell-lstm', {}), ('input-cell-lstm', dict(attention_bias=True))])
+@pytest.mark.parametrize('name,settings',
+                         [('lstm', {}), ('input-cell-lstm', {}), ('input-cell-lstm', dict(attention_bias=True))])
 def test_the_lstms_are_their_equations_step_by_step(name, settings, cell):
     net, x = net_of(name, cell=cell, **settings), example(name)['values']
     p, expected = w(net), []
@@ -172,7 +189,8 @@ def test_the_tcn_is_causal_dilated_convolutions_with_residual_paths_and_a_maximu
             at, d = f'levels.{level}', 2**level
             inner = relu(causal(h, p[f'{at}.block.1.weight'], p[f'{at}.block.1.bias'], d))
             inner = relu(causal(inner, p[f'{at}.block.5.weight'], p[f'{at}.block.5.bias'], d))
-            past = h if f'{at}.shortcut.weight' not in p else causal(h, p[f'{at}.shortcut.weight'], p[f'{at}.shortcut.bias'], 1)
+            past = (h if f'{at}.shortcut.weight' not in p
+                    else causal(h, p[f'{at}.shortcut.weight'], p[f'{at}.shortcut.bias'], 1))
             h = relu(inner + past)
         expected.append(p['classifier.weight'] @ [max(row) for row in h] + p['classifier.bias'])
     assert 'levels.1.shortcut.weight' not in p and 'levels.2.shortcut.weight' in p
@@ -212,7 +230,8 @@ def encoded(series, p, layers, heads, causal):
                 A[head, t, :seen] = softmax(np.array([q[t][part] @ k[s][part]/math.sqrt(size) for s in range(seen)]))
                 mixed[part] = sum(A[head, t, s]*u[s][part] for s in range(seen))
             v = h[t] + linear('attention.out', mixed)
-            new.append(v + linear('feed_forward.4', relu(linear('feed_forward.1', layer_norm(v, p, f'{at}.feed_forward.0')))))
+            new.append(v + linear('feed_forward.4',
+                                  relu(linear('feed_forward.1', layer_norm(v, p, f'{at}.feed_forward.0')))))
         h = new; maps.append(A)
     return [layer_norm(v, p, 'norm') for v in h], np.array(maps)
 
@@ -222,11 +241,13 @@ def encoded(series, p, layers, heads, causal):
 def test_the_series_transformer_is_its_equations_and_shows_its_attention(heads, causal, form):
     net, x = net_of('transformer', num_attention_heads=heads, causal=causal), example('transformer')['values']
     net.set_attn_implementation(form)
-    assert net.width == (4 if heads == 2 else 6) and (net.project.weight.shape == (6, 4) if heads == 3 else isinstance(net.project, nn.Identity))
+    assert net.width == (4 if heads == 2 else 6)
+    assert (net.project.weight.shape == (6, 4) if heads == 3 else isinstance(net.project, nn.Identity))
     p, expected, maps = w(net), [], []
     for series in x.double().numpy():
         states, A = encoded(series, p, 2, heads, causal)
-        expected.append(p['classifier.weight'] @ [max(v[i] for v in states) for i in range(net.width)] + p['classifier.bias'])
+        expected.append(p['classifier.weight'] @ [max(v[i] for v in states) for i in range(net.width)]
+                        + p['classifier.bias'])
         maps.append(A)
     np.testing.assert_allclose(net(x).logits.detach().numpy(), expected, atol=2e-5)
     with observe(net) as seen: np.testing.assert_allclose(net(x).logits.detach().numpy(), expected, atol=2e-5)
@@ -247,7 +268,8 @@ def test_attention_of_the_series_transformer_can_be_dropped_scaled_and_different
     with observe(net, scale={0: 1., 1: 1.}): torch.testing.assert_close(net(x).logits, plain)
 
 def test_a_width_that_the_heads_do_not_divide_is_refused():
-    with pytest.raises(ValueError, match='hidden_size must be a multiple of num_attention_heads=2, got 5'): net_of('transformer', hidden_size=5)
+    with pytest.raises(ValueError, match='hidden_size must be a multiple of num_attention_heads=2, got 5'):
+        net_of('transformer', hidden_size=5)
     assert net_of('transformer', hidden_size=8).width == 8
 
 # text
@@ -265,10 +287,12 @@ def test_the_text_lstm_reads_both_directions_of_the_real_tokens_alone():
         for pad in (0, 11):
             ids, mask = torch.full((3, n), pad), torch.zeros(3, n, dtype=torch.long)
             for i, row in enumerate(rows): ids[i, :len(row)] = torch.tensor(row); mask[i, :len(row)] = 1
-            np.testing.assert_allclose(net(input_ids=ids, attention_mask=mask, token_type_ids=0*ids).logits.detach().numpy(), expected, atol=1e-5)
+            np.testing.assert_allclose(net(input_ids=ids, attention_mask=mask,
+                                           token_type_ids=0*ids).logits.detach().numpy(), expected, atol=1e-5)
             ids, mask = ids.flip(1), mask.flip(1)  # left padding: each row is read from its other end
             flipped = [net(input_ids=torch.tensor([row[::-1]])).logits[0].detach().numpy() for row in rows]
-            np.testing.assert_allclose(net(input_ids=ids, attention_mask=mask).logits.detach().numpy(), flipped, atol=1e-5)
+            np.testing.assert_allclose(net(input_ids=ids, attention_mask=mask).logits.detach().numpy(), flipped,
+                                       atol=1e-5)
 
 def test_pads_of_a_text_get_no_gradient_and_words_one_whose_sum_is_not_zero():
     net = net_of('text-lstm')
@@ -279,10 +303,12 @@ def test_pads_of_a_text_get_no_gradient_and_words_one_whose_sum_is_not_zero():
     slope, = torch.autograd.grad(out[0, 1], x)
     assert (slope[0, 3:] == 0).all() and (slope[0, :3].sum(-1).abs() > 1e-5).all()
     assert not any(isinstance(m, nn.LayerNorm) for m in net.modules())
-    with pytest.raises(ValueError, match='input_ids or inputs_embeds, and exactly one'): net(input_ids=ids, inputs_embeds=x)
+    with pytest.raises(ValueError, match='input_ids or inputs_embeds, and exactly one'):
+        net(input_ids=ids, inputs_embeds=x)
 
 def test_a_text_without_any_real_token_gives_finite_logits():
-    assert net_of('text-lstm')(input_ids=torch.zeros(1, 4, dtype=torch.long), attention_mask=torch.zeros(1, 4)).logits.isfinite().all()
+    assert net_of('text-lstm')(input_ids=torch.zeros(1, 4, dtype=torch.long),
+                               attention_mask=torch.zeros(1, 4)).logits.isfinite().all()
 
 # what all share
 
@@ -294,7 +320,10 @@ def test_a_net_saved_and_loaded_gives_the_same_logits(name, tmp_path):
     warm_norms(net)
     net.save_pretrained(tmp_path)
     for again in (load_net(tmp_path), type(net).from_pretrained(tmp_path)):
-        assert type(again) is type(net) and not again.training and again.config.id2label == {0: 'x', 1: 'y', 2: 'z'} and again.config.num_labels == 3
+        assert type(again) is type(net)
+        assert not again.training
+        assert again.config.id2label == {0: 'x', 1: 'y', 2: 'z'}
+        assert again.config.num_labels == 3
         assert again.state_dict().keys() == net.state_dict().keys()
         assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), net.state_dict().values()))
         assert torch.equal(again(**example(name)).logits, net(**example(name)).logits)
@@ -314,7 +343,9 @@ def test_a_checkpoint_of_fewer_classes_gets_a_new_head_that_is_initialised(tmp_p
 def test_weights_depend_on_the_seed_alone_and_leave_the_global_generators(name):
     states = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
     one = net_of(name, seed=1)
-    assert random.getstate() == states[0] and (np.random.get_state()[1] == states[1]).all() and torch.equal(torch.get_rng_state(), states[2])
+    assert random.getstate() == states[0]
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert torch.equal(torch.get_rng_state(), states[2])
     torch.rand(7)
     two, other = net_of(name, seed=1), net_of(name, seed=2)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters())) and not one.training
@@ -341,7 +372,8 @@ def test_the_gradient_of_a_logit_reaches_the_input_and_no_parameter(name, traini
         def at(step):
             torch.manual_seed(5)
             return net(**{key: (x + step*direction).detach()}).logits[:, 1].sum().item()
-        if not training: assert (at(1e-6) - at(-1e-6))/2e-6 == pytest.approx((slope*direction).sum().item(), rel=1e-4, abs=1e-7)
+        if not training:
+            assert (at(1e-6) - at(-1e-6))/2e-6 == pytest.approx((slope*direction).sum().item(), rel=1e-4, abs=1e-7)
     assert slope.shape == x.shape and slope.abs().sum() > 0 and all(p.grad is None for p in net.parameters())
 
 @pytest.mark.parametrize('name', list(nets))
@@ -352,16 +384,21 @@ def test_dropout_works_in_training_and_not_in_evaluation(name):
     else: assert not torch.equal(net.train()(**x).logits, net(**x).logits)
 
 @pytest.mark.parametrize('name,shape,said', [
-    ('digit-cnn', (2, 10, 8), r'DigitCNN was made for pixel_values \[batch, 2, 10, 9\], got \[1, 2, 10, 8\]'), ('resnet18', (1, 8, 8), 'ResNet18 was made for'),
-    ('lstm', (6, 5), r'SeriesLSTM was made for values \[batch, any, 4\], got \[1, 6, 5\]'), ('input-cell-lstm', (6,), 'InputCellLSTM was made for'),
-    ('tcn', (11, 4), r'TCN was made for values \[batch, 12, 4\], got \[1, 11, 4\]; make one with shape=\(11, 4\)'), ('transformer', (7, 4), 'SeriesTransformer was made for')])
+    ('digit-cnn', (2, 10, 8), r'DigitCNN was made for pixel_values \[batch, 2, 10, 9\], got \[1, 2, 10, 8\]'),
+    ('resnet18', (1, 8, 8), 'ResNet18 was made for'),
+    ('lstm', (6, 5), r'SeriesLSTM was made for values \[batch, any, 4\], got \[1, 6, 5\]'),
+    ('input-cell-lstm', (6,), 'InputCellLSTM was made for'),
+    ('tcn', (11, 4), r'TCN was made for values \[batch, 12, 4\], got \[1, 11, 4\]; make one with shape=\(11, 4\)'),
+    ('transformer', (7, 4), 'SeriesTransformer was made for')])
 def test_an_input_of_another_shape_is_refused_by_name(name, shape, said):
     with pytest.raises(ValueError, match=said): net_of(name)(torch.zeros(1, *shape))
 
 @pytest.mark.parametrize('args,kwargs,said', [
     (['vgg'], {}, "no net is called 'vgg'; there are digit-cnn, resnet18"), ([nn.Linear], {}, 'no net is called'),
-    (['tcn'], dict(layers=2), 'TCN has no setting layers; it has shape, channels'), (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
-    (['lstm'], dict(num_labels=1), 'at least 2, got 1'), (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels names 2 classes, but num_labels is 3'),
+    (['tcn'], dict(layers=2), 'TCN has no setting layers; it has shape, channels'),
+    (['tcn'], dict(shape=(1, 2, 3)), 'shape must be like'),
+    (['lstm'], dict(num_labels=1), 'at least 2, got 1'),
+    (['lstm'], dict(num_labels=3, labels=['a', 'b']), 'labels names 2 classes, but num_labels is 3'),
     (['text-lstm'], dict(shape=(3, 4)), 'TextLSTM has no setting shape')])
 def test_a_net_that_cannot_be_made_is_refused(args, kwargs, said):
     with pytest.raises(ValueError, match=said): small_net(*args, **kwargs)
@@ -375,7 +412,8 @@ def test_shape_and_classes_are_read_off_a_data_set():
     assert small_net('transformer', vowels['test']).width == 15 and small_net('tcn', vowels).config.num_labels == 9
     images = load_images((np.random.default_rng(0).random((20, 3, 8, 8)), np.arange(20) % 2))
     assert tuple(small_net('resnet18', images, filters=(2, 2, 2, 2)).config.shape) == (3, 8, 8)
-    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have values'): small_net('digit-cnn', vowels)
+    with pytest.raises(ValueError, match='DigitCNN takes pixel_values, but the data have values'):
+        small_net('digit-cnn', vowels)
     with pytest.raises(ValueError, match='TextLSTM takes input_ids'): small_net(TextLSTM, vowels)
 
 # Captum
@@ -402,7 +440,8 @@ def test_deeplift_is_complete_where_every_nonlinearity_is_a_module(name):
 
 @pytest.mark.filterwarnings('ignore')
 @pytest.mark.parametrize('name,settings,seen,unseen', [
-    ('lstm', {}, dict(cell='modules'), dict(cell='fused')), ('input-cell-lstm', {}, dict(cell='modules'), dict(cell='fused')),
+    ('lstm', {}, dict(cell='modules'), dict(cell='fused')),
+    ('input-cell-lstm', {}, dict(cell='modules'), dict(cell='fused')),
     ('transformer', dict(dropout=0.), 'eager', 'sdpa')])
 def test_deeplift_sees_a_cell_of_modules_and_the_softmax_module(name, settings, seen, unseen):
     x = next(iter(example(name).values()))
@@ -419,7 +458,8 @@ def test_every_activation_module_runs_once_in_a_pass():
     for name in ('digit-cnn', 'resnet18', 'lstm', 'input-cell-lstm', 'tcn', 'transformer'):
         net = net_of(name, **(dict(cell='modules') if 'lstm' in name else {}))
         if name == 'transformer': net.set_attn_implementation('eager')
-        calls = {m: 0 for m in net.modules() if isinstance(m, (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Softmax, nn.MaxPool1d, nn.MaxPool2d))}
+        calls = {m: 0 for m in net.modules()
+                 if isinstance(m, (nn.ReLU, nn.Sigmoid, nn.Tanh, nn.Softmax, nn.MaxPool1d, nn.MaxPool2d))}
         for m in calls: m.register_forward_hook(lambda m, i, o: calls.__setitem__(m, calls[m] + 1))
         net(**example(name))
         assert calls and set(calls.values()) == {1}, name

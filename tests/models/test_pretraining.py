@@ -13,11 +13,14 @@ import forked
 from salviz.data.texts import Collator, encode, load_text, model_inputs, subset
 from salviz.models.tasks import task_of, tasks
 from salviz.models.loading import heads, load_classifier, load_model_for, longest_input
-from salviz.models.corruption import MaskTokens, ReplaceTokens, choose_tokens, pack_texts, small_model, special_tokens, token_counts, train_tokenizer
+from salviz.models.corruption import (MaskTokens, ReplaceTokens, choose_tokens, pack_texts, small_model, special_tokens,
+                                      token_counts, train_tokenizer)
 from salviz.core.text import align
 from salviz.training.trainer import train
 
-texts = [f'The {a} {b} walks, slowly, past house {i % 7}.' for i, (a, b) in enumerate([(a, b) for a in ('old', 'young', 'brave') for b in ('dog', 'teacher', 'Käufer')]*4)]
+texts = [f'The {a} {b} walks, slowly, past house {i % 7}.'
+         for i, (a, b) in enumerate([(a, b) for a in ('old', 'young', 'brave')
+                                     for b in ('dog', 'teacher', 'Käufer')]*4)]
 short = ['Rain', 'No .', 'a b c d e f g h i j k l m n o p q r s t u v w x y z a b c d e f g h i j k l m']
 
 
@@ -51,19 +54,25 @@ def expected_places(row, share, seed, step):
 @pytest.mark.parametrize('seed,step', [(0, 0), (3, 17)])
 def test_the_chosen_tokens_are_those_of_the_smallest_draws(share, seed, step, batch, rows):
     chosen = choose_tokens(batch, share, seed, step)
-    for found, row in zip(chosen, rows): assert torch.nonzero(found).flatten().tolist() == expected_places(row, share, seed, step)
+    for found, row in zip(chosen, rows):
+        assert torch.nonzero(found).flatten().tolist() == expected_places(row, share, seed, step)
 
 @pytest.mark.parametrize('words,count', [(1, 1), (2, 1), (3, 1), (9, 1), (10, 2), (16, 2), (17, 3), (30, 5), (50, 8)])
 def test_fifteen_per_cent_are_chosen_rounded_half_up_and_one_at_least(words, count):
     special = torch.tensor([[True, *[False]*words, True]])
-    for step in range(5): assert choose_tokens(dict(is_special=special, example_id=torch.tensor([4])), .15, 0, step).sum() == count
+    for step in range(5):
+        assert choose_tokens(dict(is_special=special, example_id=torch.tensor([4])), .15, 0, step).sum() == count
 
 def test_a_sentence_without_an_ordinary_token_has_no_labels_and_no_loss(tokenizer):
-    batch = Collator(tokenizer)([dict(input_ids=[2, 3], attention_mask=[1, 1], special_tokens_mask=[1, 1], word_ids=[-1, -1], segments=[-1, -1], example_id=0),
-                                 dict(input_ids=[2, 30, 3], attention_mask=[1]*3, special_tokens_mask=[1, 0, 1], word_ids=[-1, 0, -1], segments=[-1, 0, -1], example_id=1)])
-    for corrupt, task in ((MaskTokens(tokenizer), 'masked_lm'), (ReplaceTokens(tokenizer, np.ones(len(tokenizer))), 'replaced_token_detection')):
+    batch = Collator(tokenizer)([dict(input_ids=[2, 3], attention_mask=[1, 1], special_tokens_mask=[1, 1],
+                                      word_ids=[-1, -1], segments=[-1, -1], example_id=0),
+                                 dict(input_ids=[2, 30, 3], attention_mask=[1]*3, special_tokens_mask=[1, 0, 1],
+                                      word_ids=[-1, 0, -1], segments=[-1, 0, -1], example_id=1)])
+    for corrupt, task in ((MaskTokens(tokenizer), 'masked_lm'),
+                          (ReplaceTokens(tokenizer, np.ones(len(tokenizer))), 'replaced_token_detection')):
         spoilt = corrupt(batch, 0, 0)
-        assert spoilt['labels'][0].tolist() == [-100]*3 and (spoilt['labels'][1] != -100).tolist() == [False, True, False]
+        assert spoilt['labels'][0].tolist() == [-100]*3
+        assert (spoilt['labels'][1] != -100).tolist() == [False, True, False]
         model = small_model(task, tokenizer, layers=1, heads=2, hidden=8)
         losses = tasks[task].loss(model(**model_inputs(spoilt)), spoilt)
         assert losses[0] == 0 and losses[1] > 0
@@ -86,9 +95,11 @@ def test_masking_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
     assert all(fates.values()) and len(fates) == 3
 
 def test_replacing_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
-    counts = Counter(i for row in rows for i, special in zip(row['input_ids'], row['special_tokens_mask']) if not special)
+    counts = Counter(i for row in rows for i, special in zip(row['input_ids'], row['special_tokens_mask'])
+                     if not special)
     assert token_counts(Dataset.from_list(rows), tokenizer).tolist() == [counts[i] for i in range(len(tokenizer))]
-    total, spoilt = sum(counts.values()), ReplaceTokens(tokenizer, token_counts(Dataset.from_list(rows), tokenizer), share=.5)(batch, seed=1, step=4)
+    total, spoilt = sum(counts.values()), ReplaceTokens(tokenizer, token_counts(Dataset.from_list(rows), tokenizer),
+                                                        share=.5)(batch, seed=1, step=4)
     same = 0
     for i, row in enumerate(rows):
         ids, labels = list(row['input_ids']), [-100 if special else 0 for special in row['special_tokens_mask']]
@@ -100,20 +111,25 @@ def test_replacing_is_what_a_loop_over_tokens_gives(tokenizer, batch, rows):
             same += ids[place] == token
             ids[place], labels[place] = token, int(token != row['input_ids'][place])
         n = row['length']
-        assert spoilt['input_ids'][i, :n].tolist() == ids and spoilt['labels'][i, :n].tolist() == labels and (spoilt['labels'][i, n:] == -100).all()
+        assert spoilt['input_ids'][i, :n].tolist() == ids
+        assert spoilt['labels'][i, :n].tolist() == labels
+        assert (spoilt['labels'][i, n:] == -100).all()
     assert same, 'a draw equal to the original must occur, and counts as original'
 
-def makers(tokenizer, rows): return [MaskTokens(tokenizer), ReplaceTokens(tokenizer, token_counts(Dataset.from_list(rows), tokenizer))]
+def makers(tokenizer, rows):
+    return [MaskTokens(tokenizer), ReplaceTokens(tokenizer, token_counts(Dataset.from_list(rows), tokenizer))]
 
 @pytest.mark.parametrize('which', [0, 1])
 def test_padding_the_order_and_the_size_of_batches_do_not_matter(which, tokenizer, rows):
     corrupt = makers(tokenizer, rows)[which]
     def spoilt(numbers, multiple=None):
         out = corrupt(Collator(tokenizer, multiple)([rows[i] for i in numbers]), seed=5, step=7)
-        return {i: (out['input_ids'][j, :rows[i]['length']].tolist(), out['labels'][j, :rows[i]['length']].tolist()) for j, i in enumerate(numbers)}
+        return {i: (out['input_ids'][j, :rows[i]['length']].tolist(), out['labels'][j, :rows[i]['length']].tolist())
+                for j, i in enumerate(numbers)}
     everything, order = spoilt(range(len(rows))), random.Random(0).sample(range(len(rows)), len(rows))
     assert everything == spoilt(order) == spoilt(order, multiple=64)
-    assert everything == {i: x for start in range(0, len(rows), 4) for i, x in spoilt([*range(len(rows))][start:start + 4]).items()}
+    assert everything == {i: x for start in range(0, len(rows), 4)
+                          for i, x in spoilt([*range(len(rows))][start:start + 4]).items()}
 
 @pytest.mark.parametrize('which', [0, 1])
 def test_a_step_can_be_repeated_and_another_step_seed_or_example_draws_anew(which, tokenizer, rows, batch):
@@ -122,17 +138,22 @@ def test_a_step_can_be_repeated_and_another_step_seed_or_example_draws_anew(whic
     torch.manual_seed(9); torch.rand(5)
     again = makers(tokenizer, rows)[which](batch, 0, 3)
     assert torch.equal(first['input_ids'], again['input_ids']) and torch.equal(first['labels'], again['labels'])
-    others = corrupt(batch, 0, 4), corrupt(batch, 1, 3), corrupt({**batch, 'example_id': batch['example_id'] + 1000}, 0, 3)
+    others = corrupt(batch, 0, 4), corrupt(batch, 1, 3), corrupt({**batch, 'example_id': batch['example_id'] + 1000}, 0,
+                                                                 3)
     assert not any(torch.equal(first['input_ids'], other['input_ids']) for other in others)
 
 @pytest.mark.parametrize('which', [0, 1])
 def test_the_batch_that_comes_in_is_left_alone_and_no_global_number_is_drawn(which, tokenizer, rows, batch):
     before, state = {k: v.clone() for k, v in batch.items()}, torch.get_rng_state()
     spoilt = makers(tokenizer, rows)[which](batch, 0, 0)
-    assert torch.equal(torch.get_rng_state(), state) and batch.keys() == before.keys() and all(torch.equal(batch[k], before[k]) for k in before)
-    assert spoilt.keys() == batch.keys() | {'labels'} and spoilt['input_ids'].shape == spoilt['labels'].shape == batch['input_ids'].shape
+    assert torch.equal(torch.get_rng_state(), state)
+    assert batch.keys() == before.keys()
+    assert all(torch.equal(batch[k], before[k]) for k in before)
+    assert spoilt.keys() == batch.keys() | {'labels'}
+    assert spoilt['input_ids'].shape == spoilt['labels'].shape == batch['input_ids'].shape
     assert spoilt['labels'].dtype == torch.long and not torch.equal(spoilt['input_ids'], batch['input_ids'])
-    assert torch.equal(spoilt['input_ids'][batch['is_special']], batch['input_ids'][batch['is_special']]) and (spoilt['labels'][batch['is_special']] == -100).all()
+    assert torch.equal(spoilt['input_ids'][batch['is_special']], batch['input_ids'][batch['is_special']])
+    assert (spoilt['labels'][batch['is_special']] == -100).all()
 
 def test_the_three_fates_have_their_shares(tokenizer, batch):
     "4,000 tokens are asked about: four standard deviations are .025 for 80 % and .019 for 10 %"
@@ -142,7 +163,9 @@ def test_the_three_fates_have_their_shares(tokenizer, batch):
         asked = spoilt['labels'] != -100
         now, was = spoilt['input_ids'][asked], spoilt['labels'][asked]
         fates += Counter(masked=int((now == tokenizer.mask_token_id).sum()), kept=int((now == was).sum()), all=len(now))
-    assert fates['all'] > 4000 and abs(fates['masked']/fates['all'] - .8) < .025 and abs(fates['kept']/fates['all'] - .1 - .1/(len(tokenizer) - 5)) < .019
+    assert fates['all'] > 4000
+    assert abs(fates['masked']/fates['all'] - .8) < .025
+    assert abs(fates['kept']/fates['all'] - .1 - .1/(len(tokenizer) - 5)) < .019
 
 def test_every_place_is_chosen_equally_often(tokenizer):
     ids = torch.arange(2000)
@@ -153,20 +176,24 @@ def test_the_generator_draws_a_token_as_often_as_it_occurs(tokenizer):
     counts = torch.zeros(len(tokenizer))
     counts[[20, 21, 30]] = torch.tensor([1., 3., 6.])
     counts[tokenizer.mask_token_id] = 100.   # special tokens are never drawn, whatever is said
-    batch = dict(input_ids=torch.full((3000, 10), 50), is_special=torch.zeros(3000, 10, dtype=bool), example_id=torch.arange(3000))
+    batch = dict(input_ids=torch.full((3000, 10), 50), is_special=torch.zeros(3000, 10, dtype=bool),
+                 example_id=torch.arange(3000))
     drawn = ReplaceTokens(tokenizer, counts, share=1.)(batch, 0, 0)['input_ids'].flatten()
     assert {*drawn.tolist()} == {20, 21, 30}
-    for token, share in ((20, .1), (21, .3), (30, .6)): assert abs((drawn == token).double().mean() - share) < 4*(share*(1 - share)/30_000)**.5
+    for token, share in ((20, .1), (21, .3), (30, .6)):
+        assert abs((drawn == token).double().mean() - share) < 4*(share*(1 - share)/30_000)**.5
 
 @pytest.mark.parametrize('make,reason', [
     (lambda t: MaskTokens(t, share=0), 'share must be a share above 0 and up to 1, got 0'),
     (lambda t: MaskTokens(t, share=1.2), 'share must be a share above 0'),
     (lambda t: MaskTokens(t, masked=.8, replaced=.3), 'masked and replaced must not sum to more than 1'),
     (lambda t: MaskTokens(t, masked=-1), 'masked must be a share from 0 and up to 1'),
-    (lambda t: ReplaceTokens(t, torch.ones(5)), r'counts must hold one number for each of the \d+ tokens, got shape \(5,\)'),
+    (lambda t: ReplaceTokens(t, torch.ones(5)),
+     r'counts must hold one number for each of the \d+ tokens, got shape \(5,\)'),
     (lambda t: ReplaceTokens(t, torch.zeros(len(t))), 'at least two ordinary tokens above 0'),
     (lambda t: ReplaceTokens(t, torch.full((len(t),), float('nan'))), 'counts must be numbers of at least 0'),
-    (lambda t: MaskTokens(t)(dict(input_ids=torch.ones(1, 3)), 0, 0), 'MaskTokens needs example_id, is_special in the batch'),
+    (lambda t: MaskTokens(t)(dict(input_ids=torch.ones(1, 3)), 0, 0),
+     'MaskTokens needs example_id, is_special in the batch'),
     (lambda t: train_tokenizer([]), 'texts must be a list of strings'),
     (lambda t: train_tokenizer('abc'), 'texts must be a list of strings'),
     (lambda t: train_tokenizer(texts, 30), 'vocab_size must be at least '),
@@ -174,20 +201,24 @@ def test_the_generator_draws_a_token_as_often_as_it_occurs(tokenizer):
     (lambda t: train_tokenizer(texts, kind='unigram'), 'kind must be one of wordpiece, bpe'),
     (lambda t: train_tokenizer(texts, form='none'), 'form must be one of encoder, seq2seq, decoder'),
     (lambda t: small_model('image_classification', t), 'available: classification, .* salviz.models.nets'),
-    (lambda t: small_model('masked_lm', t, 'rnn'), 'kind must be one of bert, electra, llama, deberta-v2, gpt2, marian, t5'),
+    (lambda t: small_model('masked_lm', t, 'rnn'),
+     'kind must be one of bert, electra, llama, deberta-v2, gpt2, marian, t5'),
     (lambda t: small_model('seq2seq', t, 'bert'), 'a small bert model serves classification, .*, not seq2seq'),
-    (lambda t: small_model('classification', t, 't5', num_labels=2), 'a small t5 model serves seq2seq, not classification'),
+    (lambda t: small_model('classification', t, 't5', num_labels=2),
+     'a small t5 model serves seq2seq, not classification'),
     (lambda t: small_model('replaced_token_detection', t, 'bert'), 'not replaced_token_detection'),
     (lambda t: small_model('masked_lm', t, hidden=30), 'hidden must be a multiple of the 4 heads'),
     (lambda t: small_model('classification', t), 'classification needs the names of the classes'),
-    (lambda t: small_model('classification', t, labels=['a'], num_labels=2), 'labels names 1 classes, but num_labels is 2'),
+    (lambda t: small_model('classification', t, labels=['a'], num_labels=2),
+     'labels names 1 classes, but num_labels is 2'),
     (lambda t: small_model('masked_lm', t, num_labels=2), 'masked_lm has no classes')])
 def test_what_cannot_work_is_refused_in_one_sentence(make, reason, tokenizer):
     with pytest.raises(ValueError, match=reason) as e: make(tokenizer)
     assert '\n' not in str(e.value)
 
 def test_a_tokenizer_without_what_a_model_needs_is_refused(tiny_tokenizer):
-    with pytest.raises(ValueError, match='the tokenizer has no eos token, which a marian model needs'): small_model('seq2seq', tiny_tokenizer)
+    with pytest.raises(ValueError, match='the tokenizer has no eos token, which a marian model needs'):
+        small_model('seq2seq', tiny_tokenizer)
 
 
 def test_the_same_texts_give_the_same_vocabulary_in_every_process():
@@ -204,7 +235,8 @@ print(json.dumps([train_tokenizer(texts, 900, kind).get_vocab() for kind in ('wo
 
 @pytest.mark.parametrize('kind', ['wordpiece', 'bpe'])
 @pytest.mark.parametrize('form,single,pair', [
-    ('encoder', '[CLS] A [SEP]', '[CLS] A [SEP] B [SEP]'), ('seq2seq', 'A [SEP]', 'A [SEP] B [SEP]'), ('decoder', 'A', 'A [SEP] B')])
+    ('encoder', '[CLS] A [SEP]', '[CLS] A [SEP] B [SEP]'), ('seq2seq', 'A [SEP]', 'A [SEP] B [SEP]'),
+    ('decoder', 'A', 'A [SEP] B')])
 def test_special_tokens_stand_where_the_kind_of_model_wants_them(kind, form, single, pair):
     t = train_tokenizer(texts, 400, kind, form)
     assert [t.convert_tokens_to_ids(x) for x in special_tokens] == [0, 1, 2, 3, 4] and len(t) <= 400
@@ -212,45 +244,64 @@ def test_special_tokens_stand_where_the_kind_of_model_wants_them(kind, form, sin
     parts = {'[CLS]': [2], '[SEP]': [3], 'A': a, 'B': b}
     flat = lambda words: [i for w in words.split() for i in parts[w]]
     assert t('old dog')['input_ids'] == flat(single) and t('old dog', 'teacher')['input_ids'] == flat(pair)
-    assert ('token_type_ids' in t.model_input_names) == (form == 'encoder') and t.eos_token_id == t.sep_token_id and t.pad_token_id == 0
+    assert ('token_type_ids' in t.model_input_names) == (form == 'encoder')
+    assert t.eos_token_id == t.sep_token_id
+    assert t.pad_token_id == 0
     if form == 'encoder': assert t('old dog', 'teacher')['token_type_ids'] == [0]*(len(a) + 2) + [1]*(len(b) + 1)
     tt = align(t, 'The Käufer walks.')
     assert [tt.words[w] for w in sorted({*tt.word_ids.tolist()} - {-1})] == ['The', 'Käufer', 'walks', '.']
 
 def test_letters_that_were_never_seen_are_unknown_and_typed_special_tokens_are_not_made_of_pieces(tokenizer):
     assert tokenizer.tokenize('ж') == ['[UNK]'] and '##' not in ' '.join(tokenizer.tokenize('##a'))
-    assert train_tokenizer(texts, 120, lowercase=False).tokenize('Käufer')[0][0] == 'K' and tokenizer.tokenize('Käufer')[0][0] == 'k'
-    assert all(tokenizer.decode(tokenizer(t)['input_ids'], skip_special_tokens=True).replace(' ', '') == t.lower().replace(' ', '') for t in texts)
+    assert train_tokenizer(texts, 120, lowercase=False).tokenize('Käufer')[0][0] == 'K'
+    assert tokenizer.tokenize('Käufer')[0][0] == 'k'
+    assert all(tokenizer.decode(tokenizer(t)['input_ids'],
+                                skip_special_tokens=True).replace(' ', '') == t.lower().replace(' ', '') for t in texts)
 
-kinds = {'bert': 'classification regression token_classification masked_lm', 'electra': 'classification regression token_classification masked_lm replaced_token_detection',
-         'deberta-v2': 'classification regression token_classification masked_lm', 'gpt2': 'classification regression token_classification',
+kinds = {'bert': 'classification regression token_classification masked_lm',
+         'electra': 'classification regression token_classification masked_lm replaced_token_detection',
+         'deberta-v2': 'classification regression token_classification masked_lm',
+         'gpt2': 'classification regression token_classification',
          'llama': 'classification regression token_classification', 'marian': 'seq2seq', 't5': 'seq2seq'}
 
 @pytest.mark.parametrize('kind,task', [(kind, task) for kind, names in kinds.items() for task in names.split()])
 def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task):
     t = train_tokenizer(texts, 140, form='seq2seq' if task == 'seq2seq' else 'encoder', max_length=32)
-    model = small_model(task, t, kind, layers=1, heads=2, hidden=16, labels=['x', 'y', 'z'] if task in ('classification', 'token_classification') else None)
-    assert task_of(model) == task and not model.training and model.config.pad_token_id == t.pad_token_id and longest_input(model, t) == 32
-    data = Dataset.from_dict(dict(text=texts[:3] + ['Dog.'], target_text=['Dog.'] + texts[:3])) if task == 'seq2seq' else Dataset.from_dict(dict(text=texts[:3] + ['Dog.']))
+    model = small_model(task, t, kind, layers=1, heads=2, hidden=16,
+                        labels=['x', 'y', 'z'] if task in ('classification', 'token_classification') else None)
+    assert task_of(model) == task
+    assert not model.training
+    assert model.config.pad_token_id == t.pad_token_id
+    assert longest_input(model, t) == 32
+    data = (Dataset.from_dict(dict(text=texts[:3] + ['Dog.'], target_text=['Dog.'] + texts[:3])) if task == 'seq2seq'
+            else Dataset.from_dict(dict(text=texts[:3] + ['Dog.'])))
     rows = list(encode(data, t))
     collate = Collator(t, decoder_start=model.config.decoder_start_token_id if task == 'seq2seq' else None)
     with torch.no_grad():
         together = model(**model_inputs(collate(rows))).logits
         for i, row in enumerate(rows):
             alone = model(**model_inputs(collate([row]))).logits[0]
-            torch.testing.assert_close(together[i, :len(alone)] if alone.dim() > 0 and task not in ('classification', 'regression') else together[i], alone, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(together[i, :len(alone)] if alone.dim() > 0
+                                       and task not in ('classification', 'regression') else together[i], alone,
+                                       rtol=1e-4, atol=1e-5)
 
-@pytest.mark.parametrize('kind,task', [('bert', 'masked_lm'), ('electra', 'replaced_token_detection'), ('t5', 'seq2seq'), ('llama', 'regression')])
+@pytest.mark.parametrize('kind,task', [('bert', 'masked_lm'), ('electra', 'replaced_token_detection'),
+                                       ('t5', 'seq2seq'), ('llama', 'regression')])
 def test_weights_follow_the_seed_alone(kind, task, tokenizer):
     t = train_tokenizer(texts, 140)
-    make = lambda seed: [p.detach().clone() for p in small_model(task, t, kind, layers=1, heads=2, hidden=8, seed=seed).parameters()]
+    make = lambda seed: [p.detach().clone() for p in small_model(task, t, kind, layers=1, heads=2, hidden=8,
+                                                                 seed=seed).parameters()]
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     first = make(0)
-    assert torch.equal(torch.get_rng_state(), before[0]) and np.random.get_state()[1].tolist() == before[1] and random.getstate() == before[2]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert random.getstate() == before[2]
     torch.manual_seed(4)
-    assert all(torch.equal(a, b) for a, b in zip(first, make(0))) and not all(torch.equal(a, b) for a, b in zip(first, make(1)))
+    assert all(torch.equal(a, b) for a, b in zip(first, make(0)))
+    assert not all(torch.equal(a, b) for a, b in zip(first, make(1)))
 
-@pytest.mark.parametrize('task,kind', [('masked_lm', 'bert'), ('replaced_token_detection', 'electra'), ('masked_lm', 'deberta-v2')])
+@pytest.mark.parametrize('task,kind', [('masked_lm', 'bert'), ('replaced_token_detection', 'electra'),
+                                       ('masked_lm', 'deberta-v2')])
 def test_what_was_pretrained_can_be_fine_tuned_from_its_folder(task, kind, tokenizer, tmp_path):
     t = train_tokenizer(texts, 140, max_length=32)
     model = small_model(task, t, kind, layers=1, heads=2, hidden=16)
@@ -260,8 +311,11 @@ def test_what_was_pretrained_can_be_fine_tuned_from_its_folder(task, kind, token
     classifier, loaded = load_classifier(tmp_path, labels=['a', 'b'])
     tagger, _ = load_model_for('token_classification', tmp_path, num_labels=3)
     saved = model.base_model.state_dict()
-    for other in (classifier, tagger): assert all(torch.equal(x, saved[k]) for k, x in other.base_model.state_dict().items() if k in saved and 'pooler' not in k)
-    assert [loaded(x)['input_ids'] for x in texts] == [t(x)['input_ids'] for x in texts] and loaded.model_max_length == 32
+    for other in (classifier, tagger):
+        assert all(torch.equal(x, saved[k]) for k, x in other.base_model.state_dict().items() if k in saved
+                   and 'pooler' not in k)
+    assert [loaded(x)['input_ids'] for x in texts] == [t(x)['input_ids'] for x in texts]
+    assert loaded.model_max_length == 32
     batch = Collator(loaded)(list(encode(Dataset.from_dict(dict(text=texts[:2])), loaded)))
     assert classifier(**model_inputs(batch)).logits.shape == (2, 2)
 
@@ -270,7 +324,8 @@ def test_both_kinds_of_pretraining_learn_from_real_sentences():
     t = train_tokenizer(data['text'], 600, max_length=32)
     with pytest.warns(UserWarning, match='texts are longer than 32'): rows = list(encode(data, t, task='masked_lm'))
     for corrupt in (MaskTokens(t), ReplaceTokens(t, token_counts(Dataset.from_list(rows), t), share=.3)):
-        model = small_model(corrupt.task, t, layers=1, heads=2, hidden=32, hidden_dropout_prob=0., attention_probs_dropout_prob=0.).train()
+        model = small_model(corrupt.task, t, layers=1, heads=2, hidden=32, hidden_dropout_prob=0.,
+                            attention_probs_dropout_prob=0.).train()
         optimiser, fixed = torch.optim.AdamW(model.parameters(), lr=5e-3), corrupt(Collator(t)(rows[:16]), 0, 0)
         losses = []
         for _ in range(40):
@@ -299,7 +354,8 @@ def some_texts(seed, n=60):
     words = 'the old dog walks slowly past house Käufer teacher brave , . xyzzy-foo 10,5 ÄÖÜ'.split()
     return [' '.join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 9, 30]))) for _ in range(n)]
 
-@pytest.mark.parametrize('kind,form,prefix', [('wordpiece', 'encoder', None), ('wordpiece', 'seq2seq', None), ('bpe', 'decoder', True), ('bpe', 'encoder', False)])
+@pytest.mark.parametrize('kind,form,prefix', [('wordpiece', 'encoder', None), ('wordpiece', 'seq2seq', None),
+                                              ('bpe', 'decoder', True), ('bpe', 'encoder', False)])
 @pytest.mark.parametrize('block', [7, 24, 64])
 def test_packed_rows_are_those_of_a_loop_that_adds_one_text_after_another(kind, form, prefix, block):
     reader = train_tokenizer([*texts, *some_texts(1)], 300 if kind == 'bpe' else 110, kind, form, max_length=64)
@@ -311,7 +367,9 @@ def test_packed_rows_are_those_of_a_loop_that_adds_one_text_after_another(kind, 
             warnings.simplefilter('always')
             found = pack_texts(given, reader, block)
         assert found == rows and ' '.join(found).split() == ' '.join(given).split()
-        assert [str(w.message) for w in said] == ([f'{long} of 60 texts {"has" if long == 1 else "have"} more than block={block} tokens; cut at blanks and spread over rows'] if long else [])
+        assert [str(w.message)
+                for w in said] == ([f'{long} of 60 texts {"has" if long == 1 else "have"} more than block={block} '
+                                    'tokens; cut at blanks and spread over rows'] if long else [])
         assert long or ' '.join(found) == ' '.join(given)
     assert long or block > 7
     lengths = [len(x) for x in reader(found, verbose=False)['input_ids']]
@@ -324,30 +382,40 @@ def test_what_is_packed_keeps_its_kind_and_its_splits():
     assert isinstance(packed, DatasetDict) and list(packed) == ['train', 'validation', 'test']
     for name, part in packed.items():
         assert part.column_names == ['text'] and part.info.dataset_name == 'movie-sentences'
-        assert list(part['text']) == list(pack_texts(small[name], tokenizer, 200)['text']) == pack_texts(list(small[name]['text']), tokenizer, 200) == packed_slowly(small[name]['text'], tokenizer, 200)[0]
+        assert list(part['text']) == list(pack_texts(small[name], tokenizer,
+                                                     200)['text']) == pack_texts(
+            list(small[name]['text']), tokenizer, 200) == packed_slowly(small[name]['text'], tokenizer, 200)[0]
     assert pack_texts([], tokenizer, 200) == [] and pack_texts(['one'], tokenizer, 200) == ['one']
-    assert pack_texts(('Rain', 'No .'), tokenizer, 200) == ['Rain No .'] and len(pack_texts(small['train'].select([]), tokenizer, 200)) == 0
+    assert pack_texts(('Rain', 'No .'), tokenizer, 200) == ['Rain No .']
+    assert len(pack_texts(small['train'].select([]), tokenizer, 200)) == 0
 
 def test_a_single_word_that_is_too_long_stays_whole(tokenizer):
     word = 'abcdefghij'*3
-    with pytest.warns(UserWarning, match='1 of 3 texts has more than block=6 tokens'): rows = pack_texts(['Rain', f'No {word} No', 'Rain'], tokenizer, 6)
+    with pytest.warns(UserWarning, match='1 of 3 texts has more than block=6 tokens'):
+        rows = pack_texts(['Rain', f'No {word} No', 'Rain'], tokenizer, 6)
     assert word in rows and ' '.join(rows).split() == ['Rain', 'No', word, 'No', 'Rain']
 
 @pytest.mark.parametrize('block', [0, -1, 2, 65, 12.5, True, None, '64'])
 def test_blocks_without_room_or_beyond_the_tokenizer_are_refused(block, tokenizer):
-    with pytest.raises(ValueError, match=r'block must be a whole number of tokens from 3 \(one and the special ones\) to 64') as e: pack_texts(texts, tokenizer, block)
+    with pytest.raises(ValueError,
+                       match=r'block must be a whole number of tokens from 3 \(one and the special ones\) to 64') as e:
+        pack_texts(texts, tokenizer, block)
     assert '\n' not in str(e.value) and str(e.value).endswith(f'got {block!r}')
 
 @pytest.mark.parametrize('data,message', [
-    (['good', ' '], '1 of the texts is empty or no string .first: row 1'), (['good', None, 3], '2 of the texts are empty or no string .first: row 1'),
+    (['good', ' '], '1 of the texts is empty or no string .first: row 1'),
+    (['good', None, 3], '2 of the texts are empty or no string .first: row 1'),
     ('a text', 'data must be a Dataset, a DatasetDict or a list of strings, got str'), (None, 'got NoneType'),
-    (Dataset.from_dict(dict(sentence=['a'])), 'needs single texts in a column text, and there are the columns sentence'),
+    (Dataset.from_dict(dict(sentence=['a'])),
+     'needs single texts in a column text, and there are the columns sentence'),
     (Dataset.from_dict(dict(text=['a'], text_pair=['b'])), 'the columns text, text_pair')])
 def test_what_cannot_be_packed_is_refused(data, message, tokenizer):
     with pytest.raises(ValueError, match=message): pack_texts(data, tokenizer, 64)
 
 @pytest.mark.parametrize('task', ['masked_lm', 'replaced_token_detection'])
 def test_a_small_model_trains_on_packed_texts(task, tokenizer, tmp_path):
-    data = pack_texts(DatasetDict(train=Dataset.from_dict(dict(text=texts)), validation=Dataset.from_dict(dict(text=texts[:9]))), tokenizer, 48)
-    run = train(small_model(task, tokenizer, layers=1, heads=2, hidden=8), tokenizer, data, run_dir=tmp_path/'run', probes=2, snapshots=2, epochs=1, batch_size=4, progress=False)
+    data = pack_texts(DatasetDict(train=Dataset.from_dict(dict(text=texts)),
+                                  validation=Dataset.from_dict(dict(text=texts[:9]))), tokenizer, 48)
+    run = train(small_model(task, tokenizer, layers=1, heads=2, hidden=8), tokenizer, data, run_dir=tmp_path/'run',
+                probes=2, snapshots=2, epochs=1, batch_size=4, progress=False)
     assert run.finished and 40 < max(len(run.snapshot(0, i).tokens) for i in range(2)) <= 48

@@ -25,7 +25,8 @@ def salviz(*words, **kw):
 def demo(tmp_path_factory):
     "A demo that was trained on 24 sentences, in an interpreter of its own"
     out = tmp_path_factory.mktemp('demo')/'out'
-    done = subprocess.run([command, 'demo', '--train-size', '24', '--probes', '2', '--snapshots', '3', '--out', out], capture_output=True, text=True)
+    done = subprocess.run([command, 'demo', '--train-size', '24', '--probes', '2', '--snapshots', '3', '--out', out],
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return out, done
 
@@ -40,7 +41,8 @@ def test_demo_records_a_run_for_every_method(demo):
 
 def test_demo_prints_one_table_and_says_what_it_is_not(demo):
     out, done = demo
-    for title in ('Plain fine-tuning', 'SalLM', 'Saliency guided', 'AD-DROP', 'Attention guidance'): assert title in done.stdout
+    for title in ('Plain fine-tuning', 'SalLM', 'Saliency guided', 'AD-DROP', 'Attention guidance'):
+        assert title in done.stdout
     assert 'do not rank the methods' in ' '.join(done.stdout.split())
     table = pd.read_csv(out/'table.csv', index_col=0)
     assert len(table) == 5 and table.notna().all().all() and table.loc['Plain fine-tuning', 'time'] == 1
@@ -59,8 +61,10 @@ def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_p
     shutil.copytree(demo[0]/'runs'/'ad-drop', copy, ignore=shutil.ignore_patterns('checkpoints'))
     run = Run(copy)
     last = run.snapshot(probe=0)
-    plain = dataclasses.replace(last, step=last.step + 3, info={**last.info, 'phase': 'fine-tuning'}, layers={'attention': last.layers['attention']},
-                                arrays={k: v for k, v in last.arrays.items() if k in ('attention', 'saliency', 'probabilities')})
+    plain = dataclasses.replace(last, step=last.step + 3, info={**last.info, 'phase': 'fine-tuning'},
+                                layers={'attention': last.layers['attention']},
+                                arrays={k: v for k, v in last.arrays.items()
+                                        if k in ('attention', 'saliency', 'probabilities')})
     run.save(plain)
     (path, caption), = write_pictures({'ad-drop': run}, tmp_path/'pictures', probes=[0])['ad-drop']
     assert f'step {last.step}' in caption and path.exists()
@@ -70,12 +74,14 @@ def test_demo_numbers_are_the_runs(demo):
     table = pd.read_csv(demo[0]/'table.csv', index_col=0)
     for title, name in zip(table.index, names):
         run = Run(demo[0]/'runs'/name)
-        assert table.loc[title, 'test acc'] == run.scores('test')['accuracy'] and table.loc[title, 'valid acc'] == max(r['accuracy'] for r in run.eval_rows)
+        assert table.loc[title, 'test acc'] == run.scores('test')['accuracy']
+        assert table.loc[title, 'valid acc'] == max(r['accuracy'] for r in run.eval_rows)
 
 def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
     assert 'AttentionGuidance' in salviz('runs', demo[0]/'runs').stdout
     file = tmp_path/'map.pdf'
-    assert salviz('figure', demo[0]/'runs'/'ad-drop', '--probe', 1, '--out', file).returncode == 0 and file.read_bytes()[:4] == b'%PDF'
+    assert salviz('figure', demo[0]/'runs'/'ad-drop', '--probe', 1, '--out', file).returncode == 0
+    assert file.read_bytes()[:4] == b'%PDF'
     again = salviz('figure', demo[0]/'runs'/'ad-drop', '--out', file)
     assert again.returncode == 2 and 'exists already' in again.stderr
     none = salviz('figure', demo[0]/'runs'/'ad-drop', '--step', 1234, '--out', tmp_path/'none.pdf')
@@ -83,8 +89,10 @@ def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
 
 def test_training_from_the_command_line_can_be_looked_at(tmp_path):
     file = tmp_path/'mine.csv'
-    pd.DataFrame(dict(sentence=[f'a {w} film number {i}' for i in range(40) for w in ('fine', 'dull')], sense=['good', 'bad'] * 40)).to_csv(file, index=False)
-    done = salviz('train', '--data', file, '--text', 'sentence', '--label', 'sense', '--method', 'ADDrop', '--set', 'p=.4', 'cross_tuning=False', '--epochs', 1, '--probes', 2, '--out', tmp_path/'run')
+    pd.DataFrame(dict(sentence=[f'a {w} film number {i}' for i in range(40) for w in ('fine', 'dull')],
+                      sense=['good', 'bad'] * 40)).to_csv(file, index=False)
+    done = salviz('train', '--data', file, '--text', 'sentence', '--label', 'sense', '--method', 'ADDrop', '--set',
+                  'p=.4', 'cross_tuning=False', '--epochs', 1, '--probes', 2, '--out', tmp_path/'run')
     assert done.returncode == 0, done.stderr[-3000:]
     run = Run(tmp_path/'run')
     assert run.config['method']['args']['p'] == .4 and 'discarded' in run.snapshot().arrays
@@ -92,19 +100,25 @@ def test_training_from_the_command_line_can_be_looked_at(tmp_path):
 def test_a_run_is_shown_as_a_page(tmp_path):
     for name in ('one', 'two'): invented.run(tmp_path/name, 'ADDrop')
     done = salviz('show', 'one', '--compare', 'two', '--probes', '0', '--steps', '0,-1', cwd=tmp_path)
-    assert done.returncode == 0 and done.stdout.startswith('one.html: ') and '1 sentence x 2 steps' in done.stdout, done.stderr
+    assert (done.returncode == 0 and done.stdout.startswith('one.html: ')
+            and '1 sentence x 2 steps' in done.stdout), done.stderr
     assert (tmp_path/'one.html').read_text().startswith('<!doctype html>')
     again = salviz('show', 'one', cwd=tmp_path)
     assert again.returncode == 2 and 'use --force' in again.stderr
     assert salviz('show', 'one', '--layers', '0-1', '--force', cwd=tmp_path).returncode == 0
     large = salviz('show', 'one', '--out', 'large.html', '--limit', '0.1', cwd=tmp_path)
-    assert large.returncode == 2 and 'choose fewer examples (--probes), steps (--steps), layers (--layers), or allow it with --limit 0' in large.stderr and not (tmp_path/'large.html').exists()
+    assert large.returncode == 2
+    assert ('choose fewer examples (--probes), steps (--steps), layers (--layers), or allow it with --limit '
+            '0' in large.stderr)
+    assert not (tmp_path/'large.html').exists()
     none = salviz('show', 'one', '--probes', '7', '--out', 'none.html', cwd=tmp_path)
     assert none.returncode == 2 and 'there are [0, 1]' in none.stderr
 
 def test_dead_views_are_stripped_from_the_command_line(tmp_path):
     live = {'text/plain': ['x'], 'image/png': 'iVBOR', 'application/vnd.jupyter.widget-view+json': dict(model_id='e')}
-    nb = dict(cells=[dict(cell_type='code', source=[], metadata={}, execution_count=1, outputs=[dict(output_type='display_data', metadata={}, data=live)])], metadata={}, nbformat=4, nbformat_minor=5)
+    nb = dict(cells=[dict(cell_type='code', source=[], metadata={}, execution_count=1,
+                          outputs=[dict(output_type='display_data', metadata={}, data=live)])], metadata={}, nbformat=4,
+              nbformat_minor=5)
     (tmp_path/'a.ipynb').write_text(json.dumps(nb))
     assert salviz('strip', 'a.ipynb', cwd=tmp_path).stdout == 'a.ipynb: 1 widget view removed\n'
     assert 'widget-view' not in (tmp_path/'a.ipynb').read_text()
@@ -115,19 +129,32 @@ def test_a_bench_from_the_command_line_writes_its_table_and_overwrites_none(tmp_
     assert done.returncode == 0, done.stderr[-3000:]
     assert 'AD-DROP RD' in done.stdout and 'timing 1 rounds' in done.stdout
     found = json.loads((tmp_path/'mine'/'bench.json').read_text())
-    assert list(found['tables'][0]['rows']) == ['plain', 'again', 'rd'] and len(found['tables']) == 1 and 'memory' not in found
+    assert list(found['tables'][0]['rows']) == ['plain', 'again', 'rd']
+    assert len(found['tables']) == 1
+    assert 'memory' not in found
     again = salviz(*words, cwd=tmp_path)
     assert again.returncode == 2 and 'exists already' in again.stderr
 
-refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'), (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
-           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'), (('train', '--data', 'movie-sentence'), 'movie-sentences'),
-           (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'), (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'), (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'), (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
-           (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'), (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'there is no method gaa; available: plain'), (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"), (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
+refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'Drop'), 'available: FineTuning'),
+           (('train', '--method', 'ADDrop', '--set', 'p=1.3'), 'p must be between 0 and 1'),
+           (('train', '--method', 'ADDrop', '--set', 'r=1'), 'ADDrop has no argument r; available: p'),
+           (('train', '--data', 'movie-sentence'), 'movie-sentences'),
+           (('runs', 'nowhere'), 'no such folder'), (('show', 'nowhere'), 'no such folder'),
+           (('show', 'x', '--probes', 'a'), 'must be whole numbers'), (('strip', 'nowhere.ipynb'), 'nowhere.ipynb'),
+           (('figure', 'nowhere', '--out', 'x.pdf'), 'no run in'),
+           (('figure', 'x', '--kind', 'heat_map', '--out', 'x.pdf'), 'there are attention_map, '),
+           (('figure', 'x', '--width', 'vldb', '--out', 'x.pdf'), 'a venue (acl, '), (('study', 'nowhere'), 'no study'),
+           (('fetch', 'glove'), 'minilm'), (('bench', '--methods', 'gaa'), 'there is no method gaa; available: plain'),
+           (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),
+           (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
     done = salviz(*words, cwd=tmp_path)
-    assert done.returncode == 2 and said in done.stderr and 'Traceback' not in done.stderr and not list(tmp_path.iterdir())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert 'Traceback' not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -142,28 +169,49 @@ def here(tmp_path, monkeypatch):
         (study/'cells').mkdir(exist_ok=True)
         known = dict(measures=dict(test_accuracy=dict(value=.5 + i/10, version='')))
         (study/'cells'/f'{cell["run"][5:]}.json').write_text(json.dumps(known))
-    design = dict(methods=dict(FineTuning=dict(name='FineTuning', args={})), seeds=[0, 1], settings={}, model='minilm', data=dict(name='x', fingerprint='', sizes={}), train={})
-    (study/'study.json').write_text(json.dumps(dict(format=1, design=design, cells=cells, measures=['test_accuracy'], better={})))
+    design = dict(methods=dict(FineTuning=dict(name='FineTuning', args={})), seeds=[0, 1], settings={}, model='minilm',
+                  data=dict(name='x', fingerprint='', sizes={}), train={})
+    (study/'study.json').write_text(json.dumps(dict(format=1, design=design, cells=cells, measures=['test_accuracy'],
+                                                    better={})))
     for i, text in enumerate(['', '[]', '{}', '{"cells": 1}', '['*100_000]): (tmp_path/f'no{i}.ipynb').write_text(text)
-    for i, text in enumerate(['{"cells": [1, {}], "metadata": 1}', '{"cells": [{"outputs": [1, {"data": 1}]}], "metadata": {"widgets": 1}}']): (tmp_path/f'odd{i}.ipynb').write_text(text)
+    for i, text in enumerate(['{"cells": [1, {}], "metadata": 1}',
+                              '{"cells": [{"outputs": [1, {"data": 1}]}], "metadata": {"widgets": 1}}']):
+        (tmp_path/f'odd{i}.ipynb').write_text(text)
     (tmp_path/'wrong.csv').write_text('method,share\n1,2,3\n')
     return tmp_path
 
 figure = ('figure', 'run', '--out', 'a.png')
-wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no argument nope; available: rows, columns'), (('study', 'study', '--set', 'where=x'), 'result_table: where must be a dict'),
-         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set has digits twice'), (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty word'),
-         ((*figure, '--set', 'step=1'), '--set has step, which is an option of its own: --step'), ((*figure, '--set', 'source=1'), '--set has source, which is RUN'),
-         ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'), 'attention_map: overlays must be a list of names, got 3'), ((*figure, '--width', 'nan'), 'must be inches or a venue'),
-         ((*figure, '--font-size', 'inf'), 'must be a number of at least 0'), ((*figure, '--columns', '0'), 'must be a whole number of at least 1'), (('figure', '', '--out', 'a.png'), 'got an empty word'),
+wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no argument nope; available: rows, columns'),
+         (('study', 'study', '--set', 'where=x'), 'result_table: where must be a dict'),
+         (('study', 'study', '--set', 'digits=2', 'digits=3'), '--set has digits twice'),
+         (('study', 'study', '--set', 'levels=1'), 'levels must be a dict'), (('study', ''), 'got an empty word'),
+         ((*figure, '--set', 'step=1'), '--set has step, which is an option of its own: --step'),
+         ((*figure, '--set', 'source=1'), '--set has source, which is RUN'),
+         ((*figure, '--kind', 'attention_map', '--set', 'overlays=3'),
+          'attention_map: overlays must be a list of names, got 3'),
+         ((*figure, '--width', 'nan'), 'must be inches or a venue'),
+         ((*figure, '--font-size', 'inf'), 'must be a number of at least 0'),
+         ((*figure, '--columns', '0'), 'must be a whole number of at least 1'),
+         (('figure', '', '--out', 'a.png'), 'got an empty word'),
          (('figure', 'wrong.csv', '--kind', 'accuracy_drop', '--out', 'a.png'), 'the row on line 2 has 3 fields'),
-         (('train', '--method', 'SalLM', '--set', 'loss=[]'), 'SalLM: loss must be one of'), (('train', '--method', 'ADDrop', '--set', 'p={[]: 1}'), 'p must be between 0 and 1'),
-         (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'), (('train', '--seed', '-1'), 'must be a whole number of at least 0'), (('train', '--epochs', '1e9'), 'whole number'),
-         (('show', ''), 'got an empty word'), (('show', 'run', '--steps', '0-1000000000'), 'must be at most 100,000 numbers'), (('show', 'run', '--steps', '9'*5000), 'must be whole numbers'),
-         (('show', 'run', '--limit', 'nan'), 'must be a number of at least 0'), (('show', 'run', '--limit', '-1'), 'must be a number of at least 0'), (('show', 'run', '--compare', ''), 'got an empty word'),
-         *[(('strip', f'no{i}.ipynb'), 'is not a notebook') for i in range(5)], (('strip', 'run'), 'is a folder, not a notebook'), (('demo', '--probes', '0'), 'at least 2'), (('runs', ''), 'got an empty word')]
+         (('train', '--method', 'SalLM', '--set', 'loss=[]'), 'SalLM: loss must be one of'),
+         (('train', '--method', 'ADDrop', '--set', 'p={[]: 1}'), 'p must be between 0 and 1'),
+         (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'),
+         (('train', '--seed', '-1'), 'must be a whole number of at least 0'),
+         (('train', '--epochs', '1e9'), 'whole number'),
+         (('show', ''), 'got an empty word'),
+         (('show', 'run', '--steps', '0-1000000000'), 'must be at most 100,000 numbers'),
+         (('show', 'run', '--steps', '9'*5000), 'must be whole numbers'),
+         (('show', 'run', '--limit', 'nan'), 'must be a number of at least 0'),
+         (('show', 'run', '--limit', '-1'), 'must be a number of at least 0'),
+         (('show', 'run', '--compare', ''), 'got an empty word'),
+         *[(('strip', f'no{i}.ipynb'), 'is not a notebook') for i in range(5)],
+         (('strip', 'run'), 'is a folder, not a notebook'), (('demo', '--probes', '0'), 'at least 2'),
+         (('runs', ''), 'got an empty word')]
 
 def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
-    "Each of them once built a list of a billion numbers, switched a limit off, or ended in an error about something inside"
+    """Each of them once built a list of a billion numbers, switched a limit off, or ended in an error about
+    something inside"""
     before = sorted(p.name for p in here.iterdir())
     for words, said in wrong:
         try: status = main([*words])
@@ -173,4 +221,5 @@ def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
     assert sorted(p.name for p in here.iterdir()) == before
 
 def test_what_others_have_put_into_a_notebook_is_left_alone(here, capsys):
-    for name in ('odd0.ipynb', 'odd1.ipynb'): assert main(['strip', name]) == 0 and capsys.readouterr().out == f'{name}: 0 widget views removed\n'
+    for name in ('odd0.ipynb', 'odd1.ipynb'):
+        assert main(['strip', name]) == 0 and capsys.readouterr().out == f'{name}: 0 widget views removed\n'

@@ -7,7 +7,8 @@ import pytest
 import scipy.stats
 import torch
 from tokenizers.processors import ByteLevel
-from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertForMaskedLM, BertForTokenClassification, GPT2Config, GPT2ForSequenceClassification
+from transformers import (BartConfig, BartForConditionalGeneration, BertConfig, BertForMaskedLM,
+                          BertForTokenClassification, GPT2Config, GPT2ForSequenceClassification)
 
 from helpers import same, state, word_tokenizer
 from salviz.attribution.saliency import input_saliency
@@ -27,16 +28,20 @@ def seeded(make):
         return make().eval()
 
 def gpt2(tokenizer):
-    return seeded(lambda: GPT2ForSequenceClassification(GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64, num_labels=3,
+    return seeded(lambda: GPT2ForSequenceClassification(GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2,
+                                                                   n_head=4, n_positions=64, num_labels=3,
                                                                    pad_token_id=0, initializer_range=.3)))
 
 def bart(tokenizer):
     return seeded(lambda: BartForConditionalGeneration(BartConfig(
-        vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
-        decoder_ffn_dim=48, max_position_embeddings=64, pad_token_id=0, decoder_start_token_id=3, bos_token_id=2, eos_token_id=3, init_std=.3)))
+        vocab_size=len(tokenizer), d_model=32, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=48,
+        decoder_ffn_dim=48, max_position_embeddings=64, pad_token_id=0, decoder_start_token_id=3, bos_token_id=2,
+        eos_token_id=3, init_std=.3)))
 
 def eager_maps(model, ids):
-    "Attention [layers, heads, n, n] of one sentence without padding, as the model's own eager code gives it out; of BART the encoder's"
+    """Attention [layers, heads, n, n] of one sentence without padding, as the model's own eager code gives it out;
+    of BART the encoder's"""
     before = model.config._attn_implementation
     model.set_attn_implementation('eager')
     try:
@@ -51,7 +56,8 @@ def slow_example(A, special, rows, causal):
     for i in rows:
         keys = [j for j in range(n) if not causal or j <= i]
         ordinary = [j for j in keys if not special[j]]
-        groups = dict(to_special=[j for j in keys if special[j]], to_previous=[j for j in ordinary if j == i - 1], to_next=[j for j in ordinary if j == i + 1],
+        groups = dict(to_special=[j for j in keys if special[j]], to_previous=[j for j in ordinary if j == i - 1],
+                      to_next=[j for j in ordinary if j == i + 1],
                       to_self=[i], to_neighbours=[j for j in ordinary if abs(j - i) == 1])
         for k, group in groups.items():
             if group: seen[k].append(sum(A[i, j] for j in group))
@@ -99,7 +105,8 @@ def test_of_an_encoder_decoder_the_encoder_is_looked_at(tiny_tokenizer):
     table = head_table(model, texts, tiny_tokenizer, saliency=None, batch_size=2)
     want = slow_table(model, tiny_tokenizer, texts).reshape(8, -1)
     assert table[[*kinds, 'entropy', 'normalised_entropy']].to_numpy() == pytest.approx(want, abs=1e-6)
-    with pytest.raises(ValueError, match="target='predicted' of seq2seq needs labels"): head_table(model, texts, tiny_tokenizer)
+    with pytest.raises(ValueError, match="target='predicted' of seq2seq needs labels"):
+        head_table(model, texts, tiny_tokenizer)
     pairs = datasets.Dataset.from_dict(dict(text=texts, target_text=[t[::-1] for t in texts]))
     assert head_table(model, pairs, tiny_tokenizer).agreement.notna().all()
 
@@ -120,14 +127,17 @@ def slow_agreement(A, saliency, special, rows):
 def test_agreement_equals_scipy_on_single_sentences(tiny_bert, tiny_tokenizer, kind):
     model = gpt2(tiny_tokenizer) if kind == 'decoder' else tiny_bert(initializer_range=.4).eval()
     if kind == 'rows': # a tagger reads every row
-        model = seeded(lambda: BertForTokenClassification(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                                                                     intermediate_size=48, num_labels=3, initializer_range=.4)))
+        model = seeded(lambda: BertForTokenClassification(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32,
+                                                                     num_hidden_layers=2, num_attention_heads=4,
+                                                                     intermediate_size=48, num_labels=3,
+                                                                     initializer_range=.4)))
     table, found = head_table(model, texts, tiny_tokenizer, batch_size=2), []
     for row in encode_texts(texts, tiny_tokenizer):
         batch, special = Collator(tiny_tokenizer)([row]), row['special_tokens_mask']
         saliency = input_saliency(model, batch, 'input_x_gradient', score_target(model, batch))[0].tolist()
         at = [i for i in range(len(special)) if not special[i]] if kind == 'rows' else [-1 if kind == 'decoder' else 0]
-        found.append([[slow_agreement(head, saliency, special, at) for head in layer] for layer in eager_maps(model, row['input_ids'])])
+        found.append([[slow_agreement(head, saliency, special, at) for head in layer]
+                      for layer in eager_maps(model, row['input_ids'])])
     assert np.isnan(found).any() and table.agreement.to_numpy() == pytest.approx(np.nanmean(found, 0).ravel(), abs=1e-6)
     assert table.agreement_top.between(0, 1).all() and (table.agreement_kl > 0).all()
 
@@ -143,8 +153,10 @@ def test_patterns_equal_the_share_of_single_maps(tiny_bert):
         found = []
         for row in encode_texts(texts, tokenizer):
             tokens, n = tokenizer.convert_ids_to_tokens(row['input_ids']), len(row['input_ids'])
-            occurs = dict(delim=np.array(row['special_tokens_mask'], bool), period=np.array([t == '.' for t in tokens])).get(name)
-            P = second(tokens) if name == 'second' else own[:n, :n] if name == 'own' else pattern_matrix(name, np.ones(n, bool), occurs)
+            occurs = dict(delim=np.array(row['special_tokens_mask'], bool),
+                          period=np.array([t == '.' for t in tokens])).get(name)
+            P = (second(tokens) if name == 'second' else own[:n, :n] if name == 'own'
+                 else pattern_matrix(name, np.ones(n, bool), occurs))
             if P is not None: found.append(pattern_share(eager_maps(model, row['input_ids']), P))
         assert table[f'pattern_{name}'].to_numpy() == pytest.approx(np.mean(found, 0).ravel(), abs=1e-6), name
     assert list(head_table(model, texts[:1], tokenizer, saliency=None, patterns=[second]))[-1] == 'pattern_second'
@@ -156,8 +168,10 @@ def test_neither_batches_nor_order_nor_form_of_the_data_change_the_table(tiny_be
     want = head_table(model, split, tiny_tokenizer, target='gold').to_numpy()
     backwards = split.select(range(len(split))[::-1])
     for data, size in ((split, 1), (split, 5), (backwards, 7), (encode(split, tiny_tokenizer), 16)):
-        assert head_table(model, data, tiny_tokenizer, target='gold', batch_size=size).to_numpy() == pytest.approx(want, abs=1e-5, nan_ok=True)
-    said = dict(examples=16, rows='ordinary', saliency='input_x_gradient', about='BertForSequenceClassification, 16 examples.')
+        assert head_table(model, data, tiny_tokenizer, target='gold',
+                          batch_size=size).to_numpy() == pytest.approx(want, abs=1e-5, nan_ok=True)
+    said = dict(examples=16, rows='ordinary', saliency='input_x_gradient',
+                about='BertForSequenceClassification, 16 examples.')
     assert head_table(model, split['text'][:], tiny_tokenizer).attrs == said
 
 
@@ -168,33 +182,41 @@ def test_pairs_of_texts_and_chosen_layers(tiny_bert, tiny_tokenizer):
     row = encode_texts(['the film'], tiny_tokenizer, ['a dull plot'])[0]
     batch = Collator(tiny_tokenizer)([row])
     model.set_attn_implementation('eager')
-    with torch.no_grad(): A = model(**{k: batch[k] for k in ('input_ids', 'attention_mask')}, token_type_ids=batch.get('token_type_ids'), output_attentions=True).attentions[1][0]
+    with torch.no_grad():
+        A = model(**{k: batch[k] for k in ('input_ids', 'attention_mask')}, token_type_ids=batch.get('token_type_ids'),
+                  output_attentions=True).attentions[1][0]
     rows = [i for i, s in enumerate(row['special_tokens_mask']) if not s]
     assert table.layer.tolist() == [1]*4
     want = [[slow_example(h.double().numpy(), row['special_tokens_mask'], rows, False)[k] for k in kinds] for h in A]
     assert table[kinds].to_numpy() == pytest.approx(np.array(want), abs=1e-6)
 
 
-def test_saliency_may_be_a_function_and_targets_a_class_the_gold_one_or_a_function(tiny_bert, tiny_tokenizer, tiny_data):
+def test_saliency_may_be_a_function_and_targets_a_class_the_gold_one_or_a_function(
+    tiny_bert, tiny_tokenizer, tiny_data):
     model, split = tiny_bert(initializer_range=.4).eval(), tiny_data['test'].select(range(5))
     by_name = {t: head_table(model, split, tiny_tokenizer, target=t).agreement for t in ('predicted', 'gold', 0, 1)}
     def logit_1(outputs, rows): return outputs.logits[:, 1]
-    assert by_name[1].tolist() == pytest.approx(head_table(model, split, tiny_tokenizer, target=logit_1).agreement.tolist())
+    assert by_name[1].tolist() == pytest.approx(head_table(model, split, tiny_tokenizer,
+                                                           target=logit_1).agreement.tolist())
     assert by_name[0].tolist() != pytest.approx(by_name[1].tolist()) and len({tuple(x) for x in by_name.values()}) > 2
     def places(model, batch): return torch.arange(batch['input_ids'].shape[1]).expand(batch['input_ids'].shape)
     table = head_table(model, ['the film and a plot'], tiny_tokenizer, saliency=places)
     A, n = eager_maps(model, encode_texts(['the film and a plot'], tiny_tokenizer)[0]['input_ids']), 7
     want = [[scipy.stats.spearmanr(range(1, n - 1), head[0, 1:n - 1])[0] for head in layer] for layer in A]
-    assert table.agreement.tolist() == pytest.approx(np.ravel(want).tolist(), abs=1e-6) and table.attrs['saliency'] == 'places'
-    with pytest.raises(ValueError, match='a number for each token'): head_table(model, ['dull'], tiny_tokenizer, saliency=lambda m, b: torch.ones(2))
+    assert table.agreement.tolist() == pytest.approx(np.ravel(want).tolist(), abs=1e-6)
+    assert table.attrs['saliency'] == 'places'
+    with pytest.raises(ValueError, match='a number for each token'):
+        head_table(model, ['dull'], tiny_tokenizer, saliency=lambda m, b: torch.ones(2))
 
 
 def test_a_language_model_and_a_regression_are_explained_for_what_they_say(tiny_bert, tiny_tokenizer, tiny_data):
-    mlm = seeded(lambda: BertForMaskedLM(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)))
+    mlm = seeded(lambda: BertForMaskedLM(BertConfig(vocab_size=len(tiny_tokenizer), hidden_size=32, num_hidden_layers=1,
+                                                    num_attention_heads=2, intermediate_size=48)))
     assert head_table(mlm, tiny_data['test'].select(range(4)), tiny_tokenizer).agreement.notna().all()
     score = tiny_bert(num_labels=1, initializer_range=.4).eval()
     got = head_table(score, texts, tiny_tokenizer).agreement
-    assert got.tolist() == pytest.approx(head_table(score, texts, tiny_tokenizer, target=lambda o, rows: o.logits[:, 0]).agreement.tolist())
+    assert got.tolist() == pytest.approx(head_table(score, texts, tiny_tokenizer,
+                                                    target=lambda o, rows: o.logits[:, 0]).agreement.tolist())
 
 
 def test_saliency_may_be_any_explanation_by_name(tiny_bert, tiny_tokenizer):
@@ -202,7 +224,8 @@ def test_saliency_may_be_any_explanation_by_name(tiny_bert, tiny_tokenizer):
     for name, options in (('occlusion', {}), ('attention_integrated_gradients', dict(steps=4))):
         by_name = head_table(model, texts, tiny_tokenizer, saliency=name, target=1, steps=4)
         given = head_table(model, texts, tiny_tokenizer, saliency=lambda m, b: explain(m, b, name, 1, **options).values)
-        assert by_name.agreement.tolist() == pytest.approx(given.agreement.tolist(), nan_ok=True) and by_name.agreement.nunique() > 2
+        assert by_name.agreement.tolist() == pytest.approx(given.agreement.tolist(), nan_ok=True)
+        assert by_name.agreement.nunique() > 2
         assert by_name.attrs['saliency'] == name
 
 
@@ -221,19 +244,28 @@ def test_the_model_and_the_world_stay_as_they_were_and_no_bar_is_left(tiny_bert,
 
 
 @pytest.mark.parametrize('options, said', [
-    (dict(saliency='lime'), "saliency must be one of 'gradient'"), (dict(rows='first'), "rows must be 'ordinary', 'all' or 'pooled'"),
-    (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class of the 2'), (dict(target=True), 'a class of the 2'),
-    (dict(batch_size=0), 'batch_size must be a whole number of at least 1'), (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'put it in brackets'),
-    (dict(patterns=['sideways']), "pattern 'sideways' is not known"), (dict(patterns=[np.eye(9)]), 'give patterns as {name: matrix}'),
-    (dict(data=dict(test=texts)), 'data must be one split, got a dictionary of test'), (dict(data='dull'), 'got str'), (dict(data=[]), 'data is empty'),
-    (dict(data=datasets.Dataset.from_dict(dict(text=[]))), 'data is empty'), (dict(tokenizer=None), 'texts need their tokenizer')])
+    (dict(saliency='lime'), "saliency must be one of 'gradient'"),
+    (dict(rows='first'), "rows must be 'ordinary', 'all' or 'pooled'"),
+    (dict(target='gold'), "target='gold' of classification needs labels"), (dict(target=2), 'a class of the 2'),
+    (dict(target=True), 'a class of the 2'),
+    (dict(batch_size=0), 'batch_size must be a whole number of at least 1'),
+    (dict(layers=[5]), 'has the layers 0 to 1'), (dict(patterns='next'), 'put it in brackets'),
+    (dict(patterns=['sideways']), "pattern 'sideways' is not known"),
+    (dict(patterns=[np.eye(9)]), 'give patterns as {name: matrix}'),
+    (dict(data=dict(test=texts)), 'data must be one split, got a dictionary of test'), (dict(data='dull'), 'got str'),
+    (dict(data=[]), 'data is empty'),
+    (dict(data=datasets.Dataset.from_dict(dict(text=[]))), 'data is empty'),
+    (dict(tokenizer=None), 'texts need their tokenizer')])
 def test_what_cannot_be_asked_is_refused(tiny_bert, tiny_tokenizer, options, said):
-    with pytest.raises(ValueError, match=said): head_table(tiny_bert(), **{**dict(data=texts, tokenizer=tiny_tokenizer), **options})
+    with pytest.raises(ValueError, match=said):
+        head_table(tiny_bert(), **{**dict(data=texts, tokenizer=tiny_tokenizer), **options})
 
 
 def test_models_without_attention_or_head_say_so(tiny_bert, tiny_tokenizer):
-    with pytest.raises(ValueError, match='attention'): head_table(small_net('text-lstm', tokenizer=tiny_tokenizer), texts, tiny_tokenizer)
-    with pytest.raises(ValueError, match='pass saliency=None'): head_table(tiny_bert().base_model, texts, tiny_tokenizer)
+    with pytest.raises(ValueError, match='attention'):
+        head_table(small_net('text-lstm', tokenizer=tiny_tokenizer), texts, tiny_tokenizer)
+    with pytest.raises(ValueError, match='pass saliency=None'):
+        head_table(tiny_bert().base_model, texts, tiny_tokenizer)
     assert 'agreement' not in head_table(tiny_bert().base_model, texts, tiny_tokenizer, saliency=None)
 
 
@@ -249,8 +281,10 @@ def test_running_means_are_those_of_everything_at_once_without_nan():
 def signals(kind, n=5):
     rng = np.random.default_rng(0)
     name, shape = dict(image=('pixel_values', (1, 28, 28)), series=('values', (6, 3)))[kind]
-    features = datasets.Features({name: (datasets.Array3D if kind == 'image' else datasets.Array2D)(shape, 'float32'), 'label': datasets.ClassLabel(names=['a', 'b'])})
-    return datasets.Dataset.from_dict({name: rng.normal(size=(n, *shape)).astype('float32'), 'label': [i % 2 for i in range(n)]}, features=features), name, shape
+    features = datasets.Features({name: (datasets.Array3D if kind == 'image' else datasets.Array2D)(shape, 'float32'),
+                                  'label': datasets.ClassLabel(names=['a', 'b'])})
+    return datasets.Dataset.from_dict({name: rng.normal(size=(n, *shape)).astype('float32'),
+                                       'label': [i % 2 for i in range(n)]}, features=features), name, shape
 
 @pytest.mark.parametrize('kind', ['image', 'series'])
 @pytest.mark.parametrize('scaled', [False, True])
@@ -278,8 +312,10 @@ def test_of_a_text_the_norm_of_each_ordinary_tokens_gradient_is_taken(tiny_bert,
         g = torch.autograd.grad(model(inputs_embeds=x).logits[0, 1], x)[0][0].norm(dim=-1)
         kept = [float(v) for v, s in zip(g, row['special_tokens_mask']) if not s]
         assert frame.gradient[frame.example == i].tolist() == pytest.approx(kept, rel=1e-4)
-    with pytest.raises(ValueError, match="size='signed' is for images and series"): gradient_sizes(model, texts, tiny_tokenizer, size='signed')
-    with pytest.raises(ValueError, match="size must be 'magnitude' or 'signed'"): gradient_sizes(model, texts, tiny_tokenizer, size='abs')
+    with pytest.raises(ValueError, match="size='signed' is for images and series"):
+        gradient_sizes(model, texts, tiny_tokenizer, size='signed')
+    with pytest.raises(ValueError, match="size must be 'magnitude' or 'signed'"):
+        gradient_sizes(model, texts, tiny_tokenizer, size='abs')
 
 
 def test_an_example_without_gradient_has_no_scale_and_two_models_stand_side_by_side():
@@ -292,5 +328,6 @@ def test_an_example_without_gradient_has_no_scale_and_two_models_stand_side_by_s
     table = gradient_quantiles(frame, (.1, .5), ('method', 'example'))
     assert table['count'].tolist() == [18, 18, 0, 0] and table.method.tolist() == ['live', 'live', 'dead', 'dead']
     x = frame.gradient[(frame.method == 'live') & (frame.example == 1)]
-    assert table.iloc[1][['mean', 'std', '10 %', '50 %']].tolist() == pytest.approx([x.mean(), x.std(ddof=1), *np.quantile(x, [.1, .5])])
+    assert table.iloc[1][['mean', 'std', '10 %',
+                          '50 %']].tolist() == pytest.approx([x.mean(), x.std(ddof=1), *np.quantile(x, [.1, .5])])
     with pytest.raises(ValueError, match='quantiles must be between 0 and 1, got 5'): gradient_quantiles(frame, (5,))

@@ -1,4 +1,5 @@
-"Any model in one line: what is shown of it is what the model does and what the rooms below compute, and the model stays as it was."
+"""Any model in one line: what is shown of it is what the model does and what the rooms below compute, and the model
+stays as it was."""
 import warnings
 
 import numpy as np
@@ -6,9 +7,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForMultipleChoice, AutoModelForQuestionAnswering,
-                          AutoModelForSequenceClassification, AutoModelForTokenClassification, BartConfig, BartForConditionalGeneration, LongformerConfig,
-                          LongformerModel, MarianConfig, MarianMTModel, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration, T5ForTokenClassification)
+from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForMultipleChoice,
+                          AutoModelForQuestionAnswering,
+                          AutoModelForSequenceClassification, AutoModelForTokenClassification, BartConfig,
+                          BartForConditionalGeneration, LongformerConfig,
+                          LongformerModel, MarianConfig, MarianMTModel, PreTrainedTokenizerFast, T5Config,
+                          T5ForConditionalGeneration, T5ForTokenClassification)
 
 from helpers import same, state
 from salviz.attribution.saliency import attention_attribution, input_saliency
@@ -18,7 +22,8 @@ from test_attention import builders, decoders
 special = ['[UNK]', '[PAD]', '[CLS]', '[SEP]', '[MASK]']
 words = 'a the film charming dull is was in Rome where not one moment of life <img> </script> שלום'.split()
 texts = ['a charming film', 'the film was [MASK] and not one moment of life in Rome is dull', 'dull']
-builders = {a: b for a, b in builders.items() if a != 't5_encoder'} # whose other heads are those of an encoder-decoder: see below
+# whose other heads are those of an encoder-decoder: see below
+builders = {a: b for a, b in builders.items() if a != 't5_encoder'}
 encoders = [a for a in builders if a not in decoders]
 
 
@@ -27,7 +32,8 @@ def tokenizer_for(arch, longest=30):
     core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token='[UNK]'))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if arch not in decoders:
-        core.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1', special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+        core.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+                                                            special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
     names = dict(zip(('unk_token', 'pad_token', 'cls_token', 'sep_token', 'mask_token'), special))
     return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=longest, **names)
 
@@ -47,7 +53,9 @@ def made(arch, auto, **changes):
 def rows(arch, texts):
     "Each text's ids by itself, as the tokenizer gives them"
     tokenizer = tokenizer_for(arch)
-    for t in texts: yield dict(input_ids=torch.tensor([tokenizer(t)['input_ids']]), attention_mask=torch.ones(1, len(tokenizer(t)['input_ids']), dtype=torch.long))
+    for t in texts:
+        yield dict(input_ids=torch.tensor([tokenizer(t)['input_ids']]),
+                   attention_mask=torch.ones(1, len(tokenizer(t)['input_ids']), dtype=torch.long))
 
 
 def dense_ranks_by_hand(attribution, allowed):
@@ -60,7 +68,8 @@ def dense_ranks_by_hand(attribution, allowed):
 
 
 def check_against_the_rooms_below(arch, model, snapshots, texts, score):
-    "Attention is the model's own eager attention, saliency and attribution are those of `score(row number)`, ranks are exact"
+    """Attention is the model's own eager attention, saliency and attribution are those of `score(row number)`, ranks
+    are exact"""
     eager = type(model)(model.config).double().eval()
     eager.load_state_dict(model.state_dict())
     eager.set_attn_implementation('eager')
@@ -71,7 +80,8 @@ def check_against_the_rooms_below(arch, model, snapshots, texts, score):
         np.testing.assert_allclose(s.arrays['attention'], np.stack([a[0] for a in attention]), atol=2e-5)
         if score is None: assert set(s.arrays) == {'attention'}; continue
         target = score(i, inputs)
-        np.testing.assert_allclose(s.arrays['saliency'], input_saliency(model, inputs, target=target)[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(s.arrays['saliency'], input_saliency(model, inputs, target=target)[0], rtol=1e-5,
+                                   atol=1e-6)
         maps, allowed = attention_attribution(model, inputs, target)
         for l in range(3):
             mine, may = s.arrays['attention_attribution'][l], allowed[l][0].numpy()
@@ -88,8 +98,11 @@ def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(
     for s, inputs in zip(snapshots, rows(arch, texts)):
         p = model(**inputs).logits[0].softmax(-1)
         np.testing.assert_allclose(s.arrays['probabilities'], p.detach(), rtol=1e-5)
-        assert s.classes == ['bad', 'good'] and s.classes[int(p.argmax())] in s.info['explains'] and s.info['saliency_method'] == 'integrated_gradients'
-        if arch != 'modernbert': assert s.info['pooled_row'] == (len(s.tokens) - 1 if arch in decoders else 0) and s.info['notes'] == []
+        assert s.classes == ['bad', 'good']
+        assert s.classes[int(p.argmax())] in s.info['explains']
+        assert s.info['saliency_method'] == 'integrated_gradients'
+        if arch != 'modernbert':
+            assert s.info['pooled_row'] == (len(s.tokens) - 1 if arch in decoders else 0) and s.info['notes'] == []
 
 
 @pytest.mark.parametrize('arch', decoders)
@@ -123,7 +136,9 @@ def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_w
         return lambda outputs, rows: outputs.logits[:, at, c]
     check_against_the_rooms_below(arch, model, [with_mask], texts[1:2], score)
     assert with_mask.info['pooled_row'] == at and f'position {at}' in with_mask.info['explains']
-    assert set(without.arrays) == {'attention'} and 'this text has none' in without.info['notes'][0] and '[MASK]' in without.info['notes'][0]
+    assert set(without.arrays) == {'attention'}
+    assert 'this text has none' in without.info['notes'][0]
+    assert '[MASK]' in without.info['notes'][0]
 
 
 @pytest.mark.parametrize('arch', builders)
@@ -131,8 +146,10 @@ def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
     model = made(arch, AutoModel)
     snapshots = explain_texts(model, tokenizer_for(arch), texts)
     check_against_the_rooms_below(arch, model, snapshots, texts, None)
-    assert all(f'{type(model).__name__} has no head, so there is no score to explain' in s.info['notes'][0] for s in snapshots)
-    own, = explain_texts(model, tokenizer_for(arch), texts[0], target=lambda outputs, rows: outputs.last_hidden_state[:, 0].sum(-1))
+    assert all(f'{type(model).__name__} has no head, so there is no score to explain' in s.info['notes'][0]
+               for s in snapshots)
+    own, = explain_texts(model, tokenizer_for(arch), texts[0],
+                         target=lambda outputs, rows: outputs.last_hidden_state[:, 0].sum(-1))
     assert {'saliency', 'attention_attribution', 'attribution_ranks'} < set(own.arrays)
 
 
@@ -142,30 +159,38 @@ def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
     shown, = explain_texts(model, tokenizer_for(arch), texts[0])
     assert set(shown.arrays) == {'attention'} and 'Name a token with position=' in shown.info['notes'][0]
     explained, = explain_texts(model, tokenizer_for(arch), texts[0], position=1, target='LABEL_1')
-    check_against_the_rooms_below(arch, model, [explained], texts[:1], lambda i, inputs: lambda outputs, rows: outputs.logits[:, 1, 1])
+    check_against_the_rooms_below(arch, model, [explained], texts[:1],
+                                  lambda i, inputs: lambda outputs, rows: outputs.logits[:, 1, 1])
     assert explained.classes == ['LABEL_0', 'LABEL_1'] and explained.info['pooled_row'] == 1
 
 
 @pytest.mark.parametrize('arch', builders)
 def test_a_question_answering_model_is_explained_at_its_likeliest_span(arch):
-    model, pair, tokenizer = made(arch, AutoModelForQuestionAnswering), ('where is Rome', 'Rome is in the film'), tokenizer_for(arch)
+    model, pair, tokenizer = made(arch, AutoModelForQuestionAnswering), ('where is Rome',
+                                                                         'Rome is in the film'), tokenizer_for(arch)
     s, = explain_texts(model, tokenizer, [pair])
     inputs = dict(tokenizer(*pair, return_tensors='pt'))
     outputs = model(**inputs)
     ordinary = [i for i, special in enumerate(s.is_special) if not special]
     a = max(ordinary, key=lambda i: outputs.start_logits[0, i].item())
     b = max((i for i in ordinary if i >= a), key=lambda i: outputs.end_logits[0, i].item())
-    assert f'(position {a}) as start' in s.info['explains'] and f'(position {b}) as end' in s.info['explains'] and s.texts == pair
-    expected = input_saliency(model, inputs, target=lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b])
+    assert f'(position {a}) as start' in s.info['explains']
+    assert f'(position {b}) as end' in s.info['explains']
+    assert s.texts == pair
+    expected = input_saliency(model, inputs,
+                              target=lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b])
     np.testing.assert_allclose(s.arrays['saliency'], expected[0], rtol=1e-5, atol=1e-6)
 
 
-sizes = dict(vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4, decoder_attention_heads=2, encoder_ffn_dim=16,
+sizes = dict(vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+             decoder_attention_heads=2, encoder_ffn_dim=16,
              decoder_ffn_dim=16, max_position_embeddings=40, pad_token_id=1, decoder_start_token_id=1)
-t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_decoder_layers=3, num_heads=4, pad_token_id=1, decoder_start_token_id=1)
+t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_decoder_layers=3, num_heads=4,
+                pad_token_id=1, decoder_start_token_id=1)
 
 
-@pytest.mark.parametrize('make', [lambda: BartForConditionalGeneration(BartConfig(**sizes)), lambda: MarianMTModel(MarianConfig(**sizes)),
+@pytest.mark.parametrize('make', [lambda: BartForConditionalGeneration(BartConfig(**sizes)),
+                                  lambda: MarianMTModel(MarianConfig(**sizes)),
                                   lambda: T5ForConditionalGeneration(T5Config(**t5_sizes))])
 def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
     model = make().eval()
@@ -176,38 +201,47 @@ def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
     encoder.set_attn_implementation('eager')
     with torch.no_grad(): attention = encoder(**inputs, output_attentions=True).attentions
     np.testing.assert_allclose(s.arrays['attention'], np.stack([a[0] for a in attention]), atol=2e-5)
-    assert set(s.arrays) == {'attention'} and s.info['notes'][0] == f'{type(model).__name__} is an encoder-decoder: this is the attention of its encoder'
+    assert set(s.arrays) == {'attention'}
+    assert s.info['notes'][0] == f'{type(model).__name__} is an encoder-decoder: this is the attention of its encoder'
     assert same(before[:6], state(model)[:6])
 
 
 def test_an_encoder_that_reads_its_words_through_a_second_module_is_explained_as_well():
     model = T5ForTokenClassification(T5Config(**t5_sizes)).double().eval()
     s, = explain_texts(model, tokenizer_for('bert'), texts[0], position=2)
-    weight, inputs, points = model.get_input_embeddings().weight.detach(), next(rows('bert', texts)), [(k + .5)/20 for k in range(20)]
+    weight, inputs, points = model.get_input_embeddings().weight.detach(), next(rows('bert', texts)), [
+        (k + .5)/20 for k in range(20)]
     c, x, gradient = int(model(**inputs).logits[0, 2].argmax()), weight[inputs['input_ids'][0]], 0
     for a in points:
         point = (weight[1] + a*(x - weight[1])).requires_grad_()
-        gradient = gradient + torch.autograd.grad(model(inputs_embeds=point[None], attention_mask=inputs['attention_mask']).logits[0, 2, c], point)[0]/20
+        gradient = gradient + torch.autograd.grad(model(inputs_embeds=point[None],
+                                                        attention_mask=inputs['attention_mask']).logits[0, 2, c],
+                                                  point)[0]/20
     np.testing.assert_allclose(s.arrays['saliency'], ((x - weight[1])*gradient).sum(-1), rtol=1e-5, atol=1e-7)
     assert s.arrays['attribution_ranks'].shape == (2, 4, 5, 5)
 
 
 def test_targets_and_positions_are_named_for_all_texts_or_for_each():
-    model, tokenizer = made('bert', AutoModelForSequenceClassification, id2label={0: 'bad', 1: 'good'}), tokenizer_for('bert')
+    model, tokenizer = made('bert', AutoModelForSequenceClassification,
+                            id2label={0: 'bad', 1: 'good'}), tokenizer_for('bert')
     chosen = explain_texts(model, tokenizer, texts, target=['good', 0, None])
-    check_against_the_rooms_below('bert', model, chosen, texts, lambda i, inputs: [torch.tensor([1]), torch.tensor([0]), 'predicted'][i])
+    check_against_the_rooms_below('bert', model, chosen, texts,
+                                  lambda i, inputs: [torch.tensor([1]), torch.tensor([0]), 'predicted'][i])
     assert 'given as target' in chosen[0].info['explains'] and 'predicted' in chosen[2].info['explains']
     writer = made('gpt2', AutoModelForCausalLM)
     s, = explain_texts(writer, tokenizer_for('gpt2'), texts[1], target='dull', position=2)
     at, c = 2, (special + words).index('dull')
-    check_against_the_rooms_below('gpt2', writer, [s], texts[1:2], lambda i, inputs: lambda outputs, rows: outputs.logits[:, at, c])
+    check_against_the_rooms_below('gpt2', writer, [s], texts[1:2],
+                                  lambda i, inputs: lambda outputs, rows: outputs.logits[:, at, c])
     assert s.info['explains'] == "the logit of token 'dull' after 'was' at position 2 (given as target)"
 
 
-@pytest.mark.parametrize('arch, auto', [('bert', AutoModelForSequenceClassification), ('llama', AutoModelForCausalLM), ('modernbert', AutoModelForMaskedLM), ('albert', AutoModel)])
+@pytest.mark.parametrize('arch, auto', [('bert', AutoModelForSequenceClassification), ('llama', AutoModelForCausalLM),
+                                        ('modernbert', AutoModelForMaskedLM), ('albert', AutoModel)])
 def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
     model = made(arch, auto).train()
-    next(m for m in model.modules() if isinstance(m, nn.Dropout)).eval() if any(isinstance(m, nn.Dropout) for m in model.modules()) else None
+    next(m for m in model.modules()
+         if isinstance(m, nn.Dropout)).eval() if any(isinstance(m, nn.Dropout) for m in model.modules()) else None
     for i, p in enumerate(model.parameters()):
         p.requires_grad_(i % 3 > 0)
         if i % 2: p.grad = torch.ones_like(p)
@@ -215,7 +249,9 @@ def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
     explain_texts(model, tokenizer_for(arch), texts)
     def fail(outputs, rows): raise ArithmeticError('no score')
     with pytest.raises(ArithmeticError): explain_texts(model, tokenizer_for(arch), texts, target=fail)
-    assert same(before, state(model)) and all(torch.equal(p, w) for p, w in zip(model.parameters(), weights)) and model.config.to_dict() == config
+    assert same(before, state(model))
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights))
+    assert model.config.to_dict() == config
 
 
 @pytest.mark.parametrize('arch', ['bert', 'gpt2'])
@@ -239,10 +275,13 @@ def test_hostile_texts_are_text():
 def test_regressions_and_several_labels_at_once_have_no_softmax():
     single, tokenizer = made('bert', AutoModelForSequenceClassification, num_labels=1), tokenizer_for('bert')
     s, = explain_texts(single, tokenizer, texts[0])
-    assert 'probabilities' not in s.arrays and s.info['explains'] == 'the output of the regression' and s.arrays['saliency'].any()
+    assert 'probabilities' not in s.arrays
+    assert s.info['explains'] == 'the output of the regression'
+    assert s.arrays['saliency'].any()
     several = made('bert', AutoModelForSequenceClassification, num_labels=3, problem_type='multi_label_classification')
     s, = explain_texts(several, tokenizer, texts[0])
-    np.testing.assert_allclose(s.arrays['probabilities'], several(**next(rows('bert', texts))).logits[0].sigmoid().detach(), rtol=1e-5)
+    np.testing.assert_allclose(s.arrays['probabilities'],
+                               several(**next(rows('bert', texts))).logits[0].sigmoid().detach(), rtol=1e-5)
 
 
 def test_a_mean_over_all_rows_is_explained_without_a_pooled_row():
@@ -254,7 +293,8 @@ def test_a_mean_over_all_rows_is_explained_without_a_pooled_row():
 def test_what_is_computed_can_be_chosen():
     model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
     s, = explain_texts(model, tokenizer, texts[0], saliency='gradient_norm', attribution=False)
-    np.testing.assert_allclose(s.arrays['saliency'], input_saliency(model, next(rows('bert', texts)), 'gradient_norm')[0], rtol=1e-5)
+    np.testing.assert_allclose(s.arrays['saliency'],
+                               input_saliency(model, next(rows('bert', texts)), 'gradient_norm')[0], rtol=1e-5)
     assert s.info['saliency_method'] == 'gradient_norm' and 'attention_attribution' not in s.arrays
     s, = explain_texts(model, tokenizer, texts[0], saliency=None)
     assert 'saliency' not in s.arrays and 'attribution_ranks' in s.arrays
@@ -262,25 +302,38 @@ def test_what_is_computed_can_be_chosen():
 
 def test_long_texts_are_cut_with_a_warning():
     with pytest.warns(UserWarning, match='1 of 2 texts are longer than 30 tokens'):
-        long, short = explain_texts(made('bert', AutoModelForSequenceClassification), tokenizer_for('bert'), ['film ' * 60, 'film'])
+        long, short = explain_texts(made('bert', AutoModelForSequenceClassification), tokenizer_for('bert'),
+                                    ['film ' * 60, 'film'])
     assert (len(long.tokens), len(short.tokens)) == (30, 3)
     with warnings.catch_warnings(action='error'): explain_texts(made('bert', AutoModel), tokenizer_for('bert'), 'film')
 
 
 @pytest.mark.parametrize('call, message', [
-    (lambda t: explain_texts(LongformerModel(LongformerConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, attention_window=4)), t, 'a'),
+    (lambda t: explain_texts(LongformerModel(LongformerConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1,
+                                                              num_attention_heads=2, intermediate_size=8,
+                                                              attention_window=4)), t, 'a'),
      'LongformerModel cannot be observed: .*use ModernBERT'),
-    (lambda t: explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'), 'model must be a transformers model, got Sequential; pass the one inside of it'),
-    (lambda t: explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'), 'BertForMultipleChoice reads several texts at once'),
-    (lambda t: explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'), 'tokenizer gives token ids up to 7, but BertModel knows 4 tokens'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, []), 'texts must be a text, a list of texts or a list of pairs'),
+    (lambda t: explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'),
+     'model must be a transformers model, got Sequential; pass the one inside of it'),
+    (lambda t: explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
+     'BertForMultipleChoice reads several texts at once'),
+    (lambda t: explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
+     'tokenizer gives token ids up to 7, but BertModel knows 4 tokens'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, []),
+     'texts must be a text, a list of texts or a list of pairs'),
     (lambda t: explain_texts(made('bert', AutoModel), t, ['a', ' ']), 'empty'),
-    (lambda t: explain_texts(made('bert', AutoModel), object(), 'a'), 'tokenizer must be a fast tokenizer of transformers, got object'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, 'a', saliency='lime'), "saliency must be one of .*, or None, got 'lime'"),
-    (lambda t: explain_texts(made('bert', AutoModelForSequenceClassification), t, 'a', target='x'), "target must be one of the classes 'LABEL_0', 'LABEL_1'"),
-    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', target='a film'), "target must be one token, but 'a film' is 2"),
-    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7), 'position must be the number of a token, from 0 to 2'),
-    (lambda t: explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]), 'position must be one for all, or a list with one for each of 2 texts, got 1')])
+    (lambda t: explain_texts(made('bert', AutoModel), object(), 'a'),
+     'tokenizer must be a fast tokenizer of transformers, got object'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, 'a', saliency='lime'),
+     "saliency must be one of .*, or None, got 'lime'"),
+    (lambda t: explain_texts(made('bert', AutoModelForSequenceClassification), t, 'a', target='x'),
+     "target must be one of the classes 'LABEL_0', 'LABEL_1'"),
+    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', target='a film'),
+     "target must be one token, but 'a film' is 2"),
+    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
+     'position must be the number of a token, from 0 to 2'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
+     'position must be one for all, or a list with one for each of 2 texts, got 1')])
 def test_what_cannot_be_looked_at_is_refused_in_one_sentence(call, message):
     with pytest.raises(ValueError, match=message) as e: call(tokenizer_for('bert'))
     assert '\n' not in str(e.value)

@@ -28,7 +28,8 @@ def start(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "Function that starts a training; what is left of it is stopped at the end of the test"
     begun = []
     def begin(method=None, model=None, run_dir='run', **kw):
-        begun.append(start_training(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir, **{**quick, **kw}))
+        begun.append(start_training(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir,
+                                    **{**quick, **kw}))
         return begun[-1]
     yield begin
     for t in begun: t.stop(); t._left.wait(300)
@@ -37,7 +38,8 @@ def start(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
 def block(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "Function that trains without a thread"
     def begin(method=None, model=None, run_dir='whole', **kw):
-        return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir, progress=False, **{**quick, **kw})
+        return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/run_dir, progress=False,
+                     **{**quick, **kw})
     return begin
 
 class Gated(FineTuning):
@@ -70,12 +72,14 @@ def when(step, act):
 
 def same(a, b):
     "Are two runs equal in all that they recorded?"
-    rows = [[{k: v for k, v in r.items() if 'seconds' not in k} for r in run.metrics if r['kind'] != 'record'] for run in (a, b)]
+    rows = [[{k: v for k, v in r.items() if 'seconds' not in k} for r in run.metrics if r['kind'] != 'record']
+            for run in (a, b)]
     assert rows[0] == rows[1] and a.recorded == b.recorded and a.best_step == b.best_step
     for s in a.snapshots():
         other = b.snapshot(s.step, s.probe)
         assert s.losses == other.losses and s.arrays.keys() == other.arrays.keys()
-        for k, x in s.arrays.items(): assert np.array_equal(x, other.arrays[k], equal_nan=x.dtype.kind == 'f'), (s.step, k)
+        for k, x in s.arrays.items():
+            assert np.array_equal(x, other.arrays[k], equal_nan=x.dtype.kind == 'f'), (s.step, k)
     return True
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
@@ -100,7 +104,9 @@ def test_a_stopped_run_resumes_to_the_same_end(name, at, start, block, tiny_bert
     training = start(methods[name](), model)
     training.subscribe(when(at, lambda t: t.stop()))
     run = training.wait()
-    assert training.state == 'stopped' and training.step == run.last_step == run.state['stopped'] == at and 'error' not in run.state
+    assert training.state == 'stopped'
+    assert training.step == run.last_step == run.state['stopped'] == at
+    assert 'error' not in run.state
     assert not run.finished and max(run.checkpoints) == at and training.error is None and training.seconds_left is None
     assert not model.training and torch.equal(weights(model), weights(load_model(run, 'last')[0]))
     again = start(methods[name](), tiny_bert(seed=9), resume=True)
@@ -115,11 +121,15 @@ def test_a_stopped_run_is_resumed_by_train_too(start, block, tiny_bert):
     assert same(whole, block(model=model, run_dir='run', resume=True))
 
 steps = dict(eval_strategy='steps', save_strategy='steps', eval_steps=4, save_steps=4)
-odd = dict(accumulated=(7, dict(batch_size=4, gradient_accumulation=2)), weights_only=(7, dict(args=dict(save_only_model=True))),
-           weights_only_epoch=(10, dict(args=dict(save_only_model=True))), by_steps=(7, dict(args=steps)), by_steps_epoch=(10, dict(args=steps)),
+odd = dict(accumulated=(7, dict(batch_size=4, gradient_accumulation=2)),
+           weights_only=(7, dict(args=dict(save_only_model=True))),
+           weights_only_epoch=(10, dict(args=dict(save_only_model=True))), by_steps=(7, dict(args=steps)),
+           by_steps_epoch=(10, dict(args=steps)),
            early=(7, dict(early_stopping=3, epochs=20, learning_rate=1e-6, snapshots=2)), keep_one=(7, dict(keep=1)))
 
-@pytest.mark.parametrize('name', [pytest.param(o, marks=pytest.mark.slow) if o in ('weights_only', 'by_steps', 'keep_one') else o for o in odd])
+@pytest.mark.parametrize('name',
+                         [pytest.param(o, marks=pytest.mark.slow) if o in ('weights_only', 'by_steps', 'keep_one')
+                          else o for o in odd])
 def test_stopping_and_resuming_changes_nothing_whatever_the_settings(name, start, block):
     at, settings = odd[name]
     settings = {'epochs': 3, **settings}
@@ -193,7 +203,9 @@ def test_a_teacher_that_is_being_trained_stops_and_goes_on(start, block, tiny_be
     rows, home = threading.Event(), training.run.path
     def watch():
         while not training._ended.is_set():
-            if (home/'teacher').exists() and (home/'teacher'/'metrics.jsonl').exists() and Run(home/'teacher').last_step > 1: training.stop(); rows.set(); return
+            if (home/'teacher').exists() and (home/'teacher'/'metrics.jsonl').exists() and Run(
+                home/'teacher').last_step > 1:
+                training.stop(); rows.set(); return
     watcher = threading.Thread(target=watch); watcher.start(); watcher.join()
     run = training.wait()
     assert rows.is_set() and training.state == 'stopped' and training.step == 0
@@ -234,7 +246,8 @@ def test_every_state_is_told_in_order_by_the_worker(start):
     training.wait()
     assert {name for *_, name in heard} == {'salviz training run'}
     told = [(state, step) for state, step, _ in heard if step]
-    assert told == [('running', 1), ('running', 2), ('paused', 2), ('running', 2), *(('running', s) for s in range(3, 11)), ('finished', 10)]
+    assert told == [('running', 1), ('running', 2), ('paused', 2), ('running', 2),
+                    *(('running', s) for s in range(3, 11)), ('finished', 10)]
 
 def test_a_subscriber_that_fails_stops_nothing(start):
     training, heard = start(), []
@@ -252,7 +265,8 @@ def test_a_subscriber_that_fails_stops_nothing(start):
 
 class Sick(FineTuning):
     "Its loss becomes NaN in the third step"
-    def terms(self, outputs, maps, plan, batch, progress): return dict(sick=Term(outputs['main'].logits.sum(-1) * (float('nan') if progress.step > 1 else 0)))
+    def terms(self, outputs, maps, plan, batch, progress):
+        return dict(sick=Term(outputs['main'].logits.sum(-1) * (float('nan') if progress.step > 1 else 0)))
 
 def test_a_failure_is_kept_and_raised_to_whoever_waits(start):
     training = start(Sick())
@@ -260,7 +274,10 @@ def test_a_failure_is_kept_and_raised_to_whoever_waits(start):
         with pytest.raises(NonFiniteLoss, match='sick loss became nan in step 3') as e: training.wait()
         names = [f.name for f in traceback.extract_tb(e.value.__traceback__)]
         assert '_refuse_non_finite' in names and 'fit' in names and len(names) < 40
-    assert training.state == 'failed' and training.error is e.value and training.step == 2 and training.seconds_left is None
+    assert training.state == 'failed'
+    assert training.error is e.value
+    assert training.step == 2
+    assert training.seconds_left is None
     assert 'sick' in training.run.state['error'] and not training.run.finished and 'sick' in repr(training)
     async def main(): await training
     with pytest.raises(NonFiniteLoss): asyncio.run(main())
@@ -305,7 +322,8 @@ def test_a_second_training_in_the_process_is_refused(start, block, tiny_bert, tm
     training = start(model=model)
     training.pause()
     for other in (model, tiny_bert()):
-        with pytest.raises(RuntimeError, match='a training in .*run is going on in this process'): start(model=other, run_dir='second')
+        with pytest.raises(RuntimeError, match='a training in .*run is going on in this process'):
+            start(model=other, run_dir='second')
         with pytest.raises(RuntimeError, match='random numbers'): block(model=other, run_dir='second')
     assert not (tmp_path/'second').exists()
     training.stop(); training.wait()
@@ -327,7 +345,9 @@ def test_the_run_can_be_read_while_it_is_written(start):
         run = Run(training.run.path)
         assert run.damaged == []
         seen.append([s.step for s in run.snapshots(probe=0)] if 0 in run.probes else [])
-    assert training.wait().steps == list(range(11)) and all(s == list(range(len(s))) for s in seen) and len({len(s) for s in seen}) > 2
+    assert training.wait().steps == list(range(11))
+    assert all(s == list(range(len(s))) for s in seen)
+    assert len({len(s) for s in seen}) > 2
 
 def test_the_worker_prints_and_draws_nothing(start, capfd):
     capfd.readouterr()
@@ -350,7 +370,8 @@ def test_seconds_left_fall_and_leave_out_what_was_waited(start):
 
 def test_pace_adds_up_what_is_left():
     pace = Pace()
-    for what, n, seconds in (('step', 1, 2.), ('look', 1, 5.), ('evaluation', 10, 1.), ('save', 1, 3.)): pace.add(what, n, seconds)
+    for what, n, seconds in (('step', 1, 2.), ('look', 1, 5.), ('evaluation', 10, 1.), ('save', 1, 3.)):
+        pace.add(what, n, seconds)
     assert pace.seconds(dict(step=4, look=2, evaluation=20, save=1)) == pytest.approx(8 + 10 + 2 + 3)
 
 ends = '''
@@ -358,8 +379,9 @@ import datasets, sys, threading
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from salviz.training.live import start_training
 folder, pause = sys.argv[1:]
-model, tok = AutoModelForSequenceClassification.from_pretrained(folder + '/model'), AutoTokenizer.from_pretrained(folder + '/model')
-training, there = start_training(model, tok, datasets.load_from_disk(folder + '/data'), run_dir=folder + '/run', **SETTINGS), threading.Event()
+model = AutoModelForSequenceClassification.from_pretrained(folder + '/model')
+tok, data = AutoTokenizer.from_pretrained(folder + '/model'), datasets.load_from_disk(folder + '/data')
+training, there = start_training(model, tok, data, run_dir=folder + '/run', **SETTINGS), threading.Event()
 def look(t):
     if t.step >= 3: t.pause() if pause == 'paused' else there.set()
     if t.state == 'paused': there.set()
@@ -368,11 +390,14 @@ there.wait()
 '''
 
 @pytest.mark.parametrize('pause', [pytest.param('paused', marks=pytest.mark.slow), 'running'])
-def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start, block, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    tiny_bert().save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
+def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start, block, tmp_path, tiny_bert,
+                                                                   tiny_tokenizer, tiny_data):
+    tiny_bert().save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
     settings = {**quick, 'epochs': 20} # the script comes to its end long before the training does
     (tmp_path/'ends.py').write_text(ends.replace('SETTINGS', repr(settings)))
-    done = subprocess.run([sys.executable, tmp_path/'ends.py', tmp_path, pause], capture_output=True, text=True, timeout=600)
+    done = subprocess.run([sys.executable, tmp_path/'ends.py', tmp_path, pause], capture_output=True, text=True,
+                          timeout=600)
     assert done.returncode == 0 and 'Traceback' not in done.stderr, done.stderr[-3000:]
     run = Run(tmp_path/'run')
     assert not run.finished and max(run.checkpoints) == run.last_step == run.state['stopped'] >= 3
@@ -382,8 +407,11 @@ def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start,
 
 def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "A kernel that sleeps in its event loop does not notice SIGINT by itself"
-    tiny_bert().save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
-    code = ends.partition('there.wait()')[0].replace('SETTINGS', repr({**quick, 'epochs': 2000})).replace('sys.argv[1:]', f"{str(tmp_path)!r}, ''")
+    tiny_bert().save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
+    code = ends.partition('there.wait()')[0].replace('SETTINGS',
+                                                     repr({**quick, 'epochs': 2000})).replace(
+        'sys.argv[1:]', f"{str(tmp_path)!r}, ''")
     manager, client = start_new_kernel()
     try:
         cell, errors = client.execute(code + "there.wait(); print('awaiting')\nawait training"), []
@@ -395,7 +423,8 @@ def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, t
             if message['content'].get('execution_state') == 'idle': break
     finally: manager.shutdown_kernel(now=True)
     run = Run(tmp_path/'run')
-    assert errors in (['CancelledError'], ['KeyboardInterrupt']) and run.last_step == run.state['stopped'] == max(run.checkpoints) < 10_000
+    assert errors in (['CancelledError'], ['KeyboardInterrupt'])
+    assert run.last_step == run.state['stopped'] == max(run.checkpoints) < 10_000
 
 def test_a_training_can_be_made_first_and_started_later(start, block):
     method = Gated()

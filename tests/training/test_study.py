@@ -1,4 +1,5 @@
-"A study: what is done is never done again, what was killed goes on, what fails is written down, and another design is refused."
+"""A study: what is done is never done again, what was killed goes on, what fails is written down, and another design
+is refused."""
 import json
 import math
 import os
@@ -25,7 +26,8 @@ from salviz.models.nets import small_net
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.runs import Run, sealed, write_manifest
 from salviz.data.signals import load_images
-from salviz.training.study import Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures, study_cells, thin_out
+from salviz.training.study import (Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures,
+                                   study_cells, thin_out)
 
 # One design in a file of its own: this process and one that will be killed read it alike.
 design = textwrap.dedent("""
@@ -35,11 +37,14 @@ design = textwrap.dedent("""
     from salviz.training.study import Study
     data = datasets.load_from_disk(home + '/data')
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
-    def bert(seed): return small_model('classification', tokenizer, layers=1, heads=2, hidden=16, num_labels=2, seed=seed, initializer_range=.2), tokenizer
+    sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
+    def bert(seed): return small_model('classification', tokenizer, seed=seed, **sizes), tokenizer
     settings = dict(epochs=2, batch_size=8, learning_rate=1e-2, snapshots=0, probes=1, progress=False)
     measures = ['test_accuracy', 'test_loss', 'gap', 'average_loss']
     def study(folder, **kw):
-        return Study(folder, **{**dict(model=bert, data=data, methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop}, seeds=(0, 1), measures=measures), **settings, **kw})
+        usual = dict(model=bert, data=data, methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop}, seeds=(0, 1),
+                     measures=measures)
+        return Study(folder, **{**usual, **settings, **kw})
     """)
 
 @pytest.fixture(scope='module')
@@ -66,68 +71,94 @@ def test_a_study_killed_in_the_middle_ends_in_the_same_table(home, made, whole, 
         closed, done = MethodTrainer.close_step, []
         def close(self, seconds):
             closed(self, seconds); done.append(0)
-            if len(done) == 6 + 4: os.kill(os.getpid(), signal.SIGKILL) # the fourth step of the second run: after its first checkpoint
+            # the fourth step of the second run: after its first checkpoint
+            if len(done) == 6 + 4: os.kill(os.getpid(), signal.SIGKILL)
         MethodTrainer.close_step = close
         runpy.run_path({str(home/'design.py')!r})['study']({str(tmp_path/'killed')!r}).run()""")
     done = forked.run(code)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     left = Study.open(tmp_path/'killed')
-    assert left.status()['state'].tolist() == ['finished', 'interrupted', 'missing', 'missing'] and len(left.results()) == 1
+    assert left.status()['state'].tolist() == ['finished', 'interrupted', 'missing', 'missing']
+    assert len(left.results()) == 1
     interrupted = Run(tmp_path/'killed'/left.manifest['cells'][1]['run'])
     assert interrupted.checkpoints and interrupted.last_step == 4
     first = (tmp_path/'killed'/left.manifest['cells'][0]['run']/'summary.json').stat().st_mtime_ns
     again = made['study'](tmp_path/'killed')
     again.run()
-    assert (tmp_path/'killed'/left.manifest['cells'][0]['run']/'summary.json').stat().st_mtime_ns == first # not trained again
-    assert [r['step'] for r in interrupted.train_rows] == [1, 2, 3, 4, 5, 6] and (interrupted.path/'superseded').exists() # went on from step 3
+    # not trained again
+    assert (tmp_path/'killed'/left.manifest['cells'][0]['run']/'summary.json').stat().st_mtime_ns == first
+    # went on from step 3
+    assert [r['step'] for r in interrupted.train_rows] == [1, 2, 3, 4, 5, 6]
+    assert (interrupted.path/'superseded').exists()
     pd.testing.assert_frame_equal(again.results(), whole.results(), check_exact=True)
     assert again.table(compare_to='FineTuning').text == whole.table(compare_to='FineTuning').text
 
 def test_results_are_tidy_and_open_without_torch(whole):
     found = whole.results()
     assert found.columns.tolist() == ['method', 'seed', 'run', 'test_accuracy', 'test_loss', 'gap', 'average_loss']
-    assert found[['method', 'seed']].values.tolist() == [['FineTuning', 0], ['AD-DROP', 0], ['FineTuning', 1], ['AD-DROP', 1]]
+    assert found[['method', 'seed']].values.tolist() == [['FineTuning', 0], ['AD-DROP', 0], ['FineTuning', 1],
+                                                         ['AD-DROP', 1]]
     assert found.average_loss.nunique() == 4 # four different trainings
     for r in found.to_dict('records'):
         run = Run(whole.folder/r['run'])
-        assert r['test_accuracy'] == run.scores('test')['accuracy'] and r['average_loss'] == np.mean([o['task'] for o in run.train_rows])
-        assert run.config['seed'] == r['seed'] and run.config['method']['name'] == dict(FineTuning='FineTuning').get(r['method'], 'ADDrop')
-    code = f"import sys\nfrom salviz.training.study import Study\ns = Study.open({str(whole.folder)!r})\nprint(s.table(compare_to='FineTuning').text)\nprint('torch' in sys.modules, 'matplotlib' in sys.modules)"
+        assert r['test_accuracy'] == run.scores('test')['accuracy']
+        assert r['average_loss'] == np.mean([o['task'] for o in run.train_rows])
+        assert run.config['seed'] == r['seed']
+        assert run.config['method']['name'] == dict(FineTuning='FineTuning').get(r['method'], 'ADDrop')
+    code = ("import sys\nfrom salviz.training.study import Study\ns = "
+            f"Study.open({str(whole.folder)!r})\nprint(s.table(compare_to='FineTuning').text)\nprint('torch' in "
+            "sys.modules, 'matplotlib' in sys.modules)")
     said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.rstrip().split('\n')
     assert said[-1] == 'False False' and '\n'.join(said[:-1]) == whole.table(compare_to='FineTuning').text
     assert repr(Study.open(whole.folder)) == 'Study whole: 2 methods x 2 seeds, 4 runs: 4 finished'
-    assert {k: [r.config['seed'] for r in v] for k, v in whole.runs().items()} == {'FineTuning': [0, 1], 'AD-DROP': [0, 1]}
+    assert {k: [r.config['seed'] for r in v]
+            for k, v in whole.runs().items()} == {'FineTuning': [0, 1], 'AD-DROP': [0, 1]}
     assert [r.path.name for r in whole.runs(seed=1)['AD-DROP']] == ['AD-DROP.seed=1']
 
 def test_the_tables_caption_names_model_data_and_training(whole):
     said = whole.table(compare_to='FineTuning').caption
-    for part in ('Model: bert (BertForSequenceClassification, 1 layer, 2 heads).', 'Data: 24 train, 8 validation, 16 test examples.', 'epochs 2', 'learning rate 0.01', '2 seeds (0, 1)', 'No marks'): assert part in said, part
+    for part in ('Model: bert (BertForSequenceClassification, 1 layer, 2 heads).',
+                 'Data: 24 train, 8 validation, 16 test examples.', 'epochs 2', 'learning rate 0.01', '2 seeds (0, 1)',
+                 'No marks'):
+        assert part in said, part
     assert 'snapshots' not in said and 'missing' not in said and 'unnamed' not in said
 
 def test_results_and_tables_carry_what_captions_and_citations_need(whole):
     frame, table = whole.results(), whole.table()
-    assert frame.attrs == dict(about=whole.about, names=['FineTuning', 'ADDrop', 'BertForSequenceClassification'], seeds=[0, 1]) and frame.attrs == Study.open(whole.folder).results().attrs
-    assert table.about == whole.about and table.names == tuple(frame.attrs['names']) and table.caption.endswith(whole.about)
+    assert frame.attrs == dict(about=whole.about, names=['FineTuning', 'ADDrop', 'BertForSequenceClassification'],
+                               seeds=[0, 1])
+    assert frame.attrs == Study.open(whole.folder).results().attrs
+    assert table.about == whole.about
+    assert table.names == tuple(frame.attrs['names'])
+    assert table.caption.endswith(whole.about)
 
 def test_a_gap_is_never_the_best_in_bold(whole):
     frame = whole.table().frame
     assert not frame[frame.measure == 'gap']['best'].any() and 'gap ↓' not in whole.table().text
 
-@pytest.mark.parametrize('better,said', [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"), (dict(gap=True), 'must be'), (dict(acc='higher'), "better has 'acc', which is no measure")])
+@pytest.mark.parametrize('better,said',
+                         [(dict(gap='down'), r"better\['gap'\] must be 'higher', 'lower' or None, got 'down'"),
+                          (dict(gap=True), 'must be'), (dict(acc='higher'), "better has 'acc', which is no measure")])
 def test_a_misspelt_direction_is_refused_before_anything_is_written(made, whole, tmp_path, better, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', better=better)
     assert not (tmp_path/'s').exists()
     with pytest.raises(ValueError, match=said): whole.table(better=better)
-    of_function = made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'faith': lambda run: {'a': 1., 'b': 2.}}, better=dict(faith_b='lower'))
+    of_function = made['study'](whole.folder,
+                                measures={'test_accuracy': 'test_accuracy', 'faith': lambda run: {'a': 1., 'b': 2.}},
+                                better=dict(faith_b='lower'))
     assert of_function.table().text # faith_b is not there before it is computed
 
 @pytest.mark.parametrize('change,said', [
-    (dict(seeds=(0, 2)), 'seeds was [0, 1] and is [0, 2]'), (dict(learning_rate=1e-3), 'train.learning_rate was 0.01 and is 0.001'),
+    (dict(seeds=(0, 2)), 'seeds was [0, 1] and is [0, 2]'),
+    (dict(learning_rate=1e-3), 'train.learning_rate was 0.01 and is 0.001'),
     (dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop(p=.5)}), 'methods.AD-DROP.args.p was 0.3 and is 0.5'),
-    (dict(methods={'FineTuning': FineTuning}), "methods.AD-DROP was {'name': 'ADDrop'"), (dict(weight_decay=.1), 'train.weight_decay was absent and is 0.1'),
-    (dict(settings=dict(q=[.2, .4])), 'settings.q was absent and is [0.2, 0.4]'), ('data', 'data.fingerprint was'), ('model', 'model.weights was')])
+    (dict(methods={'FineTuning': FineTuning}), "methods.AD-DROP was {'name': 'ADDrop'"),
+    (dict(weight_decay=.1), 'train.weight_decay was absent and is 0.1'),
+    (dict(settings=dict(q=[.2, .4])), 'settings.q was absent and is [0.2, 0.4]'), ('data', 'data.fingerprint was'),
+    ('model', 'model.weights was')])
 def test_another_design_in_the_same_folder_is_refused_by_what_differs(made, whole, change, said):
-    if change == 'data': change = dict(data=datasets.DatasetDict({**made['data'], 'train': made['data']['train'].select(range(20))}))
+    if change == 'data':
+        change = dict(data=datasets.DatasetDict({**made['data'], 'train': made['data']['train'].select(range(20))}))
     if change == 'model':
         def bert(seed): return made['bert'](seed + 5)
         bert.__qualname__ = 'bert'
@@ -149,13 +180,17 @@ def test_a_design_from_before_a_method_got_an_argument_is_the_same_design(made, 
     finally: file.write_bytes(before)
 
 def test_a_study_may_grow_but_only_when_asked_and_only_by_adding(made, whole):
-    more = dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop, 'guided': AttentionGuidance(alpha=1.)}, seeds=(0, 1, 2))
+    more = dict(methods={'FineTuning': FineTuning, 'AD-DROP': ADDrop, 'guided': AttentionGuidance(alpha=1.)},
+                seeds=(0, 1, 2))
     with pytest.raises(ValueError, match='extend=True lets a study grow'): made['study'](whole.folder, **more)
     for less in (dict(seeds=(1, 2)), dict(methods={'FineTuning': FineTuning}), dict(epochs=3)):
         with pytest.raises(ValueError, match='another design'): made['study'](whole.folder, extend=True, **less)
     before = (whole.folder/'study.json').read_bytes()
     grown = made['study'](whole.folder, extend=True, **more)
-    try: assert grown.status()['state'].value_counts().to_dict() == dict(finished=4, missing=5) and len(grown.results()) == 4 and '5 of 9 runs are missing' in grown.about
+    try:
+        assert grown.status()['state'].value_counts().to_dict() == dict(finished=4, missing=5)
+        assert len(grown.results()) == 4
+        assert '5 of 9 runs are missing' in grown.about
     finally: (whole.folder/'study.json').write_bytes(before)
 
 # measures
@@ -163,7 +198,8 @@ def test_a_study_may_grow_but_only_when_asked_and_only_by_adding(made, whole):
 def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(made, whole, tmp_path):
     log = str(tmp_path/'calls') # a list would be part of the function, which is another one when the list grows
     def counted(run, model, tokenizer, data):
-        with open(log, 'a') as f: f.write(json.dumps([run.config['seed'], model.training, len(data['test']), tokenizer.pad_token]) + '\n')
+        with open(log, 'a') as f:
+            f.write(json.dumps([run.config['seed'], model.training, len(data['test']), tokenizer.pad_token]) + '\n')
         model.train()
         return {'rows': len(run.train_rows), 'draw': torch.rand(1)}
     def calls(): return sorted(map(json.loads, open(log)))
@@ -175,18 +211,22 @@ def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(
     assert len(calls()) == 4
     pd.testing.assert_frame_equal(study(counted).run(measure_again=['mine']), found)
     assert len(calls()) == 8
-    with pytest.raises(ValueError, match='no measure is called mime; there are test_accuracy, mine'): study(counted).run(measure_again=['mime'])
+    with pytest.raises(ValueError, match='no measure is called mime; there are test_accuracy, mine'):
+        study(counted).run(measure_again=['mime'])
     def counted(run): return 7
     changed = study(counted)
     assert changed.results().mine.isna().all() # what was computed by other code is not shown
-    assert changed.run().mine.tolist() == [7.]*4 and changed.results().test_accuracy.tolist() == whole.results().test_accuracy.tolist()
+    assert changed.run().mine.tolist() == [7.]*4
+    assert changed.results().test_accuracy.tolist() == whole.results().test_accuracy.tolist()
 
 def test_a_measures_version_follows_its_code_and_the_end_of_the_run(tmp_path):
     run = Run.create(tmp_path/'run', {})
     run.finish()
     def inner(k): return lambda run: [x + k for x in (1, 2)][0]
-    versions = [measure_version(f, run) for f in ('gap', 'test_accuracy', lambda run: 1, lambda run: 2, lambda run, a=1: 1, lambda run: run.scores, lambda run: run.config)]
-    assert len(set(versions)) == len(versions) and measure_version(inner(1), run) == measure_version(inner(1), run) != measure_version(inner(2), run)
+    versions = [measure_version(f, run) for f in ('gap', 'test_accuracy', lambda run: 1, lambda run: 2,
+                                                  lambda run, a=1: 1, lambda run: run.scores, lambda run: run.config)]
+    assert len(set(versions)) == len(versions)
+    assert measure_version(inner(1), run) == measure_version(inner(1), run) != measure_version(inner(2), run)
     def above(run, level): return level
     assert measure_version(partial(above, level=1), run) != measure_version(partial(above, level=2), run)
     (tmp_path/'run'/'summary.json').write_text(json.dumps(dict(ended='later')))
@@ -215,9 +255,13 @@ def test_a_measures_version_sees_what_it_uses(tmp_path, monkeypatch):
     def use(x): return lambda run: x
     def apart(f, values):
         found = [measure_version(f(x), run) for x in values]
-        assert found == [measure_version(f(x), run) for x in values] and len(set(found)) == len(found), values # the same again, and all different
-    apart(use, [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, {1}, [[1], [2]], [[1, 2]], b'1', np.arange(3), np.arange(3.), np.arange(4), np.array(['a', None], dtype=object),
-                torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bfloat16), pd.DataFrame(dict(a=[1])), pd.DataFrame(dict(a=[2])), torch.nn.Linear(1, 1), Scorer(1), Scorer(2), Scorer(1, Scorer(3)), Scorer, len, np.mean])
+        # the same again, and all different
+        assert found == [measure_version(f(x), run) for x in values] and len(set(found)) == len(found), values
+    apart(use, [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, {1}, [[1], [2]], [[1, 2]], b'1', np.arange(3),
+                np.arange(3.), np.arange(4), np.array(['a', None], dtype=object),
+                torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bfloat16), pd.DataFrame(dict(a=[1])),
+                pd.DataFrame(dict(a=[2])), torch.nn.Linear(1, 1), Scorer(1), Scorer(2), Scorer(1, Scorer(3)), Scorer,
+                len, np.mean])
     apart(lambda x: Scorer(x), [1, 2, [3]]) # the measure itself is an object
     apart(lambda x: partial(lambda x, run: 0, x), [[1], [2], np.ones(2)])
     apart(lambda x: Scorer(x).__call__, [1, 2])
@@ -237,8 +281,11 @@ def test_a_measures_version_sees_what_it_uses(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), 'scores', 3)
     assert measure_version(attribute, run) == before
 
-@pytest.mark.parametrize('measures,said', [(['test_acc', 'acuracy'], "no measure is called 'acuracy'; there are gap, average_loss"), ([], 'at least one'), ([lambda run: 0], 'needs a name'), (dict(a=3), 'must be a name or a function'),
-    (dict(a=lambda net: 0), 'asks for net; a measure can ask for run, model, tokenizer, data'), (dict(seed='gap'), 'column already')])
+@pytest.mark.parametrize('measures,said',
+                         [(['test_acc', 'acuracy'], "no measure is called 'acuracy'; there are gap, average_loss"),
+    ([], 'at least one'), ([lambda run: 0], 'needs a name'), (dict(a=3), 'must be a name or a function'),
+    (dict(a=lambda net: 0), 'asks for net; a measure can ask for run, model, tokenizer, data'),
+    (dict(seed='gap'), 'column already')])
 def test_measures_that_cannot_be_are_refused(measures, said):
     with pytest.raises(ValueError, match=said): named_measures(measures)
 
@@ -258,7 +305,8 @@ def test_a_misspelt_score_is_said_after_the_first_cell_and_no_cell_fails_by_it(m
     written = (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns
     mended = made['study'](tmp_path/'s', measures=['test_accuracy'], **kw)
     mended._finish(mended.cells[0], ())
-    assert mended.results().test_accuracy.notna().tolist() == [True] and (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns == written
+    assert mended.results().test_accuracy.notna().tolist() == [True]
+    assert (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'summary.json').stat().st_mtime_ns == written
 
 # failures
 
@@ -271,9 +319,13 @@ class Fails(FineTuning):
 
 def test_a_failed_cell_is_said_the_others_go_on_and_it_is_tried_again(made, tmp_path, monkeypatch):
     study = made['study'](tmp_path/'s', methods={'unlucky': Fails}, epochs=1, measures=['test_accuracy'])
-    with pytest.warns(UserWarning, match='1 of 2 cells failed, unlucky.seed=1 with RuntimeError: out of luck'): found = study.run()
-    assert found.seed.tolist() == [0] and study.status()[['state', 'error']].values.tolist() == [['finished', ''], ['failed', 'RuntimeError: out of luck']]
-    assert 'in plan' in json.loads((tmp_path/'s'/'cells'/'unlucky.seed=1.json').read_text())['traceback'] and '1 of 2 runs are missing' in study.about
+    with pytest.warns(UserWarning, match='1 of 2 cells failed, unlucky.seed=1 with RuntimeError: out of luck'):
+        found = study.run()
+    assert found.seed.tolist() == [0]
+    assert study.status()[['state', 'error']].values.tolist() == [['finished', ''],
+                                                                  ['failed', 'RuntimeError: out of luck']]
+    assert 'in plan' in json.loads((tmp_path/'s'/'cells'/'unlucky.seed=1.json').read_text())['traceback']
+    assert '1 of 2 runs are missing' in study.about
     monkeypatch.setattr(Fails, 'seeds', set())
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -281,7 +333,8 @@ def test_a_failed_cell_is_said_the_others_go_on_and_it_is_tried_again(made, tmp_
     assert study.run().seed.tolist() == [0, 1] and study.status()['state'].tolist() == ['finished']*2
 
 def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, tmp_path):
-    study = made['study'](tmp_path/'s', methods={'FineTuning': FineTuning}, seeds=(0, 1), epochs=1, measures=['test_accuracy'])
+    study = made['study'](tmp_path/'s', methods={'FineTuning': FineTuning}, seeds=(0, 1), epochs=1,
+                          measures=['test_accuracy'])
     for name in ('FineTuning.seed=0', 'FineTuning.seed=1'): (tmp_path/'s'/'runs'/name).mkdir(parents=True)
     (tmp_path/'s'/'runs'/'FineTuning.seed=0'/'half').write_text('what a kill left')
     only_weights = Run.create(tmp_path/'r', dict(seed=1))
@@ -290,31 +343,39 @@ def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, 
     write_manifest(only_weights.path/'checkpoints'/'checkpoint-2')
     (tmp_path/'s'/'runs'/'FineTuning.seed=1').rmdir(); os.rename(tmp_path/'r', tmp_path/'s'/'runs'/'FineTuning.seed=1')
     assert study.status()['state'].tolist() == ['interrupted']*2
-    assert len(study.run()) == 2 and (tmp_path/'s'/'superseded'/'FineTuning.seed=0.1'/'half').exists() and (tmp_path/'s'/'superseded'/'FineTuning.seed=1.1'/'config.json').exists()
+    assert len(study.run()) == 2
+    assert (tmp_path/'s'/'superseded'/'FineTuning.seed=0.1'/'half').exists()
+    assert (tmp_path/'s'/'superseded'/'FineTuning.seed=1.1'/'config.json').exists()
     files = {p.name for p in (tmp_path/'s'/'runs').rglob('checkpoint-*/*')}
-    assert 'model.safetensors' in files and not {'optimizer.pt', 'scheduler.pt', 'rng_state.pth'} & files # what a finished run no longer needs
+    # what a finished run no longer needs
+    assert 'model.safetensors' in files and not {'optimizer.pt', 'scheduler.pt', 'rng_state.pth'} & files
     thin_out(Run(tmp_path/'s'/'runs'/'FineTuning.seed=0'), 'none')
     assert not Run(tmp_path/'s'/'runs'/'FineTuning.seed=0').checkpoints
 
 def test_a_cell_that_another_process_is_at_is_left_to_it(made, whole):
-    with FileLock(whole.folder/'locks'/'AD-DROP.seed=1.lock'), pytest.warns(UserWarning, match=r'1 cells are being trained by another process \(AD-DROP.seed=1\)'):
+    with FileLock(whole.folder/'locks'/'AD-DROP.seed=1.lock'), pytest.warns(
+        UserWarning, match=r'1 cells are being trained by another process \(AD-DROP.seed=1\)'):
         made['study'](whole.folder).run()
 
 # cells
 
 def test_a_setting_goes_to_whoever_has_an_argument_of_its_name():
-    methods = dict(plain=FineTuning, drop=ADDrop, ready=ADDrop(q=.5), made=lambda q: ADDrop(q=q), fixed=lambda: FineTuning())
+    methods = dict(plain=FineTuning, drop=ADDrop, ready=ADDrop(q=.5), made=lambda q: ADDrop(q=q),
+                   fixed=lambda: FineTuning())
     cells = study_cells(methods, (0, 1), dict(q=[.2, .4], lr=[1, 2]), ['lr'])
     counts = pd.Series([c.method for c in cells]).value_counts().to_dict()
     assert counts == dict(plain=4, drop=8, ready=8, made=8, fixed=4) and len({c.name for c in cells}) == len(cells)
     assert dict(next(c for c in cells if c.method == 'fixed').settings) == dict(lr=1)
-    assert [c.method for c in cells[:5]] == list(methods) and {c.seed for c in cells[:5]} == {0} # whole comparisons first
+    # whole comparisons first
+    assert [c.method for c in cells[:5]] == list(methods) and {c.seed for c in cells[:5]} == {0}
     ready = ADDrop(p=.6, cross_tuning=False)
     made = fresh_method(ready, dict(q=.9))
     assert (made.p, made.q, made.cross_tuning, ready.q) == (.6, .9, False, .2)
-    assert fresh_method(ADDrop() + AttentionGuidance(), {}).name == 'ADDrop + AttentionGuidance' and arguments_of(ADDrop)['p'] is False
+    assert fresh_method(ADDrop() + AttentionGuidance(), {}).name == 'ADDrop + AttentionGuidance'
+    assert arguments_of(ADDrop)['p'] is False
 
-@pytest.mark.parametrize('method,value', [('../../etc', .1), ('a/b\\c', 'x/../y'), ('..', None), ('méthode "1"\n', [1, 2]), ('x'*300, .1)])
+@pytest.mark.parametrize('method,value', [('../../etc', .1), ('a/b\\c', 'x/../y'), ('..', None),
+                                          ('méthode "1"\n', [1, 2]), ('x'*300, .1)])
 def test_a_cells_folder_stays_where_it_belongs(method, value, tmp_path):
     name = StudyCell(method, (('p', value),), 0).name
     assert '/' not in name and '\\' not in name and '\n' not in name and not name.startswith('.') and len(name) <= 200
@@ -326,11 +387,16 @@ def test_cells_with_names_alike_are_refused():
     with pytest.raises(ValueError, match='the same folder'): study_cells({'a'*300: FineTuning}, (0, 1), {}, [])
 
 @pytest.mark.parametrize('change,said', [
-    (dict(methods={}), 'methods must be a dict'), (dict(seeds=(0, 0)), 'different whole numbers'), (dict(seeds=3), 'different whole numbers'), (dict(seeds=()), 'different whole numbers'),
-    (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"), (dict(settings=dict(pp=[1])), 'neither train nor the methods, the model or the data take pp'),
-    (dict(settings=dict(seed=[1])), 'as seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs is given twice'), (dict(epoch=3), 'train has no argument epoch; there are probes'),
-    (dict(run_dir='x'), 'train has no argument run_dir'), (dict(weights='last'), "'best', 'all' or 'none'"), (dict(model=lambda size: 0), 'the model needs size; a function can ask for seed'),
-    (dict(methods=dict(a=lambda teacher: 0)), "method 'a' needs teacher; a function can ask for seed, run_of"), (dict(methods=dict(a=lambda: ADDrop(p=7))), 'p must be between')])
+    (dict(methods={}), 'methods must be a dict'), (dict(seeds=(0, 0)), 'different whole numbers'),
+    (dict(seeds=3), 'different whole numbers'), (dict(seeds=()), 'different whole numbers'),
+    (dict(settings=dict(p=.3)), r"settings\['p'\] must be a list"),
+    (dict(settings=dict(pp=[1])), 'neither train nor the methods, the model or the data take pp'),
+    (dict(settings=dict(seed=[1])), 'as seeds='), (dict(settings=dict(epochs=[2, 3])), 'epochs is given twice'),
+    (dict(epoch=3), 'train has no argument epoch; there are probes'),
+    (dict(run_dir='x'), 'train has no argument run_dir'), (dict(weights='last'), "'best', 'all' or 'none'"),
+    (dict(model=lambda size: 0), 'the model needs size; a function can ask for seed'),
+    (dict(methods=dict(a=lambda teacher: 0)), "method 'a' needs teacher; a function can ask for seed, run_of"),
+    (dict(methods=dict(a=lambda: ADDrop(p=7))), 'p must be between')])
 def test_arguments_that_cannot_work_are_refused_before_anything_is_written(made, tmp_path, change, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', **change)
     assert not (tmp_path/'s').exists()
@@ -348,15 +414,22 @@ def test_other_folders_are_left_alone(made, tmp_path):
 # what a study can express
 
 def test_a_method_can_build_on_the_run_of_another_one_with_the_same_seed_and_settings(made, tmp_path):
-    methods = {'plain': FineTuning, 'sallm': lambda run_of, weight: SalLM(teacher=run_of('plain'), weight=weight, steps=2)}
-    study = made['study'](tmp_path/'s', methods=methods, seeds=(3,), epochs=1, settings=dict(weight=[.5, 2.]), measures=['test_accuracy'])
+    methods = {'plain': FineTuning, 'sallm': lambda run_of, weight: SalLM(teacher=run_of('plain'), weight=weight,
+                                                                          steps=2)}
+    study = made['study'](tmp_path/'s', methods=methods, seeds=(3,), epochs=1, settings=dict(weight=[.5, 2.]),
+                          measures=['test_accuracy'])
     found = study.run()
-    assert found[['method', 'seed']].values.tolist() == [['plain', 3], ['sallm', 3], ['sallm', 3]] and math.isnan(found.weight[0]) and found.weight[1:].tolist() == [.5, 2.]
+    assert found[['method', 'seed']].values.tolist() == [['plain', 3], ['sallm', 3], ['sallm', 3]]
+    assert math.isnan(found.weight[0])
+    assert found.weight[1:].tolist() == [.5, 2.]
     args = [Run(study.folder/r).config['method']['args'] for r in found.run[1:]]
-    assert [a['teacher'] for a in args] == [str(study.folder/found.run[0])]*2 and [a['weight'] for a in args] == [.5, 2.]
+    assert [a['teacher'] for a in args] == [str(study.folder/found.run[0])]*2
+    assert [a['weight'] for a in args] == [.5, 2.]
     assert list(study.runs()) == ['plain', 'sallm, weight=0.5', 'sallm, weight=2.0']
-    lost = made['study'](tmp_path/'t', methods={'sallm': lambda run_of: SalLM(teacher=run_of('plain')), 'plain': FineTuning}, seeds=(0,), measures=['test_accuracy'], epochs=1)
-    with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; methods that others build on come first'): assert lost.run().method.tolist() == ['plain']
+    lost = made['study'](tmp_path/'t', methods={'sallm': lambda run_of: SalLM(teacher=run_of('plain')),
+                                                'plain': FineTuning}, seeds=(0,), measures=['test_accuracy'], epochs=1)
+    with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; methods that others build on come first'):
+        assert lost.run().method.tolist() == ['plain']
 
 def test_a_named_model_gets_a_new_head_for_each_seed(made, tmp_path):
     model, tokenizer = made['bert'](0)
@@ -368,12 +441,19 @@ def test_a_named_model_gets_a_new_head_for_each_seed(made, tmp_path):
 
 def test_data_and_model_may_depend_on_settings_and_nets_need_no_tokenizer(tmp_path):
     digits = load_images('digits')
-    study = Study(tmp_path/'s', model=lambda seed: small_net('digit-cnn', digits, seed=seed), data=lambda train_size: subset(digits, train_size, validation_size=16, test_size=32),
-                  methods=dict(plain=FineTuning), seeds=(0,), settings=dict(train_size=[16, 32]), measures=['test_accuracy'], epochs=1, snapshots=0, probes=1, batch_size=16, progress=False, weights='none')
+    study = Study(tmp_path/'s', model=lambda seed: small_net('digit-cnn', digits, seed=seed),
+                  data=lambda train_size: subset(digits, train_size, validation_size=16, test_size=32),
+                  methods=dict(plain=FineTuning), seeds=(0,), settings=dict(train_size=[16, 32]),
+                  measures=['test_accuracy'], epochs=1, snapshots=0, probes=1, batch_size=16, progress=False,
+                  weights='none')
     found = study.run()
-    assert found.train_size.tolist() == [16, 32] and [Run(study.folder/r).config['data']['sizes']['train'] for r in found.run] == [16, 32]
+    assert found.train_size.tolist() == [16, 32]
+    assert [Run(study.folder/r).config['data']['sizes']['train'] for r in found.run] == [16, 32]
     assert not any(Run(study.folder/r).checkpoints for r in found.run) # weights='none'
     table = study.table(rows='method', columns='train_size', measure='test_accuracy')
     assert table.heads()[1] == ['train_size = 16', 'train_size = 32'] and 'One seed (0)' in table.caption
-    assert study.table().grid()[1][0] == ['plain', '32'] and 'Data: MNIST digits.' in study.about and 'Model: DigitCNN.' in study.about # the function is a lambda
+    # the function is a lambda
+    assert study.table().grid()[1][0] == ['plain', '32']
+    assert 'Data: MNIST digits.' in study.about
+    assert 'Model: DigitCNN.' in study.about
     assert study.names == ['FineTuning', 'digits', 'DigitCNN']

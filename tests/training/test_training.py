@@ -24,8 +24,10 @@ quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=
 def teacher(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'teacher', snapshots=0, **quick)
 
-methods = dict(plain=lambda t: FineTuning(), sallm=lambda t: SalLM(teacher=t, steps=4), guided=lambda t: SaliencyGuided(masked_share=.4),
-               ad_drop=lambda t: ADDrop(p=.4, q=.5), ad_drop_always=lambda t: ADDrop(p=.4, q=.5, cross_tuning=False), guidance=lambda t: AttentionGuidance(share=.5, alpha=10.))
+methods = dict(plain=lambda t: FineTuning(), sallm=lambda t: SalLM(teacher=t, steps=4),
+               guided=lambda t: SaliencyGuided(masked_share=.4),
+               ad_drop=lambda t: ADDrop(p=.4, q=.5), ad_drop_always=lambda t: ADDrop(p=.4, q=.5, cross_tuning=False),
+               guidance=lambda t: AttentionGuidance(share=.5, alpha=10.))
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -34,7 +36,8 @@ def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, ti
     ends = []
     for snapshots in (0, 5):
         model = tiny_bert()
-        train(model, tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/str(snapshots), snapshots=snapshots, **quick)
+        train(model, tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/str(snapshots),
+              snapshots=snapshots, **quick)
         ends.append(weights(model))
     assert torch.equal(*ends)
     a, b = (Run(tmp_path/str(o)).train_rows for o in (0, 5))
@@ -68,7 +71,8 @@ def test_accumulated_micro_batches_are_one_batch(name, tmp_path, tiny_bert, tiny
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
         settings = {**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces}
-        run = train(model, tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/str(pieces), snapshots=0, **settings)
+        run = train(model, tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/str(pieces), snapshots=0,
+                    **settings)
         ends.append((weights(model), [r['loss'] for r in run.train_rows]))
     (a, x), (b, y) = ends
     assert len(x) == 8 and np.allclose(x, y, rtol=1e-6)
@@ -84,8 +88,10 @@ class Watched(ADDrop):
 
 def test_attribution_stays_in_full_precision_under_autocast(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     method, model, seen = Watched(cross_tuning=False), tiny_bert(), set()
-    model.bert.encoder.layer[0].attention.self.query.register_forward_hook(lambda m, i, out: seen.add((method.planning, m.training, out.dtype)))
-    train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 1, 'args': dict(bf16=True, use_cpu=True)})
+    model.bert.encoder.layer[0].attention.self.query.register_forward_hook(
+        lambda m, i, out: seen.add((method.planning, m.training, out.dtype)))
+    train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=0,
+          **{**quick, 'epochs': 1, 'args': dict(bf16=True, use_cpu=True)})
     assert {o for o in seen if o[1]} == {(True, True, torch.float32), (False, True, torch.bfloat16)}
 
 class Breaks(FineTuning):
@@ -101,11 +107,13 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, t
     train(whole, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=6, **quick)
     method = Breaks()
     method.at = at
-    with pytest.raises(KeyboardInterrupt): train(resumed, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=6, **quick)
+    with pytest.raises(KeyboardInterrupt):
+        train(resumed, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=6, **quick)
     broken = Run(tmp_path/'run')
     assert not broken.finished and broken.state['error'].startswith('KeyboardInterrupt') and broken.steps
     # the checkpoint at step 5 has the weights; before it, training starts over from the model that is given
-    b = train(tiny_bert(seed=9 if at > 5 else 0), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=6, resume=True, **quick)
+    b = train(tiny_bert(seed=9 if at > 5 else 0), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run',
+              snapshots=6, resume=True, **quick)
     a = Run(tmp_path/'whole')
     assert [(r['step'], r['loss']) for r in a.train_rows] == [(r['step'], r['loss']) for r in b.train_rows]
     assert a.steps == b.steps and 'error' not in b.state
@@ -121,7 +129,8 @@ class Grown(Breaks):
         self.p, self.kept = p, kept
 
 @pytest.mark.parametrize('together', [False, True])
-def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(together, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(
+    together, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     def made(**kwargs): return ADDrop(cross_tuning=False) + Grown(**kwargs) if together else Grown(**kwargs)
     method = made()
     (method.methods[-1] if together else method).at = 3
@@ -138,13 +147,16 @@ def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(to
     assert train(tiny_bert(), tiny_tokenizer, tiny_data, made(), resume=True, **how).finished
 
 def test_a_killed_training_leaves_a_whole_run_that_can_be_resumed(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    tiny_bert().save_pretrained(tmp_path/'model'); tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
+    tiny_bert().save_pretrained(tmp_path/'model')
+    tiny_tokenizer.save_pretrained(tmp_path/'model'); tiny_data.save_to_disk(tmp_path/'data')
     script = textwrap.dedent(f"""
         import datasets
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
         from salviz.training.trainer import train
-        model, tok = AutoModelForSequenceClassification.from_pretrained({str(tmp_path/'model')!r}), AutoTokenizer.from_pretrained({str(tmp_path/'model')!r})
-        train(model, tok, datasets.load_from_disk({str(tmp_path/'data')!r}), run_dir={str(tmp_path/'run')!r}, epochs=400, batch_size=8, probes=2, snapshots=400, progress=False)""")
+        model = AutoModelForSequenceClassification.from_pretrained({str(tmp_path/'model')!r})
+        tok = AutoTokenizer.from_pretrained({str(tmp_path/'model')!r})
+        train(model, tok, datasets.load_from_disk({str(tmp_path/'data')!r}), run_dir={str(tmp_path/'run')!r},
+              epochs=400, batch_size=8, probes=2, snapshots=400, progress=False)""")
     p = forked.begin(forked.code, script, ['-c'], said=tmp_path/'said')
     until = time.monotonic() + 120
     while p.exitcode is None and time.monotonic() < until:
@@ -168,7 +180,8 @@ class Sick(FineTuning):
 
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 @pytest.mark.parametrize('flush_every', [1, 4])
-def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tmp_path, tiny_bert, tiny_tokenizer,
+                                                          tiny_data, monkeypatch):
     init = MethodTrainer.__init__
     monkeypatch.setattr(MethodTrainer, '__init__', lambda self, *a, **k: init(self, *a, flush_every=flush_every, **k))
     model = tiny_bert()
@@ -180,7 +193,8 @@ def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tm
 
 def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6}
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=2, early_stopping=2, **settings)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=2, early_stopping=2,
+                **settings)
     assert run.finished and run.summary['steps'] == 15 and run.steps == [0, 15]
 
 def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
@@ -188,13 +202,16 @@ def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, t
     whole = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=2, **settings)
     method = Breaks()
     method.at = whole.summary['steps'] - 3
-    with pytest.raises(KeyboardInterrupt): train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2, **settings)
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=2, resume=True, **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2, **settings)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=2, resume=True,
+                **settings)
     assert run.summary['steps'] == whole.summary['steps'] and run.steps == whole.steps
 
 def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     model = tiny_bert()
-    run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 4, 'learning_rate': 3e-3})
+    run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
+                **{**quick, 'epochs': 4, 'learning_rate': 3e-3})
     best = max(run.eval_rows, key=lambda r: r['accuracy'])
     assert run.summary['best_step'] == best['step'] and torch.equal(weights(load_model(run)[0]), weights(model))
     for step in run.checkpoints: load_model(run, step)
@@ -207,20 +224,26 @@ def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer,
 def test_own_texts_are_probes_without_labels(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     texts = ['the film is <img onerror=alert(1)> fine', 'a dull plot']
     for name in methods:
-        run = train(tiny_bert(), tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/name, snapshots=2, **{**quick, 'probes': texts})
-        for s, text in zip(run.snapshots(step=-1), texts): assert s.label is None and s.texts == (text,) and s.arrays['attention'].shape[-1] == len(s.tokens)
+        run = train(tiny_bert(), tiny_tokenizer, tiny_data, methods[name](teacher), run_dir=tmp_path/name, snapshots=2,
+                    **{**quick, 'probes': texts})
+        for s, text in zip(run.snapshots(step=-1), texts):
+            assert s.label is None and s.texts == (text,) and s.arrays['attention'].shape[-1] == len(s.tokens)
 
 def test_pairs_train_and_are_recorded(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     pairs = datasets.DatasetDict({k: d.add_column('text_pair', d['text'][::-1]) for k, d in tiny_data.items()})
     run = train(tiny_bert(), tiny_tokenizer, pairs, run_dir=tmp_path/'run', snapshots=2, **quick)
     assert len(run.snapshot().texts) == 2 and sum(run.snapshot().is_special) == 3
 
-def marked(**columns): return datasets.Dataset.from_dict(dict(text=['a funny film .', 'cold and silly music'], label=[1, 0], **columns))
+def marked(**columns):
+    return datasets.Dataset.from_dict(dict(text=['a funny film .', 'cold and silly music'], label=[1, 0], **columns))
 
-@pytest.mark.parametrize('rationale', [[[0, 1, 0, 0], [1, 0, 1, 0]], [[False, True, False, False], [True, False, True, False]],
-                                       [[[2, 7]], [[0, 4], [9, 14]]], [[[2, 4]], [[1, 2], [9, 10]]]], ids=['flags', 'bools', 'spans', 'parts'])
+@pytest.mark.parametrize('rationale',
+                         [[[0, 1, 0, 0], [1, 0, 1, 0]], [[False, True, False, False], [True, False, True, False]],
+                                       [[[2, 7]], [[0, 4], [9, 14]]], [[[2, 4]], [[1, 2], [9, 10]]]],
+                         ids=['flags', 'bools', 'spans', 'parts'])
 def test_human_rationales_of_probes_are_recorded_by_token(rationale, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, SalLM(teacher=tiny_bert(), steps=2), run_dir=tmp_path/'run', snapshots=2,
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, SalLM(teacher=tiny_bert(), steps=2), run_dir=tmp_path/'run',
+                snapshots=2,
                 **{**quick, 'probes': marked(rationale=rationale)})
     for s, words in zip(run.snapshots(step=-1), (['funny'], ['cold', 'silly'])):
         x = s.arrays['rationale']
@@ -230,25 +253,32 @@ def test_human_rationales_of_probes_are_recorded_by_token(rationale, tmp_path, t
 
 def test_a_rationale_may_be_missing_or_empty_and_pairs_name_the_text(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for i, (rationale, found) in enumerate([([None, [[0, 4]]], (None, ['cold'])), ([[], [[5, 8]]], ([], ['and']))]):
-        run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/str(i), snapshots=2, **{**quick, 'epochs': 1, 'probes': marked(rationale=rationale)})
+        run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/str(i), snapshots=2,
+                    **{**quick, 'epochs': 1, 'probes': marked(rationale=rationale)})
         for s, words in zip(run.snapshots(step=-1), found):
             assert ('rationale' in s.arrays) == (words is not None)
             if words is not None: assert [s.words[i] for i in dict.fromkeys(s.word_ids[s.arrays['rationale']])] == words
     pairs = datasets.DatasetDict({k: d.add_column('text_pair', d['text'][::-1]) for k, d in tiny_data.items()})
     probes = marked(text_pair=['the plot', 'the film'], rationale=[[[1, 4, 8]], [[0, 0, 4]]])
-    run = train(tiny_bert(), tiny_tokenizer, pairs, run_dir=tmp_path/'pairs', snapshots=2, **{**quick, 'epochs': 1, 'probes': probes})
-    for s, word in zip(run.snapshots(step=-1), ('plot', 'cold')): assert {s.words[i] for i in s.word_ids[s.arrays['rationale']]} == {word}
+    run = train(tiny_bert(), tiny_tokenizer, pairs, run_dir=tmp_path/'pairs', snapshots=2,
+                **{**quick, 'epochs': 1, 'probes': probes})
+    for s, word in zip(run.snapshots(step=-1), ('plot', 'cold')):
+        assert {s.words[i] for i in s.word_ids[s.arrays['rationale']]} == {word}
 
 def test_a_snapshot_shows_the_draw_that_training_would_make(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "The recorder calls the method's own plan: the same example in another batch at the same step gets the same draw"
     method = ADDrop(p=.5, q=.5, cross_tuning=False, first_pass='eval')
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2, **{**quick, 'args': dict(save_only_model=True)})
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=2,
+                **{**quick, 'args': dict(save_only_model=True)})
     step, model = max(run.checkpoints), load_model(run, max(run.checkpoints))[0]
     for s in run.snapshots(step=step):
-        example = dict(input_ids=tiny_tokenizer(s.texts[0])['input_ids'], attention_mask=[1]*len(s.tokens), example_id=s.info['example_id'], labels=s.label,
+        example = dict(input_ids=tiny_tokenizer(s.texts[0])['input_ids'], attention_mask=[1]*len(s.tokens),
+                       example_id=s.info['example_id'], labels=s.label,
                        word_ids=s.word_ids.tolist(), special_tokens_mask=s.is_special.astype(int).tolist())
-        longer = {**example, 'example_id': 0, 'input_ids': example['input_ids'] + [5]*7, 'attention_mask': [1]*(len(s.tokens) + 7),
-                  'word_ids': example['word_ids'] + [-1]*7, 'special_tokens_mask': example['special_tokens_mask'] + [0]*7}
+        longer = {**example, 'example_id': 0, 'input_ids': example['input_ids'] + [5]*7,
+                  'attention_mask': [1]*(len(s.tokens) + 7),
+                  'word_ids': example['word_ids'] + [-1]*7,
+                  'special_tokens_mask': example['special_tokens_mask'] + [0]*7}
         plan = method.plan(model, Collator(tiny_tokenizer)([longer, example]), Progress(step, 2, step, 2, seed=0))
         n = len(s.tokens)
         drop = np.stack([plan.drop[l][1, :, :n, :n].numpy() for l in s.layers['discarded']])
@@ -268,10 +298,13 @@ bad = dict(
     no_probes=(dict(probes=[]), 'probes is empty'),
     mixed_probes=(dict(probes=['a', ('b', 'c')]), 'not a mixture'),
     number_probes=(dict(probes=[1, 2]), 'not a mixture'),
-    probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))), 'labels must be 0 to 1, got 7 in the probes'),
+    probe_labels=(dict(probes=datasets.Dataset.from_dict(dict(text=['a', 'b'], label=[0, 7]))),
+                  'labels must be 0 to 1, got 7 in the probes'),
     probe_columns=(dict(probes=datasets.Dataset.from_dict(dict(sentence=['a']))), 'no column text; it has sentence'),
-    rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])), 'rationale of row 0 must be .* for its words.*4 words'),
-    rationale_spans=(dict(probes=marked(rationale=[[[2, 7]], [[0, 99]]])), 'rationale of row 1 must be .*inside of the text'),
+    rationale=(dict(probes=marked(rationale=[[0, 1], [1, 0, 0, 0]])),
+               'rationale of row 0 must be .* for its words.*4 words'),
+    rationale_spans=(dict(probes=marked(rationale=[[[2, 7]], [[0, 99]]])),
+                     'rationale of row 1 must be .*inside of the text'),
     rationale_text=(dict(probes=marked(rationale=['it is funny', 'cold'])), 'rename the column'),
     method_name=(dict(method='sallm'), 'FineTuning.*SalLM.*ADDrop'),
     no_layers=(dict(method=ADDrop(layers=[], cross_tuning=False)), 'at least one layer'),
@@ -293,7 +326,9 @@ bad = dict(
 def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     given, said = bad[case]
     given = dict(given)
-    data = tiny_data if not given.pop('no_period', False) else datasets.DatasetDict({k: d.map(lambda r: dict(text=r['text'].replace('.', ''))) for k, d in tiny_data.items()})
+    data = (tiny_data if not given.pop('no_period', False)
+            else datasets.DatasetDict({k: d.map(lambda r: dict(text=r['text'].replace('.', '')))
+                                       for k, d in tiny_data.items()}))
     model = tiny_bert(num_labels=given.pop('num_labels', 2))
     with pytest.raises((ValueError, FileNotFoundError), match=said) as e:
         train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, **given})
@@ -301,47 +336,65 @@ def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_be
 
 def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
-    with pytest.raises(FileExistsError, match='exists already'): train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
-    with pytest.raises(FileNotFoundError, match='config.json'): train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **quick)
+    with pytest.raises(FileExistsError, match='exists already'):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
+    with pytest.raises(FileNotFoundError, match='config.json'):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **quick)
     assert [p.name for p in (tmp_path/'run').iterdir()] == ['mine.txt']
 
 def test_an_empty_split_and_a_foreign_label_are_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for texts in (['fine', ' '], ['fine', None]):
-        hollow = datasets.DatasetDict({**tiny_data, 'validation': datasets.Dataset.from_dict(dict(text=texts, label=[0, 1]))})
-        with pytest.raises(ValueError, match='1 texts of the validation split are empty .first: row 1'): train(tiny_bert(), tiny_tokenizer, hollow, run_dir=tmp_path/'run', **quick)
+        hollow = datasets.DatasetDict({**tiny_data,
+                                       'validation': datasets.Dataset.from_dict(dict(text=texts, label=[0, 1]))})
+        with pytest.raises(ValueError, match='1 texts of the validation split are empty .first: row 1'):
+            train(tiny_bert(), tiny_tokenizer, hollow, run_dir=tmp_path/'run', **quick)
     for label in (None, .5, 'good'):
-        odd = datasets.DatasetDict({**tiny_data, 'validation': datasets.Dataset.from_dict(dict(text=['fine'], label=[label]))})
-        with pytest.raises(ValueError, match='labels must be 0 to 1, got'): train(tiny_bert(), tiny_tokenizer, odd, run_dir=tmp_path/'run', **quick)
+        odd = datasets.DatasetDict({**tiny_data,
+                                    'validation': datasets.Dataset.from_dict(dict(text=['fine'], label=[label]))})
+        with pytest.raises(ValueError, match='labels must be 0 to 1, got'):
+            train(tiny_bert(), tiny_tokenizer, odd, run_dir=tmp_path/'run', **quick)
     empty = datasets.DatasetDict({**tiny_data, 'test': tiny_data['test'].select([])})
-    with pytest.raises(ValueError, match='test split is empty'): train(tiny_bert(), tiny_tokenizer, empty, run_dir=tmp_path/'run', **quick)
-    plain = datasets.DatasetDict({k: datasets.Dataset.from_list([dict(text=r['text'], label=r['label'] + 1) for r in d]) for k, d in tiny_data.items()})
-    with pytest.raises(ValueError, match='labels must be 0 to 1, got 2'): train(tiny_bert(), tiny_tokenizer, plain, run_dir=tmp_path/'run', **quick)
+    with pytest.raises(ValueError, match='test split is empty'):
+        train(tiny_bert(), tiny_tokenizer, empty, run_dir=tmp_path/'run', **quick)
+    plain = datasets.DatasetDict({k: datasets.Dataset.from_list([dict(text=r['text'], label=r['label'] + 1) for r in d])
+                                  for k, d in tiny_data.items()})
+    with pytest.raises(ValueError, match='labels must be 0 to 1, got 2'):
+        train(tiny_bert(), tiny_tokenizer, plain, run_dir=tmp_path/'run', **quick)
 
-def test_a_model_with_fewer_positions_than_its_tokenizer_allows_gets_shorter_texts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+def test_a_model_with_fewer_positions_than_its_tokenizer_allows_gets_shorter_texts(
+    tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.warns(UserWarning, match='longer than 10 tokens and were cut'):
-        train(tiny_bert(max_position_embeddings=10), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **quick)
+        train(tiny_bert(max_position_embeddings=10), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
+              **quick)
 
 def test_starting_over_from_other_weights_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     method, model = Breaks(), tiny_bert()
     method.at = 3
-    with pytest.raises(KeyboardInterrupt): train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', **quick)
-    with pytest.raises(ValueError, match='no longer has the weights'): train(model, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', resume=True, **quick)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', **quick)
+    with pytest.raises(ValueError, match='no longer has the weights'):
+        train(model, tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', resume=True, **quick)
 
 def test_a_step_of_which_some_probes_are_missing_is_recorded_again(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     method = Breaks()
     method.at = 7
-    with pytest.raises(KeyboardInterrupt): train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=3, **quick)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/'run', snapshots=3, **quick)
     (tmp_path/'run'/'snapshots'/'step-00000005.probe-002.safetensors').unlink()
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=3, resume=True, **quick)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'run', snapshots=3, resume=True,
+                **quick)
     assert run.recorded == [(s, p) for s in (0, 5, 10) for p in range(3)]
-    assert run.summary['train_seconds'] == pytest.approx(sum(r['seconds'] for r in run.train_rows)) and len(run.train_rows) == 10
+    assert run.summary['train_seconds'] == pytest.approx(sum(r['seconds'] for r in run.train_rows))
+    assert len(run.train_rows) == 10
 
 def test_the_best_checkpoint_is_the_best_of_those_that_are_there(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
-    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **{**quick, 'epochs': 3, 'keep': 9})
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0,
+                **{**quick, 'epochs': 3, 'keep': 9})
     for name in ('summary.json', 'metrics.jsonl'): (run.path/name).unlink()
     for step, accuracy in ((5, .8), (10, .6), (15, .9)): run.log(dict(kind='eval', step=step, accuracy=accuracy))
     (run.path/'checkpoints'/'checkpoint-15'/'trainer_state.json').write_text('{')
-    with pytest.raises(ValueError, match='checkpoint-15/trainer_state.json has 1 bytes instead of'): load_model(run) # not another one in its stead
+    # not another one in its stead
+    with pytest.raises(ValueError, match='checkpoint-15/trainer_state.json has 1 bytes instead of'): load_model(run)
     (run.path/'checkpoints'/'checkpoint-15'/'manifest.json').unlink() # never written to its end
     assert torch.equal(weights(load_model(run)[0]), weights(load_model(run, 5)[0]))
     assert not torch.equal(weights(load_model(run)[0]), weights(load_model(run, 'last')[0]))
@@ -352,10 +405,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from salviz.methods import *
 from salviz.training.trainer import train
 folder, out, batch = sys.argv[1:]
-for name, method in dict(guided=SaliencyGuided(masked_share=.4), ad_drop=ADDrop(p=.4, q=.5, cross_tuning=False), guidance=AttentionGuidance(), sallm=SalLM(steps=2)).items():
+methods = dict(guided=SaliencyGuided(masked_share=.4), ad_drop=ADDrop(p=.4, q=.5, cross_tuning=False),
+               guidance=AttentionGuidance(), sallm=SalLM(steps=2))
+for name, method in methods.items():
     model = AutoModelForSequenceClassification.from_pretrained(folder + '/model', torch_dtype=torch.float64)
-    train(model, AutoTokenizer.from_pretrained(folder + '/model'), datasets.load_from_disk(folder + '/data'), method, run_dir=f'{out}/{name}', probes=2, snapshots=2, epochs=1,
-          batch_size=int(batch), learning_rate=1e-3, progress=False, args=dict(use_cpu=True))
+    train(model, AutoTokenizer.from_pretrained(folder + '/model'), datasets.load_from_disk(folder + '/data'), method,
+          run_dir=f'{out}/{name}', probes=2, snapshots=2, epochs=1, batch_size=int(batch),
+          learning_rate=1e-3, progress=False, args=dict(use_cpu=True))
 '''
 
 @pytest.fixture(scope='module')
@@ -368,8 +424,10 @@ def one_and_two(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
     (folder/'two.py').write_text(two)
     done = forked.run(two, folder, folder/'one', 8)
     assert done.returncode == 0, done.stderr[-3000:]
-    launcher = ['-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port', str(29500 + os.getpid() % 2000)]
-    done = subprocess.run([sys.executable, *launcher, folder/'two.py', folder, folder/'two', '4'], capture_output=True, text=True)
+    launcher = ['-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port',
+                str(29500 + os.getpid() % 2000)]
+    done = subprocess.run([sys.executable, *launcher, folder/'two.py', folder, folder/'two', '4'], capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder/'one', folder/'two'
 

@@ -8,9 +8,12 @@ import invented
 from invented import invent
 from salviz.core.maths import kl, pattern_share
 from salviz.core.runs import Run, Snapshot
-from salviz.views.base import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares, ScoredSentence, SignalView, TokenLabels, Translation, Views,
-                          attention_beside_saliency, discard_map, guided_heads, masked_sentence, methods_of, outline, own_patterns, pattern_name, pattern_shares,
-                          row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation, view_for)
+from salviz.views.base import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares,
+                          ScoredSentence, SignalView, TokenLabels, Translation, Views,
+                          attention_beside_saliency, discard_map, guided_heads, masked_sentence, methods_of, outline,
+                          own_patterns, pattern_name, pattern_shares,
+                          row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation,
+                          view_for)
 
 def spearman_by_hand(a, b):
     "Rank correlation with average ranks, from the definition"
@@ -39,10 +42,12 @@ def test_attention_and_saliency_are_those_of_the_pooled_row_normalised_over_ordi
     for i in range(n):
         if i in inside:
             assert view.attention[i] == pytest.approx(row[i] / sum(row[j] for j in inside))
-            assert view.saliency[i] == pytest.approx(snap.arrays['saliency'][i] / sum(abs(snap.arrays['saliency'][j]) for j in inside))
+            assert view.saliency[i] == pytest.approx(
+                snap.arrays['saliency'][i] / sum(abs(snap.arrays['saliency'][j]) for j in inside))
             assert view.target[i] == pytest.approx(snap.arrays['saliency_target'][i])
         else: assert np.isnan(view.attention[i]) and np.isnan(view.saliency[i])
-    if n > 3: assert view.agreement == pytest.approx(spearman_by_hand(row[inside], np.abs(snap.arrays['saliency'][inside])))
+    if n > 3:
+        assert view.agreement == pytest.approx(spearman_by_hand(row[inside], np.abs(snap.arrays['saliency'][inside])))
     assert view.special_share == pytest.approx(1 - sum(row[i] for i in inside))
 
 
@@ -56,7 +61,8 @@ def test_the_last_token_of_a_decoder_can_be_the_pooled_row():
     snap = invent(9, kind='causal', pooled_row=8)
     view = attention_beside_saliency(snap, layer=2)
     ratio = view.attention[3] / view.attention[4]
-    assert ratio == pytest.approx(snap.arrays['attention'][2, :, 8, 3].mean() / snap.arrays['attention'][2, :, 8, 4].mean())
+    assert ratio == pytest.approx(snap.arrays['attention'][2, :, 8,
+                                                           3].mean() / snap.arrays['attention'][2, :, 8, 4].mean())
 
 
 def test_without_the_models_own_saliency_the_methods_is_shown_and_named():
@@ -68,7 +74,8 @@ def test_saliency_of_a_word_is_the_sum_over_its_pieces():
     snap = invent(12); view = masked_sentence(snap)
     for w, word in enumerate(snap.words):
         at = view.labels.index(word)
-        assert view.saliency[at] == pytest.approx(sum(snap.arrays['method_saliency'][i] for i in range(12) if snap.word_ids[i] == w))
+        assert view.saliency[at] == pytest.approx(sum(snap.arrays['method_saliency'][i] for i in range(12)
+                                                      if snap.word_ids[i] == w))
 
 
 def test_replaced_words_show_what_stands_there_in_the_masked_copy():
@@ -119,13 +126,15 @@ def test_the_discard_map_shows_one_heads_numbers_and_nothing_that_may_not_be_att
 
 def test_the_default_head_has_the_largest_typical_row_and_the_caption_says_so():
     snap = invent(20); view = discard_map(snap)
-    masses = {(l, h): np.median([sum(abs(snap.arrays['attention_attribution'][l, h, q])) for q in range(20)]) for l in range(6) for h in range(12)}
+    masses = {(l, h): np.median([sum(abs(snap.arrays['attention_attribution'][l, h, q])) for q in range(20)])
+              for l in range(6) for h in range(12)}
     assert (view.layer, view.head) == max(masses, key=masses.get)
     assert 'largest median row sum' in view.caption
     assert 'largest median row sum' not in discard_map(snap, 1, 1).caption
     assert discard_map(snap, layer=3).layer == 3
     assert discard_map(snap, head=7).head == 7
-    for word in ('AD-DROP', 'step 120', 'p = 0.3', 'q = 0.2', f'layer {view.layer}', f'head {view.head}'): assert word in view.title
+    for word in ('AD-DROP', 'step 120', 'p = 0.3', 'q = 0.2', f'layer {view.layer}', f'head {view.head}'):
+        assert word in view.title
 
 
 def test_layers_are_numbered_as_in_the_model_not_as_in_the_array():
@@ -171,14 +180,17 @@ def test_guided_heads_show_one_head_of_each_pattern_and_its_residual():
     snap = invent(12); view = guided_heads(snap)
     residual = ((snap.arrays['attention'] - snap.arrays['pattern_target'])[:, :6]**2).mean((1, 2, 3))
     closest = min(range(6), key=lambda l: residual[l])
-    assert (view.layer, view.heads, view.patterns) == (closest, (0, 1, 2), ('next', 'prev', 'first')) and 'smallest mean squared residual' in view.caption
+    assert (view.layer, view.heads, view.patterns) == (closest, (0, 1, 2), ('next', 'prev', 'first'))
+    assert 'smallest mean squared residual' in view.caption
     assert 'smallest' not in guided_heads(snap, layer=0).caption
     for i, h in enumerate(view.heads):
         A, P = snap.arrays['attention'][closest, h], snap.arrays['pattern_target'][closest, h]
-        assert view.residuals[i] == pytest.approx(sum((A[q, k] - P[q, k])**2 for q in range(12) for k in range(12)) / 144)
+        assert view.residuals[i] == pytest.approx(sum((A[q, k] - P[q, k])**2 for q in range(12)
+                                                      for k in range(12)) / 144)
         assert np.array_equal(view.attention[i], A) and np.array_equal(view.target[i], P)
     assert guided_heads(snap, layer=3, heads=[4, 5]).patterns == ('first', 'first')
-    with pytest.raises(ValueError, match='layer 0 guides heads 0, 1, 2, 3, 4, 5; asked for 7'): guided_heads(snap, layer=0, heads=[7])
+    with pytest.raises(ValueError, match='layer 0 guides heads 0, 1, 2, 3, 4, 5; asked for 7'):
+        guided_heads(snap, layer=0, heads=[7])
 
 
 def test_patterns_are_recognised_with_either_boundary_and_after_storage_in_half_precision():
@@ -194,7 +206,8 @@ def test_patterns_are_recognised_with_either_boundary_and_after_storage_in_half_
 def test_every_token_of_a_map_is_labelled_once_in_order():
     snap = invent(60)
     for make in (attention_beside_saliency, discard_map, guided_heads): assert make(snap).labels == tuple(snap.labels)
-    assert ' '.join(o for o, s in zip(masked_sentence(snap).labels, masked_sentence(snap).is_special) if not s) == ' '.join(snap.words)
+    assert ' '.join(o for o, s in zip(masked_sentence(snap).labels, masked_sentence(snap).is_special)
+                    if not s) == ' '.join(snap.words)
 
 
 def test_the_picture_is_chosen_by_the_evidence():
@@ -206,17 +219,22 @@ def test_the_picture_is_chosen_by_the_evidence():
         view_for(Snapshot(step=0, epoch=0., probe=0, tokens=['a'], arrays=dict(probabilities=np.ones(2))))
 
 
-@pytest.mark.parametrize('make, missing', [(attention_beside_saliency, 'attention'), (masked_sentence, 'is_masked'), (discard_map, 'discarded'),
+@pytest.mark.parametrize('make, missing', [(attention_beside_saliency, 'attention'), (masked_sentence, 'is_masked'),
+                                           (discard_map, 'discarded'),
                                            (guided_heads, 'pattern_target')])
 def test_an_error_names_what_is_missing_and_what_there_is(make, missing):
-    with pytest.raises(ValueError, match=f'{make.__name__}: .* holds no {missing}; it holds .*probabilities'): make(invent(drop=(missing,)))
+    with pytest.raises(ValueError, match=f'{make.__name__}: .* holds no {missing}; it holds .*probabilities'):
+        make(invent(drop=(missing,)))
 
 
 def test_values_that_are_not_finite_are_left_out_and_noted():
     snap = invent(12)
-    snap.arrays['saliency'][3] = np.nan; snap.arrays['attention_attribution'][:, :, 2, 2] = np.inf; snap.arrays['method_saliency'][3] = np.nan
+    snap.arrays['saliency'][3] = np.nan
+    snap.arrays['attention_attribution'][:, :, 2, 2] = np.inf; snap.arrays['method_saliency'][3] = np.nan
     view = attention_beside_saliency(snap)
-    assert np.isfinite(view.agreement) and np.nansum(np.abs(view.saliency)) == pytest.approx(1) and '1 of the values of saliency' in view.notes[0]
+    assert np.isfinite(view.agreement)
+    assert np.nansum(np.abs(view.saliency)) == pytest.approx(1)
+    assert '1 of the values of saliency' in view.notes[0]
     assert np.isfinite(discard_map(snap).limit) and 'attribution' in discard_map(snap).notes[0]
     assert np.isfinite(masked_sentence(snap).limit) and masked_sentence(snap).notes
 
@@ -230,8 +248,10 @@ def test_saliency_that_is_zero_everywhere_still_gives_a_picture():
 
 def test_a_sentence_of_special_tokens_only_is_refused():
     tokens = ['[CLS]', '[SEP]']
-    lone = Snapshot(step=0, epoch=0., probe=0, tokens=tokens, word_ids=[-1, -1], words=[], info=dict(pooled_row=0, masked_tokens=tokens),
-                    arrays=dict(attention=np.full((1, 1, 2, 2), .5), saliency=np.zeros(2), is_masked=np.zeros(2, dtype=bool)))
+    lone = Snapshot(step=0, epoch=0., probe=0, tokens=tokens, word_ids=[-1, -1], words=[],
+                    info=dict(pooled_row=0, masked_tokens=tokens),
+                    arrays=dict(attention=np.full((1, 1, 2, 2), .5), saliency=np.zeros(2),
+                                is_masked=np.zeros(2, dtype=bool)))
     with pytest.raises(ValueError, match='special'): attention_beside_saliency(lone)
     with pytest.raises(ValueError, match='special'): masked_sentence(lone)
 
@@ -244,12 +264,14 @@ def test_a_snapshot_that_went_through_a_run_gives_the_same_picture(tmp_path):
     assert np.array_equal(discard_map(back, 1, 2).candidates, discard_map(snap, 1, 2).candidates)
     assert masked_sentence(back).masked_labels == masked_sentence(snap).masked_labels
     assert guided_heads(back).patterns == ('next', 'prev', 'first')
-    assert np.nanmax(np.abs(attention_beside_saliency(back).attention - attention_beside_saliency(snap).attention)) < 1e-3
+    assert np.nanmax(np.abs(attention_beside_saliency(back).attention
+                            - attention_beside_saliency(snap).attention)) < 1e-3
 
 
 # Other tasks and other kinds of input
 
-kinds = dict(image=(invented.image, SignalView), series=(invented.series, SignalView), tagged=(invented.tagged, TokenLabels), masked=(invented.masked_words, TokenLabels),
+kinds = dict(image=(invented.image, SignalView), series=(invented.series, SignalView),
+             tagged=(invented.tagged, TokenLabels), masked=(invented.masked_words, TokenLabels),
              translated=(invented.translated, Translation))
 
 
@@ -259,11 +281,16 @@ def test_each_kind_of_snapshot_has_its_own_picture_and_the_same_after_a_run_has_
     snap, run = make(step=10), Run.create(tmp_path/'run', {})
     run.save(snap)
     view, back = view_for(snap), view_for(run.snapshot(10))
-    assert type(view) is type(back) is view_type and (view.title, view.subtitle, view.labels) == (back.title, back.subtitle, back.labels)
+    assert type(view) is type(back) is view_type
+    assert (view.title, view.subtitle, view.labels) == (back.title, back.subtitle, back.labels)
     for f in dataclasses.fields(view):
         a, b = getattr(view, f.name), getattr(back, f.name)
-        if isinstance(a, np.ndarray): assert a.shape == b.shape and not a.flags.writeable and np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True), f.name
-        else: assert a == b or isinstance(a, float) and np.isclose(a, b, rtol=1e-3, equal_nan=True) or isinstance(a, tuple) and np.allclose(a, b), f.name
+        if isinstance(a, np.ndarray):
+            assert (a.shape == b.shape and not a.flags.writeable
+                    and np.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)), f.name
+        else:
+            assert (a == b or isinstance(a, float) and np.isclose(a, b, rtol=1e-3, equal_nan=True)
+                    or isinstance(a, tuple) and np.allclose(a, b)), f.name
 
 
 @pytest.mark.parametrize('channels', [1, 2, 3])
@@ -277,18 +304,23 @@ def test_an_image_and_its_masked_copy_are_shown_on_one_scale_for_all_channels(ch
                 want = [(own[c, i, j] - low)/(high - low) for c in range(channels)]
                 if channels == 2: want = [sum(want)/2]
                 assert shown[i, j].tolist() == pytest.approx([min(1, max(0, v)) for v in want])
-    beyond = sum(any(not low <= v <= high for v in masked[:, i, j]) for i in range(x.shape[1]) for j in range(x.shape[2]))
+    beyond = sum(any(not low <= v <= high for v in masked[:, i, j]) for i in range(x.shape[1])
+                 for j in range(x.shape[2]))
     assert any(o.startswith(f'{beyond} pixels of the masked copy lie beyond') for o in view.notes) == (beyond > 0)
     assert any('mean over 2 channels' in o for o in view.notes) == (channels == 2)
-    assert np.array_equal(view.saliency, snap.arrays['saliency_map']) and np.array_equal(view.is_masked, snap.arrays['is_masked_map'])
+    assert np.array_equal(view.saliency, snap.arrays['saliency_map'])
+    assert np.array_equal(view.is_masked, snap.arrays['is_masked_map'])
     p, q = snap.arrays['probabilities'].tolist(), snap.arrays['masked_probabilities'].tolist()
     assert view.divergence == pytest.approx(sum(a*np.log(a/b) for a, b in zip(p, q)), rel=1e-5)
-    assert 'label: dog' in view.subtitle and 'predicted: dog (0.70)' in view.subtitle and f'{int(view.is_masked.sum())} of 120 pixels masked' in view.subtitle
+    assert 'label: dog' in view.subtitle
+    assert 'predicted: dog (0.70)' in view.subtitle
+    assert f'{int(view.is_masked.sum())} of 120 pixels masked' in view.subtitle
 
 
 def test_the_caption_says_by_what_the_masked_cells_were_ranked():
     s = invented.image()
-    assert '“Saliency that ranks” explains the label (dog); the lowest values in it are masked.' in signal_view(s).caption
+    assert '“Saliency that ranks” explains the label (dog); the lowest values in it are masked.' in signal_view(
+        s).caption
     s.info['methods']['SaliencyGuided'] |= dict(target='predicted', ranking='magnitude')
     assert 'explains the predicted class; the values closest to zero in it are masked.' in signal_view(s).caption
     s.info['methods']['SaliencyGuided'] |= dict(score='log_probability')
@@ -296,29 +328,42 @@ def test_the_caption_says_by_what_the_masked_cells_were_ranked():
     s.info['methods']['SaliencyGuided'] |= dict(target='gold')
     assert 'explains the log-probability of the label (dog); the values' in signal_view(s).caption
     s.arrays['method_saliency_map'] = s.arrays['saliency_map']
-    assert 'ranks' not in signal_view(s).caption and 'Masked are the values closest to zero of saliency.' in signal_view(s).caption
+    assert 'ranks' not in signal_view(s).caption
+    assert 'Masked are the values closest to zero of saliency.' in signal_view(s).caption
 
 
 def test_a_series_keeps_its_units_and_says_how_much_saliency_lies_where_the_information_is():
     snap = invented.series(step=10, names=list('abcdef'))
     view, s, box = signal_view(snap), snap.arrays['saliency_map'], snap.arrays['informative']
-    assert np.array_equal(view.input, snap.arrays['input']) and np.array_equal(view.masked, snap.arrays['masked_map']) and view.feature_names == tuple('abcdef')
-    inside = sum(abs(s[t, f]) for t in range(40) for f in range(6) if box[t, f])/sum(abs(s[t, f]) for t in range(40) for f in range(6))
-    assert view.informative_share == pytest.approx(inside) and f'{inside:.0%} of |saliency| in the informative cells' in view.subtitle
+    assert np.array_equal(view.input, snap.arrays['input'])
+    assert np.array_equal(view.masked, snap.arrays['masked_map'])
+    assert view.feature_names == tuple('abcdef')
+    inside = sum(abs(s[t, f]) for t in range(40) for f in range(6)
+                 if box[t, f])/sum(abs(s[t, f]) for t in range(40) for f in range(6))
+    assert view.informative_share == pytest.approx(inside)
+    assert f'{inside:.0%} of |saliency| in the informative cells' in view.subtitle
     plain = signal_view(invented.series(step=10, box=False))
     assert np.isnan(plain.informative_share) and 'informative' not in plain.subtitle + plain.caption
 
 
 def test_a_signal_without_a_masked_copy_probabilities_or_variation_is_shown_as_far_as_it_goes():
-    bare = Snapshot(0, 0., 0, dict(input=np.full((1, 3, 3), 7.), saliency_map=np.zeros((3, 3))), info=dict(modality='image'))
+    bare = Snapshot(0, 0., 0, dict(input=np.full((1, 3, 3), 7.), saliency_map=np.zeros((3, 3))),
+                    info=dict(modality='image'))
     view = signal_view(bare)
-    assert view.masked is view.is_masked is view.method_saliency is view.probabilities is None and view.limit == 1 and np.isnan(view.divergence) and not view.input.any()
+    assert view.masked is view.is_masked is view.method_saliency is view.probabilities is None
+    assert view.limit == 1
+    assert np.isnan(view.divergence)
+    assert not view.input.any()
     snap = invented.image(step=10)
     snap.arrays['saliency_map'][2, 3] = np.nan
     snap.arrays['method_saliency_map'] = snap.arrays['saliency_map'].copy()
-    assert '1 of the values of saliency are not finite' in signal_view(snap).notes[-1] and np.isfinite(signal_view(snap).limit) and signal_view(snap).method_saliency is None
-    with pytest.raises(ValueError, match="must be 'image' or 'series', got None"): signal_view(Snapshot(0, 0., 0, dict(input=np.ones((3, 3)), saliency_map=np.ones((3, 3)))))
-    with pytest.raises(ValueError, match='signal_view: .* holds no input, saliency_map; it holds attention'): signal_view(invented.tagged())
+    assert '1 of the values of saliency are not finite' in signal_view(snap).notes[-1]
+    assert np.isfinite(signal_view(snap).limit)
+    assert signal_view(snap).method_saliency is None
+    with pytest.raises(ValueError, match="must be 'image' or 'series', got None"):
+        signal_view(Snapshot(0, 0., 0, dict(input=np.ones((3, 3)), saliency_map=np.ones((3, 3)))))
+    with pytest.raises(ValueError, match='signal_view: .* holds no input, saliency_map; it holds attention'):
+        signal_view(invented.tagged())
 
 
 def test_the_distribution_counts_cells_of_samples_that_are_scaled_one_by_one():
@@ -326,13 +371,15 @@ def test_the_distribution_counts_cells_of_samples_that_are_scaled_one_by_one():
     last[1].arrays['saliency_map'] *= 1000 # one sample with large gradients must not make the others look small
     view = saliency_distribution(first, last)
     for side, shares, near in zip((first, last), view.shares, view.near_zero):
-        values = [v/max(abs(w) for w in s.arrays['saliency_map'].ravel()) for s in side for v in s.arrays['saliency_map'].ravel()]
+        values = [v/max(abs(w) for w in s.arrays['saliency_map'].ravel()) for s in side
+                  for v in s.arrays['saliency_map'].ravel()]
         for k in range(41):
             low, high = view.edges[k], view.edges[k + 1]
             assert shares[k] == pytest.approx(sum(low <= v < high or k == 40 and v == 1 for v in values)/len(values))
         assert near == pytest.approx(sum(abs(v) <= .1 for v in values)/len(values))
     assert view.near_zero[1] > view.near_zero[0] and view.names == ('step 0', 'step 20') and '2 probes' in view.title
-    with pytest.raises(ValueError, match=r'must be of the same probes, got \[0\] and \[1\]'): saliency_distribution(first[0], last[1])
+    with pytest.raises(ValueError, match=r'must be of the same probes, got \[0\] and \[1\]'):
+        saliency_distribution(first[0], last[1])
 
 
 def test_the_distribution_of_a_text_leaves_out_special_tokens():
@@ -340,20 +387,26 @@ def test_the_distribution_of_a_text_leaves_out_special_tokens():
     a.arrays['saliency'] = np.r_[99., np.linspace(.05, 1, 10), 99.]
     view = saliency_distribution(a, b)
     assert view.near_zero[0] == pytest.approx(.1) and 'tokens within' in view.subtitle
-    with pytest.raises(ValueError, match='holds no saliency; it holds attention'): saliency_distribution(*[Snapshot(0, 0., 0, dict(attention=np.ones((1, 1, 1, 1))), tokens=['a'])]*2)
+    with pytest.raises(ValueError, match='holds no saliency; it holds attention'):
+        saliency_distribution(*[Snapshot(0, 0., 0, dict(attention=np.ones((1, 1, 1, 1))), tokens=['a'])]*2)
 
 
 def test_answers_are_right_or_wrong_only_where_there_is_a_label():
     view = token_labels(invented.tagged())
     assert view.gold == (None, 'B-PER', 'I-PER', None, 'O', 'O', 'B-LOC', None) and view.predicted[3] == 'O'
-    assert view.is_wrong.tolist() == [False, False, True, *[False]*5] and view.subtitle.startswith('4 of 5 labelled tokens right, other than O: 2 of 3')
+    assert view.is_wrong.tolist() == [False, False, True, *[False]*5]
+    assert view.subtitle.startswith('4 of 5 labelled tokens right, other than O: 2 of 3')
     assert np.isnan(view.confidence[[0, 7]]).all() and np.isnan(view.saliency[[0, -1]]).all()
     snap = invented.masked_words()
     assert token_labels(snap).subtitle.startswith('1 of 2 chosen tokens right   mean confidence 0.60')
-    assert token_labels(invented.masked_words(task='replaced_token_detection')).subtitle.startswith('4 of 6 tokens right, replaced: 0 of 1')
+    assert token_labels(invented.masked_words(task='replaced_token_detection')).subtitle.startswith(
+        '4 of 6 tokens right, replaced: 0 of 1')
     del snap.info['token_labels'], snap.arrays['token_confidence'], snap.arrays['saliency']
     bare = token_labels(snap)
-    assert bare.subtitle == 'no labels' and not bare.is_wrong.any() and bare.saliency is None and np.isnan(bare.confidence).all()
+    assert bare.subtitle == 'no labels'
+    assert not bare.is_wrong.any()
+    assert bare.saliency is None
+    assert np.isnan(bare.confidence).all()
     with pytest.raises(ValueError, match='token_labels: snapshot.info has no token_predictions'): token_labels(invent())
 
 
@@ -362,24 +415,31 @@ def test_a_translation_shows_the_encoders_map_and_which_target_tokens_are_right(
     A, view = snap.arrays['attention'], translation(snap)
     for q in range(5):
         for k in range(5): assert view.attention[q, k] == pytest.approx(sum(A[1, h, q, k] for h in range(3))/3)
-    assert view.is_wrong.tolist() == [False, True, False, False, False] and view.subtitle == '4 of 5 target tokens right under teacher forcing'
-    assert np.array_equal(translation(snap, layer=0, head=2).attention, A[0, 2]) and 'layer 0, head 2' in translation(snap, 0, 2).caption
+    assert view.is_wrong.tolist() == [False, True, False, False, False]
+    assert view.subtitle == '4 of 5 target tokens right under teacher forcing'
+    assert np.array_equal(translation(snap, layer=0, head=2).attention, A[0, 2])
+    assert 'layer 0, head 2' in translation(snap, 0, 2).caption
     snap.layers['attention'] = [3, 5]
     assert translation(snap).layer == 5 and np.array_equal(translation(snap, 3, 1).attention, A[0, 1])
     with pytest.raises(ValueError, match='layer=1 was not observed .*available: 3, 5'): translation(snap, 1)
     for drop in ('attention', 'saliency', 'target_probability'): snap.arrays.pop(drop)
     bare = translation(snap)
-    assert bare.attention is bare.saliency is bare.layer is None and np.isnan(bare.probability).all() and 'map' not in bare.caption
+    assert bare.attention is bare.saliency is bare.layer is None
+    assert np.isnan(bare.probability).all()
+    assert 'map' not in bare.caption
     with pytest.raises(ValueError, match='needs target_tokens and predicted_tokens'): translation(invent())
 
 
-@pytest.mark.parametrize('gold, said, span', [(3.8, 2.9, (0, 4)), (-1.5, 2., (-2, 2)), (None, 0., (0, 1)), (5., 5., (0, 5)), (3.6, -.0005, (0, 4)), (5., 5.01, (0, 5))])
+@pytest.mark.parametrize('gold, said, span', [(3.8, 2.9, (0, 4)), (-1.5, 2., (-2, 2)), (None, 0., (0, 1)),
+                                              (5., 5., (0, 5)), (3.6, -.0005, (0, 4)), (5., 5.01, (0, 5))])
 def test_a_score_stands_on_a_scale_that_holds_both_numbers(gold, said, span):
     snap = invented.scored(label=gold, said=said)
     view = scored_sentence(snap)
     assert (view.gold, view.predicted, view.span) == (gold, pytest.approx(said), span)
     assert ('error' in view.subtitle) == (gold is not None) and scored_sentence(snap, span=(0, 5)).span == (0, 5)
-    for i, word in enumerate(view.labels[1:-1]): assert view.saliency[i + 1] == pytest.approx(sum(snap.arrays['saliency'][p] for p in range(8) if snap.word_ids[p] == i))
+    for i, word in enumerate(view.labels[1:-1]):
+        assert view.saliency[i + 1] == pytest.approx(sum(snap.arrays['saliency'][p] for p in range(8)
+                                                         if snap.word_ids[p] == i))
 
 
 def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked():
@@ -393,15 +453,18 @@ def test_shares_of_patterns_are_those_of_every_head_with_the_guided_ones_marked(
             assert view.guided[:, l, h].tolist() == [h == 0, h == 1]
     assert view.uniform.tolist() == [1/8, 1/8] and 'Share of each head' in view.caption
     assert np.array_equal(pattern_shares(snap, dict(mine=np.eye(8, k=2))).shares[0], pattern_share(A, np.eye(8, k=2)))
-    snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][1:2]
+    snap.arrays['pattern_target'], snap.arrays['guided'] = snap.arrays['pattern_target'][1:2], snap.arrays['guided'][
+        1:2]
     snap.layers['pattern_target'] = snap.layers['guided'] = [1]
-    assert pattern_shares(snap).guided.any((0, 2)).tolist() == [False, True, False] and guided_heads(snap).patterns == ('diagonal', 'first')
+    assert pattern_shares(snap).guided.any((0, 2)).tolist() == [False, True, False]
+    assert guided_heads(snap).patterns == ('diagonal', 'first')
     snap.arrays['guided'][:] = False
     with pytest.raises(ValueError, match='no head is guided .*give patterns='): pattern_shares(snap)
 
 
 def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
-    def named(patterns, own): return own_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, own=own))))
+    def named(patterns, own):
+        return own_patterns(invented_with(dict(AttentionGuidance=dict(patterns=patterns, own=own))))
     def invented_with(methods):
         s = invented.both()
         s.info['methods'] = methods
@@ -410,7 +473,8 @@ def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
     assert named({'0': dict(mine=[1]), '1': dict(next=[1])}, dict(mine='f')) == {(0, 1): 'mine'}
     assert named({'-1': dict(mine=[1]), '-2': dict(mine=2)}, dict(mine='f')) == {(1, 1): 'mine', (0, 2): 'mine'}
     few = invented_with(dict(AttentionGuidance=dict(patterns={'-1': dict(mine=[1])}, own=dict(mine='f'))))
-    few.arrays['pattern_target'], few.layers['pattern_target'] = few.arrays['pattern_target'][:1], [0] # only one of the observed layers is guided
+    # only one of the observed layers is guided
+    few.arrays['pattern_target'], few.layers['pattern_target'] = few.arrays['pattern_target'][:1], [0]
     assert own_patterns(few) == {(1, 1): 'mine'}
     assert named(None, None) == named(dict(next=[0]), None) == {} and own_patterns(invent()) == {}
 
@@ -419,8 +483,10 @@ def test_methods_that_were_combined_have_a_picture_each():
     snap = invented.both()
     views = view_for(snap)
     assert isinstance(views, Views) and [type(o) for o in views] == [GuidedHeads, PatternShares, DiscardMap]
-    assert views.caption.startswith('(a) Attention of guided heads') and '(c) Attention attribution of layer' in views.caption
-    assert all(o.title.startswith('Attention guidance + AD-DROP, step 0, probe 0') for o in views) and 'p = 0.3, q = 0.4' in views[2].title
+    assert views.caption.startswith('(a) Attention of guided heads')
+    assert '(c) Attention attribution of layer' in views.caption
+    assert all(o.title.startswith('Attention guidance + AD-DROP, step 0, probe 0') for o in views)
+    assert 'p = 0.3, q = 0.4' in views[2].title
     for k in ('discarded', 'discard_candidates'): del snap.arrays[k] # a plain epoch of cross-tuning
     assert [type(o) for o in view_for(snap)] == [GuidedHeads, PatternShares]
     snap.arrays['guided'][:] = False # and a sentence in which no pattern occurs
@@ -437,14 +503,17 @@ def test_of_two_methods_together_each_is_shown_the_saliency_that_it_works_with(o
     teacher = attention_beside_saliency(snap).teacher_saliency[inside]
     assert teacher == pytest.approx(worked_with['SalLM'][inside]/abs(worked_with['SalLM'][inside]).sum())
     shown, ranked = masked_sentence(snap), worked_with['SaliencyGuided']
-    assert shown.saliency[~shown.is_special] == pytest.approx([sum(ranked[snap.word_ids == w]) for w in sorted(set(snap.word_ids[inside]))], rel=1e-6)
+    assert shown.saliency[~shown.is_special] == pytest.approx([sum(ranked[snap.word_ids == w])
+                                                               for w in sorted(set(snap.word_ids[inside]))], rel=1e-6)
     without = Snapshot(**{**vars(snap), 'arrays': {k: v for k, v in snap.arrays.items() if k != 'saliency'}})
     assert attention_beside_saliency(without).saliency[inside] == pytest.approx(teacher)
 
 
 def test_regression_shows_what_its_method_does_and_its_score_where_there_is_no_method():
     snap = invented.scored()
-    assert type(view_for(snap)) is DiscardMap and 'score: 3.80' in view_for(snap).subtitle and 'predicted: 2.90' in view_for(snap).subtitle
+    assert type(view_for(snap)) is DiscardMap
+    assert 'score: 3.80' in view_for(snap).subtitle
+    assert 'predicted: 2.90' in view_for(snap).subtitle
     for k in ('discarded', 'discard_candidates'): del snap.arrays[k]
     assert type(view_for(snap)) is ScoredSentence
 
@@ -452,10 +521,15 @@ def test_regression_shows_what_its_method_does_and_its_score_where_there_is_no_m
 def test_random_regions_lie_over_attention_and_say_so():
     snap = invent(9, args=dict(p=.3, q=.2, attribution='random'))
     view = discard_map(snap, layer=2, head=4)
-    assert np.array_equal(view.values, snap.arrays['attention'][2, 4]) and view.what == 'attention' and view.caption.endswith('The regions were drawn at random.')
-    assert np.array_equal(view.candidates, snap.arrays['discard_candidates'][2, 4]) and 'median' not in discard_map(snap).caption
+    assert np.array_equal(view.values, snap.arrays['attention'][2, 4])
+    assert view.what == 'attention'
+    assert view.caption.endswith('The regions were drawn at random.')
+    assert np.array_equal(view.candidates, snap.arrays['discard_candidates'][2, 4])
+    assert 'median' not in discard_map(snap).caption
     assert discard_map(invent(9, args=dict(attribution='attention'))).what == 'attention'
-    assert discard_map(invent(9, args=dict(attribution='integrated_gradients'))).what == 'attention attribution (integrated gradients)'
+    assert discard_map(invent(9,
+                              args=dict(
+        attribution='integrated_gradients'))).what == 'attention attribution (integrated gradients)'
 
 
 def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_number_is_the_tables():
@@ -464,5 +538,7 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_n
     view, A = attention_beside_saliency(snap), snap.arrays['attention'][-1]
     inside = range(1, 7)
     mean = [np.mean([A[h, q, k] for h in range(3) for q in inside]) for k in inside]
-    assert view.attention[1:7].tolist() == pytest.approx([m/sum(mean) for m in mean]) and view.agreement == pytest.approx(attention_agreement(snap))
-    assert view.attention_name == 'attention (mean over rows)' and 'mean over their rows; this model pools none' in view.caption
+    assert view.attention[1:7].tolist() == pytest.approx([m/sum(mean) for m in mean])
+    assert view.agreement == pytest.approx(attention_agreement(snap))
+    assert view.attention_name == 'attention (mean over rows)'
+    assert 'mean over their rows; this model pools none' in view.caption

@@ -12,7 +12,8 @@ import {timePanel} from './panels/time.js';
 import {toolbar} from './panels/toolbar.js';
 
 const appPanels = {
-  heads: headsPanel, map: mapPanel, triptych: triptychPanel, compare: comparePanel, whatif: whatIfPanel, sentence: sentencePanel, signal: signalPanel,
+  heads: headsPanel, map: mapPanel, triptych: triptychPanel, compare: comparePanel, whatif: whatIfPanel,
+    sentence: sentencePanel, signal: signalPanel,
   evidence: evidencePanel, time: timePanel,
 };
 const appTabs = {map: 'Map', triptych: 'Triptych', compare: 'Compare', whatif: 'What if'};
@@ -53,25 +54,29 @@ class AppPanel {
   }
 }
 
-// Images and series have neither tokens nor maps of heads, sentences are no images, and some networks for text have no attention.
+// Images and series have neither tokens nor maps of heads, sentences are no images, and some networks for text have no
+// attention.
 function appFits(name, {probe, frame, run, own}) {
   const signal = Boolean(probe?.modality) && probe.modality !== 'text';
   if (name === 'time') return true;
   if (name === 'evidence') return own;
   if (signal || name === 'signal') return signal === (name === 'signal');
-  return !appMaps.includes(name) || !frame || Boolean(run?.model?.heads) || frame.names.some(given => given.startsWith('attention'));
+  return !appMaps.includes(name) || !frame || Boolean(run?.model?.heads)
+    || frame.names.some(given => given.startsWith('attention'));
 }
 
 // Why the panels that were asked for are not there; nothing to say while others show the same sentence.
 function appMissing(shown, fitting, {probe}) {
   const rest = shown.filter(name => !fitting.includes(name) && name !== 'signal' && name !== 'evidence');
   const text = !probe?.modality || probe.modality === 'text', others = fitting.some(name => name !== 'time');
-  if (probe && shown.includes('evidence') && shown.every(name => name === 'evidence' || name === 'time') && !others) return 'No evidence of a method of its own was recorded in this run.';
+  if (probe && shown.includes('evidence') && shown.every(name => name === 'evidence' || name === 'time') && !others)
+    return 'No evidence of a method of its own was recorded in this run.';
   if (!probe || shown.every(name => name === 'time') || others && !text) return '';
   if (text && rest.length) return 'This model has no attention, so there are no maps.';
   if (text) return others ? '' : 'This is a sentence; the panel ‘signal’ shows images and series.';
   const what = probe.modality === 'series' ? 'a series' : 'an image', names = rest.map(name => `‘${name}’`).join(', ');
-  return `This is ${what}, which has neither tokens nor maps of heads: ${names} cannot show it, the panel ‘signal’ does.`;
+  return `This is ${what}, which has neither tokens nor maps of heads: ${names} cannot show it, `
+      + 'the panel ‘signal’ does.';
 }
 
 function tabsBar(names, state) {
@@ -100,13 +105,16 @@ function tabsBar(names, state) {
   return {el: bar, show};
 }
 
-// The head that tells most about a discard region: in the last layer of many classifiers all rows but one have no gradient at all.
+// The head that tells most about a discard region: in the last layer of many classifiers all rows but one have no
+// gradient at all.
 function appTellingHead(frame) {
   const tensor = frame.get('attention_attribution'), n = tensor.shape.at(-1);
   let best = {layer: tensor.layers[0], head: 0, sum: -1};
   tensor.layers.forEach((layer, i) => {
     for (let head = 0; head < tensor.shape[1]; head++) {
-      const values = tensor.at(i, head), rows = Array.from({length: n}, (_, q) => values.subarray(q * n, q * n + n).reduce((a, v) => a + Math.abs(v || 0), 0));
+      const values = tensor.at(i, head),
+        rows = Array.from({length: n},
+          (_, q) => values.subarray(q * n, q * n + n).reduce((a, v) => a + Math.abs(v || 0), 0));
       const sum = rows.sort((a, b) => a - b)[n >> 1];
       if (sum > best.sum) best = {layer, head, sum};
     }
@@ -116,7 +124,8 @@ function appTellingHead(frame) {
 
 function appFirstEntry(frame) {
   const guided = frame.get('guided'), flags = guided?.values() ?? [], first = flags.findIndex(Boolean);
-  if (first >= 0) return {kind: 'head', layer: guided.layers[Math.floor(first / guided.shape[1])], head: first % guided.shape[1]};
+  if (first >= 0) return {kind: 'head', layer: guided.layers[Math.floor(first / guided.shape[1])],
+    head: first % guided.shape[1]};
   if (frame.get('attention_attribution')) return appTellingHead(frame);
   return {kind: 'head', layer: frame.layers('attention').at(-1) ?? null, head: 0};
 }
@@ -129,11 +138,13 @@ function appSettle(store, state) {
   const frame = store.frameOf(state);
   if (state.entry.layer !== null || !frame?.get('attention')) return;
   // In a plain epoch nothing is attributed; the last frame of the run in which the method was at work tells.
-  const steps = store.shipped(state.run, state.probe).reverse(), frames = steps.slice(0, 8).map(step => store.frame(state.run, state.probe, step));
+  const steps = store.shipped(state.run, state.probe).reverse(),
+    frames = steps.slice(0, 8).map(step => store.frame(state.run, state.probe, step));
   state.set({entry: appFirstEntry(frames.find(f => f.get('attention_attribution') || f.get('guided')) ?? frame)});
 }
 
-export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null, request = () => {}} = {}) {
+export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null,
+  request = () => {}} = {}) {
   const shown = panels ?? panelNames, root = appElement('div', 'salviz'), said = appElement('div', 'sv-said');
   const missing = appElement('p', 'sv-note sv-missing');
   const unknown = shown.filter(name => !(name in appPanels));
@@ -143,7 +154,8 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   appSettle(store, state);
 
   const bar = toolbar(ctx), body = appElement('div', 'sv-body'), side = appElement('div', 'sv-side');
-  const tabbed = shown.filter(name => name in appTabs), tabs = tabsBar(tabbed, state), made = shown.map(name => new AppPanel(name, ctx));
+  const tabbed = shown.filter(name => name in appTabs), tabs = tabsBar(tabbed, state),
+    made = shown.map(name => new AppPanel(name, ctx));
   root.append(bar.el, missing, body, said);
   for (const panel of made) (panel.name in appTabs ? side : body).append(panel.el);
   if (tabbed.length > 1) side.prepend(tabs.el);
@@ -157,19 +169,22 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     if (changed.has('meta') || changed.has('frames')) appSettle(store, state);
     root.dataset.theme = state.theme;
     if (hasOwn(store.frameOf(state))) ownRuns.add(state.run);
-    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run), own: ownRuns.has(state.run)};
+    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run),
+      own: ownRuns.has(state.run)};
     const fitting = shown.filter(name => appFits(name, seen)), open = tabbed.filter(name => fitting.includes(name));
     const tab = open.includes(state.tab) ? state.tab : open[0];
     tabs.show(tab, open);
     missing.textContent = appMissing(shown, fitting, seen);
     missing.hidden = !missing.textContent;
     side.hidden = !open.length;
-    for (const panel of made) panel.el.hidden = !fitting.includes(panel.name) || panel.name in appTabs && panel.name !== tab;
+    for (const panel of made) panel.el.hidden = !fitting.includes(panel.name) || panel.name in appTabs
+      && panel.name !== tab;
     bar.update(changed);
     for (const panel of made) panel.update(changed);
   };
   const everything = new Set([...Object.keys(state.get()), ...appEverything]);
-  const offs = [state.on(update), ...['frames', 'rows', 'meta'].map(event => store.on(event, () => state.touch(event)))];
+  const offs = [state.on(update), ...['frames', 'rows',
+    'meta'].map(event => store.on(event, () => state.touch(event)))];
   const sizes = new ResizeObserver(() => state.touch('size'));
   sizes.observe(root);
   root.addEventListener('keydown', e => appKeys(e, ctx));
@@ -185,7 +200,8 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
 
 // Keys that work wherever the focus is within the explorer, unless somebody is writing.
 function appKeys(e, {store, state}) {
-  if (e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey || e.target.matches('input:not([type=checkbox]), select, textarea')) return;
+  if (e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey
+    || e.target.matches('input:not([type=checkbox]), select, textarea')) return;
   const steps = store.shipped(state.run, state.probe), at = steps.indexOf(store.stepOf(state));
   const probes = store.run(state.run)?.probes ?? [], which = probes.findIndex(p => p.id === state.probe);
   const moves = {

@@ -1,4 +1,5 @@
-// The explorer as a page of its own: everything lies in script elements of the page, packed; a probe is unpacked when it is looked at.
+// The explorer as a page of its own: everything lies in script elements of the page, packed; a probe is unpacked when
+// it is looked at.
 import {mountApp} from './app.js';
 import {unpackPage} from './state/codec.js';
 import {plotlyLoader} from './lib/plotly.js';
@@ -70,7 +71,8 @@ export async function openPage(el) {
   (pageJson('salviz-rows') ?? []).forEach((rows, run) => store.setRows(run, rows));
   const state = new State(options.state ?? {}), first = store.run(state.run)?.probes[0];
   if (!store.probe(state.run, state.probe) && first) state.set({probe: first.id});
-  const failed = error => pageSay(el, `A part of this page could not be read (${error.message}); it was damaged, save it anew.`);
+  const failed = error => pageSay(el,
+    `A part of this page could not be read (${error.message}); it was damaged, save it anew.`);
   const begun = frames.show(state);
   begun.whole.catch(failed);
   await begun.ready;
@@ -79,12 +81,14 @@ export async function openPage(el) {
     document.documentElement.dataset.theme = theme;
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
-  const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly: plotlyLoader(async () => pageBytes('salviz-plotly'))});
+  const app = mountApp(el, store, {state, panels: options.panels ?? null,
+    plotly: plotlyLoader(async () => pageBytes('salviz-plotly'))});
   return {...app, whole: () => frames.show(state).whole};
 }
 
 const pagePlace = document.getElementById('salviz-page');
 if (pagePlace) {
   openPage(pagePlace).then(app => { window.salviz = app; },
-    error => pageSay(pagePlace, `This page could not be opened (${error.message}). It was made for a current browser.`));
+    error => pageSay(pagePlace,
+      `This page could not be opened (${error.message}). It was made for a current browser.`));
 }

@@ -7,7 +7,8 @@ import {watchTheme} from './lib/theme.js';
 
 const widgetSaveAfter = 400;
 
-function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffer, view.byteOffset, view.byteLength) : null; }
+function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffer, view.byteOffset, view.byteLength)
+  : null; }
 
 function widgetJson(text, otherwise) { return text ? JSON.parse(text) : otherwise; }
 
@@ -43,9 +44,11 @@ class WidgetSession {
 
   readRows() { widgetJson(this.model.get('rows'), []).forEach((rows, run) => this.store.setRows(run, rows)); }
 
-  // `index` says what each slot holds, with a number that changes when the slot is filled anew; slots and index arrive in one message.
+  // `index` says what each slot holds, with a number that changes when the slot is filled anew; slots and index arrive
+  // in one message.
   readFrames() {
-    const index = this.model.get('index') ?? [], wanted = new Map(index.flatMap((entry, slot) => entry ? [[entry.join('/'), {entry, slot}]] : []));
+    const index = this.model.get('index') ?? [],
+      wanted = new Map(index.flatMap((entry, slot) => entry ? [[entry.join('/'), {entry, slot}]] : []));
     const staying = new Set([...wanted.values()].map(({entry}) => entry.slice(0, 3).join('/')));
     for (const [key, entry] of this.held) {
       if (wanted.has(key)) continue;
@@ -60,7 +63,8 @@ class WidgetSession {
     }
   }
 
-  // A probe of which steps are missing is asked for; without a kernel the question goes nowhere and nothing else happens.
+  // A probe of which steps are missing is asked for; without a kernel the question goes nowhere and nothing else
+  // happens.
   follow(changed) {
     const {run, probe} = this.state;
     if (changed.has('probe') || changed.has('run')) this.request({kind: 'probe', run, probe});
@@ -71,7 +75,8 @@ class WidgetSession {
     const key = JSON.stringify(what);
     if (what.kind !== 'probe' && this.asked.has(key)) return;
     this.asked.add(key);
-    try { Promise.resolve(this.model.send(what)).catch(() => this.asked.delete(key)); } catch { this.asked.delete(key); }
+    try { Promise.resolve(this.model.send(what)).catch(() => this.asked.delete(key)); } catch { this.asked.delete(key);
+      }
   }
 
   save() {
@@ -91,7 +96,8 @@ function widgetView({store, state, options, plotly}, session, el) {
   const box = document.createElement('div');
   if (options.height) Object.assign(box.style, {maxHeight: `${options.height}px`, overflow: 'auto'});
   el.append(box);
-  const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly, request: what => session.request(what)});
+  const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly,
+    request: what => session.request(what)});
   const offTheme = watchTheme(theme => state.set({theme}));
   return () => {
     offTheme();

@@ -2,13 +2,15 @@
 import {cutText, visibleText} from './words.js';
 
 const sansFamily = 'system-ui, "Segoe UI", Roboto, "Helvetica Neue", sans-serif';
-const lightInks = {fg: '#1b1f24', muted: '#57606a', line: '#d5d9de', accent: '#0b5cad', bg: '#ffffff', raised: '#f6f7f9', warn: '#9a3b00'};
+const lightInks = {fg: '#1b1f24', muted: '#57606a', line: '#d5d9de', accent: '#0b5cad', bg: '#ffffff',
+  raised: '#f6f7f9', warn: '#9a3b00'};
 const labelPitch = 12;
 
 // Colours and fonts of the page, as canvas needs them.
 export function inksOf(el, theme) {
   const style = getComputedStyle(el), inks = {theme};
-  for (const [name, fallback] of Object.entries(lightInks)) inks[name] = style.getPropertyValue(`--sv-${name}`).trim() || fallback;
+  for (const [name, fallback] of Object.entries(lightInks))
+    inks[name] = style.getPropertyValue(`--sv-${name}`).trim() || fallback;
   return {...inks, font: `11px ${sansFamily}`, bold: `bold 11px ${sansFamily}`, small: `10px ${sansFamily}`};
 }
 
@@ -43,12 +45,15 @@ export class SharpCanvas {
   }
 }
 
-// Which cell each of `pixels` device pixels shows, when `span` cells from cell number `from` (both may be fractions) fill them.
+// Which cell each of `pixels` device pixels shows, when `span` cells from cell number `from` (both may be fractions)
+// fill them.
 export function cellsOfPixels(pixels, from, span, count) {
-  return Int32Array.from({length: pixels}, (_, p) => Math.min(count - 1, Math.max(0, Math.floor(from + (p + .5) * span / pixels))));
+  return Int32Array.from({length: pixels},
+    (_, p) => Math.min(count - 1, Math.max(0, Math.floor(from + (p + .5) * span / pixels))));
 }
 
-// Where cells lie on the screen. Rows and columns: {count, from, span}. All in CSS pixels, with edges on device pixels, exactly where the colours
+// Where cells lie on the screen. Rows and columns: {count, from, span}. All in CSS pixels, with edges on device pixels,
+// exactly where the colours
 // change.
 export class CellGrid {
   constructor({x, y, width, height, columns, rows, ratio}) {
@@ -60,7 +65,8 @@ export class CellGrid {
     this.height = this.down / ratio;
   }
 
-  left(column) { return this.x + Math.ceil((column - this.columns.from) * this.across / this.columns.span - .5) / this.ratio; }
+  left(column) {
+    return this.x + Math.ceil((column - this.columns.from) * this.across / this.columns.span - .5) / this.ratio; }
   top(row) { return this.y + Math.ceil((row - this.rows.from) * this.down / this.rows.span - .5) / this.ratio; }
   get pitch() { return this.width / this.columns.span; }
   get rowPitch() { return this.height / this.rows.span; }
@@ -78,7 +84,8 @@ export class CellGrid {
   inside(px, py) { return px >= this.x && px < this.x + this.width && py >= this.y && py < this.y + this.height; }
   columnAt(px) { return Math.min(this.columns.count - 1, Math.max(0,
     Math.floor(this.columns.from + (px - this.x) * this.columns.span / this.width))); }
-  rowAt(py) { return Math.min(this.rows.count - 1, Math.max(0, Math.floor(this.rows.from + (py - this.y) * this.rows.span / this.height))); }
+  rowAt(py) { return Math.min(this.rows.count - 1,
+    Math.max(0, Math.floor(this.rows.from + (py - this.y) * this.rows.span / this.height))); }
   columnsInView() { return cellRange(this.columns); }
   rowsInView() { return cellRange(this.rows); }
 
@@ -93,9 +100,11 @@ export class CellGrid {
   }
 }
 
-function cellRange({count, from, span}) { return [Math.max(0, Math.floor(from)), Math.min(count, Math.ceil(from + span))]; }
+function cellRange({count, from, span}) {
+  return [Math.max(0, Math.floor(from)), Math.min(count, Math.ceil(from + span))]; }
 
-// Colours of cells (Uint32, row by row) onto a canvas with nearest neighbour; the pixels' buffer is kept between frames.
+// Colours of cells (Uint32, row by row) onto a canvas with nearest neighbour; the pixels' buffer is kept between
+// frames.
 export class CellPainter {
   pixelsFor(context, across, down) {
     if (this.image?.width !== across || this.image?.height !== down) {
@@ -160,7 +169,8 @@ export function fitText(context, text, room) {
 // Room that the longest of `labels` needs, at most `most`.
 export function labelRoom(context, labels, font, most) {
   context.font = font;
-  return Math.ceil(Math.min(most, Math.max(8, ...labels.map(label => Math.min(most, textWidth(context, shownToken(label)))))));
+  return Math.ceil(Math.min(most,
+    Math.max(8, ...labels.map(label => Math.min(most, textWidth(context, shownToken(label)))))));
 }
 
 // Which of the labels from `first` to `end` can stand without touching, marked ones first: [[index, middle]].
@@ -187,7 +197,8 @@ export function columnLabels(context, grid, labels, {y, room, inks, marked = new
   context.font = inks.bold;
   const flat = labels.slice(first, end).every(o => textWidth(context, shownToken(o.label)) <= grid.pitch - 6);
   context.direction = 'ltr';
-  for (const [i, at] of thinnedLabels(first, end, k => grid.left(k) + (grid.left(k + 1) - grid.left(k)) / 2, grid.pitch, marked)) {
+  for (const [i, at] of thinnedLabels(first, end, k => grid.left(k) + (grid.left(k + 1) - grid.left(k)) / 2, grid.pitch,
+    marked)) {
     if (at < grid.x || at > grid.x + grid.width) continue;
     labelStyle(context, labels[i], marked.has(i), inks);
     const text = fitText(context, shownToken(labels[i].label), flat ? grid.pitch : room);
@@ -209,7 +220,8 @@ export function rowLabels(context, grid, labels, {x, room, inks, marked = new Se
   context.direction = 'ltr';
   context.textAlign = 'right';
   context.textBaseline = 'middle';
-  for (const [i, at] of thinnedLabels(first, end, k => grid.top(k) + (grid.top(k + 1) - grid.top(k)) / 2, grid.rowPitch, marked)) {
+  for (const [i, at] of thinnedLabels(first, end, k => grid.top(k) + (grid.top(k + 1) - grid.top(k)) / 2, grid.rowPitch,
+    marked)) {
     if (at < grid.y || at > grid.y + grid.height) continue;
     labelStyle(context, labels[i], marked.has(i), inks);
     const text = fitText(context, shownToken(labels[i].label), room);
@@ -244,7 +256,8 @@ export function doubleStroke(context, path, {ink, halo}, width = 1.25) {
   context.stroke(path);
 }
 
-export function overlayInks(theme) { return theme === 'dark' ? {ink: '#ffffff', halo: '#000000'} : {ink: '#000000', halo: '#ffffff'}; }
+export function overlayInks(theme) {
+  return theme === 'dark' ? {ink: '#ffffff', halo: '#000000'} : {ink: '#000000', halo: '#ffffff'}; }
 
 export function plainText(tag, className, text = '') {
   const el = document.createElement(tag);

@@ -1,22 +1,29 @@
-// From numbers to colours that colour-blind people can tell apart, and back: tables, scales with numbers, numbers in words.
+// From numbers to colours that colour-blind people can tell apart, and back: tables, scales with numbers, numbers in
+// words.
 
-// Zero lies near the page's own background, so that what stands out is what is large; lightness changes in one direction only.
+// Zero lies near the page's own background, so that what stands out is what is large; lightness changes in one
+// direction only.
 const colourStops = {
   cividis: {
-    light: [[0, 'fdfcf7'], [.2, 'f8f0c4'], [.4, 'e2cd79'], [.58, 'aea06a'], [.75, '717376'], [.88, '3c4b6e'], [1, '00204d']],
+    light: [[0, 'fdfcf7'], [.2, 'f8f0c4'], [.4, 'e2cd79'], [.58, 'aea06a'], [.75, '717376'], [.88, '3c4b6e'],
+      [1, '00204d']],
     dark: [[0, '15181c'], [.14, '132c55'], [.34, '434e6c'], [.55, '7d7c78'], [.78, 'c0b069'], [1, 'fee838']],
   },
   viridis: {
-    light: [[0, 'fdfdf4'], [.2, 'eaf3b4'], [.38, '8fd45c'], [.56, '2aa983'], [.73, '2b748e'], [.87, '414487'], [1, '440154']],
-    dark: [[0, '15181c'], [.14, '3a1c60'], [.32, '3d4d8a'], [.52, '26828e'], [.72, '35b779'], [.88, 'aadc32'], [1, 'fde725']],
+    light: [[0, 'fdfdf4'], [.2, 'eaf3b4'], [.38, '8fd45c'], [.56, '2aa983'], [.73, '2b748e'], [.87, '414487'],
+      [1, '440154']],
+    dark: [[0, '15181c'], [.14, '3a1c60'], [.32, '3d4d8a'], [.52, '26828e'], [.72, '35b779'], [.88, 'aadc32'],
+      [1, 'fde725']],
   },
   grey: {
     light: [[0, 'ffffff'], [1, '0d0d0d']],
     dark: [[0, '15181c'], [1, 'ffffff']],
   },
   signed: {
-    light: [[0, '08407f'], [.2, '3f8fc5'], [.38, 'b3d3e8'], [.5, 'fdfdfb'], [.62, 'fdc692'], [.8, 'e0701a'], [1, '7a2704']],
-    dark: [[0, 'a8dcff'], [.25, '3b8bcd'], [.42, '1d3b57'], [.5, '15181c'], [.58, '533018'], [.75, 'd07026'], [1, 'ffd0a0']],
+    light: [[0, '08407f'], [.2, '3f8fc5'], [.38, 'b3d3e8'], [.5, 'fdfdfb'], [.62, 'fdc692'], [.8, 'e0701a'],
+      [1, '7a2704']],
+    dark: [[0, 'a8dcff'], [.25, '3b8bcd'], [.42, '1d3b57'], [.5, '15181c'], [.58, '533018'], [.75, 'd07026'],
+      [1, 'ffd0a0']],
   },
 };
 const colourBlank = {light: 'd7dfe8', dark: '2c3748'};
@@ -32,7 +39,8 @@ function tableFromStops(stops) {
   const table = new Uint32Array(256);
   for (let i = 0, k = 0; i < 256; i++) {
     while (k < stops.length - 2 && i / 255 > stops[k + 1][0]) k++;
-    const [[from, a], [to, b]] = [stops[k], stops[k + 1]], [x, y] = [hexParts(a), hexParts(b)], t = (i / 255 - from) / (to - from);
+    const [[from, a], [to, b]] = [stops[k], stops[k + 1]], [x, y] = [hexParts(a), hexParts(b)],
+      t = (i / 255 - from) / (to - from);
     table[i] = packParts(x.map((v, c) => Math.round(v + (y[c] - v) * t)));
   }
   return table;
@@ -43,21 +51,25 @@ const colourTables = new Map();
 // 256 packed colours; `palette` is one of `palettes`, or 'signed' whose entry 127.5 is zero.
 export function colourTable(palette, theme = 'light') {
   const key = `${palette} ${theme}`;
-  if (!colourTables.has(key)) colourTables.set(key, tableFromStops((colourStops[palette] ?? colourStops.cividis)[theme === 'dark' ? 'dark'
+  if (!colourTables.has(key))
+    colourTables.set(key, tableFromStops((colourStops[palette] ?? colourStops.cividis)[theme === 'dark' ? 'dark'
     : 'light']));
   return colourTables.get(key);
 }
 
 // What is not attended to by construction, not finite or below the threshold has no place on the scale.
-export function blankColour(theme = 'light') { return packParts(hexParts(colourBlank[theme === 'dark' ? 'dark' : 'light'])); }
+export function blankColour(theme = 'light') {
+  return packParts(hexParts(colourBlank[theme === 'dark' ? 'dark' : 'light'])); }
 
 export function cssColour(packed) { return `rgb(${packed & 255}, ${(packed >> 8) & 255}, ${(packed >> 16) & 255})`; }
 
-// A scale from values to entries of a table. Attention is mostly small, so places follow the square root of the value; numbers stand beside it.
+// A scale from values to entries of a table. Attention is mostly small, so places follow the square root of the value;
+// numbers stand beside it.
 // A `linear` one is for numbers of which nobody knows whether small ones matter.
 export function colourScaleOf({limit, signed = false, linear = false, palette = 'cividis', theme = 'light'}) {
   const top = limit > 0 && Number.isFinite(limit) ? limit : 1;
-  return {limit: top, signed, linear, table: colourTable(signed ? 'signed' : palette, theme), blank: blankColour(theme), theme};
+  return {limit: top, signed, linear, table: colourTable(signed ? 'signed' : palette, theme), blank: blankColour(theme),
+    theme};
 }
 
 export function scalePlace(scale, value) {
@@ -72,9 +84,11 @@ export function scaleColour(scale, value) {
 
 // The same for many values at once, without a call for each: grids of heads have a hundred thousand pixels.
 export function paintScale(scale, values, out) {
-  const {table, blank, limit, linear} = scale, over = 1 / limit, [zero, reach] = scale.signed ? [127.5, 127.5] : [0, 255];
+  const {table, blank, limit, linear} = scale, over = 1 / limit,
+    [zero, reach] = scale.signed ? [127.5, 127.5] : [0, 255];
   for (let k = 0; k < out.length; k++) {
-    const v = values[k], size = v < 0 ? -v : v, share = size < limit ? size * over : 1, part = reach * (linear ? share : Math.sqrt(share));
+    const v = values[k], size = v < 0 ? -v : v, share = size < limit ? size * over : 1,
+      part = reach * (linear ? share : Math.sqrt(share));
     if (v - v !== 0) out[k] = blank;
     else if (v < 0) out[k] = scale.signed ? table[(zero - part + .5) | 0] : table[0];
     else out[k] = table[(zero + part + .5) | 0];
@@ -91,7 +105,8 @@ export function shortNumber(x) {
   return text.replace('e+', 'e').replaceAll('-', '−');
 }
 
-// `value ± step`, both to the digit that the step allows. The step takes in the rounding of the printed value and is never rounded down.
+// `value ± step`, both to the digit that the step allows. The step takes in the rounding of the printed value and is
+// never rounded down.
 export function valueWithStep(value, half) {
   if (!Number.isFinite(value)) return 'not finite';
   if (!(half > 0)) return shortNumberExact(value);
@@ -112,21 +127,27 @@ export function ordinal(k) {
   return `${k}${tail}`;
 }
 
-export function percent(share) { return share > 0 && share < .0005 ? '< 0.1 %' : `${(100 * share).toFixed(share < .0995 ? 1 : 0)} %`; }
+export function percent(share) {
+  return share > 0 && share < .0005 ? '< 0.1 %' : `${(100 * share).toFixed(share < .0995 ? 1 : 0)} %`; }
 
-// Attention that is spread evenly over `tokens` must not look strong: the scale of its colours ends at no less than four times an even share.
+// Attention that is spread evenly over `tokens` must not look strong: the scale of its colours ends at no less than
+// four times an even share.
 export function attentionLimit(limit, tokens) { return Math.max(limit, Math.min(1, 4 / tokens)); }
 
-// Ticks of a scale: both ends, and round numbers between them that keep `gap` (share of the bar) from each other. The numbers of the ends stand
+// Ticks of a scale: both ends, and round numbers between them that keep `gap` (share of the bar) from each other. The
+// numbers of the ends stand
 // within the bar and take more of it than half of themselves; a 0 is short.
 export function scaleTicks(scale, gap = .18) {
-  const ends = scale.signed ? [-scale.limit, 0, scale.limit] : [0, scale.limit], kept = ends.map(v => [v, scalePlace(scale, v)]);
-  const zero = scalePlace(scale, 0), room = place => place === zero ? .75 * gap : place === 0 || place === 1 ? 1.6 * gap : gap;
+  const ends = scale.signed ? [-scale.limit, 0, scale.limit] : [0, scale.limit],
+    kept = ends.map(v => [v, scalePlace(scale, v)]);
+  const zero = scalePlace(scale, 0), room = place => place === zero ? .75 * gap : place === 0 || place === 1 ? 1.6 * gap
+    : gap;
   for (let power = Math.floor(Math.log10(scale.limit)); power > Math.log10(scale.limit) - 3; power--) {
     for (const digit of [5, 2, 1]) {
       for (const value of scale.signed ? [digit * 10 ** power, -digit * 10 ** power] : [digit * 10 ** power]) {
         const place = scalePlace(scale, value);
-        if (Math.abs(value) < scale.limit && kept.every(([, other]) => Math.abs(other - place) >= room(other))) kept.push([value, place]);
+        if (Math.abs(value) < scale.limit && kept.every(([, other]) => Math.abs(other - place) >= room(other)))
+          kept.push([value, place]);
       }
     }
   }

@@ -1,4 +1,5 @@
-// The mathematics of salviz.maps and of the methods' draws, number for number: all are checked against tests/golden.json.
+// The mathematics of salviz.maps and of the methods' draws, number for number: all are checked against
+// tests/golden.json.
 // Maps are flat, row after row; masks are 0 or 1; n is the number of keys of a row.
 
 const counted = (counts, k, n) => !counts || Boolean(counts[counts.length === n ? k % n : k]);
@@ -46,13 +47,15 @@ export function keyedUniform(exampleId, heads, n, seed, step, layer) {
   let key = 0, lastHead = -1, lastQuery = -1, headKey = 0, queryKey = 0;
   for (const part of [seed, step, layer, exampleId]) key = mixed(((key ^ (part >>> 0)) + goldenRatio) | 0);
   return (head, query, place) => {
-    if (head !== lastHead) { headKey = mixed((key + Math.imul(head + 1, goldenRatio)) | 0); lastHead = head; lastQuery = -1; }
+    if (head !== lastHead) { headKey = mixed((key + Math.imul(head + 1, goldenRatio)) | 0); lastHead = head;
+      lastQuery = -1; }
     if (query !== lastQuery) { queryKey = mixed((headKey + Math.imul(query + 1, goldenRatio)) | 0); lastQuery = query; }
     return (mixed((queryKey + Math.imul(place + 1, goldenRatio)) | 0) >>> 8) * 2 ** -24;
   };
 }
 
-// Which candidates are dropped where the draw `uniform` (query, key) is below q; a row never loses all that it may attend to.
+// Which candidates are dropped where the draw `uniform` (query, key) is below q; a row never loses all that it may
+// attend to.
 export function dropMask(candidates, allowed, n, q, uniform) {
   const out = new Uint8Array(candidates.length), limit = Math.fround(q);
   for (let query = 0; query * n < out.length; query++) {
@@ -153,7 +156,8 @@ export function kl(p, q, counts = null) {
   const n = p.length, allP = rowTotal(p, 0, n, counts), allQ = rowTotal(q, 0, n, counts);
   if (!(allP > 0 && allQ > 0)) return NaN;
   let sum = 0;
-  for (let i = 0; i < n; i++) if (counted(counts, i, n) && p[i]) sum += p[i] / allP * (Math.log(p[i] / allP) - Math.log(q[i] / allQ));
+  for (let i = 0; i < n; i++) if (counted(counts, i, n) && p[i])
+    sum += p[i] / allP * (Math.log(p[i] / allP) - Math.log(q[i] / allQ));
   return sum;
 }
 
@@ -192,7 +196,8 @@ function multiplied(a, b, n) {
   return out;
 }
 
-// How much of each input token reaches each row through all layers; `layers` are maps [n*n], means over heads, first layer first.
+// How much of each input token reaches each row through all layers; `layers` are maps [n*n], means over heads, first
+// layer first.
 export function rollout(layers, n, residual = .5) {
   const mixedIn = layers.map(layer => {
     const map = Float64Array.from(layer, (v, k) => (1 - residual) * v + (k % (n + 1) === 0 ? residual : 0));
@@ -215,7 +220,8 @@ export function lowestWords(saliency, isWord, share, ranking = 'signed') {
   return out;
 }
 
-// The words that can be masked, in order: first token, number of pieces, block (of tokens without a special one between), saliency.
+// The words that can be masked, in order: first token, number of pieces, block (of tokens without a special one
+// between), saliency.
 function maskableWords(saliency, wordIds, segments) {
   const words = [], column = new Int32Array(wordIds.length).fill(-1);
   const segment = i => segments ? segments[i] : wordIds[i] < 0 ? -1 : 0;
@@ -232,9 +238,11 @@ function maskableWords(saliency, wordIds, segments) {
   return {words, column};
 }
 
-// The word that replaces each low one: the kept one before it, else by `first` the 'next' one, none ('keep'), or the mask token ('mask'): -1.
+// The word that replaces each low one: the kept one before it, else by `first` the 'next' one, none ('keep'), or the
+// mask token ('mask'): -1.
 function fillSource(words, low, first) {
-  const kept = (w, by, block) => { while (words[w]?.block === block && low[w]) w += by; return words[w]?.block === block ? w : -1; };
+  const kept = (w, by, block) => { while (words[w]?.block === block && low[w]) w += by;
+    return words[w]?.block === block ? w : -1; };
   return words.map((word, w) => {
     if (!low[w]) return -1;
     const before = kept(w, -1, word.block);
@@ -242,7 +250,8 @@ function fillSource(words, low, first) {
   });
 }
 
-// Saliency guided training's masked copy: which tokens are replaced, and by the token at which place (-1: by the mask token).
+// Saliency guided training's masked copy: which tokens are replaced, and by the token at which place (-1: by the mask
+// token).
 export function maskedWords(saliency, wordIds, {share, ranking = 'signed', first = 'next', segments = null}) {
   const {words, column} = maskableWords(saliency, wordIds, segments);
   const low = lowestWords(words.map(w => w.saliency), null, share, ranking), source = fillSource(words, low, first);
@@ -256,7 +265,8 @@ export function maskedWords(saliency, wordIds, {share, ranking = 'signed', first
   return {masked, source: filled, low, words};
 }
 
-// Share of the attention on the positions of a pattern, mean over the rows that it guides: not those that it leaves empty
+// Share of the attention on the positions of a pattern, mean over the rows that it guides: not those that it leaves
+// empty
 // or wants everywhere.
 export function patternShare(attention, target, n) {
   let sum = 0, rows = 0;

@@ -5,10 +5,13 @@ export async function gunzip(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// A CommonJS module in a script element: it needs neither require, which JupyterLab has not, nor eval, which a page may forbid.
+// A CommonJS module in a script element: it needs neither require, which JupyterLab has not, nor eval, which a page may
+// forbid.
 function plotlyRun(source) {
   const script = document.createElement('script'), place = `salvizPlotly${Math.random().toString(36).slice(2)}`;
-  script.textContent = `window.${place} = (function (module, exports, define) {\n${source}\nreturn module.exports;\n})({exports: {}}, {});`;
+  script.textContent =
+    `window.${place} = (function (module, exports, define) {\n${source}\n`
+    + 'return module.exports;\n})({exports: {}}, {});';
   document.head.append(script);
   script.remove();
   const found = window[place];
@@ -16,7 +19,8 @@ function plotlyRun(source) {
   return found?.newPlot ? found : null;
 }
 
-// A function that gives plotly: the page's own if it has one, else ours from `packed()`, else null. Done once, whoever asks.
+// A function that gives plotly: the page's own if it has one, else ours from `packed()`, else null. Done once, whoever
+// asks.
 export function plotlyLoader(packed) {
   let once = null;
   const load = async () => {
@@ -24,5 +28,6 @@ export function plotlyLoader(packed) {
     const bytes = await packed();
     return bytes?.length ? plotlyRun(new TextDecoder().decode(await gunzip(bytes))) : null;
   };
-  return () => once ??= load().catch(error => { console.warn('salviz: plotly could not be loaded', error); return null; });
+  return () => once ??= load().catch(error => { console.warn('salviz: plotly could not be loaded', error); return null;
+    });
 }

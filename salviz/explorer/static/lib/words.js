@@ -1,4 +1,5 @@
-// Token text that is safe and fair to look at, numbers as words, and the small pieces of page that the panels of words are made of.
+// Token text that is safe and fair to look at, numbers as words, and the small pieces of page that the panels of words
+// are made of.
 import {cssColour, scaleTicks, shortNumber} from './colour.js';
 
 export function wordsNode(tag, className = '', ...children) {
@@ -14,9 +15,12 @@ export function setText(node, text) {
 }
 
 // Joiners hold emoji and Indic or Arabic letters together; anywhere else nobody would see them.
-const joinedLetters = '\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\uFE0F\\p{Script=Arabic}\\p{Script=Devanagari}\\p{Script=Bengali}\\p{M}';
+const joinedLetters =
+  '\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\uFE0F'
+  + '\\p{Script=Arabic}\\p{Script=Devanagari}\\p{Script=Bengali}\\p{M}';
 const joiner = `(?<=[${joinedLetters}])\\p{Join_Control}(?=[\\p{L}\\p{Extended_Pictographic}])`;
-const unseen = new RegExp(`${joiner}|[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\u115F\\u1160\\u2800\\u3164\\uFFA0]`, 'gu');
+const unseen = new RegExp(`${joiner}|[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\u115F\\u1160\\u2800\\u3164\\uFFA0]`,
+  'gu');
 const joins = new RegExp(joiner, 'u');
 const seenMarks = {'\n': '↵', '\t': '⇥', '\r': '␍'};
 
@@ -53,7 +57,8 @@ export function directionOf(texts) { return wordsRtl.test(texts.join(' ').slice(
 export function numberWords(x, digits = 3) {
   if (!Number.isFinite(x)) return 'undefined';
   if (x === 0) return '0';
-  const size = Math.abs(x), said = size >= 1e-4 && size < 1e5 ? String(Number(x.toPrecision(digits))) : x.toExponential(digits - 1);
+  const size = Math.abs(x), said = size >= 1e-4 && size < 1e5 ? String(Number(x.toPrecision(digits)))
+    : x.toExponential(digits - 1);
   return said.replace(/-/g, '−');
 }
 
@@ -92,7 +97,8 @@ function channelLight(c) {
 
 // WCAG's relative luminance of a packed colour.
 export function luminanceOf(packed) {
-  return .2126 * channelLight(packed & 255) + .7152 * channelLight((packed >> 8) & 255) + .0722 * channelLight((packed >> 16) & 255);
+  return .2126 * channelLight(packed & 255) + .7152 * channelLight((packed >> 8) & 255)
+    + .0722 * channelLight((packed >> 16) & 255);
 }
 
 // Black or white, whichever reads better: one of them has a contrast of at least 4.5.
@@ -105,12 +111,15 @@ export function paintToken(node, packed) {
   node.style.color = packed === null ? '' : inkOn(packed);
 }
 
-// What the colours of a signed saliency mean: a plain gradient is a slope at the input, the other methods share out the score.
+// What the colours of a signed saliency mean: a plain gradient is a slope at the input, the other methods share out the
+// score.
 export function signWords(method, task, signal = false) {
   const score = /^(image_|series_)?classification$/.test(task ?? 'classification') ? 'the class’s score' : 'the score';
-  if (method === 'gradient_norm' || method === 'gradient_abs') return `the stronger the colour, the more ${score} changes with it.`;
+  if (method === 'gradient_norm' || method === 'gradient_abs')
+    return `the stronger the colour, the more ${score} changes with it.`;
   const raised = signal ? 'the value' : 'the embedding';
-  if (method === 'gradient') return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
+  if (method === 'gradient')
+    return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
   return task === 'regression' ? 'orange raises the score, blue lowers it.' : 'orange speaks for it, blue against it.';
 }
 

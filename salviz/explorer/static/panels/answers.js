@@ -1,15 +1,18 @@
-// What the model answers, beside what is right: labels under tokens, target tokens of a translation, a score, probabilities of classes.
+// What the model answers, beside what is right: labels under tokens, target tokens of a translation, a score,
+// probabilities of classes.
 import {classBars} from './masked.js';
 import {chipText, countWords, directionOf, numberWords, quoted, repeatNames, setText, wordsNode} from '../lib/words.js';
 
 const answerNames = {
   token_classification: ['label', 'the label of the word', 'model', 'what the model says'],
   masked_lm: ['text', 'what stood here before it was masked', 'model', 'what the model fills in'],
-  replaced_token_detection: ['truth', 'was this token replaced? a dot: it is the original', 'model', 'what the model says; a dot: original'],
+  replaced_token_detection: ['truth', 'was this token replaced? a dot: it is the original', 'model',
+    'what the model says; a dot: original'],
 };
 const answerSame = 'original';
 // The label that says nothing, and what has another one.
-const rareAnswers = {token_classification: ['O', 'entity word'], replaced_token_detection: [answerSame, 'replaced one']};
+const rareAnswers = {token_classification: ['O', 'entity word'],
+  replaced_token_detection: [answerSame, 'replaced one']};
 
 // {task, gold [n], said [n], sure [n]} of a frame with an answer for each token, else null.
 export function labelRows(frame) {
@@ -24,7 +27,8 @@ function answerText(task, label, right = true) {
   return task === 'replaced_token_detection' && label === answerSame && right ? '·' : chipText(label, 18);
 }
 
-function answerMark(right) { return wordsNode('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong', right ? '✓' : '✗'); }
+function answerMark(right) { return wordsNode('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong',
+  right ? '✓' : '✗'); }
 
 // A line with what the model says: a tick or a cross where it is known what is right.
 function answerFill(node, text, gold, said) {
@@ -56,10 +60,12 @@ export class LabelLines {
     const [gold, goldTitle, said, saidTitle] = answerNames[task] ?? answerNames.token_classification;
     const name = (text, title) => Object.assign(wordsNode('span', 'sv-answer sv-line-name', text), {title});
     const lines = wordsNode('span', 'sv-answers', name(gold, goldTitle), name(said, saidTitle));
-    return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'token'), lines);
+    return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'token'),
+      lines);
   }
 
-  at(tokens, {gold, said}) { return tokens.find(i => gold[i] !== null) ?? tokens.find(i => said[i] !== null) ?? tokens[0]; }
+  at(tokens, {gold, said}) {
+    return tokens.find(i => gold[i] !== null) ?? tokens.find(i => said[i] !== null) ?? tokens[0]; }
 
   paint(rows) {
     for (const {tokens, gold, said} of this.nodes) {
@@ -92,11 +98,13 @@ const answerSentences = {
 };
 
 function tokenOutcome(rows) {
-  const {right, of} = answerCounts(rows.gold, rows.said), said = (answerSentences[rows.task] ?? answerSentences.token_classification)(right, of);
+  const {right, of} = answerCounts(rows.gold, rows.said),
+    said = (answerSentences[rows.task] ?? answerSentences.token_classification)(right, of);
   return wordsNode('p', 'sv-outcome', of ? said + rareOutcome(rows) : 'No token of this sentence has a label.');
 }
 
-// Most words are no entities and most tokens are the original ones: a model that never says anything else is right about nearly all of them.
+// Most words are no entities and most tokens are the original ones: a model that never says anything else is right
+// about nearly all of them.
 function rareOutcome({task, gold, said}) {
   const [common, name] = rareAnswers[task] ?? [];
   if (!gold.includes(common)) return '';
@@ -106,16 +114,19 @@ function rareOutcome({task, gold, said}) {
 
 // ---- translation
 
-// The target below the source: each token with what the model would say at its place when the tokens before are right, and how probable it is.
+// The target below the source: each token with what the model would say at its place when the tokens before are right,
+// and how probable it is.
 export function targetLine() {
-  const line = wordsNode('div', 'sv-line sv-target'), title = wordsNode('p', 'sv-target-title'), el = wordsNode('div', 'sv-translation', title, line);
+  const line = wordsNode('div', 'sv-line sv-target'), title = wordsNode('p', 'sv-target-title'),
+    el = wordsNode('div', 'sv-translation', title, line);
   line.setAttribute('role', 'list');
   line.setAttribute('aria-label', 'target tokens with the prediction and the probability of each');
   const show = frame => {
     const {target_tokens: target, predicted_tokens: said} = frame?.info ?? {};
     el.hidden = !target;
     if (!target) return;
-    setText(title, 'Target, and what the model says at each place when it is given the target before it (teacher forcing):');
+    setText(title,
+      'Target, and what the model says at each place when it is given the target before it (teacher forcing):');
     line.dir = directionOf(target);
     const p = frame.get('target_probability')?.values();
     line.replaceChildren(targetNames(), ...target.map((token, i) => targetNode(token, said?.[i] ?? null, p?.[i])));
@@ -126,12 +137,15 @@ export function targetLine() {
 
 function targetNames() {
   const name = (text, title) => Object.assign(wordsNode('span', 'sv-answer sv-line-name', text), {title});
-  const lines = wordsNode('span', 'sv-answers', name('model', 'the most probable token'), name('p(target)', 'probability of the target token'));
-  return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'target'), lines);
+  const lines = wordsNode('span', 'sv-answers', name('model', 'the most probable token'),
+    name('p(target)', 'probability of the target token'));
+  return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'target'),
+    lines);
 }
 
 function targetNode(token, said, p) {
-  const text = wordsNode('bdi', '', chipText(token)), chip = wordsNode('span', 'sv-chip', text), model = wordsNode('span', 'sv-answer sv-model');
+  const text = wordsNode('bdi', '', chipText(token)), chip = wordsNode('span', 'sv-chip', text),
+    model = wordsNode('span', 'sv-answer sv-model');
   const bar = wordsNode('span', 'sv-answer-bar'), known = Number.isFinite(p);
   const number = wordsNode('span', 'sv-answer sv-probability', known ? p.toFixed(2) : '–', bar);
   text.dir = 'auto';
@@ -149,15 +163,18 @@ function targetNode(token, said, p) {
 function targetOutcome({target_tokens: target, predicted_tokens: said}, p) {
   const {right, of} = answerCounts(target, said ?? []), known = p ? [...p].filter(Number.isFinite) : [];
   const sum = known.reduce((a, b) => a + b, 0);
-  const mean = known.length ? ` The target tokens have a probability of ${numberWords(sum / known.length)} on average.` : '';
-  return wordsNode('p', 'sv-outcome', `With the target before it the model finds ${right} of ${countWords(of, 'target token')}.${mean}`);
+  const mean = known.length ? ` The target tokens have a probability of ${numberWords(sum / known.length)} on average.`
+    : '';
+  return wordsNode('p', 'sv-outcome', `With the target before it the model finds ${right} of ${countWords(of,
+    'target token')}.${mean}`);
 }
 
 // ---- regression
 
 const scoreSlack = .05;
 
-// 0 and the whole numbers around the labels, as in the figures; further only for a prediction that lies well outside of them, so that the line
+// 0 and the whole numbers around the labels, as in the figures; further only for a prediction that lies well outside of
+// them, so that the line
 // hardly ever changes while steps go by.
 export function scoreEnds(labels, said) {
   const known = labels.length ? labels : [said], low = Math.min(0, Math.floor(Math.min(...known)));
@@ -167,24 +184,29 @@ export function scoreEnds(labels, said) {
 }
 
 function scoreMark(className, value, [low, high], text) {
-  const mark = wordsNode('span', `sv-score-mark ${className}`, wordsNode('span', 'sv-score-text', text)), place = (value - low) / (high - low);
+  const mark = wordsNode('span', `sv-score-mark ${className}`, wordsNode('span', 'sv-score-text', text)),
+    place = (value - low) / (high - low);
   mark.style.left = `${100 * Math.max(0, Math.min(1, place))}%`;
   mark.dataset.end = place < .15 ? 'low' : place > .85 ? 'high' : '';
   return mark;
 }
 
-// The predicted and the given score on one line. Its ends come from the labels of all sentences, further where the prediction is.
+// The predicted and the given score on one line. Its ends come from the labels of all sentences, further where the
+// prediction is.
 function scoreOutcome(frame, run) {
-  const said = frame.get('prediction')?.values()[0], gold = frame.label, known = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
+  const said = frame.get('prediction')?.values()[0], gold = frame.label,
+    known = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
   if (!Number.isFinite(said)) return wordsNode('p', 'sv-note', 'No prediction was recorded at this step.');
   const labels = [...known, ...(run.scores ?? [])]; // scores: the ends of the scale that the data are known to have
-  const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], said), line = wordsNode('div', 'sv-score-line');
+  const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], said),
+    line = wordsNode('div', 'sv-score-line');
   const outside = ends.map(v => wordsNode('span', 'sv-score-end', numberWords(v)));
   if (Number.isFinite(gold)) line.append(scoreMark('sv-score-gold', gold, ends, `label ${numberWords(gold)}`));
   line.append(scoreMark('sv-score-said', said, ends, `predicted ${numberWords(said)}`));
   const apart = `The prediction is ${numberWords(Math.abs(said - gold))} ${said > gold ? 'above' : 'below'} the label.`;
   const away = Number.isFinite(gold) ? apart : 'There is no label.';
-  const el = wordsNode('div', 'sv-score', line, wordsNode('div', 'sv-score-ends', ...outside), wordsNode('p', 'sv-note', away));
+  const el = wordsNode('div', 'sv-score', line, wordsNode('div', 'sv-score-ends', ...outside),
+    wordsNode('p', 'sv-note', away));
   el.dir = 'ltr';
   return el;
 }

@@ -6,7 +6,8 @@ import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenm
 import {drawOverlays, overlaysOf} from './overlays.js';
 import {MapRow} from './maprow.js';
 
-const compareKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'compare', 'overlays', 'hideSpecial', 'mergeWords', 'scale', 'palette',
+const compareKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'compare', 'overlays', 'hideSpecial', 'mergeWords',
+  'scale', 'palette',
   'theme', 'frames', 'meta', 'size'];
 
 function fillChoice(select, entries, value) {
@@ -48,10 +49,12 @@ class Compare {
     const {store, state} = this.ctx;
     this.title.textContent = entryTitle(state.entry);
     this.match = store.matchOf(state);
-    fillChoice(this.run, [['', 'nothing'], ...store.runs.map((run, i) => [i, i === state.run ? `${run.title} (this run)` : run.title])],
+    fillChoice(this.run, [['', 'nothing'],
+      ...store.runs.map((run, i) => [i, i === state.run ? `${run.title} (this run)` : run.title])],
       state.compare?.run ?? '');
     const steps = this.match && this.match.probe !== null ? store.shipped(this.match.run, this.match.probe) : [];
-    fillChoice(this.step, [['', 'the step of A'], ...steps.map(step => [step, String(step)])], state.compare?.step ?? '');
+    fillChoice(this.step, [['', 'the step of A'], ...steps.map(step => [step, String(step)])],
+      state.compare?.step ?? '');
     this.stepField.hidden = !steps.length;
     const why = this.look();
     this.note.textContent = why;
@@ -60,7 +63,8 @@ class Compare {
     if (!this.items || !this.maps.el.clientWidth) return;
     const row = this.units.findIndex(u => u.tokens.includes(state.row ?? pooledRow(this.frame)));
     const label = `A, B and B − A of ${entryTitle(state.entry)}.`;
-    this.maps.draw({items: this.items, units: this.units, row, framed: state.row !== null && row >= 0, label}, this.el, state.theme);
+    this.maps.draw({items: this.items, units: this.units, row, framed: state.row !== null && row >= 0, label}, this.el,
+      state.theme);
     this.words.textContent = this.sayChange();
   }
 
@@ -70,23 +74,28 @@ class Compare {
     this.frame = store.frameOf(state);
     if (!probe) return 'There is no sentence to show.';
     if (!match) return 'Choose above what to compare with: another run, or this run at another step.';
-    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this sentence yet.';
+    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state))
+      || 'Nothing is recorded for this sentence yet.';
     const title = store.run(match.run)?.title ?? `run ${match.run}`;
-    if (match.probe === null) return `${title} has no probe with this sentence and these tokens, so there is nothing to compare with.`;
+    if (match.probe === null)
+      return `${title} has no probe with this sentence and these tokens, so there is nothing to compare with.`;
     if (!match.frame) return store.why(match.run, match.probe, state.compare.step ?? store.stepOf(state))
       || `Nothing of ${title} is here for this sentence.`;
     return this.compareMaps(probe, title);
   }
 
   compareMaps(probe, title) {
-    const {store, state} = this.ctx, what = state.what === 'attribution' ? 'attribution' : 'attention', frames = [this.frame, this.match.frame];
+    const {store, state} = this.ctx, what = state.what === 'attribution' ? 'attribution' : 'attention',
+      frames = [this.frame, this.match.frame];
     const maps = frames.map(frame => mapOf(frame, state.entry, what)), lacks = maps.findIndex(map => !map.values);
     const names = [`A: ${store.run(state.run).title}, step ${frames[0].step}`, `B: ${title}, step ${frames[1].step}`];
     if (lacks >= 0) return `${names[lacks]}: ${maps[lacks].note}`;
-    if (maps[0].n !== maps[1].n) return 'One side is a thumbnail, the other a whole map; choose a head that was shipped in full on both sides.';
+    if (maps[0].n !== maps[1].n)
+      return 'One side is a thumbnail, the other a whole map; choose a head that was shipped in full on both sides.';
     this.units = shownUnits(probe, state, maps[0]);
     this.sides = maps.map((map, i) => ({...unitMap(map, this.units), frame: frames[i], name: names[i]}));
-    this.sides.forEach((side, i) => { side.values = blankBlocked(side.values, frames[i], state.entry, maps[i], this.units); });
+    this.sides.forEach((side, i) => {
+      side.values = blankBlocked(side.values, frames[i], state.entry, maps[i], this.units); });
     this.difference = this.sides[1].values.map((v, k) => v - this.sides[0].values[k]);
     this.makeItems(what, probe, maps[0].signed);
     const nearest = state.compare.step !== null && state.compare.step !== frames[1].step;
@@ -94,12 +103,14 @@ class Compare {
   }
 
   makeItems(what, probe, signed) {
-    const {state} = this.ctx, largest = Math.max(...this.sides.map(side => scaleLimit(side.frame, what, side.values, state)));
+    const {state} = this.ctx,
+      largest = Math.max(...this.sides.map(side => scaleLimit(side.frame, what, side.values, state)));
     const limit = what === 'attention' ? attentionLimit(largest, this.units.length) : largest;
     const look = {palette: state.palette, theme: state.theme}, scale = colourScaleOf({limit, signed, ...look});
     const asRecorded = {...state.get(), whatIf: null};
     const sides = this.sides.map(side => {
-      const marks = this.units.some(u => u.block) ? null : overlaysOf(side.frame, asRecorded, state.entry, probe, this.units);
+      const marks = this.units.some(u => u.block) ? null : overlaysOf(side.frame, asRecorded, state.entry, probe,
+        this.units);
       return {title: side.name, values: side.values, scale, scaleTitle: what, over: (context, grid) => grid.pitch >= 12
         && drawOverlays(context, grid, marks, state.overlays, state.theme)};
     });
@@ -113,7 +124,8 @@ class Compare {
   }
 
   cellText(row, column) {
-    const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label)), [a, b] = this.sides;
+    const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label)),
+      [a, b] = this.sides;
     if (!Number.isFinite(this.difference[k])) return `${query} → ${key}: left out on one side`;
     const half = a.half(k) + b.half(k);
     const said = side => valueWithStep(side.values[k], side.half(k));
@@ -122,14 +134,17 @@ class Compare {
 
   // Half of the summed differences of a row is the attention that went elsewhere.
   sayChange() {
-    const count = this.units.length, rows = this.units.map((_, r) => this.difference.subarray(r * count, (r + 1) * count));
-    if (this.ctx.state.what === 'attribution') return 'Attributions are gradients: their size depends on the model of each side.';
+    const count = this.units.length,
+      rows = this.units.map((_, r) => this.difference.subarray(r * count, (r + 1) * count));
+    if (this.ctx.state.what === 'attribution')
+      return 'Attributions are gradients: their size depends on the model of each side.';
     const moved = rows.map(row => row.reduce((sum, v) => sum + (Number.isFinite(v) ? Math.abs(v) : 0), 0) / 2);
     const most = moved.indexOf(Math.max(...moved));
     const mean = moved.reduce((a, b) => a + b, 0) / count;
     if (!(moved[most] > 0)) return 'A and B are the same here.';
     const strongest = quotedToken(this.units[most].label);
-    return `On average a row sends ${percent(mean)} of its attention elsewhere; ${strongest} changes most, ${percent(moved[most])}.`;
+    return `On average a row sends ${percent(
+      mean)} of its attention elsewhere; ${strongest} changes most, ${percent(moved[most])}.`;
   }
 }
 

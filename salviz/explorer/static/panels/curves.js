@@ -11,7 +11,8 @@ const curveColours = {
 };
 const notATerm = new Set(['kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
 // What an evaluation tells besides scores; losses have other sizes than they and stand with those of the training.
-const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1', 'mse']);
+const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1',
+  'mse']);
 const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
 const smoothFrom = 120;
 
@@ -20,7 +21,8 @@ function plainWords(name) { return name.replaceAll('_', ' '); }
 const scoreNames = {f1: 'F1', macro_f1: 'macro-F1', pearson: 'Pearson', spearman: 'Spearman'};
 function scoreName(name) { return scoreNames[name] ?? plainWords(name); }
 // Plotly reads its texts as a little HTML.
-function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;'); }
+function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>',
+  '&gt;'); }
 
 // Epochs as stretches of steps, and whether AD-DROP is at work in them.
 export function epochSpans(run, last) {
@@ -108,7 +110,8 @@ class Agreements {
 
   wanted(run) {
     const probes = this.store.run(run)?.probes ?? [];
-    return probes.flatMap(probe => this.store.shipped(run, probe.id).map(step => ({key: `${run}/${probe.id}/${step}`, run, probe, step})));
+    return probes.flatMap(probe => this.store.shipped(run,
+      probe.id).map(step => ({key: `${run}/${probe.id}/${step}`, run, probe, step})));
   }
 
   work(run, most = 8) {
@@ -142,7 +145,8 @@ class Agreements {
       bySteps.set(step, [...(bySteps.get(step) ?? []), value]);
     }
     const x = [...bySteps.keys()].sort((a, b) => a - b);
-    return {x, y: x.map(step => bySteps.get(step).reduce((a, b) => a + b, 0) / bySteps.get(step).length), probes: probes.size};
+    return {x, y: x.map(step => bySteps.get(step).reduce((a, b) => a + b, 0) / bySteps.get(step).length),
+      probes: probes.size};
   }
 }
 
@@ -151,7 +155,8 @@ function lossCurves(rows) {
   const total = rowSeries(rows, 'loss'), task = rowSeries(rows, 'task');
   if (names.length || !task.x.length) curves.push({name: 'total', subplot: 0, colour: 0, ...total});
   if (task.x.length) curves.push({name: names.length ? 'task' : 'task (the total)', subplot: 0, colour: 1, ...task});
-  names.forEach((name, i) => curves.push({name: plainWords(name), subplot: 0, colour: 2 + (2 * i) % 6, ...rowSeries(rows, name)}));
+  names.forEach((name, i) => curves.push({name: plainWords(name), subplot: 0, colour: 2 + (2 * i) % 6,
+    ...rowSeries(rows, name)}));
   return curves;
 }
 
@@ -160,52 +165,65 @@ function weightName(term) { return `weight ${term === 'attention_guidance' ? 'α
 
 function weightCurves(rows) {
   const names = [...new Set(rows.flatMap(row => Object.keys(row).filter(name => name.endsWith('_weight'))))];
-  const curves = names.map((name, i) => ({name: weightName(name.slice(0, -7)), subplot: 2, colour: 2 + (2 * i) % 6, ...rowSeries(rows, name)}));
+  const curves = names.map((name, i) => ({name: weightName(name.slice(0, -7)), subplot: 2, colour: 2 + (2 * i) % 6,
+    ...rowSeries(rows, name)}));
   return curves.filter(curve => varies(curve.y));
 }
 
-function validationRows(rows) { return rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'); }
+function validationRows(rows) {
+  return rows.filter(row => row.kind === 'eval' && (row.split ?? 'validation') === 'validation'); }
 
-// Masked-LM training and translation choose their checkpoint by this loss; that of a regression is its mean squared error.
+// Masked-LM training and translation choose their checkpoint by this loss; that of a regression is its mean squared
+// error.
 function validationLoss(rows) {
-  const evals = validationRows(rows), squared = evals.some(row => Number.isFinite(row.mse)), few = {marks: true, dash: 'dot', subplot: 0};
-  return {name: squared ? 'validation MSE' : 'validation loss', colour: 3, ...few, ...rowSeries(evals, squared ? 'mse' : 'loss')};
+  const evals = validationRows(rows), squared = evals.some(row => Number.isFinite(row.mse)),
+    few = {marks: true, dash: 'dot', subplot: 0};
+  return {name: squared ? 'validation MSE' : 'validation loss', colour: 3, ...few,
+    ...rowSeries(evals, squared ? 'mse' : 'loss')};
 }
 
 function scoreCurves(rows, agreement) {
   const evals = validationRows(rows), few = {marks: true, subplot: 1};
-  const others = [...new Set(evals.flatMap(row => Object.keys(row).filter(name => !notAScore.has(name) && Number.isFinite(row[name]))))];
+  const others = [...new Set(evals.flatMap(row =>
+    Object.keys(row).filter(name => !notAScore.has(name) && Number.isFinite(row[name]))))];
   const curves = [
     {name: 'validation accuracy', colour: 3, ...few, ...rowSeries(evals, 'accuracy')},
     {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
-    ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few, ...rowSeries(evals, name)})),
-    {name: `agreement of attention and saliency (${countWords(agreement.probes, 'sentence')})`, colour: 4, ...few, x: agreement.x, y: agreement.y},
+    ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few,
+      ...rowSeries(evals, name)})),
+    {name: `agreement of attention and saliency (${countWords(agreement.probes, 'sentence')})`, colour: 4, ...few,
+      x: agreement.x, y: agreement.y},
   ];
   return curves.filter(curve => curve.x.length);
 }
 
 export function curveSeries(rows, agreement) {
   const train = rows.filter(row => row.kind === 'train');
-  return [...lossCurves(train), validationLoss(rows), ...scoreCurves(rows, agreement), ...weightCurves(train)].filter(curve => curve.x.length);
+  return [...lossCurves(train), validationLoss(rows), ...scoreCurves(rows, agreement),
+    ...weightCurves(train)].filter(curve => curve.x.length);
 }
 
 // Terms that differ by far would be a flat line at 0 on a plain scale.
 export function wantsLog(curves) {
-  const losses = curves.filter(c => c.subplot === 0), middles = losses.map(c => [...c.y].sort((a, b) => a - b)[c.y.length >> 1]).filter(m => m > 0);
-  return middles.length > 1 && Math.max(...middles) > 50 * Math.min(...middles) && losses.every(c => c.y.every(v => v > 0));
+  const losses = curves.filter(c => c.subplot === 0),
+    middles = losses.map(c => [...c.y].sort((a, b) => a - b)[c.y.length >> 1]).filter(m => m > 0);
+  return middles.length > 1 && Math.max(...middles) > 50 * Math.min(...middles)
+    && losses.every(c => c.y.every(v => v > 0));
 }
 
 function curveTraces(curves, colours, hidden) {
   const axis = k => k ? String(k + 1) : '';
   const traces = [];
   for (const curve of curves) {
-    const common = {type: 'scatter', xaxis: 'x', yaxis: `y${axis(curve.row)}`, visible: !hidden.has(curve.name), cliponaxis: false};
+    const common = {type: 'scatter', xaxis: 'x', yaxis: `y${axis(curve.row)}`, visible: !hidden.has(curve.name),
+      cliponaxis: false};
     const line = {color: colours[curve.colour], width: 1.8, dash: curve.dash ?? 'solid'};
     const many = curve.x.length >= smoothFrom && !curve.marks;
     const drawn = thinned(curve.x, many ? smoothed(curve.y, Math.round(curve.x.length / 60)) : curve.y);
     const faint = {mode: 'lines', line: {...line, width: 1}, opacity: .28, hoverinfo: 'skip', name: ''};
     if (many) traces.push({...common, ...thinned(curve.x, curve.y), ...faint});
-    const marker = {size: 6, symbol: curve.dash ? 'circle-open' : 'circle'}, mode = curve.marks ? 'lines+markers' : 'lines';
+    const marker = {size: 6, symbol: curve.dash ? 'circle-open' : 'circle'},
+      mode = curve.marks ? 'lines+markers' : 'lines';
     traces.push({...common, ...drawn, mode, line, marker, name: plotlyText(curve.name), hovertemplate: '%{y:.4g}'});
   }
   return traces;
@@ -213,7 +231,8 @@ function curveTraces(curves, colours, hidden) {
 
 // Subplots one below the other, each with the height that its kind needs.
 function curveDomains(kinds) {
-  const gap = 16, heights = kinds.map(k => subplotHeights[k]), total = heights.reduce((a, b) => a + b, 0) + gap * (kinds.length - 1);
+  const gap = 16, heights = kinds.map(k => subplotHeights[k]),
+    total = heights.reduce((a, b) => a + b, 0) + gap * (kinds.length - 1);
   let top = total;
   const domains = heights.map(h => {
     const domain = [(top - h) / total, top / total];
@@ -229,27 +248,35 @@ function curveInks(el, theme) {
   const dark = theme === 'dark';
   return {
     fg: cssOf(el, '--sv-fg', dark ? '#e6e6e6' : '#1f2328'), line: cssOf(el, '--sv-line', dark ? '#444444' : '#d8d8d8'),
-    back: cssOf(el, '--sv-raised', dark ? '#20242a' : '#ffffff'), shade: dark ? 'rgba(255, 138, 61, .13)' : 'rgba(213, 94, 0, .09)',
+    back: cssOf(el, '--sv-raised', dark ? '#20242a' : '#ffffff'),
+      shade: dark ? 'rgba(255, 138, 61, .13)' : 'rgba(213, 94, 0, .09)',
     family: getComputedStyle(el).fontFamily,
   };
 }
 
 function curveAxes(kinds, domains, logLoss, axis) {
-  const kindOf = kind => kind === 0 && logLoss ? {type: 'log', dtick: 1, tickformat: '~g'} : {type: 'linear', nticks: kind === 2 ? 3 : 5};
+  const kindOf = kind => kind === 0 && logLoss ? {type: 'log', dtick: 1, tickformat: '~g'} : {type: 'linear',
+    nticks: kind === 2 ? 3 : 5};
   const title = kind => ({text: subplotTitles[kind] + (kind === 0 && logLoss ? ' (log)' : '')});
-  const axisOf = (kind, i) => ({...axis, ...kindOf(kind), domain: domains[i], anchor: 'x', fixedrange: true, title: title(kind)});
+  const axisOf = (kind, i) => ({...axis, ...kindOf(kind), domain: domains[i], anchor: 'x', fixedrange: true,
+    title: title(kind)});
   return Object.fromEntries(kinds.map((kind, i) => [`yaxis${i ? i + 1 : ''}`, axisOf(kind, i)]));
 }
 
 function curveLayout(el, {kinds, last, spans, logLoss, theme, run}) {
-  const {fg, line, back, shade, family} = curveInks(el, theme), {total, domains} = curveDomains(kinds), margin = {...curveMargins, t: 6, b: 36};
-  const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, ticks: 'outside', ticklen: 3, automargin: false};
-  const bottom = {anchor: kinds.length > 1 ? `y${kinds.length}` : 'y', domain: [0, 1], zeroline: false, hoverformat: 'd'};
+  const {fg, line, back, shade, family} = curveInks(el, theme), {total, domains} = curveDomains(kinds),
+    margin = {...curveMargins, t: 6, b: 36};
+  const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, ticks: 'outside', ticklen: 3,
+    automargin: false};
+  const bottom = {anchor: kinds.length > 1 ? `y${kinds.length}` : 'y', domain: [0, 1], zeroline: false,
+    hoverformat: 'd'};
   return {
-    width: el.clientWidth, height: total + margin.t + margin.b, margin, paper_bgcolor: back, plot_bgcolor: back, showlegend: false,
+    width: el.clientWidth, height: total + margin.t + margin.b, margin, paper_bgcolor: back, plot_bgcolor: back,
+      showlegend: false,
     font: {family, size: 11, color: fg}, uirevision: run, hovermode: 'x unified', hoverdistance: -1, dragmode: 'zoom',
     hoverlabel: {bgcolor: back, bordercolor: line, font: {family, color: fg, size: 11}},
-    xaxis: {...axis, ...bottom, range: [0, last], title: {text: 'step', standoff: 4}}, ...curveAxes(kinds, domains, logLoss, axis),
+    xaxis: {...axis, ...bottom, range: [0, last], title: {text: 'step', standoff: 4}},
+      ...curveAxes(kinds, domains, logLoss, axis),
     shapes: spans.flatMap(span => epochShapes(span, line, shade)),
   };
 }
@@ -268,7 +295,8 @@ function legendButtons(el, curves, colours, hidden, toggle) {
   el.dataset.key = key;
   const focused = el.contains(document.activeElement) ? document.activeElement.dataset.name : null;
   const buttons = curves.map(curve => {
-    const button = wordsNode('button', 'sv-curve-key', wordsNode('span', curve.dash ? 'sv-swatch sv-dotted' : 'sv-swatch'), curve.name);
+    const button = wordsNode('button', 'sv-curve-key',
+      wordsNode('span', curve.dash ? 'sv-swatch sv-dotted' : 'sv-swatch'), curve.name);
     button.dataset.name = curve.name;
     button.setAttribute('aria-pressed', String(!hidden.has(curve.name)));
     button.firstChild.style.color = colours[curve.colour];
@@ -281,13 +309,15 @@ function legendButtons(el, curves, colours, hidden, toggle) {
 
 class Curves {
   constructor(ctx) {
-    Object.assign(this, {ctx, Plotly: null, asked: false, hidden: new Set(['validation macro-F1']), drawnAt: -Infinity, timer: null});
+    Object.assign(this, {ctx, Plotly: null, asked: false, hidden: new Set(['validation macro-F1']), drawnAt: -Infinity,
+      timer: null});
     this.busy = Promise.resolve();
     this.legend = wordsNode('div', 'sv-curve-keys');
     this.plot = wordsNode('div', 'sv-curve-plot');
     this.marker = wordsNode('div', 'sv-curve-now');
     this.note = wordsNode('p', 'sv-note');
-    this.el = wordsNode('div', 'sv-curves', this.legend, wordsNode('div', 'sv-curve-box', this.plot, this.marker), this.note);
+    this.el = wordsNode('div', 'sv-curves', this.legend, wordsNode('div', 'sv-curve-box', this.plot, this.marker),
+      this.note);
     this.legend.setAttribute('role', 'group');
     this.legend.setAttribute('aria-label', 'curves: press to show or hide');
     this.plot.setAttribute('role', 'img');
@@ -331,12 +361,15 @@ class Curves {
     const curves = curveSeries(store.rows(state.run), this.agreements.series(state.run));
     this.box(curves.length > 0);
     if (curves.length) return void this.drawCurves(run, curves);
-    setText(this.note, run.live ? 'Curves begin with the first training step.' : 'This run has neither losses nor scores, so there are no curves.');
+    setText(this.note, run.live ? 'Curves begin with the first training step.'
+      : 'This run has neither losses nor scores, so there are no curves.');
   }
 
   drawCurves(run, curves) {
-    const {store, state} = this.ctx, last = lastStep(store, state.run, state.probe), logLoss = wantsLog(curves), {theme} = state;
-    const kinds = [0, 1, 2].filter(k => curves.some(c => c.subplot === k)), colours = curveColours[theme === 'dark' ? 'dark' : 'light'];
+    const {store, state} = this.ctx, last = lastStep(store, state.run, state.probe), logLoss = wantsLog(curves),
+      {theme} = state;
+    const kinds = [0, 1, 2].filter(k => curves.some(c => c.subplot === k)),
+      colours = curveColours[theme === 'dark' ? 'dark' : 'light'];
     for (const curve of curves) curve.row = kinds.indexOf(curve.subplot);
     setText(this.note, curveNote(curves, run, logLoss));
     legendButtons(this.legend, curves, colours, this.hidden, name => this.toggle(name));
@@ -354,7 +387,8 @@ class Curves {
       if (!this.waiting) return;
       const [data, next] = this.waiting;
       this.waiting = null;
-      await this.Plotly.react(this.plot, data, next, {displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset'});
+      await this.Plotly.react(this.plot, data, next,
+        {displayModeBar: false, displaylogo: false, responsive: false, doubleClick: 'reset'});
       if (!this.listens) this.listen();
       this.mark();
     });
@@ -380,7 +414,8 @@ class Curves {
 
   // A line of our own above the plot: moving it costs nothing, so playing stays smooth.
   mark() {
-    const axis = this.plot._fullLayout?.xaxis, step = this.ctx.store.stepOf(this.ctx.state), size = this.plot._fullLayout?._size;
+    const axis = this.plot._fullLayout?.xaxis, step = this.ctx.store.stepOf(this.ctx.state),
+      size = this.plot._fullLayout?._size;
     const at = axis && step !== null ? axis.d2p(step) : NaN;
     this.marker.hidden = !(at >= -1 && at <= axis?._length + 1);
     if (this.marker.hidden) return;
@@ -398,7 +433,8 @@ class Curves {
 function curveNote(curves, run, log) {
   const said = [];
   if (run.cross_tuning) said.push('Shaded epochs drop attention (AD-DROP), the others are plain fine-tuning.');
-  if (curves.some(c => c.x.length >= smoothFrom && !c.marks)) said.push('Lines are running means, every step stands behind them, faint.');
+  if (curves.some(c => c.x.length >= smoothFrom && !c.marks))
+    said.push('Lines are running means, every step stands behind them, faint.');
   if (log) said.push('The losses differ by far, so their axis is logarithmic.');
   return said.join(' ');
 }

@@ -1,17 +1,21 @@
-// How saliency is distributed over the cells of an input: a histogram at the first recorded step and one now, on the same bins.
+// How saliency is distributed over the cells of an input: a histogram at the first recorded step and one now, on the
+// same bins.
 import {percent, shortNumber} from '../lib/colour.js';
 
 const densityCount = 41, densityNear = .1, densityLeft = 58, densityBottom = 32, densityTop = 8;
 
-// As in views.saliency_distribution: each side is scaled by its own largest magnitude, else gradients that only shrink would look sparser.
+// As in views.saliency_distribution: each side is scaled by its own largest magnitude, else gradients that only shrink
+// would look sparser.
 // {edges, sides: [{name, shares (of the cells in each bin), small (share near 0), largest (before scaling)}]}
 export function densityBins(sides) {
   const edges = Array.from({length: densityCount + 1}, (_, i) => 2 * i / densityCount - 1);
   const made = sides.map(({values, name}) => {
     const counts = new Float64Array(densityCount), known = values.filter(Number.isFinite), size = known.length || 1;
-    const largest = known.reduce((most, v) => Math.max(most, Math.abs(v)), 0), scaled = Array.from(known, v => v / (largest || 1));
+    const largest = known.reduce((most, v) => Math.max(most, Math.abs(v)), 0),
+      scaled = Array.from(known, v => v / (largest || 1));
     for (const v of scaled) counts[Math.min(densityCount - 1, Math.floor((v + 1) / 2 * densityCount))]++;
-    return {name, shares: [...counts].map(c => c / size), small: scaled.filter(v => Math.abs(v) <= densityNear).length / size, largest};
+    return {name, shares: [...counts].map(c => c / size),
+      small: scaled.filter(v => Math.abs(v) <= densityNear).length / size, largest};
   });
   return {edges, sides: made};
 }
@@ -29,7 +33,8 @@ function densityPath(shares, {x, y, width, height}, most) {
 
 function densityAxes(context, place, most, inks) {
   const {x, y, width, height} = place;
-  Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.line, lineWidth: 1, textAlign: 'right', textBaseline: 'middle'});
+  Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.line, lineWidth: 1,
+    textAlign: 'right', textBaseline: 'middle'});
   for (const part of [0, .5, 1]) {
     const at = Math.round(y + height * (1 - part)) + .5;
     context.beginPath();
@@ -55,7 +60,8 @@ function densityAxes(context, place, most, inks) {
 // The earlier step is a dashed line, the one in view a filled one; each carries its name.
 export function drawDensity(sharp, bins, inks) {
   const {context} = sharp, width = parseFloat(sharp.el.style.width), height = parseFloat(sharp.el.style.height);
-  const place = {x: densityLeft, y: densityTop, width: Math.max(20, width - densityLeft - 8), height: height - densityTop - densityBottom};
+  const place = {x: densityLeft, y: densityTop, width: Math.max(20, width - densityLeft - 8),
+    height: height - densityTop - densityBottom};
   const most = Math.max(...bins.sides.flatMap(side => side.shares), 1e-9);
   densityAxes(context, place, most, inks);
   bins.sides.forEach(({shares}, i) => {
@@ -100,7 +106,8 @@ function densityNames(context, {sides}, place, inks) {
 export function densityText({edges, sides}, place = null, [x] = []) {
   const i = place ? Math.floor((x - place.x) / place.width * densityCount) : -1;
   const shares = sides.map(s => `${s.name} ${percent(s.shares[i])}`).join(', ');
-  if (i >= 0 && i < densityCount) return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${shares} of the cells`;
+  if (i >= 0 && i < densityCount)
+    return `from ${shortNumber(edges[i])} to ${shortNumber(edges[i + 1])}: ${shares} of the cells`;
   const near = ({name, small, largest}) => `${name} ${percent(small)} (largest magnitude ${shortNumber(largest)})`;
   return `Cells within ±${densityNear} of zero: ${sides.map(near).join(', ')}.`;
 }

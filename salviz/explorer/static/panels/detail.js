@@ -1,17 +1,22 @@
-// Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and tokens, and zoom.
+// Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and
+// tokens, and zoom.
 import {entryTitle, mapOf, layersOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
-import {attentionLimit, colourScale, colourScaleOf, scaleColour, cssColour, shortNumber, valueWithStep} from '../lib/colour.js';
+import {attentionLimit, colourScale, colourScaleOf, scaleColour, cssColour, shortNumber} from '../lib/colour.js';
+import {valueWithStep} from '../lib/colour.js';
 import {buttonOf, CellGrid, CellPainter, choiceOf, doubleStroke, inksOf, labelled, labelRoom} from '../lib/canvas.js';
 import {overlayInks, plainText, quotedToken, rangeOf, SharpCanvas} from '../lib/canvas.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
-import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
+import {shownUnits, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
 
-const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'overlays', 'hideSpecial', 'mergeWords', 'top', 'threshold', 'scale',
+const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'overlays', 'hideSpecial', 'mergeWords',
+  'top', 'threshold', 'scale',
   'palette',
   'whatIf', 'theme', 'frames', 'meta', 'size'];
 const stripSize = 9, tallestMap = 620, widestCell = 46, sallmStrip = 14, longestLabel = 96;
-const mapHelp = 'Arrow keys move from cell to cell, Enter chooses the row, Space the key, plus and minus zoom, 0 shows all.';
+const mapHelp =
+  'Arrow keys move from cell to cell, Enter chooses the row, Space the key, plus and minus zoom, 0 shows all.';
 
 class MapPanel {
   constructor(ctx) {
@@ -34,7 +39,8 @@ class MapPanel {
     this.title = plainText('h3', 'sv-title');
     this.what = whatChoice(this.ctx);
     this.zooms = plainText('span', 'sv-zooms');
-    this.zooms.append(buttonOf('−', 'zoom out', () => this.zoomBy(1.5)), buttonOf('+', 'zoom in', () => this.zoomBy(1 / 1.5)),
+    this.zooms.append(buttonOf('−', 'zoom out', () => this.zoomBy(1.5)),
+      buttonOf('+', 'zoom in', () => this.zoomBy(1 / 1.5)),
       buttonOf('all', 'show the whole map', () => this.resetZoom()));
     const head = plainText('div', 'sv-head');
     head.append(this.title, this.what.el, this.zooms);
@@ -46,7 +52,8 @@ class MapPanel {
     this.words = plainText('p', 'sv-note sv-words');
     this.note = plainText('p', 'sv-note');
     this.checks = overlayChecks(this.ctx);
-    this.scale = choiceOf([['map', 'this map’s maximum'], ['frame', 'maximum of all heads'], ['unit', '0 to 1']], scale => state.set({scale}));
+    this.scale = choiceOf([['map', 'this map’s maximum'], ['frame', 'maximum of all heads'], ['unit', '0 to 1']],
+      scale => state.set({scale}));
     this.top = rangeOf(20, top => state.set({top}));
     this.topText = plainText('span', 'sv-value');
     this.threshold = rangeOf(100, part => state.set({threshold: (part / 100) ** 2 * this.limit}));
@@ -70,7 +77,8 @@ class MapPanel {
     this.entry = state.entry;
     // Where the heads panel is shown, it has this choice already.
     this.what.update(this.frame);
-    this.what.el.hidden = Boolean(this.el.closest('.salviz')?.querySelector('.sv-heads:not([hidden])')) || !this.what.both;
+    this.what.el.hidden = Boolean(this.el.closest('.salviz')?.querySelector('.sv-heads:not([hidden])'))
+      || !this.what.both;
     this.title.textContent = entryTitle(this.entry);
     this.checks.update(this.frame);
     const why = this.look();
@@ -88,20 +96,23 @@ class MapPanel {
     const {store, state} = this.ctx, {frame, probe, entry} = this;
     this.shown = null;
     if (!probe) return 'There is no sentence to show.';
-    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this sentence yet.';
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
+      || 'Nothing is recorded for this sentence yet.';
     const map = mapOf(frame, entry, state.what === 'attribution' ? 'attribution' : 'attention');
     if (!map.values) return map.note;
     this.map = map;
     this.units = shownUnits(probe, state, map);
     this.marks = map.pooled > 1 ? null : overlaysOf(frame, state, entry, probe, this.units);
-    const residual = Boolean(state.overlays.residual && state.what !== 'attribution' && this.marks?.target), shown = unitMap(map, this.units);
+    const residual = Boolean(state.overlays.residual && state.what !== 'attribution' && this.marks?.target),
+      shown = unitMap(map, this.units);
     if (residual) shown.values = shown.values.map((v, k) => v - this.marks.target[k]);
     this.kind = residual ? 'residual' : map.signed ? 'attribution' : 'attention';
     shown.values = blankBlocked(shown.values, frame, entry, map, this.units);
     this.shown = shown;
     const limit = scaleLimit(frame, this.kind, shown.values, state);
     this.limit = this.kind === 'attention' ? attentionLimit(limit, probe.tokens.length) : limit;
-    this.colours = colourScaleOf({limit: this.limit, signed: residual || map.signed, palette: state.palette, theme: state.theme});
+    this.colours = colourScaleOf({limit: this.limit, signed: residual || map.signed, palette: state.palette,
+      theme: state.theme});
     const last = layersOf(frame, 'attention').at(-1);
     const regularised = state.overlays.regularised && mapOf(frame, {kind: 'heads', layer: last}, 'attention');
     this.sallm = map.pooled === 1 && regularised ? sallmRows(frame, state, probe.is_special, regularised) : null;
@@ -114,7 +125,8 @@ class MapPanel {
     const given = saliencyOf(this.frame);
     if (!given) return null;
     const values = this.units.map(u => u.tokens.reduce((sum, k) => sum + given.values[k], 0));
-    return {values, name: given.name, scale: colourScaleOf({limit: Math.max(...values.map(Math.abs).filter(Number.isFinite), 0), signed: true,
+    return {values, name: given.name,
+      scale: colourScaleOf({limit: Math.max(...values.map(Math.abs).filter(Number.isFinite), 0), signed: true,
       theme: this.ctx.state.theme})};
   }
 
@@ -123,7 +135,8 @@ class MapPanel {
     if (!(map.pooled > 1)) return map.note;
     const {state} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = this.entry;
     const size = Math.ceil(this.probe.tokens.length / map.pooled);
-    const said = `A thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest' : 'mean'} of ${size} × ${size} positions.`;
+    const said = `A thumbnail: each cell is the ${state.what === 'attribution' ? 'strongest'
+      : 'mean'} of ${size} × ${size} positions.`;
     if (kind !== 'head') return `${said} Means over heads are made of thumbnails.`;
     const key = JSON.stringify([run, probe, step, layer, head]);
     if (!this.asked.has(key)) {
@@ -135,7 +148,8 @@ class MapPanel {
 
   say() {
     const {state} = this.ctx, {frame, entry} = this;
-    this.words.textContent = [overlayWords(frame, state, entry, this.marks), this.sallm ? this.sallmWords() : ''].filter(Boolean).join(' ');
+    this.words.textContent = [overlayWords(frame, state, entry, this.marks),
+      this.sallm ? this.sallmWords() : ''].filter(Boolean).join(' ');
     this.words.hidden = !this.words.textContent;
     this.sum.textContent = this.sumWords();
     this.sum.hidden = !this.sum.textContent;
@@ -148,24 +162,31 @@ class MapPanel {
     this.threshold.value = Math.round(100 * Math.sqrt(Math.min(1, state.threshold / (this.limit || 1))));
     this.thresholdText.textContent = state.threshold ? shortNumber(state.threshold) : 'nothing';
     this.threshold.setAttribute('aria-valuetext', this.thresholdText.textContent);
-    this.sharp.el.setAttribute('aria-label', `${this.kind} of ${entryTitle(entry)}, ${this.units.length} by ${this.units.length}. ${mapHelp}`);
+    this.sharp.el.setAttribute('aria-label',
+      `${this.kind} of ${entryTitle(entry)}, ${this.units.length} by ${this.units.length}. ${mapHelp}`);
   }
 
   sallmWords() {
     const row = quotedToken(this.probe.labels[pooledRow(this.frame)]);
     const target = `SalLM's target${this.sallm.recomputed ? ' (what if)' : ''}`;
-    return `Below the map: ${target} and the row it regularises, ${row} in layer ${this.sallmLayer}, mean over heads; both over ordinary tokens.`;
+    return `Below the map: ${target} and the row it regularises, ${row} in layer ${this.sallmLayer}, `
+      + 'mean over heads; both over ordinary tokens.';
   }
 
   // "From “the”: 0.31 ± 0.01 to the 2 chosen tokens; a row on average 0.22 ± 0.01"
   sumWords() {
-    const {tokens} = this.ctx.state, columns = this.units.flatMap((u, c) => u.tokens.some(k => tokens.includes(k)) ? [c] : []);
+    const {tokens} = this.ctx.state,
+      columns = this.units.flatMap((u, c) => u.tokens.some(k => tokens.includes(k)) ? [c] : []);
     if (!columns.length || this.kind === 'residual') return '';
     const {values, count, half} = this.shown, finite = v => Number.isFinite(v) ? v : 0;
-    const row = r => columns.reduce(([v, h], c) => [v + finite(values[r * count + c]), h + finite(half(r * count + c))], [0, 0]);
-    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, o) => sum + o[i], 0) / rows.length, chosen = this.rowUnit();
-    const names = columns.length > 4 ? `${columns.length} chosen keys` : columns.map(c => quotedToken(this.units[c].label, 16)).join(' + ');
-    const from = chosen >= 0 ? `from ${quotedToken(this.units[chosen].label, 20)} ${valueWithStep(...rows[chosen])}, ` : '';
+    const row = r => columns.reduce(([v, h], c) => [v + finite(values[r * count + c]), h + finite(half(r * count + c))],
+      [0, 0]);
+    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, o) => sum + o[i], 0) / rows.length,
+      chosen = this.rowUnit();
+    const names = columns.length > 4 ? `${columns.length} chosen keys`
+      : columns.map(c => quotedToken(this.units[c].label, 16)).join(' + ');
+    const from = chosen >= 0 ? `from ${quotedToken(this.units[chosen].label, 20)} ${valueWithStep(...rows[chosen])}, `
+      : '';
     return `Sum of ${this.kind} to ${names}: ${from}on average over rows ${valueWithStep(mean(0), mean(1))}.`;
   }
 
@@ -187,14 +208,17 @@ class MapPanel {
 
   // Where everything lies, in CSS pixels.
   layout(inks) {
-    const avail = this.stage.clientWidth, {count, row, column, span} = this.window(), {context} = this.sharp, labels = this.units.map(u => u.label);
+    const avail = this.stage.clientWidth, {count, row, column, span} = this.window(), {context} = this.sharp,
+      labels = this.units.map(u => u.label);
     const query = Math.max(this.sallm ? 62 : 0, labelRoom(context, labels, inks.bold, Math.min(120, avail * .2)));
     const strip = this.saliency ? stripSize + 3 : 0, left = 16 + query + 6 + strip;
     const side = Math.min(avail - left - 3, tallestMap, Math.max(180, count * widestCell));
     // Room for all labels, also those out of view: the map must not jump while it is dragged.
-    const longest = labelRoom(context, labels, inks.bold, longestLabel), key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;
+    const longest = labelRoom(context, labels, inks.bold, longestLabel),
+      key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;
     const y = 15 + key + 6 + strip, below = y + side + (this.sallm ? 2 * (sallmStrip + 3) + 6 : 0);
-    const grid = new CellGrid({x: left, y, width: side, height: side, columns: {count, from: column, span}, rows: {count, from: row, span},
+    const grid = new CellGrid({x: left, y, width: side, height: side, columns: {count, from: column, span},
+      rows: {count, from: row, span},
       ratio: window.devicePixelRatio || 1});
     return {grid, rooms: {key, query}, edge: 4 + strip, scaleY: below + 26, height: below + 52, width: avail};
   }
@@ -206,7 +230,8 @@ class MapPanel {
     sharp.el.salviz = {grid, units: this.units, scale: this.colours};
     const kept = keptValues(this.shown.values, this.shown.count, state), columns = this.chosenColumns();
     const rows = new Set(state.row === null ? [] : [row]);
-    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(kept, this.colours), units: this.units, inks, rooms, edge, rows, columns});
+    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(kept, this.colours), units: this.units, inks, rooms,
+      edge, rows, columns});
     if (this.saliency) this.drawSaliency(inks);
     drawOverlays(sharp.context, grid, this.marks, state.overlays, state.theme);
     if (row >= 0) this.drawChosen(inks, row, columns);
@@ -217,14 +242,17 @@ class MapPanel {
 
   drawSaliency(inks) {
     const {context} = this.sharp, {grid} = this.place, {values, scale} = this.saliency, gap = 3;
-    const [c0, c1] = grid.columnsInView(), [r0, r1] = grid.rowsInView(), clip = (a, low, high) => Math.min(high, Math.max(low, a));
+    const [c0, c1] = grid.columnsInView(), [r0, r1] = grid.rowsInView(),
+      clip = (a, low, high) => Math.min(high, Math.max(low, a));
     for (let c = c0; c < c1; c++) {
-      const x = clip(grid.left(c), grid.x, grid.x + grid.width), end = clip(grid.left(c + 1), grid.x, grid.x + grid.width);
+      const x = clip(grid.left(c), grid.x, grid.x + grid.width),
+        end = clip(grid.left(c + 1), grid.x, grid.x + grid.width);
       context.fillStyle = cssColour(scaleColour(scale, values[c]));
       context.fillRect(x, grid.y - gap - stripSize, end - x, stripSize);
     }
     for (let r = r0; r < r1; r++) {
-      const y = clip(grid.top(r), grid.y, grid.y + grid.height), end = clip(grid.top(r + 1), grid.y, grid.y + grid.height);
+      const y = clip(grid.top(r), grid.y, grid.y + grid.height),
+        end = clip(grid.top(r + 1), grid.y, grid.y + grid.height);
       context.fillStyle = cssColour(scaleColour(scale, values[r]));
       context.fillRect(grid.x - gap - stripSize, y, stripSize, end - y);
     }
@@ -237,17 +265,22 @@ class MapPanel {
   // The chosen row is framed, the chosen keys are marked at their columns' upper ends.
   drawChosen(inks, row, columns) {
     const {context} = this.sharp, {grid} = this.place, {halo} = overlayInks(inks.theme), path = new Path2D();
-    if (this.ctx.state.row !== null) path.rect(grid.x + .75, grid.top(row) + .75, grid.width - 1.5, grid.top(row + 1) - grid.top(row) - 1.5);
-    for (const c of columns) path.rect(grid.left(c) + .75, grid.y + .75, grid.left(c + 1) - grid.left(c) - 1.5, grid.height - 1.5);
+    if (this.ctx.state.row !== null)
+      path.rect(grid.x + .75, grid.top(row) + .75, grid.width - 1.5, grid.top(row + 1) - grid.top(row) - 1.5);
+    for (const c of columns) path.rect(grid.left(c) + .75, grid.y + .75, grid.left(c + 1) - grid.left(c) - 1.5,
+      grid.height - 1.5);
     grid.clipped(context, () => doubleStroke(context, path, {ink: inks.accent, halo}, 1.5));
   }
 
   drawSallm(inks) {
     const {context} = this.sharp, {grid} = this.place, {target, row} = this.sallm;
     const over = values => this.units.map(u => u.tokens.reduce((s, k) => s + values[k], 0));
-    const rows = [['target', over(target)], ['attention', over(row)]], limit = Math.max(0, ...rows.flatMap(([, v]) => v.filter(Number.isFinite)));
-    const scale = colourScaleOf({limit, palette: this.ctx.state.palette, theme: inks.theme}), [c0, c1] = grid.columnsInView();
-    this.sallmShown = rows.map(([name, values], i) => ({name, values, y: grid.y + grid.height + 8 + i * (sallmStrip + 3)}));
+    const rows = [['target', over(target)], ['attention', over(row)]],
+      limit = Math.max(0, ...rows.flatMap(([, v]) => v.filter(Number.isFinite)));
+    const scale = colourScaleOf({limit, palette: this.ctx.state.palette, theme: inks.theme}),
+      [c0, c1] = grid.columnsInView();
+    this.sallmShown = rows.map(([name, values], i) =>
+      ({name, values, y: grid.y + grid.height + 8 + i * (sallmStrip + 3)}));
     for (const {name, values, y} of this.sallmShown) {
       for (let c = c0; c < c1; c++) {
         const x = Math.max(grid.x, grid.left(c)), end = Math.min(grid.x + grid.width, grid.left(c + 1));
@@ -267,7 +300,8 @@ class MapPanel {
     const names = {attention: 'attention', attribution: 'attention attribution', residual: 'attention − pattern'};
     const room = width - 32, both = Boolean(this.saliency), part = Math.min(280, both ? (room - 36) / 2 : room);
     const start = Math.min(grid.x, Math.max(16, width - (both ? 2 * part + 36 : part) - 16));
-    colourScale(context, this.colours, {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
+    colourScale(context, this.colours,
+      {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
     if (both) colourScale(context, this.saliency.scale, {x: start + part + 36, y: scaleY, width: part,
       title: `${this.saliency.name}, beside the tokens`, inks});
   }
@@ -282,13 +316,17 @@ class MapPanel {
   }
 
   cellText({row, column}) {
-    const {count, values, half} = this.shown, k = row * count + column, [query, key] = [this.units[row], this.units[column]];
-    const head = this.entry.kind === 'head' && this.kind === 'attribution' && query.tokens.length === 1 && key.tokens.length === 1
+    const {count, values, half} = this.shown, k = row * count + column,
+      [query, key] = [this.units[row], this.units[column]];
+    const head = this.entry.kind === 'head' && this.kind === 'attribution' && query.tokens.length === 1
+      && key.tokens.length === 1
       && this.map.pooled === 1;
-    const rank = head ? rankWords(ranksOfHead(this.frame, this.entry.layer, this.entry.head), this.probe.tokens.length, query.tokens[0],
+    const rank = head ? rankWords(ranksOfHead(this.frame, this.entry.layer, this.entry.head), this.probe.tokens.length,
+      query.tokens[0],
       key.tokens[0]) : '';
     const name = this.kind === 'residual' ? `${entryTitle(this.entry)}, attention − pattern` : entryTitle(this.entry);
-    if (!Number.isFinite(values[k])) return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
+    if (!Number.isFinite(values[k]))
+      return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
     const mark = ['candidates', 'discarded'].filter(o => this.marks?.[o]?.[k]);
     const marks = this.kind === 'attention' || !mark.length ? mark : [mark.at(-1)];
     const said = marks.includes('discarded') ? ', discarded' : marks.includes('candidates') ? ', candidate' : '';
@@ -299,17 +337,21 @@ class MapPanel {
   under(x, y) {
     const {grid, edge} = this.place, column = grid.columnAt(x), row = grid.rowAt(y);
     if (grid.inside(x, y)) return {kind: 'cell', row, column};
-    if (x >= grid.x && x < grid.x + grid.width && y < grid.y) return {kind: this.saliency && y > grid.y - edge ? 'saliency' : 'key', column};
-    if (y >= grid.y && y < grid.y + grid.height && x < grid.x && x > 14) return {kind: this.saliency && x > grid.x - edge ? 'saliency' : 'query',
+    if (x >= grid.x && x < grid.x + grid.width && y < grid.y)
+      return {kind: this.saliency && y > grid.y - edge ? 'saliency' : 'key', column};
+    if (y >= grid.y && y < grid.y + grid.height && x < grid.x && x > 14)
+      return {kind: this.saliency && x > grid.x - edge ? 'saliency' : 'query',
       row};
-    const strip = this.sallm && x >= grid.x && x < grid.x + grid.width && this.sallmShown?.find(s => y >= s.y && y < s.y + sallmStrip);
+    const strip = this.sallm && x >= grid.x && x < grid.x + grid.width
+      && this.sallmShown?.find(s => y >= s.y && y < s.y + sallmStrip);
     return strip ? {kind: 'sallm', strip, column} : {kind: 'nothing'};
   }
 
   pointText(at) {
     const unit = this.units[at.column ?? at.row];
     if (at.kind === 'cell') return this.cellText(at);
-    const value = {saliency: () => this.saliency.values[at.column ?? at.row], sallm: () => at.strip.values[at.column]}[at.kind]?.();
+    const value = {saliency: () => this.saliency.values[at.column ?? at.row],
+      sallm: () => at.strip.values[at.column]}[at.kind]?.();
     const said = Number.isFinite(value) ? shortNumber(value) : 'left out';
     if (at.kind === 'saliency') return `${this.saliency.name} of ${quotedToken(unit.label)}: ${said}`;
     if (at.kind === 'sallm') return `SalLM, ${at.strip.name} at ${quotedToken(unit.label)}: ${said}`;
@@ -388,9 +430,12 @@ class MapPanel {
 
   zoomBy(factor, x, y) {
     if (!this.place) return;
-    const {grid} = this.place, from = this.window(), span = Math.max(Math.min(4, from.count), Math.min(from.count, from.span * factor));
-    const [px, py] = [((x ?? grid.x + grid.width / 2) - grid.x) / grid.width, ((y ?? grid.y + grid.height / 2) - grid.y) / grid.height];
-    this.setWindow({...from, span, column: from.column + px * (from.span - span), row: from.row + py * (from.span - span)});
+    const {grid} = this.place, from = this.window(),
+      span = Math.max(Math.min(4, from.count), Math.min(from.count, from.span * factor));
+    const [px, py] = [((x ?? grid.x + grid.width / 2) - grid.x) / grid.width,
+      ((y ?? grid.y + grid.height / 2) - grid.y) / grid.height];
+    this.setWindow({...from, span, column: from.column + px * (from.span - span),
+      row: from.row + py * (from.span - span)});
   }
 
   setWindow({count, span, row, column}) {
@@ -411,7 +456,8 @@ class MapPanel {
   keyed(e) {
     if (!this.shown || !this.place || e.altKey || e.ctrlKey || e.metaKey) return;
     const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key], at = this.cursor;
-    const acts = {'+': () => this.zoomBy(1 / 1.5), '=': () => this.zoomBy(1 / 1.5), '-': () => this.zoomBy(1.5), 0: () => this.resetZoom(),
+    const acts = {'+': () => this.zoomBy(1 / 1.5), '=': () => this.zoomBy(1 / 1.5), '-': () => this.zoomBy(1.5),
+      0: () => this.resetZoom(),
       Enter: () => at && this.chooseRow(at.row), ' ': () => at && this.chooseKey(at.column, true),
         Escape: () => this.ctx.state.set({row: null, tokens: []})};
     if (!move && !acts[e.key]) return;
@@ -423,12 +469,15 @@ class MapPanel {
   }
 
   moveCursor(down, right) {
-    const count = this.units.length, inside = v => Math.max(0, Math.min(count - 1, v)), {row, column, span} = this.window();
+    const count = this.units.length, inside = v => Math.max(0, Math.min(count - 1, v)),
+      {row, column, span} = this.window();
     const start = {row: Math.max(Math.ceil(row), this.rowUnit()), column: Math.ceil(column)};
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + down), column: inside(this.cursor.column + right)} : start;
+    this.cursor = this.cursor ? {row: inside(this.cursor.row + down), column: inside(this.cursor.column + right)}
+      : start;
     this.hover = null;
     const into = (v, from) => v < from ? v : v + 1 > from + span ? v + 1 - span : from;
-    if (this.zoom) this.setWindow({...this.zoom, row: into(this.cursor.row, row), column: into(this.cursor.column, column)});
+    if (this.zoom)
+      this.setWindow({...this.zoom, row: into(this.cursor.row, row), column: into(this.cursor.column, column)});
     this.tip.textContent = this.cellText(this.cursor);
     this.drawCursor();
   }

@@ -1,12 +1,15 @@
-// Panel 'evidence': what a method of one's own shows, in a plain form: a map, the tokens with their numbers, or a table of numbers.
+// Panel 'evidence': what a method of one's own shows, in a plain form: a map, the tokens with their numbers, or a table
+// of numbers.
 import {visibleTokens} from '../state/derive.js';
 import {colourScale, colourScaleOf, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, choiceOf, columnLabels, doubleStroke, inksOf, labelled, labelRoom, overlayInks, plainText} from '../lib/canvas.js';
+import {CellGrid, CellPainter, choiceOf, columnLabels, doubleStroke, inksOf, labelled} from '../lib/canvas.js';
+import {labelRoom, overlayInks, plainText} from '../lib/canvas.js';
 import {axisTitles, quotedToken, rowLabels, SharpCanvas} from '../lib/canvas.js';
 import {coloursOf, shownUnits} from './tokenmap.js';
 import {chipText, cutText, isCut, paintToken, scaleBar, setText, visibleText, wordsNode} from '../lib/words.js';
 
-const evidenceKeys = ['run', 'probe', 'step', 'entry', 'evidence', 'hideSpecial', 'scale', 'palette', 'theme', 'frames', 'meta', 'size'];
+const evidenceKeys = ['run', 'probe', 'step', 'entry', 'evidence', 'hideSpecial', 'scale', 'palette', 'theme', 'frames',
+  'meta', 'size'];
 const ownPrefix = 'own/', evidenceTallest = 440, evidenceWidest = 40, evidenceCells = 480, evidenceLegend = 52;
 
 // A snapshot keeps half precision: eleven bits of each number, and nothing far below the largest.
@@ -14,11 +17,13 @@ const storedShare = 2 ** -11, storedLeast = 2 ** -38;
 
 // The tensors of a frame that are evidence of a method's own: {name: tensor}.
 export function ownTensors(frame) {
-  const own = (frame?.names ?? []).filter(name => name.startsWith(ownPrefix) && Array.isArray(frame.get(name).spec.axes));
+  const own = (frame?.names ?? []).filter(name => name.startsWith(ownPrefix)
+    && Array.isArray(frame.get(name).spec.axes));
   return new Map(own.map(name => [name.slice(ownPrefix.length), frame.get(name)]));
 }
 
-export function hasOwn(frame) { return Boolean(frame?.names.some(name => name.startsWith(ownPrefix)) || frame?.info?.own_left?.length); }
+export function hasOwn(frame) {
+  return Boolean(frame?.names.some(name => name.startsWith(ownPrefix)) || frame?.info?.own_left?.length); }
 
 function evidenceForm(axes) {
   if (axes.at(-1) === 'key') return {form: 'map', inside: 2};
@@ -26,7 +31,8 @@ function evidenceForm(axes) {
   return {form: 'table', inside: Math.min(2, axes.length)};
 }
 
-// Which slice of the tensor is shown: the layer and head of the entry where it has them, else its last layer and first head.
+// Which slice of the tensor is shown: the layer and head of the entry where it has them, else its last layer and first
+// head.
 function evidencePlace(tensor, outer, entry) {
   return outer.map((axis, k) => {
     const count = tensor.shape[k], layers = axis === 'layer' ? tensor.layers : null;
@@ -35,24 +41,29 @@ function evidencePlace(tensor, outer, entry) {
   });
 }
 
-function placeWords(places) { return places.map(({axis, layers, at}) => `${axis} ${layers ? layers[at] : at}`).join(', '); }
+function placeWords(places) {
+  return places.map(({axis, layers, at}) => `${axis} ${layers ? layers[at] : at}`).join(', '); }
 
 // The numbers of the slice, and how far each can be from what the method said.
 export function evidenceSlice(tensor, places, inside) {
-  const size = tensor.shape.slice(tensor.shape.length - inside).reduce((a, b) => a * b, 1), factor = 2 ** (tensor.spec.exponent ?? 0);
+  const size = tensor.shape.slice(tensor.shape.length - inside).reduce((a, b) => a * b, 1),
+    factor = 2 ** (tensor.spec.exponent ?? 0);
   const at = places.reduce((k, place) => k * place.count + place.at, 0);
   const [i, head] = tensor.shape.length === 4 ? [Math.floor(at / tensor.shape[1]), at % tensor.shape[1]] : [at, 0];
   const coded = tensor.codec === 'level8' || tensor.codec === 'table8', codes = coded ? tensor.codes(i, head) : null;
   const plain = tensor.codec === 'f32' || tensor.codec === 'i32';
-  const all = coded ? tensor.at(i, head) : plain ? tensor.all.subarray(at * size, (at + 1) * size) : tensor.values().subarray(at * size, (at + 1) * size);
-  const values = Float64Array.from(all, v => v * factor), top = Math.max(Math.abs(tensor.spec.low ?? 0), Math.abs(tensor.spec.high ?? 0));
+  const all = coded ? tensor.at(i, head) : plain ? tensor.all.subarray(at * size, (at + 1) * size)
+    : tensor.values().subarray(at * size, (at + 1) * size);
+  const values = Float64Array.from(all, v => v * factor),
+    top = Math.max(Math.abs(tensor.spec.low ?? 0), Math.abs(tensor.spec.high ?? 0));
   const rounded = tensor.codec === 'level8' || tensor.codec === 'f32';
   const stored = v => rounded ? Math.max(Math.abs(v) * storedShare, top * storedLeast) : 0;
   const half = k => (tensor.codec === 'level8' ? tensor.halfStep(codes[k], i, head) * factor : 0) + stored(values[k]);
   return {values, half, truth: tensor.codec === 'bits'};
 }
 
-function largestFinite(values) { return values.reduce((most, v) => Number.isFinite(v) && Math.abs(v) > most ? Math.abs(v) : most, 0); }
+function largestFinite(values) {
+  return values.reduce((most, v) => Number.isFinite(v) && Math.abs(v) > most ? Math.abs(v) : most, 0); }
 
 function evidenceWord(slice, k) {
   if (slice.truth) return slice.values[k] ? 'holds' : 'does not hold';
@@ -81,7 +92,8 @@ class EvidencePanel {
     this.el.setAttribute('aria-label', 'evidence of the method');
     this.name = choiceOf([], name => state.set({evidence: name}));
     this.choices = ['layer', 'head'].map(axis => choiceOf([], at => this.choose(axis, Number(at))));
-    this.fields = [labelled('of', this.name), ...this.choices.map((choice, k) => labelled(['layer', 'head'][k], choice))];
+    this.fields = [labelled('of', this.name),
+      ...this.choices.map((choice, k) => labelled(['layer', 'head'][k], choice))];
     const head = plainText('div', 'sv-head');
     head.append(plainText('h3', 'sv-title', 'Evidence'), ...this.fields);
     this.note = plainText('p', 'sv-note');
@@ -128,21 +140,28 @@ class EvidencePanel {
     const {store, state} = this.ctx, {frame, probe} = this, left = frame?.info?.own_left ?? [];
     this.tensor = null;
     if (!probe) return 'There is nothing to show.';
-    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this example yet.';
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
+      || 'Nothing is recorded for this example yet.';
     const elsewhere = left.map(([name, what]) => `${quotedToken(name)} (${what})`).join(', ');
-    const more = elsewhere ? ` Too large, or of too many axes, for a plain picture; in the snapshot only: ${elsewhere}.` : '';
+    const more = elsewhere ? ` Too large, or of too many axes, for a plain picture; in the snapshot only: ${elsewhere}.`
+      : '';
     const name = this.own.has(state.evidence) ? state.evidence : this.own.keys().next().value;
     if (name === undefined) return `No evidence of a method's own was recorded at step ${frame.step}.${more}`;
     const tensor = this.own.get(name), {axes} = tensor.spec, {form, inside} = evidenceForm(axes);
-    const outer = axes.slice(0, axes.length - inside), unknown = outer.find(axis => axis !== 'layer' && axis !== 'head');
+    const outer = axes.slice(0, axes.length - inside),
+      unknown = outer.find(axis => axis !== 'layer' && axis !== 'head');
     this.shownName = name;
-    if (unknown) return `${quotedToken(name)} has the axes ${axes.join(', ')}, for which there is no plain picture; its numbers are in the snapshot.${more}`;
+    if (unknown)
+      return `${quotedToken(name)} has the axes ${axes.join(
+        ', ')}, for which there is no plain picture; its numbers are in the snapshot.${more}`;
     Object.assign(this, {tensor, form, inside, places: evidencePlace(tensor, outer, state.entry)});
     this.slice = evidenceSlice(tensor, this.places, inside);
     const signed = tensor.spec.low < 0, whole = state.scale !== 'map' && !this.slice.truth;
-    const largest = whole ? Math.max(Math.abs(tensor.spec.low), Math.abs(tensor.spec.high)) : largestFinite(this.slice.values);
+    const largest = whole ? Math.max(Math.abs(tensor.spec.low), Math.abs(tensor.spec.high))
+      : largestFinite(this.slice.values);
     this.whole = whole;
-    this.scale = colourScaleOf({limit: this.slice.truth ? 1 : largest, signed, linear: true, palette: state.palette, theme: state.theme});
+    this.scale = colourScaleOf({limit: this.slice.truth ? 1 : largest, signed, linear: true, palette: state.palette,
+      theme: state.theme});
     return more.trim();
   }
 
@@ -162,7 +181,8 @@ class EvidencePanel {
       const place = this.tensor && this.places.find(p => p.axis === axis);
       this.fields[k + 1].hidden = !place;
       if (!place) return;
-      const entries = Array.from({length: place.count}, (_, i) => place.layers ? place.layers[i] : i).map(v => [v, String(v)]);
+      const entries = Array.from({length: place.count}, (_, i) => place.layers ? place.layers[i] : i)
+        .map(v => [v, String(v)]);
       fill(this.choices[k], entries, entries[place.at][0]);
     });
   }
@@ -174,11 +194,14 @@ class EvidencePanel {
     if (!this.stage.clientWidth) return;
     // Numbers of one's own have no meaning for words that could be known here: tokens stay tokens.
     const units = shownUnits(this.probe, {...state.get(), mergeWords: false}, {n, pooled: tensor.pooled});
-    this.units = units.length ? units : shownUnits(this.probe, {...state.get(), mergeWords: false, hideSpecial: false}, {n, pooled: tensor.pooled});
+    this.units = units.length ? units : shownUnits(this.probe, {...state.get(), mergeWords: false, hideSpecial: false},
+      {n, pooled: tensor.pooled});
     this.at = this.units.map((u, i) => u.block ? i : u.tokens[0]);
     const count = this.units.length, values = new Float64Array(count * count);
-    for (let r = 0, o = 0; r < count; r++) for (let c = 0; c < count; c++, o++) values[o] = slice.values[this.at[r] * n + this.at[c]];
-    const inks = this.inks = inksOf(this.el, state.theme), {context} = this.sharp, labels = this.units.map(u => u.label), width = this.stage.clientWidth;
+    for (let r = 0, o = 0; r < count; r++) for (let c = 0; c < count; c++, o++)
+      values[o] = slice.values[this.at[r] * n + this.at[c]];
+    const inks = this.inks = inksOf(this.el, state.theme), {context} = this.sharp,
+      labels = this.units.map(u => u.label), width = this.stage.clientWidth;
     const query = labelRoom(context, labels, inks.bold, Math.min(96, width * .22)), left = 16 + query + 6;
     const side = Math.max(40, Math.min(width - left - 4, evidenceTallest, Math.max(90, count * evidenceWidest)));
     const longest = labelRoom(context, labels, inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
@@ -193,7 +216,8 @@ class EvidencePanel {
     const place = {x: left, y: y + side + 24, width: Math.min(220, side), inks};
     if (slice.truth) this.drawTruth(context, place);
     else colourScale(context, this.scale, {...place, title: 'linear scale'});
-    this.sharp.el.setAttribute('aria-label', `${visibleText(this.shownName)} ${placeWords(this.places)}. Arrow keys move from cell to cell.`);
+    this.sharp.el.setAttribute('aria-label',
+      `${visibleText(this.shownName)} ${placeWords(this.places)}. Arrow keys move from cell to cell.`);
     this.sharp.el.salviz = {grid: this.grid, units: this.units, scale: this.scale};
     this.drawOver();
   }
@@ -228,7 +252,8 @@ class EvidencePanel {
 
   drawOver() {
     if (this.form !== 'map' || !this.grid) return;
-    const cell = this.hover ?? this.cursor, path = new Path2D(), {width, height} = this.sharp.el.getBoundingClientRect();
+    const cell = this.hover ?? this.cursor, path = new Path2D(),
+      {width, height} = this.sharp.el.getBoundingClientRect();
     this.over.size(width, height);
     if (!cell || cell.row >= this.units.length || cell.column >= this.units.length) return;
     const box = this.grid.box(cell.row, cell.column);
@@ -238,14 +263,16 @@ class EvidencePanel {
 
   cellText({row, column}) {
     const n = this.tensor.shape.at(-1), [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
-    const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (the largest magnitude of a block)' : this.tensor.pooled > 1 ? ' (anywhere in the block)' : '';
+    const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (the largest magnitude of a block)'
+      : this.tensor.pooled > 1 ? ' (anywhere in the block)' : '';
     return `${query} → ${key}: ${evidenceWord(this.slice, this.at[row] * n + this.at[column])}${blocks}`;
   }
 
   // ---- tokens
 
   drawTokens() {
-    const {slice, probe} = this, {state} = this.ctx, some = visibleTokens(probe, state), shown = some.length ? some : probe.tokens.map((_, i) => i);
+    const {slice, probe} = this, {state} = this.ctx, some = visibleTokens(probe, state),
+      shown = some.length ? some : probe.tokens.map((_, i) => i);
     this.line.replaceChildren(...shown.map(i => {
       const text = wordsNode('bdi', '', chipText(probe.labels[i])), chip = wordsNode('span', 'sv-chip', text);
       const number = slice.truth ? '' : Number.isFinite(slice.values[i]) ? shortNumber(slice.values[i]) : 'not finite';
@@ -253,10 +280,12 @@ class EvidencePanel {
       text.dir = 'auto';
       if (slice.truth) chip.classList.toggle('sv-own-holds', Boolean(slice.values[i]));
       paintToken(chip, Number.isFinite(slice.values[i]) ? scaleColour(this.scale, slice.values[i]) : null);
-      const node = wordsNode('span', 'sv-word sv-labelled', chip, ...(number ? [wordsNode('span', 'sv-own-number', number)] : []));
+      const node = wordsNode('span', 'sv-word sv-labelled', chip,
+        ...(number ? [wordsNode('span', 'sv-own-number', number)] : []));
       node.setAttribute('role', 'listitem');
       node.setAttribute('aria-label', said);
-      node.title = isCut(probe.labels[i]) ? `${visibleText(probe.labels[i].slice(0, 400))}: ${evidenceWord(slice, i)}` : said;
+      node.title = isCut(probe.labels[i]) ? `${visibleText(probe.labels[i].slice(0, 400))}: ${evidenceWord(slice, i)}`
+        : said;
       node.addEventListener('pointerenter', () => setText(this.tip, said));
       return node;
     }));
@@ -272,10 +301,14 @@ class EvidencePanel {
   }
 
   drawTable() {
-    const {tensor, slice, inside} = this, axes = tensor.spec.axes.slice(tensor.spec.axes.length - inside), shape = tensor.shape.slice(tensor.shape.length - inside);
-    const [rows, columns] = inside === 2 ? shape : [1, shape[0] ?? 1], names = axes.map((axis, k) => this.tableNames(axis, shape[k]));
+    const {tensor, slice, inside} = this, axes = tensor.spec.axes.slice(tensor.spec.axes.length - inside),
+      shape = tensor.shape.slice(tensor.shape.length - inside);
+    const [rows, columns] = inside === 2 ? shape : [1, shape[0] ?? 1],
+      names = axes.map((axis, k) => this.tableNames(axis, shape[k]));
     const most = Math.max(1, Math.floor(evidenceCells / columns)), table = document.createElement('table');
-    if (columns > evidenceCells) return void this.table.replaceChildren(wordsNode('p', 'sv-note', `${rows * columns} numbers are too many for a table.`));
+    if (columns > evidenceCells)
+      return void this.table.replaceChildren(wordsNode('p', 'sv-note',
+        `${rows * columns} numbers are too many for a table.`));
     if (inside) {
       const top = table.createTHead().insertRow();
       if (inside === 2) top.append(wordsNode('th', '', `${axes[0]} \\ ${axes[1]}`));
@@ -288,7 +321,8 @@ class EvidencePanel {
       if (inside) row.append(wordsNode('th', '', inside === 2 ? chipText(names[0][r], 16) : ''));
       for (let c = 0; c < columns; c++) row.append(this.tableCell(r * columns + c, inside, [r, c], axes, names));
     }
-    const cut = rows > most ? [wordsNode('p', 'sv-note', `The first ${most} of ${rows} rows; all are in the snapshot.`)] : [];
+    const cut = rows > most ? [wordsNode('p', 'sv-note', `The first ${most} of ${rows} rows; all are in the snapshot.`)]
+      : [];
     this.table.replaceChildren(table, ...cut);
   }
 
@@ -312,16 +346,20 @@ class EvidencePanel {
 
   say() {
     const {tensor, slice, form} = this, {axes, low, high, lost} = tensor.spec, {frame} = this;
-    const sizes = axes.map((axis, k) => axisWords(axis, tensor.shape[k], tensor.pooled > 1 && k >= axes.length - 2)).join(' × ') || 'One number';
-    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} hold here.` : `From ${shortNumber(low)} to ${shortNumber(high)} in all.`;
+    const sizes = axes.map((axis, k) => axisWords(axis, tensor.shape[k], tensor.pooled > 1 && k >= axes.length - 2))
+      .join(' × ') || 'One number';
+    const range = slice.truth ? `${slice.values.reduce((a, v) => a + v, 0)} of ${slice.values.length} hold here.`
+      : `From ${shortNumber(low)} to ${shortNumber(high)} in all.`;
     const crossed = form === 'map' ? ' (crossed out)' : '';
     const gone = lost ? ` ${lost} ${lost === 1 ? 'number is' : 'numbers are'} not finite${crossed}.` : '';
-    const coloured = !slice.truth && slice.values.length > 1, colours = coloured ? `Colours: ${this.scaleWords()}. ` : '';
+    const coloured = !slice.truth && slice.values.length > 1,
+      colours = coloured ? `Colours: ${this.scaleWords()}. ` : '';
     setText(this.words, `${colours}${sizes}. ${range}${gone} Step ${frame.step}.`);
     const barred = form !== 'map' && coloured;
     this.legend.hidden = !barred;
     if (barred) this.legend.replaceChildren(scaleBar(this.scale));
-    if (!this.hover && !this.cursor) setText(this.tip, form === 'table' && slice.values.length === 1 ? evidenceWord(slice, 0) : '');
+    if (!this.hover && !this.cursor)
+      setText(this.tip, form === 'table' && slice.values.length === 1 ? evidenceWord(slice, 0) : '');
   }
 
   listen() {
@@ -348,7 +386,8 @@ class EvidencePanel {
     // JupyterLab has shortcuts of its own on these keys.
     e.stopPropagation();
     const inside = v => Math.max(0, Math.min(this.units.length - 1, v));
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0]), column: inside(this.cursor.column + move[1])} : {row: 0, column: 0};
+    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0]), column: inside(this.cursor.column + move[1])}
+      : {row: 0, column: 0};
     this.hover = null;
     setText(this.tip, this.cellText(this.cursor));
     this.drawOver();

@@ -17,8 +17,10 @@ function featureLine(values, at) {
 }
 
 function featureAxes(context, {x, y, width, height}, [low, high], columns, inks) {
-  Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.line, lineWidth: 1, textAlign: 'right', textBaseline: 'middle'});
-  for (const [value, at] of [[high, y], [(low + high) / 2, y + height / 2], [low, y + height]]) context.fillText(shortNumber(value), x - 5, at);
+  Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.line, lineWidth: 1,
+    textAlign: 'right', textBaseline: 'middle'});
+  for (const [value, at] of [[high, y], [(low + high) / 2, y + height / 2], [low, y + height]])
+    context.fillText(shortNumber(value), x - 5, at);
   context.strokeRect(x - .5, y - .5, width + 1, height + 1);
   Object.assign(context, {textAlign: 'center', textBaseline: 'top'});
   for (const t of timeTicks(columns, width)) context.fillText(t, x + (t + .5) * width / columns, y + height + 5);
@@ -26,9 +28,12 @@ function featureAxes(context, {x, y, width, height}, [low, high], columns, inks)
 }
 
 export function drawFeature(sharp, shown, row, {left, scale, copied, inks}) {
-  const {context} = sharp, width = parseFloat(sharp.el.style.width), height = parseFloat(sharp.el.style.height), {columns} = shown;
-  const x = Math.max(left, 52), place = {x, y: featureTop, width: Math.max(20, width - x - 4), height: height - featureTop - featureBottom};
-  const part = map => map.values.subarray(row * columns, (row + 1) * columns), [low, high] = shown.rowEnds(row), span = high - low || 1;
+  const {context} = sharp, width = parseFloat(sharp.el.style.width), height = parseFloat(sharp.el.style.height),
+    {columns} = shown;
+  const x = Math.max(left, 52), place = {x, y: featureTop, width: Math.max(20, width - x - 4),
+    height: height - featureTop - featureBottom};
+  const part = map => map.values.subarray(row * columns, (row + 1) * columns), [low, high] = shown.rowEnds(row),
+    span = high - low || 1;
   const at = (t, v) => [place.x + (t + .5) * place.width / columns, place.y + place.height * (1 - (v - low) / span)];
   if (scale) {
     part(shown.saliency).forEach((v, t) => {
@@ -37,7 +42,8 @@ export function drawFeature(sharp, shown, row, {left, scale, copied, inks}) {
     });
   }
   featureAxes(context, place, [low, high], columns, inks);
-  const lines = [[copied ? shown.masked : null, [3, 3], 1.2], [shown.input, [], columns > place.width ? 1 : 1.8]].filter(([map]) => map);
+  const lines = [[copied ? shown.masked : null, [3, 3], 1.2],
+    [shown.input, [], columns > place.width ? 1 : 1.8]].filter(([map]) => map);
   for (const [map, dash, thick] of lines) {
     context.save();
     Object.assign(context, {lineJoin: 'round', lineWidth: thick + 2.5, strokeStyle: inks.raised});

@@ -1,16 +1,21 @@
-// Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing, sorting and filtering.
-import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven, patternShares, pooledRow, scoreLabels} from '../state/derive.js';
+// Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing,
+// sorting and filtering.
+import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven} from '../state/derive.js';
+import {patternShares, pooledRow, scoreLabels} from '../state/derive.js';
 import {visibleTokens} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
-import {buttonOf, cellsOfPixels, choiceOf, doubleStroke, fitText, inksOf, labelled, overlayInks, plainText} from '../lib/canvas.js';
+import {buttonOf, cellsOfPixels, choiceOf, doubleStroke, fitText, inksOf, labelled} from '../lib/canvas.js';
+import {overlayInks, plainText} from '../lib/canvas.js';
 import {quotedToken, SharpCanvas, shownToken} from '../lib/canvas.js';
 import {patternEverywhere, patternWords} from './overlays.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
 
-const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme', 'frames', 'meta', 'size',
+const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
+  'frames', 'meta', 'size',
   'overlays'];
 const gridGap = 3, smallestTile = 14, largestTile = 110, tallestGrid = 660, slowDelay = 120, quickTokens = 48;
-const sortTitles = {order: 'layer and head', agreement: 'agreement with saliency', pattern: 'pattern loss', entropy: 'entropy',
+const sortTitles = {order: 'layer and head', agreement: 'agreement with saliency', pattern: 'pattern loss',
+  entropy: 'entropy',
   change: 'change since the start'};
 const shortScores = {agreement: 'agreement', pattern: 'pattern loss', entropy: 'entropy', change: 'change'};
 const filterSizes = [0, 6, 12, 24, 48];
@@ -34,10 +39,12 @@ export function whatChoice({state}) {
 
 function sameEntry(a, b) {
   if (a.kind !== b.kind) return false;
-  return (a.layer === b.layer || !['head', 'heads'].includes(a.kind)) && (a.head === b.head || !['head', 'layers'].includes(a.kind));
+  return (a.layer === b.layer || !['head', 'heads'].includes(a.kind))
+    && (a.head === b.head || !['head', 'layers'].includes(a.kind));
 }
 
-// One map onto the pixels of a tile: where cells are smaller than pixels, first the strongest of the cells that share a pixel is picked.
+// One map onto the pixels of a tile: where cells are smaller than pixels, first the strongest of the cells that share a
+// pixel is picked.
 export class TilePainter {
   prepare(context, side, n, visible) {
     const cells = visible.length, points = Math.min(side, cells);
@@ -50,7 +57,8 @@ export class TilePainter {
     }
     Object.assign(this, {context, side, points, n, visible: Int32Array.from(visible)});
     this.pointOf = Int32Array.from({length: cells}, (_, c) => Math.floor((c + .5) * points / cells));
-    this.startOf = Int32Array.from({length: points + 1}, (_, p) => this.pointOf.findIndex(at => at >= p)).map(c => c < 0 ? cells : c);
+    this.startOf = Int32Array.from({length: points + 1}, (_, p) => this.pointOf.findIndex(at => at >= p))
+      .map(c => c < 0 ? cells : c);
     this.pixelOf = cellsOfPixels(side, 0, points, points);
   }
 
@@ -63,7 +71,8 @@ export class TilePainter {
       for (let x = 0, c = 0; x < points; x++) {
         let most = out[to + x];
         for (const end = startOf[x + 1]; c < end; c++) {
-          // The larger of two small numbers without a branch: which one it is cannot be foretold, and there are millions.
+          // The larger of two small numbers without a branch: which one it is cannot be foretold, and there are
+          // millions.
           const mine = order[codes[base + visible[c]]], above = most - mine;
           most = mine + (above & ~(above >> 31));
         }
@@ -93,7 +102,8 @@ export class TilePainter {
       if (row && pixelOf[row] === pixelOf[row - 1]) {
         pixels.copyWithin(o, o - side, o);
         o += side;
-      } else for (let column = 0, base = pixelOf[row] * points; column < side; column++) pixels[o++] = colours[base + pixelOf[column]];
+      } else for (let column = 0, base = pixelOf[row] * points; column < side;
+      column++) pixels[o++] = colours[base + pixelOf[column]];
     }
     this.context.putImageData(this.image, x, y);
   }
@@ -101,7 +111,8 @@ export class TilePainter {
 
 // Codes in the order of their magnitude, as numbers that lead back to them; 0 is what is not finite.
 export function codeStrengths(codec) {
-  const of = codec === 'cube8' ? c => (c + 1) & 255 : c => !c ? 0 : c === 128 ? 1 : 2 * Math.abs(c - 128) + Number(c > 128);
+  const of = codec === 'cube8' ? c => (c + 1) & 255 : c => !c ? 0 : c === 128
+    ? 1 : 2 * Math.abs(c - 128) + Number(c > 128);
   const strengths = Uint8Array.from({length: 256}, (_, c) => of(c)), codes = new Uint8Array(256);
   strengths.forEach((strength, code) => { codes[strength] = code; });
   return {strengths, codes};
@@ -116,7 +127,8 @@ function codeValues(tensor, i, head) {
 
 const cubeValues = Float64Array.from({length: 256}, (_, c) => c > 254 ? NaN : (c / 254) ** 3);
 
-// Means over heads, over layers and over all of them in one pass over the codes. Kept for one frame: these are many numbers.
+// Means over heads, over layers and over all of them in one pass over the codes. Kept for one frame: these are many
+// numbers.
 export class GridMeans {
   of(frame, name) {
     if (this.frame === frame && this.name === name) return this.maps;
@@ -124,7 +136,8 @@ export class GridMeans {
     const blank = count => Array.from({length: count}, () => new Float64Array(size));
     const made = {heads: blank(layers), layers: blank(heads), all: new Float64Array(size)};
     for (let i = 0; i < layers; i++) {
-      for (let h = 0; h < heads; h++) addCodes(tensor.codes(i, h), codeValues(tensor, i, h), made.heads[i], made.layers[h]);
+      for (let h = 0; h < heads; h++)
+        addCodes(tensor.codes(i, h), codeValues(tensor, i, h), made.heads[i], made.layers[h]);
       addShare(made.heads[i], made.all, heads, layers);
     }
     for (const map of made.layers) for (let k = 0; k < size; k++) map[k] /= layers;
@@ -196,19 +209,22 @@ class HeadsGrid {
     if (!tensor || !this.stage.clientWidth) return;
     this.arrange();
     this.draw();
-    this.sharp.el.salviz = {tiles: this.tiles, side: this.place.side, ratio: this.sharp.ratio, ms: performance.now() - started};
+    this.sharp.el.salviz = {tiles: this.tiles, side: this.place.side, ratio: this.sharp.ratio,
+      ms: performance.now() - started};
   }
 
   missing(tensor) {
     const {store, state} = this.ctx;
     if (!store.probe(state.run, state.probe)) return 'There is no sentence to show.';
-    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this sentence yet.';
+    if (!this.frame) return store.why(state.run, state.probe, store.stepOf(state))
+      || 'Nothing is recorded for this sentence yet.';
     const name = state.what === 'attribution' ? 'attention attribution' : 'attention';
     if (!tensor) return `No ${name} was recorded at step ${this.frame.step}; choose another step, or the other maps.`;
     const unscored = state.sort !== 'order' && !this.scored().scores.some(Number.isFinite);
     if (unscored) return `No head has a ${shortScores[state.sort]} at this step; the heads stand in their order.`;
     const tokens = store.probe(state.run, state.probe).tokens.length;
-    return tensor.pooled > 1 ? `Thumbnails of ${tensor.pooled} × ${tensor.pooled} blocks: the sentence has ${tokens} tokens.` : '';
+    return tensor.pooled > 1
+      ? `Thumbnails of ${tensor.pooled} × ${tensor.pooled} blocks: the sentence has ${tokens} tokens.` : '';
   }
 
   scored() { return headScores(this.ctx.store, this.ctx.state, this.ctx.state.sort); }
@@ -221,7 +237,8 @@ class HeadsGrid {
 
   // Which tiles there are and in which row and column they stand.
   arrange() {
-    const {state} = this.ctx, {layers} = this.tensor, heads = this.tensor.shape[1], rollout = state.what === 'attention' && this.tensor.pooled === 1;
+    const {state} = this.ctx, {layers} = this.tensor, heads = this.tensor.shape[1],
+      rollout = state.what === 'attention' && this.tensor.pooled === 1;
     const each = layers.flatMap((layer, row) => Array.from({length: heads},
       (_, head) => ({entry: {kind: 'head', layer, head}, row, column: head, i: row})));
     this.flows = state.sort !== 'order' || state.filter > 0;
@@ -230,14 +247,18 @@ class HeadsGrid {
       this.rows = layers.length + 1;
       this.tiles = [...each,
         ...layers.map((layer, row) => ({entry: {kind: 'heads', layer, head: 0}, row, column: heads, i: row})),
-        ...Array.from({length: heads}, (_, head) => ({entry: {kind: 'layers', layer: layers[0], head}, row: layers.length, column: head})),
+        ...Array.from({length: heads},
+          (_, head) => ({entry: {kind: 'layers', layer: layers[0], head}, row: layers.length, column: head})),
         {entry: {kind: 'all', layer: layers[0], head: 0}, row: layers.length, column: heads}];
-      if (rollout) this.tiles.push({entry: {kind: 'rollout', layer: layers[0], head: 0}, row: layers.length + 1, column: heads});
+      if (rollout)
+        this.tiles.push({entry: {kind: 'rollout', layer: layers[0], head: 0}, row: layers.length + 1, column: heads});
       return;
     }
-    const {scores, direction} = this.scored(), place = t => scores[this.scored().layers.indexOf(t.entry.layer) * heads + t.entry.head];
+    const {scores, direction} = this.scored(),
+      place = t => scores[this.scored().layers.indexOf(t.entry.layer) * heads + t.entry.head];
     const worth = t => state.sort === 'order' ? 0 : Number.isFinite(place(t)) ? direction * place(t) : Infinity;
-    const sorted = each.map(t => [worth(t), t]).sort((a, b) => a[0] === b[0] ? 0 : a[0] - b[0]).map(([, t]) => t).slice(0, state.filter
+    const sorted = each.map(t => [worth(t), t]).sort((a, b) => a[0] === b[0] ? 0 : a[0] - b[0]).map(([, t]) => t)
+      .slice(0, state.filter
       || each.length);
     this.columns = Math.min(heads + 1, Math.max(3, Math.ceil(Math.sqrt(1.7 * sorted.length))));
     this.tiles = sorted.map((t, k) => ({...t, row: Math.floor(k / this.columns), column: k % this.columns}));
@@ -245,14 +266,16 @@ class HeadsGrid {
   }
 
   layout() {
-    const avail = this.stage.clientWidth, ratio = window.devicePixelRatio || 1, left = this.flows ? 1 : 50, top = this.flows ? 2 : 30;
+    const avail = this.stage.clientWidth, ratio = window.devicePixelRatio || 1, left = this.flows ? 1 : 50,
+      top = this.flows ? 2 : 30;
     const under = this.flows ? 25 : 0;
     const room = (avail - left - 2) / this.columns - gridGap, cells = this.visible.length;
     const most = Math.min(largestTile, Math.max(30, tallestGrid / this.rows - gridGap));
     let side = Math.floor(Math.max(smallestTile, Math.min(most, room)) * ratio);
     // Cells of equal size where that costs little.
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
-    const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 52, rollout = this.tiles.some(t => t.entry.kind === 'rollout');
+    const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 52,
+      rollout = this.tiles.some(t => t.entry.kind === 'rollout');
     const body = top + this.rows * (pitch + under), foot = Math.max(legend, rollout ? pitch + 4 : 0);
     const width = Math.max(avail, left + this.columns * pitch);
     return {side, css: side / ratio, pitch, left, top, under, ratio, width, foot: body, height: body + foot};
@@ -267,7 +290,8 @@ class HeadsGrid {
     const {store, state} = this.ctx, {sharp, tensor} = this, probe = store.probe(state.run, state.probe);
     const inks = this.inks = inksOf(this.el, state.theme);
     const n = tensor.shape.at(-1);
-    this.visible = tensor.pooled > 1 || probe.tokens.length !== n ? Array.from({length: n}, (_, i) => i) : visibleTokens(probe, state);
+    this.visible = tensor.pooled > 1 || probe.tokens.length !== n ? Array.from({length: n}, (_, i) => i)
+      : visibleTokens(probe, state);
     if (!this.visible.length) this.visible = Array.from({length: n}, (_, i) => i);
     this.place = this.layout();
     sharp.size(this.place.width, this.place.height);
@@ -285,7 +309,8 @@ class HeadsGrid {
     this.drawChosenTile(inks);
     const {layers} = tensor;
     const size = `${layers.length} layers and ${tensor.shape[1]} heads`;
-    sharp.el.setAttribute('aria-label', `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose.`);
+    sharp.el.setAttribute('aria-label',
+      `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose.`);
   }
 
   drawTile(tile, values = null) {
@@ -301,7 +326,8 @@ class HeadsGrid {
     for (let o = 0; o < colours.length; o++) colours[o] = table[picked[o]];
   }
 
-  // The colours of the 256 strengths: with one limit for all maps there is one table, with each map's own one for each strongest cell.
+  // The colours of the 256 strengths: with one limit for all maps there is one table, with each map's own one for each
+  // strongest cell.
   tableFor(i, head, picked) {
     const {state} = this.ctx, {tensor, order} = this, signed = tensor.codec === 'level8';
     let most = 0;
@@ -310,7 +336,8 @@ class HeadsGrid {
     if (!this.tables.has(key)) {
       const known = codeValues(tensor, i, head), values = Float64Array.from(order.codes, code => known[code]);
       const limit = state.scale === 'map' ? this.ownLimit(Math.abs(values[most])) : this.commonLimit();
-      this.tables.set(key, coloursOf(values, colourScaleOf({limit, signed, palette: state.palette, theme: state.theme})));
+      this.tables.set(key, coloursOf(values,
+        colourScaleOf({limit, signed, palette: state.palette, theme: state.theme})));
     }
     return this.tables.get(key);
   }
@@ -322,7 +349,8 @@ class HeadsGrid {
 
   ownLimit(limit) {
     const {store, state} = this.ctx;
-    return state.what === 'attention' ? attentionLimit(limit, store.probe(state.run, state.probe).tokens.length) : limit;
+    return state.what === 'attention' ? attentionLimit(limit, store.probe(state.run, state.probe).tokens.length)
+      : limit;
   }
 
 
@@ -330,18 +358,22 @@ class HeadsGrid {
     const {state} = this.ctx, {painter} = this, picked = painter.pickValues(values);
     let limit = state.scale === 'map' ? 0 : this.commonLimit();
     if (state.scale === 'map') limit = this.ownLimit(largestOf(picked));
-    const scale = colourScaleOf({limit, signed: state.what === 'attribution', palette: state.palette, theme: state.theme});
+    const scale = colourScaleOf({limit, signed: state.what === 'attribution', palette: state.palette,
+      theme: state.theme});
     paintScale(scale, picked, painter.colours);
   }
 
-  // Means over heads and layers, and the product of all layers, take longer than all else together: they wait until the reader stays at a frame.
+  // Means over heads and layers, and the product of all layers, take longer than all else together: they wait until the
+  // reader stays at a frame.
   drawSlow() {
-    const {frame, tiles} = this, {context} = this.sharp, {css} = this.place, slow = tiles.filter(tile => tile.entry.kind !== 'head');
+    const {frame, tiles} = this, {context} = this.sharp, {css} = this.place,
+      slow = tiles.filter(tile => tile.entry.kind !== 'head');
     clearTimeout(this.later);
     if (this.averaged === this.slowKey() || this.tensor.shape.at(-1) <= quickTokens) return this.paintSlow(slow);
     context.strokeStyle = this.inks.line;
     for (const {x, y} of slow) context.strokeRect(x + .5, y + .5, css - 1, css - 1);
-    this.later = setTimeout(() => { if (this.frame === frame && this.tiles === tiles) this.paintSlow(slow); }, slowDelay);
+    this.later = setTimeout(() => { if (this.frame === frame && this.tiles === tiles) this.paintSlow(slow); },
+      slowDelay);
     return null;
   }
 
@@ -352,22 +384,27 @@ class HeadsGrid {
     const {frame} = this, maps = this.means.of(frame, this.name);
     this.averaged = this.slowKey();
     for (const tile of tiles) {
-      const {kind, head} = tile.entry, rolled = kind === 'rollout' ? mapOf(frame, tile.entry, 'attention').values : null;
-      const values = kind === 'heads' ? maps.heads[tile.i] : kind === 'layers' ? maps.layers[head] : kind === 'all' ? maps.all : rolled;
+      const {kind, head} = tile.entry, rolled = kind === 'rollout' ? mapOf(frame, tile.entry, 'attention').values
+        : null;
+      const values = kind === 'heads' ? maps.heads[tile.i] : kind === 'layers' ? maps.layers[head] : kind === 'all'
+        ? maps.all : rolled;
       if (values) this.drawTile(tile, values);
     }
     if (tiles.some(tile => sameEntry(tile.entry, this.ctx.state.entry))) this.drawChosenTile(this.inks);
   }
 
-  // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided heads. A sentence's patterns stay.
+  // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided
+  // heads. A sentence's patterns stay.
   guidedHeads() {
-    const {store, state} = this.ctx, found = lossShares(this.frame), overlaps = patternShares(this.frame), target = this.frame.get('pattern_target');
+    const {store, state} = this.ctx, found = lossShares(this.frame), overlaps = patternShares(this.frame),
+      target = this.frame.get('pattern_target');
     if (!found) return [];
     const labels = store.probe(state.run, state.probe).labels, n = labels.length;
     return [...found.guided].flatMap((flag, k) => {
       const layer = found.layers[Math.floor(k / found.heads)], head = k % found.heads;
       if (!flag) return [];
-      const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n, labels);
+      const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n,
+        labels);
       const key = [this.frame.run, this.frame.probe, layer, head].join();
       if (!this.names.has(key)) this.names.set(key, patternGiven(this.frame, layer, head) ?? named());
       const share = overlaps[k], everywhere = !Number.isFinite(share) && patternEverywhere(this.frame, layer, head);
@@ -375,7 +412,8 @@ class HeadsGrid {
     });
   }
 
-  guidedAt({kind, layer, head}) { return kind === 'head' ? this.guided.find(o => o.layer === layer && o.head === head) ?? null : null; }
+  guidedAt({kind, layer, head}) {
+    return kind === 'head' ? this.guided.find(o => o.layer === layer && o.head === head) ?? null : null; }
 
   // "Guided heads (corner): next, 2 heads, 61 % to 83 % of their pattern; …"
   sayPatterns() {
@@ -385,7 +423,8 @@ class HeadsGrid {
       const known = heads.map(o => o.share).filter(Number.isFinite).sort((a, b) => a - b);
       const ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
       const none = heads.every(o => o.everywhere) ? 'covers every position' : 'unknown';
-      return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${known.length ? ends.join(' to ') : none}`;
+      return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${known.length
+        ? ends.join(' to ') : none}`;
     });
     this.patterns.hidden = !said.length;
     const about = 'Guided heads (corner), and the share of their attention that lies on the positions of their pattern';
@@ -394,7 +433,8 @@ class HeadsGrid {
 
   // The name of the pattern and the head's share of it, where there is room for them.
   drawPatternName(tile, {name, share, everywhere}, inks) {
-    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme), known = Number.isFinite(share);
+    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
+      known = Number.isFinite(share);
     const lines = known ? [shownToken(name), percent(share)] : [shownToken(name)];
     if (css < 44 || !known && !everywhere) return;
     Object.assign(context, {font: inks.small, textAlign: 'right', textBaseline: 'bottom'});
@@ -406,9 +446,11 @@ class HeadsGrid {
     });
   }
 
-  // Guided heads carry a corner, their pattern's name, and a bar as long as their share of the pattern loss is of the largest share.
+  // Guided heads carry a corner, their pattern's name, and a bar as long as their share of the pattern loss is of the
+  // largest share.
   drawGuided(inks) {
-    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme), most = Math.max(...this.guided.map(o => o.loss), 1e-12);
+    const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
+      most = Math.max(...this.guided.map(o => o.loss), 1e-12);
     for (const tile of this.tiles) {
       const found = this.guidedAt(tile.entry);
       if (!found) continue;
@@ -436,14 +478,17 @@ class HeadsGrid {
     for (let h = 0; h <= heads; h++) {
       context.textAlign = 'center';
       context.fillStyle = h === heads ? inks.muted : inks.fg;
-      if (h === heads || h % stride === 0 && (heads - h) * pitch > 24) context.fillText(h === heads ? 'mean' : h, left + h * pitch + css / 2,
+      if (h === heads || h % stride === 0 && (heads - h) * pitch > 24)
+        context.fillText(h === heads ? 'mean' : h, left + h * pitch + css / 2,
         top - 9);
     }
     context.textAlign = 'right';
-    layers.forEach((layer, row) => { context.fillStyle = inks.fg; context.fillText(layer, left - 6, top + row * pitch + css / 2); });
+    layers.forEach((layer, row) => { context.fillStyle = inks.fg;
+      context.fillText(layer, left - 6, top + row * pitch + css / 2); });
     context.fillStyle = inks.muted;
     context.fillText('mean', left - 6, top + layers.length * pitch + css / 2);
-    if (state.what === 'attention' && this.tensor.pooled === 1) context.fillText('rollout', left + heads * pitch - 6, foot + 4 + css / 2);
+    if (state.what === 'attention' && this.tensor.pooled === 1)
+      context.fillText('rollout', left + heads * pitch - 6, foot + 4 + css / 2);
     context.font = inks.small;
     context.textAlign = 'center';
     context.fillText('head', left + heads * pitch / 2, top - 24);
@@ -469,7 +514,8 @@ class HeadsGrid {
   }
 
   drawLegend(inks) {
-    const {state} = this.ctx, {context} = this.sharp, {left, foot, pitch, width} = this.place, signed = state.what === 'attribution';
+    const {state} = this.ctx, {context} = this.sharp, {left, foot, pitch, width} = this.place,
+      signed = state.what === 'attribution';
     const own = state.scale === 'map', limit = own ? 1 : this.commonLimit();
     const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
     const x = this.flows ? 8 : left, room = this.flows ? width - 16 : (this.columns - 1) * pitch - 56;
@@ -481,7 +527,8 @@ class HeadsGrid {
   }
 
   drawChosenTile(inks) {
-    const tile = this.tiles.find(t => sameEntry(t.entry, this.ctx.state.entry)), {css} = this.place, path = new Path2D();
+    const tile = this.tiles.find(t => sameEntry(t.entry, this.ctx.state.entry)), {css} = this.place,
+      path = new Path2D();
     const {halo} = overlayInks(inks.theme);
     if (!tile) return;
     path.rect(tile.x - 1, tile.y - 1, css + 2, css + 2);
@@ -494,8 +541,10 @@ class HeadsGrid {
   }
 
   tileText({entry}) {
-    const by = this.ctx.state.sort === 'order' ? 'agreement' : this.ctx.state.sort, score = this.scoreOf(entry, by), found = this.guidedAt(entry);
-    const title = pooledRow(this.frame) === null ? scoreLabels[by][0].replace('pooled row', 'mean over ordinary rows') : scoreLabels[by][0];
+    const by = this.ctx.state.sort === 'order' ? 'agreement' : this.ctx.state.sort, score = this.scoreOf(entry, by),
+      found = this.guidedAt(entry);
+    const title = pooledRow(this.frame) === null ? scoreLabels[by][0].replace('pooled row', 'mean over ordinary rows')
+      : scoreLabels[by][0];
     const said = [entryTitle(entry)];
     if (Number.isFinite(score)) said.push(`${title}: ${shortNumber(score)}`);
     const everywhere = found?.everywhere ? ', which covers every position' : '';
@@ -528,7 +577,8 @@ class HeadsGrid {
   }
 
   keyed(e) {
-    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0], ' ': [0, 0]}[e.key];
+    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0],
+      ' ': [0, 0]}[e.key];
     if (!move || !this.tiles?.length || !this.tensor || e.altKey || e.ctrlKey || e.metaKey) return;
     e.preventDefault();
     // JupyterLab has shortcuts of its own on these keys.

@@ -1,6 +1,8 @@
-// Several maps of the same tokens and size in a row, each with a title and a scale of its own; one pointer and one cursor for all.
+// Several maps of the same tokens and size in a row, each with a title and a scale of its own; one pointer and one
+// cursor for all.
 import {colourScale} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, plainText, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, plainText} from '../lib/canvas.js';
+import {SharpCanvas} from '../lib/canvas.js';
 import {coloursOf, drawTokenMap} from './tokenmap.js';
 
 const rowGap = 14, rowTallest = 420, rowWidestCell = 34, rowStacks = 430, rowTitle = 18, rowLegend = 52;
@@ -35,12 +37,14 @@ export class MapRow {
   }
 
   layout() {
-    const width = this.el.clientWidth, count = this.units.length, ratio = window.devicePixelRatio || 1, labels = this.units.map(u => u.label);
+    const width = this.el.clientWidth, count = this.units.length, ratio = window.devicePixelRatio || 1,
+      labels = this.units.map(u => u.label);
     const {context} = this.sharp;
     const stacked = width < rowStacks, across = stacked ? 1 : this.items.length;
     const query = labelRoom(context, labels, this.inks.bold, Math.min(90, width * .16));
     const left = 16 + query + 6;
-    const side = Math.min((width - left - 2 - (across - 1) * rowGap) / across, rowTallest, Math.max(90, count * rowWidestCell));
+    const side = Math.min((width - left - 2 - (across - 1) * rowGap) / across, rowTallest,
+      Math.max(90, count * rowWidestCell));
     const longest = labelRoom(context, labels, this.inks.bold, 84), key = longest <= side / count - 6 ? 12 : longest;
     const tall = rowTitle + 14 + key + 5 + side + rowLegend;
     const axis = {count, from: 0, span: count};
@@ -51,14 +55,17 @@ export class MapRow {
   }
 
   drawItem(item, grid, i, framed) {
-    const {inks, sharp, place} = this, {context} = sharp, first = i % place.across === 0, rows = new Set(framed >= 0 ? [framed] : []);
-    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(item.values, item.scale), units: this.units, inks, rooms: place.rooms, rows,
+    const {inks, sharp, place} = this, {context} = sharp, first = i % place.across === 0,
+      rows = new Set(framed >= 0 ? [framed] : []);
+    drawTokenMap(sharp, this.painter, grid, {colours: coloursOf(item.values, item.scale), units: this.units, inks,
+      rooms: place.rooms, rows,
       queries: first, titles: first});
     item.over?.(context, grid);
     if (framed >= 0) this.drawFrame(context, grid, framed);
     Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'top'});
     context.fillText(item.title, grid.x, grid.y - place.rooms.key - 5 - 14 - rowTitle + 2, grid.width);
-    colourScale(context, item.scale, {x: grid.x, y: grid.y + grid.height + 24, width: Math.min(220, grid.width), title: item.scaleTitle, inks});
+    colourScale(context, item.scale, {x: grid.x, y: grid.y + grid.height + 24, width: Math.min(220, grid.width),
+      title: item.scaleTitle, inks});
   }
 
   // Around rows that are too thin for a frame stand two marks.

@@ -9,11 +9,13 @@ function textNumbers(groups) {
   return groups.map(group => group.special ? (number += 1, -1) : number);
 }
 
-// Which word stands in the place of a replaced one: the nearest kept word whose pieces are found there; -1 for none, such as the mask token.
+// Which word stands in the place of a replaced one: the nearest kept word whose pieces are found there; -1 for none,
+// such as the mask token.
 function copySource(i, groups, texts, replaced, tokens, masked) {
   const kept = groups.map((_, j) => j).filter(j => texts[j] === texts[i] && !replaced[j]);
   const nearest = [kept.filter(j => j < i).at(-1), kept.find(j => j > i)].filter(j => j !== undefined);
-  const fits = j => groups[i].tokens.every((p, k) => masked[p] === tokens[groups[j].tokens[k % groups[j].tokens.length]]);
+  const fits = j => groups[i].tokens.every((p, k) =>
+    masked[p] === tokens[groups[j].tokens[k % groups[j].tokens.length]]);
   return nearest.find(fits) ?? -1;
 }
 
@@ -24,13 +26,15 @@ function joinPieces(pieces, length) {
   return words.join(' ');
 }
 
-// Words with what stands in their place: [{…group, replaced, copy}]. `tokens` and `masked`: before and after; `labels`: the readable ones after.
+// Words with what stands in their place: [{…group, replaced, copy}]. `tokens` and `masked`: before and after; `labels`:
+// the readable ones after.
 export function copyWords(probe, isMasked, tokens, masked, labels) {
   const groups = wordGroups(probe), texts = textNumbers(groups);
   const replaced = groups.map(g => !g.special && g.tokens.some(p => isMasked[p]));
   return groups.map((group, i) => {
     if (!replaced[i]) return {...group, replaced: false, copy: group.label};
-    const source = copySource(i, groups, texts, replaced, tokens, masked), length = source < 0 ? 1 : groups[source].tokens.length;
+    const source = copySource(i, groups, texts, replaced, tokens, masked),
+      length = source < 0 ? 1 : groups[source].tokens.length;
     return {...group, replaced: true, copy: joinPieces(group.tokens.map(p => labels[p]), length)};
   });
 }
@@ -81,11 +85,13 @@ function barFill(className, share) {
 }
 
 function classRow(name, p, q, {gold, predicted}) {
-  const label = wordsNode('bdi', 'sv-class-name', chipText(name, 24)), track = wordsNode('span', 'sv-class-track', barFill('sv-class-bar', p));
+  const label = wordsNode('bdi', 'sv-class-name', chipText(name, 24)),
+    track = wordsNode('span', 'sv-class-track', barFill('sv-class-bar', p));
   if (q !== undefined) track.append(barFill('sv-class-bar sv-class-masked', q));
   const marks = [gold ? 'label' : '', predicted ? 'predicted' : ''].filter(Boolean);
   const number = p.toFixed(2) + (q === undefined ? '' : ` → ${q.toFixed(2)}`);
-  const row = wordsNode('li', predicted ? 'sv-class sv-predicted' : 'sv-class', label, track, wordsNode('span', 'sv-class-number', number));
+  const row = wordsNode('li', predicted ? 'sv-class sv-predicted' : 'sv-class', label, track,
+    wordsNode('span', 'sv-class-number', number));
   row.append(wordsNode('span', 'sv-class-mark', ...marks.map(m => wordsNode('span', `sv-tag sv-tag-${m}`, m))));
   return row;
 }
@@ -95,11 +101,13 @@ export function classBars(frame, classes) {
   const p = frame?.get('probabilities')?.values(), q = frame?.get('masked_probabilities')?.values();
   if (!p) return wordsNode('p', 'sv-note', 'No probabilities were recorded at this step.');
   const top = p.indexOf(Math.max(...p));
-  const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i], {gold: frame.label === i, predicted: i === top}));
+  const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i],
+    {gold: frame.label === i, predicted: i === top}));
   const list = wordsNode('ul', 'sv-classes', ...rows), el = wordsNode('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
   const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';
-  const said = `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
+  const said =
+    `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
   if (q) el.append(wordsNode('p', 'sv-note', said));
   return el;
 }

@@ -1,12 +1,15 @@
-// What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern, and what they mean in words.
-import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares, pooledRow, ranksOfHead, regionOf} from '../state/derive.js';
+// What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern,
+// and what they mean in words.
+import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares} from '../state/derive.js';
+import {pooledRow, ranksOfHead, regionOf} from '../state/derive.js';
 import {saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
 import {keptCount} from '../lib/maths.js';
 import {percent, shortNumber} from '../lib/colour.js';
 import {doubleStroke, labelled, overlayInks, plainText, tickBox} from '../lib/canvas.js';
 
 const overlayTitles = {
-  candidates: 'candidate region', discarded: 'discarded', target: 'pattern target', residual: 'residual (attention − pattern)',
+  candidates: 'candidate region', discarded: 'discarded', target: 'pattern target',
+    residual: 'residual (attention − pattern)',
   saliency: 'saliency strips', regularised: 'SalLM target and row',
 };
 
@@ -22,7 +25,8 @@ function unitMask(mask, n, units) {
 // The marks of one head, on the shown units: {candidates, discarded, target [numbers], recomputed, counts, pattern}.
 export function overlaysOf(frame, state, entry, probe, units) {
   if (!frame || entry.kind !== 'head') return null;
-  const n = probe.tokens.length, count = units.length, region = regionOf(frame, state, entry.layer, entry.head, probe.is_special);
+  const n = probe.tokens.length, count = units.length,
+    region = regionOf(frame, state, entry.layer, entry.head, probe.is_special);
   const target = targetOf(frame, state, entry.layer, entry.head, probe), marks = {recomputed: region.recomputed};
   for (const name of ['candidates', 'discarded']) {
     const mask = region[name];
@@ -32,7 +36,8 @@ export function overlaysOf(frame, state, entry, probe, units) {
   marks.allowedCount = region.allowed ? region.allowed.reduce((a, b) => a + b, 0) : n * n;
   marks.tied = tiedRegion(frame, region, entry, n);
   if (!target || target.n !== n) return marks;
-  marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer, entry.head) ?? patternWords(target.values, n, probe.labels);
+  marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer,
+    entry.head) ?? patternWords(target.values, n, probe.labels);
   marks.target = Float32Array.from({length: count * count}, (_, k) => {
     const queries = units[Math.floor(k / count)].tokens, keys = units[k % count].tokens;
     return queries.reduce((sum, q) => sum + keys.reduce((s, j) => s + target.values[q * n + j], 0), 0) / queries.length;
@@ -40,14 +45,16 @@ export function overlaysOf(frame, state, entry, probe, units) {
   return marks;
 }
 
-// Rows of the region whose candidates are equal at the threshold, and how many candidates those rows have; null without ranks. Ties are not ranks:
+// Rows of the region whose candidates are equal at the threshold, and how many candidates those rows have; null without
+// ranks. Ties are not ranks:
 // all keys that are equal to the threshold are candidates, and where nothing reads a row, all of its keys are.
 export function tiedRegion(frame, region, entry, n) {
   const ranks = ranksOfHead(frame, entry.layer, entry.head), {candidates} = region;
   if (!ranks || candidates?.length !== n * n) return null;
   let rows = 0, cells = 0;
   for (let r = 0; r < n; r++) {
-    const row = ranks.subarray(r * n, (r + 1) * n), inside = row.filter((_, c) => candidates[r * n + c]), allowed = row.filter(Boolean);
+    const row = ranks.subarray(r * n, (r + 1) * n), inside = row.filter((_, c) => candidates[r * n + c]),
+      allowed = row.filter(Boolean);
     const many = inside.length > 1 && inside.length === allowed.length && inside.every(rank => rank === inside[0]);
     if (!many && !moreThanAsked(frame, inside.length, allowed.length)) continue;
     rows++;
@@ -67,7 +74,8 @@ export function patternWords(values, n, labels) {
   if (inner.every(i => one(values[i * n + i + 1]))) return 'next';
   if (inner.every(i => one(values[(i + 1) * n + i]))) return 'prev';
   if (inner.every(i => one(values[i * n])) && one(values[(n - 1) * n])) return 'first';
-  const pointed = labels.filter((_, k) => values[k] > 0), same = values.every((v, k) => Math.abs(v - values[k % n]) < .01);
+  const pointed = labels.filter((_, k) => values[k] > 0),
+    same = values.every((v, k) => Math.abs(v - values[k % n]) < .01);
   return same && pointed.length && pointed.length < n ? `to ${[...new Set(pointed)].join(' ')}` : 'own pattern';
 }
 
@@ -113,8 +121,10 @@ function overlayStroke(context, path, grid, theme, width) {
 export function drawRegion(context, grid, mask, theme) {
   const count = grid.columns.count, path = new Path2D(), [r0, r1] = grid.rowsInView(), [c0, c1] = grid.columnsInView();
   const holds = (r, c) => r >= 0 && c >= 0 && r < count && c < count && mask[r * count + c] > 0;
-  for (let r = r0; r <= r1; r++) regionEdges(path, c0, c1, c => holds(r - 1, c) !== holds(r, c), c => [grid.left(c), grid.top(r)]);
-  for (let c = c0; c <= c1; c++) regionEdges(path, r0, r1, r => holds(r, c - 1) !== holds(r, c), r => [grid.left(c), grid.top(r)]);
+  for (let r = r0; r <= r1; r++)
+    regionEdges(path, c0, c1, c => holds(r - 1, c) !== holds(r, c), c => [grid.left(c), grid.top(r)]);
+  for (let c = c0; c <= c1; c++)
+    regionEdges(path, r0, r1, r => holds(r, c - 1) !== holds(r, c), r => [grid.left(c), grid.top(r)]);
   grid.clipped(context, () => overlayStroke(context, path, grid, theme, 2));
 }
 
@@ -173,9 +183,11 @@ export function drawOverlays(context, grid, marks, shown, theme) {
 // Which overlays the frame has anything for.
 export function overlaysIn(frame, state) {
   if (!frame) return new Set();
-  const has = name => frame.names.some(known => known.split('/')[0] === name), guided = has('pattern_target') || Boolean(state.whatIf?.pattern);
+  const has = name => frame.names.some(known => known.split('/')[0] === name),
+    guided = has('pattern_target') || Boolean(state.whatIf?.pattern);
   const region = has('discard_candidates') || Boolean(state.whatIf && has('attribution_ranks'));
-  const there = {candidates: region, discarded: has('discarded') || region && Boolean(state.whatIf), target: guided, residual: has('pattern_target'),
+  const there = {candidates: region, discarded: has('discarded') || region && Boolean(state.whatIf), target: guided,
+    residual: has('pattern_target'),
     saliency: Boolean(saliencyOf(frame)), regularised: has('saliency_target')};
   return new Set(Object.keys(overlayTitles).filter(name => there[name]));
 }
@@ -208,7 +220,8 @@ function regionWords(frame, state, marks) {
   const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in tied rows` : '';
   const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';
-  const draw = Number.isFinite(frame.info.seed) && marks.discarded ? `: one draw, for seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
+  const draw = Number.isFinite(frame.info.seed) && marks.discarded
+    ? `: one draw, for seed ${frame.info.seed} and step ${frame.info.drawn_step}` : '';
   const how = marks.recomputed ? 'What if: ' : '';
   return `${how}${share}${drawn}${draw}${given.length ? ` (${given.join(', ')})` : ''}.${ties && tieWords(marks.tied)}`;
 }
@@ -224,7 +237,8 @@ function patternLossWords(frame, entry, marks) {
   if (i < 0 || !shares.guided[i * shares.heads + entry.head]) return `${said} The training does not guide this head.`;
   const at = i * shares.heads + entry.head, overlap = patternShares(frame)[at];
   const everywhere = patternEverywhere(frame, entry.layer, entry.head) ? ' It covers every position.' : '';
-  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.` : everywhere;
+  const follows = Number.isFinite(overlap) ? ` ${percent(overlap)} of the head’s attention lies on its positions.`
+    : everywhere;
   return `${said}${follows} This head has ${percent(shares.shares[at])} of the pattern loss of this sentence.`;
 }
 
@@ -232,19 +246,23 @@ function patternLossWords(frame, entry, marks) {
 export function overlayWords(frame, state, entry, marks) {
   if (!frame) return '';
   const methodRegion = overlaysIn(frame, state).has('candidates'), guides = overlaysIn(frame, state).has('target');
-  if (!marks) return methodRegion || guides ? `Choose one head to see its ${methodRegion ? 'discard region' : 'pattern'}.` : '';
+  if (!marks) return methodRegion || guides ? `Choose one head to see its ${methodRegion ? 'discard region'
+    : 'pattern'}.` : '';
   const said = [];
   if (methodRegion) said.push(regionWords(frame, state, marks) || missingRegion(frame, entry));
   if (guides) said.push(patternLossWords(frame, entry, marks) || 'This head is not guided.');
-  if (methodNames(frame).includes('ADDrop') && !methodRegion) said.push(`No discard region at this step${plainPhase(frame)}.`);
+  if (methodNames(frame).includes('ADDrop') && !methodRegion)
+    said.push(`No discard region at this step${plainPhase(frame)}.`);
   return said.join(' ');
 }
 
-function plainPhase({info: {phase}}) { return phase && !phase.includes('ad_drop') ? ': cross-tuning spends this epoch on plain fine-tuning' : ''; }
+function plainPhase({info: {phase}}) {
+  return phase && !phase.includes('ad_drop') ? ': cross-tuning spends this epoch on plain fine-tuning' : ''; }
 
 function missingRegion(frame, entry) {
   const layers = layersOf(frame, 'discard_candidates');
-  if (!layers.includes(entry.layer)) return `Layer ${entry.layer} has no discard region; layers ${layers.join(', ')} have.`;
+  if (!layers.includes(entry.layer))
+    return `Layer ${entry.layer} has no discard region; layers ${layers.join(', ')} have.`;
   return 'The discard region of this head was not sent in full; a long sentence ships it for chosen heads.';
 }
 

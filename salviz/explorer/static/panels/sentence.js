@@ -1,16 +1,20 @@
-// The sentence: its tokens coloured by saliency, by attention of the chosen row, or by their difference; choosing rows and tokens; probabilities.
+// The sentence: its tokens coloured by saliency, by attention of the chosen row, or by their difference; choosing rows
+// and tokens; probabilities.
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {choiceOf, labelled} from '../lib/canvas.js';
 import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
 import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
 import {labelRows, LabelLines, outcomeOf, targetLine} from './answers.js';
-import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted, repeatNames, scaleBar, setText} from '../lib/words.js';
+import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted} from '../lib/words.js';
+import {repeatNames, scaleBar, setText} from '../lib/words.js';
 import {signWords, visibleText, wordGroups, wordsNode} from '../lib/words.js';
 
 const colourChoices = [
-  ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'], ['rationale', 'human rationale'],
+  ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'],
+    ['rationale', 'human rationale'],
 ];
-const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'hideSpecial', 'mergeWords', 'palette', 'theme',
+const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'hideSpecial',
+  'mergeWords', 'palette', 'theme',
   'size'];
 const overOrdinary = 'each as shares of the ordinary tokens';
 
@@ -23,13 +27,17 @@ function queryPieces(probe, state, frame) {
   return state.mergeWords ? wordGroups(probe).find(g => g.tokens.includes(row))?.tokens ?? [row] : [row];
 }
 
-// Attention that the chosen row pays to each token [n], or null and why; a word's row is the mean of its pieces' rows, no row that of all.
+// Attention that the chosen row pays to each token [n], or null and why; a word's row is the mean of its pieces' rows,
+// no row that of all.
 export function attentionOfRow(frame, probe, state) {
   const map = mapOf(frame, state.entry, 'attention'), pieces = queryPieces(probe, state, frame);
   if (!map.values) return {values: null, note: map.note, pieces};
-  if (map.pooled > 1) return {values: null, note: `Only a thumbnail of ${map.title} is here, so single rows of attention are not known.`, pieces};
+  if (map.pooled > 1)
+    return {values: null, note: `Only a thumbnail of ${map.title} is here, so single rows of attention are not known.`,
+      pieces};
   if (!pieces.length) return {values: [...rowOrMean(map.values, map.n, null)], note: '', pieces};
-  const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key], 0) / pieces.length);
+  const values = probe.tokens.map((_, key) => pieces.reduce((sum, q) => sum + map.values[q * map.n + key],
+    0) / pieces.length);
   return {values, note: '', pieces};
 }
 
@@ -45,16 +53,19 @@ function unitSums(values, units) { return values && units.map(u => sumOver(value
 
 // Everything that is said about the units of a sentence at one step.
 export function sentenceValues(frame, probe, state, units = unitsOf(probe, state)) {
-  const found = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '', pieces: []};
+  const found = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '',
+    pieces: []};
   const saliency = unitSums(found?.values, units), attention = unitSums(row.values, units);
-  const saliencyShares = saliency && sharesOf(saliency, units), attentionShares = attention && sharesOf(attention, units);
+  const saliencyShares = saliency && sharesOf(saliency, units),
+    attentionShares = attention && sharesOf(attention, units);
   const difference = saliency && attention && attentionShares.map((a, k) => a - Math.abs(saliencyShares[k]));
   const rationale = unitSums(rationaleOf(frame, probe), units)?.map(f => Number(f > 0)) ?? null;
   const all = row.values && sumOver(row.values, row.values.map((_, i) => i));
   const specialShare = row.values && sumOver(row.values, probe.is_special.flatMap((s, i) => s ? [i] : [])) / all;
   const {note, pieces} = row;
   const shares = {saliencyShares, attentionShares, specialShare};
-  return {units, saliency, attention, rationale, difference, ...shares, name: found?.name, row: row.values, note, pieces};
+  return {units, saliency, attention, rationale, difference, ...shares, name: found?.name, row: row.values, note,
+    pieces};
 }
 
 // The scale of the colours: up to the largest magnitude among ordinary tokens.
@@ -68,7 +79,8 @@ export function sentenceScale(values, state) {
 function rowName(frame, probe, pieces) {
   if (!pieces.length) return 'a row on average';
   const label = pieces.length > 1 ? probe.words[probe.word_ids[pieces[0]]] : probe.labels[pieces[0]] ?? '';
-  return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains ? 'model' : 'classifier'} reads)` : ''}`;
+  return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains
+    ? 'model' : 'classifier'} reads)` : ''}`;
 }
 
 const explainedWords = {
@@ -87,13 +99,16 @@ function legendWords(frame, probe, state, values) {
   const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, said = [];
   if (state.colour === 'saliency') said.push(saliencyWords(frame, values));
   if (state.colour === 'attention') said.push(`${from}.`);
-  if (state.colour === 'difference') said.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
+  if (state.colour === 'difference')
+    said.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
   if (state.colour === 'rationale') said.push('Coloured: what people marked as the reason.');
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialShare))
     said.push(`Special tokens are left out of the scale; they get ${percent(values.specialShare)} of the attention.`);
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
     said.push('This task reads no single row: until a token is chosen, attention is the mean over all rows.');
-  if (state.mergeWords) said.push(`Words are sums over their pieces${state.colour === 'saliency' ? '' : '; as a query, the mean of them'}.`);
+  if (state.mergeWords)
+    said.push(`Words are sums over their pieces${state.colour === 'saliency'
+      ? '' : '; as a query, the mean of them'}.`);
   return said.join(' ');
 }
 
@@ -107,8 +122,11 @@ function unitWords(values, k, frame, probe) {
   const {saliency, attention, difference, saliencyShares, attentionShares, units} = values, parts = [];
   const share = shares => units[k].special ? '' : ` (${percent(Math.abs(shares[k]))})`;
   if (saliency) parts.push(`saliency ${shortNumber(saliency[k])}${share(saliencyShares)}`);
-  if (attention) parts.push(`attention from ${rowName(frame, probe, values.pieces)} ${shortNumber(attention[k])}${share(attentionShares)}`);
-  if (difference && !units[k].special) parts.push(`difference ${difference[k] > 0 ? '+' : ''}${shortNumber(difference[k])}`);
+  if (attention)
+    parts.push(`attention from ${rowName(frame, probe,
+      values.pieces)} ${shortNumber(attention[k])}${share(attentionShares)}`);
+  if (difference && !units[k].special)
+    parts.push(`difference ${difference[k] > 0 ? '+' : ''}${shortNumber(difference[k])}`);
   return parts.join(', ');
 }
 
@@ -117,10 +135,12 @@ function lossWords(frame, run) {
   if (!names.length) return '';
   const one = name => {
     const weight = losses[`${name}_weight`];
-    return `${name.replaceAll('_', ' ')} ${numberWords(losses[name])}${weight === undefined ? '' : ` (weight ${numberWords(weight)})`}`;
+    return `${name.replaceAll('_', ' ')} ${numberWords(losses[name])}${weight === undefined
+      ? '' : ` (weight ${numberWords(weight)})`}`;
   };
   const classes = ['classification', undefined].includes(frame.info?.task);
-  const guess = frame.label === null && run && classes ? ' There is no label: the predicted class stands in for it.' : '';
+  const guess = frame.label === null && run && classes ? ' There is no label: the predicted class stands in for it.'
+    : '';
   return `Losses of this sentence at this step: ${names.map(one).join(', ')}.${guess}`;
 }
 
@@ -149,8 +169,10 @@ class Sentence {
     this.target = targetLine();
     this.bars = wordsNode('div', 'sv-sentence-bars');
     this.losses = wordsNode('p', 'sv-note');
-    const left = wordsNode('div', 'sv-sentence-main', this.line, this.target.el, this.reading, this.full, this.sum, this.scale, this.legend);
-    const body = wordsNode('div', 'sv-sentence-body', left, wordsNode('div', 'sv-sentence-side', this.bars, this.losses));
+    const left = wordsNode('div', 'sv-sentence-main', this.line, this.target.el, this.reading, this.full, this.sum,
+      this.scale, this.legend);
+    const body = wordsNode('div', 'sv-sentence-body', left,
+      wordsNode('div', 'sv-sentence-side', this.bars, this.losses));
     this.el = wordsNode('section', 'sv-panel sv-sentence', this.heading, body);
     this.el.setAttribute('aria-label', 'Sentence');
     this.listen();
@@ -176,7 +198,8 @@ class Sentence {
     const keys = {
       ArrowRight: () => this.focus(k + right), ArrowLeft: () => this.focus(k - right),
       Home: () => this.focus(0), End: () => this.focus(this.chips.length - 1),
-      Enter: () => this.choose(k, e.shiftKey), ' ': () => this.choose(k, true), Escape: () => this.ctx.state.set({row: null, tokens: []}),
+      Enter: () => this.choose(k, e.shiftKey), ' ': () => this.choose(k, true),
+        Escape: () => this.ctx.state.set({row: null, tokens: []}),
     };
     if (!keys[e.key]) return;
     keys[e.key]();
@@ -228,7 +251,8 @@ class Sentence {
   // The page's nodes are made anew only for another sentence or another way to cut it.
   build() {
     const {state} = this.ctx, {run, probe, mergeWords, hideSpecial} = state;
-    const key = [run, probe, mergeWords, hideSpecial, Boolean(this.copy), Boolean(this.rows), this.translated, this.probe.tokens.length].join();
+    const key = [run, probe, mergeWords, hideSpecial, Boolean(this.copy), Boolean(this.rows), this.translated,
+      this.probe.tokens.length].join();
     if (key === this.built) return;
     this.built = key;
     this.hovered = null;
@@ -248,16 +272,21 @@ class Sentence {
     words.forEach((word, w) => {
       const chips = this.chips.filter((_, k) => word.tokens.includes(this.units[k].tokens[0]));
       if (!chips.length) return;
-      const under = chip => wordsNode('span', 'sv-labelled', chip, this.labels.node(this.units[this.chips.indexOf(chip)].tokens));
+      const under = chip => wordsNode('span', 'sv-labelled', chip,
+        this.labels.node(this.units[this.chips.indexOf(chip)].tokens));
       const pieces = this.rows ? chips.map(under) : chips;
       const column = wordsNode('span', 'sv-word', wordsNode('span', 'sv-pieces', ...pieces));
       if (this.copy) this.copies.push([column.appendChild(copyNode()), w]);
       columns.push(column);
     });
     const name = (sign, about) => Object.assign(wordsNode('span', 'sv-line-name', sign), {title: about});
-    if (this.copy) columns.unshift(wordsNode('span', 'sv-word sv-line-names', name('X', 'the sentence'), name('X̃', 'its masked copy')));
+    if (this.copy)
+      columns.unshift(wordsNode('span', 'sv-word sv-line-names', name('X', 'the sentence'),
+        name('X̃', 'its masked copy')));
     if (this.rows) columns.unshift(this.labels.names(this.rows));
-    if (this.translated) columns.unshift(wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
+    if (this.translated)
+      columns.unshift(wordsNode('span', 'sv-word sv-answer-names',
+        wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
     return columns;
   }
 
@@ -279,14 +308,16 @@ class Sentence {
   }
 
   paintScale(scale, shown) {
-    const {state} = this.ctx, key = [scale.limit, scale.signed, state.palette, state.theme, shown && state.colour !== 'rationale'].join();
+    const {state} = this.ctx, key = [scale.limit, scale.signed, state.palette, state.theme,
+      shown && state.colour !== 'rationale'].join();
     if (key === this.scaled) return;
     this.scaled = key;
     this.scale.replaceChildren(...(shown && state.colour !== 'rationale' ? [scaleBar(scale)] : []));
   }
 
   say() {
-    const {store, state} = this.ctx, {frame, probe, values} = this, run = store.run(state.run), step = store.stepOf(state);
+    const {store, state} = this.ctx, {frame, probe, values} = this, run = store.run(state.run),
+      step = store.stepOf(state);
     for (const option of this.colour.options) option.disabled = Boolean(frame) && !values[option.value];
     this.colour.value = state.colour;
     this.clear.hidden = state.row === null && !state.tokens.length;
@@ -295,7 +326,8 @@ class Sentence {
     const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy)}.` : '';
     setText(this.legend, !frame || !values[state.colour] ? why : legendWords(frame, probe, state, values) + copied);
     this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));
-    setText(this.losses, [lossWords(frame, run), ...(frame?.info?.notes ?? [])].filter(Boolean).map(said => said.replace(/[^.]$/, '$&.')).join(' '));
+    setText(this.losses, [lossWords(frame, run), ...(frame?.info?.notes ?? [])].filter(Boolean)
+      .map(said => said.replace(/[^.]$/, '$&.')).join(' '));
     this.saySum();
     this.read(this.hovered);
   }
@@ -304,8 +336,10 @@ class Sentence {
     const {state, announce} = this.ctx, {frame, probe, values} = this;
     const chosen = this.units.filter(u => u.tokens.some(i => state.tokens.includes(i)));
     const total = values.row && sumOver(values.row, state.tokens), names = listWords(chosen.map(u => u.label));
-    const said = total === null || !chosen.length ? '' : `${rowName(frame, probe, values.pieces)} pays ${shortNumber(total)} of its attention to `
-      + `${countWords(chosen.length, state.mergeWords ? 'chosen word' : 'chosen token')}: ${names} (${entryTitle(state.entry)}).`;
+    const said = total === null || !chosen.length ? '' : `${rowName(frame, probe,
+      values.pieces)} pays ${shortNumber(total)} of its attention to `
+      + `${countWords(chosen.length, state.mergeWords ? 'chosen word'
+        : 'chosen token')}: ${names} (${entryTitle(state.entry)}).`;
     setText(this.sum, said);
     if (this.speak) announce(said || `row ${rowName(frame, probe, values.pieces)}`);
     this.speak = false;
@@ -317,7 +351,8 @@ class Sentence {
     if (!this.values || !this.probe) return;
     const {frame, probe, values} = this, at = k ?? -1, unit = this.units[at];
     const labelled = unit && this.rows && this.labels.words(unit.tokens, this.rows);
-    const about = frame ? unit && [labelled, unitWords(values, at, frame, probe)].filter(Boolean).join('; ') : 'no values at this step';
+    const about = frame ? unit && [labelled, unitWords(values, at, frame, probe)].filter(Boolean).join('; ')
+      : 'no values at this step';
     const chosen = values.pieces.length ? rowName(frame, probe, values.pieces) : 'the mean over all rows';
     const row = frame && values.row ? `Row: ${chosen}. Click a token for its row, Shift-click to add up several.` : '';
     setText(this.reading, unit ? `${quoted(unit.label)}${unit.special ? ' (special)' : ''}: ${about}` : row);
@@ -328,7 +363,8 @@ class Sentence {
 }
 
 function sentenceChip(unit) {
-  const text = wordsNode('bdi', '', chipText(unit.label)), chip = wordsNode('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
+  const text = wordsNode('bdi', '', chipText(unit.label)),
+    chip = wordsNode('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
   text.dir = 'auto';
   chip.setAttribute('role', 'option');
   chip.tabIndex = -1;

@@ -1,6 +1,8 @@
-// Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how gradients are distributed.
+// Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how
+// gradients are distributed.
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelled, labelRoom, overlayInks, plainText, rowLabels, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelled, labelRoom, overlayInks} from '../lib/canvas.js';
+import {plainText, rowLabels, SharpCanvas} from '../lib/canvas.js';
 import {quotedToken, tickBox} from '../lib/canvas.js';
 import {methodArgs, methodNames} from '../state/derive.js';
 import {outcomeOf} from './answers.js';
@@ -11,7 +13,8 @@ import {largestOf} from './tokenmap.js';
 import {chipText, quoted, signWords} from '../lib/words.js';
 
 const signalKeys = ['run', 'probe', 'step', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
-const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalPairs = 900, signalCell = 26;
+const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalPairs = 900,
+  signalCell = 26;
 const densityHeight = 150, featureHeight = 150;
 const signalMarks = {informative: 'where the information is', masked: 'what is masked'};
 const maskedTint = [74, 163, 255];
@@ -19,7 +22,8 @@ const channelNames = ['red', 'green', 'blue'];
 
 function tinted(packed) {
   const mix = (v, tint) => Math.round(.55 * v + .45 * tint), [r, g, b] = maskedTint;
-  return ((255 << 24) | (mix((packed >> 16) & 255, b) << 16) | (mix((packed >> 8) & 255, g) << 8) | mix(packed & 255, r)) >>> 0;
+  return ((255 << 24) | (mix((packed >> 16) & 255, b) << 16) | (mix((packed >> 8) & 255, g) << 8) | mix(packed & 255,
+    r)) >>> 0;
 }
 
 // The outline around the cells of a mask with `rows` rows and `columns` columns.
@@ -62,7 +66,8 @@ class SignalPanel {
     const box = name => tickBox(on => state.set({overlays: {...state.overlays, [name]: on}}));
     this.boxes = Object.fromEntries(Object.keys(signalMarks).map(name => [name, box(name)]));
     this.checks = plainText('div', 'sv-checks');
-    this.checks.append(...Object.entries(signalMarks).map(([name, text]) => labelled(text, this.boxes[name], 'sv-check')));
+    this.checks.append(...Object.entries(signalMarks).map(([name, text]) => labelled(text, this.boxes[name],
+      'sv-check')));
     this.lineTitle = plainText('h4', 'sv-subtitle');
     this.lineStage = stage(this.line.el);
     this.densityTitle = plainText('h4', 'sv-subtitle');
@@ -74,7 +79,8 @@ class SignalPanel {
     this.densityBox = plainText('div', 'sv-signal-density');
     this.densityBox.append(this.densityTitle, this.densityStage, this.densityTip);
     this.side.append(this.densityBox, this.outcome);
-    this.el.append(this.title, this.note, this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side, this.words);
+    this.el.append(this.title, this.note, this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side,
+      this.words);
   }
 
   update(changed) {
@@ -82,7 +88,8 @@ class SignalPanel {
     const {store, state} = this.ctx, why = this.look();
     this.note.textContent = why;
     this.note.hidden = !why;
-    for (const el of [this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side, this.words]) el.hidden = !this.shown;
+    for (const el of [this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side, this.words])
+      el.hidden = !this.shown;
     this.title.textContent = this.probe?.modality === 'series' ? 'Series' : 'Image';
     this.el.setAttribute('aria-label', this.title.textContent);
     if (!this.shown || !this.stage.clientWidth) return;
@@ -109,7 +116,8 @@ class SignalPanel {
   showChecks() {
     const {overlays} = this.ctx.state, {shown} = this;
     const there = {informative: shown.informative, masked: shown.isMasked && shown.masked};
-    this.boxes.masked.nextSibling.textContent = `${signalMarks.masked} (${this.roomy(this.place.grids[0]) ? 'dots' : 'tinted blue'})`;
+    this.boxes.masked.nextSibling.textContent = `${signalMarks.masked} (${this.roomy(this.place.grids[0])
+      ? 'dots' : 'tinted blue'})`;
     for (const [name, box] of Object.entries(this.boxes)) {
       box.checked = overlays[name] ?? true;
       box.parentElement.hidden = !there[name];
@@ -117,11 +125,14 @@ class SignalPanel {
     this.checks.hidden = !Object.values(there).some(Boolean);
   }
 
-  // Images are dark where they are low; the values of a series stand out from the page the more the larger they are, as in the figures.
+  // Images are dark where they are low; the values of a series stand out from the page the more the larger they are, as
+  // in the figures.
   scaleOf(kind) {
     const {theme} = this.ctx.state, {shown} = this;
-    if (kind === 'saliency' || kind === 'ranking') return colourScaleOf({limit: largestOf(shown[kind].values), signed: true, theme});
-    return {linear: true, low: shown.low, high: shown.high, table: colourTable('grey', shown.modality === 'series' ? theme : 'dark')};
+    if (kind === 'saliency' || kind === 'ranking')
+      return colourScaleOf({limit: largestOf(shown[kind].values), signed: true, theme});
+    return {linear: true, low: shown.low, high: shown.high,
+      table: colourTable('grey', shown.modality === 'series' ? theme : 'dark')};
   }
 
   // The class that the saliency explains by which the method ranks.
@@ -135,11 +146,13 @@ class SignalPanel {
   // The maps that there are, each with its colours.
   items() {
     const {shown} = this, input = this.scaleOf('input');
-    const [saliency, ranking] = ['saliency', 'ranking'].map(kind => shown[kind] && this.scaleOf(kind)), of = shown.ranking && this.rankedClass();
+    const [saliency, ranking] = ['saliency', 'ranking'].map(kind => shown[kind] && this.scaleOf(kind)),
+      of = shown.ranking && this.rankedClass();
     const all = [['input', shown.input, input, 'input'], ['saliency', shown.saliency, saliency, shown.saliency?.name],
       ['ranking', shown.ranking, ranking, of ? `${shown.ranking.name} (${chipText(of.name)})` : shown.ranking?.name],
       ['masked', shown.masked, input, 'masked input']];
-    return all.filter(([, map]) => map).map(([kind, map, scale, title]) => ({kind, map, scale, title, cells: this.coloursOf(kind, map, scale)}));
+    return all.filter(([, map]) => map).map(([kind, map, scale, title]) =>
+      ({kind, map, scale, title, cells: this.coloursOf(kind, map, scale)}));
   }
 
   coloursOf(kind, map, scale) {
@@ -157,9 +170,12 @@ class SignalPanel {
     const across = width < signalStacks ? 1 : pairs ? 2 : items.length;
     const labels = shown.rowNames?.map(o => o.label);
     const left = labels ? 26 + labelRoom(this.sharp.context, labels, this.inks.bold, Math.min(120, width * .16)) : 2;
-    const room = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown, ratio = window.devicePixelRatio || 1;
-    const image = shown.modality === 'image', cell = Math.min(signalCell, room / columns, image ? signalTallest / rows : Infinity);
-    const mapWidth = image ? cell * columns : room, mapHeight = image ? cell * rows : Math.min(signalTallest, Math.max(60, rows * 18));
+    const room = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown,
+      ratio = window.devicePixelRatio || 1;
+    const image = shown.modality === 'image',
+      cell = Math.min(signalCell, room / columns, image ? signalTallest / rows : Infinity);
+    const mapWidth = image ? cell * columns : room,
+      mapHeight = image ? cell * rows : Math.min(signalTallest, Math.max(60, rows * 18));
     const under = image ? 8 : 30, tall = signalTitle + mapHeight + under + signalLegend;
     const pitch = signalGap + (image ? Math.min(room, Math.max(mapWidth, 230)) : room);
     const grids = items.map((_, i) => new CellGrid({x: left + (i % across) * pitch,
@@ -170,11 +186,14 @@ class SignalPanel {
   }
 
   drawMaps() {
-    const items = this.drawn = this.items(), place = this.place = this.layout(items), {sharp, shown, inks} = this, {context} = sharp;
+    const items = this.drawn = this.items(), place = this.place = this.layout(items), {sharp, shown, inks} = this,
+      {context} = sharp;
     sharp.size(place.width, place.height);
     items.forEach((item, i) => this.drawItem(item, place.grids[i], i));
-    const series = shown.modality === 'series', moves = `Arrow keys move from cell to cell${series ? ', Enter chooses the feature' : ''}.`;
-    const size = series ? `${shown.rows} features by ${shown.columns} time steps` : `${shown.rows} by ${shown.columns} pixels`;
+    const series = shown.modality === 'series', moves = `Arrow keys move from cell to cell${series
+      ? ', Enter chooses the feature' : ''}.`;
+    const size = series ? `${shown.rows} features by ${shown.columns} time steps`
+      : `${shown.rows} by ${shown.columns} pixels`;
     sharp.el.setAttribute('aria-label', `${items.map(item => item.title).join(', ')}: ${size}. ${moves}`);
     sharp.el.salviz = {grids: place.grids, kinds: items.map(item => item.kind), scales: items.map(item => item.scale)};
     context.font = inks.font;
@@ -184,11 +203,13 @@ class SignalPanel {
   drawItem({kind, map, title, cells, scale}, grid, i) {
     const {shown, inks, sharp, place} = this, {context} = sharp, {overlays} = this.ctx.state, {rows, columns} = shown;
     const masks = kind === 'masked' && shown.isMasked && (overlays.masked ?? true), tint = masks && !this.roomy(grid);
-    this.painter.paint(context, grid, this.strongest(grid, tint ? cells.map((c, k) => shown.isMasked[k] ? tinted(c) : c) : cells, map));
+    this.painter.paint(context, grid,
+      this.strongest(grid, tint ? cells.map((c, k) => shown.isMasked[k] ? tinted(c) : c) : cells, map));
     context.strokeStyle = inks.line;
     context.lineWidth = 1;
     context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
-    if (shown.informative && (overlays.informative ?? true)) this.outline(grid, maskOutline(grid, shown.informative, rows, columns), 2);
+    if (shown.informative && (overlays.informative ?? true))
+      this.outline(grid, maskOutline(grid, shown.informative, rows, columns), 2);
     if (masks && !tint) this.dots(grid);
     if (this.feature() !== null && shown.rowNames) this.markFeature(grid);
     Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
@@ -204,7 +225,8 @@ class SignalPanel {
     const out = Uint32Array.from(cells), per = shown.columns / grid.across;
     for (let r = 0; r < shown.rows; r++) {
       for (let p = 0; p < grid.across; p++) {
-        const from = r * shown.columns + Math.floor(p * per), to = r * shown.columns + Math.max(Math.floor(p * per) + 1, Math.floor((p + 1) * per));
+        const from = r * shown.columns + Math.floor(p * per),
+          to = r * shown.columns + Math.max(Math.floor(p * per) + 1, Math.floor((p + 1) * per));
         let best = from;
         for (let k = from; k < to; k++) if (Math.abs(map.values[k]) > Math.abs(map.values[best])) best = k;
         out.fill(cells[best], from, to);
@@ -213,7 +235,9 @@ class SignalPanel {
     return out;
   }
 
-  outline(grid, path, width) { grid.clipped(this.sharp.context, () => doubleStroke(this.sharp.context, path, overlayInks(this.inks.theme), width)); }
+  outline(grid, path, width) {
+    grid.clipped(this.sharp.context, () => doubleStroke(this.sharp.context, path, overlayInks(this.inks.theme), width));
+    }
 
   // A dot in each masked cell, where cells have room for it; else they are tinted.
   dots(grid) {
@@ -236,11 +260,13 @@ class SignalPanel {
   markFeature(grid) {
     const row = this.feature(), {context} = this.sharp;
     context.fillStyle = this.inks.accent;
-    for (const x of [grid.x - 5, grid.x + grid.width + 2]) context.fillRect(x, grid.top(row), 3, Math.max(2, grid.top(row + 1) - grid.top(row)));
+    for (const x of [grid.x - 5, grid.x + grid.width + 2])
+      context.fillRect(x, grid.top(row), 3, Math.max(2, grid.top(row + 1) - grid.top(row)));
   }
 
   drawAxes(grid, first) {
-    const {inks, shown} = this, {context} = this.sharp, marked = new Set(this.feature() === null ? [] : [this.feature()]);
+    const {inks, shown} = this, {context} = this.sharp,
+      marked = new Set(this.feature() === null ? [] : [this.feature()]);
     if (first) {
       rowLabels(context, grid, shown.rowNames, {x: grid.x - 8, room: grid.x - 26, inks, marked});
       Object.assign(context, {font: inks.small, fillStyle: inks.muted, textAlign: 'center', textBaseline: 'top'});
@@ -250,7 +276,8 @@ class SignalPanel {
       context.fillText('feature', 0, 0);
       context.restore();
     }
-    Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.muted, textAlign: 'center', textBaseline: 'top'});
+    Object.assign(context, {font: inks.small, fillStyle: inks.muted, strokeStyle: inks.muted, textAlign: 'center',
+      textBaseline: 'top'});
     for (const t of timeTicks(shown.columns, grid.width)) {
       const x = grid.left(t) + (grid.left(t + 1) - grid.left(t)) / 2;
       context.beginPath();
@@ -267,7 +294,8 @@ class SignalPanel {
     const width = Math.min(220, Math.max(grid.width, 150));
     const common = {x: grid.x, y, width, inks};
     if (!scale.linear) return colourScale(context, scale, {...common, title: 'saliency (square-root scale)'});
-    const ticks = [[shortNumber(scale.low), 0], [shortNumber((scale.low + scale.high) / 2), .5], [shortNumber(scale.high), 1]];
+    const ticks = [[shortNumber(scale.low), 0], [shortNumber((scale.low + scale.high) / 2), .5],
+      [shortNumber(scale.high), 1]];
     const title = shown.colours ? 'value of each colour' : shown.averaged ? 'mean over channels' : 'value';
     return colourScale(context, scale, {...common, ticks, title});
   }
@@ -307,13 +335,15 @@ class SignalPanel {
 
   drawDistribution() {
     const {store, state} = this.ctx, {shown, frame} = this, start = store.shipped(state.run, state.probe)[0];
-    const first = start === undefined || start === frame.step ? null : signalOf(store.frame(state.run, state.probe, start));
+    const first = start === undefined || start === frame.step
+      ? null : signalOf(store.frame(state.run, state.probe, start));
     const side = (signal, step) => signal?.saliency ? [{values: signal.saliency.values, name: `step ${step}`}] : [];
     const kept = [...side(first, start), ...side(shown, frame.step)];
     this.densityBox.hidden = !shown.saliency;
     if (!shown.saliency) return;
     this.bins = densityBins(kept);
-    this.densityTitle.textContent = kept.length > 1 ? `Distribution of saliency: before (step ${start}) and now (step ${frame.step})`
+    this.densityTitle.textContent = kept.length > 1
+      ? `Distribution of saliency: before (step ${start}) and now (step ${frame.step})`
       : 'Distribution of saliency at the first recorded step; other steps stand beside it';
     this.density.size(this.densityStage.clientWidth, densityHeight);
     this.densityPlace = drawDensity(this.density, this.bins, this.inks);
@@ -323,23 +353,28 @@ class SignalPanel {
   }
 
   sayWords() {
-    const {shown, frame} = this, said = [], {saliency_method: method, task, explains: explained = 'the predicted class'} = frame.info ?? {};
+    const {shown, frame} = this, said = [],
+      {saliency_method: method, task, explains: explained = 'the predicted class'} = frame.info ?? {};
     const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
     if (shown.saliency) said.push(`Saliency${how}: ${signWords(method, task, true)}`);
-    if (shown.colours) said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
+    if (shown.colours)
+      said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
     if (shown.averaged) said.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
     if (shown.isMasked) said.push(this.sayMasked());
     if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
       said.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
     if (shown.informative) said.push('The outline is where the data were made to tell the class.');
-    said.push(`A network for ${this.probe.modality === 'series' ? 'series' : 'images'} has no tokens, and no attention was recorded, `
+    said.push(`A network for ${this.probe.modality === 'series'
+      ? 'series' : 'images'} has no tokens, and no attention was recorded, `
       + 'so the panels of heads, maps and sentences are not shown.');
     return said.join(' ');
   }
 
-  // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is predicted.
+  // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is
+  // predicted.
   sayMasked() {
-    const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0), said = `${masked} of ${shown.isMasked.length} cells are masked`;
+    const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0),
+      said = `${masked} of ${shown.isMasked.length} cells are masked`;
     if (!methodNames(frame).includes('SaliencyGuided')) return `${said}.`;
     const low = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude' ? 'closest to zero' : 'lowest';
     if (!shown.ranking) return `${said}, those whose saliency is ${low}.`;
@@ -357,12 +392,15 @@ class SignalPanel {
   // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
   cellText({row, column}) {
     const {shown} = this, k = row * shown.columns + column, parts = [];
-    const where = shown.rowNames ? `time ${column}, feature ${quotedToken(shown.rowNames[row].label)}` : `row ${row}, column ${column}`;
-    const said = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k], map.half(k))
+    const where = shown.rowNames ? `time ${column}, feature ${quotedToken(shown.rowNames[row].label)}`
+      : `row ${row}, column ${column}`;
+    const said = map => !map.channels || map.channels.length === 1 || !shown.colours ? valueWithStep(map.values[k],
+      map.half(k))
       : map.channels.map((channel, c) => `${channelNames[c]} ${valueWithStep(channel[k], map.half(k, c))}`).join(', ');
     if (shown.input) parts.push(`input ${said(shown.input)}`);
     for (const map of [shown.saliency, shown.ranking]) if (map) parts.push(`${map.name} ${said(map)}`);
-    if (shown.masked) parts.push(`masked input ${said(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)' : ' (kept)' : ''}`);
+    if (shown.masked) parts.push(`masked input ${said(shown.masked)}${shown.isMasked ? shown.isMasked[k] ? ' (masked)'
+      : ' (kept)' : ''}`);
     if (shown.informative?.[k]) parts.push('informative');
     return `${where}: ${parts.join('; ')}`;
   }
@@ -385,9 +423,11 @@ class SignalPanel {
     el.addEventListener('blur', () => { this.cursor = null; if (this.place && this.shown) this.drawOver(); });
     el.addEventListener('keydown', e => this.keyed(e));
     this.density.el.addEventListener('pointermove', e => {
-      if (this.densityPlace) this.densityTip.textContent = densityText(this.bins, this.densityPlace, this.density.at(e));
+      if (this.densityPlace) this.densityTip.textContent = densityText(this.bins, this.densityPlace,
+        this.density.at(e));
     });
-    this.density.el.addEventListener('pointerleave', () => { if (this.bins) this.densityTip.textContent = densityText(this.bins); });
+    this.density.el.addEventListener('pointerleave',
+      () => { if (this.bins) this.densityTip.textContent = densityText(this.bins); });
   }
 
   keyed(e) {
@@ -398,7 +438,8 @@ class SignalPanel {
     e.stopPropagation();
     if (!move) return void (this.cursor && this.choose(this.cursor.row));
     const inside = (v, count) => Math.max(0, Math.min(count - 1, v)), {rows, columns} = this.shown;
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0], rows), column: inside(this.cursor.column + move[1], columns)}
+    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0], rows),
+      column: inside(this.cursor.column + move[1], columns)}
       : {row: this.feature() ?? 0, column: 0};
     this.hover = null;
     this.tip.textContent = this.cellText(this.cursor);

@@ -25,7 +25,8 @@ export function phaseWords(run, frame) {
 export function stepWords(store, state) {
   const run = store.run(state.run), step = store.stepOf(state);
   if (!run || step === null) return 'no step was recorded';
-  const frame = store.frame(state.run, state.probe, step), total = Math.max(run.total_steps ?? 0, store.steps(state.run, state.probe).at(-1) ?? 0);
+  const frame = store.frame(state.run, state.probe, step),
+    total = Math.max(run.total_steps ?? 0, store.steps(state.run, state.probe).at(-1) ?? 0);
   const each = run.steps_per_epoch, epochs = each > 0 ? Math.max(1, Math.ceil(total / each)) : 1;
   const epoch = frame?.info?.method_epoch ?? (each > 0 ? Math.min(epochs, Math.floor(step / each) + 1) : null);
   const where = total ? `step ${step} of ${total}` : `step ${step}`;
@@ -90,7 +91,8 @@ function svgNode(tag, attributes, title = '') {
 function drawTicks(svg, {store, state}, last) {
   const run = store.run(state.run), at = step => `${100 * step / last}%`, spans = epochSpans(run, last), nodes = [];
   for (const {from, to, epoch, shaded} of spans) {
-    nodes.push(svgNode('rect', {x: at(from), y: 0, width: at(to - from), height: 30, class: shaded ? 'sv-band sv-shaded' : 'sv-band'}));
+    nodes.push(svgNode('rect', {x: at(from), y: 0, width: at(to - from), height: 30,
+      class: shaded ? 'sv-band sv-shaded' : 'sv-band'}));
     if (from > 0) nodes.push(svgNode('line', {x1: at(from), x2: at(from), y1: 0, y2: 30, class: 'sv-epoch'}));
     if (spans.length > 10) continue;
     const label = svgNode('text', {x: at((from + to) / 2), y: 27, class: 'sv-epoch-name'});
@@ -98,8 +100,10 @@ function drawTicks(svg, {store, state}, last) {
     nodes.push(label);
   }
   for (const step of store.steps(state.run, state.probe)) {
-    const here = store.has(state.run, state.probe, step), why = here ? `step ${step}` : store.why(state.run, state.probe, step);
-    nodes.push(svgNode('circle', {cx: at(step), cy: 8, r: here ? 3.5 : 3, class: here ? 'sv-step' : 'sv-step sv-hollow', 'data-step': step}, why));
+    const here = store.has(state.run, state.probe, step),
+      why = here ? `step ${step}` : store.why(state.run, state.probe, step);
+    nodes.push(svgNode('circle', {cx: at(step), cy: 8, r: here ? 3.5 : 3, class: here ? 'sv-step' : 'sv-step sv-hollow',
+      'data-step': step}, why));
   }
   svg.replaceChildren(...nodes);
 }
@@ -149,7 +153,8 @@ class Time {
   }
 
   key(e) {
-    const {store, state} = this.ctx, steps = store.shipped(state.run, state.probe), go = step => state.set({step: step ?? null, playing: false});
+    const {store, state} = this.ctx, steps = store.shipped(state.run, state.probe),
+      go = step => state.set({step: step ?? null, playing: false});
     const back = () => moveStep(this.ctx, -1), on = () => moveStep(this.ctx, 1);
     const keys = {
       ArrowLeft: back, ArrowDown: back, PageDown: back, ArrowRight: on, ArrowUp: on, PageUp: on,
@@ -172,7 +177,8 @@ class Time {
   }
 
   tickClick(e) {
-    const box = this.ticks.getBoundingClientRect(), value = Number(e.target.dataset?.step ?? this.last * (e.clientX - box.left) / box.width);
+    const box = this.ticks.getBoundingClientRect(),
+      value = Number(e.target.dataset?.step ?? this.last * (e.clientX - box.left) / box.width);
     this.scrub(value);
     this.range.focus();
   }
@@ -185,7 +191,8 @@ class Time {
     setText(this.where, words);
     setText(this.note, this.why(run, steps, step));
     // A disabled button would lose the focus, and with it the keys of the explorer.
-    const dead = [[this.back, !steps.some(s => s < step)], [this.next, !steps.some(s => s > step)], [this.play, steps.length < 2]];
+    const dead = [[this.back, !steps.some(s => s < step)], [this.next, !steps.some(s => s > step)],
+      [this.play, steps.length < 2]];
     for (const [button, off] of dead) button.setAttribute('aria-disabled', String(off));
     setText(this.play, state.playing ? '❚❚' : '▶');
     this.play.title = state.playing ? 'pause' : 'play';

@@ -1,4 +1,5 @@
-// A map as it is shown: on tokens, words or blocks of tokens, with what is blanked and the upper end of its scale; and its drawing with labels.
+// A map as it is shown: on tokens, words or blocks of tokens, with what is blanked and the upper end of its scale; and
+// its drawing with labels.
 import {layersOf, mapNames, unitsOf} from '../state/derive.js';
 import {topMask} from '../lib/maths.js';
 import {ordinal, paintScale, valueWithStep} from '../lib/colour.js';
@@ -12,14 +13,17 @@ export function shownUnits(probe, state, map) {
   return Array.from({length: map.n}, (_, i) => {
     const tokens = Array.from({length: size}, (_, k) => i * size + k).filter(k => k < probe.tokens.length);
     const ends = [tokens[0], tokens.at(-1)].map(k => shownToken(probe.labels[k]));
-    return {word: -1, tokens, special: tokens.every(k => probe.is_special[k]), label: tokens.length > 1 ? ends.join(' … ') : ends[0], block: true};
+    return {word: -1, tokens, special: tokens.every(k => probe.is_special[k]),
+      label: tokens.length > 1 ? ends.join(' … ') : ends[0], block: true};
   });
 }
 
 // Attention to a word is the sum over its pieces, attention of a word the mean over them. {values, count, half(k)}
 export function unitMap(map, units) {
-  const count = units.length, at = units.map((u, i) => u.block ? [i] : u.tokens), values = new Float32Array(count * count);
-  const over = (r, c, f) => at[r].reduce((sum, q) => sum + at[c].reduce((s, k) => s + f(q * map.n + k), 0), 0) / at[r].length;
+  const count = units.length, at = units.map((u, i) => u.block ? [i] : u.tokens),
+    values = new Float32Array(count * count);
+  const over = (r, c, f) => at[r].reduce((sum, q) => sum + at[c].reduce((s, k) => s + f(q * map.n + k), 0),
+    0) / at[r].length;
   const single = at.every(tokens => tokens.length === 1), cell = k => [Math.floor(k / count), k % count];
   if (single && count === map.n) return {values: Float32Array.from(map.values), count, half: k => map.halfStep(k)};
   for (let r = 0, o = 0; r < count; r++) for (let c = 0; c < count; c++, o++) {
@@ -35,7 +39,8 @@ export function blankBlocked(values, frame, entry, map, units) {
   const plain = units.length === map.n && units.every((u, i) => u.block || u.tokens.length === 1 && u.tokens[0] === i);
   if (plain) return values.map((v, k) => blocked[k] ? NaN : v);
   const at = units.map((u, i) => u.block ? [i] : u.tokens), count = units.length;
-  return values.map((v, k) => at[Math.floor(k / count)].every(q => at[k % count].every(j => blocked[q * map.n + j])) ? NaN : v);
+  return values.map((v, k) => at[Math.floor(k / count)].every(q => at[k % count].every(j => blocked[q * map.n + j]))
+    ? NaN : v);
 }
 
 // Values that the reader asked to leave out become NaN; the numbers themselves stay for the pointer.
@@ -44,7 +49,8 @@ export function keptValues(values, count, {top, threshold}) {
   const out = values.map(v => threshold > 0 && Math.abs(v) < threshold ? NaN : v);
   for (let r = 0; top > 0 && r < count; r++) {
     const row = out.subarray(r * count, (r + 1) * count);
-    const kept = topMask(Array.from(row, v => Number.isFinite(v) ? Math.abs(v) : 0), top, Array.from(row, v => Number(Number.isFinite(v))));
+    const kept = topMask(Array.from(row, v => Number.isFinite(v) ? Math.abs(v) : 0), top,
+      Array.from(row, v => Number(Number.isFinite(v))));
     for (let c = 0; c < count; c++) if (!kept[c]) row[c] = NaN;
   }
   return out;
@@ -64,7 +70,8 @@ export function frameLimit(frame, what) {
   if (!tensor) return 1;
   if (!frameLimits.has(tensor)) {
     let most = 0;
-    for (let i = 0; i < tensor.shape[0]; i++) for (let head = 0; head < tensor.shape[1]; head++) most = Math.max(most, largestOf(tensor.at(i, head)));
+    for (let i = 0; i < tensor.shape[0]; i++) for (let head = 0; head < tensor.shape[1]; head++)
+      most = Math.max(most, largestOf(tensor.at(i, head)));
     frameLimits.set(tensor, most);
   }
   return frameLimits.get(tensor);
@@ -80,7 +87,8 @@ export function scaleLimit(frame, what, values, {scale}) {
 export function coloursOf(values, scale) { return paintScale(scale, values, new Uint32Array(values.length)); }
 
 // Cells, labels on both axes and their titles. `rooms`: {key, query}; `edge`: how far labels stand from the cells.
-export function drawTokenMap(sharp, painter, grid, {colours, units, inks, rooms, edge = 4, rows = new Set(), columns = new Set(), titles = true,
+export function drawTokenMap(sharp, painter, grid,
+  {colours, units, inks, rooms, edge = 4, rows = new Set(), columns = new Set(), titles = true,
   queries = true}) {
   const {context} = sharp;
   painter.paint(context, grid, colours);
@@ -89,7 +97,8 @@ export function drawTokenMap(sharp, painter, grid, {colours, units, inks, rooms,
   context.strokeStyle = inks.line;
   context.lineWidth = 1;
   context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
-  if (titles) axisTitles(context, grid, {keyY: grid.y - edge - rooms.key - 14, queryX: grid.x - edge - rooms.query - 16, inks});
+  if (titles) axisTitles(context, grid, {keyY: grid.y - edge - rooms.key - 14, queryX: grid.x - edge - rooms.query - 16,
+    inks});
 }
 
 // "layer 3, head 7, “the” → “film”: 0.0312 ± 0.0007"
@@ -98,7 +107,8 @@ export function cellWords(title, query, key, value, half, more = '') {
   return `${title}, ${quotedToken(query.label)} → ${quotedToken(key.label)}: ${averaged}${shown}${more}`;
 }
 
-// Place of a key in its row by attribution, the largest first; equal ones share a place, and where all are equal there is none.
+// Place of a key in its row by attribution, the largest first; equal ones share a place, and where all are equal there
+// is none.
 export function rankWords(ranks, n, query, key) {
   const row = ranks?.subarray(query * n, (query + 1) * n), mine = row?.[key];
   if (!mine) return '';

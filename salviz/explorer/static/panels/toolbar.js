@@ -32,7 +32,8 @@ function shortText(text, most = 60) { return text.length > most ? `${text.slice(
 
 // A sentence by its words, an image or a series by its class.
 export function probeTitle(probe, classes = []) {
-  const known = classes[probe.label] ?? '', given = !(probe.modality in toolbarNames) ? probe.texts.join(' | ') : known && `label ${known}`;
+  const known = classes[probe.label] ?? '', given = !(probe.modality in toolbarNames) ? probe.texts.join(' | ') : known
+    && `label ${known}`;
   return given ? `${probe.id}: ${shortText(visibleText(given.slice(0, 400)))}` : `${probe.id}`;
 }
 
@@ -44,7 +45,8 @@ export function toolbar({store, state}) {
   where.className = 'sv-where';
   const run = toolbarSelect('Run', [], v => state.set({run: Number(v), step: null}));
   const probe = toolbarSelect('Sentence', [], v => state.set({probe: Number(v)}));
-  const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(o => [o, o]), v => state.set({palette: v}));
+  const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(o => [o, o]),
+    v => state.set({palette: v}));
   const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
   const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
   el.append(run.el, probe.el, where, special.el, words.el, palette.el);
@@ -52,7 +54,8 @@ export function toolbar({store, state}) {
   const update = () => {
     run.fill(store.runs.map((r, i) => [String(i), r.title]));
     run.el.hidden = store.runs.length < 2;
-    probe.fill((store.run(state.run)?.probes ?? []).map(p => [String(p.id), probeTitle(p, store.run(state.run).classes)]));
+    probe.fill((store.run(state.run)?.probes ?? [])
+      .map(p => [String(p.id), probeTitle(p, store.run(state.run).classes)]));
     const {modality} = store.probe(state.run, state.probe) ?? {}, signal = modality in toolbarNames;
     probe.name(signal ? toolbarNames[modality] : 'Sentence');
     for (const part of [special, words, palette]) part.el.hidden = signal;
@@ -69,7 +72,8 @@ export function toolbar({store, state}) {
 function toolbarWhere(store, state) {
   const of = store.run(state.run), step = store.stepOf(state);
   if (!of) return 'No run is loaded.';
-  if (step === null) return of.live ? `${of.title}: waiting for the first look at the examples` : `${of.title}: nothing was recorded`;
+  if (step === null) return of.live ? `${of.title}: waiting for the first look at the examples`
+    : `${of.title}: nothing was recorded`;
   const frame = store.frame(state.run, state.probe, step);
   const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
   const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];

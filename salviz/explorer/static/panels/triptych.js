@@ -1,20 +1,24 @@
-// Panel 'triptych': attention | saliency or attribution | their signed difference, for the same tokens; below, the chosen row of each with its
+// Panel 'triptych': attention | saliency or attribution | their signed difference, for the same tokens; below, the
+// chosen row of each with its
 // tokens.
 import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken} from '../lib/canvas.js';
+import {SharpCanvas} from '../lib/canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
 
-const triptychKeys = ['run', 'probe', 'step', 'entry', 'row', 'hideSpecial', 'mergeWords', 'scale', 'palette', 'theme', 'frames', 'meta', 'size'];
+const triptychKeys = ['run', 'probe', 'step', 'entry', 'row', 'hideSpecial', 'mergeWords', 'scale', 'palette', 'theme',
+  'frames', 'meta', 'size'];
 const bandHeight = 20, bandGap = 4;
 
 // A row's places from 0 (lowest) to 1 (highest); what does not count is NaN, ties share their mean.
 export function rowPlaces(values, count) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < count; r++) {
-    const row = Array.from(values.subarray(r * count, (r + 1) * count)), counts = row.map(v => Number(Number.isFinite(v)));
+    const row = Array.from(values.subarray(r * count, (r + 1) * count)),
+      counts = row.map(v => Number(Number.isFinite(v)));
     const many = counts.reduce((a, b) => a + b, 0);
     const ranks = ranksOf(row.map(v => Number.isFinite(v) ? v : 0), counts);
     for (let c = 0; c < count; c++) if (counts[c]) out[r * count + c] = many > 1 ? (ranks[c] - 1) / (many - 1) : .5;
@@ -35,8 +39,10 @@ export function rowShares(values, count, counts) {
   const out = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < values.length / count; r++) {
     let total = 0;
-    for (let c = 0; c < count; c++) if (counts[c] && Number.isFinite(values[r * count + c])) total += values[r * count + c];
-    for (let c = 0; c < count; c++) if (counts[c] && Number.isFinite(values[r * count + c])) out[r * count + c] = total > 0
+    for (let c = 0; c < count; c++) if (counts[c] && Number.isFinite(values[r * count + c]))
+      total += values[r * count + c];
+    for (let c = 0; c < count; c++) if (counts[c] && Number.isFinite(values[r * count + c]))
+      out[r * count + c] = total > 0
       ? values[r * count + c] / total : 0;
   }
   return out;
@@ -75,7 +81,8 @@ class Triptych {
     const row = this.units.findIndex(u => u.tokens.includes(state.row ?? pooledRow(store.frameOf(state))));
     this.row = row < 0 && (state.row ?? pooledRow(store.frameOf(state))) !== null ? 0 : row;
     const label = `Attention, ${this.kind} and their difference for ${entryTitle(state.entry)}.`;
-    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: this.row >= 0, label}, this.el, state.theme);
+    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: this.row >= 0, label}, this.el,
+      state.theme);
     this.drawBands();
     this.words.textContent = this.sayAgreement();
   }
@@ -84,9 +91,12 @@ class Triptych {
     const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe);
     this.items = null;
     if (!probe) return 'There is no sentence to show.';
-    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded for this sentence yet.';
-    const attention = mapOf(frame, state.entry, 'attention'), attribution = mapOf(frame, state.entry, 'attribution'), saliency = saliencyOf(frame);
-    const there = {attribution: Boolean(attribution.values && attribution.n === attention.n), saliency: Boolean(saliency)};
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
+      || 'Nothing is recorded for this sentence yet.';
+    const attention = mapOf(frame, state.entry, 'attention'), attribution = mapOf(frame, state.entry, 'attribution'),
+      saliency = saliencyOf(frame);
+    const there = {attribution: Boolean(attribution.values && attribution.n === attention.n),
+      saliency: Boolean(saliency)};
     if (!attention.values) return attention.note;
     this.kind = there[this.wanted] ? this.wanted : there.attribution ? 'attribution' : 'saliency';
     this.beside.value = this.kind;
@@ -97,43 +107,55 @@ class Triptych {
     this.attention.values = blankBlocked(this.attention.values, frame, state.entry, attention, this.units);
     if (this.kind === 'attribution') this.besideAttribution(frame, attribution, attention);
     else this.besideSaliency(frame, saliency);
-    const layers = layersOf(frame, 'attribution'), missing = this.wanted === 'attribution' && this.kind !== 'attribution';
-    return missing ? `No attribution of ${entryTitle(state.entry)}${layers.length ? `; it is there for layers ${layers.join(', ')}` : ''}.` : '';
+    const layers = layersOf(frame, 'attribution'),
+      missing = this.wanted === 'attribution' && this.kind !== 'attribution';
+    return missing ? `No attribution of ${entryTitle(state.entry)}${layers.length
+      ? `; it is there for layers ${layers.join(', ')}` : ''}.` : '';
   }
 
-  scale(values, signed, limit) { return colourScaleOf({limit: limit ?? largestOf(values), signed, palette: this.ctx.state.palette,
+  scale(values, signed, limit) {
+    return colourScaleOf({limit: limit ?? largestOf(values), signed, palette: this.ctx.state.palette,
     theme: this.ctx.state.theme}); }
 
   attentionItem(frame) {
-    const limit = attentionLimit(scaleLimit(frame, 'attention', this.attention.values, this.ctx.state), this.units.length);
-    return {title: 'attention', values: this.attention.values, scale: this.scale(null, false, limit), scaleTitle: 'attention',
+    const limit = attentionLimit(scaleLimit(frame, 'attention', this.attention.values, this.ctx.state),
+      this.units.length);
+    return {title: 'attention', values: this.attention.values, scale: this.scale(null, false, limit),
+      scaleTitle: 'attention',
       half: this.attention.half};
   }
 
   besideAttribution(frame, map, attentionMap) {
     const {state} = this.ctx, made = unitMap(map, this.units), count = this.units.length;
-    const values = blankBlocked(made.values, frame, state.entry, attentionMap, this.units), a = rowPlaces(this.attention.values, count);
-    const b = rowPlaces(values, count), known = tiedByRanks(frame, state.entry, this.units), inAttention = tiedRows(this.attention.values, count);
+    const values = blankBlocked(made.values, frame, state.entry, attentionMap, this.units),
+      a = rowPlaces(this.attention.values, count);
+    const b = rowPlaces(values, count), known = tiedByRanks(frame, state.entry, this.units),
+      inAttention = tiedRows(this.attention.values, count);
     const inAttribution = tiedRows(values, count).map((tied, r) => Number(tied && known(r)));
     this.tied = inAttribution.map((tied, r) => Number(tied || inAttention[r]));
-    this.unread = inAttribution.every((tied, r) => !this.tied[r] || tied && values.subarray(r * count, (r + 1) * count).every(v => !v));
+    this.unread = inAttribution.every((tied, r) => !this.tied[r] || tied && values.subarray(r * count,
+      (r + 1) * count).every(v => !v));
     const difference = a.map((v, k) => this.tied[Math.floor(k / count)] ? NaN : v - b[k]);
     this.items = [this.attentionItem(frame),
       {title: 'attribution', values, scale: this.scale(null, true, scaleLimit(frame, 'attribution', values, state)),
         scaleTitle: 'attention attribution', half: made.half},
-      {title: 'difference of ranks', values: difference, scale: this.scale(null, true, 1), scaleTitle: 'rank of attention − attribution',
-        half: () => 0, missing: row => this.tied[row] ? 'tied' : 'left out', over: (context, grid) => this.markTied(context, grid)}];
+      {title: 'difference of ranks', values: difference, scale: this.scale(null, true, 1),
+        scaleTitle: 'rank of attention − attribution',
+        half: () => 0, missing: row => this.tied[row] ? 'tied' : 'left out',
+          over: (context, grid) => this.markTied(context, grid)}];
   }
 
   // Ties are not ranks: their cells carry an equals sign.
   markTied(context, grid) {
     if (Math.min(grid.pitch, grid.rowPitch) < 6) return;
-    const {inks} = this.maps, count = this.units.length, arm = .22 * Math.min(grid.pitch, grid.rowPitch, 24), path = new Path2D();
+    const {inks} = this.maps, count = this.units.length, arm = .22 * Math.min(grid.pitch, grid.rowPitch, 24),
+      path = new Path2D();
     for (let r = 0; r < count; r++) {
       if (!this.tied[r]) continue;
       for (let c = 0; c < count; c++) {
         const {x, y, width, height} = grid.box(r, c), middle = x + width / 2;
-        for (const at of [y + height / 2 - arm / 2, y + height / 2 + arm / 2]) { path.moveTo(middle - arm, at); path.lineTo(middle + arm, at); }
+        for (const at of [y + height / 2 - arm / 2, y + height / 2 + arm / 2]) { path.moveTo(middle - arm, at);
+          path.lineTo(middle + arm, at); }
       }
     }
     context.strokeStyle = inks.muted;
@@ -144,7 +166,8 @@ class Triptych {
   tieWords() {
     const rows = this.tied ? this.tied.reduce((sum, t) => sum + t, 0) : 0;
     if (!rows) return '';
-    const why = this.unread ? ' of the attribution are equal (0: the prediction does not depend on them)' : ' are equal';
+    const why = this.unread ? ' of the attribution are equal (0: the prediction does not depend on them)'
+      : ' are equal';
     return ` Tied (=): in ${rows} of ${this.tied.length} rows all values${why}, so there are no ranks to compare.`;
   }
 
@@ -156,8 +179,10 @@ class Triptych {
     const own = rowShares(this.attention.values, count, counts);
     const difference = own.map((v, k) => v - shares[k]);
     this.items = [this.attentionItem(frame),
-      {title: '|saliency|', values: shares, scale: this.scale(shares, false), scaleTitle: 'share, alike in all rows', half: () => NaN},
-      {title: 'difference', values: difference, scale: this.scale(difference, true), scaleTitle: 'attention − |saliency|', half: () => NaN}];
+      {title: '|saliency|', values: shares, scale: this.scale(shares, false), scaleTitle: 'share, alike in all rows',
+        half: () => NaN},
+      {title: 'difference', values: difference, scale: this.scale(difference, true),
+        scaleTitle: 'attention − |saliency|', half: () => NaN}];
     this.saliencyName = saliency.name;
   }
 
@@ -171,7 +196,8 @@ class Triptych {
 
   bandText(column) {
     const value = item => this.band(item)[column];
-    const said = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item)) : 'left out'}`);
+    const said = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item))
+      : 'left out'}`);
     return `mean over rows → ${quotedToken(this.units[column].label)}: ${said.join(', ')}`;
   }
 
@@ -185,18 +211,23 @@ class Triptych {
 
   // Three rows of cells with the tokens above them: the chosen row of each map.
   drawBands() {
-    const {state} = this.ctx, inks = inksOf(this.el, state.theme), {bands, units, items} = this, width = this.bandStage.clientWidth;
+    const {state} = this.ctx, inks = inksOf(this.el, state.theme), {bands, units, items} = this,
+      width = this.bandStage.clientWidth;
     const {context} = bands;
-    const names = items.map(item => item.title), left = labelRoom(context, names, inks.font, 130) + 12, count = units.length;
+    const names = items.map(item => item.title), left = labelRoom(context, names, inks.font, 130) + 12,
+      count = units.length;
     const cell = Math.min(64, (width - left - 2) / count);
-    const longest = labelRoom(context, units.map(u => u.label), inks.bold, 90), key = longest <= cell - 6 ? 12 : longest, y = key + 6;
+    const longest = labelRoom(context, units.map(u => u.label), inks.bold, 90),
+      key = longest <= cell - 6 ? 12 : longest, y = key + 6;
     bands.size(width, y + 3 * (bandHeight + bandGap) + 2);
-    this.bandGrids = items.map((_, i) => new CellGrid({x: left, y: y + i * (bandHeight + bandGap), width: cell * count, height: bandHeight,
+    this.bandGrids = items.map((_, i) => new CellGrid({x: left, y: y + i * (bandHeight + bandGap), width: cell * count,
+      height: bandHeight,
       ratio: bands.ratio,
       columns: {count, from: 0, span: count}, rows: {count: 1, from: 0, span: 1}}));
     columnLabels(context, this.bandGrids[0], units, {y: y - 4, room: key, inks, marked: new Set([this.row])});
     items.forEach((item, i) => this.drawBand(item, this.bandGrids[i], inks));
-    const cells = band => units.slice(0, 40).map((u, c) => `${u.label.slice(0, 40)} ${shortNumber(band[c])}`).join(', ');
+    const cells = band => units.slice(0, 40).map((u, c) => `${u.label.slice(0, 40)} ${shortNumber(band[c])}`)
+      .join(', ');
     const said = items.map(item => `${item.title}: ${cells(this.band(item))}`);
     bands.el.setAttribute('aria-label', said.join('. '));
     bands.el.salviz = {grids: this.bandGrids, row: this.row};
@@ -220,7 +251,8 @@ class Triptych {
   bandMoved(e) {
     const [x, y] = this.bands.at(e), grid = this.bandGrids?.[0];
     if (!grid || x < grid.x || x >= grid.x + grid.width || y > this.bandGrids[2].y + bandHeight) return;
-    this.maps.tip.textContent = this.row < 0 ? this.bandText(grid.columnAt(x)) : this.cellText(this.row, grid.columnAt(x));
+    this.maps.tip.textContent = this.row < 0 ? this.bandText(grid.columnAt(x)) : this.cellText(this.row,
+      grid.columnAt(x));
   }
 
   sayAgreement() {
@@ -228,11 +260,13 @@ class Triptych {
     const counts = a.map((v, c) => Number(Number.isFinite(v) && Number.isFinite(b[c]) && !this.units[c].special));
     const r = spearman(a.map(v => v || 0), b.map(v => v || 0), counts);
     const what = this.kind === 'attribution' ? 'attribution' : `the size of ${this.saliencyName}`;
-    const how = this.kind === 'attribution' ? 'The difference compares ranks within each row, from 0 to 1: the two have no common unit.'
+    const how = this.kind === 'attribution'
+      ? 'The difference compares ranks within each row, from 0 to 1: the two have no common unit.'
       : 'For the difference, each row of attention and |saliency| are shares over ordinary tokens.';
     const said = Number.isFinite(r) ? r.toFixed(2).replace('-', '−') : 'undefined';
     const where = this.row < 0 ? 'on average over rows' : 'in this row';
-    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${said}. ${how}${this.tieWords()}`;
+    return `Rank correlation of attention and ${what} ${where}, over ordinary tokens: ${said}. `
+      + `${how}${this.tieWords()}`;
   }
 }
 

@@ -1,17 +1,25 @@
-// What if: other settings of a method, recomputed here from the arrays of the frame beside what was recorded. This is how the methods are taught.
+// What if: other settings of a method, recomputed here from the arrays of the frame beside what was recorded. This is
+// how the methods are taught.
 import {buttonOf, CellGrid, CellPainter, choiceOf, labelled, rangeOf, SharpCanvas, tickBox} from '../lib/canvas.js';
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
-import {entryTitle, evidenceOf, mapOf, methodArgs, methodNames, patternGiven, patternOf, pooledRow, ranksOfHead} from '../state/derive.js';
+import {entryTitle, evidenceOf, mapOf, methodArgs, methodNames, patternGiven, patternOf} from '../state/derive.js';
+import {pooledRow, ranksOfHead} from '../state/derive.js';
 import {regionOf, regionWith, sallmTarget, targetOf} from '../state/derive.js';
 import {copyCount, copyWords, recordedCopy} from './masked.js';
 import {candidateCount, kl, maskedWords} from '../lib/maths.js';
 import {drawCrosses, drawRegion, drawTarget, patternWords} from './overlays.js';
 import {chipText, countWords, listWords, paintToken, quoted, setText, wordsNode} from '../lib/words.js';
 
-const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf', 'threshold', 'palette', 'theme', 'size'];
-const plainEpoch = 'Cross-tuning spends this epoch on plain fine-tuning: nothing is dropped here. The shaded epochs of the time panel have regions.';
-const noRanks = 'The region follows from the ranks of attention attribution, which this step does not hold; AD-DROP runs and explore() record them.';
-const halfRanks = ' The ranks were made from attributions stored in half precision: training may have told apart what is equal here.';
+const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf', 'threshold', 'palette', 'theme',
+  'size'];
+const plainEpoch =
+  'Cross-tuning spends this epoch on plain fine-tuning: nothing is dropped here. '
+    + 'The shaded epochs of the time panel have regions.';
+const noRanks =
+  'The region follows from the ranks of attention attribution, which this step does not hold; '
+    + 'AD-DROP runs and explore() record them.';
+const halfRanks =
+  ' The ranks were made from attributions stored in half precision: training may have told apart what is equal here.';
 const regionNames = {
   high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest, as the released code counts',
 };
@@ -28,7 +36,8 @@ function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
   return {el, range, show};
 }
 
-function chosenOnly(what) { return `Long sentences ship the ${what} of chosen heads only; this head is not among them.`; }
+function chosenOnly(what) { return `Long sentences ship the ${what} of chosen heads only; this head is not among them.`;
+  }
 function whyNoMap(map) { return map.values ? map.pooled > 1 ? chosenOnly('whole maps') : '' : map.note; }
 function largest(values) { return values.reduce((top, v) => Math.max(top, Math.abs(v)), 0); }
 
@@ -101,7 +110,8 @@ class WhatIfGroup {
     this.missing = wordsNode('p', 'sv-note sv-group-missing');
     this.body = wordsNode('div', 'sv-group-body', this.lesson, this.controls, this.counts, this.result);
     this.el = wordsNode('details', 'sv-group', this.summary, this.missing, this.body);
-    this.el.addEventListener('toggle', () => { if (this.el.open && this.frame) this.update(this.frame, this.probe, this.room); });
+    this.el.addEventListener('toggle', () => {
+      if (this.el.open && this.frame) this.update(this.frame, this.probe, this.room); });
   }
 
   set(changes) { this.ctx.state.set({whatIf: withoutEmpty({...this.ctx.state.whatIf, ...changes})}); }
@@ -130,7 +140,8 @@ class WhatIfRegion extends WhatIfGroup {
     this.q = whatIfSlider('q', 100, q => this.change({q}));
     this.region = choiceOf(Object.entries(regionNames), region => this.change({region}));
     this.protect = tickBox(protect => this.change({protect}));
-    this.controls.append(this.p.el, this.q.el, labelled('region', this.region), labelled('protect special tokens', this.protect, 'sv-check'));
+    this.controls.append(this.p.el, this.q.el, labelled('region', this.region),
+      labelled('protect special tokens', this.protect, 'sv-check'));
     this.maps = new WhatIfPair((i, j) => this.cellWords(i, j));
     this.result.append(this.maps.el);
   }
@@ -151,10 +162,13 @@ class WhatIfRegion extends WhatIfGroup {
     const {layer, head} = this.head, {frame} = this;
     if (this.whyHead()) return this.whyHead();
     if (ranksOfHead(frame, layer, head)) return '';
-    if (frame.info.phase && !frame.info.phase.includes('ad_drop') && methodNames(frame).includes('ADDrop')) return plainEpoch;
+    if (frame.info.phase && !frame.info.phase.includes('ad_drop') && methodNames(frame).includes('ADDrop'))
+      return plainEpoch;
     const layers = frame.layers('attribution_ranks');
-    if (layers.length && !layers.includes(layer)) return `Layer ${layer} has no attribution ranks; layers ${layers.join(', ')} have.`;
-    return layers.length || frame.names.some(name => name.startsWith('attribution_ranks')) ? chosenOnly('ranks') : noRanks;
+    if (layers.length && !layers.includes(layer))
+      return `Layer ${layer} has no attribution ranks; layers ${layers.join(', ')} have.`;
+    return layers.length || frame.names.some(name => name.startsWith('attribution_ranks')) ? chosenOnly('ranks')
+      : noRanks;
   }
 
   show() {
@@ -173,13 +187,19 @@ class WhatIfRegion extends WhatIfGroup {
 
   lessonWords() {
     const {p, q, region, protect} = this.now, n = Math.max(...this.keyCounts), many = candidateCount(n, p, region);
-    const side = region === 'high' ? 'highest' : 'lowest', darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
-    const share = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect ? ' (special ones not counted)' : ''}, `
+    const side = region === 'high' ? 'highest' : 'lowest',
+      darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
+    const share = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect
+      ? ' (special ones not counted)' : ''}, `
       + (many ? `${many}, those with the ${side} attribution.` : 'none, so every key is kept.');
-    const draw = many ? ` Each candidate is dropped with probability q, here ${percent(q)}, by the random numbers of the training step: `
+    const draw = many
+      ? ` Each candidate is dropped with probability q, here ${percent(
+        q)}, by the random numbers of the training step: `
       + 'a larger q only adds to what is dropped, and no query ever loses all its keys.' : '';
-    const marks = this.small ? `Colour: ${darker} ones are candidates, the ${darker === 'darker' ? 'darkest' : 'lightest'} are dropped.`
-      : `Outlined: candidates; crosses: dropped; the ${darker} the colour, the higher the attribution’s rank in its row.`;
+    const marks = this.small ? `Colour: ${darker} ones are candidates, the ${darker === 'darker' ? 'darkest'
+      : 'lightest'} are dropped.`
+      : `Outlined: candidates; crosses: dropped; the ${darker} the colour, `
+        + 'the higher the attribution’s rank in its row.';
     return `${share}${this.tieWords()}${draw} ${marks}`;
   }
 
@@ -207,8 +227,10 @@ class WhatIfRegion extends WhatIfGroup {
   countWords() {
     const {was, made, frame} = this, dropped = mask => mask ? `, ${maskSum(mask)} dropped` : '';
     const count = ({candidates, discarded}) => `${countWords(maskSum(candidates), 'candidate')}${dropped(discarded)}`;
-    const differ = `${maskDiffer(made.candidates, was.candidates)} candidates and ${maskDiffer(made.discarded, was.discarded)} drops differ`;
-    const recorded = was.candidates ? `recorded: ${count(was)}; ${differ}` : 'this run recorded no region, it was not trained with AD-DROP';
+    const differ = `${maskDiffer(made.candidates, was.candidates)} candidates and ${maskDiffer(made.discarded,
+      was.discarded)} drops differ`;
+    const recorded = was.candidates ? `recorded: ${count(was)}; ${differ}`
+      : 'this run recorded no region, it was not trained with AD-DROP';
     const half = frame.info.ranks === 'stored values' ? halfRanks : '';
     const draw = made.discarded ? '' : ' There is no draw: seed, step or example number was not recorded.';
     return `What if, ${this.headWords()}: ${count(made)}; ${recorded}.${draw}${half}`;
@@ -216,8 +238,10 @@ class WhatIfRegion extends WhatIfGroup {
 
   // The scale has places by the square root; ranks should be even steps.
   rankColours() {
-    const {layer, head} = this.head, {palette, theme} = this.ctx.state, ranks = ranksOfHead(this.frame, layer, head), n = this.made.n;
-    const scale = colourScaleOf({limit: 1, palette, theme}), tops = Array.from({length: n}, (_, i) => Math.max(...ranks.subarray(i * n, i * n + n)));
+    const {layer, head} = this.head, {palette, theme} = this.ctx.state, ranks = ranksOfHead(this.frame, layer, head),
+      n = this.made.n;
+    const scale = colourScaleOf({limit: 1, palette, theme}),
+      tops = Array.from({length: n}, (_, i) => Math.max(...ranks.subarray(i * n, i * n + n)));
     const place = (r, k) => Math.round(.75 * 255 * (r - 1) / Math.max(1, tops[Math.floor(k / n)] - 1));
     return Uint32Array.from(ranks, (r, k) => r ? scale.table[place(r, k)] : scale.blank);
   }
@@ -225,7 +249,8 @@ class WhatIfRegion extends WhatIfGroup {
   // Cells of a long sentence are too small for outlines and crosses: the marks are the colours.
   markColours({candidates, discarded}) {
     const {palette, theme} = this.ctx.state, {table} = colourScaleOf({limit: 1, palette, theme});
-    return Uint32Array.from({length: this.made.n ** 2}, (_, k) => discarded?.[k] ? table[255] : candidates?.[k] ? table[100] : table[0]);
+    return Uint32Array.from({length: this.made.n ** 2},
+      (_, k) => discarded?.[k] ? table[255] : candidates?.[k] ? table[100] : table[0]);
   }
 
   draw() {
@@ -235,9 +260,11 @@ class WhatIfRegion extends WhatIfGroup {
       if (discarded) drawCrosses(context, grid, discarded, theme);
     };
     const side = (region, words) => ({
-      colours: ranked ?? this.markColours(region), words, draw: small ? () => {} : marks(region), nothing: region.candidates ? '' : 'no region',
+      colours: ranked ?? this.markColours(region), words, draw: small ? () => {} : marks(region),
+        nothing: region.candidates ? '' : 'no region',
     });
-    this.maps.draw(made.n, [side(was, `recorded region of ${this.headWords()}`), side(made, this.countWords())], this.room);
+    this.maps.draw(made.n, [side(was, `recorded region of ${this.headWords()}`), side(made, this.countWords())],
+      this.room);
   }
 
   cellWords(i, j) {
@@ -249,15 +276,19 @@ class WhatIfRegion extends WhatIfGroup {
 }
 
 const patternLessons = {
-  next: 'the token after it', prev: 'the token before it', first: 'the first token', delim: 'the special tokens', period: 'the full stops',
+  next: 'the token after it', prev: 'the token before it', first: 'the first token', delim: 'the special tokens',
+    period: 'the full stops',
 };
 
 class WhatIfPattern extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'Attention guidance: pattern of the chosen head', 'AttentionGuidance');
-    this.pattern = choiceOf([['', 'as recorded'], ...patternNames.map(name => [name, name])], pattern => this.set({pattern}));
-    this.boundary = choiceOf([['uniform', '1/n everywhere (paper)'], ['zero', 'nothing (released code)']], boundary => this.set({boundary}));
-    this.multiple = choiceOf([['uniform', 'share: 1/m each (paper)'], ['indicator', '1 each (released code)']], multiple => this.set({multiple}));
+    this.pattern = choiceOf([['', 'as recorded'], ...patternNames.map(name => [name, name])],
+      pattern => this.set({pattern}));
+    this.boundary = choiceOf([['uniform', '1/n everywhere (paper)'], ['zero', 'nothing (released code)']],
+      boundary => this.set({boundary}));
+    this.multiple = choiceOf([['uniform', 'share: 1/m each (paper)'], ['indicator', '1 each (released code)']],
+      multiple => this.set({multiple}));
     const rules = [labelled('row without a neighbour', this.boundary), labelled('several such tokens', this.multiple)];
     this.fields = [labelled('pattern', this.pattern), ...rules];
     this.controls.append(...this.fields);
@@ -277,7 +308,8 @@ class WhatIfPattern extends WhatIfGroup {
   }
 
   show() {
-    const {state} = this.ctx, {layer, head} = this.head, {frame, probe, rules} = this, chosen = this.settings.pattern ?? '';
+    const {state} = this.ctx, {layer, head} = this.head, {frame, probe, rules} = this,
+      chosen = this.settings.pattern ?? '';
     this.attention = mapOf(frame, this.head, 'attention');
     this.was = targetOf(frame, {...state.get(), whatIf: null}, layer, head, probe);
     const values = chosen ? patternOf(chosen, probe, rules.boundary, rules.multiple) : null;
@@ -289,8 +321,12 @@ class WhatIfPattern extends WhatIfGroup {
     this.fields[2].hidden = !['delim', 'period'].includes(chosen);
     const choose = 'Choose a pattern to see what it would ask of this head.';
     const asks = chosen ? `Pattern “${chosen}” asks every query to look at ${patternLessons[chosen]}.` : choose;
-    setText(this.lesson, `Guidance adds the squared residual, attention minus pattern, to the loss: the head is pulled towards the dots. ${asks}`
-      + (this.made || this.was ? ' Colour: the residual, orange where there is more attention than asked for, blue where there is less.' : ''));
+    setText(this.lesson,
+      `Guidance adds the squared residual, attention minus pattern, to the loss: `
+        + `the head is pulled towards the dots. ${asks}`
+      + (this.made || this.was
+        ? ' Colour: the residual, orange where there is more attention than asked for, blue where there is less.'
+          : ''));
     setText(this.counts, this.lossWords());
     this.draw();
   }
@@ -303,22 +339,27 @@ class WhatIfPattern extends WhatIfGroup {
   }
 
   lossWords() {
-    const said = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, made} = this, where = this.headWords();
-    const name = was && (patternGiven(this.frame, this.head.layer, this.head.head) ?? patternWords(was.values, was.n, this.probe.labels));
+    const said = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, made} = this,
+      where = this.headWords();
+    const name = was && (patternGiven(this.frame, this.head.layer, this.head.head) ?? patternWords(was.values, was.n,
+      this.probe.labels));
     const recorded = was ? `recorded (${name}): ${said(was)}` : 'recorded: this head is not guided';
     if (!this.settings.pattern) return `${where}, ${recorded}.`;
-    return `What if, ${where}: ${made ? said(made) : 'the sentence has no token of this pattern, so the head would not be guided'}; ${recorded}.`;
+    return `What if, ${where}: ${made ? said(made)
+      : 'the sentence has no token of this pattern, so the head would not be guided'}; ${recorded}.`;
   }
 
   // Colour is the residual where there is a target, else the attention.
   draw() {
-    const {theme, palette} = this.ctx.state, {values} = this.attention, residuals = [this.was, this.made].map(t => this.residual(t));
+    const {theme, palette} = this.ctx.state, {values} = this.attention,
+      residuals = [this.was, this.made].map(t => this.residual(t));
     const signed = colourScaleOf({limit: Math.max(...residuals.map(r => r ? largest(r) : 0)), signed: true, theme});
     const plain = colourScaleOf({limit: largest(values), palette, theme});
     const painted = (some, scale) => Uint32Array.from(some, v => scaleColour(scale, v));
     const sides = [this.was, this.made].map((target, i) => ({
       colours: residuals[i] ? painted(residuals[i], signed) : painted(values, plain),
-      draw: (context, grid) => target && drawTarget(context, grid, target.values, theme), words: this.lossWords(), nothing: target ? '' : 'no pattern',
+      draw: (context, grid) => target && drawTarget(context, grid, target.values, theme), words: this.lossWords(),
+        nothing: target ? '' : 'no pattern',
     }));
     this.maps.draw(this.attention.n, sides, this.room);
   }
@@ -333,7 +374,8 @@ class WhatIfPattern extends WhatIfGroup {
 class WhatIfTarget extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'SalLM: target that attention should follow', 'SalLM');
-    this.share = whatIfSlider('top share', 100, v => this.set({topShare: Math.max(.01, v), binarised: this.now.binarised}));
+    this.share = whatIfSlider('top share', 100,
+      v => this.set({topShare: Math.max(.01, v), binarised: this.now.binarised}));
     this.binarised = tickBox(binarised => this.set({binarised, topShare: this.now.topShare}));
     this.controls.append(this.share.el, labelled('mark the top tokens alike', this.binarised, 'sv-check'));
     this.line = wordsNode('div', 'sv-target-line');
@@ -356,7 +398,8 @@ class WhatIfTarget extends WhatIfGroup {
     this.share.range.disabled = !now.binarised;
     this.binarised.checked = now.binarised;
     const count = special.filter(s => !s).length, marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
-    const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM') ? ' for the teacher' : '';
+    const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM')
+      ? ' for the teacher' : '';
     const marks = marked === 1 ? `Of ${count} tokens the one with the highest saliency${teacher} gets the whole target`
       : `Of ${count} tokens the ${marked} with the highest saliency${teacher} get equal shares of the target`;
     const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
@@ -377,24 +420,28 @@ class WhatIfTarget extends WhatIfGroup {
 
   lossWords() {
     const names = target => listWords(this.probe.labels.filter((_, i) => target[i] > 0)) || 'nothing';
-    const loss = target => Number.isFinite(this.loss(target)) ? `, KL(target ‖ attention) ${shortNumber(this.loss(target))}` : '';
+    const loss = target => Number.isFinite(this.loss(target))
+      ? `, KL(target ‖ attention) ${shortNumber(this.loss(target))}` : '';
     const recorded = this.was ? `recorded: ${names(this.was)}${loss(this.was)}` : 'this run recorded no target';
     return `What if: ${names(this.made)}${loss(this.made)}; ${recorded}.`;
   }
 
   draw() {
     const {palette, theme} = this.ctx.state, ordinary = this.probe.is_special.flatMap((s, i) => s ? [] : [i]);
-    const limit = Math.max(largest(this.made), this.was ? largest(this.was) : 0), scale = colourScaleOf({limit, palette, theme});
+    const limit = Math.max(largest(this.made), this.was ? largest(this.was) : 0),
+      scale = colourScaleOf({limit, palette, theme});
     const rows = [['recorded', this.was], ['what if', this.made]].map(([name, target]) => {
       const chips = ordinary.map(i => targetChip(this.probe.labels[i], target ? target[i] : NaN, scale));
-      return wordsNode('div', 'sv-target-row', wordsNode('span', 'sv-line-name', name), wordsNode('span', 'sv-target-words', ...chips));
+      return wordsNode('div', 'sv-target-row', wordsNode('span', 'sv-line-name', name),
+        wordsNode('span', 'sv-target-words', ...chips));
     });
     this.line.replaceChildren(...rows);
   }
 }
 
 function targetChip(label, value, scale) {
-  const text = wordsNode('bdi', '', chipText(label, 16)), chip = wordsNode('span', value > 0 ? 'sv-chip sv-marked' : 'sv-chip', text);
+  const text = wordsNode('bdi', '', chipText(label, 16)),
+    chip = wordsNode('span', value > 0 ? 'sv-chip sv-marked' : 'sv-chip', text);
   if (Number.isFinite(value)) paintToken(chip, value > 0 ? scaleColour(scale, value) : null);
   chip.title = Number.isFinite(value) ? `target ${shortNumber(value)}` : 'no target was recorded';
   return chip;
@@ -406,15 +453,18 @@ class WhatIfMask extends WhatIfGroup {
     this.share = whatIfSlider('masked share', 100, maskedShare => this.change({maskedShare}));
     const rankings = [['signed', 'signed: most negative first'], ['magnitude', 'magnitude: closest to 0 first']];
     this.ranking = choiceOf(rankings, ranking => this.change({ranking}));
-    this.first = choiceOf([['next', 'the next kept word'], ['keep', 'keep the word'], ['mask', 'the mask token']], first => this.change({first}));
-    this.controls.append(this.share.el, labelled('lowest', this.ranking), labelled('without a kept word before', this.first));
+    this.first = choiceOf([['next', 'the next kept word'], ['keep', 'keep the word'], ['mask', 'the mask token']],
+      first => this.change({first}));
+    this.controls.append(this.share.el, labelled('lowest', this.ranking),
+      labelled('without a kept word before', this.first));
     this.lines = wordsNode('div', 'sv-mask-lines');
     this.result.append(this.lines);
   }
 
   get now() {
     const {masked_share: share = .3, ranking = 'signed', first = 'next'} = this.args, {settings} = this;
-    return {maskedShare: settings.maskedShare ?? share, ranking: settings.ranking ?? ranking, first: settings.first ?? first};
+    return {maskedShare: settings.maskedShare ?? share, ranking: settings.ranking ?? ranking,
+      first: settings.first ?? first};
   }
 
   change(changes) { this.set({...this.now, ...changes}); }
@@ -430,7 +480,9 @@ class WhatIfMask extends WhatIfGroup {
     this.first.value = now.first;
     const {of} = copyCount(this.made), k = Math.floor(of * now.maskedShare + 1e-6);
     const lowest = now.ranking === 'signed' ? 'most negative saliency' : 'saliency closest to 0';
-    setText(this.lesson, `Of ${of} words the ${k} with the ${lowest} (masked share ${now.maskedShare.toFixed(2)}, rounded down) give their `
+    setText(this.lesson,
+      `Of ${of} words the ${k} with the ${lowest} (masked share ${now.maskedShare.toFixed(2)}, `
+        + `rounded down) give their `
       + 'place to the kept word before them. Training asks that the prediction stays the same.');
     setText(this.counts, this.sayCounts());
     this.lines.replaceChildren(maskLine('recorded', this.was, null), maskLine('what if', this.made, this.was));
@@ -439,27 +491,32 @@ class WhatIfMask extends WhatIfGroup {
   sayCounts() {
     const made = copyCount(this.made), differ = this.made.filter((w, i) => copyDiffers(w, this.was?.[i])).length;
     const differs = countWords(differ, 'place differs', 'places differ');
-    const recorded = this.was ? `recorded: ${copyCount(this.was).replaced}; ${differs}` : 'this run recorded no masked copy';
+    const recorded = this.was ? `recorded: ${copyCount(this.was).replaced}; ${differs}`
+      : 'this run recorded no masked copy';
     return `What if: ${made.replaced} of ${countWords(made.of, 'word')} replaced; ${recorded}.`;
   }
 }
 
 // The masked copy that training would have made with other settings.
 export function recomputedCopy(probe, saliency, {maskedShare, ranking, first}) {
-  const {masked, source} = maskedWords(saliency, probe.word_ids, {share: maskedShare, ranking, first}), mask = 'the mask token';
+  const {masked, source} = maskedWords(saliency, probe.word_ids, {share: maskedShare, ranking, first}),
+    mask = 'the mask token';
   const after = list => probe.tokens.map((_, i) => source[i] < 0 ? mask : list[source[i]]);
   return copyWords(probe, masked, probe.tokens, after(probe.tokens), after(probe.labels));
 }
 
-function copyDiffers(word, other) { return Boolean(other) && (other.copy !== word.copy || other.replaced !== word.replaced); }
+function copyDiffers(word, other) {
+  return Boolean(other) && (other.copy !== word.copy || other.replaced !== word.replaced); }
 
 function maskLine(name, words, other) {
-  const line = wordsNode('span', 'sv-target-words'), row = wordsNode('div', 'sv-target-row', wordsNode('span', 'sv-line-name', name), line);
+  const line = wordsNode('span', 'sv-target-words'),
+    row = wordsNode('div', 'sv-target-row', wordsNode('span', 'sv-line-name', name), line);
   if (!words) line.append(wordsNode('span', 'sv-note', 'nothing recorded'));
   words?.forEach((word, i) => {
     if (word.special) return;
     const text = wordsNode('bdi', '', chipText(word.copy, 20)), differs = copyDiffers(word, other?.[i]);
-    const chip = wordsNode('span', `sv-chip${word.replaced ? ' sv-replaced' : ''}${differs ? ' sv-differs' : ''}`, text);
+    const chip = wordsNode('span', `sv-chip${word.replaced ? ' sv-replaced' : ''}${differs ? ' sv-differs' : ''}`,
+      text);
     chip.title = word.replaced ? `in place of ${chipText(word.label)}` : 'kept';
     line.append(chip);
   });
@@ -470,9 +527,11 @@ class WhatIfThreshold extends WhatIfGroup {
   constructor(ctx) {
     super(ctx, 'Threshold: how much of the map holds most of the attention', '');
     // Most weights are small: the slider is finer there.
-    this.slider = whatIfSlider('threshold', 200, v => ctx.state.set({threshold: Number((v * v).toPrecision(2))}), v => shortNumber(v * v));
+    this.slider = whatIfSlider('threshold', 200, v => ctx.state.set({threshold: Number((v * v).toPrecision(2))}),
+      v => shortNumber(v * v));
     this.controls.append(this.slider.el);
-    this.maps = new WhatIfPair((i, j) => `${this.pair(i, j)}: attention ${shortNumber(this.map.values[i * this.map.n + j])}`);
+    this.maps = new WhatIfPair((i, j) => `${this.pair(i,
+      j)}: attention ${shortNumber(this.map.values[i * this.map.n + j])}`);
     this.result.append(this.maps.el);
   }
 
@@ -488,9 +547,11 @@ class WhatIfThreshold extends WhatIfGroup {
     const count = `${kept.length} of ${map.values.length} positions are at least ${shortNumber(threshold)}`;
     const words = `${map.title}: ${count}; they hold ${share} of the attention.`;
     const scale = colourScaleOf({limit: largest(map.values), palette, theme});
-    setText(this.lesson, 'Values below the threshold are blank, here and on the map: what remains is where this head looks.');
+    setText(this.lesson,
+      'Values below the threshold are blank, here and on the map: what remains is where this head looks.');
     setText(this.counts, words);
-    const side = low => ({colours: Uint32Array.from(map.values, v => v >= low ? scaleColour(scale, v) : scale.blank), draw: () => {}, words});
+    const side = low => ({colours: Uint32Array.from(map.values, v => v >= low ? scaleColour(scale, v) : scale.blank),
+      draw: () => {}, words});
     this.maps.draw(map.n, [side(-1), side(threshold)], this.room);
   }
 }
@@ -499,11 +560,13 @@ class WhatIf {
   constructor(ctx) {
     this.ctx = ctx;
     this.groups = [WhatIfRegion, WhatIfPattern, WhatIfTarget, WhatIfMask, WhatIfThreshold].map(Group => new Group(ctx));
-    this.back = buttonOf('Back to what was recorded', 'Back to what was recorded', () => ctx.state.set({whatIf: null, threshold: 0}));
+    this.back = buttonOf('Back to what was recorded', 'Back to what was recorded',
+      () => ctx.state.set({whatIf: null, threshold: 0}));
     this.where = wordsNode('span', 'sv-whatif-where');
     this.note = wordsNode('p', 'sv-note');
     this.list = wordsNode('div', 'sv-groups');
-    this.el = wordsNode('section', 'sv-panel sv-whatif', wordsNode('div', 'sv-whatif-head', this.where, this.back), this.note, this.list);
+    this.el = wordsNode('section', 'sv-panel sv-whatif', wordsNode('div', 'sv-whatif-head', this.where, this.back),
+      this.note, this.list);
     this.el.setAttribute('aria-label', 'What if');
   }
 
@@ -511,7 +574,8 @@ class WhatIf {
   order(methods) {
     if (methods.join() === this.ordered) return;
     this.ordered = methods.join();
-    const own = this.groups.filter(g => methods.includes(g.method)), rest = this.groups.filter(g => !methods.includes(g.method));
+    const own = this.groups.filter(g => methods.includes(g.method)),
+      rest = this.groups.filter(g => !methods.includes(g.method));
     this.list.replaceChildren(...[...own, ...rest].map(g => g.el));
     const first = own[0] ?? this.groups.find(g => g.frame && !g.why()) ?? rest[0];
     for (const group of this.groups) group.el.open = group === first;
@@ -519,11 +583,15 @@ class WhatIf {
 
   update(changed) {
     if (!whatIfKeys.some(key => changed.has(key))) return;
-    const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe), step = store.stepOf(state);
+    const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe),
+      step = store.stepOf(state);
     this.back.disabled = !state.whatIf && !state.threshold;
     this.list.hidden = !frame || !probe;
-    setText(this.note, frame ? '' : step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step));
-    setText(this.where, frame ? `${entryTitle(state.entry)}, step ${frame.step}. Recomputed in the browser; nothing in the run changes.` : '');
+    setText(this.note, frame ? '' : step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe,
+      step));
+    setText(this.where,
+      frame ? `${entryTitle(state.entry)}, step ${frame.step}. Recomputed in the browser; nothing in the run changes.`
+        : '');
     if (!frame || !probe) return;
     const room = this.list.clientWidth - 24;
     for (const group of this.groups) Object.assign(group, {frame, probe});

@@ -1,4 +1,5 @@
-// Frames as they travel (salviz.payload): one probe at one step, a JSON header and its arrays at one byte a weight or less.
+// Frames as they travel (salviz.payload): one probe at one step, a JSON header and its arrays at one byte a weight or
+// less.
 import {discardCandidates, dropMask, keyedUniform} from '../lib/maths.js';
 
 const codecMagic = 0x31465653;                // 'SVF1' read as a little-endian number
@@ -31,7 +32,8 @@ export class Tensor {
     // Heads of all layers, or channels of an image; anything else is one map.
     this.mapSize = shape.length > 2 ? shape.at(-2) * shape.at(-1) : this.size;
     const View = codecViews[codec] ?? Uint8Array;
-    if (bytes && codec !== 'bits') this.all = new View(bytes.buffer, bytes.byteOffset, bytes.length / View.BYTES_PER_ELEMENT);
+    if (bytes && codec !== 'bits')
+      this.all = new View(bytes.buffer, bytes.byteOffset, bytes.length / View.BYTES_PER_ELEMENT);
   }
 
   // One head of a four-dimensional tensor as a tensor [n, n] of its own, without a copy.
@@ -41,7 +43,8 @@ export class Tensor {
   }
 
   map(i, head) { return this.shape.length === 4 ? i * this.shape[1] + head : this.shape.length === 3 ? i : 0; }
-  scaleOf(i = 0, head = 0) { return this.of ? this.of.tensor.scaleOf(this.of.i, this.of.head) : this.spec.scale?.flat()[this.map(i, head)] ?? 0; }
+  scaleOf(i = 0, head = 0) { return this.of ? this.of.tensor.scaleOf(this.of.i, this.of.head)
+    : this.spec.scale?.flat()[this.map(i, head)] ?? 0; }
 
   codes(i = 0, head = 0) {
     if (this.of) return this.of.tensor.codes(this.of.i, this.of.head);
@@ -53,7 +56,8 @@ export class Tensor {
   // One head is asked for several times in a row: by the map, the candidates and the discarded.
   ranks(rest, i, head) {
     const key = this.map(i, head);
-    if (this.kept?.key !== key) this.kept = {key, ranks: codecRanks(rest, this.frame.get(this.spec.order).codes(i, head), this.shape.at(-1))};
+    if (this.kept?.key !== key)
+      this.kept = {key, ranks: codecRanks(rest, this.frame.get(this.spec.order).codes(i, head), this.shape.at(-1))};
     return this.kept.ranks;
   }
 
@@ -73,7 +77,8 @@ export class Tensor {
   }
 
   values() {
-    const across = this.shape.length === 4 ? this.shape[1] : 1, maps = this.shape.length > 2 ? this.shape[0] * across : 1;
+    const across = this.shape.length === 4 ? this.shape[1] : 1,
+      maps = this.shape.length > 2 ? this.shape[0] * across : 1;
     const make = this.codec === 'bits' ? 'bit' : 'at';
     if (maps === 1) return this[make]();
     const out = new (make === 'bit' ? Uint8Array : Float32Array)(this.size);
@@ -81,12 +86,14 @@ export class Tensor {
     return out;
   }
 
-  // How far a value with this code can be from what is shown for it; further where a page kept only every `coarse`-th code.
+  // How far a value with this code can be from what is shown for it; further where a page kept only every `coarse`-th
+  // code.
   halfStep(code, i = 0, head = 0) {
     const [zero, most] = this.codec === 'cube8' ? [0, 254] : [128, 127], c = Math.abs(code - zero);
     if (this.codec !== 'cube8' && this.codec !== 'level8') return 0;
     if (c > most) return NaN;
-    const outer = Math.min(most, c + (this.spec.coarse > 1 ? this.codecReach(c, most) : 0)), value = this.codec === 'cube8' ? codecCube : codecLevel;
+    const outer = Math.min(most, c + (this.spec.coarse > 1 ? this.codecReach(c, most) : 0)),
+      value = this.codec === 'cube8' ? codecCube : codecLevel;
     const gap = outer < most ? value(outer + 1) - value(outer) : value(most) - value(most - 1);
     return (value(outer) - value(c) + gap / 2) * (this.codec === 'cube8' ? 1 : this.scaleOf(i, head));
   }
@@ -120,7 +127,8 @@ function codecRanks(rest, codes, n) {
   return out;
 }
 
-// Regions need no bytes where they follow from the ranks and the draw (payload.pack_page leaves them out after checking that).
+// Regions need no bytes where they follow from the ranks and the draw (payload.pack_page leaves them out after checking
+// that).
 function codecFollow(tensor, i, head) {
   const {from, p, q, region, closed = [], seed, step, example} = tensor.spec.follows, n = tensor.shape.at(-1);
   const ranks = tensor.frame.get('attribution_ranks').codes(i, head), allowed = Uint8Array.from(ranks, Boolean);
@@ -146,12 +154,14 @@ export class Frame {
   get(name) { return this.tensors.get(name) ?? null; }
   layers(name) { return this.get(name)?.layers ?? []; }
 
-  // The whole map of a head, however it was shipped: by itself, or as part of all heads; null where only a thumbnail is here.
+  // The whole map of a head, however it was shipped: by itself, or as part of all heads; null where only a thumbnail is
+  // here.
   full(name, layer, head) {
     const own = this.get(`${name}/${layer}.${head}`);
     if (own) return own;
     const all = this.get(name), i = all?.layers?.indexOf(layer) ?? -1;
-    return i < 0 || all.pooled > 1 || all.shape.length !== 4 || !(head >= 0 && head < all.shape[1]) ? null : all.slice(i, head);
+    return i < 0 || all.pooled > 1 || all.shape.length !== 4 || !(head >= 0 && head < all.shape[1])
+      ? null : all.slice(i, head);
   }
 }
 
@@ -170,10 +180,12 @@ function codecCheckArray(name, spec, size) {
   const said = `array ${name} of the frame`;
   const known = spec && codecBytes[spec.codec] && Array.isArray(spec.shape) && spec.shape.every(codecCount);
   codecRefuse(known, `${said} is described in a way that this version does not know`);
-  if (spec.layers) codecRefuse(Array.isArray(spec.layers) && spec.layers.length === spec.shape[0], `${said} names other layers than it has`);
+  if (spec.layers) codecRefuse(Array.isArray(spec.layers) && spec.layers.length === spec.shape[0],
+    `${said} names other layers than it has`);
   if (spec.follows) return;
   const needs = Math.ceil(codecProduct(spec.shape) * codecBytes[spec.codec]);
-  codecRefuse(codecCount(spec.offset) && spec.offset % 8 === 0 && spec.bytes === needs && spec.offset + needs <= size, `${said} is not all there`);
+  codecRefuse(codecCount(spec.offset) && spec.offset % 8 === 0 && spec.bytes === needs && spec.offset + needs <= size,
+    `${said} is not all there`);
 }
 
 export function decodeFrame(given) {
@@ -183,7 +195,8 @@ export function decodeFrame(given) {
   codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecMagic, 'these bytes are no frame of salviz');
   const length = words.getUint32(4, true);
   codecRefuse(length <= bytes.length - 8 && length % 8 === 0, 'the frame was cut off in its header');
-  const header = codecJson(bytes.subarray(8, 8 + length), 'the header of the frame'), payload = bytes.subarray(8 + length);
+  const header = codecJson(bytes.subarray(8, 8 + length), 'the header of the frame'),
+    payload = bytes.subarray(8 + length);
   const told = ['run', 'probe', 'step'].every(k => codecCount(header[k])) && header.arrays && header.info;
   codecRefuse(told, 'the header of the frame lacks what it should say');
   for (const [name, spec] of Object.entries(header.arrays)) codecCheckArray(name, spec, payload.length);
@@ -197,11 +210,13 @@ async function codecInflate(bytes) {
   try { return new Uint8Array(await new Response(stream).arrayBuffer()); } catch { return null; }
 }
 
-// A frame of a page: its header, its arrays one after the other, those named in `steps` as differences from the frame after it.
+// A frame of a page: its header, its arrays one after the other, those named in `steps` as differences from the frame
+// after it.
 function codecRebuild({header, steps}, raw, later) {
   const arrays = Object.entries(header.arrays).filter(([, spec]) => !spec.follows);
   const text = new TextEncoder().encode(JSON.stringify(header)), start = 8 + Math.ceil(text.length / 8) * 8;
-  const out = new Uint8Array(start + Math.max(0, ...arrays.map(([, spec]) => spec.offset + Math.ceil(spec.bytes / 8) * 8)));
+  const out = new Uint8Array(start + Math.max(0,
+    ...arrays.map(([, spec]) => spec.offset + Math.ceil(spec.bytes / 8) * 8)));
   const words = new DataView(out.buffer);
   words.setUint32(0, codecMagic, true);
   words.setUint32(4, start - 8, true);
@@ -220,12 +235,14 @@ function codecRebuild({header, steps}, raw, later) {
   return out;
 }
 
-// The frames of a page in the order of steps. The newest is ready first: `each(frame bytes, index)` is told as they come.
+// The frames of a page in the order of steps. The newest is ready first: `each(frame bytes, index)` is told as they
+// come.
 export async function unpackPage(bytes, each = () => {}) {
   const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), frames = [], later = new Map();
   codecRefuse(bytes.length >= 8 && words.getUint32(0, true) === codecPageMagic, 'these bytes are no page of salviz');
   let at = 8 + words.getUint32(4, true);
-  const text = await codecInflate(bytes.subarray(8, at)), directory = codecJson(text ?? new Uint8Array(), 'the directory of the page');
+  const text = await codecInflate(bytes.subarray(8, at)),
+    directory = codecJson(text ?? new Uint8Array(), 'the directory of the page');
   for (let i = directory.length - 1; i >= 0; i--) {
     const raw = await codecInflate(bytes.subarray(at, at + directory[i].stream));
     codecRefuse(raw, `frame ${i + 1} of ${directory.length} of the page is damaged`);

@@ -1,9 +1,11 @@
 // What several panels compute from a frame: the map of an entry, scores of heads, regions, targets, saliency.
-import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternShare, rollout, saliencyTarget, spearman} from '../lib/maths.js';
+import {discardCandidates, dropMask, entropy, keyedUniform, patternMatrix, patternShare} from '../lib/maths.js';
+import {rollout, saliencyTarget, spearman} from '../lib/maths.js';
 
 const derivedOnce = new WeakMap(), derivedMost = 16;
 
-// Frames never change, so what follows from one is kept with it: the last few things only, a map of floats is four times its bytes.
+// Frames never change, so what follows from one is kept with it: the last few things only, a map of floats is four
+// times its bytes.
 function derivedFor(frame, key, make) {
   if (!derivedOnce.has(frame)) derivedOnce.set(frame, new Map());
   const known = derivedOnce.get(frame), found = known.has(key) ? known.get(key) : make();
@@ -13,7 +15,8 @@ function derivedFor(frame, key, make) {
   return found;
 }
 
-export const mapNames = {attention: 'attention', attribution: 'attention_attribution', rank: 'attribution_ranks', target: 'pattern_target'};
+export const mapNames = {attention: 'attention', attribution: 'attention_attribution', rank: 'attribution_ranks',
+  target: 'pattern_target'};
 
 // The map of one head: in full where it was shipped, else its thumbnail.
 function headMap(frame, name, layer, head) {
@@ -39,7 +42,8 @@ export function headCount(frame, what) { return frame.get(mapNames[what] ?? what
 // Means are made of thumbnails where a frame holds those: every head has one.
 function thumbs(frame, name, pairs) {
   const tensor = frame.get(name);
-  return pairs.map(([i, head]) => ({values: tensor.at(i, head), tensor, i, head, n: tensor.shape.at(-1), pooled: tensor.pooled}));
+  return pairs.map(([i, head]) => ({values: tensor.at(i, head), tensor, i, head, n: tensor.shape.at(-1),
+    pooled: tensor.pooled}));
 }
 
 function entryPairs(tensor, entry) {
@@ -60,7 +64,8 @@ export function entryTitle(entry) {
 function rolloutMap(frame) {
   const tensor = frame.get('attention');
   if (tensor.pooled > 1) return {missing: 'Rollout needs whole maps; this sentence was shipped as thumbnails.'};
-  const layers = tensor.layers.map((_, i) => meanMaps(thumbs(frame, 'attention', entryPairs(tensor, {kind: 'heads', layer: tensor.layers[i]}))).values);
+  const layers = tensor.layers.map((_, i) =>
+    meanMaps(thumbs(frame, 'attention', entryPairs(tensor, {kind: 'heads', layer: tensor.layers[i]}))).values);
   const n = tensor.shape.at(-1);
   const note = `through the ${layers.length} recorded layers, half of each a residual connection`;
   return {values: Float32Array.from(rollout(layers, n, .5)), n, pooled: 1, halfStep: () => NaN, note};
@@ -69,7 +74,8 @@ function rolloutMap(frame) {
 function residualMap(frame, layer, head) {
   const attention = headMap(frame, 'attention', layer, head), target = headMap(frame, 'pattern_target', layer, head);
   if (!attention || !target || attention.n !== target.n) return null;
-  return {...attention, values: attention.values.map((a, k) => a - target.values[k]), halfStep: k => headHalfStep(attention, k)};
+  return {...attention, values: attention.values.map((a, k) => a - target.values[k]),
+    halfStep: k => headHalfStep(attention, k)};
 }
 
 function entryMap(frame, entry, what) {
@@ -88,27 +94,33 @@ function entryMap(frame, entry, what) {
 }
 
 const missingWords = {
-  attention: 'attention', attribution: 'attention attribution', rank: 'ranks of attribution', target: 'pattern target', residual: 'pattern target',
+  attention: 'attention', attribution: 'attention attribution', rank: 'ranks of attribution', target: 'pattern target',
+    residual: 'pattern target',
 };
 
-// {values [n*n], n, pooled, signed, halfStep(index), title, note}; values is null and note says why where there is nothing.
+// {values [n*n], n, pooled, signed, halfStep(index), title, note}; values is null and note says why where there is
+// nothing.
 export function mapOf(frame, entry, what = 'attention') {
   const title = entryTitle(entry), signed = what === 'attribution' || what === 'residual';
-  if (!frame) return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note: 'Nothing is here for this step.'};
+  if (!frame) return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN,
+    note: 'Nothing is here for this step.'};
   return derivedFor(frame, `map ${what} ${JSON.stringify(entry)}`, () => {
     const map = entryMap(frame, entry, what);
     if (map?.values) return {note: '', ...map, signed, title};
     const have = layersOf(frame, what === 'residual' ? 'target' : what);
-    const where = have.length ? ` It is there for layers ${have.join(', ')}.` : ` The frame holds ${frame.names.join(', ')}.`;
+    const where = have.length ? ` It is there for layers ${have.join(', ')}.`
+      : ` The frame holds ${frame.names.join(', ')}.`;
     const note = map?.missing ?? `No ${missingWords[what]} of ${title} was recorded at this step.${where}`;
     return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note};
   });
 }
 
-// The row whose state the model's head reads; null where it reads all of them (token tasks, translation), and the mean over rows stands in for it.
+// The row whose state the model's head reads; null where it reads all of them (token tasks, translation), and the mean
+// over rows stands in for it.
 export function pooledRow(frame) { return frame?.info?.pooled_row ?? null; }
 
-// Row `row` of a map of n columns, or the mean over its rows (those that count) where that is null; what is not finite is left out.
+// Row `row` of a map of n columns, or the mean over its rows (those that count) where that is null; what is not finite
+// is left out.
 export function rowOrMean(values, n, row, rows = null) {
   if (row !== null) return values.subarray(row * n, (row + 1) * n);
   const sums = new Float64Array(n), counts = new Uint32Array(n);
@@ -128,8 +140,10 @@ export function methodArgs(frame, name) {
   return (methods ? methods[name] : (method ?? name) === name ? args : null) ?? {};
 }
 
-// An array that a method brought: two methods together may call theirs alike, then the name of the one added later stands behind it.
-export function evidenceOf(frame, name, method) { return frame?.get(`${name} (${method})`) ?? frame?.get(name) ?? null; }
+// An array that a method brought: two methods together may call theirs alike, then the name of the one added later
+// stands behind it.
+export function evidenceOf(frame, name, method) { return frame?.get(`${name} (${method})`) ?? frame?.get(name) ?? null;
+  }
 
 // The saliency that is shown: the model's own where it was recorded, else the one that the method works with.
 export function saliencyOf(frame) {
@@ -163,11 +177,13 @@ function scorePattern(map, frame, layer, head) {
 
 function scoreChange(map, first, layer, head) {
   const before = first && headMap(first, 'attention', layer, head)?.values;
-  return before?.length === map.values.length ? map.values.reduce((sum, v, k) => sum + Math.abs(v - before[k]), 0) / map.n : NaN;
+  return before?.length === map.values.length ? map.values.reduce((sum, v, k) => sum + Math.abs(v - before[k]),
+    0) / map.n : NaN;
 }
 
 export const scoreLabels = {
-  order: ['layer and head', 1], agreement: ['agreement with saliency (Spearman, pooled row)', -1], pattern: ['pattern loss (mean squared residual)', -1],
+  order: ['layer and head', 1], agreement: ['agreement with saliency (Spearman, pooled row)', -1],
+    pattern: ['pattern loss (mean squared residual)', -1],
   entropy: ['entropy (nats, mean over rows)', 1], change: ['change since the first step (mean |difference| a row)', -1],
 };
 
@@ -177,7 +193,8 @@ export function headScores(store, state, by) {
   if (!frame?.get('attention')) return {layers: [], heads: 0, scores: new Float32Array(0), label, direction};
   const first = by === 'change' ? store.frame(frame.run, frame.probe, store.shipped(frame.run, frame.probe)[0]) : null;
   return derivedFor(frame, `scores ${by} ${first?.step}`, () => {
-    const layers = layersOf(frame, 'attention'), heads = headCount(frame, 'attention'), special = specialOf(store, frame);
+    const layers = layersOf(frame, 'attention'), heads = headCount(frame, 'attention'),
+      special = specialOf(store, frame);
     const score = {
       order: (map, layer, head) => layers.indexOf(layer) * heads + head,
       agreement: map => scoreAgreement(map, frame, special),
@@ -185,7 +202,8 @@ export function headScores(store, state, by) {
       entropy: map => scoreEntropy(map),
       change: (map, layer, head) => scoreChange(map, first, layer, head),
     }[by];
-    const all = layers.flatMap(layer => Array.from({length: heads}, (_, head) => score(headMap(frame, 'attention', layer, head), layer, head)));
+    const all = layers.flatMap(layer => Array.from({length: heads},
+      (_, head) => score(headMap(frame, 'attention', layer, head), layer, head)));
     return {layers, heads, scores: Float32Array.from(all), label, direction};
   });
 }
@@ -193,7 +211,8 @@ export function headScores(store, state, by) {
 // Heads of a layer that follow the same pattern share its mean.
 function headsAlike(target, i, h, guided, heads) {
   const mine = target.codes(i, h).join();
-  return Array.from({length: heads}, (_, o) => o).filter(o => guided[i * heads + o] && target.codes(i, o).join() === mine).length;
+  return Array.from({length: heads}, (_, o) => o).filter(o => guided[i * heads + o]
+    && target.codes(i, o).join() === mine).length;
 }
 
 // Each guided head's part of the pattern loss: a mean over the heads of every pattern, or with 'sum' a plain sum.
@@ -206,7 +225,8 @@ export function lossShares(frame) {
     guided.layers.forEach((layer, i) => {
       for (let h = 0; h < heads; h++) {
         if (!flags[i * heads + h]) continue;
-        losses[i * heads + h] = scorePattern(null, frame, layer, h) / (sums ? 1 : headsAlike(target, i, h, flags, heads));
+        losses[i * heads + h] = scorePattern(null, frame, layer,
+          h) / (sums ? 1 : headsAlike(target, i, h, flags, heads));
       }
     });
     const total = losses.reduce((a, b) => a + (Number.isFinite(b) ? b : 0), 0);
@@ -216,7 +236,8 @@ export function lossShares(frame) {
 
 // Patterns of one layer: as they were given for it (negative numbers count from the last layer), or for all layers.
 function patternsOfLayer(frame, layer) {
-  const {patterns} = methodArgs(frame, 'AttentionGuidance'), names = Object.keys(patterns ?? {}), layers = layersOf(frame, 'attention');
+  const {patterns} = methodArgs(frame, 'AttentionGuidance'), names = Object.keys(patterns ?? {}),
+    layers = layersOf(frame, 'attention');
   if (!names.length || names.some(name => !/^-?\d+$/.test(name))) return patterns ?? {};
   return patterns[names.find(name => (Number(name) < 0 ? layers.at(Number(name)) : Number(name)) === layer)] ?? {};
 }
@@ -273,12 +294,14 @@ export function regionOf(frame, state, layer, head, special = []) {
     const made = regionWith(frame, special, state.whatIf, layer, head);
     if (made) return {...made, recomputed: true};
   }
-  const candidates = recordedRegion(frame, 'discard_candidates', layer, head), discarded = recordedRegion(frame, 'discarded', layer, head);
+  const candidates = recordedRegion(frame, 'discard_candidates', layer, head),
+    discarded = recordedRegion(frame, 'discarded', layer, head);
   const ranks = ranksOfHead(frame, layer, head);
   return {candidates, discarded, recomputed: false, allowed: ranks && Uint8Array.from(ranks, r => Number(r > 0))};
 }
 
-// Where the tokens of a pattern stand: the delimiters are what the tokenizer adds, full stops are known by their spelling.
+// Where the tokens of a pattern stand: the delimiters are what the tokenizer adds, full stops are known by their
+// spelling.
 export function patternPlaces(name, probe) {
   if (name === 'delim') return probe.is_special.map(Number);
   if (name === 'period') return probe.tokens.map(t => Number(t.replace(/^##|^[Ġ▁]+/, '') === '.'));
@@ -300,14 +323,16 @@ export function targetOf(frame, state, layer, head, probe = null) {
   const map = mapOf(frame, {kind: 'head', layer, head}, 'target');
   const guided = frame?.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
   if (!map.values || (i >= 0 && !guided.values()[i * guided.shape[1] + head])) return null;
-  return {values: map.values, n: map.n, name: patternGiven(frame, layer, head) ?? 'recorded pattern', recomputed: false};
+  return {values: map.values, n: map.n, name: patternGiven(frame, layer, head) ?? 'recorded pattern',
+    recomputed: false};
 }
 
 // SalLM's target over the ordinary tokens, as recorded or with another share.
 export function sallmTarget(frame, state, special) {
   const saliency = evidenceOf(frame, 'method_saliency', 'SalLM') ?? frame?.get('saliency');
   if (state.whatIf?.topShare && saliency)
-    return {values: saliencyTarget(saliency.values(), special.map(s => Number(!s)), state.whatIf.topShare, state.whatIf.binarised ?? true), recomputed: true};
+    return {values: saliencyTarget(saliency.values(), special.map(s => Number(!s)), state.whatIf.topShare,
+      state.whatIf.binarised ?? true), recomputed: true};
   const recorded = frame?.get('saliency_target');
   return recorded ? {values: recorded.values(), recomputed: false} : null;
 }
@@ -322,7 +347,8 @@ export function unitsOf(probe, state) {
   for (const i of visibleTokens(probe, state)) {
     const word = probe.word_ids[i], last = units.at(-1);
     if (state.mergeWords && word >= 0 && last?.word === word && last.tokens.at(-1) === i - 1) last.tokens.push(i);
-    else units.push({word, tokens: [i], special: Boolean(probe.is_special[i]), label: state.mergeWords && word >= 0 ? probe.words[word] : probe.labels[i]});
+    else units.push({word, tokens: [i], special: Boolean(probe.is_special[i]),
+      label: state.mergeWords && word >= 0 ? probe.words[word] : probe.labels[i]});
   }
   return units;
 }

@@ -1,4 +1,5 @@
-// An image or a series of a frame, as it is drawn: rows and columns of numbers, what is masked, where the information is.
+// An image or a series of a frame, as it is drawn: rows and columns of numbers, what is masked, where the information
+// is.
 import {shownToken} from '../lib/canvas.js';
 import {evidenceOf} from './derive.js';
 
@@ -17,10 +18,13 @@ function signalMap(tensor, modality) {
     const half = k => tensor.halfStep(codes[(k % times) * features + Math.floor(k / times)]);
     return {values: turned(tensor.at(), times, features), channels: null, half};
   }
-  const count = tensor.shape.length === 3 ? tensor.shape[0] : 1, channels = Array.from({length: count}, (_, c) => tensor.at(c));
+  const count = tensor.shape.length === 3 ? tensor.shape[0] : 1,
+    channels = Array.from({length: count}, (_, c) => tensor.at(c));
   const halfOf = (k, c) => tensor.halfStep(tensor.codes(c)[k], c);
-  const half = (k, c = null) => c === null ? channels.reduce((sum, _, i) => sum + halfOf(k, i), 0) / count : halfOf(k, c);
-  const values = count === 1 ? channels[0] : channels[0].map((_, k) => channels.reduce((sum, channel) => sum + channel[k], 0) / count);
+  const half = (k, c = null) => c === null ? channels.reduce((sum, _, i) => sum + halfOf(k, i), 0) / count
+    : halfOf(k, c);
+  const values = count === 1 ? channels[0]
+    : channels[0].map((_, k) => channels.reduce((sum, channel) => sum + channel[k], 0) / count);
   return {values, channels, half};
 }
 
@@ -30,7 +34,8 @@ function signalMask(frame, name, modality) {
   return modality === 'series' ? turned(tensor.bit(), ...tensor.shape) : tensor.bit();
 }
 
-// The saliency of what the model says, and the one that ranks the cells to be masked where that is another one: it may explain another class.
+// The saliency of what the model says, and the one that ranks the cells to be masked where that is another one: it may
+// explain another class.
 function signalSaliencies(frame, modality) {
   const own = signalMap(frame.get('saliency_map'), modality);
   const method = signalMap(evidenceOf(frame, 'method_saliency_map', 'SaliencyGuided'), modality);
@@ -49,13 +54,15 @@ function valueEnds(lists) {
 }
 
 function strongestRow(values, rows, columns) {
-  const sums = Array.from({length: rows}, (_, r) => values.subarray(r * columns, (r + 1) * columns).reduce((sum, v) => sum + Math.abs(v || 0), 0));
+  const sums = Array.from({length: rows},
+    (_, r) => values.subarray(r * columns, (r + 1) * columns).reduce((sum, v) => sum + Math.abs(v || 0), 0));
   return sums.indexOf(Math.max(...sums));
 }
 
 const signalsOnce = new WeakMap();
 
-// Everything of a frame that the panel of images and series draws; null where neither input nor saliency is there. Frames never change.
+// Everything of a frame that the panel of images and series draws; null where neither input nor saliency is there.
+// Frames never change.
 export function signalOf(frame) {
   if (!signalsOnce.has(frame)) signalsOnce.set(frame, makeSignal(frame));
   return signalsOnce.get(frame);
@@ -68,11 +75,14 @@ function makeSignal(frame) {
   const shape = ['input', 'saliency_map', 'method_saliency_map'].map(name => frame.get(name)).find(Boolean)?.shape;
   if (!shape || !(shape.at(-1) > 0 && shape.at(-2) > 0)) return null;
   const [rows, columns] = series ? [shape[1], shape[0]] : shape.slice(-2), names = frame.info.feature_names;
-  const rowNames = series ? Array.from({length: rows}, (_, f) => ({label: shownToken(names?.[f] ?? String(f)), special: false})) : null;
-  const lists = [input, masked].filter(Boolean).flatMap(map => map.channels ?? [map.values]), [low, high] = valueEnds(lists);
+  const rowNames = series ? Array.from({length: rows},
+    (_, f) => ({label: shownToken(names?.[f] ?? String(f)), special: false})) : null;
+  const lists = [input, masked].filter(Boolean).flatMap(map => map.channels ?? [map.values]),
+    [low, high] = valueEnds(lists);
   const count = input?.channels?.length ?? 0;
   const [isMasked, informative] = ['is_masked_map', 'informative'].map(name => signalMask(frame, name, modality));
-  const rowEnds = row => valueEnds([input, masked].filter(Boolean).map(map => map.values.subarray(row * columns, (row + 1) * columns)));
+  const rowEnds = row => valueEnds([input, masked].filter(Boolean)
+    .map(map => map.values.subarray(row * columns, (row + 1) * columns)));
   const strongest = series ? strongestRow((saliency ?? input).values, rows, columns) : null;
   const look = {low, high, colours: count === 3, averaged: count > 1 && count !== 3, rowEnds, strongest};
   return {modality, rows, columns, rowNames, input, saliency, ranking, masked, isMasked, informative, ...look};

@@ -7,7 +7,9 @@ export const firstState = {
   overlays: {candidates: true, discarded: true, target: false, residual: false, saliency: true, regularised: true},
   hideSpecial: false, mergeWords: false, top: 0, threshold: 0,
   scale: 'map', palette: 'cividis', sort: 'order', filter: 0,
-  compare: null, whatIf: null, // whatIf: {p, q, region, protect, pattern, boundary, multiple, topShare, binarised, maskedShare, ranking, first, threshold}
+  // whatIf: {p, q, region, protect, pattern, boundary, multiple, topShare, binarised, maskedShare, ranking, first,
+  // threshold}
+  compare: null, whatIf: null,
   playing: false, speed: 4, tab: 'map', theme: 'light',
 };
 
@@ -21,14 +23,16 @@ export class State {
     this.values = {...structuredClone(firstState), ...structuredClone(given)};
     this.listeners = new Set();
     this.changed = new Set();
-    for (const key of Object.keys(this.values)) Object.defineProperty(this, key, {get: () => this.values[key], enumerable: true});
+    for (const key of Object.keys(this.values))
+      Object.defineProperty(this, key, {get: () => this.values[key], enumerable: true});
   }
 
   get() { return this.values; }
 
   set(changes) {
     const unknown = Object.keys(changes).filter(key => !(key in firstState));
-    if (unknown.length) throw new Error(`state has no ${unknown.join(', ')}; it has ${Object.keys(firstState).join(', ')}`);
+    if (unknown.length)
+      throw new Error(`state has no ${unknown.join(', ')}; it has ${Object.keys(firstState).join(', ')}`);
     const all = {...changes};
     for (const [key, resets] of Object.entries(stateResets)) {
       if (!(key in changes) || stateEqual(changes[key], this.values[key])) continue;

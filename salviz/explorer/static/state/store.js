@@ -21,7 +21,8 @@ export class Store {
   }
 
   on(event, listener) {
-    if (!this.listeners[event]) throw new Error(`the store has no event ${event}; it has ${Object.keys(this.listeners).join(', ')}`);
+    if (!this.listeners[event])
+      throw new Error(`the store has no event ${event}; it has ${Object.keys(this.listeners).join(', ')}`);
     this.listeners[event].add(listener);
     return () => this.listeners[event].delete(listener);
   }
@@ -43,7 +44,8 @@ export class Store {
   addRows(run, rows) { this.setRows(run, this.rows(run).concat(rows)); }
 
   addFrame(bytes) {
-    const frame = decodeFrame(bytes), key = frameKey(frame.run, frame.probe, frame.step), place = `${frame.run}/${frame.probe}`;
+    const frame = decodeFrame(bytes), key = frameKey(frame.run, frame.probe, frame.step),
+      place = `${frame.run}/${frame.probe}`;
     this.bytes.set(key, bytes);
     this.keep(key, frame);
     if (!this.shippedSteps.has(place)) this.shippedSteps.set(place, new Set());
@@ -99,8 +101,10 @@ export class Store {
   }
 
   // The step in view: the chosen one, or the newest that is here.
-  stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run, state.probe).at(-1) ?? null; }
-  // The other side of a comparison: the same sentence in the other run, at the step asked for or the nearest that is here.
+  stepOf(state) { return state.step ?? this.shipped(state.run, state.probe).at(-1) ?? this.steps(state.run,
+    state.probe).at(-1) ?? null; }
+  // The other side of a comparison: the same sentence in the other run, at the step asked for or the nearest that is
+  // here.
   matchOf(state) {
     if (!state.compare) return null;
     const {run, step} = state.compare, here = this.probe(state.run, state.probe);
