@@ -81,7 +81,7 @@ long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_
 numeric_files = {f'test_{room}' for room in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm explanations faithfulness corpus '
     'antecedents '
-    'nets pretraining tasks training signals').split()}
+    'nets pretraining signals').split()}
 numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
 
 def pytest_collection_modifyitems(items):

@@ -54,7 +54,8 @@ def kept(outputs) -> list:
         if output.get('name') == 'stderr': continue
         output = {k: v for k, v in output.items() if k not in ('metadata', 'execution_count')}
         if 'data' in output:
-            output['data'] = {k: v for k, v in output['data'].items() if 'widget-view' not in k}
+            twice = 'image/jpeg' if 'image/png' in output['data'] else None # a picture of Pillow comes as both
+            output['data'] = {k: v for k, v in output['data'].items() if 'widget-view' not in k and k != twice}
             if not output['data'] or len(text_of(output['data'].get('text/html', ''))) > longest_page: continue
             output['metadata'] = {}
         if output['output_type'] == 'execute_result': output['execution_count'] = None

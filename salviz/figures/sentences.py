@@ -92,7 +92,7 @@ def _sentence(view, k):
     at = np.flatnonzero(view.sentence == k)
     words = [('' if i == at[0] or view.continues[i] else '\n')
              + word_latex(view.labels[i], view.values[i], view.limit, view.is_special[i]) for i in at]
-    name = escaped(view.names[k]).replace('   ', '\\quad ')
+    name = escaped(view.names[k] or '').replace('   ', '\\quad ')
     heading = [f'{{\\footnotesize\\textcolor[HTML]{{{grey[1:].upper()}}}{{{name}}}\\par}}'] if view.names[k] else []
     return '\n'.join([*heading, ''.join(words) + '\\par\\smallskip'])
 

@@ -32,7 +32,7 @@ def test_the_golden_file_covers_ties_undefined_values_and_patterns_that_occur_no
 def test_numpy_gives_the_golden_vectors(name):
     for case in golden[name]:
         expected = case['expected']
-        got = getattr(maps, name)(**{k: v for k, v in case.items() if k != 'expected'})
+        got = getattr(maths, name)(**{k: v for k, v in case.items() if k != 'expected'})
         if name == 'pattern_matrix' and expected is None: assert got is None
         else: same(got, expected)
 
@@ -283,12 +283,13 @@ def test_bad_input_is_refused_in_a_sentence(call, words):
 
 def test_the_draw_and_what_it_drops_are_those_of_training():
     import torch
-    from salviz.methods import ad_drop, base
+    from salviz.methods import ad_drop
+    from salviz.models import draws
     rng = np.random.default_rng(0)
     for example, seed, step, layer in [(0, 0, 0, 0), (256, 5, 14, 5), (2**40 + 7, 2**31, 10**6, 31),
                                        (12345, -3, 1, 11)]:
         drawn = maths.keyed_uniform(example, (3, 13, 13), seed, step, layer)
-        expected = base._keyed_uniform(torch.tensor([example]), (3, 13, 13), seed, step, layer)[0]
+        expected = draws._keyed_uniform(torch.tensor([example]), (3, 13, 13), seed, step, layer)[0]
         np.testing.assert_array_equal(drawn, expected.numpy())
         for q in (.1, .3, .7, .999):
             candidates, allowed = rng.random((3, 13, 13)) < .6, np.tri(13, dtype=bool)

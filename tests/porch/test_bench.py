@@ -344,9 +344,10 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 def test_readme_shows_the_table_of_the_bench_that_is_kept():
     root = Path(__file__).parents[2]
-    found = json.loads((root/'nbs'/'bench.json').read_text())
+    found = json.loads((root/'nbs'/'12_porch'/'bench.json').read_text())
     readme = (root/'README.md').read_text()
-    assert bench_table(found) in readme and all(said in readme for said in besides(found))
+    words = ' '.join(readme.split()) # its prose is wrapped
+    assert all(' '.join(said.split()) in words for said in (bench_table(found), *besides(found)))
     assert {t['tokens'] for t in found['tables']} == {32, 64, 128}
     assert found['rounds'] >= 7
     assert set(found['goals']) == set(room.rows)
