@@ -142,7 +142,8 @@ def selected(
 ) -> np.ndarray: # [...] 1 or 0; a share where several candidates have the same largest weight; NaN where a weight is
     "Does the largest of `weights` among the `candidates` lie on a word that is `right`?"
     weights = np.where(candidates, weights, -np.inf)
-    most = weights == weights.max(-1, keepdims=True)
+    top = weights.max(-1, keepdims=True)
+    most = weights >= top - 1e-5*np.abs(top) # float32 may round equal weights apart
     n = most.sum(-1)
     return np.divide((most & right).sum(-1), n, out=np.full(n.shape, np.nan), where=n > 0)
 

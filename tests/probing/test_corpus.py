@@ -88,7 +88,8 @@ def test_what_an_encoders_heads_do_equals_loops_over_single_sentences(tiny_bert,
     table = head_table(model, texts, tiny_tokenizer, saliency=None, rows=rows, batch_size=3)
     assert table[['layer', 'head']].to_numpy().tolist() == [[l, h] for l in range(2) for h in range(4)]
     want = slow_table(model, tiny_tokenizer, texts, rows, pooled=0).reshape(8, -1)
-    assert table[[*kinds, 'entropy', 'normalised_entropy']].to_numpy() == pytest.approx(want, abs=1e-6, nan_ok=True)
+    assert table[[*kinds, 'entropy',
+                  'normalised_entropy']].to_numpy() == pytest.approx(want, rel=1e-5, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize('rows', ['ordinary', 'all', 'pooled'])
@@ -96,7 +97,8 @@ def test_a_decoder_looks_at_nothing_that_comes_later(tiny_tokenizer, rows):
     model = gpt2(tiny_tokenizer)
     table = head_table(model, texts, tiny_tokenizer, saliency=None, rows=rows, batch_size=2)
     want = slow_table(model, tiny_tokenizer, texts, rows, causal=True, pooled=-1).reshape(8, -1)
-    assert table[[*kinds, 'entropy', 'normalised_entropy']].to_numpy() == pytest.approx(want, abs=1e-6, nan_ok=True)
+    assert table[[*kinds, 'entropy',
+                  'normalised_entropy']].to_numpy() == pytest.approx(want, rel=1e-5, abs=1e-6, nan_ok=True)
     assert table.to_next.isna().all() and table.to_previous.notna().all()
 
 
@@ -104,7 +106,7 @@ def test_of_an_encoder_decoder_the_encoder_is_looked_at(tiny_tokenizer):
     model = bart(tiny_tokenizer)
     table = head_table(model, texts, tiny_tokenizer, saliency=None, batch_size=2)
     want = slow_table(model, tiny_tokenizer, texts).reshape(8, -1)
-    assert table[[*kinds, 'entropy', 'normalised_entropy']].to_numpy() == pytest.approx(want, abs=1e-6)
+    assert table[[*kinds, 'entropy', 'normalised_entropy']].to_numpy() == pytest.approx(want, rel=1e-5, abs=1e-6)
     with pytest.raises(ValueError, match="target='predicted' of seq2seq needs labels"):
         head_table(model, texts, tiny_tokenizer)
     pairs = datasets.Dataset.from_dict(dict(text=texts, target_text=[t[::-1] for t in texts]))
@@ -138,7 +140,8 @@ def test_agreement_equals_scipy_on_single_sentences(tiny_bert, tiny_tokenizer, k
         at = [i for i in range(len(special)) if not special[i]] if kind == 'rows' else [-1 if kind == 'decoder' else 0]
         found.append([[slow_agreement(head, saliency, special, at) for head in layer]
                       for layer in eager_maps(model, row['input_ids'])])
-    assert np.isnan(found).any() and table.agreement.to_numpy() == pytest.approx(np.nanmean(found, 0).ravel(), abs=1e-6)
+    assert np.isnan(found).any()
+    assert table.agreement.to_numpy() == pytest.approx(np.nanmean(found, 0).ravel(), rel=1e-5, abs=1e-6)
     assert table.agreement_top.between(0, 1).all() and (table.agreement_kl > 0).all()
 
 
@@ -158,7 +161,7 @@ def test_patterns_equal_the_share_of_single_maps(tiny_bert):
             P = (second(tokens) if name == 'second' else own[:n, :n] if name == 'own'
                  else pattern_matrix(name, np.ones(n, bool), occurs))
             if P is not None: found.append(pattern_share(eager_maps(model, row['input_ids']), P))
-        assert table[f'pattern_{name}'].to_numpy() == pytest.approx(np.mean(found, 0).ravel(), abs=1e-6), name
+        assert table[f'pattern_{name}'].to_numpy() == pytest.approx(np.mean(found, 0).ravel(), rel=1e-5, abs=1e-6), name
     assert list(head_table(model, texts[:1], tokenizer, saliency=None, patterns=[second]))[-1] == 'pattern_second'
     assert head_table(model, ['lovely'], tokenizer, saliency=None, patterns=['period']).pattern_period.isna().all()
 
@@ -188,7 +191,7 @@ def test_pairs_of_texts_and_chosen_layers(tiny_bert, tiny_tokenizer):
     rows = [i for i, s in enumerate(row['special_tokens_mask']) if not s]
     assert table.layer.tolist() == [1]*4
     want = [[slow_example(h.double().numpy(), row['special_tokens_mask'], rows, False)[k] for k in kinds] for h in A]
-    assert table[kinds].to_numpy() == pytest.approx(np.array(want), abs=1e-6)
+    assert table[kinds].to_numpy() == pytest.approx(np.array(want), rel=1e-5, abs=1e-6)
 
 
 def test_saliency_may_be_a_function_and_targets_a_class_the_gold_one_or_a_function(
@@ -203,7 +206,7 @@ def test_saliency_may_be_a_function_and_targets_a_class_the_gold_one_or_a_functi
     table = head_table(model, ['the film and a plot'], tiny_tokenizer, saliency=places)
     A, n = eager_maps(model, encode_texts(['the film and a plot'], tiny_tokenizer)[0]['input_ids']), 7
     want = [[scipy.stats.spearmanr(range(1, n - 1), head[0, 1:n - 1])[0] for head in layer] for layer in A]
-    assert table.agreement.tolist() == pytest.approx(np.ravel(want).tolist(), abs=1e-6)
+    assert table.agreement.tolist() == pytest.approx(np.ravel(want).tolist(), rel=1e-5, abs=1e-6)
     assert table.attrs['saliency'] == 'places'
     with pytest.raises(ValueError, match='a number for each token'):
         head_table(model, ['dull'], tiny_tokenizer, saliency=lambda m, b: torch.ones(2))
@@ -300,7 +303,8 @@ def test_sizes_of_gradients_equal_autograd_one_example_at_a_time(kind, scaled):
             g = g.abs() if size == 'magnitude' else g
             want.append((g/g.abs().max() if scaled else g).flatten().tolist())
         assert list(frame) == ['method', 'example', 'gradient'] and set(frame.method) == {'mine'}
-        for i, g in enumerate(want): assert frame.gradient[frame.example == i].tolist() == pytest.approx(g, abs=1e-6)
+        for i, g in enumerate(want):
+            assert frame.gradient[frame.example == i].tolist() == pytest.approx(g, rel=1e-5, abs=5e-6)
 
 
 def test_of_a_text_the_norm_of_each_ordinary_tokens_gradient_is_taken(tiny_bert, tiny_tokenizer):
