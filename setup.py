@@ -17,5 +17,4 @@ setup(name=c['lib_name'], version=version, description=c['description'], keyword
     python_requires=f">={c['min_python']}",
     install_requires=c['requirements'].split(), extras_require=dict(lab=lab, dev=lab + dev),
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
-    entry_points=dict(console_scripts=c['console_scripts'].split(),
-                      nbdev=[f"{c['lib_path']}={c['lib_path']}._modidx:d"]))
+    entry_points=dict(console_scripts=c['console_scripts'].split()))

@@ -19,8 +19,8 @@ names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob(
 rooms = [n for n in names if re.match(r'\d\d_\w+/(\d\d_|own_method)', n)]
 
 def files(folder, pattern):
-    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern)
-            if not {'.ipynb_checkpoints', '__pycache__'} & set(p.parts)}
+    made = {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} # by JupyterLab, Python and nbdev; not kept
+    return {p.relative_to(folder).as_posix() for p in folder.rglob(pattern) if not made & set(p.parts)}
 
 @pytest.fixture(scope='module')
 def fresh(tmp_path_factory):
@@ -109,7 +109,7 @@ def test_lines_can_be_scanned(folder):
     "At most 120 characters; rows of tables cannot be broken"
     long = []
     for file in sorted((root/folder).rglob('*')):
-        if {'.ipynb_checkpoints', '__pycache__'} & set(file.parts) or file.name == '_modidx.py': continue
+        if {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} & set(file.parts): continue
         if file.suffix == '.ipynb':
             sources = [''.join(c['source']) for c in json.loads(file.read_text())['cells']]
         elif file.suffix == '.py' and folder == 'salviz': # behind what nbdev writes at its top
