@@ -288,30 +288,23 @@ def unpack_bits(
     return np.unpackbits(packed, count=size).astype(bool).reshape(shape)
 
 # %% ../../nbs/01_core/00_maths.ipynb #059
-def _cubes():
-    """For `cube_code`: the lowest code of each upper half of a float32's bits, and the value above which the next
-    code is nearer"""
-    t = np.arange(255)/254
-    value = t*t*t
-    above = np.append((value[1:] + value[:-1])/2, [np.inf, np.inf])
-    half = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
-    with np.errstate(invalid='ignore'):
-        lowest = np.searchsorted(above[:254], half.clip(0, 1), side='left').astype(np.uint8)
-    lowest[~np.isfinite(half) | np.isnan(half)] = 255
-    return np.append(value, np.nan).astype(np.float32), above.astype(np.float32), lowest
-
-_cube_values, _cube_above, _cube_lowest = _cubes()
+_cubes = (np.arange(255)/254)**3
+_cube_values = np.append(_cubes, np.nan).astype(np.float32)
+_cube_above = np.append((_cubes[:-1] + _cubes[1:])/2, np.inf).astype(np.float32) # from here the next code is nearer
 
 def cube_code(
     x, # probabilities, any shape; NaN and infinities are kept apart
 ) -> np.ndarray: # uint8, shape of `x`: 0 to 254, or 255 where `x` is not finite
     "One byte for each probability: the code c whose value (c/254)³ is nearest"
-    x = np.ascontiguousarray(x, dtype=np.float32)
-    low, high = (np.fmin.reduce(x, None), np.fmax.reduce(x, None)) if x.size else (0, 0)
-    if np.isfinite(low) and low < -.001 or np.isfinite(high) and high > 1.001:
+    x = np.asarray(x, np.float32)
+    finite = np.isfinite(x)
+    x = np.where(finite, x, 0)
+    low, high = x.min(initial=0), x.max(initial=0)
+    if low < -.001 or high > 1.001:
         raise ValueError(f'cube_code is for probabilities between 0 and 1, got values from {low:.4g} to {high:.4g}')
-    code = _cube_lowest[(x.view(np.uint32) >> 16).astype(np.uint16)]
-    return code + (x > _cube_above[code])
+    code = (np.cbrt(x.clip(0, 1))*254).astype(np.uint8)
+    code += x > _cube_above[code]
+    return np.where(finite, code, np.uint8(255))
 
 def cube_value(code) -> np.ndarray: # float32
     "The probabilities that the bytes `code` of `cube_code` stand for; NaN for 255"
@@ -351,20 +344,10 @@ def table_code(
     x, # numbers, any shape
 ): # (uint8, shape of `x`: places in the list; the list, float32), or None if there are more than 256 different values
     "`x` as places in a list of its different values"
-    x = np.ascontiguousarray(x, dtype=np.float32)
-    bits = x.ravel().view(np.uint32)
-    half, one = (bits >> 16).astype(np.uint16), np.zeros(65536, np.uint32)
-    one[half] = bits
-    if (one[half] == bits).all():
-        seen = np.zeros(65536, bool)
-        seen[half] = True
-        found = np.flatnonzero(seen)
-        if len(found) > 256: return None
-        place = np.zeros(65536, np.uint8)
-        place[found] = np.arange(len(found))
-        return place[half].reshape(x.shape), one[found].view(np.float32)
-    found, code = np.unique(bits, return_inverse=True)
-    return None if len(found) > 256 else (code.astype(np.uint8).reshape(x.shape), found.view(np.float32))
+    x = np.asarray(x, np.float32)
+    values, code = np.unique(x, return_inverse=True)
+    return None if len(values) > 256 else (code.reshape(x.shape).astype(np.uint8), values)
+
 
 # %% ../../nbs/01_core/00_maths.ipynb #068
 def order_code(
