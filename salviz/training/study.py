@@ -8,7 +8,6 @@ __all__ = ['arguments_of', 'fresh_method', 'shown_value', 'StudyCell', 'study_ce
 
 # %% ../../nbs/06_training/04_study.ipynb #003
 import copy
-import dis
 import hashlib
 import inspect
 import itertools
@@ -17,13 +16,11 @@ import math
 import numbers
 import re
 import shutil
-import sys
 import traceback
 import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import CellType
 
 import numpy as np
 import pandas as pd
@@ -125,90 +122,49 @@ def named_measures(measures) -> dict: # {name: name or function}
     if not items: raise ValueError("Study: measures must name at least one, such as 'test_accuracy'")
     return dict(items)
 
-def _installed(module) -> str:
-    """Name and version of the installed package (or part of Python) that the module of this name belongs to; '' for
-    modules of one's own"""
-    root = str(module).partition('.')[0]
-    package = sys.modules.get(root)
-    if root == '__main__': return ''
-    if root in sys.stdlib_module_names: return root
-    if root == 'salviz' or 'site-packages' in (getattr(package, '__file__', None) or ''):
-        return f'{root} {getattr(package, "__version__", "")}'
-    return ''
-
-def _digest(x) -> str: return hashlib.sha256(x).hexdigest()
-
-def _value_of(x, seen) -> list:
-    "What a value consists of, for the fingerprint of a function that uses it"
-    if x is None or isinstance(x, (bool, int, float, complex, str, bytes)): return [repr(x)]
-    if id(x) in seen: return ['again']
-    seen = {**seen, id(x): x}
-    if inspect.ismodule(x) or inspect.isclass(x) or inspect.isroutine(x): return _code(x, seen)
-    if isinstance(x, (list, tuple)): return [type(x).__name__, *(o for v in x for o in _value_of(v, seen))]
-    if isinstance(x, (set, frozenset)): return ['set', *sorted(' '.join(_value_of(v, seen)) for v in x)]
-    if isinstance(x, dict):
-        return [type(x).__name__, *(o for k, v in x.items() for o in (*_value_of(k, seen), *_value_of(v, seen)))]
-    if isinstance(x, np.generic): return [repr(x.item())]
-    if isinstance(x, np.ndarray):
-        return _value_of(x.tolist(), seen) if x.dtype == object else [str(x.dtype), str(x.shape), _digest(x.tobytes())]
-    if isinstance(x, (pd.DataFrame, pd.Series)): return [x.to_csv()]
-    if hasattr(x, 'detach') and hasattr(x, 'cpu'):
-        return [str(x.dtype), *_value_of(x.detach().cpu().double().numpy(), seen)]
-    if isinstance(getattr(x, '_fingerprint', None), str): return [x._fingerprint] # a data set
-    # a model
-    if callable(getattr(x, 'state_dict', None)): return [type(x).__qualname__, *_value_of(dict(x.state_dict()), seen)]
-    return _code(x, seen)
 
 # %% ../../nbs/06_training/04_study.ipynb #013
-def _names_in(code) -> list:
-    "Global names that `code` and the functions in it look up"
-    found = [i.argval for i in dis.get_instructions(code) if i.opname in ('LOAD_GLOBAL', 'LOAD_NAME')]
-    return found + [n for c in code.co_consts if inspect.iscode(c) for n in _names_in(c)]
+def _plain(x) -> bool:
+    "Does the `repr` of `x` say what it is, in this process and in the next?"
+    if isinstance(x, dict): return all(_plain(k) and _plain(v) for k, v in x.items())
+    if isinstance(x, (list, tuple)): return all(map(_plain, x))
+    return x is None or isinstance(x, (bool, int, float, complex, str, bytes, Path))
 
-def _constants(code) -> list:
-    out = [code.co_code.hex(), *code.co_names]
-    for c in code.co_consts:
-        out += _constants(c) if inspect.iscode(c) else [repr(sorted(map(repr, c))) if isinstance(c, frozenset)
-                                                        else repr(c)]
-    return out
-
-def _code(f, seen=None) -> list:
-    "What a function, class, module or object consists of, in an order that does not change"
-    seen = {**(seen or {}), id(f): f}
-    if isinstance(f, str): return [f]
+def _made_of(f) -> tuple:
+    "What the source of `f` is read from, and the values that `f` was made with"
+    f = inspect.unwrap(f)
     if isinstance(f, partial):
-        return [*_value_of(list(f.args), seen), *_value_of(f.keywords, seen), *_value_of(f.func, seen)]
-    if inspect.ismodule(f):
-        file = None if _installed(f.__name__) else getattr(f, '__file__', None)
-        return [f.__name__, _digest(Path(file).read_bytes()) if file and Path(file).is_file()
-                else _installed(f.__name__)]
-    if hasattr(f, '__wrapped__'): return _value_of(f.__wrapped__, seen) # decorated, with a cache for instance
-    if inspect.ismethod(f): return [*_value_of(f.__self__, seen), *_value_of(f.__func__, seen)]
-    mine = not _installed(getattr(f if inspect.isclass(f) or inspect.isroutine(f) else type(f), '__module__', None)
-                          or ('' if hasattr(f, '__code__') else 'builtins'))
-    if not mine:
-        return [_installed(getattr(f, '__module__', None) or type(f).__module__),
-                shown_value(f) if callable(f) else type(f).__qualname__]
-    if inspect.isclass(f):
-        parts = {k: getattr(v, '__func__', getattr(v, 'fget', v)) for k, v in vars(f).items() if not k.startswith('__')
-                 or inspect.isfunction(v)}
-        return [f.__qualname__, *(o for b in f.__bases__ for o in _value_of(b, seen)), *_value_of(parts, seen)]
-    # an object of one's own class
-    if not hasattr(f, '__code__'): return [*_value_of(type(f), seen), *_value_of(getattr(f, '__dict__', {}), seen)]
-    held = {n: c.cell_contents for n, c in zip(f.__code__.co_freevars, f.__closure__ or ()) if c != CellType()}
-    around = {n: f.__globals__[n] for n in dict.fromkeys(_names_in(f.__code__)) if n in f.__globals__}
-    return [*_constants(f.__code__), *_value_of([f.__defaults__, f.__kwdefaults__], seen), *_value_of(held, seen),
-            *_value_of(around, seen)]
+        inner, values = _made_of(f.func)
+        return inner, [*values, list(f.args), f.keywords]
+    if inspect.ismethod(f):
+        inner, values = _made_of(f.__func__)
+        return inner, [*values, vars(f.__self__)]
+    if inspect.isclass(f): return f, []
+    if not inspect.isroutine(f): return type(f), [vars(f)]
+    held = [cell.cell_contents for cell in getattr(f, '__closure__', None) or ()]
+    return f, [getattr(f, '__defaults__', None), getattr(f, '__kwdefaults__', None), *held]
 
 def measure_code(measure) -> str:
-    "What `measure` consists of: its name, or a fingerprint of the function and of what it takes from around it"
-    return measure if isinstance(measure, str) else _digest('\n'.join(map(str, _code(measure))).encode())
+    "What `measure` is: its name; or its `version`, or a hash of its source and of the values that it was made with"
+    if isinstance(measure, str): return measure
+    version = getattr(measure, 'version', None)
+    if version is not None: return f'version {version}'
+    name, remedy = getattr(measure, '__name__', type(measure).__name__), "give it a version: measure.version = '1'"
+    inner, values = _made_of(measure)
+    if not _plain(values):
+        raise ValueError(f'Study: measure {name!r} was made with values that no short text tells apart; {remedy}')
+    try: source = inspect.getsource(inner)
+    except (OSError, TypeError):
+        raise ValueError(f'Study: the source of measure {name!r} cannot be read; {remedy}') from None
+    return hashlib.sha256(f'{source}\n{values}'.encode()).hexdigest()
 
 def measure_version(measure, run) -> str:
-    "A fingerprint of `measure` and of the end of `run`"
+    "A hash of `measure_code` and of the end of `run`"
     return _version(measure_code(measure), run)
 
-def _version(code, run): return _digest(f'{code}\n{run.summary.get("ended")}'.encode())[:16]
+def _version(code, run):
+    return hashlib.sha256(f'{code}\n{run.summary.get("ended")}'.encode()).hexdigest()[:16]
+
 
 # %% ../../nbs/06_training/04_study.ipynb #016
 _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', 'progress', 'seed')

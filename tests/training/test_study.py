@@ -10,7 +10,8 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -219,67 +220,63 @@ def test_measures_are_kept_and_computed_anew_when_their_code_or_the_run_changes(
     assert changed.run().mine.tolist() == [7.]*4
     assert changed.results().test_accuracy.tolist() == whole.results().test_accuracy.tolist()
 
-def test_a_measures_version_follows_its_code_and_the_end_of_the_run(tmp_path):
+def test_a_measures_version_follows_its_source_its_values_and_the_end_of_the_run(tmp_path):
     run = Run.create(tmp_path/'run', {})
     run.finish()
-    def inner(k): return lambda run: [x + k for x in (1, 2)][0]
-    versions = [measure_version(f, run) for f in ('gap', 'test_accuracy', lambda run: 1, lambda run: 2,
-                                                  lambda run, a=1: 1, lambda run: run.scores, lambda run: run.config)]
+    def one(run): return 1
+    def two(run): return 2
+    def with_default(run, a=1): return a
+    versions = [measure_version(f, run) for f in ('gap', 'test_accuracy', one, two, with_default, Scorer, Scorer(1))]
     assert len(set(versions)) == len(versions)
-    assert measure_version(inner(1), run) == measure_version(inner(1), run) != measure_version(inner(2), run)
-    def above(run, level): return level
-    assert measure_version(partial(above, level=1), run) != measure_version(partial(above, level=2), run)
+    with_default.__defaults__ = (2,)
+    assert measure_version(with_default, run) != versions[4]
     (tmp_path/'run'/'summary.json').write_text(json.dumps(dict(ended='later')))
-    assert measure_version('gap', run) != versions[0]
-
-def test_a_number_is_never_that_of_other_helpers_lists_or_globals(made, whole):
-    around = dict(shares=[.1, .5], __name__='__main__')
-    exec('def helper(): return sum(shares)\ndef m(run): return helper()', around)
-    def study(f): return made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'm': f})
-    assert study(around['m']).run().m.tolist() == [.6]*4
-    around['shares'] = [.2, .7]
-    assert study(around['m']).results().m.isna().all() and study(around['m']).run().m.tolist() == pytest.approx([.9]*4)
-    exec('def helper(): return 100.', around)
-    assert study(around['m']).run().m.tolist() == [100.]*4
-    def make(x): return lambda run: sum(x)
-    assert [study(make(x)).run().m[0] for x in ([1, 2], [5, 6])] == [3., 11.]
+    assert measure_version('gap', run) != versions[0] and measure_version(one, run) != versions[2]
 
 class Scorer:
     "An object of one's own that can be called"
-    def __init__(self, k, inner=None): self.k, self.inner = k, inner
+    def __init__(self, k): self.k = k
     def __call__(self, run): return self.k
 
-def test_a_measures_version_sees_what_it_uses(tmp_path, monkeypatch):
+def enclosed(x): return lambda run: x
+def bound(x): return partial(lambda x, run: x, x)
+
+@pytest.mark.parametrize('make', [enclosed, bound, Scorer, lambda x: Scorer(x).__call__,
+                                  lambda x: lru_cache(enclosed(x))])
+def test_a_measures_version_tells_apart_the_values_that_it_was_made_with(tmp_path, make):
     run = Run.create(tmp_path/'run', {})
     run.finish()
-    def use(x): return lambda run: x
-    def apart(f, values):
-        found = [measure_version(f(x), run) for x in values]
-        # the same again, and all different
-        assert found == [measure_version(f(x), run) for x in values] and len(set(found)) == len(found), values
-    apart(use, [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, {1}, [[1], [2]], [[1, 2]], b'1', np.arange(3),
-                np.arange(3.), np.arange(4), np.array(['a', None], dtype=object),
-                torch.ones(2), torch.zeros(2), torch.ones(2, dtype=torch.bfloat16), pd.DataFrame(dict(a=[1])),
-                pd.DataFrame(dict(a=[2])), torch.nn.Linear(1, 1), Scorer(1), Scorer(2), Scorer(1, Scorer(3)), Scorer,
-                len, np.mean])
-    apart(lambda x: Scorer(x), [1, 2, [3]]) # the measure itself is an object
-    apart(lambda x: partial(lambda x, run: 0, x), [[1], [2], np.ones(2)])
-    apart(lambda x: Scorer(x).__call__, [1, 2])
-    loop = []
-    loop.append(loop)
-    assert measure_version(use(loop), run) == measure_version(use(loop), run)
-    module = tmp_path/'own_helpers.py'
-    monkeypatch.syspath_prepend(tmp_path)
-    module.write_text('def score(): return 1')
-    import own_helpers
-    before = measure_version(use(own_helpers), run)
-    module.write_text('def score(): return 2')
-    assert measure_version(use(own_helpers), run) != before and own_helpers.score() == 1
-    sys.modules.pop('own_helpers')
-    def attribute(run): return run.scores # an attribute, not the global of that name
-    before = measure_version(attribute, run)
-    monkeypatch.setitem(globals(), 'scores', 3)
-    assert measure_version(attribute, run) == before
+    values = [1, 1., '1', None, [1], (1,), {1: 2}, {2: 1}, [[1], [2]], [[1, 2]], b'1', Path('a')]
+    versions = [measure_version(make(x), run) for x in values]
+    assert versions == [measure_version(make(x), run) for x in values] and len(set(versions)) == len(versions)
+    for x in (np.arange(3), torch.ones(2), pd.DataFrame(), {1, 2}, [object()], run):
+        with pytest.raises(ValueError, match='made with values that no short text tells apart; give it a version'):
+            measure_version(make(x), run)
+
+def test_a_measure_without_source_needs_a_version_and_its_version_is_all_that_counts(tmp_path):
+    run, around = Run.create(tmp_path/'run', {}), {}
+    run.finish()
+    exec('def m(run): return helper()', around)
+    for f in (around['m'], len):
+        match = "the source of measure '(m|len)' cannot be read; give it a version: measure"
+        with pytest.raises(ValueError, match=match):
+            measure_version(f, run)
+    around['m'].version = '1'
+    first = measure_version(around['m'], run)
+    around['helper'] = lambda: 2
+    assert measure_version(around['m'], run) == first # globals are not followed, as the notebook says
+    around['m'].version = '2'
+    assert measure_version(around['m'], run) != first
+
+def test_a_number_of_another_version_is_not_shown(made, whole):
+    def study(f): return made['study'](whole.folder, measures={'test_accuracy': 'test_accuracy', 'm': f})
+    assert [study(enclosed(x)).run().m[0] for x in (3, 11)] == [3., 11.]
+    assert study(enclosed(5)).results().m.isna().all()
+    def versioned(run): return 7
+    versioned.version = '1'
+    assert study(versioned).run().m.tolist() == [7.]*4
+    versioned.version = '2'
+    assert study(versioned).results().m.isna().all()
 
 @pytest.mark.parametrize('measures,said',
                          [(['test_acc', 'acuracy'], "no measure is called 'acuracy'; there are gap, average_loss"),
