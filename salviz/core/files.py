@@ -35,8 +35,8 @@ def read_utf8(path) -> str:
     try: text = data.decode('utf-8-sig')
     except UnicodeDecodeError as e:
         line = data.count(b'\n', 0, e.start) + 1
-        found = f'line {line} has the byte 0x{data[e.start]:02x}, which is not UTF-8'
-        raise ValueError(f'{path}: {found}; if its letters are those of Windows or Latin-1, '
+        problem = f'line {line} has the byte 0x{data[e.start]:02x}, which is not UTF-8'
+        raise ValueError(f'{path}: {problem}; if its letters are those of Windows or Latin-1, '
                          f'{_in_utf8.format("WINDOWS-1252", path.name)}') from None
     if '\0' in text:
         line = text.count('\n', 0, text.index('\0')) + 1
@@ -107,10 +107,10 @@ class _Twice(ValueError): pass
 
 def _once(pairs):
     "The object with `pairs` of keys and values, none of them twice"
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    once = dict(pairs)
+    if len(once) < len(pairs):
         raise _Twice(', '.join({repr(k) for i, (k, _) in enumerate(pairs) if k in dict(pairs[:i])}))
-    return found
+    return once
 
 def read_jsonl(path) -> list: # of dicts
     "The objects of the JSONL file at `path`, one a line"

@@ -88,11 +88,11 @@ def pattern_matrix(
                          f'with occurs={occurs!r}')
     real = np.asarray(real, bool)
     at = np.flatnonzero(real)
-    found = at if occurs is None else np.flatnonzero(real & np.asarray(occurs, bool))
-    if not len(found): return None
+    places = at if occurs is None else np.flatnonzero(real & np.asarray(occurs, bool))
+    if not len(places): return None
     P = np.zeros((len(real), len(real)))
     if name == 'first': P[at, at[0]] = 1
-    elif occurs is not None: P[np.ix_(at, found)] = 1/len(found) if multiple == 'uniform' else 1
+    elif occurs is not None: P[np.ix_(at, places)] = 1/len(places) if multiple == 'uniform' else 1
     else:
         source, goal, edge = (at[:-1], at[1:], at[-1]) if name == 'next' else (at[1:], at[:-1], at[0])
         P[source, goal] = 1

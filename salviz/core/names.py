@@ -43,8 +43,8 @@ def model_words(model:dict) -> str: # '' without a name
     "What people call a `model` of a run's config: name, and layers where they are not all that it has"
     if not model.get('name'): return ''
     name, layers = _loaded_as(model['name']), model.get('layers')
-    said = known_as(name)
-    return f'{layers} layers of {said}' if layers and layers != _layers.get(name, layers) else said
+    known = known_as(name)
+    return f'{layers} layers of {known}' if layers and layers != _layers.get(name, layers) else known
 
 # %% ../../nbs/01_core/07_names.ipynb #009
 def listed(words) -> str:
@@ -54,20 +54,21 @@ def listed(words) -> str:
 
 def seed_words(groups:dict) -> str: # {name: [seeds]}
     "The seeds of several groups: once if all have the same"
-    sets = {k: [str(o) for o in v if o is not None] for k, v in groups.items()}
+    sets = {k: [str(seed) for seed in v if seed is not None] for k, v in groups.items()}
     sets = {k: v for k, v in sets.items() if v}
     if not sets: return ''
     first = next(iter(sets.values()))
-    if all(sorted(o) == sorted(first) for o in sets.values()):
+    if all(sorted(seed) == sorted(first) for seed in sets.values()):
         return f'seed{"s" if len(first) > 1 else ""} {", ".join(first)}'
     return 'seeds ' + '; '.join(f'{", ".join(v)} ({k})' for k, v in sets.items())
 
 def runs_words(groups:dict) -> str: # '' or a sentence
     "Model, data and seeds of the runs in `groups` {name: [runs]}: 'MiniLM-L6, movie sentences; seeds 0, 1, 2.'"
     configs = [r.config for some in groups.values() for r in some]
-    def part(key): return [o if isinstance(o, dict) else dict(name=o) for c in configs if (o := c.get(key))]
+    def part(key):
+        return [entry if isinstance(entry, dict) else dict(name=entry) for c in configs if (entry := c.get(key))]
     models = listed(dict.fromkeys(filter(None, map(model_words, part('model')))))
-    data = listed(dict.fromkeys(known_as(o['name']) for o in part('data') if o.get('name')))
+    data = listed(dict.fromkeys(known_as(known['name']) for known in part('data') if known.get('name')))
     seeds = seed_words({k: list(dict.fromkeys(r.config.get('seed') for r in some)) for k, some in groups.items()})
     source = ', '.join(filter(None, [models, data])) # names keep their letters, also where a sentence begins with one
     if not source: return f'{seeds.capitalize()}.' if seeds else ''

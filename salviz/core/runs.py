@@ -336,12 +336,12 @@ def __repr__(self:Snapshot):
             or (f'an {m}' if (m := self.info.get('modality')) == 'image' else f'a {m}' if m else ''))
     lines = [f'Snapshot of probe {self.probe} at step {self.step} (epoch {self.epoch:.2f}): '
              f'{text if len(text) <= 80 else text[:79] + "…"!r}']
-    said = [f'label {named(self.label)}'] if self.label is not None else []
+    facts = [f'label {named(self.label)}'] if self.label is not None else []
     if 'probabilities' in self.arrays:
-        p = self.arrays['probabilities']; said.append(f'predicted {named(int(p.argmax()))} with {p.max():.2f}')
-    if 'prediction' in self.arrays: said.append(f'predicted {self.arrays["prediction"][0]:.4g}')
-    said += [f'{k} {v:.4g}' for k, v in self.losses.items()]
-    if said: lines.append('  ' + ', '.join(said))
+        p = self.arrays['probabilities']; facts.append(f'predicted {named(int(p.argmax()))} with {p.max():.2f}')
+    if 'prediction' in self.arrays: facts.append(f'predicted {self.arrays["prediction"][0]:.4g}')
+    facts += [f'{k} {v:.4g}' for k, v in self.losses.items()]
+    if facts: lines.append('  ' + ', '.join(facts))
     for k, x in self.arrays.items():
         lines.append(f'  {k} {x.dtype} {list(x.shape)}'
                      + (f', layers {", ".join(map(str, self.layers[k]))}' if k in self.layers else ''))
@@ -418,7 +418,7 @@ def read_meta(
     return meta
 
 # %% ../../nbs/01_core/05_runs.ipynb #038b
-def _are(kind): return lambda x: isinstance(x, list) and all(isinstance(o, kind) for o in x)
+def _are(kind): return lambda x: isinstance(x, list) and all(isinstance(item, kind) for item in x)
 def _maps_to(fits): return lambda x: isinstance(x, dict) and all(map(fits, x.values()))
 
 _expected = dict(
@@ -504,11 +504,11 @@ class Run:
 # %% ../../nbs/01_core/05_runs.ipynb #044
 def _versions():
     "Versions of Python and of the packages that a run depends on, as far as they are installed; imports none of them"
-    found = dict(python=platform.python_version())
+    versions = dict(python=platform.python_version())
     for name in ('salviz', 'torch', 'transformers', 'datasets', 'captum', 'numpy', 'safetensors'):
-        try: found[name] = version(name)
+        try: versions[name] = version(name)
         except PackageNotFoundError: pass
-    return found
+    return versions
 
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='seconds')
 
@@ -710,8 +710,8 @@ def _sound(path):
     if not name: return 'has no name of a snapshot (step-00000120.probe-003.safetensors)'
     try: meta = _header_of(path, read_meta)
     except ValueError as e: return str(e)
-    said = meta['step'], meta['probe']
-    if said != (int(name[1]), int(name[2])): return 'says in its header that it is step {} of probe {}'.format(*said)
+    told = meta['step'], meta['probe']
+    if told != (int(name[1]), int(name[2])): return 'says in its header that it is step {} of probe {}'.format(*told)
 
 def _header_of(path, read):
     "What `read` finds in the header of the file at `path`"
@@ -726,15 +726,15 @@ def _header_of(path, read):
 @patch
 def _scan(self:Run) -> tuple: # ({(step, probe): path}, [Damage])
     "Snapshots that are there, and files beside them that are none; temporary files do not count"
-    found, wrong = {}, []
+    paths, wrong = {}, []
     for p in sorted(self.path.glob('snapshots/*')):
         if p.name.startswith('.'): continue
         try: reason = self._known(p, _sound)
         except FileNotFoundError: continue # superseded in this moment by the process that writes
         except OSError as e: reason = f'cannot be read ({e.strerror})'
         if reason: wrong.append(Damage(f'snapshots/{p.name}', reason))
-        else: found[tuple(int(x) for x in re.findall(r'\d+', p.name))] = p
-    return dict(sorted(found.items())), wrong
+        else: paths[tuple(int(x) for x in re.findall(r'\d+', p.name))] = p
+    return dict(sorted(paths.items())), wrong
 
 @patch(as_prop=True)
 def recorded(self:Run) -> list:
@@ -769,14 +769,14 @@ def snapshot(
     "The snapshot of `probe` at `step`"
     for name, x in (('step', step), ('probe', probe)):
         if not isinstance(x, Integral): raise ValueError(f'snapshot: {name} must be a whole number, got {x!r:.80}')
-    found, wrong = self._scan()
-    if not found:
+    paths, wrong = self._scan()
+    if not paths:
         raise KeyError(f'no snapshots in {self.path}'
                        + (f'; {len(wrong)} damaged files: see run.damaged' if wrong else ' yet'))
-    steps = [s for s, p in found if p == probe]
+    steps = [s for s, p in paths if p == probe]
     if not steps: raise KeyError(f'no probe {probe!r} in {self.path.name}; there are {_listed(self.probes)}')
-    if step in steps: return self._load(found[step, probe])
-    if -len(steps) <= step < 0: return self._load(found[steps[step], probe])
+    if step in steps: return self._load(paths[step, probe])
+    if -len(steps) <= step < 0: return self._load(paths[steps[step], probe])
     reason = next((d.reason for d in wrong if d.file == f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'),
                   None)
     why = f': its file {reason}' if reason else ''
@@ -795,15 +795,15 @@ def snapshots(
     step:int=None,  # only of this step; negative as in `snapshot`
 ) -> list:
     "All snapshots that can be read, by step and probe; a file that turns out to be damaged is left out with a warning"
-    found, out = self._scan()[0], []
+    paths, out = self._scan()[0], []
     # raises, naming what is there
-    if probe is not None and probe not in {p for _, p in found}: self.snapshot(probe=probe)
-    if step is not None and step >= 0 and step not in {s for s, _ in found}:
+    if probe is not None and probe not in {p for _, p in paths}: self.snapshot(probe=probe)
+    if step is not None and step >= 0 and step not in {s for s, _ in paths}:
         raise KeyError(f'no step {step} in {self.path.name}; there are {_listed(self.steps) or "none"}')
-    for (s, p), path in found.items():
+    for (s, p), path in paths.items():
         if probe not in (None, p): continue
         if step is not None and s != step:
-            steps = [a for a, b in found if b == p]
+            steps = [a for a, b in paths if b == p]
             if not -len(steps) <= step < 0 or steps[step] != s: continue
         try: out.append(self._load(path))
         except FileNotFoundError: pass # superseded in this moment by the process that writes
@@ -957,19 +957,19 @@ def checkpoint_damage(
     but=(),         # patterns of names that do not matter
 ) -> list: # of `Damage`, by names within `folder`
     "What is not as the manifest says"
-    folder, found = Path(folder), []
+    folder, damages = Path(folder), []
     try: files = read_manifest(folder)['files']
     except FileNotFoundError: return [Damage('manifest.json', 'is not there')]
     except ValueError as e: return [Damage('manifest.json', str(e))]
     for name, (size, crc) in files.items():
         if any(Path(name).match(pattern) for pattern in but): continue
         try: status = os.stat(folder/name)
-        except OSError: found.append(Damage(name, 'is not there')); continue
-        if not stat.S_ISREG(status.st_mode): found.append(Damage(name, 'is no file'))
-        elif status.st_size != size: found.append(Damage(name, f'has {status.st_size} bytes instead of {size}'))
+        except OSError: damages.append(Damage(name, 'is not there')); continue
+        if not stat.S_ISREG(status.st_mode): damages.append(Damage(name, 'is no file'))
+        elif status.st_size != size: damages.append(Damage(name, f'has {status.st_size} bytes instead of {size}'))
         elif contents and file_checksum(folder/name) != crc:
-            found.append(Damage(name, 'is not what was written (checksum)'))
-    return found
+            damages.append(Damage(name, 'is not what was written (checksum)'))
+    return damages
 
 # %% ../../nbs/01_core/05_runs.ipynb #070e
 @patch
@@ -981,8 +981,8 @@ def _is_whole(self:Run, folder) -> bool:
 
 @patch
 def _checkpoint_folders(self:Run) -> dict: # {step: folder}, whole or not
-    found = {_step_in(p): p for p in self.path.glob('checkpoints/checkpoint-*')}
-    return {s: found[s] for s in sorted(s for s in found if s is not None)}
+    folders = {_step_in(p): p for p in self.path.glob('checkpoints/checkpoint-*')}
+    return {s: folders[s] for s in sorted(s for s in folders if s is not None)}
 
 @patch(as_prop=True)
 def written_checkpoints(self:Run) -> dict:
@@ -1037,8 +1037,8 @@ def _number(row, name):
 @patch(as_prop=True)
 def best_metric(self:Run) -> tuple: # (name, is a greater one better?)
     "The validation score that chooses the checkpoint"
-    said = self.config.get('best_metric') or dict(name='accuracy')
-    return said['name'], said.get('greater_is_better', said['name'] != 'loss')
+    metric = self.config.get('best_metric') or dict(name='accuracy')
+    return metric['name'], metric.get('greater_is_better', metric['name'] != 'loss')
 
 @patch
 def _best(self:Run, steps=None):
@@ -1056,8 +1056,8 @@ def best_step(self:Run):
 @patch(as_prop=True)
 def best_checkpoint(self:Run):
     "Folder of the best among the complete checkpoints; None if there is none, or nothing tells which"
-    found = self.checkpoints
-    return found.get(self._best(found))
+    kept = self.checkpoints
+    return kept.get(self._best(kept))
 
 # %% ../../nbs/01_core/05_runs.ipynb #077
 _not_scores = {'step', 'epoch', 'kind', 'split', 'examples', 'seconds', 'runtime', 'samples_per_second',
@@ -1234,8 +1234,8 @@ _said = dict(macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson
 
 def _scored(run, split):
     "The scores of `run` on `split` as words, '' if nothing is known; the loss only where it decides"
-    found, decides = run.scores(split), run.best_metric[0]
-    return ', '.join(f'{_said.get(k, k.replace("_", " "))} {x:.3f}' for k, x in found.items() if not math.isnan(x)
+    scores, decides = run.scores(split), run.best_metric[0]
+    return ', '.join(f'{_said.get(k, k.replace("_", " "))} {x:.3f}' for k, x in scores.items() if not math.isnan(x)
                      and (k != 'loss' or k == decides))
 
 # %% ../../nbs/01_core/05_runs.ipynb #087
@@ -1246,14 +1246,14 @@ def last_step(self:Run) -> int:
 
 @patch
 def __repr__(self:Run):
-    found, wrong = self._scan()[0], self.damaged
+    paths, wrong = self._scan()[0], self.damaged
     lines = [f'Run {self.path.name}, seed {self.config.get("seed", "?")}, {self.last_step} steps, '
              f'{"finished" if self.finished else "not finished"}',
              *_about(self.config),
-             f'  snapshots {len(found)} of {len(self.probes)} probes, steps {_listed(self.steps)}' if found
+             f'  snapshots {len(paths)} of {len(self.probes)} probes, steps {_listed(self.steps)}' if paths
              else '  snapshots none yet']
-    if said := _scored(self, 'validation'): lines.append(f'  best      validation {said} at step {self.best_step}')
-    if said := _scored(self, 'test'): lines.append(f'  test      {said}')
+    if facts := _scored(self, 'validation'): lines.append(f'  best      validation {facts} at step {self.best_step}')
+    if facts := _scored(self, 'test'): lines.append(f'  test      {facts}')
     if wrong:
         lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}'
                      + (f' and {len(wrong) - 1} more: see run.damaged' if wrong[1:] else ''))

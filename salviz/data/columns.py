@@ -104,13 +104,14 @@ def token_rationales(
     "Which tokens of `texts` are marked by human `rationales`; an empty list marks nothing"
     def flags(i, t, r):
         if r is None: return None
-        said = (f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words, or of [start, end] for the '
+        expected = (f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words, or of [start, end] for '
+                'the '
                 'characters marked')
         if not isinstance(r, (list, tuple)):
-            raise ValueError(f'{said}, got {r!r}; rename the column if it is something else')
-        spans = all(isinstance(o, (list, tuple)) for o in r)
+            raise ValueError(f'{expected}, got {r!r}; rename the column if it is something else')
+        spans = all(isinstance(span, (list, tuple)) for span in r)
         try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
-        except (ValueError, TypeError) as e: raise ValueError(f'{said}: {e}') from None
+        except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
 def _spaced_ids(t):
@@ -172,8 +173,8 @@ def with_columns(
         if kinds[name][0] == 'number':
             if not _numeric(feature):
                 raise ValueError(f'{where}: {name} must hold numbers, as in the other splits, got {feature}')
-            found = _as_numbers(values)
-            feature, values = feature if found is values else Value('float64'), found
+            numeric = _as_numbers(values)
+            feature, values = feature if numeric is values else Value('float64'), numeric
         encoded = encoded.add_column(name, values, feature=feature)
     return encoded
 
@@ -191,8 +192,8 @@ class Column(list):
 
     def __getitem__(self, i):
         if isinstance(i, torch.Tensor): i = i.nonzero()[:, 0].tolist() if i.dtype == torch.bool else i.tolist()
-        found = [list.__getitem__(self, k) for k in i] if isinstance(i, list) else list.__getitem__(self, i)
-        return Column(found).of(self.name, self.why) if isinstance(i, (list, slice)) else found
+        chosen = [list.__getitem__(self, k) for k in i] if isinstance(i, list) else list.__getitem__(self, i)
+        return Column(chosen).of(self.name, self.why) if isinstance(i, (list, slice)) else chosen
 
     def __getattr__(self, attribute):
         if attribute.startswith('__'): raise AttributeError(attribute)
@@ -201,15 +202,15 @@ class Column(list):
 
 def _padded(lists, n):
     "`lists` of numbers as a tensor [batch, n], 0 where a list is shorter"
-    found = [torch.as_tensor(x) for x in lists]
-    out = torch.zeros(len(found), n, dtype=found[0].dtype if len(found[0]) else torch.float32)
-    for i, x in enumerate(found): out[i, :len(x)] = x
+    tensors = [torch.as_tensor(x) for x in lists]
+    out = torch.zeros(len(tensors), n, dtype=tensors[0].dtype if len(tensors[0]) else torch.float32)
+    for i, x in enumerate(tensors): out[i, :len(x)] = x
     return out
 
 def _tensor(values):
     "`values` as a tensor; numbers with a fraction are float32"
-    found = torch.as_tensor(np.asarray(values))
-    return found.float() if found.is_floating_point() else found
+    tensor = torch.as_tensor(np.asarray(values))
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 # %% ../../nbs/02_data/03_columns.ipynb #021
 def collated(
@@ -226,8 +227,8 @@ def collated(
             batch['has_rationale'] = torch.tensor([x is not None for x in values])
             batch[name] = _padded([x or [] for x in values], tokens).bool()
         elif kind == 'words':
-            found = _padded(values, tokens)
-            batch[name] = found.float() if found.is_floating_point() else found
+            padded = _padded(values, tokens)
+            batch[name] = padded.float() if padded.is_floating_point() else padded
         elif kind == 'list':
             batch[name] = Column(x.item() if isinstance(x, np.generic) else x for x in values).of(name, why)
         else: batch[name] = _tensor(values)

@@ -25,7 +25,8 @@ def merged(
     flags,  # which of them are marked
 ) -> list: # [[start, end]]
     "Spans of characters that cover each run of marked `pieces`"
-    runs = [[p for p, _ in run] for marked, run in groupby(zip(pieces, flags), key=lambda o: bool(o[1])) if marked]
+    runs = [[p for p, _ in run] for marked, run in groupby(zip(pieces, flags), key=lambda pair: bool(pair[1]))
+            if marked]
     return [[run[0][0], run[-1][1]] for run in runs]
 
 def joined(
@@ -47,30 +48,31 @@ def rationale_spans(
 ): # list of spans, or None
     "`rationale` as spans of characters, checked against `texts`"
     if rationale is None or isinstance(rationale, float) and rationale != rationale: return None
-    rationale = [list(o) if hasattr(o, '__len__') else o for o in rationale]
+    rationale = [list(mark) if hasattr(mark, '__len__') else mark for mark in rationale]
     pair = len(texts) == 2
-    if rationale and all(isinstance(o, list) for o in rationale):
-        for o in rationale:
-            segment, start, end = o if pair and len(o) == 3 else (0, *o) if not pair and len(o) == 2 else (0, 0, 0)
+    if rationale and all(isinstance(mark, list) for mark in rationale):
+        for mark in rationale:
+            segment, start, end = (mark if pair and len(mark) == 3 else (0, *mark) if not pair and len(mark) == 2
+                                   else (0, 0, 0))
             if segment not in range(len(texts)) or not 0 <= start < end <= len(texts[segment]):
                 raise ValueError(f'spans must be {"[segment, start, end]" if pair else "[start, end]"} inside of a '
                                  'text '
                                  'of '
-                                 f'{" and ".join(str(len(t)) for t in texts)} characters, got {o}')
-        return [[int(x) for x in o] for o in rationale]
-    if any(isinstance(o, list) or o not in (0, 1) for o in rationale):
+                                 f'{" and ".join(str(len(t)) for t in texts)} characters, got {mark}')
+        return [[int(x) for x in mark] for mark in rationale]
+    if any(isinstance(mark, list) or mark not in (0, 1) for mark in rationale):
         raise ValueError(f'a rationale is a list of spans or of flags (0 or 1), got {rationale!r:.80}')
     counts = [[len(cut(t)) for t in texts] for cut in (find_words, _white)]
     if rationale and len(rationale) not in map(sum, counts):
         raise ValueError(f'there are {len(rationale)} flags for {sum(counts[0])} words ({sum(counts[1])} between '
                          'spaces)')
     cut = find_words if len(rationale) == sum(counts[0]) else _white
-    found, at = [], 0
+    spans, at = [], 0
     for segment, text in enumerate(texts if rationale else ()):
         pieces = cut(text)
-        found += [[segment, *span] if pair else span for span in merged(pieces, rationale[at:at + len(pieces)])]
+        spans += [[segment, *span] if pair else span for span in merged(pieces, rationale[at:at + len(pieces)])]
         at += len(pieces)
-    return found
+    return spans
 
 # %% ../../nbs/02_data/02_rationales.ipynb #012
 _hate = 'hatespeech', 'normal', 'offensive' # the order of the Hub's class numbers
@@ -82,9 +84,9 @@ def _voted(lists, annotators):
 
 def _hatexplain(row, annotators):
     people = row['annotators']
-    said = people['label'] if isinstance(people, dict) else [p['label'] for p in people]
-    label, count = Counter(x if isinstance(x, str) else _hate[x] for x in said).most_common(1)[0]
-    if count <= len(said)/2: return None
+    labels = people['label'] if isinstance(people, dict) else [p['label'] for p in people]
+    label, count = Counter(x if isinstance(x, str) else _hate[x] for x in labels).most_common(1)[0]
+    if count <= len(labels)/2: return None
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
@@ -114,7 +116,7 @@ def _eraser_esnli(row, annotators):
     (text, first), (pair, second) = (_runs(row[side], row[f'{side}_evidence_span'])
                                      for side in ('premise', 'hypothesis'))
     return dict(text=text, text_pair=pair, label=row['classification'],
-                rationale=[[i, *s] for i, found in enumerate((first, second)) for s in found])
+                rationale=[[i, *s] for i, spans in enumerate((first, second)) for s in spans])
 
 # %% ../../nbs/02_data/02_rationales.ipynb #018
 def _phrases(text, evidences):
@@ -168,9 +170,9 @@ def _eraser(row, tokens, query):
         starts = {name: sum(map(len, documents[:i])) for i, name in enumerate(names)}
         mine = [(starts[e['docid']] + e['start_token'], starts[e['docid']] + e['end_token'])
                 for group in row['evidences'] for e in group if e['docid'] in starts]
-        text, found = _runs([t for d in documents for t in d], mine)
+        text, marked = _runs([t for d in documents for t in d], mine)
         texts.append(text)
-        spans += [[segment, *s] for s in found]
+        spans += [[segment, *s] for s in marked]
     if query and len(texts) == 1: texts.append(' '.join(row['query'].split()))
     spans = [s if len(texts) == 2 else s[1:] for s in spans] if row['evidences'] else None
     return dict(zip(('text', 'text_pair'), texts)) | dict(label=row['classification'], rationale=spans)
@@ -187,17 +189,18 @@ def _eraser_folder(folder):
 # %% ../../nbs/02_data/02_rationales.ipynb #023
 def _examples(rows, read, annotators, split):
     "What `read` makes of each of `rows`, without those it leaves out"
-    found = []
+    read_rows = []
     for i, row in enumerate(rows):
-        try: found.append(read(row, annotators))
+        try: read_rows.append(read(row, annotators))
         except (ValueError, KeyError, TypeError) as e:
             refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
-    undecided, lost = sum(f is None for f in found), sum(f.get('lost', 0) for f in found if f)
+    undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
     if undecided:
-        warnings.warn(f'left out: {undecided} of {len(found)} rows of {split}, on whose label the annotators do not '
+        warnings.warn(f'left out: {undecided} of {len(read_rows)} rows of {split}, on whose label the annotators do '
+                      'not '
                       'agree', stacklevel=4)
     if lost: warnings.warn(f'{lost} marked phrases of {split} are not in their text and were left out', stacklevel=4)
-    return [f for f in found if f]
+    return [f for f in read_rows if f]
 
 # %% ../../nbs/02_data/02_rationales.ipynb #026
 rationale_sources = { # name: (repository on the Hub, branch)
@@ -257,13 +260,13 @@ def _generic(text, text_pair, label, rationale):
 def _shape_of(rows, columns, split):
     "The reader of a published shape, or the user's"
     there = set(rows[0])
-    found = next((read for names, read in _shapes.items() if there >= {*names}), None)
+    reader = next((read for names, read in _shapes.items() if there >= {*names}), None)
     missing = [c for c in columns if c is not None and c not in there]
-    if found is None and missing:
+    if reader is None and missing:
         raise ValueError(f'{split} has no column {", ".join(missing)}; it has {", ".join(map(str, rows[0]))}, which is '
                          'no shape that rationales were published in: '
                          'name its columns with text=, label= and rationale=')
-    return found or _generic(*columns)
+    return reader or _generic(*columns)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #029
 def _parts(source, columns, config, revision, annotators):
@@ -318,13 +321,13 @@ def load_rationales(
         raise ValueError(f"annotators must be 'any' or 'majority', got {annotators!r}")
     parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}
-    for split, found in parts.items():
+    for split, rows in parts.items():
         for side in ('text', 'text_pair'):
-            refuse_rows([i for i, e in enumerate(found) if side in e and not e[side].strip()], split,
+            refuse_rows([i for i, e in enumerate(rows) if side in e and not e[side].strip()], split,
                         f'the {side} is empty')
-        frames[split] = pd.DataFrame(dict(text=[str(len(examples) + i) for i in range(len(found))],
-                                          label=[numbers.get(e['label'], e['label']) for e in found]))
-        examples += found
+        frames[split] = pd.DataFrame(dict(text=[str(len(examples) + i) for i in range(len(rows))],
+                                          label=[numbers.get(e['label'], e['label']) for e in rows]))
+        examples += rows
     # which cuts the splits and reads the labels; a text is the number of its row
     data = load_text(frames, splits=splits, seed=seed, labels=labels or names)
     types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'],

@@ -195,9 +195,9 @@ fashion_classes = 'T-shirt/top,trouser,pullover,dress,coat,sandal,shirt,sneaker,
 def _idx_folder(folder):
     "{split: (x, y)} from the idx files in `folder`, which are called as those of MNIST"
     def file(stem):
-        found = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
-        if not found: raise FileNotFoundError(f'{folder} holds no {stem} (.gz); idx files are called as those of MNIST')
-        return read_idx(found[0])
+        there = [folder/(stem + end) for end in ('', '.gz') if (folder/(stem + end)).is_file()]
+        if not there: raise FileNotFoundError(f'{folder} holds no {stem} (.gz); idx files are called as those of MNIST')
+        return read_idx(there[0])
     stems = dict(train='train', test='t10k') if list(folder.glob('t10k-*')) else dict(train='train')
     return {split: (file(f'{stem}-images-idx3-ubyte'), file(f'{stem}-labels-idx1-ubyte'))
             for split, stem in stems.items()}
@@ -207,11 +207,11 @@ def _npz(path):
     if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
     with np.load(path) as arrays:
         there = [split for split in (*_splits, *_other_names) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
-        found = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in there}
-        if not found:
+        splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in there}
+        if not splits:
             raise ValueError(f'{path} must hold x_train and y_train (and x_test, y_test, …), it holds '
                              f'{", ".join(arrays)}')
-    return found
+    return splits
 
 # %% ../../nbs/02_data/01_signals.ipynb #027
 def _digits():

@@ -190,11 +190,11 @@ def _class_names(train, feature, wanted):
             raise ValueError(f'labels must name {len(known)} classes ({", ".join(known)}), got {len(wanted)}')
     names = wanted or known
     if names is None:
-        found = {*train}
-        if any(isinstance(x, float) for x in found):
+        labels = {*train}
+        if any(isinstance(x, float) for x in labels):
             raise ValueError("labels are numbers with fractions, which are no classes; leave task out, or say "
                              "task='regression'")
-        names = [str(x) for x in (sorted(found) if len({type(x) for x in found}) < 2 else sorted(found, key=str))]
+        names = [str(x) for x in (sorted(labels) if len({type(x) for x in labels}) < 2 else sorted(labels, key=str))]
     if len(names) < 2: raise ValueError(f'at least two classes are needed, got {", ".join(names) or "none"}')
     return names
 
@@ -463,16 +463,16 @@ def _help_pages(folder):
 
 def _help_pairs(language):
     "The different pairs of English and `language` paragraphs in Debian's help pages, as the split train"
-    found = {p.name.lower(): p for p in help_folder.glob('*')} if help_folder.is_dir() else {}
-    lacking = [f'libreoffice-help-{x}' for x in ('en-us', language) if x not in found]
+    files = {p.name.lower(): p for p in help_folder.glob('*')} if help_folder.is_dir() else {}
+    lacking = [f'libreoffice-help-{x}' for x in ('en-us', language) if x not in files]
     if lacking:
         raise FileNotFoundError(f"'help-en-{language}' is read from Debian's packages: {' and '.join(lacking)} not "
                                 f"found in {help_folder}; "
                                 "install with apt-get what is missing, or use 'copy-reorder', which every machine has")
-    english, other = (_help_pages(found[x]/'text') for x in ('en-us', language))
+    english, other = (_help_pages(files[x]/'text') for x in ('en-us', language))
     pairs = dict.fromkeys((text, other[key]) for key, text in english.items() if text and other.get(key)
                           and text != other[key])
-    if not pairs: raise ValueError(f'{found[language]} has no paragraph in common with {found["en-us"]}')
+    if not pairs: raise ValueError(f'{files[language]} has no paragraph in common with {files["en-us"]}')
     return dict(train=Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*pairs))))))
 
 # %% ../../nbs/02_data/00_texts.ipynb #073
@@ -624,9 +624,9 @@ def _longest(tokenizer, max_length):
 def _warn_cut(cut, max_length):
     "One warning about all texts from which tokens were `cut`"
     longer = [c for c in cut if c]
-    said = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were cut (by '
+    warning = (f'{len(longer)} of {len(cut)} texts are longer than {max_length} tokens and were cut (by '
             f'{max(longer, default=0)} tokens at most)')
-    if longer: warnings.warn(said, stacklevel=3)
+    if longer: warnings.warn(warning, stacklevel=3)
 
 def _encode_all(tokenizer, max_length, first_id, labels_type=None, **columns):
     "An encoded Dataset and how many tokens were cut from each text; `columns` as `_encode_chunk` takes them"

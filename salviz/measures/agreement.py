@@ -144,9 +144,9 @@ def run_agreement_table(
     **options, # of `agreement_table`
 ) -> pd.DataFrame: # step, probe and the columns of `agreement_table`
     "`agreement_table` of the probes of `run`"
-    found = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)]
-    if not found: raise ValueError(f'{run.path.name} has no snapshots yet')
-    whole = pd.concat(found, ignore_index=True)
+    tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)]
+    if not tables: raise ValueError(f'{run.path.name} has no snapshots yet')
+    whole = pd.concat(tables, ignore_index=True)
     return whole[['step', 'probe', *whole.columns.drop(['step', 'probe'])]]
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #038
@@ -183,10 +183,11 @@ def compare_methods(
         raise ValueError('values must hold the attributions of two methods at least, got '
                          f'{", ".join(values) or "none"}')
     values = {m: [np.asarray(x) for x in v] for m, v in values.items()}
-    pairs = {(m, o): compare_attributions(values[m], values[o], counts, **options) for m in values for o in values
-             if m != o}
-    return pd.DataFrame([dict(method_a=m, method_b=o, examples=len(t), **t[list(measures)].mean())
-                         for (m, o), t in pairs.items()])
+    pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options) for m in values
+             for other in values
+             if m != other}
+    return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t[list(measures)].mean())
+                         for (m, other), t in pairs.items()])
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #047
 def _same_sentence(a, b) -> bool: return (a.texts, a.tokens) == (b.texts, b.tokens)
@@ -194,9 +195,9 @@ def _same_sentence(a, b) -> bool: return (a.texts, a.tokens) == (b.texts, b.toke
 def _check_same(a, b, what):
     "Refuse snapshots whose sentences, or whose shapes of `what`, differ"
     if not _same_sentence(a, b):
-        said = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
-        how = (f'{" and ".join(said)}' if a.texts != b.texts
-               else f'{said[0]} in {len(a.tokens)} and {len(b.tokens)} tokens that are not the same')
+        shown = [repr(' | '.join(s.texts)[:60] or ' '.join(s.labels)[:60]) for s in (a, b)]
+        how = (f'{" and ".join(shown)}' if a.texts != b.texts
+               else f'{shown[0]} in {len(a.tokens)} and {len(b.tokens)} tokens that are not the same')
         raise ValueError(f'only snapshots of one sentence in the same tokens can be compared, got {how}')
     here, there = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
     if here != there:
@@ -236,15 +237,15 @@ def _paired(a, b):
     rest, pairs = list(b), []
     advice = ('compare runs with the same probes and tokenizer (drawn probes follow the seed: train both with '
               "the same, such as probes='test[:8]')")
-    def said(s): return f'{" | ".join(s.texts)[:60]!r}'
+    def words(s): return f'{" | ".join(s.texts)[:60]!r}'
     for s in a:
-        match = next((o for o in rest if _same_sentence(s, o)), None)
+        match = next((candidate for candidate in rest if _same_sentence(s, candidate)), None)
         if match is None:
-            raise ValueError(f'probe {s.probe} ({said(s)}) has no counterpart in the other run; {advice}')
-        rest = [o for o in rest if o is not match]
+            raise ValueError(f'probe {s.probe} ({words(s)}) has no counterpart in the other run; {advice}')
+        rest = [candidate for candidate in rest if candidate is not match]
         pairs.append((s, match))
     if rest:
-        raise ValueError(f'probe {rest[0].probe} of the other run ({said(rest[0])}) has no counterpart; {advice}')
+        raise ValueError(f'probe {rest[0].probe} of the other run ({words(rest[0])}) has no counterpart; {advice}')
     return pairs
 
 def _compared(pairs, columns, options):
@@ -262,9 +263,9 @@ def compare_runs(
 ) -> pd.DataFrame: # probe, step_a, step_b and the columns of `compare_snapshots`
     "How alike the probes of `run_a` and `run_b` are, each with the same sentence in the other run"
     a, b = run_a.snapshots(step=step), run_b.snapshots(step=step if step_b is None else step_b)
-    for run, found in ((run_a, a), (run_b, b)):
-        if not found: raise ValueError(f'{run.path.name} has no snapshots yet')
-    return _compared(_paired(a, b), lambda s, o: dict(probe=s.probe, step_a=s.step, step_b=o.step), options)
+    for run, snapshots in ((run_a, a), (run_b, b)):
+        if not snapshots: raise ValueError(f'{run.path.name} has no snapshots yet')
+    return _compared(_paired(a, b), lambda s, other: dict(probe=s.probe, step_a=s.step, step_b=other.step), options)
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #056
 def step_drift(

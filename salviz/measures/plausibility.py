@@ -46,7 +46,7 @@ def check_pairs(
 # %% ../../nbs/07_measures/01_plausibility.ipynb #009
 def _flags(text, rationale, i):
     "Which tokens of the `TokenText` `text` the `rationale` marks: spans of characters, or flags a word"
-    kind = 'spans' if all(isinstance(o, (list, tuple, np.ndarray)) for o in rationale) else 'words'
+    kind = 'spans' if all(isinstance(mark, (list, tuple, np.ndarray)) for mark in rationale) else 'words'
     try: return rationale_flags(text, **{kind: rationale})
     except (ValueError, TypeError) as e:
         raise ValueError(f'the rationale of example {i} does not fit its text: {e}') from None
@@ -69,11 +69,11 @@ def aligned(
         if v.ndim != 1 or len(v) < len(t):
             raise ValueError(f'example {i} has {len(t)} tokens but values of shape {list(v.shape)}')
         v = v[:len(t)]
-        if unit == 'token': kept, found = ~t.is_special, (v, marked)
+        if unit == 'token': kept, kinds = ~t.is_special, (v, marked)
         else:
-            kept, found = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how),
+            kept, kinds = t.has_tokens, (pool_words(v, t.word_ids, len(t.words), how),
                                          None if r is None else pool_words(marked, t.word_ids, len(t.words), 'max') > 0)
-        for side, x in zip(out, found): side.append(None if x is None else x[kept])
+        for side, x in zip(out, kinds): side.append(None if x is None else x[kept])
     return out
 
 # %% ../../nbs/07_measures/01_plausibility.ipynb #013

@@ -80,7 +80,7 @@ def detection_metrics(
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
     "How well replaced tokens are told from original ones; F1 is that of the replaced ones"
     pairs = _labelled(labels, predictions)
-    y, p = (np.concatenate([o[i] for o in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+    y, p = (np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros(0, int) for i in range(2))
     return dict(f1=float(f1_score(y == 1, p == 1, zero_division=0)) if len(y) else float('nan'),
                 accuracy=_share(y == p))
 
@@ -111,12 +111,12 @@ def token_metrics(
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
     "Accuracy over labelled tokens, and F1 of entities (BIO tags) or the mean F1 of the tags (any others)"
     pairs = _labelled(labels, predictions)
-    y, p = (np.concatenate([o[i] for o in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+    y, p = (np.concatenate([sides[i] for sides in pairs]) if pairs else np.zeros(0, int) for i in range(2))
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
     if not is_bio(classes):
         return dict(f1=float(f1_score(y, p, average='macro', zero_division=0)), accuracy=_share(y == p))
-    found = [[set(entities([str(classes[c]) for c in side])) for side in pair] for pair in pairs]
-    hits, asked = sum(len(a & b) for a, b in found), sum(len(a) + len(b) for a, b in found)
+    spans = [[set(entities([str(classes[c]) for c in side])) for side in pair] for pair in pairs]
+    hits, asked = sum(len(a & b) for a, b in spans), sum(len(a) + len(b) for a, b in spans)
     return dict(f1=2*hits/asked if asked else 0., accuracy=_share(y == p))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #026
@@ -126,7 +126,8 @@ def translation_metrics(
 ) -> dict: # {'accuracy', 'exact_match'}, NaN if nothing is labelled
     "Shares of the target tokens and of whole targets that are right under teacher forcing"
     right = [y == p for y, p in _labelled(labels, predictions) if len(y)]
-    return dict(accuracy=_share(np.concatenate(right) if right else []), exact_match=_share([o.all() for o in right]))
+    return dict(accuracy=_share(np.concatenate(right) if right else []),
+                exact_match=_share([matches.all() for matches in right]))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #029
 metrics_for = dict( # task: function(labels, predictions) -> {name: float}; token_classification also takes `classes`
@@ -180,6 +181,6 @@ def run_agreement(
     step:int=-1, # a recorded step; -1: the last one of each probe
 ) -> float: # NaN if no probe has a defined agreement
     "Mean of `attention_agreement` over the probes of `run` at `step`"
-    found = np.array([attention_agreement(s) for s in run.snapshots(step=step)])
-    found = found[~np.isnan(found)]
-    return float(found.mean()) if len(found) else float('nan')
+    agreement = np.array([attention_agreement(s) for s in run.snapshots(step=step)])
+    agreement = agreement[~np.isnan(agreement)]
+    return float(agreement.mean()) if len(agreement) else float('nan')

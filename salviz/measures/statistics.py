@@ -32,13 +32,13 @@ def average_loss(
     auxiliary terms do not count"""
     if split not in ('train', 'validation'): raise ValueError(f"split must be 'train' or 'validation', got {split!r}")
     rows = run.train_rows if split == 'train' else run.eval_rows
-    found = [(r['step'], r.get('task', r.get('loss', math.nan)) if split == 'train'
+    by_step = [(r['step'], r.get('task', r.get('loss', math.nan)) if split == 'train'
               else r.get('loss', r.get('eval_loss', math.nan))) for r in rows]
-    last = max((s for s, _ in found), default=0)
+    last = max((s for s, _ in by_step), default=0)
     if until is not None and not (type(until) is int and 1 <= until <= last):
         raise ValueError(f'until must be a step of at least 1 and at most {last}, the last one of run {run.path.name} '
                          f'with a {split} loss, got {until!r}')
-    losses = [x for s, x in found if until is None or s <= until]
+    losses = [x for s, x in by_step if until is None or s <= until]
     return float(np.mean(losses)) if losses else math.nan
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #010
@@ -95,9 +95,9 @@ def names_of_runs(runs) -> list:
     "Names of the methods, data and models of `runs`, as their configurations have them, for citations"
     def name(x): return x.get('name') if isinstance(x, dict) else x
     runs = list(runs)
-    found = [str(name(r.config.get('method')) or '').split(' + ')
+    parts = [str(name(r.config.get('method')) or '').split(' + ')
              for r in runs] + [[name(r.config.get(k)) for r in runs] for k in ('data', 'model')]
-    return list(dict.fromkeys(o for part in found for o in part if o))
+    return list(dict.fromkeys(name_of_part for part in parts for name_of_part in part if name_of_part))
 
 def runs_frame(
     runs:dict,                                            # {method: list of its `Run`s, one for each seed}
@@ -131,7 +131,7 @@ class Comparison:
 
 def _differences(a, b):
     "The differences of two equally long lists of numbers, without pairs that hold NaN or infinity"
-    a, b = (np.asarray(o, dtype=np.float64) for o in (a, b))
+    a, b = (np.asarray(values, dtype=np.float64) for values in (a, b))
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f'a and b must be paired lists of numbers, got shapes {list(a.shape)} and {list(b.shape)}')
     both = np.isfinite(a) & np.isfinite(b)
@@ -155,9 +155,9 @@ def paired_t(
     _refuse_outside(confidence)
     d = _differences(a, b)
     if _constant(d): return _untested('t', d)
-    found = stats.ttest_1samp(d, 0.)
-    low, high = found.confidence_interval(confidence)
-    return Comparison('t', len(d), float(d.mean()), float(low), float(high), float(found.pvalue))
+    test = stats.ttest_1samp(d, 0.)
+    low, high = test.confidence_interval(confidence)
+    return Comparison('t', len(d), float(d.mean()), float(low), float(high), float(test.pvalue))
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #025
 def _resampled_means(d, resamples, seed):
@@ -199,7 +199,7 @@ def compare_predictions(
 ) -> Comparison:
     "Two-sided paired bootstrap over examples of the difference in `score` between two runs' predictions"
     _refuse_outside(confidence, resamples)
-    labels, a, b = (np.asarray(o) for o in (labels, a, b))
+    labels, a, b = (np.asarray(values) for values in (labels, a, b))
     if not len(labels) or not len(labels) == len(a) == len(b):
         raise ValueError(f'labels, a and b must be equally many examples and not none, got {len(labels)}, {len(a)} and '
                          f'{len(b)}')
@@ -218,7 +218,8 @@ def compare_run_predictions(
 ) -> Comparison:
     "`compare_predictions` of the best checkpoints of two runs on their test examples"
     x, y = (run.load_arrays('test_predictions') for run in (a, b))
-    x, y = ({k: v[np.argsort(o['example_id'], kind='stable')] for k, v in o.items()} for o in (x, y))
+    x, y = ({k: v[np.argsort(predictions['example_id'], kind='stable')] for k, v in predictions.items()}
+            for predictions in (x, y))
     if not all(np.array_equal(x[k], y[k]) for k in ('example_id', 'labels')):
         raise ValueError(f'{a.path.name} and {b.path.name} were scored on different test examples; runs on the same '
                          'data can be compared')
@@ -262,7 +263,7 @@ def id_columns(frame) -> list:
 def _chosen(frame, where):
     """(the rows of `frame` that `where` {column: value or list of values} names and those without such a setting,
     sentences about them)"""
-    settings, said = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
+    settings, sentences = set(id_columns(frame)) - {'method', 'seed', 'run'}, []
     for name, wanted in (where or {}).items():
         if name not in frame:
             raise ValueError(f'where has {name!r}, which is no column; there are {", ".join(map(str, frame.columns))}')
@@ -276,10 +277,10 @@ def _chosen(frame, where):
                    else [])
         shown = [f'{x:g}' if isinstance(x, float) else str(x) for x in wanted if x is not None]
         if shown:
-            said.append(f'Only runs with {name} = {" or ".join(shown)}'
+            sentences.append(f'Only runs with {name} = {" or ".join(shown)}'
                         + (f'; {", ".join(without)} without {name}.' if without else '.'))
     if not len(frame): raise ValueError('no finished runs to make a table of')
-    return frame, said
+    return frame, sentences
 
 def _cells(frame, rows, column, measures):
     "{(row, column): {seed: value}} of a tidy `frame`; `column`: a setting, or None for one column a measure"
@@ -290,8 +291,8 @@ def _cells(frame, rows, column, measures):
             here = cells.setdefault((row, _known(record[column]) if column else m), {})
             if record['seed'] in here:
                 vary = [c for c in ids if len({str(_known(x)) for x in frame[c]}) > 1]
-                said = f'{", ".join(vary)} take several values' if vary else f'seed {record["seed"]} is there twice'
-                raise ValueError(f'several runs fall into one cell of the table: {said}; name such columns in rows or '
+                clash = f'{", ".join(vary)} take several values' if vary else f'seed {record["seed"]} is there twice'
+                raise ValueError(f'several runs fall into one cell of the table: {clash}; name such columns in rows or '
                                  'columns, or choose with where=')
             here[record['seed']] = math.nan if record[m] is None else float(record[m])
     return cells
@@ -314,7 +315,7 @@ def _compare(cells, base, test, correction, across=False):
     """{(row, column): `Comparison` and adjusted p} with the baseline `base`; `across`: the columns are a setting,
     and all comparisons one family"""
     rows, columns = (list(dict.fromkeys(k[i] for k in cells)) for i in range(2))
-    families, found_in = {}, {r: [c for o, c in cells if o == r] for r in rows}
+    families, found_in = {}, {r: [c for row, c in cells if row == r] for r in rows}
     for c in columns:
         family = families.setdefault(None if across else c, {})
         for r in rows:
@@ -415,7 +416,7 @@ def _html(self) -> str:
     def line(names, cells):
         return ''.join(f'<th scope="row" {left}>{html.escape(x)}</th>'
                        for x in names) + ''.join(f'<td {right}>{cell(c)}</td>' for c in cells)
-    body = ''.join(f'<tr>{line(*o)}</tr>' for o in self.grid())
+    body = ''.join(f'<tr>{line(*row_parts)}</tr>' for row_parts in self.grid())
     caption = ('<caption '
                f'style="caption-side:bottom;text-align:left;max-width:60em">{html.escape(self.caption)}</caption>')
     return f'<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -457,7 +458,7 @@ def table_inches(table, small=None) -> float:
     heads, columns = table.heads()
     grid = table.grid()
     def cell(c): return _ems(c.mean or '--', c.best) + (_ems(f' ± {c.std}') + .5 if c.std else 0) + .6*_ems(c.mark)
-    widths = [max(_ems(o) for o in (h, *(names[i] for names, _ in grid))) for i, h in enumerate(heads)]
+    widths = [max(_ems(text) for text in (h, *(names[i] for names, _ in grid))) for i, h in enumerate(heads)]
     widths += [max(_ems(h), *(cell(cells[j]) for _, cells in grid)) for j, h in enumerate(columns)]
     gap = float(_smaller[small].removesuffix('pt')) if small else 6.
     return (sum(widths)*_points.get(small, 10) + 2*gap*len(widths))/72.27
@@ -468,7 +469,7 @@ def _warn_if_wide(table, small, wide, room):
     inches = table_inches(table, small)
     if inches <= 1.05*room: return
     sizes = [None, *_smaller]
-    smaller = next((o for o in sizes[sizes.index(small) + 1:] if table_inches(table, o) <= room), None)
+    smaller = next((size for size in sizes[sizes.index(small) + 1:] if table_inches(table, size) <= room), None)
     ways = [f'small={smaller!r}']*(smaller is not None) + ['wide=True']*(not wide) + ['fewer columns']
     warnings.warn(f'latex: the table is about {inches:.1f} inches wide and has {room:.1f} of room; take '
                   f'{" or ".join(ways)}', stacklevel=3)
@@ -523,23 +524,23 @@ def _seeds_sentence(frame, seeds):
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     listed = f'{seeds[0]} to {seeds[-1]}' if whole else ', '.join(map(str, seeds))
     if counts[-1] < 2: return f'One seed ({listed}): there is no deviation and no test, so a difference may be chance.'
-    said = (f'{counts[-1]} seeds ({listed})' if counts[0] == counts[-1]
+    seeds_said = (f'{counts[-1]} seeds ({listed})' if counts[0] == counts[-1]
             else f'{counts[0]} to {counts[-1]} of the seeds {listed}')
-    return f'Mean ± standard deviation over {said}.'
+    return f'Mean ± standard deviation over {seeds_said}.'
 
 def _undefined_sentence(table, most=4):
     "Which runs do not count, because their number is NaN or infinite; a cell of NaNs only is a dash and says so itself"
-    said, frame = [], table.frame
+    missing, frame = [], table.frame
     for r, (titles, c) in zip(frame.to_dict('records'),
                               [([table.title(_known(r[k])) for k in table.rows], _known(r[table.column]))
                                for r in frame.to_dict('records')]):
         k, n = int(r['undefined']), int(r['n'] + r['undefined'])
         if k and (r['n'] or r['infinite']):
             where = table.title(c) if table.column == 'measure' else f'{table.title(table.column)} = {table.title(c)}'
-            said.append(f'{k} of {n} run{"s"*(n > 1)} of {", ".join(titles)} ({where})')
-    if not said: return ''
-    return f'Not counted, for want of a finite number: {"; ".join(said[:most])}' + (
-        f'; and of {len(said) - most} more cells' if len(said) > most else '') + '.'
+            missing.append(f'{k} of {n} run{"s"*(n > 1)} of {", ".join(titles)} ({where})')
+    if not missing: return ''
+    return f'Not counted, for want of a finite number: {"; ".join(missing[:most])}' + (
+        f'; and of {len(missing) - most} more cells' if len(missing) > most else '') + '.'
 
 def _few_sentence(pairs, test):
     "What a test over so few pairs cannot show"
@@ -553,8 +554,8 @@ def _family(table, tested):
     if table.column != 'measure':
         return 'the only comparison' if len(tested) == 1 else f'all {len(tested)} comparisons of the table'
     sizes = sorted(set(tested.groupby('measure').size()))
-    said = f'{sizes[0]}' if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'
-    return 'the only comparison of a column' if sizes == [1] else f'the {said} comparisons of a column'
+    sizes_said = f'{sizes[0]}' if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'
+    return 'the only comparison of a column' if sizes == [1] else f'the {sizes_said} comparisons of a column'
 
 def _test_sentences(table, base, test, correction, levels, fewest):
     "Which comparisons were made, and what a mark says"
@@ -577,13 +578,15 @@ def _filled(cells, rows, column, compared, levels, fewest):
     "The `frame` of a `ResultTable`, without what is best"
     out = []
     for (row, c), values in cells.items():
-        found, q = compared.get((row, c), (Comparison('', 0, *[math.nan]*4), math.nan))
-        mark = next((m for m, x in sorted(levels.items(), key=lambda o: o[1]) if q < x and found.n >= fewest), '')
+        comparison, q = compared.get((row, c), (Comparison('', 0, *[math.nan]*4), math.nan))
+        mark = next((m for m, x in sorted(levels.items(), key=lambda item: item[1]) if q < x
+                     and comparison.n >= fewest), '')
         bad = [x for x in values.values() if not math.isfinite(x)]
         out.append({**dict(zip(rows, row)), column: c, **over_seeds(list(values.values())), 'undefined': len(bad),
                     'infinite': any(map(math.isinf, bad)),
-                    'pairs': found.n, 'difference': found.difference, 'low': found.low, 'high': found.high,
-                    'p_value': found.p, 'p_adjusted': q, 'best': False, 'mark': mark})
+                    'pairs': comparison.n, 'difference': comparison.difference, 'low': comparison.low,
+                    'high': comparison.high,
+                    'p_value': comparison.p, 'p_adjusted': q, 'best': False, 'mark': mark})
     return pd.DataFrame(out)
 
 def _mark_best(table):
@@ -692,9 +695,10 @@ def result_table(
     if across:
         arrows = f'Shown: {table.title(measure).replace("_", " ")}' + (f', {better[measure]} is better.'
                                                                        if better[measure] else '.')
-    table.sentences = [o for o in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows, *chosen,
+    table.sentences = [sentence for sentence in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows,
+        *chosen,
         _undefined_sentence(table),
         'Bold: the best mean of its column.' if table.frame['best'].any() else '',
         *(_test_sentences(table, table.title(compare_to), test, correction, levels, fewest) if compare_to is not None
-          else []), about] if o]
+          else []), about] if sentence]
     return table

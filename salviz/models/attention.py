@@ -25,17 +25,17 @@ from transformers.masking_utils import sdpa_mask
 def attention_stack(model):
     "The transformers model inside `model` that holds the layers: the base model without its head"
     if isinstance(model, PreTrainedModel): return model.base_model
-    found = [m for m in model.modules() if isinstance(m, PreTrainedModel)] if isinstance(model, nn.Module) else []
+    inner = [m for m in model.modules() if isinstance(m, PreTrainedModel)] if isinstance(model, nn.Module) else []
     name = type(model).__name__
-    if not found:
+    if not inner:
         raise ValueError(f'{name} holds no transformers model, so there is no attention to observe; pass a model such '
                          'as load_classifier returns, '
                          'and the whole of it rather than one of its layers')
-    inside = set(found[0].modules())
-    if (apart := [type(m).__name__ for m in found if m not in inside]):
-        raise ValueError(f'{name} holds several transformers models ({type(found[0]).__name__}, {", ".join(apart)}); '
+    inside = set(inner[0].modules())
+    if (apart := [type(m).__name__ for m in inner if m not in inside]):
+        raise ValueError(f'{name} holds several transformers models ({type(inner[0]).__name__}, {", ".join(apart)}); '
                          'observe one of them at a time')
-    return found[0].base_model
+    return inner[0].base_model
 
 # %% ../../nbs/03_models/02_attention.ipynb #016
 # Marian and BART; T5; BERT and GPT-2; others
@@ -50,11 +50,11 @@ def attention_parts(model) -> dict:
     self-attention in one stack"""
     stack = attention_stack(model)
     inner = dict(encoder=stack.get_encoder(), decoder=stack.get_decoder())
-    found = {part: m for part, m in inner.items() if isinstance(m, PreTrainedModel) and m is not stack}
-    if len(found) == 2: return dict(found, cross=found['decoder'])
+    parts = {part: m for part, m in inner.items() if isinstance(m, PreTrainedModel) and m is not stack}
+    if len(parts) == 2: return dict(parts, cross=parts['decoder'])
     decodes = any(getattr(stack.config, flag, False)
                   for flag in ('is_decoder', 'is_encoder_decoder', 'add_cross_attention'))
-    decoder = found.get('decoder', stack)
+    decoder = parts.get('decoder', stack)
     return dict(decoder=decoder, cross=decoder) if decodes and cross_modules(decoder) else {None: stack}
 
 # %% ../../nbs/03_models/02_attention.ipynb #020

@@ -24,11 +24,11 @@ special_tokens = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 def _characters(tokenizer, texts):
     "All characters of `texts` as `tokenizer` will see them, sorted"
-    found = set()
+    characters = set()
     for text in texts:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
-            found.update(word)
-    return sorted(found)
+            characters.update(word)
+    return sorted(characters)
 
 def _train_wordpiece(texts, vocab_size, lowercase):
     "A WordPiece tokenizer whose vocabulary depends on nothing but `texts`"
@@ -189,8 +189,8 @@ def _parts(texts, tokenizer, block) -> tuple: # (texts to join, number of those 
                          f'(first: row {bad[0]}, '
                          'counted from 0); leave out what has no text')
     ids = tokenizer(texts, verbose=False)['input_ids'] if texts else []
-    found = [[t] if len(x) <= block else t.split() for t, x in zip(texts, ids)]
-    return [part for parts in found for part in parts], sum(len(x) > block for x in ids)
+    pieces = [[t] if len(x) <= block else t.split() for t, x in zip(texts, ids)]
+    return [part for parts in pieces for part in parts], sum(len(x) > block for x in ids)
 
 # %% ../../nbs/03_models/05_corruption.ipynb #024
 def _check_block(block, tokenizer):

@@ -38,8 +38,8 @@ class SmallNet(PreTrainedModel):
         "The input `x`, if its examples have the shape that this net was made for"
         shape, got, skip = tuple(self.config.shape), tuple(x.shape[1:]), int(self.any_length)
         if len(shape) != len(got) or shape[skip:] != got[skip:]:
-            said = ', '.join(map(str, ('any', *shape[1:]) if skip else shape))
-            raise ValueError(f'{type(self).__name__} was made for {self.main_input_name} [batch, {said}], got '
+            expected = ', '.join(map(str, ('any', *shape[1:]) if skip else shape))
+            raise ValueError(f'{type(self).__name__} was made for {self.main_input_name} [batch, {expected}], got '
                              f'{list(x.shape)}; '
                              f'make one with shape={got}')
         return x
@@ -427,7 +427,7 @@ def small_net(
     "A new small net, whose weights depend on `seed` alone"
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'no net is called {name!r}; there are {", ".join(nets)}')
-    if data is not None: shape, labels = (given or found for given, found in zip((shape, labels), _read_off(cls, data)))
+    if data is not None: shape, labels = (given or read for given, read in zip((shape, labels), _read_off(cls, data)))
     if tokenizer is not None: settings = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id) | settings
     if shape is not None: settings['shape'] = tuple(shape)
     own = [f.name for f in dataclasses.fields(cls.config_class)
@@ -446,7 +446,7 @@ def load_net(
     path = Path(folder).expanduser()/'config.json'
     if not path.is_file(): raise FileNotFoundError(f'there is no {path}; a net is saved with save_pretrained(folder)')
     kind = json.loads(path.read_text()).get('model_type')
-    found = [cls for cls in nets.values() if cls.config_class.model_type == kind]
-    if not found:
+    classes = [cls for cls in nets.values() if cls.config_class.model_type == kind]
+    if not classes:
         raise ValueError(f'{path} describes a {kind} model, which is none of the small nets ({", ".join(nets)})')
-    return found[0].from_pretrained(path.parent).eval()
+    return classes[0].from_pretrained(path.parent).eval()
