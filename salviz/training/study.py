@@ -13,7 +13,6 @@ import hashlib
 import inspect
 import itertools
 import json
-import math
 import numbers
 import re
 import shutil
@@ -31,10 +30,10 @@ from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
-from ..core.doors import door, refuse_misfits
-from ..core.names import known_as
-from ..core.runs import Run, RunInUse, read_object, sealed, to_json, write_whole
-from ..measures.statistics import checked_better, known_measure, measure_of, names_of_runs, result_table
+from ..core.doors import door
+from ..core.runs import Run, RunInUse, sealed, to_json, write_whole
+from ..measures.statistics import checked_better, known_measure, measure_of
+from ..measures.study_results import StudyResults, read_study, state_of
 from .settings import Settings, plain, shown_value
 
 # %% ../../nbs/06_training/04_study.ipynb #006
@@ -206,13 +205,13 @@ def measure_version(measure, run) -> str:
 def _version(code, run): return _digest(f'{code}\n{run.summary.get("ended")}'.encode())[:16]
 
 # %% ../../nbs/06_training/04_study.ipynb #016
-# What a cell gives `train` itself, and what it hands on. The rooms that train and load need torch, and are imported where
-# they are called: a study is opened, and its table made, without it.
+# What a cell gives `train` itself, and what it hands on. The rooms that train and load need torch, and are imported
+# where they are called: a study is opened, and its table made, without it.
 _not_for_train = ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume', 'progress', 'seed')
 _of_train = [f.name for f in fields(Settings) if f.name not in _not_for_train]
 
-class Study:
-    "Trains methods x seeds x settings in `folder` and makes tables of what came out"
+class Study(StudyResults):
+    "Trains methods x seeds x settings in `folder` and makes tables of what came out, see `StudyResults`"
     @door
     def __init__(self,
         folder,                # of the study; what is there is continued
@@ -244,20 +243,9 @@ class Study:
                              measures=list(self.measures), better=dict(better or {}))
         self._agree(extend)
 
-    @classmethod
-    def open(cls, folder):
-        "The study in `folder` with its results, without model, data and torch; it cannot be run"
-        self = cls.__new__(cls)
-        self.folder, self.live, self.manifest = Path(folder), False, _manifest(Path(folder))
-        return self
-
-def _manifest(folder) -> dict:
-    file = folder/'study.json'
-    if not file.is_file(): raise FileNotFoundError(f'no study in {folder}: there is no file {file.name}')
-    try: return read_object(file)
-    except ValueError as e:
-        raise ValueError(f'{file} {e}; make the Study again with its arguments in another folder, and move runs/ and '
-                         'cells/ there') from None
+    def is_current(self, measure, known, run):
+        "Was the number that is `known` of `run` computed by what the measure is today?"
+        return not self.live or known['version'] == _version(self._codes[measure], run)
 
 # %% ../../nbs/06_training/04_study.ipynb #018
 def _check_better(better, measures):
@@ -346,7 +334,7 @@ def _agree(self:Study, extend):
     "Write the design, or refuse one that differs from what the folder holds"
     self.manifest, file = json.loads(to_json(self.manifest)), self.folder/'study.json' # as it will be read
     if file.exists():
-        old, new = _manifest(self.folder)['design'], dict(self.manifest['design'])
+        old, new = read_study(self.folder)['design'], dict(self.manifest['design'])
         for name, was in old['methods'].items(): # arguments that an earlier version did not have
             if name not in self._completed or name not in new['methods'] or 'args' not in was: continue
             filled = json.loads(to_json(self._completed[name](was['args'])))
@@ -419,16 +407,6 @@ def _other(self:Study, cell, name) -> Run:
     return run
 
 # %% ../../nbs/06_training/04_study.ipynb #024
-def _state_of(path) -> str:
-    """'missing', 'finished', 'interrupted' (a run that can be continued) or 'broken': what the folder `path` of a
-    run holds"""
-    if not path.exists(): return 'missing'
-    try: run = Run(path)
-    except (FileNotFoundError, ValueError): return 'broken'
-    if run.finished: return 'finished'
-    resumable = any((p/'optimizer.pt').exists() for p in run.checkpoints.values())
-    return 'interrupted' if resumable or not run.written_checkpoints else 'broken'
-
 def _set_aside(path):
     "Move the folder `path` of a run to the study's superseded/"
     aside = path.parent.parent/'superseded'
@@ -441,7 +419,7 @@ def _trained(self:Study, cell) -> tuple: # (Run, (model, tokenizer) if they were
     "The finished run of `cell`"
     from salviz.training.trainer import train
     path = self.folder/'runs'/cell.name
-    state = _state_of(path)
+    state = state_of(path)
     if state == 'finished': return Run(path), None
     if state == 'broken': _set_aside(path)
     model, tokenizer = self._load(cell)
@@ -459,15 +437,6 @@ def _number(name, x):
     if not isinstance(x, numbers.Real):
         raise ValueError(f'Study: measure {name!r} must return a number or a dict of numbers, got {type(x).__name__}')
     return float(x)
-
-@patch
-def _record(self:Study, name) -> dict:
-    "What is known of the cell `name`"
-    file = self.folder/'cells'/f'{name}.json'
-    try: return read_object(file)
-    except FileNotFoundError: return {}
-    except ValueError as e: warnings.warn(f'Study: {file} {e}; run() measures this cell again', stacklevel=2)
-    return {}
 
 @patch
 def _keep(self:Study, name, **record):
@@ -522,7 +491,7 @@ def _is_done(self:Study, cell) -> bool:
     "Is `cell` finished and measured?"
     known = self._record(cell.name)
     measured = 'error' not in known and set(self.measures) <= set(known.get('measures', {}))
-    return measured and _state_of(self.folder/'runs'/cell.name) == 'finished'
+    return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
 
 @patch
 def _thin_out(self:Study, cell):
@@ -589,136 +558,9 @@ def _say(self:Study, busy):
         raise RuntimeError(f'Study: all {len(failed)} cells failed, the first one with {next(iter(failed.values()))}')
     if failed:
         first, error = next(iter(failed.items()))
-        message = (f'Study: {len(failed)} of {len(self.cells)} cells failed, {first} with {error}; status() lists them, '
-                   'run() tries them again')
+        message = (f'Study: {len(failed)} of {len(self.cells)} cells failed, {first} with {error}; status() lists '
+                   'them, run() tries them again')
         warnings.warn(message, stacklevel=3)
     if busy:
         warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); run() again when '
                       'they are done', stacklevel=3)
-
-# %% ../../nbs/06_training/04_study.ipynb #033
-@patch
-def _values(self:Study, cell:dict) -> dict:
-    "{column: number} of a cell, for the measures that are asked for and known"
-    known, out = self._record(Path(cell['run']).name).get('measures', {}), {}
-    for name in self.manifest['measures']:
-        x = known.get(name, {})
-        if self.live and x and x['version'] != _version(self._codes[name], Run(self.folder/cell['run'])): x = {}
-        value = x.get('value', math.nan)
-        out |= {f'{name}_{k}': v for k, v in value.items()} if isinstance(value, dict) else {name: value}
-    return out
-
-@patch
-def results(self:Study) -> pd.DataFrame: # columns method, settings, seed, run (folder within the study), measures
-    "One row for each finished run; a setting that a method does not take is missing there"
-    names = list(self.manifest['design']['settings'])
-    rows = [dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'],
-                 **self._values(c))
-            for c in self.manifest['cells'] if _state_of(self.folder/c['run']) == 'finished']
-    frame = pd.DataFrame(rows, columns=None if rows else ['method', *names, 'seed', 'run', *self.manifest['measures']])
-    frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']))
-    return frame
-
-@patch
-def status(self:Study) -> pd.DataFrame: # columns method, settings, seed, run, state, error
-    "One row for each cell: 'finished', 'failed', 'interrupted' or 'missing', and the error that ended it"
-    names, rows = list(self.manifest['design']['settings']), []
-    for c in self.manifest['cells']:
-        error, state = self._record(Path(c['run']).name).get('error', ''), _state_of(self.folder/c['run'])
-        state = 'failed' if error else 'interrupted' if state == 'broken' else state
-        rows.append(dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'],
-                         state=state, error=error))
-    return pd.DataFrame(rows)
-
-@patch
-def runs(
-    self:Study, **where,
-    # {method, with its settings if it was trained with several: list of runs, one for each seed}
-) -> dict:
-    "The finished runs of the cells with `method`, `seed` or settings as in `where`"
-    out = {}
-    for c in self.manifest['cells']:
-        known = {**c['settings'], 'method': c['method'], 'seed': c['seed']}
-        if any(known.get(k) != v for k, v in where.items()) or _state_of(self.folder/c['run']) != 'finished': continue
-        varied = [f'{k}={v}' for k, v in c['settings'].items() if k not in where
-                  and len(self.manifest['design']['settings'][k]) > 1]
-        out.setdefault(', '.join([c['method'], *varied]), []).append(Run(self.folder/c['run']))
-    return out
-
-# %% ../../nbs/06_training/04_study.ipynb #035
-_generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get', 'new', 'f', 'fn', 'g', 'm')
-
-def _model_sentence(model, config):
-    "`model` as a design has it, and what the `config` of a run knows of it"
-    made = config.get('model') or {}
-    name, kind = (model if isinstance(model, str) else '',
-                  made.get('class') or ('' if isinstance(model, str) else model.get('class', '')))
-    if not name:
-        own = re.split(r'[.>]', model['function'])[-1]
-        name = own if set(own.lower().split('_')) - set(_generic) - {''} else made.get('name') or kind
-    name = known_as(name)
-    size = [f'{made[k]} {k if made[k] != 1 else k[:-1]}' for k in ('layers', 'heads') if k in made]
-    inside = ', '.join([*([kind] if kind and kind != name else []), *size])
-    return f'Model: {name}' + (f' ({inside}).' if inside else '.') if name else ''
-
-@patch(as_prop=True)
-def about(self:Study) -> str:
-    "Model, data and training in sentences, for a caption; what has no name is not named"
-    d, state, config = self.manifest['design'], self.status()['state'], next((r.config for r in self._finished()), {})
-    # they may differ from cell to cell
-    sizes = (', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data']
-             else '')
-    source = known_as(d['data']['name']) if d['data']['name'] else ''
-    data = f'{source} ({sizes})' if source and sizes else source or sizes
-    quiet, missing = {'snapshots', 'probes', 'keep'}, sum(state != 'finished')
-    once = {k: v[0] for k, v in d['settings'].items() if len(v) == 1}
-    trained = ', '.join(f'{k.replace("_", " ")} {v}' for k, v in {**d['train'], **once}.items() if k not in quiet
-                        and not isinstance(v, (dict, list)))
-    sentences = [_model_sentence(d['model'], config), data and f'Data: {data}.', trained and f'Training: {trained}.',
-                 f'{missing} of {len(state)} runs are missing.' if missing else '']
-    return ' '.join(filter(None, sentences))
-
-@patch
-def _finished(self:Study):
-    "The finished runs, one after the other"
-    return (Run(self.folder/c['run']) for c in self.manifest['cells'] if _state_of(self.folder/c['run']) == 'finished')
-
-@patch(as_prop=True)
-def names(self:Study) -> list:
-    "Names of the methods, the data and the model, for citations"
-    d = self.manifest['design']
-    made = [part for m in d['methods'].values() for part in str(m.get('name', '')).split(' + ')]
-    model = [d['model']] if isinstance(d['model'], str) else []
-    every = [*made, *names_of_runs(self._finished()), d['data']['name'], *model]
-    return [name for name in dict.fromkeys(every) if name]
-
-# %% ../../nbs/06_training/04_study.ipynb #038
-@patch
-def table(self:Study,
-    rows=None,       # default: the method, and settings of several values that are not along the columns
-    columns=None,    # measures, or one setting with `measure`; default: all measures
-    measure=None,
-    compare_to=None, # name of the baseline
-    **options,       # test, correction, where, better, digits, percent, titles, …: see `result_table`
-):
-    "A `ResultTable` of the study: mean and deviation over seeds, the best ones, comparisons with the baseline"
-    asked = dict(rows=rows, columns=columns, measure=measure, compare_to=compare_to, **options)
-    refuse_misfits(result_table, {k: v for k, v in asked.items() if v is not None})
-    frame, options = self.results(), dict(options)
-    if not len(frame): raise ValueError(f'Study: {self.folder} has no finished run yet; run() trains them')
-    fixed = {k for k, v in (options.get('where') or {}).items() if not isinstance(v, (list, tuple, set)) or len(v) < 2}
-    varied = [k for k, v in self.manifest['design']['settings'].items() if len(v) > 1 and k != columns
-              and k not in fixed]
-    options['better'] = {**{k: v for k, v in self.manifest['better'].items() if k in frame},
-                         **(options.get('better') or {})}
-    return result_table(frame, ['method', *varied] if rows is None else rows, columns, measure, compare_to=compare_to,
-                        **options)
-
-@patch
-def __repr__(self:Study):
-    d, state = self.manifest['design'], self.status()['state']
-    grid = ''.join(f' x {len(v)} {k}' for k, v in d['settings'].items())
-    counts = ', '.join(f'{n} {k}' for k, n in state.value_counts(sort=False).items())
-    return (f'Study {self.folder.name}: {len(d["methods"])} methods x {len(d["seeds"])} seeds{grid}, {len(state)} '
-            'runs: '
-            f'{counts}')

@@ -198,6 +198,6 @@ def train_copy(
     run_dir,      # of the copy's run
     resume=False,
 ) -> Run:
-    "Train a copy of the model, as it is now, with another `method` and the same data and settings, within this training"
+    "Train a copy of the model as it is now with another `method`, and the same data and settings, within this training"
     return train(copy.deepcopy(self.model), self.tokenizer, self.data, method, run_dir, resume=resume,
                  progress=self.show_progress, **vars(self.settings))
