@@ -17,10 +17,11 @@ _rooms = {
     'models.nets': 'small_net',
     'models.corruption': 'train_tokenizer small_model MaskTokens ReplaceTokens',
     'models.attention': 'observe',
+    'models.checkpoints': 'load_model',
     'attribution.saliency': 'input_saliency attention_attribution',
     'attribution.explanations': 'explain explain_data explainers',
     'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance',
-    'training.trainer': 'train load_model',
+    'training.trainer': 'train',
     'training.live': 'start_training Training',
     'training.study': 'Study',
     'measures.scores': 'attention_agreement run_agreement',
@@ -50,13 +51,17 @@ def __getattr__(name):
 
 def __dir__(): return [*globals(), *__all__]
 
-def rooms_of(floor, **more):
-    "`__getattr__` of the package `floor`: its rooms' public names, and `more` {name: room}, loaded when first used"
-    home = {name: room for name, room in _home.items() if room.startswith(f'{floor.removeprefix("salviz.")}.')}
-    home |= {name: f'{floor.removeprefix("salviz.")}.{room}' for name, room in more.items()}
+def elsewhere(module, home):
+    "`__getattr__` of `module` for the names in `home` {name: room}, loaded when first used"
     def load(name):
-        if name not in home: raise AttributeError(f'module {floor} has no attribute {name!r}')
+        if name not in home: raise AttributeError(f'module {module} has no attribute {name!r}')
         return getattr(import_module(f'salviz.{home[name]}'), name)
     return load
+
+def rooms_of(floor, **more):
+    "`__getattr__` of the package `floor`: its rooms' public names, and `more` {name: room}, loaded when first used"
+    within = floor.removeprefix('salviz.')
+    home = {name: room for name, room in _home.items() if room.startswith(f'{within}.')}
+    return elsewhere(floor, home | {name: f'{within}.{room}' for name, room in more.items()})
 
 from salviz.core.doors import door # noqa: E402, its package asks for `rooms_of`

@@ -20,8 +20,8 @@ def rooms_of(*floors): # their modules, as `floor.room`
             if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'measures', 'views'), 'training.study', 'explorer.payload', 'explorer.page',
-          'explorer.bertviz', 'cli']
+counts = [*rooms_of('core', 'measures', 'views'), 'training.settings', 'training.study', 'explorer.payload',
+          'explorer.page', 'explorer.bertviz', 'cli']
 draws = [*(room for room in looks if room not in counts), 'tour']
 computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'probing')
 trains = [*(room for room in computes if room not in counts), 'bench']
@@ -64,10 +64,8 @@ below['training'] = below['probing'] = [*below['methods'], 'methods']
 below['views'] = ['core', 'measures']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-# Loaded when called: what trains a teacher or compares trainings stands in a method's room, and a look is shown in the
-# explorer.
-upwards = {('methods.ad_drop', 'training.trainer'), ('methods.sallm', 'training.trainer'),
-           ('probing.look', 'explorer.widget')}
+# Loaded when called: a look is shown in the explorer.
+upwards = {('probing.look', 'explorer.widget')}
 
 def imported(file):
     "Rooms that the module in `file` imports, anywhere in it"

@@ -5,21 +5,18 @@
 # %% auto #0
 __all__ = ['prior_strategies', 'prior_forms', 'discard_candidates', 'drop_mask', 'keep_one', 'drop_uniform', 'own_positions',
            'random_attribution', 'as_share', 'looks_back', 'sight', 'attendable', 'check_sight', 'pass_seed',
-           'refuse_idle', 'ADDrop', 'row_ranks', 'prior_method', 'prior_experiment']
+           'refuse_idle', 'ADDrop', 'row_ranks', 'prior_method']
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #003
 import copy
 import inspect
-import math
-import tempfile
 import warnings
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from fastcore.basics import patch
 
+from .. import elsewhere
 from ..models.attention import (any_key, check_layers, check_observable, check_part, cross_modules, head_count,
                                      observe, own_attention)
 from ..attribution.saliency import attention_attribution, pseudo_labels, real_tokens
@@ -406,25 +403,5 @@ def prior_method(
     region = 'low_released' if released and strategy == 'low' else strategy
     return ADDrop(target='gold', region=region, **shared)
 
-def prior_experiment(
-    # as `salviz.training.trainer.train` takes them; every run starts from a copy of `model`
-    model, tokenizer, data,
-    strategies=prior_strategies, # which of them to compare
-    rate=.3, p=None, layers=0, form='equal', # see `prior_method`; the paper drops in the first layer
-    run_dir=None,                # folder for a run of each strategy; None: they are not kept
-    **settings,                  # further arguments of `train`: epochs, batch_size, learning_rate, seed, ...
-) -> pd.DataFrame: # columns strategy, epoch, split ('train' or 'validation'), loss
-    "The experiment of section 2.2: losses with none, random, high or low attributions dropped in fine-tuning"
-    from salviz.training.trainer import train # training imports methods
-    methods, rows = {s: prior_method(s, rate, p, layers, form) for s in strategies}, []
-    settings = dict(dict(probes=1, snapshots=0, keep=1, progress=False), **settings)
-    with tempfile.TemporaryDirectory() as temporary:
-        for strategy, method in methods.items():
-            run = train(copy.deepcopy(model), tokenizer, data, method, run_dir=Path(run_dir or temporary)/strategy,
-                        **settings)
-            losses = {}
-            for r in run.train_rows: losses.setdefault(math.ceil(r['epoch'] - 1e-5), []).append(r['task'])
-            rows += [dict(strategy=strategy, epoch=e, split='train', loss=float(np.mean(x))) for e, x in losses.items()]
-            rows += [dict(strategy=strategy, epoch=round(r['epoch']), split='validation', loss=r['loss'])
-                     for r in run.eval_rows]
-    return pd.DataFrame(rows)
+# `prior_experiment` trains, and so stands above the methods; here it is found where people import it from
+__getattr__ = elsewhere(__name__, dict(prior_experiment='training.experiments'))

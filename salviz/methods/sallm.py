@@ -10,7 +10,6 @@ __all__ = ['normalised_losses', 'agreement_losses', 'attention_saliencies', 'exp
            'parts_of', 'remove_parts', 'maker_of', 'Unfinished', 'question_of', 'SalLM', 'teacher_state']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
-import copy
 import hashlib
 import json
 import math
@@ -32,6 +31,7 @@ from ..data.texts import Collator, model_inputs
 from .base import FineTuning, Method, Plan, Term, check_choice, check_weight
 from ..models.tasks import example_mean
 from ..models.loading import device_of, pooled_rows, undisturbed
+from ..models.checkpoints import load_model
 from ..core.runs import Run
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #007
@@ -563,7 +563,6 @@ def _check_teacher(self:SalLM, model, tokenizer):
 @patch
 def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
     "The teacher that was given; a run's best checkpoint is loaded once"
-    from salviz.training.trainer import load_model # training knows the methods
     if isinstance(self.teacher, torch.nn.Module): return self.teacher, None
     if self._loaded is None: self._loaded = load_model(self.teacher)
     return self._loaded
@@ -632,17 +631,13 @@ def _teacher_there(self:SalLM, path) -> tuple: # (state, None) or (None, why the
 @patch
 def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     "A plainly fine-tuned copy of `trainer`'s model"
-    from salviz.training.trainer import load_model, train
     from salviz.models.loading import weights_checksum
     path = trainer.home/'teacher'
     again = f'delete the folder {path}, and resume=True trains the teacher again'
     state, wrong = trainer.share(self._teacher_there(path) if trainer.is_world_process_zero() else None)
     self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
     there, done = state
-    if not done:
-        train(copy.deepcopy(trainer.model), trainer.tokenizer, trainer.data, method=FineTuning(), run_dir=path,
-              resume=there,
-              progress=trainer.show_progress, **trainer.settings)
+    if not done: trainer.train_copy(FineTuning(), path, resume=there)
     try: teacher = load_model(path)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
         why = f'{type(e).__name__}: {e}'

@@ -10,7 +10,6 @@ __all__ = ['task_columns', 'used_columns', 'evaluation_draw', 'check_splits', 'c
 # %% ../../nbs/06_training/00_feed.ipynb #003
 import datasets
 import numpy as np
-import torch
 from fastcore.basics import patch
 
 from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
@@ -38,7 +37,7 @@ def check_splits(data, task='classification'):
     if not isinstance(data, dict):
         raise ValueError(f'train: data must be a DatasetDict with train and validation splits (see {loader}), got '
                          f'{type(data).__name__}')
-    missing = [o for o in ('train', 'validation') if o not in data]
+    missing = [split for split in ('train', 'validation') if split not in data]
     if missing:
         raise ValueError(f'train: data has no {" and no ".join(missing)} split; it has {", ".join(data)}. {loader} '
                          'makes missing splits')
@@ -131,7 +130,7 @@ def choose_probes(
         chosen = data[split]
         if part:
             a, _, b = part.partition(':')
-            if not all(o == '' or o.isdigit() for o in (a, b)):
+            if not all(bound == '' or bound.isdigit() for bound in (a, b)):
                 raise ValueError(f"probes={probes!r}: write a part of a split as 'test[0:8]'")
             a, b = int(a or 0), int(b or len(chosen))
             if not a < b <= len(chosen):
@@ -143,6 +142,8 @@ def choose_probes(
     return chosen
 
 # %% ../../nbs/06_training/00_feed.ipynb #014
+def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
+
 def pick_probes(
     data,             # raw `DatasetDict`, before encoding
     probes,           # see `choose_probes`
@@ -156,8 +157,8 @@ def pick_probes(
     columns = chosen.column_names if isinstance(chosen, datasets.Dataset) else None
     if columns and 'text' not in columns: raise ValueError(f'probes has no column text; it has {", ".join(columns)}')
     if columns: texts, pairs = list(chosen['text']), list(chosen['text_pair']) if 'text_pair' in columns else None
-    elif all(isinstance(o, str) for o in chosen): texts, pairs = list(chosen), None
-    elif all(isinstance(o, (list, tuple)) and len(o) == 2 for o in chosen): texts, pairs = map(list, zip(*chosen))
+    elif all(isinstance(text, str) for text in chosen): texts, pairs = list(chosen), None
+    elif all(map(_is_pair, chosen)): texts, pairs = map(list, zip(*chosen))
     else: raise ValueError('probes must be a list of texts, or a list of pairs of texts, and not a mixture')
     encoded = encode_texts(texts, tokenizer, pairs, max_length, first_id)
     longest = max_length or longest_input(None, tokenizer)
@@ -227,7 +228,7 @@ def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Datase
     chosen = choose_probes(data, probes, seed)
     column = task_columns[name][0]
     if not isinstance(chosen, datasets.Dataset):
-        if name == 'seq2seq' and all(isinstance(o, (list, tuple)) and len(o) == 2 for o in chosen):
+        if name == 'seq2seq' and all(map(_is_pair, chosen)):
             chosen = datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*chosen)))))
         else:
             raise ValueError(f'probes must be a number, a split or a Dataset for {name}'

@@ -10,7 +10,6 @@ __all__ = ['Pace', 'Training', 'start_training']
 import asyncio
 import atexit
 import contextlib
-import inspect
 import os
 import threading
 import time
@@ -22,7 +21,10 @@ from fastcore.basics import patch
 from fastcore.meta import delegates
 
 from ..core.runs import Run
-from .trainer import Control, Job, Stopped, fit, open_job, record_steps, scored_splits, train, turn
+from .callbacks import Control, Stopped
+from .job import Job, open_job
+from .settings import Settings, record_steps
+from .trainer import fit, scored_splits, train, turn
 
 # %% ../../nbs/06_training/03_live.ipynb #009
 class Pace:
@@ -83,8 +85,8 @@ class Training(Control):
 # %% ../../nbs/06_training/03_live.ipynb #013
 def _todo(job:Job):
     "Function of a step: what is left to do after it, {what: how many}"
-    epochs, per_epoch, total = job.settings['epochs'], job.steps_per_epoch, job.total_steps
-    looks = record_steps(job.settings['snapshots'], total)
+    epochs, per_epoch, total = job.settings.epochs, job.steps_per_epoch, job.total_steps
+    looks = record_steps(job.settings.snapshots, total)
     validation, scored = len(job.encoded['validation']), sum(map(len, scored_splits(job.encoded).values()))
     def todo(step):
         ends = epochs - step // per_epoch
@@ -127,7 +129,7 @@ def subscribe(self:Training, fn): # returns a function that ends this
     into `subscriber_errors`"""
     entry = (fn,)
     self._listeners = [*self._listeners, entry]
-    def unsubscribe(): self._listeners = [o for o in self._listeners if o is not entry]
+    def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
     return unsubscribe
 
 @patch
@@ -269,15 +271,14 @@ def start_training(
     goes on by itself"""
     if 'progress' in kwargs:
         raise ValueError('start_training: progress is an argument of train; the Training that is returned says where '
-                         'it '
-                         'stands')
+                         'it stands')
     if int(os.environ.get('WORLD_SIZE', 1)) > 1:
         raise ValueError('start_training: this is one of several processes (WORLD_SIZE), which have to go in step; use '
                          'train in each of them')
-    given = inspect.signature(train).bind(model, tokenizer, data, method, progress=False, **kwargs)
-    given.apply_defaults()
-    turn.take(kwargs.get('run_dir'))
-    try: training = Training(open_job(**given.arguments))
+    run_dir, resume = kwargs.pop('run_dir', None), kwargs.pop('resume', False)
+    settings = Settings(**kwargs)
+    turn.take(run_dir)
+    try: training = Training(open_job(model, tokenizer, data, method, run_dir, settings, resume))
     except BaseException:
         turn.give_back()
         raise

@@ -14,7 +14,8 @@ from salviz.methods.base import Batch, Method, NoColumn, Plan, Progress, Term
 from salviz.models.tasks import example_mean
 from salviz.models.nets import DigitCNN, small_net
 from salviz.core.text import align, align_batch
-from salviz.training.trainer import step_terms, train
+from salviz.training.step import step_terms
+from salviz.training.trainer import train
 
 quick = dict(epochs=1, batch_size=4, learning_rate=1e-3, probes=2, snapshots=2, seed=0, progress=False)
 words = 'still this unforgettable flick is fun dull and clumsy to watch again'.split()

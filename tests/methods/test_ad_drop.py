@@ -25,7 +25,7 @@ from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, d
                                     prior_method, random_attribution)
 from salviz.methods.base import FineTuning, Plan, Progress
 from salviz.models.draws import keyed_uniform
-from salviz.training.recording import run_passes
+from salviz.training.step import run_passes
 from test_attribution import (attention_dropout, bert_by_hand, discrete_gauss, reference_integrated, scaled_pass,
                               translator)
 
@@ -1092,13 +1092,13 @@ def test_the_released_form_of_the_prior_experiment_drops_what_the_released_code_
 
 
 def test_the_prior_experiment_hands_its_form_on(monkeypatch):
-    from salviz.training import trainer as training
+    from salviz.training import experiments
     trained = []
     class Told: train_rows, eval_rows = [dict(epoch=1., task=.5)], [dict(epoch=1., loss=.5)]
     def train(model, tokenizer, data, method, **settings):
         trained.append(method)
         return Told()
-    monkeypatch.setattr(training, 'train', train)
+    monkeypatch.setattr(experiments, 'train', train)
     for form in ('equal', 'released'): prior_experiment(None, None, None, strategies=('random', 'low'), form=form)
     assert [m.random_form for m in trained] == ['region', 'region', 'positions', 'region']
     assert [m.region for m in trained] == ['high', 'low', 'high', 'low_released']

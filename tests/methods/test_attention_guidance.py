@@ -1,5 +1,4 @@
 """Attention guidance: the loss against loops in float64 from the paper's equations, and everything that it refuses"""
-import inspect
 import json
 import math
 import random
@@ -27,7 +26,8 @@ from salviz.methods.attention_guidance import (AttentionGuidance, alpha_at, assi
                                                default_heads, guidance_loss)
 from salviz.methods.base import FineTuning, Progress, served
 from salviz.models.loading import undisturbed
-from salviz.training.recording import run_passes
+from salviz.training.settings import Settings
+from salviz.training.step import run_passes
 from salviz.core.runs import Run
 
 texts = ['a film . about nothing . really', 'fun', 'dull , long and dull .', 'a b c d e f g h i j k', 'no stop here',
@@ -384,15 +384,10 @@ def chosen(raw, folder, **settings):
     method = AttentionGuidance()
     job = training.open_job(make_bert(), tokenizer,
                             DatasetDict(train=raw['train'], validation=raw['train'].select(range(4))), method, folder,
-                            False, False,
-                            **{**defaults, 'epochs': 1, 'probes': 1, 'snapshots': 0, **settings})
+                            Settings(**{'epochs': 1, 'probes': 1, 'snapshots': 0, **settings}))
     trainer = training.make_trainer(job, training.Control())
     method.prepare(trainer)
     return trainer, Run(folder).state['alpha']
-
-
-defaults = {k: p.default for k, p in inspect.signature(training.train).parameters.items() if p.default is not p.empty
-            and k not in ('method', 'run_dir', 'resume', 'progress')}
 
 
 def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches(tmp_path):

@@ -21,7 +21,7 @@ from salviz.methods import saliency_guided
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, fill_values, mask_cells, mask_words
 from salviz.models.nets import nets, small_net
-from salviz.training.recording import run_passes
+from salviz.training.step import run_passes
 from salviz.data.signals import load_images
 
 PAD, CLS, SEP, MASK = 0, 1, 2, 3

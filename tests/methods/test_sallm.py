@@ -1,7 +1,6 @@
 """SalLM: targets, loss and explanations against loops in float64, the teacher's checks, and a run that is resumed"""
 import copy
 import functools
-import inspect
 import json
 import math
 import os
@@ -33,7 +32,8 @@ from salviz.data.texts import Collator, encode, encode_texts, model_inputs
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning, Progress
 from salviz.models.loading import pooled_rows, undisturbed
-from salviz.training.recording import run_passes
+from salviz.training.settings import Settings
+from salviz.training.step import run_passes
 from salviz.attribution.saliency import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
@@ -781,8 +781,6 @@ def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
 
 
 settings = dict(probes=2, snapshots=2, epochs=1, batch_size=4, learning_rate=1e-3, seed=0, progress=False)
-defaults = {k: p.default for k, p in inspect.signature(train).parameters.items() if p.default is not p.empty
-            and k not in ('method', 'run_dir', 'resume')}
 
 
 @pytest.fixture(scope='module')
@@ -834,7 +832,7 @@ def test_probes_without_labels_are_explained_for_the_class_that_the_teacher_pred
 def make_trainer(run, **kwargs):
     return SimpleNamespace(model=make_bert(), run=run, tokenizer=tokenizer, data=raw, encoded=data, probe_set=probes,
                            collate=collate,
-                           args=SimpleNamespace(train_batch_size=4), settings={}, show_progress=False, home=run.path,
+                           args=SimpleNamespace(train_batch_size=4), show_progress=False, home=run.path,
                            share=lambda x: x, is_world_process_zero=lambda: True, **kwargs)
 
 
@@ -1251,11 +1249,10 @@ def test_a_teacher_that_was_trained_partly_is_continued_and_a_finished_one_is_us
     teacher = Run.create(run.path/'teacher', {})
     teacher.set_state(first_weights=1)
     if finished: teacher.finish()
-    monkeypatch.setattr('salviz.training.trainer.train', lambda *args, **kwargs: calls.append(kwargs))
-    monkeypatch.setattr('salviz.training.trainer.load_model', lambda path: (make_bert(1), tokenizer))
-    SalLM(steps=2).prepare(make_trainer(run))
-    assert [(c['resume'], c['run_dir'], c['method'].name)
-            for c in calls] == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
+    monkeypatch.setattr(room, 'load_model', lambda path: (make_bert(1), tokenizer))
+    def train_copy(method, run_dir, resume): calls.append((resume, run_dir, method.name))
+    SalLM(steps=2).prepare(make_trainer(run, train_copy=train_copy))
+    assert calls == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
 
 
 def rows_of(run): return [(r['step'], r['loss'], r['task'], r['saliency_agreement']) for r in run.train_rows]
@@ -1511,9 +1508,8 @@ def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_it
     whole = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'whole', **kw)
     class StopAt6(training.Control):
         def hold(self, trainer): return trainer.state.global_step == 6
-    job = training.open_job(model=make_bert(), tokenizer=tokenizer, data=raw, method=method(), run_dir=tmp_path/'run',
-                            resume=False,
-                            **{**defaults, **kw})
+    how = Settings(**{k: v for k, v in kw.items() if k != 'progress'})
+    job = training.open_job(make_bert(), tokenizer, raw, method(), tmp_path/'run', how)
     with pytest.raises(training.Stopped): training.fit(job, StopAt6())
     assert max(Run(tmp_path/'run').checkpoints) == 6 and Run(tmp_path/'run').state['refreshed'] == [2]
     monkeypatch.setattr(room, 'explain_batches', never)

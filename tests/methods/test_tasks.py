@@ -306,7 +306,7 @@ def test_what_is_dropped_is_dropped_in_the_masked_copy_too(tiny_data, tiny_bert,
     must agree"""
     from salviz.data.texts import Collator, encode
     from salviz.methods.base import Progress
-    from salviz.training.recording import run_passes
+    from salviz.training.step import run_passes
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double().train()
     batch = Collator(tokens)(list(encode(tiny_data['train'].select(range(5)), tokens)))
     method = ADDrop(p=.6, q=.9, cross_tuning=False) + SaliencyGuided(masked_share=.01)

@@ -23,12 +23,13 @@ from filelock import FileLock
 import forked
 from salviz.data.texts import subset
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
+from salviz.models.checkpoints import thin_out
 from salviz.models.nets import small_net
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.runs import Run, sealed, write_manifest
 from salviz.data.signals import load_images
 from salviz.training.study import (Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures,
-                                   study_cells, thin_out)
+                                   study_cells)
 
 # One design in a file of its own: this process and one that will be killed read it alike.
 design = textwrap.dedent("""

@@ -16,7 +16,8 @@ from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import Progress, Term
 from salviz.core.runs import Run, sealed
-from salviz.training.trainer import MethodTrainer, NonFiniteLoss, load_model, step_terms, train
+from salviz.training.step import step_terms
+from salviz.training.trainer import MethodTrainer, NonFiniteLoss, load_model, train
 
 quick = dict(epochs=2, batch_size=8, learning_rate=1e-3, progress=False, probes=3)
 
