@@ -14,7 +14,6 @@ __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'in_bf16', 'has_bf16
 # %% ../nbs/12_porch/01_bench.ipynb #003
 import contextlib
 import gc
-import inspect
 import itertools
 import json
 import math
@@ -42,7 +41,11 @@ from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalL
 from .methods.ad_drop import discard_candidates
 from .methods.sallm import explain
 from .models.loading import forked_random, load_classifier
-from .training.trainer import Control, LengthBuckets, make_trainer, open_job, train
+from .training.callbacks import Control
+from .training.job import open_job
+from .training.method_trainer import LengthBuckets
+from .training.settings import Settings
+from .training.trainer import make_trainer, train
 
 # %% ../nbs/12_porch/01_bench.ipynb #006
 Row = namedtuple('Row', 'title method args flops time published how', defaults=['-', ()])
@@ -166,16 +169,15 @@ def trainer_for(
     tokens:int,   # texts are cut there
     folder,       # of the run; it must not exist
     device='cpu', # or 'cuda'
-    **settings,   # of `train`
+    **settings,   # see `Settings`
 ):
     "The trainer of `method`, ready for its first step"
-    defaults = {k: p.default for k, p in inspect.signature(train).parameters.items() if p.default is not p.empty}
-    asked = dict(method=method, run_dir=folder, probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens,
-                 progress=False,
+    asked = dict(probes=1, snapshots=0, batch_size=len(data['train']), max_length=tokens,
                  args=dict(use_cpu=device == 'cpu'))
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.* were cut') # which is wanted here
-        trainer = make_trainer(open_job(model, tokenizer, data, **{**defaults, **asked, **settings}), Control())
+        job = open_job(model, tokenizer, data, method, folder, Settings(**{**asked, **settings}))
+        trainer = make_trainer(job, Control())
     trainer.state.max_steps = 10_000 # a schedule that has hardly begun
     return trainer
 
