@@ -252,7 +252,7 @@ def _in_options(said):
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', said).replace(' )', ')')
 
 def run_strip(a):
-    from salviz.explorer.widget import strip_views
+    from salviz.explorer.saving import strip_views
     for name in a.notebooks:
         n = strip_views(name)
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')

@@ -148,7 +148,7 @@ class Compare {
   }
 }
 
-export function comparePanel(ctx) {
-  const panel = new Compare(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const comparePanel = {
+  name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', still: 'compare',
+  view: Compare,
+};

@@ -483,7 +483,7 @@ class MapPanel {
   }
 }
 
-export function mapPanel(ctx) {
-  const panel = new MapPanel(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const mapPanel = {
+  name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', still: 'map', page: 'beside',
+  view: MapPanel,
+};

@@ -394,7 +394,8 @@ class EvidencePanel {
   }
 }
 
-export function evidencePanel(ctx) {
-  const panel = new EvidencePanel(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const evidencePanel = {
+  name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', still: 'evidence', page: 'below',
+  fits: hasOwn, absent: 'No evidence of a method of its own was recorded in this run.',
+  view: EvidencePanel,
+};

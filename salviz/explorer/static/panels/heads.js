@@ -587,9 +587,11 @@ class HeadsGrid {
     const to = this.tiles.find(t => t.row === at.row + move[0] && t.column === at.column + move[1]);
     if (to) this.choose(to, true);
   }
+
+  destroy() { clearTimeout(this.later); }
 }
 
-export function headsPanel(ctx) {
-  const grid = new HeadsGrid(ctx);
-  return {el: grid.el, panel: grid, update: changed => grid.update(changed), destroy: () => clearTimeout(grid.later)};
-}
+export const headsPanel = {
+  name: 'heads', title: 'Heads', order: 10, shows: 'maps', still: 'heads', page: 'beside',
+  view: HeadsGrid,
+};

@@ -372,7 +372,7 @@ function sentenceChip(unit) {
   return chip;
 }
 
-export function sentencePanel(ctx) {
-  const sentence = new Sentence(ctx);
-  return {el: sentence.el, update: changed => sentence.update(changed)};
-}
+export const sentencePanel = {
+  name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
+  view: Sentence,
+};

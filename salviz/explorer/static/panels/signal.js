@@ -447,7 +447,7 @@ class SignalPanel {
   }
 }
 
-export function signalPanel(ctx) {
-  const panel = new SignalPanel(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const signalPanel = {
+  name: 'signal', title: 'Signal', order: 70, shows: 'signals', still: 'signal', page: 'below',
+  view: SignalPanel,
+};

@@ -242,7 +242,7 @@ class Time {
   }
 }
 
-export function timePanel(ctx) {
-  const time = new Time(ctx);
-  return {el: time.el, update: changed => time.update(changed), destroy: () => time.destroy()};
-}
+export const timePanel = {
+  name: 'time', title: 'Time', order: 90, shows: 'anything', still: 'time', page: 'below', plotly: true,
+  view: Time,
+};

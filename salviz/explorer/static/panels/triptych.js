@@ -270,7 +270,7 @@ class Triptych {
   }
 }
 
-export function triptychPanel(ctx) {
-  const panel = new Triptych(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const triptychPanel = {
+  name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', still: 'triptych',
+  view: Triptych,
+};

@@ -600,7 +600,7 @@ class WhatIf {
   }
 }
 
-export function whatIfPanel(ctx) {
-  const whatIf = new WhatIf(ctx);
-  return {el: whatIf.el, update: changed => whatIf.update(changed)};
-}
+export const whatIfPanel = {
+  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', still: 'whatif',
+  view: WhatIf,
+};
