@@ -20,12 +20,12 @@ from salviz.figures.sheet import figure
 from salviz.views.base import attention_beside_saliency
 
 added = '''// Panel 'longest': the longest token of a sentence.
-import {plainText} from '../lib/canvas.js';
+import {elementOf} from '../lib/controls.js';
 
 class LongestToken {
   constructor(ctx) {
     this.ctx = ctx;
-    this.el = plainText('section', 'sv-panel sv-longest');
+    this.el = elementOf('section', 'sv-panel sv-longest');
   }
 
   update() {

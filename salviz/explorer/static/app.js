@@ -1,19 +1,13 @@
 // The explorer: a toolbar and its panels around one store and one state.
 import {State} from './state/state.js';
 import {toolbar} from './panels/toolbar.js';
+import {elementOf} from './lib/controls.js';
 // Written by `bundle` from the files in panels/: each exports what it is called, what it shows and its view.
 import {explorerPanels} from './panels.js';
 
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
 
 export const panelNames = explorerPanels.map(({name}) => name);
-
-function appElement(tag, className, text = '') {
-  const el = document.createElement(tag);
-  el.className = className;
-  if (text) el.textContent = text;
-  return el;
-}
 
 // A panel that is not on screen is not drawn; it is told what it missed when it is shown.
 class AppPanel {
@@ -41,7 +35,7 @@ class AppPanel {
   }
 
   fail(e) {
-    const note = this.el.querySelector('.sv-failed') ?? appElement('p', 'sv-note sv-failed');
+    const note = this.el.querySelector('.sv-failed') ?? elementOf('p', 'sv-note sv-failed');
     note.textContent = `The ${this.name} panel could not be drawn: ${e.message}`;
     this.el.append(note);
   }
@@ -73,10 +67,10 @@ function appMissing(made, fitting, {probe}) {
 
 // The panels that share the place at the side, one at a time.
 function tabsBar(tabbed, state) {
-  const bar = appElement('div', 'sv-tabs');
+  const bar = elementOf('div', 'sv-tabs');
   bar.setAttribute('role', 'tablist');
   const buttons = tabbed.map(({name, title}, i) => {
-    const button = appElement('button', 'sv-tab', title);
+    const button = elementOf('button', 'sv-tab', title);
     button.setAttribute('role', 'tab');
     button.addEventListener('click', () => state.set({tab: name}));
     button.addEventListener('keydown', e => {
@@ -140,13 +134,13 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   request = () => {}} = {}) {
   const shown = panels ?? panelNames, unknown = shown.filter(name => !panelNames.includes(name));
   if (unknown.length) throw new Error(`no panel ${unknown.join(', ')}; there are ${panelNames.join(', ')}`);
-  const root = appElement('div', 'salviz'), missing = appElement('p', 'sv-note sv-missing'),
-    spoken = appElement('div', 'sv-said');
+  const root = elementOf('div', 'salviz'), missing = elementOf('p', 'sv-note sv-missing'),
+    spoken = elementOf('div', 'sv-said');
   spoken.setAttribute('aria-live', 'polite');
   const ctx = {store, state, plotly, request, announce: text => { spoken.textContent = text; }};
   appSettle(store, state);
 
-  const bar = toolbar(ctx), body = appElement('div', 'sv-body'), side = appElement('div', 'sv-side');
+  const bar = toolbar(ctx), body = elementOf('div', 'sv-body'), side = elementOf('div', 'sv-side');
   const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
   const tabbed = made.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
   root.append(bar.el, missing, body, spoken);
