@@ -37,7 +37,8 @@ _rooms = {
     'figures.drawing': 'save_figure',
     'figures.kinds': 'figure bibtex',
     'figures.sentences': 'sentence_latex coloured_sentence_latex',
-    'explorer.widget': 'Explorer strip_views',
+    'explorer.widget': 'Explorer',
+    'explorer.saving': 'strip_views',
     'explorer.bertviz': 'bertviz_view',
     'tour': 'demo'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}

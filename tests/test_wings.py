@@ -20,8 +20,9 @@ def rooms_of(*floors): # their modules, as `floor.room`
             if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'measures', 'views'), 'training.settings', 'training.study', 'explorer.payload',
-          'explorer.page', 'explorer.bertviz', 'cli']
+counts = [*rooms_of('core', 'measures', 'views'), 'training.settings', 'training.study', 'cli',
+          *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
+                                            'saving', 'bertviz'))]
 draws = [*(room for room in looks if room not in counts), 'tour']
 computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'probing')
 trains = [*(room for room in computes if room not in counts), 'bench']

@@ -15,8 +15,11 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from .payload import (as_run, bundle, counted, json_text, meta as describe, pack_frame, pack_page,
-                                     run_meta, styles)
+from .codes import json_text
+from .described import as_run, counted, meta as describe, run_meta
+from .packed import pack_page
+from .payload import pack_frame
+from .program import bundle, check_panels, needs_plotly, styles
 from ..core.runs import Snapshot, write_whole
 
 # %% ../../nbs/11_explorer/01_page.ipynb #006
@@ -133,13 +136,13 @@ def page_of(
     steps=None,  # recorded steps, negative: from the end; None: all
     layers=None, # the model's layers; None: all that were recorded
     heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full; None: the first of the last layer
-    panels=None, # see `salviz.explorer.widget.panel_names`; None: all
+    panels=None, # see `salviz.explorer.program.panel_names`; None: all
     state=None,  # what is shown first
     limit=200e6, # bytes that the page may have at most; None: any size
 ) -> Page:
     "The page of `runs`, packed but not written"
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))
-    runs = [as_run(r) for r in ([runs] if one else runs)]
+    runs, panels = [as_run(r) for r in ([runs] if one else runs)], check_panels(panels)
     if not 1 <= len(runs) <= 2: raise ValueError(f'a page shows one run, or two to compare; got {len(runs)}')
     for run in runs:
         if not run.recorded:
@@ -155,7 +158,7 @@ def page_of(
     shipped = (f'When this page was written: {"; ".join(left)}. Write it again with other probes=, steps=, layers=.'
                if left else '')
     first = dict(state or {})
-    plotly = plotly_text() if panels is None or 'time' in panels else ''
+    plotly = plotly_text() if needs_plotly(panels) else ''
     texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped))),
              ('application/json', 'salviz-rows', json_text([_thin(r.metrics) for r in runs])),
              ('application/json', 'salviz-options', json_text(dict(panels=panels, state=first)))]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Part', 'most_evidence', 'parts', 'Look', 'place_of', 'of_view', 'titled', 'heads_part', 'map_part', 'is_signal',
            'signal_part', 'own_sentence', 'triptych_part', 'compare_part', 'sentence_part', 'curves', 'time_part',
-           'is_guided', 'own_view', 'evidence_part', 'picture']
+           'is_guided', 'own_view', 'evidence_part', 'kind_view', 'alone', 'part_of', 'picture']
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #003
 from collections import namedtuple
@@ -15,6 +15,8 @@ import numpy as np
 
 from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
 from ..core.evidence import own_evidence
+from .program import panel_names, panels
+from ..figures.kinds import kinds
 from ..figures.sheet import figure
 from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
                                telling_entry, triptych)
@@ -258,8 +260,34 @@ def _named(view):
                                                             if v is not None)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #028
+# a still that is no kind of figure
 parts = dict(heads=heads_part, map=map_part, triptych=triptych_part, compare=compare_part, sentence=sentence_part,
              time=time_part, signal=signal_part, evidence=evidence_part)
+
+def kind_view(still, look): # a view
+    "The figure of the kind `still`, at the layer and head of `look` where it has them"
+    kind = kinds.get(still)
+    if kind is None or kind.takes != 'snapshot':
+        raise ValueError(f'a still is one of {", ".join(parts)}, whatif or a kind of figure of one snapshot, '
+                         f'got {still!r}')
+    place = place_of(look.entry)
+    return kind.make(look.snapshot, **{k: place[k] for k in ('layer', 'head') if k in kind.options})
+
+def alone(still, look): # a view, None where the part of that name is drawn
+    "What `still` is when it is drawn by itself"
+    s, entry = look.snapshot, look.entry
+    if still == 'whatif': return view_for(s)
+    if still == 'evidence': return own_view(look)
+    if is_signal(s) and still in ('sentence', 'signal'): return signal_view(s)
+    if still == 'sentence': return masked_sentence(s) if 'is_masked' in s.arrays else own_sentence(s)
+    if still == 'map' and is_guided(s, entry): return guided_heads(s, layer=entry['layer'], heads=[entry['head']])
+    if still == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays):
+        return attention_beside_saliency(s)
+    return None if still in parts else kind_view(still, look)
+
+def part_of(still, look, width) -> Part:
+    "What `still` is among others"
+    return parts[still](look, width) if still in parts else of_view(kind_view(still, look), width)
 
 def _sheet(look, width, height, notes=()):
     "An empty sheet with the words about `look` above"
@@ -268,51 +296,50 @@ def _sheet(look, width, height, notes=()):
                 labels=(), is_special=s.is_special)
     return F.Sheet(F.drawable_view(view), width, height, notes)
 
+
+# %% ../../nbs/11_explorer/03_stills.ipynb #028p
 def picture(
     look:Look,
-    # 'heads', 'map', 'triptych', 'compare', 'sentence', 'time', 'signal', 'evidence' or 'whatif'; None: a page of
-    # several
-    panel=None,
+    panel=None, # one of `salviz.explorer.program.panel_names`; None: a page of several
     width=9.,   # inches
 ):
     "A still picture of `look`"
-    s, head = look.snapshot, look.entry['head'] if look.entry['kind'] == 'head' else None
-    if panel == 'whatif': return figure(view_for(s))
-    if panel == 'evidence': return figure(own_view(look))
-    if is_signal(s) and panel in ('sentence', 'signal'): return figure(signal_view(s))
-    if panel == 'sentence' and 'is_masked' in s.arrays: return figure(masked_sentence(s))
-    if panel == 'sentence' and (view := own_sentence(s)): return figure(view)
-    if panel == 'map' and is_guided(s, look.entry):
-        return figure(guided_heads(s, layer=look.entry['layer'], heads=[head]))
-    if panel == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays):
-        return figure(attention_beside_saliency(s))
-    if panel is not None and panel not in parts:
-        raise ValueError(f'panel must be one of {", ".join([*parts, "whatif"])} or None, got {panel!r}')
+    if panel is not None and panel not in panel_names:
+        raise ValueError(f'panel must be one of {", ".join(panel_names)} or None, got {panel!r}')
+    still = panels()[panel].still if panel else None
+    if still and (view := alone(still, look)): return figure(view)
     with F.own_style():
         if panel is None: return _page(look, width)
-        part = parts[panel](look, min(width, 6.75)*72 - 12)
+        part = part_of(still, look, min(width, 6.75)*72 - 12)
         sheet = _sheet(look, min(width, 6.75), part.height, part.notes)
         part.draw(sheet, 6, 0)
         return sheet.fig
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #029
-def _made(look, name, width, notes):
-    "The part `name`, or None with a note that says why not"
-    try: return parts[name](look, width)
-    except (ValueError, KeyError) as e: notes.append(f'No {name}: {e.args[0]}.')
+def _made(look, panel, width, notes):
+    "The part of `panel`, or None with a note that says why not"
+    try: return part_of(panel.still, look, width)
+    except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
+
+def _of_page(look, where) -> list: # of `Panel`
+    "The panels that stand `where` in a page of several, as far as they show what `look` is of"
+    shown = ('signals', 'anything') if is_signal(look.snapshot) else ('maps', 'text', 'anything')
+    there = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
+             and (panel.still != 'evidence' or own_evidence(look.snapshot))]
+    # of an image or series a comparison is one of its saliency
+    beside_signal = where == 'below' and is_signal(look.snapshot) and look.other is not None
+    return there[:1] + [panels()['compare']] + there[1:] if beside_signal else there
 
 def _page(look, width):
     "Heads beside the map, the sentence below, curves at the bottom; of an image or series, all one below the other"
-    full, notes, gap, signal = width*72 - 12, [], 12, is_signal(look.snapshot)
+    full, notes, gap = width*72 - 12, [], 12
     half = (full - gap)/2
-    side = ([] if signal else [(o, x) for o, x in ((_made(look, 'heads', half, notes), 6),
-                                                   (_made(look, 'map', half, notes), 6 + half + gap)) if o])
-    names = ['signal', *(['compare'] if look.other is not None else [])] if signal else ['sentence']
-    names += [*(['evidence'] if own_evidence(look.snapshot) else []), 'time']
-    below = [o for o in (_made(look, name, full, notes) for name in names) if o]
-    notes += [n for o in below for n in o.notes]
-    top = max([o.height for o, _ in side], default=0)
-    sheet = _sheet(look, width, top + sum(o.height + gap for o in below) + 2, notes)
+    side = [_made(look, panel, half, notes) for panel in _of_page(look, 'beside')]
+    side = [(part, 6 + i*(half + gap)) for i, part in enumerate(side) if part]
+    below = [part for panel in _of_page(look, 'below') if (part := _made(look, panel, full, notes))]
+    notes += [note for part in below for note in part.notes]
+    top = max([part.height for part, _ in side], default=0)
+    sheet = _sheet(look, width, top + sum(part.height + gap for part in below) + 2, notes)
     for part, x in side: part.draw(sheet, x, 0)
     y = top + gap
     for part in below:

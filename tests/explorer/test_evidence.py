@@ -12,7 +12,9 @@ from salviz.core.evidence import guessed_axes, own_evidence, stored_step
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
-from salviz.explorer.payload import meta, pack_frame, pack_page, unpack_frame, unpack_page
+from salviz.explorer.described import meta
+from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Run, Snapshot, decode_snapshot, encode_snapshot
 
 hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'

@@ -20,8 +20,11 @@ import pytest
 
 import invented
 from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
-from salviz.explorer.widget import (Controls, Courier, Explorer, ExplorerView, Plan, even, in_words, panel_names,
-                                    strip_on_save, strip_views, thin_rows)
+from salviz.explorer.courier import Courier, even, Plan, thin_rows
+from salviz.explorer.program import panel_names
+from salviz.explorer.saving import strip_on_save, strip_views
+from salviz.explorer.view import ExplorerView
+from salviz.explorer.widget import Controls, Explorer, in_words
 from salviz.explorer.payload import split_frame
 from salviz.core.runs import Run
 

@@ -10,7 +10,8 @@ from browser import load, mount, new_page, settled
 from PIL import Image
 
 from salviz.core.maths import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
-from salviz.explorer.payload import meta, pack_frame
+from salviz.explorer.described import meta
+from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
 from salviz.views.maps import triptych
 from salviz.views.base import discard_map

@@ -14,7 +14,8 @@ from salviz.methods import ADDrop
 from salviz.methods.base import Progress
 from salviz.models.draws import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
-from salviz.explorer.payload import pack_frame, pack_page, unpack_frame, unpack_page
+from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Snapshot
 
 golden = json.loads((Path(__file__).parents[1]/'golden.json').read_text())

@@ -11,7 +11,9 @@ from browser import browser, chromium, mount, new_page, page, settled # noqa: F4
 from salviz.explorer.widget import Explorer
 from salviz.explorer.page import page_of, page_size, write_page
 from salviz.explorer.page import page as page_text
-from salviz.explorer.payload import meta, pack_frame, run_meta, unpack_page
+from salviz.explorer.described import meta, run_meta
+from salviz.explorer.packed import unpack_page
+from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Run
 
 def opened(browser, path, **kw):

@@ -12,9 +12,11 @@ from salviz.data.texts import load_text, subset
 from salviz.core.maths import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
 from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
-from salviz.explorer.payload import (as_run, bundle, exported, json_text, meta, most_cells, pack_frame, pack_page,
-                            pool_cells, run_meta, static_text, styles,
-                            unpack_frame, unpack_page)
+from salviz.explorer.codes import json_text, most_cells, pool_cells
+from salviz.explorer.described import as_run, meta, run_meta
+from salviz.explorer.packed import pack_page, unpack_page
+from salviz.explorer.payload import pack_frame, unpack_frame
+from salviz.explorer.program import bundle, exported, static_text, styles
 from salviz.core.runs import Run, Snapshot
 from salviz.training.trainer import train
 

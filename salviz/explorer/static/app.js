@@ -1,42 +1,29 @@
 // The explorer: a toolbar and its panels around one store and one state.
 import {State} from './state/state.js';
-import {headsPanel} from './panels/heads.js';
-import {mapPanel} from './panels/detail.js';
-import {triptychPanel} from './panels/triptych.js';
-import {comparePanel} from './panels/compare.js';
-import {whatIfPanel} from './panels/whatif.js';
-import {sentencePanel} from './panels/sentence.js';
-import {signalPanel} from './panels/signal.js';
-import {evidencePanel, hasOwn} from './panels/evidence.js';
-import {timePanel} from './panels/time.js';
 import {toolbar} from './panels/toolbar.js';
+import {elementOf} from './lib/controls.js';
+// Written by `bundle` from the files in panels/: each exports what it is called, what it shows and its view.
+import {explorerPanels} from './panels.js';
 
-const appPanels = {
-  heads: headsPanel, map: mapPanel, triptych: triptychPanel, compare: comparePanel, whatif: whatIfPanel,
-    sentence: sentencePanel, signal: signalPanel,
-  evidence: evidencePanel, time: timePanel,
-};
-const appTabs = {map: 'Map', triptych: 'Triptych', compare: 'Compare', whatif: 'What if'};
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
 
-const appMaps = ['heads', 'map', 'triptych', 'compare'];
-
-export const panelNames = Object.keys(appPanels);
-
-function appElement(tag, className, text = '') {
-  const el = document.createElement(tag);
-  el.className = className;
-  if (text) el.textContent = text;
-  return el;
-}
+export const panelNames = explorerPanels.map(({name}) => name);
 
 // A panel that is not on screen is not drawn; it is told what it missed when it is shown.
 class AppPanel {
-  constructor(name, ctx) {
-    this.name = name;
+  constructor(panel, ctx) {
+    Object.assign(this, panel);
+    this.ctx = ctx;
     this.missed = new Set([...Object.keys(ctx.state.get()), ...appEverything]);
-    this.panel = appPanels[name](ctx);
-    this.el = this.panel.el;
+    this.runs = new Set();
+    this.made = new panel.view(ctx);
+    this.el = this.made.el;
+  }
+
+  // Has it something to show? A panel that had, in this run, stays at a step that gives it nothing.
+  hasToShow({kinds, frame}) {
+    if (this.fits?.(frame)) this.runs.add(this.ctx.state.run);
+    return kinds.includes(this.shows) && (!this.fits || this.runs.has(this.ctx.state.run));
   }
 
   update(changed) {
@@ -44,53 +31,53 @@ class AppPanel {
     if (this.el.hidden || !this.missed.size) return;
     const missed = this.missed;
     this.missed = new Set();
-    try { this.panel.update(missed); } catch (e) { this.fail(e); throw e; }
+    try { this.made.update(missed); } catch (e) { this.fail(e); throw e; }
   }
 
   fail(e) {
-    const note = this.el.querySelector('.sv-failed') ?? appElement('p', 'sv-note sv-failed');
+    const note = this.el.querySelector('.sv-failed') ?? elementOf('p', 'sv-note sv-failed');
     note.textContent = `The ${this.name} panel could not be drawn: ${e.message}`;
     this.el.append(note);
   }
 }
 
-// Images and series have neither tokens nor maps of heads, sentences are no images, and some networks for text have no
-// attention.
-function appFits(name, {probe, frame, run, own}) {
-  const signal = Boolean(probe?.modality) && probe.modality !== 'text';
-  if (name === 'time') return true;
-  if (name === 'evidence') return own;
-  if (signal || name === 'signal') return signal === (name === 'signal');
-  return !appMaps.includes(name) || !frame || Boolean(run?.model?.heads)
-    || frame.names.some(given => given.startsWith('attention'));
+// What can be shown of the example: images and series have neither tokens nor maps of heads, sentences are no images,
+// and some networks for text have no attention.
+function appKinds({probe, frame, run}) {
+  if (probe?.modality && probe.modality !== 'text') return ['anything', 'signals'];
+  const maps = !frame || run?.model?.heads || frame.names.some(name => name.startsWith('attention'));
+  return maps ? ['anything', 'text', 'maps'] : ['anything', 'text'];
 }
 
-// Why the panels that were asked for are not there; nothing to say while others show the same sentence.
-function appMissing(shown, fitting, {probe}) {
-  const rest = shown.filter(name => !fitting.includes(name) && name !== 'signal' && name !== 'evidence');
-  const text = !probe?.modality || probe.modality === 'text', others = fitting.some(name => name !== 'time');
-  if (probe && shown.includes('evidence') && shown.every(name => name === 'evidence' || name === 'time') && !others)
-    return 'No evidence of a method of its own was recorded in this run.';
-  if (!probe || shown.every(name => name === 'time') || others && !text) return '';
-  if (text && rest.length) return 'This model has no attention, so there are no maps.';
-  if (text) return others ? '' : 'This is a sentence; the panel ‘signal’ shows images and series.';
-  const what = probe.modality === 'series' ? 'a series' : 'an image', names = rest.map(name => `‘${name}’`).join(', ');
-  return `This is ${what}, which has neither tokens nor maps of heads: ${names} cannot show it, `
-      + 'the panel ‘signal’ does.';
+// Why the panels that were asked for are not there; nothing to say while others show the same example.
+function appMissing(made, fitting, {probe}) {
+  const asked = made.filter(panel => panel.shows !== 'anything' || panel.fits);
+  const others = fitting.some(panel => asked.includes(panel)), isText = !probe?.modality || probe.modality === 'text';
+  if (!probe || !asked.length) return '';
+  if (!others && asked.every(panel => panel.absent)) return asked.map(panel => panel.absent).join(' ');
+  if (others && !isText) return '';
+  const without = asked.filter(panel => !fitting.includes(panel) && ['maps', 'text'].includes(panel.shows));
+  const signals = explorerPanels.find(panel => panel.shows === 'signals').name;
+  if (isText && without.length) return 'This model has no attention, so there are no maps.';
+  if (isText) return others ? '' : `This is a sentence; the panel ‘${signals}’ shows images and series.`;
+  const what = probe.modality === 'series' ? 'a series' : 'an image';
+  return `This is ${what}, which has neither tokens nor maps of heads: `
+    + `${without.map(({name}) => `‘${name}’`).join(', ')} cannot show it, the panel ‘${signals}’ does.`;
 }
 
-function tabsBar(names, state) {
-  const bar = appElement('div', 'sv-tabs');
+// The panels that share the place at the side, one at a time.
+function tabsBar(tabbed, state) {
+  const bar = elementOf('div', 'sv-tabs');
   bar.setAttribute('role', 'tablist');
-  const buttons = names.map((name, i) => {
-    const button = appElement('button', 'sv-tab', appTabs[name]);
+  const buttons = tabbed.map(({name, title}, i) => {
+    const button = elementOf('button', 'sv-tab', title);
     button.setAttribute('role', 'tab');
     button.addEventListener('click', () => state.set({tab: name}));
     button.addEventListener('keydown', e => {
       const to = {ArrowRight: 1, ArrowLeft: -1}[e.key];
       if (!to) return;
-      const next = (i + to + names.length) % names.length;
-      state.set({tab: names[next]});
+      const next = (i + to + tabbed.length) % tabbed.length;
+      state.set({tab: tabbed[next].name});
       buttons[next].focus();
       e.preventDefault();
     });
@@ -98,9 +85,9 @@ function tabsBar(names, state) {
     return button;
   });
   const show = (chosen, fitting) => buttons.forEach((button, i) => {
-    button.hidden = !fitting.includes(names[i]);
-    button.setAttribute('aria-selected', String(names[i] === chosen));
-    button.tabIndex = names[i] === chosen ? 0 : -1;
+    button.hidden = !fitting.includes(tabbed[i]);
+    button.setAttribute('aria-selected', String(tabbed[i] === chosen));
+    button.tabIndex = tabbed[i] === chosen ? 0 : -1;
   });
   return {el: bar, show};
 }
@@ -145,40 +132,36 @@ function appSettle(store, state) {
 
 export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null,
   request = () => {}} = {}) {
-  const shown = panels ?? panelNames, root = appElement('div', 'salviz'), said = appElement('div', 'sv-said');
-  const missing = appElement('p', 'sv-note sv-missing');
-  const unknown = shown.filter(name => !(name in appPanels));
+  const shown = panels ?? panelNames, unknown = shown.filter(name => !panelNames.includes(name));
   if (unknown.length) throw new Error(`no panel ${unknown.join(', ')}; there are ${panelNames.join(', ')}`);
-  said.setAttribute('aria-live', 'polite');
-  const ctx = {store, state, plotly, request, announce: text => { said.textContent = text; }};
+  const root = elementOf('div', 'salviz'), missing = elementOf('p', 'sv-note sv-missing'),
+    spoken = elementOf('div', 'sv-said');
+  spoken.setAttribute('aria-live', 'polite');
+  const ctx = {store, state, plotly, request, announce: text => { spoken.textContent = text; }};
   appSettle(store, state);
 
-  const bar = toolbar(ctx), body = appElement('div', 'sv-body'), side = appElement('div', 'sv-side');
-  const tabbed = shown.filter(name => name in appTabs), tabs = tabsBar(tabbed, state),
-    made = shown.map(name => new AppPanel(name, ctx));
-  root.append(bar.el, missing, body, said);
-  for (const panel of made) (panel.name in appTabs ? side : body).append(panel.el);
+  const bar = toolbar(ctx), body = elementOf('div', 'sv-body'), side = elementOf('div', 'sv-side');
+  const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
+  const tabbed = made.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
+  root.append(bar.el, missing, body, spoken);
+  for (const panel of made) (panel.tab ? side : body).append(panel.el);
   if (tabbed.length > 1) side.prepend(tabs.el);
   if (tabbed.length) body.append(side);
   body.classList.toggle('sv-alone', shown.length === 1);
   el.append(root);
 
-  // A step without it is no reason for the panel to go.
-  const ownRuns = new Set();
   const update = changed => {
     if (changed.has('meta') || changed.has('frames')) appSettle(store, state);
     root.dataset.theme = state.theme;
-    if (hasOwn(store.frameOf(state))) ownRuns.add(state.run);
-    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run),
-      own: ownRuns.has(state.run)};
-    const fitting = shown.filter(name => appFits(name, seen)), open = tabbed.filter(name => fitting.includes(name));
-    const tab = open.includes(state.tab) ? state.tab : open[0];
+    const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run)};
+    seen.kinds = appKinds(seen);
+    const fitting = made.filter(panel => panel.hasToShow(seen)), open = tabbed.filter(panel => fitting.includes(panel));
+    const tab = open.find(panel => panel.name === state.tab) ?? open[0];
     tabs.show(tab, open);
-    missing.textContent = appMissing(shown, fitting, seen);
+    missing.textContent = appMissing(made, fitting, seen);
     missing.hidden = !missing.textContent;
     side.hidden = !open.length;
-    for (const panel of made) panel.el.hidden = !fitting.includes(panel.name) || panel.name in appTabs
-      && panel.name !== tab;
+    for (const panel of made) panel.el.hidden = !fitting.includes(panel) || panel.tab && panel !== tab;
     bar.update(changed);
     for (const panel of made) panel.update(changed);
   };
@@ -192,7 +175,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   const destroy = () => {
     for (const off of offs) off();
     sizes.disconnect();
-    for (const {panel} of made) panel.destroy?.();
+    for (const panel of made) panel.made.destroy?.();
     root.remove();
   };
   return {state, store, root, destroy};

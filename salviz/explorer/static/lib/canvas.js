@@ -21,12 +21,12 @@ export class SharpCanvas {
     this.el.setAttribute('role', role);
     this.el.tabIndex = 0;
     this.context = this.el.getContext('2d');
-    this.ratio = 1;
+    Object.assign(this, {width: 0, height: 0, ratio: 1});
   }
 
   // Width and height in CSS pixels; the canvas has as many device pixels as the screen shows of it.
   size(width, height) {
-    this.ratio = window.devicePixelRatio || 1;
+    Object.assign(this, {width, height, ratio: window.devicePixelRatio || 1});
     const across = Math.max(1, Math.round(width * this.ratio)), down = Math.max(1, Math.round(height * this.ratio));
     if (this.el.width !== across) this.el.width = across;
     if (this.el.height !== down) this.el.height = down;
@@ -258,48 +258,3 @@ export function doubleStroke(context, path, {ink, halo}, width = 1.25) {
 
 export function overlayInks(theme) {
   return theme === 'dark' ? {ink: '#ffffff', halo: '#000000'} : {ink: '#000000', halo: '#ffffff'}; }
-
-export function plainText(tag, className, text = '') {
-  const el = document.createElement(tag);
-  el.className = className;
-  el.textContent = text;
-  return el;
-}
-
-// A labelled control; `control` is the <input> or <select> inside.
-export function labelled(text, control, className = 'sv-field') {
-  const label = document.createElement('label');
-  label.className = className;
-  if (control.type === 'checkbox') label.append(control, text);
-  else label.append(text, control);
-  return label;
-}
-
-export function choiceOf(entries, onChange) {
-  const select = document.createElement('select');
-  select.append(...entries.map(([value, text]) => new Option(text, value)));
-  select.addEventListener('change', () => onChange(select.value));
-  return select;
-}
-
-export function tickBox(onChange) {
-  const box = document.createElement('input');
-  box.type = 'checkbox';
-  box.addEventListener('change', () => onChange(box.checked));
-  return box;
-}
-
-export function rangeOf(most, onChange) {
-  const range = document.createElement('input');
-  Object.assign(range, {type: 'range', min: 0, max: most, step: 1, value: 0});
-  range.addEventListener('input', () => onChange(Number(range.value)));
-  return range;
-}
-
-export function buttonOf(text, title, onClick) {
-  const button = document.createElement('button');
-  Object.assign(button, {type: 'button', textContent: text, title});
-  button.setAttribute('aria-label', title);
-  button.addEventListener('click', onClick);
-  return button;
-}

@@ -1,18 +1,7 @@
 // Token text that is safe and fair to look at, numbers as words, and the small pieces of page that the panels of words
 // are made of.
 import {cssColour, scaleTicks, shortNumber} from './colour.js';
-
-export function wordsNode(tag, className = '', ...children) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.append(...children);
-  return node;
-}
-
-export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-  return node;
-}
+import {elementOf} from './controls.js';
 
 // Joiners hold emoji and Indic or Arabic letters together; anywhere else nobody would see them.
 const joinedLetters =
@@ -134,23 +123,23 @@ export function repeatNames(line) {
     const again = names.cloneNode(true);
     again.classList.add('sv-again');
     again.setAttribute('aria-hidden', 'true');
-    column.before(wordsNode('span', 'sv-again sv-line-break'), again);
+    column.before(elementOf('span', 'sv-again sv-line-break'), again);
     top = again.offsetTop;
   }
 }
 
 // A scale as a bar with numbers below it.
 export function scaleBar(scale) {
-  const bar = wordsNode('div', 'sv-scale-bar'), ticks = wordsNode('div', 'sv-scale-ticks');
+  const bar = elementOf('div', 'sv-scale-bar'), ticks = elementOf('div', 'sv-scale-ticks');
   const stops = Array.from({length: 33}, (_, i) => cssColour(scale.table[Math.round(255 * i / 32)]));
   bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(', ')})`;
   for (const [value, place] of scaleTicks(scale, .16)) {
-    const tick = wordsNode('span', 'sv-scale-tick', shortNumber(value));
+    const tick = elementOf('span', 'sv-scale-tick', shortNumber(value));
     tick.style.left = `${100 * place}%`;
     tick.dataset.end = place === 0 ? 'low' : place === 1 ? 'high' : '';
     ticks.append(tick);
   }
-  const el = wordsNode('div', 'sv-scale', bar, ticks);
+  const el = elementOf('div', 'sv-scale', bar, ticks);
   el.dir = 'ltr';
   return el;
 }

@@ -1,7 +1,8 @@
 // What the model answers, beside what is right: labels under tokens, target tokens of a translation, a score,
 // probabilities of classes.
 import {classBars} from './masked.js';
-import {chipText, countWords, directionOf, numberWords, quoted, repeatNames, setText, wordsNode} from '../lib/words.js';
+import {chipText, countWords, directionOf, numberWords, quoted, repeatNames} from '../lib/words.js';
+import {elementOf, setText} from '../lib/controls.js';
 
 const answerNames = {
   token_classification: ['label', 'the label of the word', 'model', 'what the model says'],
@@ -27,7 +28,7 @@ function answerText(task, label, right = true) {
   return task === 'replaced_token_detection' && label === answerSame && right ? '·' : chipText(label, 18);
 }
 
-function answerMark(right) { return wordsNode('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong',
+function answerMark(right) { return elementOf('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong',
   right ? '✓' : '✗'); }
 
 // A line with what the model says: a tick or a cross where it is known what is right.
@@ -35,7 +36,7 @@ function answerFill(node, text, gold, said) {
   const key = JSON.stringify([text, gold, said]);
   if (node.dataset.key === key) return;
   node.dataset.key = key;
-  const shown = wordsNode('bdi', '', text);
+  const shown = elementOf('bdi', '', text);
   shown.dir = 'auto';
   const known = gold !== null && said !== null;
   node.classList.toggle('sv-missed', known && gold !== said);
@@ -49,8 +50,8 @@ export class LabelLines {
   clear() { this.nodes = []; }
 
   node(tokens) {
-    const gold = wordsNode('span', 'sv-answer sv-gold'), said = wordsNode('span', 'sv-answer sv-model');
-    const el = wordsNode('span', 'sv-answers', gold, said);
+    const gold = elementOf('span', 'sv-answer sv-gold'), said = elementOf('span', 'sv-answer sv-model');
+    const el = elementOf('span', 'sv-answers', gold, said);
     el.setAttribute('aria-hidden', 'true');
     this.nodes.push({tokens, gold, said});
     return el;
@@ -58,9 +59,9 @@ export class LabelLines {
 
   names({task}) {
     const [gold, goldTitle, said, saidTitle] = answerNames[task] ?? answerNames.token_classification;
-    const name = (text, title) => Object.assign(wordsNode('span', 'sv-answer sv-line-name', text), {title});
-    const lines = wordsNode('span', 'sv-answers', name(gold, goldTitle), name(said, saidTitle));
-    return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'token'),
+    const name = (text, title) => Object.assign(elementOf('span', 'sv-answer sv-line-name', text), {title});
+    const lines = elementOf('span', 'sv-answers', name(gold, goldTitle), name(said, saidTitle));
+    return elementOf('span', 'sv-word sv-answer-names', elementOf('span', 'sv-line-name sv-answer-token', 'token'),
       lines);
   }
 
@@ -100,7 +101,7 @@ const answerSentences = {
 function tokenOutcome(rows) {
   const {right, of} = answerCounts(rows.gold, rows.said),
     said = (answerSentences[rows.task] ?? answerSentences.token_classification)(right, of);
-  return wordsNode('p', 'sv-outcome', of ? said + rareOutcome(rows) : 'No token of this sentence has a label.');
+  return elementOf('p', 'sv-outcome', of ? said + rareOutcome(rows) : 'No token of this sentence has a label.');
 }
 
 // Most words are no entities and most tokens are the original ones: a model that never says anything else is right
@@ -117,8 +118,8 @@ function rareOutcome({task, gold, said}) {
 // The target below the source: each token with what the model would say at its place when the tokens before are right,
 // and how probable it is.
 export function targetLine() {
-  const line = wordsNode('div', 'sv-line sv-target'), title = wordsNode('p', 'sv-target-title'),
-    el = wordsNode('div', 'sv-translation', title, line);
+  const line = elementOf('div', 'sv-line sv-target'), title = elementOf('p', 'sv-target-title'),
+    el = elementOf('div', 'sv-translation', title, line);
   line.setAttribute('role', 'list');
   line.setAttribute('aria-label', 'target tokens with the prediction and the probability of each');
   const show = frame => {
@@ -136,22 +137,22 @@ export function targetLine() {
 }
 
 function targetNames() {
-  const name = (text, title) => Object.assign(wordsNode('span', 'sv-answer sv-line-name', text), {title});
-  const lines = wordsNode('span', 'sv-answers', name('model', 'the most probable token'),
+  const name = (text, title) => Object.assign(elementOf('span', 'sv-answer sv-line-name', text), {title});
+  const lines = elementOf('span', 'sv-answers', name('model', 'the most probable token'),
     name('p(target)', 'probability of the target token'));
-  return wordsNode('span', 'sv-word sv-answer-names', wordsNode('span', 'sv-line-name sv-answer-token', 'target'),
+  return elementOf('span', 'sv-word sv-answer-names', elementOf('span', 'sv-line-name sv-answer-token', 'target'),
     lines);
 }
 
 function targetNode(token, said, p) {
-  const text = wordsNode('bdi', '', chipText(token)), chip = wordsNode('span', 'sv-chip', text),
-    model = wordsNode('span', 'sv-answer sv-model');
-  const bar = wordsNode('span', 'sv-answer-bar'), known = Number.isFinite(p);
-  const number = wordsNode('span', 'sv-answer sv-probability', known ? p.toFixed(2) : '–', bar);
+  const text = elementOf('bdi', '', chipText(token)), chip = elementOf('span', 'sv-chip', text),
+    model = elementOf('span', 'sv-answer sv-model');
+  const bar = elementOf('span', 'sv-answer-bar'), known = Number.isFinite(p);
+  const number = elementOf('span', 'sv-answer sv-probability', known ? p.toFixed(2) : '–', bar);
   text.dir = 'auto';
   answerFill(model, said === null ? '' : chipText(said), said === null ? null : token, said);
   bar.style.width = `${100 * Math.max(0, Math.min(1, p || 0))}%`;
-  const node = wordsNode('span', 'sv-word sv-labelled', chip, wordsNode('span', 'sv-answers', model, number));
+  const node = elementOf('span', 'sv-word sv-labelled', chip, elementOf('span', 'sv-answers', model, number));
   const right = said === token ? 'right' : `the model says ${quoted(said ?? '')}`;
   node.setAttribute('role', 'listitem');
   const probable = known ? `, probability of the target token ${numberWords(p)}` : '';
@@ -165,7 +166,7 @@ function targetOutcome({target_tokens: target, predicted_tokens: said}, p) {
   const sum = known.reduce((a, b) => a + b, 0);
   const mean = known.length ? ` The target tokens have a probability of ${numberWords(sum / known.length)} on average.`
     : '';
-  return wordsNode('p', 'sv-outcome', `With the target before it the model finds ${right} of ${countWords(of,
+  return elementOf('p', 'sv-outcome', `With the target before it the model finds ${right} of ${countWords(of,
     'target token')}.${mean}`);
 }
 
@@ -184,7 +185,7 @@ export function scoreEnds(labels, said) {
 }
 
 function scoreMark(className, value, [low, high], text) {
-  const mark = wordsNode('span', `sv-score-mark ${className}`, wordsNode('span', 'sv-score-text', text)),
+  const mark = elementOf('span', `sv-score-mark ${className}`, elementOf('span', 'sv-score-text', text)),
     place = (value - low) / (high - low);
   mark.style.left = `${100 * Math.max(0, Math.min(1, place))}%`;
   mark.dataset.end = place < .15 ? 'low' : place > .85 ? 'high' : '';
@@ -196,17 +197,17 @@ function scoreMark(className, value, [low, high], text) {
 function scoreOutcome(frame, run) {
   const said = frame.get('prediction')?.values()[0], gold = frame.label,
     known = (run.probes ?? []).map(p => p.label).filter(Number.isFinite);
-  if (!Number.isFinite(said)) return wordsNode('p', 'sv-note', 'No prediction was recorded at this step.');
+  if (!Number.isFinite(said)) return elementOf('p', 'sv-note', 'No prediction was recorded at this step.');
   const labels = [...known, ...(run.scores ?? [])]; // scores: the ends of the scale that the data are known to have
   const ends = scoreEnds([...labels, ...(Number.isFinite(gold) ? [gold] : [])], said),
-    line = wordsNode('div', 'sv-score-line');
-  const outside = ends.map(v => wordsNode('span', 'sv-score-end', numberWords(v)));
+    line = elementOf('div', 'sv-score-line');
+  const outside = ends.map(v => elementOf('span', 'sv-score-end', numberWords(v)));
   if (Number.isFinite(gold)) line.append(scoreMark('sv-score-gold', gold, ends, `label ${numberWords(gold)}`));
   line.append(scoreMark('sv-score-said', said, ends, `predicted ${numberWords(said)}`));
   const apart = `The prediction is ${numberWords(Math.abs(said - gold))} ${said > gold ? 'above' : 'below'} the label.`;
   const away = Number.isFinite(gold) ? apart : 'There is no label.';
-  const el = wordsNode('div', 'sv-score', line, wordsNode('div', 'sv-score-ends', ...outside),
-    wordsNode('p', 'sv-note', away));
+  const el = elementOf('div', 'sv-score', line, elementOf('div', 'sv-score-ends', ...outside),
+    elementOf('p', 'sv-note', away));
   el.dir = 'ltr';
   return el;
 }

@@ -1,37 +1,29 @@
 // Panel 'compare': the same sentence and entry in two runs or at two steps, side by side, and what changed.
 import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
 import {attentionLimit, colourScaleOf, percent, valueWithStep} from '../lib/colour.js';
-import {choiceOf, labelled, plainText, quotedToken} from '../lib/canvas.js';
+import {quotedToken} from '../lib/canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {drawOverlays, overlaysOf} from './overlays.js';
 import {MapRow} from './maprow.js';
+import {choiceOf, elementOf, fillChoice, labelled} from '../lib/controls.js';
 
 const compareKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'compare', 'overlays', 'hideSpecial', 'mergeWords',
   'scale', 'palette',
   'theme', 'frames', 'meta', 'size'];
 
-function fillChoice(select, entries, value) {
-  const text = JSON.stringify(entries);
-  if (select.dataset.entries !== text) {
-    select.dataset.entries = text;
-    select.replaceChildren(...entries.map(([v, name]) => new Option(name, v)));
-  }
-  select.value = String(value);
-}
-
 class Compare {
   constructor(ctx) {
     this.ctx = ctx;
-    this.el = plainText('section', 'sv-panel sv-compare');
+    this.el = elementOf('section', 'sv-panel sv-compare');
     this.el.setAttribute('aria-label', 'compare two runs or two steps');
-    this.title = plainText('h3', 'sv-title');
+    this.title = elementOf('h3', 'sv-title');
     this.run = choiceOf([], v => this.chooseRun(v));
     this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.state.compare, step: v === '' ? null : Number(v)}}));
     this.stepField = labelled('at step', this.step);
-    const head = plainText('div', 'sv-head');
+    const head = elementOf('div', 'sv-head');
     head.append(this.title, labelled('B is', this.run), this.stepField);
-    this.note = plainText('p', 'sv-note');
-    this.words = plainText('p', 'sv-note sv-words');
+    this.note = elementOf('p', 'sv-note');
+    this.words = elementOf('p', 'sv-note sv-words');
     this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r)});
     this.el.append(head, this.note, this.maps.el, this.maps.tip, this.words);
   }
@@ -148,7 +140,7 @@ class Compare {
   }
 }
 
-export function comparePanel(ctx) {
-  const panel = new Compare(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const comparePanel = {
+  name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', still: 'compare',
+  view: Compare,
+};

@@ -1,7 +1,8 @@
 // Curves of a run: losses, scores and weights over the steps, in one plotly figure that is updated in place.
 import {pooledRow, rowOrMean} from '../state/derive.js';
 import {spearman} from '../lib/maths.js';
-import {countWords, numberWords, setText, wordsNode} from '../lib/words.js';
+import {countWords, numberWords} from '../lib/words.js';
+import {elementOf, setText} from '../lib/controls.js';
 
 export const curveMargins = {l: 54, r: 18};
 
@@ -295,8 +296,8 @@ function legendButtons(el, curves, colours, hidden, toggle) {
   el.dataset.key = key;
   const focused = el.contains(document.activeElement) ? document.activeElement.dataset.name : null;
   const buttons = curves.map(curve => {
-    const button = wordsNode('button', 'sv-curve-key',
-      wordsNode('span', curve.dash ? 'sv-swatch sv-dotted' : 'sv-swatch'), curve.name);
+    const button = elementOf('button', 'sv-curve-key',
+      elementOf('span', curve.dash ? 'sv-swatch sv-dotted' : 'sv-swatch'), curve.name);
     button.dataset.name = curve.name;
     button.setAttribute('aria-pressed', String(!hidden.has(curve.name)));
     button.firstChild.style.color = colours[curve.colour];
@@ -312,11 +313,11 @@ class Curves {
     Object.assign(this, {ctx, Plotly: null, asked: false, hidden: new Set(['validation macro-F1']), drawnAt: -Infinity,
       timer: null});
     this.busy = Promise.resolve();
-    this.legend = wordsNode('div', 'sv-curve-keys');
-    this.plot = wordsNode('div', 'sv-curve-plot');
-    this.marker = wordsNode('div', 'sv-curve-now');
-    this.note = wordsNode('p', 'sv-note');
-    this.el = wordsNode('div', 'sv-curves', this.legend, wordsNode('div', 'sv-curve-box', this.plot, this.marker),
+    this.legend = elementOf('div', 'sv-curve-keys');
+    this.plot = elementOf('div', 'sv-curve-plot');
+    this.marker = elementOf('div', 'sv-curve-now');
+    this.note = elementOf('p', 'sv-note');
+    this.el = elementOf('div', 'sv-curves', this.legend, elementOf('div', 'sv-curve-box', this.plot, this.marker),
       this.note);
     this.legend.setAttribute('role', 'group');
     this.legend.setAttribute('aria-label', 'curves: press to show or hide');

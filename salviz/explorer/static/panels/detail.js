@@ -1,14 +1,14 @@
 // Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and
 // tokens, and zoom.
-import {entryTitle, mapOf, layersOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
-import {attentionLimit, colourScale, colourScaleOf, scaleColour, cssColour, shortNumber} from '../lib/colour.js';
+import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
+import {attentionLimit, colourScale, colourScaleOf, cssColour, scaleColour, shortNumber} from '../lib/colour.js';
 import {valueWithStep} from '../lib/colour.js';
-import {buttonOf, CellGrid, CellPainter, choiceOf, doubleStroke, inksOf, labelled, labelRoom} from '../lib/canvas.js';
-import {overlayInks, plainText, quotedToken, rangeOf, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, quotedToken} from '../lib/canvas.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
 import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
 import {shownUnits, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
+import {buttonOf, choiceOf, elementOf, labelled, rangeOf} from '../lib/controls.js';
 
 const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'overlays', 'hideSpecial', 'mergeWords',
   'top', 'threshold', 'scale',
@@ -22,43 +22,39 @@ class MapPanel {
   constructor(ctx) {
     this.ctx = ctx;
     this.zoom = null;
-    this.cursor = null;
     this.asked = new Set();
     this.painter = new CellPainter();
-    this.sharp = new SharpCanvas('sv-canvas', 'application');
-    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
-    this.over.el.tabIndex = -1;
+    this.cells = new CellStage({text: cell => this.cellText(cell), first: () => this.firstCell(),
+      pointed: (x, y) => this.pointed(x, y), moved: cell => this.followCursor(cell), keys: this.keys()});
+    const {el: stage, sharp, tip} = this.cells;
+    Object.assign(this, {stage, sharp, tip});
     this.build();
     this.listen();
   }
 
   build() {
     const {state} = this.ctx;
-    this.el = plainText('section', 'sv-panel sv-map');
+    this.el = elementOf('section', 'sv-panel sv-map');
     this.el.setAttribute('aria-label', 'attention map');
-    this.title = plainText('h3', 'sv-title');
+    this.title = elementOf('h3', 'sv-title');
     this.what = whatChoice(this.ctx);
-    this.zooms = plainText('span', 'sv-zooms');
+    this.zooms = elementOf('span', 'sv-zooms');
     this.zooms.append(buttonOf('−', 'zoom out', () => this.zoomBy(1.5)),
       buttonOf('+', 'zoom in', () => this.zoomBy(1 / 1.5)),
       buttonOf('all', 'show the whole map', () => this.resetZoom()));
-    const head = plainText('div', 'sv-head');
+    const head = elementOf('div', 'sv-head');
     head.append(this.title, this.what.el, this.zooms);
-    this.stage = plainText('div', 'sv-stage');
-    this.stage.append(this.sharp.el, this.over.el);
-    this.tip = plainText('output', 'sv-tip');
-    this.tip.setAttribute('aria-live', 'polite');
-    this.sum = plainText('p', 'sv-rowsum');
-    this.words = plainText('p', 'sv-note sv-words');
-    this.note = plainText('p', 'sv-note');
+    this.sum = elementOf('p', 'sv-rowsum');
+    this.words = elementOf('p', 'sv-note sv-words');
+    this.note = elementOf('p', 'sv-note');
     this.checks = overlayChecks(this.ctx);
     this.scale = choiceOf([['map', 'this map’s maximum'], ['frame', 'maximum of all heads'], ['unit', '0 to 1']],
       scale => state.set({scale}));
     this.top = rangeOf(20, top => state.set({top}));
-    this.topText = plainText('span', 'sv-value');
+    this.topText = elementOf('span', 'sv-value');
     this.threshold = rangeOf(100, part => state.set({threshold: (part / 100) ** 2 * this.limit}));
-    this.thresholdText = plainText('span', 'sv-value');
-    const controls = plainText('div', 'sv-controls');
+    this.thresholdText = elementOf('span', 'sv-value');
+    const controls = elementOf('div', 'sv-controls');
     const fields = [['keys of a row', this.top, this.topText], ['hide below', this.threshold, this.thresholdText]];
     for (const [text, range, value] of fields) {
       const field = labelled(text, range);
@@ -237,7 +233,7 @@ class MapPanel {
     if (row >= 0) this.drawChosen(inks, row, columns);
     if (this.sallm) this.drawSallm(inks);
     this.drawScales(inks);
-    this.drawCursor();
+    this.cells.show([grid], state.theme);
   }
 
   drawSaliency(inks) {
@@ -306,15 +302,6 @@ class MapPanel {
       title: `${this.saliency.name}, beside the tokens`, inks});
   }
 
-  drawCursor() {
-    const {over, place, cursor, hover} = this, path = new Path2D(), cell = hover ?? cursor;
-    over.size(place.width, place.height);
-    if (!cell || !(cell.row < this.units.length && cell.column < this.units.length)) return;
-    const {x, y, width, height} = place.grid.box(cell.row, cell.column);
-    path.rect(x - .5, y - .5, width + 1, height + 1);
-    place.grid.clipped(over.context, () => doubleStroke(over.context, path, overlayInks(this.ctx.state.theme), 2));
-  }
-
   cellText({row, column}) {
     const {count, values, half} = this.shown, k = row * count + column,
       [query, key] = [this.units[row], this.units[column]];
@@ -374,26 +361,18 @@ class MapPanel {
 
   listen() {
     const {el} = this.sharp;
-    el.addEventListener('pointermove', e => this.moved(e));
-    el.addEventListener('pointerleave', () => { this.hover = null; if (this.place) this.drawCursor(); });
     el.addEventListener('pointerdown', e => this.pressed(e));
     el.addEventListener('pointerup', e => this.released(e));
     el.addEventListener('pointercancel', () => { this.drag = null; });
     el.addEventListener('dblclick', () => this.resetZoom());
     el.addEventListener('wheel', e => this.wheeled(e), {passive: false});
-    el.addEventListener('keydown', e => this.keyed(e));
-    el.addEventListener('blur', () => { this.cursor = null; if (this.place) this.drawCursor(); });
   }
 
-  moved(e) {
-    if (!this.shown || !this.place) return;
-    const [x, y] = this.sharp.at(e);
-    if (this.drag) return this.panTo(x, y);
+  pointed(x, y) {
+    if (this.drag) return void this.panTo(x, y);
     const at = this.under(x, y);
-    this.hover = at.kind === 'cell' ? at : null;
     this.sharp.el.style.cursor = at.kind === 'key' || at.kind === 'query' ? 'pointer' : 'default';
-    this.tip.textContent = this.pointText(at);
-    this.drawCursor();
+    return {cell: at.kind === 'cell' ? at : null, text: this.pointText(at)};
   }
 
   pressed(e) {
@@ -453,37 +432,27 @@ class MapPanel {
     });
   }
 
-  keyed(e) {
-    if (!this.shown || !this.place || e.altKey || e.ctrlKey || e.metaKey) return;
-    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key], at = this.cursor;
-    const acts = {'+': () => this.zoomBy(1 / 1.5), '=': () => this.zoomBy(1 / 1.5), '-': () => this.zoomBy(1.5),
-      0: () => this.resetZoom(),
-      Enter: () => at && this.chooseRow(at.row), ' ': () => at && this.chooseKey(at.column, true),
-        Escape: () => this.ctx.state.set({row: null, tokens: []})};
-    if (!move && !acts[e.key]) return;
-    e.preventDefault();
-    // JupyterLab has shortcuts of its own on these keys.
-    e.stopPropagation();
-    if (move) this.moveCursor(...move);
-    else acts[e.key]();
+  keys() {
+    const closer = () => this.zoomBy(1 / 1.5), at = act => () => this.cells.cursor && act(this.cells.cursor);
+    return {'+': closer, '=': closer, '-': () => this.zoomBy(1.5), 0: () => this.resetZoom(),
+      Enter: at(({row}) => this.chooseRow(row)), ' ': at(({column}) => this.chooseKey(column, true)),
+      Escape: () => this.ctx.state.set({row: null, tokens: []})};
   }
 
-  moveCursor(down, right) {
-    const count = this.units.length, inside = v => Math.max(0, Math.min(count - 1, v)),
-      {row, column, span} = this.window();
-    const start = {row: Math.max(Math.ceil(row), this.rowUnit()), column: Math.ceil(column)};
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + down), column: inside(this.cursor.column + right)}
-      : start;
-    this.hover = null;
-    const into = (v, from) => v < from ? v : v + 1 > from + span ? v + 1 - span : from;
-    if (this.zoom)
-      this.setWindow({...this.zoom, row: into(this.cursor.row, row), column: into(this.cursor.column, column)});
-    this.tip.textContent = this.cellText(this.cursor);
-    this.drawCursor();
+  firstCell() {
+    const {row, column} = this.window();
+    return {row: Math.max(Math.ceil(row), this.rowUnit()), column: Math.ceil(column)};
+  }
+
+  // What the keys move to is in view.
+  followCursor(cell) {
+    const {row, column, span} = this.window();
+    const into = (place, from) => place < from ? place : place + 1 > from + span ? place + 1 - span : from;
+    if (this.zoom) this.setWindow({...this.zoom, row: into(cell.row, row), column: into(cell.column, column)});
   }
 }
 
-export function mapPanel(ctx) {
-  const panel = new MapPanel(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const mapPanel = {
+  name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', still: 'map', page: 'beside',
+  view: MapPanel,
+};

@@ -2,11 +2,12 @@
 // of numbers.
 import {visibleTokens} from '../state/derive.js';
 import {colourScale, colourScaleOf, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, choiceOf, columnLabels, doubleStroke, inksOf, labelled} from '../lib/canvas.js';
-import {labelRoom, overlayInks, plainText} from '../lib/canvas.js';
-import {axisTitles, quotedToken, rowLabels, SharpCanvas} from '../lib/canvas.js';
+import {axisTitles, CellGrid, CellPainter, columnLabels, inksOf, labelRoom, quotedToken} from '../lib/canvas.js';
+import {rowLabels} from '../lib/canvas.js';
+import {CellStage} from '../lib/cells.js';
 import {coloursOf, shownUnits} from './tokenmap.js';
-import {chipText, cutText, isCut, paintToken, scaleBar, setText, visibleText, wordsNode} from '../lib/words.js';
+import {chipText, cutText, isCut, paintToken, scaleBar, visibleText} from '../lib/words.js';
+import {choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
 
 const evidenceKeys = ['run', 'probe', 'step', 'entry', 'evidence', 'hideSpecial', 'scale', 'palette', 'theme', 'frames',
   'meta', 'size'];
@@ -78,34 +79,27 @@ function axisWords(axis, count, isBlocks) {
 
 class EvidencePanel {
   constructor(ctx) {
-    Object.assign(this, {ctx, cursor: null, hover: null, painter: new CellPainter()});
-    this.sharp = new SharpCanvas('sv-canvas', 'application');
-    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
-    this.over.el.tabIndex = -1;
+    const cells = new CellStage({text: cell => this.cellText(cell)}), {el: stage, sharp, tip} = cells;
+    Object.assign(this, {ctx, cells, stage, sharp, tip, painter: new CellPainter()});
     this.build();
-    this.listen();
   }
 
   build() {
     const {state} = this.ctx;
-    this.el = plainText('section', 'sv-panel sv-evidence');
+    this.el = elementOf('section', 'sv-panel sv-evidence');
     this.el.setAttribute('aria-label', 'evidence of the method');
     this.name = choiceOf([], name => state.set({evidence: name}));
     this.choices = ['layer', 'head'].map(axis => choiceOf([], at => this.choose(axis, Number(at))));
     this.fields = [labelled('of', this.name),
       ...this.choices.map((choice, k) => labelled(['layer', 'head'][k], choice))];
-    const head = plainText('div', 'sv-head');
-    head.append(plainText('h3', 'sv-title', 'Evidence'), ...this.fields);
-    this.note = plainText('p', 'sv-note');
-    this.stage = plainText('div', 'sv-stage');
-    this.stage.append(this.sharp.el, this.over.el);
-    this.line = plainText('div', 'sv-line sv-own-line');
+    const head = elementOf('div', 'sv-head');
+    head.append(elementOf('h3', 'sv-title', 'Evidence'), ...this.fields);
+    this.note = elementOf('p', 'sv-note');
+    this.line = elementOf('div', 'sv-line sv-own-line');
     this.line.setAttribute('role', 'list');
-    this.table = plainText('div', 'sv-own-table');
-    this.legend = plainText('div', 'sv-own-legend');
-    this.tip = plainText('output', 'sv-tip');
-    this.tip.setAttribute('aria-live', 'polite');
-    this.words = plainText('p', 'sv-note');
+    this.table = elementOf('div', 'sv-own-table');
+    this.legend = elementOf('div', 'sv-own-legend');
+    this.words = elementOf('p', 'sv-note');
     this.el.append(head, this.note, this.stage, this.line, this.table, this.tip, this.legend, this.words);
   }
 
@@ -166,15 +160,8 @@ class EvidencePanel {
   }
 
   fillChoices() {
-    const names = [...this.own.keys()], fill = (select, entries, value) => {
-      const text = JSON.stringify(entries);
-      if (select.dataset.entries !== text) {
-        select.dataset.entries = text;
-        select.replaceChildren(...entries.map(([v, shown]) => new Option(shown, v)));
-      }
-      select.value = String(value);
-    };
-    fill(this.name, names.map(name => [name, cutText(visibleText(name), 60)]), this.shownName ?? '');
+    const names = [...this.own.keys()];
+    fillChoice(this.name, names.map(name => [name, cutText(visibleText(name), 60)]), this.shownName ?? '');
     this.name.title = visibleText(this.shownName ?? '');
     this.fields[0].hidden = !names.length;
     ['layer', 'head'].forEach((axis, k) => {
@@ -183,7 +170,7 @@ class EvidencePanel {
       if (!place) return;
       const entries = Array.from({length: place.count}, (_, i) => place.layers ? place.layers[i] : i)
         .map(v => [v, String(v)]);
-      fill(this.choices[k], entries, entries[place.at][0]);
+      fillChoice(this.choices[k], entries, entries[place.at][0]);
     });
   }
 
@@ -219,7 +206,7 @@ class EvidencePanel {
     this.sharp.el.setAttribute('aria-label',
       `${visibleText(this.shownName)} ${placeWords(this.places)}. Arrow keys move from cell to cell.`);
     this.sharp.el.salviz = {grid: this.grid, units: this.units, scale: this.scale};
-    this.drawOver();
+    this.cells.show([this.grid], state.theme);
   }
 
   // A colour alone would not tell what is not finite from a small number.
@@ -250,17 +237,6 @@ class EvidencePanel {
     });
   }
 
-  drawOver() {
-    if (this.form !== 'map' || !this.grid) return;
-    const cell = this.hover ?? this.cursor, path = new Path2D(),
-      {width, height} = this.sharp.el.getBoundingClientRect();
-    this.over.size(width, height);
-    if (!cell || cell.row >= this.units.length || cell.column >= this.units.length) return;
-    const box = this.grid.box(cell.row, cell.column);
-    path.rect(box.x - .5, box.y - .5, box.width + 1, box.height + 1);
-    doubleStroke(this.over.context, path, overlayInks(this.ctx.state.theme), 1.5);
-  }
-
   cellText({row, column}) {
     const n = this.tensor.shape.at(-1), [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
     const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (the largest magnitude of a block)'
@@ -274,14 +250,14 @@ class EvidencePanel {
     const {slice, probe} = this, {state} = this.ctx, some = visibleTokens(probe, state),
       shown = some.length ? some : probe.tokens.map((_, i) => i);
     this.line.replaceChildren(...shown.map(i => {
-      const text = wordsNode('bdi', '', chipText(probe.labels[i])), chip = wordsNode('span', 'sv-chip', text);
+      const text = elementOf('bdi', '', chipText(probe.labels[i])), chip = elementOf('span', 'sv-chip', text);
       const number = slice.truth ? '' : Number.isFinite(slice.values[i]) ? shortNumber(slice.values[i]) : 'not finite';
       const said = `${quotedToken(probe.labels[i])}: ${evidenceWord(slice, i)}`;
       text.dir = 'auto';
       if (slice.truth) chip.classList.toggle('sv-own-holds', Boolean(slice.values[i]));
       paintToken(chip, Number.isFinite(slice.values[i]) ? scaleColour(this.scale, slice.values[i]) : null);
-      const node = wordsNode('span', 'sv-word sv-labelled', chip,
-        ...(number ? [wordsNode('span', 'sv-own-number', number)] : []));
+      const node = elementOf('span', 'sv-word sv-labelled', chip,
+        ...(number ? [elementOf('span', 'sv-own-number', number)] : []));
       node.setAttribute('role', 'listitem');
       node.setAttribute('aria-label', said);
       node.title = isCut(probe.labels[i]) ? `${visibleText(probe.labels[i].slice(0, 400))}: ${evidenceWord(slice, i)}`
@@ -307,21 +283,21 @@ class EvidencePanel {
       names = axes.map((axis, k) => this.tableNames(axis, shape[k]));
     const most = Math.max(1, Math.floor(evidenceCells / columns)), table = document.createElement('table');
     if (columns > evidenceCells)
-      return void this.table.replaceChildren(wordsNode('p', 'sv-note',
+      return void this.table.replaceChildren(elementOf('p', 'sv-note',
         `${rows * columns} numbers are too many for a table.`));
     if (inside) {
       const top = table.createTHead().insertRow();
-      if (inside === 2) top.append(wordsNode('th', '', `${axes[0]} \\ ${axes[1]}`));
-      else top.append(wordsNode('th', '', axes[0]));
-      for (const name of names.at(-1)) top.append(wordsNode('th', '', chipText(name, 16)));
+      if (inside === 2) top.append(elementOf('th', '', `${axes[0]} \\ ${axes[1]}`));
+      else top.append(elementOf('th', '', axes[0]));
+      for (const name of names.at(-1)) top.append(elementOf('th', '', chipText(name, 16)));
     }
     const body = table.createTBody();
     for (let r = 0; r < Math.min(rows, most); r++) {
       const row = body.insertRow();
-      if (inside) row.append(wordsNode('th', '', inside === 2 ? chipText(names[0][r], 16) : ''));
+      if (inside) row.append(elementOf('th', '', inside === 2 ? chipText(names[0][r], 16) : ''));
       for (let c = 0; c < columns; c++) row.append(this.tableCell(r * columns + c, inside, [r, c], axes, names));
     }
-    const cut = rows > most ? [wordsNode('p', 'sv-note', `The first ${most} of ${rows} rows; all are in the snapshot.`)]
+    const cut = rows > most ? [elementOf('p', 'sv-note', `The first ${most} of ${rows} rows; all are in the snapshot.`)]
       : [];
     this.table.replaceChildren(table, ...cut);
   }
@@ -358,43 +334,13 @@ class EvidencePanel {
     const barred = form !== 'map' && coloured;
     this.legend.hidden = !barred;
     if (barred) this.legend.replaceChildren(scaleBar(this.scale));
-    if (!this.hover && !this.cursor)
+    if (!this.cells.hover && !this.cells.cursor)
       setText(this.tip, form === 'table' && slice.values.length === 1 ? evidenceWord(slice, 0) : '');
   }
-
-  listen() {
-    const {el} = this.sharp;
-    const cellAt = e => {
-      const [x, y] = this.sharp.at(e);
-      return this.grid?.inside(x, y) ? {row: this.grid.rowAt(y), column: this.grid.columnAt(x)} : null;
-    };
-    el.addEventListener('pointermove', e => {
-      if (!this.tensor || this.form !== 'map') return;
-      this.hover = cellAt(e);
-      setText(this.tip, this.hover ? this.cellText(this.hover) : '');
-      this.drawOver();
-    });
-    el.addEventListener('pointerleave', () => { this.hover = null; this.drawOver(); });
-    el.addEventListener('blur', () => { this.cursor = null; this.drawOver(); });
-    el.addEventListener('keydown', e => this.keyed(e));
-  }
-
-  keyed(e) {
-    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key];
-    if (!this.tensor || this.form !== 'map' || !this.grid || !move || e.altKey || e.ctrlKey || e.metaKey) return;
-    e.preventDefault();
-    // JupyterLab has shortcuts of its own on these keys.
-    e.stopPropagation();
-    const inside = v => Math.max(0, Math.min(this.units.length - 1, v));
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0]), column: inside(this.cursor.column + move[1])}
-      : {row: 0, column: 0};
-    this.hover = null;
-    setText(this.tip, this.cellText(this.cursor));
-    this.drawOver();
-  }
 }
 
-export function evidencePanel(ctx) {
-  const panel = new EvidencePanel(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const evidencePanel = {
+  name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', still: 'evidence', page: 'below',
+  fits: hasOwn, absent: 'No evidence of a method of its own was recorded in this run.',
+  view: EvidencePanel,
+};

@@ -1,14 +1,13 @@
 // Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing,
 // sorting and filtering.
 import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven} from '../state/derive.js';
-import {patternShares, pooledRow, scoreLabels} from '../state/derive.js';
-import {visibleTokens} from '../state/derive.js';
+import {patternShares, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
-import {buttonOf, cellsOfPixels, choiceOf, doubleStroke, fitText, inksOf, labelled} from '../lib/canvas.js';
-import {overlayInks, plainText} from '../lib/canvas.js';
-import {quotedToken, SharpCanvas, shownToken} from '../lib/canvas.js';
+import {cellsOfPixels, doubleStroke, fitText, inksOf, overlayInks, quotedToken, SharpCanvas} from '../lib/canvas.js';
+import {shownToken} from '../lib/canvas.js';
 import {patternEverywhere, patternWords} from './overlays.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
+import {buttonOf, choiceOf, elementOf, labelled} from '../lib/controls.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
   'frames', 'meta', 'size',
@@ -22,7 +21,7 @@ const filterSizes = [0, 6, 12, 24, 48];
 
 // attention | attribution, for the panels that show maps.
 export function whatChoice({state}) {
-  const el = plainText('span', 'sv-what');
+  const el = elementOf('span', 'sv-what');
   el.setAttribute('role', 'group');
   el.setAttribute('aria-label', 'which maps');
   const buttons = ['attention', 'attribution'].map(what => buttonOf(what, `show ${what}`, () => state.set({what})));
@@ -174,19 +173,19 @@ class HeadsGrid {
 
   build() {
     const {state} = this.ctx;
-    this.el = plainText('section', 'sv-panel sv-heads');
+    this.el = elementOf('section', 'sv-panel sv-heads');
     this.el.setAttribute('aria-label', 'all heads');
     this.what = whatChoice(this.ctx);
     this.sort = choiceOf(Object.entries(sortTitles), sort => state.set({sort}));
     this.filter = choiceOf(filterSizes.map(k => [k, k ? `first ${k}` : 'all']), k => state.set({filter: Number(k)}));
-    const head = plainText('div', 'sv-head');
-    this.title = plainText('h3', 'sv-title', 'Heads');
+    const head = elementOf('div', 'sv-head');
+    this.title = elementOf('h3', 'sv-title', 'Heads');
     head.append(this.title, this.what.el, labelled('sorted by', this.sort), labelled('show', this.filter));
-    this.stage = plainText('div', 'sv-stage');
+    this.stage = elementOf('div', 'sv-stage');
     this.stage.append(this.sharp.el);
-    this.tip = plainText('output', 'sv-tip');
-    this.note = plainText('p', 'sv-note');
-    this.patterns = plainText('p', 'sv-note sv-patterns');
+    this.tip = elementOf('output', 'sv-tip');
+    this.note = elementOf('p', 'sv-note');
+    this.patterns = elementOf('p', 'sv-note sv-patterns');
     this.el.append(head, this.note, this.stage, this.tip, this.patterns);
   }
 
@@ -577,19 +576,18 @@ class HeadsGrid {
   }
 
   keyed(e) {
-    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Enter: [0, 0],
-      ' ': [0, 0]}[e.key];
-    if (!move || !this.tiles?.length || !this.tensor || e.altKey || e.ctrlKey || e.metaKey) return;
-    e.preventDefault();
-    // JupyterLab has shortcuts of its own on these keys.
-    e.stopPropagation();
+    const move = plainKey(e) ?? plainKey(e, {Enter: [0, 0], ' ': [0, 0]});
+    if (!move || !this.tiles?.length || !this.tensor) return;
+    keepKey(e);
     const at = this.tiles.find(t => sameEntry(t.entry, this.ctx.state.entry)) ?? this.tiles[0];
     const to = this.tiles.find(t => t.row === at.row + move[0] && t.column === at.column + move[1]);
     if (to) this.choose(to, true);
   }
+
+  destroy() { clearTimeout(this.later); }
 }
 
-export function headsPanel(ctx) {
-  const grid = new HeadsGrid(ctx);
-  return {el: grid.el, panel: grid, update: changed => grid.update(changed), destroy: () => clearTimeout(grid.later)};
-}
+export const headsPanel = {
+  name: 'heads', title: 'Heads', order: 10, shows: 'maps', still: 'heads', page: 'beside',
+  view: HeadsGrid,
+};

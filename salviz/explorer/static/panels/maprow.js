@@ -1,8 +1,8 @@
 // Several maps of the same tokens and size in a row, each with a title and a scale of its own; one pointer and one
 // cursor for all.
 import {colourScale} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, plainText} from '../lib/canvas.js';
-import {SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
+import {CellStage} from '../lib/cells.js';
 import {coloursOf, drawTokenMap} from './tokenmap.js';
 
 const rowGap = 14, rowTallest = 420, rowWidestCell = 34, rowStacks = 430, rowTitle = 18, rowLegend = 52;
@@ -10,16 +10,11 @@ const rowGap = 14, rowTallest = 420, rowWidestCell = 34, rowStacks = 430, rowTit
 export class MapRow {
   // `text(row, column)`: what a cell says; `chooseRow(row)`.
   constructor({text, chooseRow}) {
-    Object.assign(this, {text, chooseRow, cursor: null, hover: null});
-    this.el = plainText('div', 'sv-stage');
-    this.sharp = new SharpCanvas('sv-canvas', 'application');
-    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
-    this.over.el.tabIndex = -1;
-    this.el.append(this.sharp.el, this.over.el);
-    this.tip = plainText('output', 'sv-tip');
-    this.tip.setAttribute('aria-live', 'polite');
+    this.cells = new CellStage({text: ({row, column}) => text(row, column), choose: ({row}) => chooseRow(row),
+      first: () => ({row: Math.max(0, this.row), column: 0})});
     this.painter = new CellPainter();
-    this.listen();
+    const {el, sharp, tip} = this.cells;
+    Object.assign(this, {el, sharp, tip});
   }
 
   // `items`: [{title, values, scale, scaleTitle, over(context, grid)}]; `row`: the framed one, or -1.
@@ -33,7 +28,7 @@ export class MapRow {
     items.forEach((item, i) => this.drawItem(item, this.place.grids[i], i, framed ? row : -1));
     this.sharp.el.salviz = {grids: this.place.grids, units, scales: items.map(item => item.scale)};
     this.row = row;
-    this.drawOver();
+    this.cells.show(this.place.grids, theme);
   }
 
   layout() {
@@ -78,52 +73,5 @@ export class MapRow {
     }
     context.fillStyle = this.inks.accent;
     for (const x of [grid.x - 4, grid.x + grid.width + 1]) context.fillRect(x, y, 3, Math.max(2, height));
-  }
-
-  drawOver() {
-    const cell = this.hover ?? this.cursor, path = new Path2D();
-    this.over.size(this.place.width, this.place.height);
-    if (!cell || cell.row >= this.units.length || cell.column >= this.units.length) return;
-    for (const grid of this.place.grids) {
-      const {x, y, width, height} = grid.box(cell.row, cell.column);
-      path.rect(x - .5, y - .5, width + 1, height + 1);
-    }
-    doubleStroke(this.over.context, path, overlayInks(this.theme), 1.5);
-  }
-
-  cellAt(event) {
-    const [x, y] = this.sharp.at(event), grid = this.place?.grids.find(g => g.inside(x, y));
-    return grid ? {row: grid.rowAt(y), column: grid.columnAt(x)} : null;
-  }
-
-  say(cell) { this.tip.textContent = cell ? this.text(cell.row, cell.column) : ''; }
-
-  listen() {
-    const {el} = this.sharp;
-    el.addEventListener('pointermove', e => {
-      if (!this.place) return;
-      this.hover = this.cellAt(e);
-      this.say(this.hover);
-      this.drawOver();
-    });
-    el.addEventListener('pointerleave', () => { this.hover = null; if (this.place) this.drawOver(); });
-    el.addEventListener('click', e => { const cell = this.cellAt(e); if (cell) this.chooseRow(cell.row); });
-    el.addEventListener('blur', () => { this.cursor = null; if (this.place) this.drawOver(); });
-    el.addEventListener('keydown', e => this.keyed(e));
-  }
-
-  keyed(e) {
-    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key];
-    if (!this.place || !move && e.key !== 'Enter' || e.altKey || e.ctrlKey || e.metaKey) return;
-    e.preventDefault();
-    // JupyterLab has shortcuts of its own on these keys.
-    e.stopPropagation();
-    if (!move) return this.cursor && this.chooseRow(this.cursor.row);
-    const inside = v => Math.max(0, Math.min(this.units.length - 1, v));
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0]), column: inside(this.cursor.column + move[1])}
-      : {row: Math.max(0, this.row), column: 0};
-    this.hover = null;
-    this.say(this.cursor);
-    this.drawOver();
   }
 }

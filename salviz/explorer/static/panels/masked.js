@@ -1,7 +1,8 @@
 // Saliency guided training: the masked copy of a sentence, word by word, and what it does to the prediction.
 import {kl} from '../lib/maths.js';
 import {shortNumber} from '../lib/colour.js';
-import {chipText, setText, wordGroups, wordsNode} from '../lib/words.js';
+import {chipText, wordGroups} from '../lib/words.js';
+import {elementOf, setText} from '../lib/controls.js';
 
 // Words of one text of a pair: special tokens stand between the texts.
 function textNumbers(groups) {
@@ -71,43 +72,43 @@ export function paintCopy(node, word) {
 }
 
 export function copyNode() {
-  const text = wordsNode('bdi', 'sv-copy-text');
+  const text = elementOf('bdi', 'sv-copy-text');
   text.dir = 'auto';
-  const node = wordsNode('span', 'sv-copy', text);
+  const node = elementOf('span', 'sv-copy', text);
   node.setAttribute('aria-hidden', 'true');
   return node;
 }
 
 function barFill(className, share) {
-  const fill = wordsNode('span', className);
+  const fill = elementOf('span', className);
   fill.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
   return fill;
 }
 
 function classRow(name, p, q, {gold, predicted}) {
-  const label = wordsNode('bdi', 'sv-class-name', chipText(name, 24)),
-    track = wordsNode('span', 'sv-class-track', barFill('sv-class-bar', p));
+  const label = elementOf('bdi', 'sv-class-name', chipText(name, 24)),
+    track = elementOf('span', 'sv-class-track', barFill('sv-class-bar', p));
   if (q !== undefined) track.append(barFill('sv-class-bar sv-class-masked', q));
   const marks = [gold ? 'label' : '', predicted ? 'predicted' : ''].filter(Boolean);
   const number = p.toFixed(2) + (q === undefined ? '' : ` → ${q.toFixed(2)}`);
-  const row = wordsNode('li', predicted ? 'sv-class sv-predicted' : 'sv-class', label, track,
-    wordsNode('span', 'sv-class-number', number));
-  row.append(wordsNode('span', 'sv-class-mark', ...marks.map(m => wordsNode('span', `sv-tag sv-tag-${m}`, m))));
+  const row = elementOf('li', predicted ? 'sv-class sv-predicted' : 'sv-class', label, track,
+    elementOf('span', 'sv-class-number', number));
+  row.append(elementOf('span', 'sv-class-mark', ...marks.map(m => elementOf('span', `sv-tag sv-tag-${m}`, m))));
   return row;
 }
 
 // All classes with their probability; with a masked copy, its probability below.
 export function classBars(frame, classes) {
   const p = frame?.get('probabilities')?.values(), q = frame?.get('masked_probabilities')?.values();
-  if (!p) return wordsNode('p', 'sv-note', 'No probabilities were recorded at this step.');
+  if (!p) return elementOf('p', 'sv-note', 'No probabilities were recorded at this step.');
   const top = p.indexOf(Math.max(...p));
   const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i],
     {gold: frame.label === i, predicted: i === top}));
-  const list = wordsNode('ul', 'sv-classes', ...rows), el = wordsNode('div', 'sv-class-box', list);
+  const list = elementOf('ul', 'sv-classes', ...rows), el = elementOf('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
   const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';
   const said =
     `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
-  if (q) el.append(wordsNode('p', 'sv-note', said));
+  if (q) el.append(elementOf('p', 'sv-note', said));
   return el;
 }

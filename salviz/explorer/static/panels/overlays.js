@@ -1,11 +1,11 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern,
 // and what they mean in words.
 import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares} from '../state/derive.js';
-import {pooledRow, ranksOfHead, regionOf} from '../state/derive.js';
-import {saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
+import {pooledRow, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
 import {keptCount} from '../lib/maths.js';
 import {percent, shortNumber} from '../lib/colour.js';
-import {doubleStroke, labelled, overlayInks, plainText, tickBox} from '../lib/canvas.js';
+import {doubleStroke, overlayInks} from '../lib/canvas.js';
+import {elementOf, labelled, tickBox} from '../lib/controls.js';
 
 const overlayTitles = {
   candidates: 'candidate region', discarded: 'discarded', target: 'pattern target',
@@ -194,7 +194,7 @@ export function overlaysIn(frame, state) {
 
 // Checkboxes for the overlays that the frame has.
 export function overlayChecks({state}) {
-  const el = plainText('div', 'sv-checks sv-overlays'), boxes = {};
+  const el = elementOf('div', 'sv-checks sv-overlays'), boxes = {};
   el.setAttribute('role', 'group');
   el.setAttribute('aria-label', 'what is drawn on the map');
   for (const [name, title] of Object.entries(overlayTitles)) {

@@ -1,13 +1,12 @@
 // The sentence: its tokens coloured by saliency, by attention of the chosen row, or by their difference; choosing rows
 // and tokens; probabilities.
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
-import {choiceOf, labelled} from '../lib/canvas.js';
 import {entryTitle, mapOf, pooledRow, rowOrMean, saliencyOf, unitsOf} from '../state/derive.js';
 import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
-import {labelRows, LabelLines, outcomeOf, targetLine} from './answers.js';
+import {LabelLines, labelRows, outcomeOf, targetLine} from './answers.js';
 import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted} from '../lib/words.js';
-import {repeatNames, scaleBar, setText} from '../lib/words.js';
-import {signWords, visibleText, wordGroups, wordsNode} from '../lib/words.js';
+import {repeatNames, scaleBar, signWords, visibleText, wordGroups} from '../lib/words.js';
+import {choiceOf, elementOf, labelled, setText} from '../lib/controls.js';
 
 const colourChoices = [
   ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'],
@@ -149,31 +148,31 @@ class Sentence {
     Object.assign(this, {ctx, chips: [], hovered: null});
     const {state} = ctx;
     this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
-    this.clear = wordsNode('button', 'sv-clear', 'choose nothing');
+    this.clear = elementOf('button', 'sv-clear', 'choose nothing');
     this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
-    this.heading = wordsNode('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.clear);
-    this.line = wordsNode('div', 'sv-line');
+    this.heading = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.clear);
+    this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-multiselectable', 'true');
     this.line.setAttribute('aria-orientation', 'horizontal');
     this.line.setAttribute('aria-label', 'tokens: Enter chooses the row, Space adds to the chosen tokens');
-    this.scale = wordsNode('div', 'sv-sentence-scale');
-    this.legend = wordsNode('p', 'sv-note');
-    this.reading = wordsNode('p', 'sv-reading');
-    this.sum = wordsNode('p', 'sv-sum');
-    this.full = wordsNode('div', 'sv-full');
+    this.scale = elementOf('div', 'sv-sentence-scale');
+    this.legend = elementOf('p', 'sv-note');
+    this.reading = elementOf('p', 'sv-reading');
+    this.sum = elementOf('p', 'sv-sum');
+    this.full = elementOf('div', 'sv-full');
     this.full.dir = 'auto';
     this.full.tabIndex = 0;
     this.full.setAttribute('aria-label', 'full text of the token');
     this.labels = new LabelLines();
     this.target = targetLine();
-    this.bars = wordsNode('div', 'sv-sentence-bars');
-    this.losses = wordsNode('p', 'sv-note');
-    const left = wordsNode('div', 'sv-sentence-main', this.line, this.target.el, this.reading, this.full, this.sum,
+    this.bars = elementOf('div', 'sv-sentence-bars');
+    this.losses = elementOf('p', 'sv-note');
+    const left = elementOf('div', 'sv-sentence-main', this.line, this.target.el, this.reading, this.full, this.sum,
       this.scale, this.legend);
-    const body = wordsNode('div', 'sv-sentence-body', left,
-      wordsNode('div', 'sv-sentence-side', this.bars, this.losses));
-    this.el = wordsNode('section', 'sv-panel sv-sentence', this.heading, body);
+    const body = elementOf('div', 'sv-sentence-body', left,
+      elementOf('div', 'sv-sentence-side', this.bars, this.losses));
+    this.el = elementOf('section', 'sv-panel sv-sentence', this.heading, body);
     this.el.setAttribute('aria-label', 'Sentence');
     this.listen();
   }
@@ -272,21 +271,21 @@ class Sentence {
     words.forEach((word, w) => {
       const chips = this.chips.filter((_, k) => word.tokens.includes(this.units[k].tokens[0]));
       if (!chips.length) return;
-      const under = chip => wordsNode('span', 'sv-labelled', chip,
+      const under = chip => elementOf('span', 'sv-labelled', chip,
         this.labels.node(this.units[this.chips.indexOf(chip)].tokens));
       const pieces = this.rows ? chips.map(under) : chips;
-      const column = wordsNode('span', 'sv-word', wordsNode('span', 'sv-pieces', ...pieces));
+      const column = elementOf('span', 'sv-word', elementOf('span', 'sv-pieces', ...pieces));
       if (this.copy) this.copies.push([column.appendChild(copyNode()), w]);
       columns.push(column);
     });
-    const name = (sign, about) => Object.assign(wordsNode('span', 'sv-line-name', sign), {title: about});
+    const name = (sign, about) => Object.assign(elementOf('span', 'sv-line-name', sign), {title: about});
     if (this.copy)
-      columns.unshift(wordsNode('span', 'sv-word sv-line-names', name('X', 'the sentence'),
+      columns.unshift(elementOf('span', 'sv-word sv-line-names', name('X', 'the sentence'),
         name('X̃', 'its masked copy')));
     if (this.rows) columns.unshift(this.labels.names(this.rows));
     if (this.translated)
-      columns.unshift(wordsNode('span', 'sv-word sv-answer-names',
-        wordsNode('span', 'sv-line-name sv-answer-token', 'source')));
+      columns.unshift(elementOf('span', 'sv-word sv-answer-names',
+        elementOf('span', 'sv-line-name sv-answer-token', 'source')));
     return columns;
   }
 
@@ -363,8 +362,8 @@ class Sentence {
 }
 
 function sentenceChip(unit) {
-  const text = wordsNode('bdi', '', chipText(unit.label)),
-    chip = wordsNode('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
+  const text = elementOf('bdi', '', chipText(unit.label)),
+    chip = elementOf('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
   text.dir = 'auto';
   chip.setAttribute('role', 'option');
   chip.tabIndex = -1;
@@ -372,7 +371,7 @@ function sentenceChip(unit) {
   return chip;
 }
 
-export function sentencePanel(ctx) {
-  const sentence = new Sentence(ctx);
-  return {el: sentence.el, update: changed => sentence.update(changed)};
-}
+export const sentencePanel = {
+  name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
+  view: Sentence,
+};

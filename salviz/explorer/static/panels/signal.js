@@ -1,16 +1,16 @@
 // Panel 'signal': an image or a multivariate series: the input, its saliency, its masked copy; a feature over time; how
 // gradients are distributed.
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelled, labelRoom, overlayInks} from '../lib/canvas.js';
-import {plainText, rowLabels, SharpCanvas} from '../lib/canvas.js';
-import {quotedToken, tickBox} from '../lib/canvas.js';
+import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
+import {quotedToken, rowLabels, SharpCanvas} from '../lib/canvas.js';
 import {methodArgs, methodNames} from '../state/derive.js';
 import {outcomeOf} from './answers.js';
-import {drawDensity, densityBins, densityText} from './density.js';
+import {densityBins, densityText, drawDensity} from './density.js';
 import {drawFeature} from './feature.js';
 import {signalOf, timeTicks} from '../state/signaldata.js';
 import {largestOf} from './tokenmap.js';
 import {chipText, quoted, signWords} from '../lib/words.js';
+import {elementOf, labelled, tickBox} from '../lib/controls.js';
 
 const signalKeys = ['run', 'probe', 'step', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
 const signalGap = 18, signalTitle = 20, signalLegend = 50, signalTallest = 320, signalStacks = 560, signalPairs = 900,
@@ -41,10 +41,10 @@ function maskOutline(grid, mask, rows, columns) {
 
 class SignalPanel {
   constructor(ctx) {
-    Object.assign(this, {ctx, painter: new CellPainter(), cursor: null, hover: null});
-    this.sharp = new SharpCanvas('sv-canvas', 'application');
-    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
-    this.over.el.tabIndex = -1;
+    const cells = new CellStage({text: cell => this.cellText(cell), choose: ({row}) => this.choose(row),
+      first: () => ({row: this.feature() ?? 0, column: 0})});
+    const {el: stage, sharp, tip} = cells;
+    Object.assign(this, {ctx, cells, stage, sharp, tip, painter: new CellPainter()});
     this.line = new SharpCanvas('sv-canvas');
     this.density = new SharpCanvas('sv-canvas');
     this.build();
@@ -53,30 +53,27 @@ class SignalPanel {
 
   build() {
     const {state} = this.ctx, stage = (...children) => {
-      const el = plainText('div', 'sv-stage');
+      const el = elementOf('div', 'sv-stage');
       el.append(...children);
       return el;
     };
-    this.el = plainText('section', 'sv-panel sv-signal');
-    this.title = plainText('h3', 'sv-title');
-    this.note = plainText('p', 'sv-note');
-    this.stage = stage(this.sharp.el, this.over.el);
-    this.tip = plainText('output', 'sv-tip');
-    this.tip.setAttribute('aria-live', 'polite');
+    this.el = elementOf('section', 'sv-panel sv-signal');
+    this.title = elementOf('h3', 'sv-title');
+    this.note = elementOf('p', 'sv-note');
     const box = name => tickBox(on => state.set({overlays: {...state.overlays, [name]: on}}));
     this.boxes = Object.fromEntries(Object.keys(signalMarks).map(name => [name, box(name)]));
-    this.checks = plainText('div', 'sv-checks');
+    this.checks = elementOf('div', 'sv-checks');
     this.checks.append(...Object.entries(signalMarks).map(([name, text]) => labelled(text, this.boxes[name],
       'sv-check')));
-    this.lineTitle = plainText('h4', 'sv-subtitle');
+    this.lineTitle = elementOf('h4', 'sv-subtitle');
     this.lineStage = stage(this.line.el);
-    this.densityTitle = plainText('h4', 'sv-subtitle');
+    this.densityTitle = elementOf('h4', 'sv-subtitle');
     this.densityStage = stage(this.density.el);
-    this.densityTip = plainText('output', 'sv-tip');
-    this.words = plainText('p', 'sv-note sv-words');
-    this.side = plainText('div', 'sv-signal-side');
-    this.outcome = plainText('div', 'sv-signal-outcome');
-    this.densityBox = plainText('div', 'sv-signal-density');
+    this.densityTip = elementOf('output', 'sv-tip');
+    this.words = elementOf('p', 'sv-note sv-words');
+    this.side = elementOf('div', 'sv-signal-side');
+    this.outcome = elementOf('div', 'sv-signal-outcome');
+    this.densityBox = elementOf('div', 'sv-signal-density');
     this.densityBox.append(this.densityTitle, this.densityStage, this.densityTip);
     this.side.append(this.densityBox, this.outcome);
     this.el.append(this.title, this.note, this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side,
@@ -197,7 +194,7 @@ class SignalPanel {
     sharp.el.setAttribute('aria-label', `${items.map(item => item.title).join(', ')}: ${size}. ${moves}`);
     sharp.el.salviz = {grids: place.grids, kinds: items.map(item => item.kind), scales: items.map(item => item.scale)};
     context.font = inks.font;
-    this.drawOver();
+    this.cells.show(place.grids, inks.theme);
   }
 
   drawItem({kind, map, title, cells, scale}, grid, i) {
@@ -300,17 +297,6 @@ class SignalPanel {
     return colourScale(context, scale, {...common, ticks, title});
   }
 
-  drawOver() {
-    const cell = this.hover ?? this.cursor, path = new Path2D(), {over, place} = this;
-    over.size(place.width, place.height);
-    if (!cell || cell.row >= this.shown.rows || cell.column >= this.shown.columns) return;
-    for (const grid of place.grids) {
-      const {x, y, width, height} = grid.box(cell.row, cell.column);
-      path.rect(x - .5, y - .5, Math.max(2, width + 1), Math.max(2, height + 1));
-    }
-    doubleStroke(over.context, path, overlayInks(this.inks.theme), 1.5);
-  }
-
   // The feature whose line is drawn: the chosen one, or the one with most saliency.
   feature() {
     const {shown} = this, {row} = this.ctx.state;
@@ -384,11 +370,6 @@ class SignalPanel {
     return `${said}, those ${low} in the saliency that ranks${about}.`;
   }
 
-  cellAt(event) {
-    const [x, y] = this.sharp.at(event), grid = this.place?.grids.find(g => g.inside(x, y));
-    return grid ? {row: grid.rowAt(y), column: grid.columnAt(x)} : null;
-  }
-
   // "time 12, feature “x”: input 0.31 ± 0.01, saliency −0.02 ± 0.001, masked input 0.5 ± 0.01 (masked)"
   cellText({row, column}) {
     const {shown} = this, k = row * shown.columns + column, parts = [];
@@ -411,17 +392,6 @@ class SignalPanel {
   }
 
   listen() {
-    const {el} = this.sharp;
-    el.addEventListener('pointermove', e => {
-      if (!this.shown || !this.place) return;
-      this.hover = this.cellAt(e);
-      this.tip.textContent = this.hover ? this.cellText(this.hover) : '';
-      this.drawOver();
-    });
-    el.addEventListener('pointerleave', () => { this.hover = null; if (this.place && this.shown) this.drawOver(); });
-    el.addEventListener('click', e => { const cell = this.shown && this.cellAt(e); if (cell) this.choose(cell.row); });
-    el.addEventListener('blur', () => { this.cursor = null; if (this.place && this.shown) this.drawOver(); });
-    el.addEventListener('keydown', e => this.keyed(e));
     this.density.el.addEventListener('pointermove', e => {
       if (this.densityPlace) this.densityTip.textContent = densityText(this.bins, this.densityPlace,
         this.density.at(e));
@@ -429,25 +399,9 @@ class SignalPanel {
     this.density.el.addEventListener('pointerleave',
       () => { if (this.bins) this.densityTip.textContent = densityText(this.bins); });
   }
-
-  keyed(e) {
-    const move = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[e.key];
-    if (!this.shown || !this.place || !move && e.key !== 'Enter' || e.altKey || e.ctrlKey || e.metaKey) return;
-    e.preventDefault();
-    // JupyterLab has shortcuts of its own on these keys.
-    e.stopPropagation();
-    if (!move) return void (this.cursor && this.choose(this.cursor.row));
-    const inside = (v, count) => Math.max(0, Math.min(count - 1, v)), {rows, columns} = this.shown;
-    this.cursor = this.cursor ? {row: inside(this.cursor.row + move[0], rows),
-      column: inside(this.cursor.column + move[1], columns)}
-      : {row: this.feature() ?? 0, column: 0};
-    this.hover = null;
-    this.tip.textContent = this.cellText(this.cursor);
-    this.drawOver();
-  }
 }
 
-export function signalPanel(ctx) {
-  const panel = new SignalPanel(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const signalPanel = {
+  name: 'signal', title: 'Signal', order: 70, shows: 'signals', still: 'signal', page: 'below',
+  view: SignalPanel,
+};

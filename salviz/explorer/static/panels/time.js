@@ -1,13 +1,14 @@
 // Time: a scrubber over the recorded steps with play, and the curves below it on the same axis.
 import {curveMargins, curvesView, epochSpans, lastStep} from './curves.js';
-import {countWords, setText, wordsNode} from '../lib/words.js';
+import {countWords} from '../lib/words.js';
+import {elementOf, setText} from '../lib/controls.js';
 
 const timeSpeeds = [1, 2, 4, 8, 15, 30];
 const timeKeys = ['meta', 'frames', 'rows', 'run', 'probe', 'step', 'playing', 'speed'];
 const phaseNames = {ad_drop: 'AD-DROP phase', 'fine-tuning': 'plain fine-tuning phase'};
 
 function timeButton(text, label, onClick) {
-  const button = wordsNode('button', 'sv-time-button', text);
+  const button = elementOf('button', 'sv-time-button', text);
   button.type = 'button';
   button.setAttribute('aria-label', label);
   button.title = label;
@@ -115,7 +116,7 @@ class Time {
     this.curves = curvesView(ctx);
     this.buildControls();
     this.buildTrack();
-    this.el = wordsNode('section', 'sv-panel sv-time', this.controls, this.track, this.note, this.curves.el);
+    this.el = elementOf('section', 'sv-panel sv-time', this.controls, this.track, this.note, this.curves.el);
     this.el.setAttribute('aria-label', 'Time');
   }
 
@@ -125,23 +126,23 @@ class Time {
     this.play = timeButton('▶', 'play', () => this.player.toggle());
     this.next = timeButton('▸', 'next recorded step', () => moveStep(this.ctx, 1));
     this.live = timeButton('live', 'follow the newest step', () => this.follow());
-    this.where = wordsNode('span', 'sv-time-where');
-    this.speed = wordsNode('select', 'sv-time-speed', ...timeSpeeds.map(s => new Option(`${s} a second`, s)));
+    this.where = elementOf('span', 'sv-time-where');
+    this.speed = elementOf('select', 'sv-time-speed', ...timeSpeeds.map(s => new Option(`${s} a second`, s)));
     this.speed.addEventListener('change', () => state.set({speed: Number(this.speed.value)}));
-    const speed = wordsNode('label', 'sv-field', 'play', this.speed);
-    this.controls = wordsNode('div', 'sv-time-controls', this.back, this.play, this.next, this.live, this.where, speed);
-    this.note = wordsNode('p', 'sv-note');
+    const speed = elementOf('label', 'sv-field', 'play', this.speed);
+    this.controls = elementOf('div', 'sv-time-controls', this.back, this.play, this.next, this.live, this.where, speed);
+    this.note = elementOf('p', 'sv-note');
   }
 
   buildTrack() {
-    this.range = wordsNode('input', 'sv-time-range');
+    this.range = elementOf('input', 'sv-time-range');
     Object.assign(this.range, {type: 'range', min: 0, step: 1});
     this.range.setAttribute('aria-label', 'recorded steps');
     this.range.addEventListener('input', () => this.scrub(Number(this.range.value)));
     this.range.addEventListener('keydown', e => this.key(e));
     this.ticks = svgNode('svg', {class: 'sv-time-ticks', height: 30, 'aria-hidden': 'true'});
     this.ticks.addEventListener('click', e => this.tickClick(e));
-    this.track = wordsNode('div', 'sv-time-track', this.range, this.ticks);
+    this.track = elementOf('div', 'sv-time-track', this.range, this.ticks);
     this.track.style.marginLeft = `${curveMargins.l}px`;
     this.track.style.marginRight = `${curveMargins.r}px`;
     this.track.dir = 'ltr';
@@ -242,7 +243,7 @@ class Time {
   }
 }
 
-export function timePanel(ctx) {
-  const time = new Time(ctx);
-  return {el: time.el, update: changed => time.update(changed), destroy: () => time.destroy()};
-}
+export const timePanel = {
+  name: 'time', title: 'Time', order: 90, shows: 'anything', still: 'time', page: 'below', plotly: true,
+  view: Time,
+};

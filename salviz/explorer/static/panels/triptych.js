@@ -4,10 +4,10 @@
 import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliencyOf} from '../state/derive.js';
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
-import {CellGrid, choiceOf, columnLabels, inksOf, labelled, labelRoom, plainText, quotedToken} from '../lib/canvas.js';
-import {SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, columnLabels, inksOf, labelRoom, quotedToken, SharpCanvas} from '../lib/canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
+import {choiceOf, elementOf, labelled} from '../lib/controls.js';
 
 const triptychKeys = ['run', 'probe', 'step', 'entry', 'row', 'hideSpecial', 'mergeWords', 'scale', 'palette', 'theme',
   'frames', 'meta', 'size'];
@@ -52,20 +52,20 @@ class Triptych {
   constructor(ctx) {
     this.ctx = ctx;
     this.wanted = null;
-    this.el = plainText('section', 'sv-panel sv-triptych');
+    this.el = elementOf('section', 'sv-panel sv-triptych');
     this.el.setAttribute('aria-label', 'attention beside its explanation');
-    this.title = plainText('h3', 'sv-title');
+    this.title = elementOf('h3', 'sv-title');
     this.beside = choiceOf([['attribution', 'attribution of attention'], ['saliency', 'saliency of tokens']],
       what => { this.wanted = what; this.update(new Set(['size'])); });
-    const head = plainText('div', 'sv-head');
+    const head = elementOf('div', 'sv-head');
     head.append(this.title, labelled('beside', this.beside));
-    this.note = plainText('p', 'sv-note');
-    this.words = plainText('p', 'sv-note sv-words');
+    this.note = elementOf('p', 'sv-note');
+    this.words = elementOf('p', 'sv-note sv-words');
     this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r)});
     this.bands = new SharpCanvas('sv-canvas');
-    this.bandStage = plainText('div', 'sv-stage');
+    this.bandStage = elementOf('div', 'sv-stage');
     this.bandStage.append(this.bands.el);
-    this.bandTitle = plainText('h4', 'sv-subtitle');
+    this.bandTitle = elementOf('h4', 'sv-subtitle');
     this.el.append(head, this.note, this.maps.el, this.maps.tip, this.bandTitle, this.bandStage, this.words);
     this.bands.el.addEventListener('pointermove', e => this.bandMoved(e));
   }
@@ -270,7 +270,7 @@ class Triptych {
   }
 }
 
-export function triptychPanel(ctx) {
-  const panel = new Triptych(ctx);
-  return {el: panel.el, panel, update: changed => panel.update(changed)};
-}
+export const triptychPanel = {
+  name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', still: 'triptych',
+  view: Triptych,
+};

@@ -1,14 +1,14 @@
 // What if: other settings of a method, recomputed here from the arrays of the frame beside what was recorded. This is
 // how the methods are taught.
-import {buttonOf, CellGrid, CellPainter, choiceOf, labelled, rangeOf, SharpCanvas, tickBox} from '../lib/canvas.js';
+import {CellGrid, CellPainter, SharpCanvas} from '../lib/canvas.js';
 import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
 import {entryTitle, evidenceOf, mapOf, methodArgs, methodNames, patternGiven, patternOf} from '../state/derive.js';
-import {pooledRow, ranksOfHead} from '../state/derive.js';
-import {regionOf, regionWith, sallmTarget, targetOf} from '../state/derive.js';
+import {pooledRow, ranksOfHead, regionOf, regionWith, sallmTarget, targetOf} from '../state/derive.js';
 import {copyCount, copyWords, recordedCopy} from './masked.js';
 import {candidateCount, kl, maskedWords} from '../lib/maths.js';
 import {drawCrosses, drawRegion, drawTarget, patternWords} from './overlays.js';
-import {chipText, countWords, listWords, paintToken, quoted, setText, wordsNode} from '../lib/words.js';
+import {chipText, countWords, listWords, paintToken, quoted} from '../lib/words.js';
+import {buttonOf, choiceOf, elementOf, labelled, rangeOf, setText, tickBox} from '../lib/controls.js';
 
 const whatIfKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'whatIf', 'threshold', 'palette', 'theme',
   'size'];
@@ -26,7 +26,7 @@ const regionNames = {
 const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
 
 function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
-  const range = rangeOf(most, v => onChange(v / most)), shown = wordsNode('output', 'sv-slider-value');
+  const range = rangeOf(most, v => onChange(v / most)), shown = elementOf('output', 'sv-slider-value');
   const el = labelled(label, range, 'sv-field sv-slider');
   el.append(shown);
   const show = value => {
@@ -62,8 +62,8 @@ function maskDiffer(a, b) {
 class WhatIfPair {
   constructor(readCell) {
     Object.assign(this, {readCell, painter: new CellPainter(), sides: [whatIfSide(), whatIfSide()]});
-    this.reading = wordsNode('p', 'sv-note sv-pair-reading');
-    this.el = wordsNode('div', 'sv-pair', ...this.sides.map(s => s.el), this.reading);
+    this.reading = elementOf('p', 'sv-note sv-pair-reading');
+    this.el = elementOf('div', 'sv-pair', ...this.sides.map(s => s.el), this.reading);
     for (const {canvas} of this.sides) {
       canvas.el.addEventListener('mousemove', e => this.read(canvas, e));
       canvas.el.addEventListener('mouseleave', () => setText(this.reading, ''));
@@ -94,22 +94,22 @@ class WhatIfPair {
 }
 
 function whatIfSide() {
-  const canvas = new SharpCanvas('sv-pair-map'), title = wordsNode('figcaption');
-  return {canvas, title, el: wordsNode('figure', 'sv-pair-side', title, canvas.el)};
+  const canvas = new SharpCanvas('sv-pair-map'), title = elementOf('figcaption');
+  return {canvas, title, el: elementOf('figure', 'sv-pair-side', title, canvas.el)};
 }
 
 // One method's part of the panel: its controls, what they would have changed, and one sentence on what that means.
 class WhatIfGroup {
   constructor(ctx, title, method) {
     Object.assign(this, {ctx, title, method});
-    this.summary = wordsNode('summary', '', title);
-    this.controls = wordsNode('div', 'sv-group-controls');
-    this.result = wordsNode('div', 'sv-group-result');
-    this.counts = wordsNode('p', 'sv-group-counts');
-    this.lesson = wordsNode('p', 'sv-note');
-    this.missing = wordsNode('p', 'sv-note sv-group-missing');
-    this.body = wordsNode('div', 'sv-group-body', this.lesson, this.controls, this.counts, this.result);
-    this.el = wordsNode('details', 'sv-group', this.summary, this.missing, this.body);
+    this.summary = elementOf('summary', '', title);
+    this.controls = elementOf('div', 'sv-group-controls');
+    this.result = elementOf('div', 'sv-group-result');
+    this.counts = elementOf('p', 'sv-group-counts');
+    this.lesson = elementOf('p', 'sv-note');
+    this.missing = elementOf('p', 'sv-note sv-group-missing');
+    this.body = elementOf('div', 'sv-group-body', this.lesson, this.controls, this.counts, this.result);
+    this.el = elementOf('details', 'sv-group', this.summary, this.missing, this.body);
     this.el.addEventListener('toggle', () => {
       if (this.el.open && this.frame) this.update(this.frame, this.probe, this.room); });
   }
@@ -378,7 +378,7 @@ class WhatIfTarget extends WhatIfGroup {
       v => this.set({topShare: Math.max(.01, v), binarised: this.now.binarised}));
     this.binarised = tickBox(binarised => this.set({binarised, topShare: this.now.topShare}));
     this.controls.append(this.share.el, labelled('mark the top tokens alike', this.binarised, 'sv-check'));
-    this.line = wordsNode('div', 'sv-target-line');
+    this.line = elementOf('div', 'sv-target-line');
     this.result.append(this.line);
   }
 
@@ -432,16 +432,16 @@ class WhatIfTarget extends WhatIfGroup {
       scale = colourScaleOf({limit, palette, theme});
     const rows = [['recorded', this.was], ['what if', this.made]].map(([name, target]) => {
       const chips = ordinary.map(i => targetChip(this.probe.labels[i], target ? target[i] : NaN, scale));
-      return wordsNode('div', 'sv-target-row', wordsNode('span', 'sv-line-name', name),
-        wordsNode('span', 'sv-target-words', ...chips));
+      return elementOf('div', 'sv-target-row', elementOf('span', 'sv-line-name', name),
+        elementOf('span', 'sv-target-words', ...chips));
     });
     this.line.replaceChildren(...rows);
   }
 }
 
 function targetChip(label, value, scale) {
-  const text = wordsNode('bdi', '', chipText(label, 16)),
-    chip = wordsNode('span', value > 0 ? 'sv-chip sv-marked' : 'sv-chip', text);
+  const text = elementOf('bdi', '', chipText(label, 16)),
+    chip = elementOf('span', value > 0 ? 'sv-chip sv-marked' : 'sv-chip', text);
   if (Number.isFinite(value)) paintToken(chip, value > 0 ? scaleColour(scale, value) : null);
   chip.title = Number.isFinite(value) ? `target ${shortNumber(value)}` : 'no target was recorded';
   return chip;
@@ -457,7 +457,7 @@ class WhatIfMask extends WhatIfGroup {
       first => this.change({first}));
     this.controls.append(this.share.el, labelled('lowest', this.ranking),
       labelled('without a kept word before', this.first));
-    this.lines = wordsNode('div', 'sv-mask-lines');
+    this.lines = elementOf('div', 'sv-mask-lines');
     this.result.append(this.lines);
   }
 
@@ -509,13 +509,13 @@ function copyDiffers(word, other) {
   return Boolean(other) && (other.copy !== word.copy || other.replaced !== word.replaced); }
 
 function maskLine(name, words, other) {
-  const line = wordsNode('span', 'sv-target-words'),
-    row = wordsNode('div', 'sv-target-row', wordsNode('span', 'sv-line-name', name), line);
-  if (!words) line.append(wordsNode('span', 'sv-note', 'nothing recorded'));
+  const line = elementOf('span', 'sv-target-words'),
+    row = elementOf('div', 'sv-target-row', elementOf('span', 'sv-line-name', name), line);
+  if (!words) line.append(elementOf('span', 'sv-note', 'nothing recorded'));
   words?.forEach((word, i) => {
     if (word.special) return;
-    const text = wordsNode('bdi', '', chipText(word.copy, 20)), differs = copyDiffers(word, other?.[i]);
-    const chip = wordsNode('span', `sv-chip${word.replaced ? ' sv-replaced' : ''}${differs ? ' sv-differs' : ''}`,
+    const text = elementOf('bdi', '', chipText(word.copy, 20)), differs = copyDiffers(word, other?.[i]);
+    const chip = elementOf('span', `sv-chip${word.replaced ? ' sv-replaced' : ''}${differs ? ' sv-differs' : ''}`,
       text);
     chip.title = word.replaced ? `in place of ${chipText(word.label)}` : 'kept';
     line.append(chip);
@@ -562,10 +562,10 @@ class WhatIf {
     this.groups = [WhatIfRegion, WhatIfPattern, WhatIfTarget, WhatIfMask, WhatIfThreshold].map(Group => new Group(ctx));
     this.back = buttonOf('Back to what was recorded', 'Back to what was recorded',
       () => ctx.state.set({whatIf: null, threshold: 0}));
-    this.where = wordsNode('span', 'sv-whatif-where');
-    this.note = wordsNode('p', 'sv-note');
-    this.list = wordsNode('div', 'sv-groups');
-    this.el = wordsNode('section', 'sv-panel sv-whatif', wordsNode('div', 'sv-whatif-head', this.where, this.back),
+    this.where = elementOf('span', 'sv-whatif-where');
+    this.note = elementOf('p', 'sv-note');
+    this.list = elementOf('div', 'sv-groups');
+    this.el = elementOf('section', 'sv-panel sv-whatif', elementOf('div', 'sv-whatif-head', this.where, this.back),
       this.note, this.list);
     this.el.setAttribute('aria-label', 'What if');
   }
@@ -600,7 +600,7 @@ class WhatIf {
   }
 }
 
-export function whatIfPanel(ctx) {
-  const whatIf = new WhatIf(ctx);
-  return {el: whatIf.el, update: changed => whatIf.update(changed)};
-}
+export const whatIfPanel = {
+  name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', still: 'whatif',
+  view: WhatIf,
+};

@@ -1,0 +1,103 @@
+// Cells that can be pointed at: a canvas, one above it that outlines a cell, and a line of words about that cell.
+import {doubleStroke, overlayInks, SharpCanvas} from './canvas.js';
+import {elementOf} from './controls.js';
+
+const arrowMoves = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
+
+// What a key stands for among `keys` (by default the arrows: [down, right]), unless it is held with another one.
+export function plainKey(event, keys = arrowMoves) {
+  return event.altKey || event.ctrlKey || event.metaKey ? undefined : keys[event.key];
+}
+
+// JupyterLab has shortcuts of its own on these keys, and the page scrolls.
+export function keepKey(event) {
+  event.preventDefault();
+  event.stopPropagation();
+}
+
+export class CellStage {
+  // `text(cell)`: the words about it; `first()`: where the arrow keys begin. If need be: `choose(cell)`, by Enter or a
+  // click; `pointed(x, y)`: {cell, text} of more than cells, null to leave all as it is; `keys`: {key: what it does};
+  // `moved(cell)`: the arrow keys have moved to it.
+  constructor({text, choose = null, first = () => ({row: 0, column: 0}), pointed = null, keys = {}, moved = () => {}}) {
+    Object.assign(this, {text, choose, first, moved, keys, cursor: null, hover: null, grids: []});
+    this.pointed = pointed ?? ((x, y) => {
+      const cell = this.cellAt(x, y);
+      return {cell, text: cell ? text(cell) : ''};
+    });
+    if (choose) this.keys = {...keys, Enter: () => this.cursor && choose(this.cursor)};
+    this.sharp = new SharpCanvas('sv-canvas', 'application');
+    this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
+    this.over.el.tabIndex = -1;
+    this.el = elementOf('div', 'sv-stage');
+    this.el.append(this.sharp.el, this.over.el);
+    this.tip = elementOf('output', 'sv-tip');
+    this.tip.setAttribute('aria-live', 'polite');
+    this.listen();
+  }
+
+  // The grids of what was drawn, all of as many cells: a cell is outlined in each of them.
+  show(grids, theme) {
+    Object.assign(this, {grids, theme});
+    this.outline();
+  }
+
+  outline() {
+    const cell = this.hover ?? this.cursor, {context} = this.over;
+    this.over.size(this.sharp.width, this.sharp.height);
+    if (!cell || !this.grids.length) return;
+    const {rows, columns} = this.grids[0];
+    if (cell.row >= rows.count || cell.column >= columns.count) return;
+    for (const grid of this.grids) {
+      const {x, y, width, height} = grid.box(cell.row, cell.column), path = new Path2D();
+      const draw = () => doubleStroke(context, path, overlayInks(this.theme), 1.5);
+      path.rect(x - .5, y - .5, Math.max(2, width + 1), Math.max(2, height + 1));
+      if (columns.span < columns.count) grid.clipped(context, draw);
+      else draw();
+    }
+  }
+
+  cellAt(x, y) {
+    const grid = this.grids.find(each => each.inside(x, y));
+    return grid ? {row: grid.rowAt(y), column: grid.columnAt(x)} : null;
+  }
+
+  say(text) { if (this.tip.textContent !== text) this.tip.textContent = text; }
+
+  listen() {
+    const {el} = this.sharp;
+    el.addEventListener('pointermove', event => {
+      const at = this.grids.length ? this.pointed(...this.sharp.at(event)) : null;
+      if (!at) return;
+      this.hover = at.cell;
+      this.say(at.text);
+      this.outline();
+    });
+    el.addEventListener('pointerleave', () => { this.hover = null; this.outline(); });
+    el.addEventListener('blur', () => { this.cursor = null; this.outline(); });
+    el.addEventListener('keydown', event => this.keyed(event));
+    if (!this.choose) return;
+    el.addEventListener('click', event => {
+      const cell = this.cellAt(...this.sharp.at(event));
+      if (cell) this.choose(cell);
+    });
+  }
+
+  keyed(event) {
+    const move = plainKey(event), act = plainKey(event, this.keys);
+    if (!this.grids.length || !move && !act) return;
+    keepKey(event);
+    if (move) this.moveCursor(...move);
+    else act();
+  }
+
+  moveCursor(down, right) {
+    const {rows, columns} = this.grids[0], inside = (place, {count}) => Math.max(0, Math.min(count - 1, place));
+    this.cursor = this.cursor
+      ? {row: inside(this.cursor.row + down, rows), column: inside(this.cursor.column + right, columns)} : this.first();
+    this.hover = null;
+    this.moved(this.cursor);
+    this.say(this.text(this.cursor));
+    this.outline();
+  }
+}

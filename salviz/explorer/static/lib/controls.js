@@ -1,0 +1,61 @@
+// The small pieces of page that panels are made of: elements, and controls that say what was chosen.
+
+export function elementOf(tag, className = '', ...children) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  node.append(...children);
+  return node;
+}
+
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+  return node;
+}
+
+// A labelled control; `control` is the <input> or <select> inside.
+export function labelled(text, control, className = 'sv-field') {
+  const label = document.createElement('label');
+  label.className = className;
+  if (control.type === 'checkbox') label.append(control, text);
+  else label.append(text, control);
+  return label;
+}
+
+export function choiceOf(entries, onChange) {
+  const select = document.createElement('select');
+  select.append(...entries.map(([value, text]) => new Option(text, value)));
+  select.addEventListener('change', () => onChange(select.value));
+  return select;
+}
+
+// Other entries only where they are others: a list that is open stays open.
+export function fillChoice(select, entries, value) {
+  const text = JSON.stringify(entries);
+  if (select.dataset.entries !== text) {
+    select.dataset.entries = text;
+    select.replaceChildren(...entries.map(([v, name]) => new Option(name, v)));
+  }
+  select.value = String(value);
+}
+
+export function tickBox(onChange) {
+  const box = document.createElement('input');
+  box.type = 'checkbox';
+  box.addEventListener('change', () => onChange(box.checked));
+  return box;
+}
+
+export function rangeOf(most, onChange) {
+  const range = document.createElement('input');
+  Object.assign(range, {type: 'range', min: 0, max: most, step: 1, value: 0});
+  range.addEventListener('input', () => onChange(Number(range.value)));
+  return range;
+}
+
+export function buttonOf(text, title, onClick) {
+  const button = document.createElement('button');
+  Object.assign(button, {type: 'button', textContent: text, title});
+  button.setAttribute('aria-label', title);
+  button.addEventListener('click', onClick);
+  return button;
+}

@@ -1,0 +1,116 @@
+"""A panel is one file: everything that knows of panels learns it from there."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from matplotlib.text import Text
+
+import invented
+import salviz
+from browser import browser, evaluate_json, load, new_page, page  # noqa: F401, fixtures
+from salviz.explorer.program import panel_of, panels, static_text
+from salviz.explorer.stills import Look, parts, picture
+from salviz.figures.kinds import kinds
+from salviz.figures.sheet import figure
+from salviz.views.base import attention_beside_saliency
+
+added = '''// Panel 'longest': the longest token of a sentence.
+import {elementOf} from '../lib/controls.js';
+
+class LongestToken {
+  constructor(ctx) {
+    this.ctx = ctx;
+    this.el = elementOf('section', 'sv-panel sv-longest');
+  }
+
+  update() {
+    const {store, state} = this.ctx, {labels} = store.probe(state.run, state.probe);
+    this.el.textContent = `The longest token is ${labels.reduce((a, b) => b.length > a.length ? b : a)}.`;
+  }
+}
+
+export const longestPanel = {
+  name: 'longest', title: 'Longest token', order: 65, shows: 'text', still: 'attention_beside_saliency', page: 'below',
+  view: LongestToken,
+};
+'''
+
+# What somebody does who has added it.
+used = '''
+import json, sys
+import invented
+from matplotlib.text import Text
+from salviz.explorer import Explorer
+from salviz.explorer.page import page_of, write_page
+run = invented.run(sys.argv[1] + '/run')
+write_page(page_of(run), sys.argv[1] + '/whole.html', say=lambda said: None)
+explorer = Explorer(run, panels=['longest', 'time'])
+explorer.to_html(sys.argv[1] + '/chosen.html')
+words = lambda figure: [o.get_text() for o in figure.findobj(Text)]
+print(json.dumps(dict(options=explorer.view.options, program=explorer.view._esm, still=words(explorer.picture('longest')),
+                      whole=words(explorer.picture()))))
+'''
+
+@pytest.fixture(scope='module')
+def house(tmp_path_factory):
+    "A copy of the library with one file more"
+    folder = tmp_path_factory.mktemp('house')
+    shutil.copytree(Path(salviz.__file__).parent, folder/'salviz', ignore=shutil.ignore_patterns('__pycache__'))
+    (folder/'salviz'/'explorer'/'static'/'panels'/'longest.js').write_text(added)
+    path = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
+    done = subprocess.run([sys.executable, '-c', used, str(folder)], capture_output=True, text=True, cwd=folder,
+                          env={**os.environ, 'PYTHONPATH': path})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, json.loads(done.stdout.splitlines()[-1])
+
+def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
+    _, told = house
+    assert json.loads(told['options'])['panels'] == ['longest', 'time']
+    assert 'const longestPanel' in told['program'] and 'signalPanel, evidencePanel' in told['program']
+    order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
+    assert order.index('longestPanel') == order.index('sentencePanel') + 1
+
+@pytest.mark.parametrize('name', ['whole', 'chosen'])
+def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, name):
+    p = new_page(browser)
+    p.goto((house[0]/f'{name}.html').as_uri())
+    p.wait_for_function('() => window.salviz')
+    p.wait_for_selector('.sv-longest')
+    assert p.inner_text('.sv-longest') == 'The longest token is unforget.'
+    assert p.locator('.sv-failed').count() == 0 and p.errors == []
+    assert p.locator('.sv-panel').count() == (10 if name == 'whole' else 2)
+    p.close()
+
+def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house):
+    _, told = house
+    without = {o.get_text() for o in picture(Look(invented.snapshot(30))).findobj(Text)}
+    own = {o.get_text() for o in figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
+    assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
+
+def test_python_and_javascript_read_the_same_in_a_panels_file(page):
+    load(page, 'panels.js')
+    theirs = evaluate_json(page, '() => sv.explorerPanels')
+    ours = [asdict(panel) for panel in panels().values()]
+    for mine in ours:
+        export, file = mine.pop('export'), mine.pop('file')
+        assert f'export const {export} = {{' in static_text(file)
+    known = ours[0].keys()
+    assert [{k: v for k, v in o.items() if k in known} for o in theirs] == [
+        {k: v for k, v in o.items() if v not in (False, '')} for o in ours]
+
+def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
+    load(page, 'panels.js')
+    assert page.evaluate('() => sv.explorerPanels.every(panel => panel.view.prototype.update)')
+    assert {o.still for o in panels().values()} <= {*parts, 'whatif', *kinds}
+
+@pytest.mark.parametrize('line', ["name: 'x', title: 'X', order: 1, shows: 'text', stil: 'map',", "view: X,",
+                                  "name: 'x', title: 'X', order: 1, shows: 'words', still: 'map',",
+                                  "name: 'x', title: title, order: 1, shows: 'text', still: 'map',"])
+def test_a_panel_that_does_not_say_what_it_is_is_refused_with_an_example(line):
+    with pytest.raises(ValueError, match="x.js: the line after .* must say name, title, order, shows, still"):
+        panel_of('x.js', f'export const xPanel = {{\n  {line}\n  view: X,\n}};')
