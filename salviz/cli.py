@@ -148,15 +148,15 @@ def table_in(path):
 def run_figure(a):
     from salviz.figures.drawing import beside, save_figure
     from salviz.figures.kinds import figure, kind_named
-    out, takes = Path(a.out), kind_named(a.kind).takes if a.kind else 'snapshot'
+    out, of_table = Path(a.out), bool(a.kind) and kind_named(a.kind).is_of_table
     if not out.parent.is_dir():
         raise FileNotFoundError(f'there is no folder {out.parent}; make it first, or give another --out')
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise PermissionError(f'{out} cannot be written; give another --out')
     if out.exists() and not a.force: raise FileExistsError(f'{out} exists already; use --force to write it again')
-    if takes == 'frame' and len(a.runs) > 1:
+    if of_table and len(a.runs) > 1:
         raise ValueError(f'figure: {a.kind} is made of one table, got {len(a.runs)}')
-    source = table_in(a.runs[0]) if takes == 'frame' else _one(a.runs)
+    source = table_in(a.runs[0]) if of_table else _one(a.runs)
     settings = parse_settings(a.set)
     own = [k for k in settings if k in ('runs', 'kind', 'step', 'probe', 'layer', 'head', 'width', 'columns',
                                         'font_size', 'font', 'heading', 'share')]
@@ -252,7 +252,7 @@ def _in_options(message):
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
 
 def run_strip(a):
-    from salviz.explorer.widget import strip_views
+    from salviz.explorer.saving import strip_views
     for name in a.notebooks:
         n = strip_views(name)
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')

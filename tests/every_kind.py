@@ -3,6 +3,7 @@ import numpy as np
 import pandas as pd
 
 import invented
+from salviz.figures.drawing import figure_kinds
 
 compound = 'Donaudampfschifffahrtsgesellschaftskapitän'
 address = 'https://example.org/a/rather/long/path?of=an&address=#here'
@@ -26,8 +27,8 @@ def own_map(run):
     return s
 
 
-def text_kinds(folder, shape):
-    "Kinds that show tokens: {kind: (source, options)}"
+def of_texts(folder, shape):
+    "What kinds are made of that show tokens: {what they need: source}"
     tokens = sentences[shape]
     kw = {} if tokens is None else dict(tokens={p: tokens for p in range(3)})
     probes = (0, 1, 2)
@@ -37,19 +38,15 @@ def text_kinds(folder, shape):
                                                   ('sallm', 'SalLM')))
     words = tokens or ['[CLS]', 'ada', 'love', '##lace', 'lives', 'in', 'london', '[SEP]']
     gold = [None, *('B-ORGANISATION' if i % 3 else 'O' for i in range(len(words) - 2)), None]
-    said = [None, *('O' for _ in words[2:]), None]
+    answers = [None, *('O' for _ in words[2:]), None]
     target = [*words[1:-1], '</s>']
-    return dict(
-        attention_map=(drop, dict(layer=0, head=1)), triptych=(drop, {}), head_grid=(drop, {}),
-        discard_region=(drop, dict(layer=1, head=2)),
-        pattern_target=(guided, {}), pattern_residual=(guided, {}), pattern_shares=(guided, {}),
-        attention_beside_saliency=(plain, {}),
-        coloured_sentences=([drop, plain], {}), masked_sentence=(masked, {}), masked_pairs=(masked, dict(probe=[0, 1])),
-        token_labels=(invented.tagged(tokens=words, gold=gold, said=said), {}),
-        translation=(invented.translated(target=target, said=target[::-1]), {}),
-        scored_sentence=(scored(tokens), {}), evidence=(own_map(drop), dict(name='pull', head=1)), evolution=(drop, {}),
-        compared=([drop, other], {}),
-        loss_curves=([drop, other, guided], {}), number_over_steps=([drop, other], {}))
+    return {'attention': drop, 'attention, attention_attribution or saliency': drop,
+            'discard_candidates, discarded': drop, 'attention, pattern_target, guided': guided,
+            'attention, saliency': plain, 'saliency': [drop, plain], 'is_masked, masked_input': masked,
+            "info['token_predictions']": invented.tagged(tokens=words, gold=gold, said=answers),
+            "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
+            'prediction': scored(tokens), 'evidence that no other kind knows': own_map(drop),
+            'attention, twice': [drop, other], 'rows of metrics': [drop, other, guided], 'snapshots': [drop, other]}
 
 
 def scored(tokens):
@@ -82,8 +79,8 @@ def a_series(shape):
     return invented.series(**dict(short={}, sixty=dict(time=150, features=12), three=dict(time=4, features=3))[shape])
 
 
-def frames(shape):
-    "Tables of numbers; with long names, with many rows, or with one"
+def of_numbers(shape):
+    "Tables of numbers, with long names, with many rows, or with one: {what kinds need: source}"
     rng = np.random.default_rng(0)
     methods = dict(short=('integrated_gradients', 'gradient', 'random'),
                    long=(f'{compound} of layer 1', f'{compound} of layer 2', address),
@@ -100,14 +97,16 @@ def frames(shape):
     numbers = [dict(layer=l, head=h, entropy=rng.random()) for l in range(depth) for h in range(heads)]
     results = [dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in trained for z in range(3)]
     curve, grid, sizes, numbers, results = map(pd.DataFrame, (curve, grid, sizes, numbers, results))
-    return dict(accuracy_drop=(curve, {}), perturbation=(curve, {}), sensitivity_grid=(grid, {}),
-                gradient_boxes=(sizes, {}),
-                head_map=(numbers, dict(value='entropy')), metric_table=(results, dict(compare_to=trained[0])))
+    return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
+            'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
+            'columns layer, head, and the number': numbers, 'a table of results': results}
 
 
 def everything(folder, shape='short'):
     "{kind: (source, options)} of every kind; a series is one kind more"
-    later = an_image(shape, 20)
-    return dict(**text_kinds(folder, shape), signal=(an_image(shape), {}),
-                series=(a_series(shape), dict(kind='signal')),
-                saliency_distribution=([an_image(shape, 0), later], {}), **frames(shape))
+    made = of_texts(folder, shape) | of_numbers(shape)
+    made |= {'input, saliency_map': an_image(shape), 'saliency_map, twice': [an_image(shape, s) for s in (0, 20)]}
+    kinds = {name: (made[kind.needs], dict(kind.example)) for name, kind in figure_kinds().items()}
+    results, options = kinds['metric_table']
+    options['compare_to'] = results['method'][0] # which is called otherwise in each shape
+    return kinds | dict(series=(a_series(shape), dict(kind='signal')))

@@ -6,13 +6,17 @@
 __all__ = ['tick_texts', 'round_ticks', 'decade_ticks', 'spaced', 'line_sample', 'cell_texts', 'bar_room', 'scale_bar']
 
 # %% ../../nbs/10_figures/03_charts.ipynb #003
+import inspect
+
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import (Body, Sheet, bodies, colour_bar, faint, fitted, grey, ink, legend, legend_places,
+from ..measures.statistics import result_table
+from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
+                                 number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
+from .drawing import (Body, Sheet, colour_bar, faint, figure_kind, fitted, grey, ink, legend, legend_places,
                             lightness, power_of_ten, shares, signed,
                             text_width, wrapped)
 from ..views.base import is_negative
@@ -122,6 +126,14 @@ def _x_ticks(view, low, high, room):
     return ticks[kept], [texts[i] for i in kept]
 
 # %% ../../nbs/10_figures/03_charts.ipynb #013
+@figure_kind('perturbation', perturbation_curves, 'comprehensiveness or sufficiency over the share',
+             'columns method, share, comprehensiveness', 'frame', cites=('eraser',))
+@figure_kind('accuracy_drop', accuracy_drop_curves, 'accuracy as important inputs are replaced',
+             'columns method, share, accuracy', 'frame', cites=('SaliencyGuided',))
+@figure_kind('number_over_steps', number_over_steps, 'a number of the snapshots over steps, such as agreement',
+             'snapshots', 'runs')
+@figure_kind('loss_curves', loss_curves, 'loss, a term or a measure over steps, with bands over seeds', 'rows of metrics',
+             'runs')
 def _curves(view, width):
     "Axes, then the legend below them"
     styles, (low, high), (first, last) = styles_of(view.names), _range(view), _x_range(view)
@@ -151,8 +163,6 @@ def _curves(view, width):
                    multialignment='center')
         legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
     return Body(below + legend_places(entries, width*72 - 2*Sheet.margin)[1], draw)
-
-bodies[Curves] = _curves
 
 # %% ../../nbs/10_figures/03_charts.ipynb #023
 def cell_texts(
@@ -239,6 +249,10 @@ def _grid_layout(view, width, left, norm):
         bar, lines = bar_room(norm, view.value_label, max(cell*rows, 34))
     return bar, pitch, max(cell, 34/rows), texts, lines
 
+@figure_kind('head_map', head_map, 'a number for each head, layers x heads', 'columns layer, head, and the number',
+             'frame', example=dict(value='entropy'))
+@figure_kind('sensitivity_grid', sensitivity_grid, 'a measure over two settings, such as p and q',
+             'columns of both settings and the measure', 'frame')
 def _grid(view, width):
     "A table of colours with numbers, labels and a colour bar"
     rows, columns = view.values.shape
@@ -263,8 +277,6 @@ def _grid(view, width):
         ax.set_ylabel(view.y, fontsize=6.5)
         scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines)
     return Body(max(high + 24, 64), draw, notes)
-
-bodies[Grid] = _grid
 
 # %% ../../nbs/10_figures/03_charts.ipynb #029
 def _boxes_range(view):
@@ -291,6 +303,7 @@ def _draw_box(ax, y, row):
 def _cross(ax): ax.plot([7], [4.5], marker='x', color='#d55e00', markersize=3.6, markeredgewidth=1)
 def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, markeredgewidth=0)
 
+@figure_kind('gradient_boxes', gradient_boxes, 'sizes of gradients as box plots', 'columns method, gradient', 'frame')
 def _boxes(view, width):
     "A row for each box"
     names = [fitted(o, .42*width*72, 6.5) for o in view.names]
@@ -321,8 +334,6 @@ def _boxes(view, width):
         sheet.text(middle, high + 12, label, fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, high + 25, width*72 - 2*Sheet.margin, entries)
     return Body(high + 25 + legend_places(entries, width*72 - 2*Sheet.margin)[1], draw)
-
-bodies[Boxes] = _boxes
 
 # %% ../../nbs/10_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
@@ -389,6 +400,10 @@ def _table_layout(view, room, size, gap):
                for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
     return names, heads, widths, _split(columns, room - sum(w + gap for w in widths) + gap, gap), gap, size
 
+_of_results = list(inspect.signature(result_table).parameters)[3:] # `metric_table` hands them on
+
+@figure_kind('metric_table', metric_table, 'methods x measures with deviations, best bold, significance',
+             'a table of results', 'results', further=_of_results)
 def _table(view, width):
     """Blocks of columns, one below the other; where they can all stand side by side in slightly smaller type, with
     smaller gaps, they do"""
@@ -401,5 +416,3 @@ def _table(view, width):
         for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):
             _draw_block(sheet, float(y), names, heads, widths, block, gap, size)
     return Body(sum(heights) + 9*(len(blocks) - 1) + 2, draw)
-
-bodies[MetricTable] = _table

@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'font', 'shares', 'signed', 'named_fonts', 'Body',
-           'least_cell', 'unmarked', 'bodies', 'drawing_rooms', 'narrowest', 'own_style', 'lightness', 'is_postscript',
-           'font_named', 'can_draw', 'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'wrapped',
-           'number_text', 'nice_below', 'power_of_ten', 'TokenTicks', 'token_ticks', 'thinned_note', 'Picture',
-           'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn', 'enlarged', 'colour_bar', 'standing_room',
-           'signed_scale', 'attention_limit', 'share_scale', 'beyond', 'flow', 'signed_number', 'word_box',
-           'legend_places', 'legend', 'patch', 'map_axes', 'mark_region', 'mark_cells', 'mark_below', 'mark_inside',
-           'inner_border', 'region_sample', 'minus_sample', 'latex_text', 'beyond_latin', 'beside', 'save_figure']
+           'least_cell', 'unmarked', 'bodies', 'denser', 'narrowest', 'kinds', 'drawing_rooms', 'drawing_options',
+           'sources', 'asked_of_runs', 'own_style', 'lightness', 'is_postscript', 'font_named', 'can_draw', 'drawable',
+           'Math', 'drawable_view', 'text_width', 'fitted', 'wrapped', 'number_text', 'nice_below', 'power_of_ten',
+           'TokenTicks', 'token_ticks', 'thinned_note', 'Picture', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page',
+           'drawn', 'enlarged', 'colour_bar', 'standing_room', 'signed_scale', 'attention_limit', 'share_scale',
+           'beyond', 'flow', 'signed_number', 'word_box', 'legend_places', 'legend', 'patch', 'map_axes', 'mark_region',
+           'mark_cells', 'mark_below', 'mark_inside', 'inner_border', 'region_sample', 'minus_sample', 'latex_text',
+           'beyond_latin', 'beside', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #003
+import inspect
 import io
 import re
 import shutil
@@ -27,7 +29,8 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 
 import matplotlib
@@ -46,7 +49,9 @@ from matplotlib.text import Annotation, Text
 from matplotlib.textpath import text_to_path
 from PIL import Image
 
-from ..views.base import outline, row_boxes
+from ..core.bibliography import cited, papers
+from ..core.doors import door
+from ..views.base import View, outline, row_boxes
 from ..core.words import boxed_by_pdflatex, for_any_latex, for_file
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #006
@@ -811,7 +816,88 @@ def save_figure(
     return path
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #059
-bodies = {} # class of a view: function(view, width in inches) -> `Body`
-# modules that put functions into `bodies`
-drawing_rooms = ('salviz.figures.sheet', 'salviz.figures.maps', 'salviz.figures.charts')
-narrowest = {} # name of a view's class: inches that its body needs at least, where that is not 3
+bodies = {}    # class of a view: function(view, width in inches) -> `Body`
+denser = {}    # likewise, for a page that is full
+narrowest = {} # class of a view: inches that its body needs at least
+kinds = {}     # name: `Kind`, of the rooms that are loaded
+drawing_rooms = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts')
+
+# what `salviz.figures.sheet.figure` takes, apart from width and font size
+drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')
+sources = dict(snapshot='a snapshot', snapshots='a list of snapshots', pair='two snapshots', run='a run',
+               runs='a list of runs', frame='a table of numbers', results='a table of results')
+# what runs know and snapshots do not: names that tell them apart, the same with label and prediction, ends of the scale
+asked_of_runs = ('names', 'headings', 'span')
+
+class Kind(namedtuple('Kind', 'about needs make takes cites lists further asks example room')):
+    "What a kind of figure shows, what it needs, and the function that makes its view"
+    @property
+    def is_of_table(self): return self.takes in ('frame', 'results')
+
+    @property
+    def options(self) -> list:
+        "Names of the arguments of `make` that are not its source"
+        names = list(inspect.signature(self.make).parameters)[2 if self.takes == 'pair' else 1:]
+        names += [*self.further, *['about']*self.is_of_table]
+        return [name for name in dict.fromkeys(names) if name not in ('kwargs', 'probe', 'steps', *drawing_options)]
+
+def figure_kinds() -> dict: # {name: `Kind`}
+    "Every kind of figure, room by room"
+    for room in drawing_rooms: import_module(room)
+    def place(item): return [*drawing_rooms, item[1].room].index(item[1].room)
+    return dict(sorted(kinds.items(), key=place))
+
+# %% ../../nbs/10_figures/00_drawing.ipynb #05b
+def _who(function): return function.__module__, function.__qualname__
+
+def _view_made_by(make):
+    "The class of view that `make` says it returns"
+    made = inspect.signature(make, eval_str=True).return_annotation
+    if not (isinstance(made, type) and issubclass(made, View)):
+        raise ValueError(f'figure_kind: make must say which View it returns, such as `def {make.__name__}(...) -> '
+                         f'HeadGrid`, got {made!r}')
+    return made
+
+def _check_kind(name, make, takes, asks, cites):
+    "Refuse a kind that `figure` could not draw"
+    if not str(name).isidentifier(): raise ValueError(f'figure_kind: name must be a word such as head_map, got {name!r}')
+    if name in kinds and _who(kinds[name].make) != _who(make):
+        raise ValueError(f'figure_kind: there is a kind {name!r} already, made by {".".join(_who(kinds[name].make))}; '
+                         'take another name, or forget_kind first')
+    if takes not in sources:
+        raise ValueError(f'figure_kind: takes must be one of {", ".join(sources)}, got {takes!r}')
+    if asks not in (None, *asked_of_runs):
+        raise ValueError(f'figure_kind: asks must be None or one of {", ".join(asked_of_runs)}, got {asks!r}')
+    for paper in cites:
+        if paper not in papers: cited(paper) # which says what is no BibTeX entry
+
+def figure_kind(
+    name,            # what `figure` and the command line call it
+    make,            # function of evidence, annotated with the view that it returns, which has title and caption
+    about,           # a line for the help
+    needs,           # names of evidence or columns, in words
+    takes='snapshot',# what `make` is given: one of `sources`
+    cites=(),        # a list of papers: names in `salviz.core.bibliography.papers`, or BibTeX entries
+    lists=(),        # options of which `make` takes a list; of others each value has a panel of its own
+    further=(),      # names of options that `make` hands on
+    asks=None,       # what `make` is told that only runs know: one of `asked_of_runs`
+    least=2.,        # inches that its body needs
+    dense=None,      # arguments with which the body is denser, for a page that is full
+    example=None,    # options with which it can be tried
+):
+    "Make the function below, which draws the view as a `Body`, known as that of a kind of figure"
+    _check_kind(name, make, takes, asks, cites)
+    view = _view_made_by(make)
+    def register(draw):
+        kinds[name] = Kind(about, needs, door(make), takes, tuple(cites), tuple(lists), tuple(further), asks, example or {},
+                           draw.__module__)
+        bodies[view], narrowest[view] = draw, least
+        if dense: denser[view] = partial(draw, **dense)
+        return draw
+    return register
+
+def forget_kind(name):
+    "Undo `figure_kind`"
+    view = _view_made_by(kinds.pop(name).make)
+    if not any(_view_made_by(kind.make) is view for kind in kinds.values()):
+        for known in (bodies, denser, narrowest): known.pop(view, None)

@@ -1,6 +1,7 @@
 "Charts and their plotly twins: legible at any width, true to the frame, told apart without colours, and safe"
 import copy
 import json
+import re
 import warnings
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
+import invented
 from overlap import check_legible
+from salviz.views.base import masked_sentence
 from salviz.views.curves import (accuracy_drop_curves, gradient_boxes, gradient_histogram, head_map, loss_curves,
                                  metric_table, perturbation_curves, sensitivity_grid)
 from salviz.figures.drawing import rendered
 from salviz.figures.sheet import figure
-from salviz.figures.interactive import interactive, safe
+from salviz.figures.interactive import safe
+from salviz.figures.kinds import figure as of_kind
 from salviz.measures.statistics import result_table
 from test_curves import run
 
@@ -166,7 +170,7 @@ def test_a_name_is_drawn_literally():
 
 def test_a_plotly_curve_has_the_numbers_and_signs_of_the_printed_one(losses):
     for view in (loss_curves(losses), accuracy_drop_curves(drops())):
-        fig = interactive(view)
+        fig = of_kind(view, interactive=True)
         lines = [o for o in fig.data if o.showlegend is not False]
         assert [o.name for o in lines] == list(view.names)
         assert len({(o.line.dash, o.marker.symbol, o.mode) for o in lines}) == len(lines)
@@ -180,21 +184,21 @@ def test_a_plotly_curve_has_the_numbers_and_signs_of_the_printed_one(losses):
 
 def test_plotly_grids_boxes_and_tables_have_the_numbers_of_their_views():
     grid = sensitivity_grid(settings())
-    z = np.array([[np.nan if v is None else v for v in row] for row in interactive(grid).data[0].z])
+    z = np.array([[np.nan if v is None else v for v in row] for row in of_kind(grid, interactive=True).data[0].z])
     np.testing.assert_array_equal(z, grid.values)
     boxes = gradient_boxes(gradients())
-    made = interactive(boxes).data[0]
+    made = of_kind(boxes, interactive=True).data[0]
     for ours, theirs in dict(q1='q1', median='median', q3='q3', low='lowerfence', high='upperfence').items():
         np.testing.assert_array_equal(getattr(made, theirs), boxes.frame[ours])
     table = metric_table(results())
-    cells = interactive(table).data[0].cells.values
+    cells = of_kind(table, interactive=True).data[0].cells.values
     assert list(cells[0]) == [n for n, in table.names]
     assert [c.replace('<b>', '').replace('</b>', '')
             for c in cells[1]] == [f'{m[0]} ± {d[0]}' for m, d in zip(table.means, table.deviations)]
     assert [c.startswith('<b>') for c in cells[1]] == table.best[:, 0].tolist()
 
 def test_a_plotly_figure_is_shown_as_small_data_with_a_picture_and_no_program(losses):
-    fig = interactive(loss_curves(losses))
+    fig = of_kind(loss_curves(losses), interactive=True)
     bundle = fig._repr_mimebundle_()
     shown = bundle['application/vnd.plotly.v1+json']
     assert bundle['image/png'].startswith('iVBOR') and 'text/html' not in bundle and len(json.dumps(bundle)) < 150_000
@@ -203,9 +207,21 @@ def test_a_plotly_figure_is_shown_as_small_data_with_a_picture_and_no_program(lo
     assert 'cdn' not in page and '<script src' not in fig.to_html()
     assert type(copy.deepcopy(fig)) is type(fig) and copy.deepcopy(fig).to_json() == fig.to_json()
 
-def test_what_is_no_view_of_numbers_is_refused_by_name():
-    with pytest.raises(ValueError, match='must be one of Curves, Grid, Boxes, MetricTable, got DataFrame'):
-        interactive(drops())
+def test_what_cannot_be_pointed_at_is_refused_by_name():
+    view = masked_sentence(invented.invent(9, method='SaliencyGuided'))
+    for source, more, said in ((view, {}, 'draws Curves, Grid, Boxes, MetricTable, got MaskedSentence; leave it out'),
+                               ([metric_table(results())]*2, {}, 'draws one view, got 2; choose one'),
+                               (drops(), {}, 'say which kind of figure'),
+                               (metric_table(results()), dict(width='acl'), 'takes no width=, which is about paper'),
+                               (metric_table(results()), dict(heading='none'), 'takes no heading=, which is about')):
+        with pytest.raises(ValueError, match=said): of_kind(source, interactive=True, **more)
+
+def test_a_figure_to_point_at_has_the_words_of_the_printed_one():
+    frame, options = drops(), dict(band='range')
+    printed = of_kind(frame, 'accuracy_drop', **options)
+    fig = of_kind(frame, 'accuracy_drop', interactive=True, **options)
+    assert (fig.caption, fig.citations) == (printed.caption, printed.citations) and fig.citations
+    assert fig.facts[:-1] == printed.facts[:-1] and re.fullmatch(r'Drawn with: salviz .+, plotly .+', fig.facts[-1])
 
 def test_plotly_shows_every_name_as_it_stands(page):
     "In a real browser: no element comes from a name, and the name is read whole"
@@ -217,7 +233,7 @@ def test_plotly_shows_every_name_as_it_stands(page):
              gradient_boxes(gradients((hostile, 'b'))), metric_table(results((hostile, 'b')))]
     for view, pointed in zip(views, ('.scatterlayer .point >> nth=4', '.heatmaplayer image', '.scatterlayer .point',
                                      None)):
-        made = json.loads(interactive(view).to_json())
+        made = json.loads(of_kind(view, interactive=True).to_json())
         seen = page.evaluate('''async ([data, layout]) => {
             document.body.replaceChildren();
             const div = document.body.appendChild(document.createElement('div'));

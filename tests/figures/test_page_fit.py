@@ -11,9 +11,9 @@ from PIL import Image
 
 import every_kind
 import invented
-from salviz.figures.drawing import beyond_page, own_style
+from salviz.figures.drawing import beyond_page, figure_kinds, own_style
 from salviz.figures.sheet import figure as drawn_figure
-from salviz.figures.kinds import figure, kinds, venues
+from salviz.figures.kinds import figure, venues
 from salviz.views.base import discard_map, signal_view
 from invented import invent
 
@@ -58,7 +58,7 @@ def check_fits(source, kind, width, size, options):
     return fig, said
 
 
-names = [*kinds, 'series']
+names = [*figure_kinds(), 'series']
 narrow = [('triptych', 'short'), ('evolution', 'long'), ('series', 'sixty'), ('series', 'three'),
           ('discard_region', 'long'), ('attention_map', 'short')]
 fast = [(kind, 'long', 'acl', None) for kind in names] + [(*o, 'acl', 'caption') for o in narrow]

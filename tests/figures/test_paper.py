@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -23,13 +24,13 @@ import salviz.methods
 from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
-from salviz.figures.drawing import (Math, blue, drawable, ink, latex_text, orange, own_style, rendered, save_figure,
-                                    shares, signed, text_width, vermillion)
+from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, latex_text,
+                                    orange, own_style, rendered, save_figure, shares, signed, text_width, vermillion)
 from salviz.figures.sheet import letter
 from salviz.methods.base import served
-from salviz.figures.kinds import figure, kinds, papers, bibtex, venues, width_of
+from salviz.figures.kinds import figure, papers, bibtex, venues, width_of
 from salviz.core.runs import Run
-from salviz.views.base import discard_map
+from salviz.views.base import View, discard_map
 from invented import invent
 
 
@@ -38,14 +39,14 @@ def made(tmp_path_factory):
     "What each kind is made of, and its options"
     of = every_kind.everything(tmp_path_factory.mktemp('runs'))
     del of['series']
-    assert set(of) == set(kinds)
+    assert set(of) == set(figure_kinds())
     return of
 
 
 def draw(made, kind, **kw): return figure(made[kind][0], kind, **made[kind][1], **kw)
 
 
-@pytest.mark.parametrize('kind', kinds)
+@pytest.mark.parametrize('kind', figure_kinds())
 def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_how_it_was_made(kind, made):
     for width in ('acl',
                   *(['acl-two-column'] if kind in ('discard_region', 'triptych', 'coloured_sentences', 'loss_curves')
@@ -550,7 +551,7 @@ def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
 
 # What is not there
 
-refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, head_grid"),
+refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are attention_map, triptych, "),
            ('discard_region', dict(step=7), KeyError, 'no step 7 of probe 0 in drop; there are 0, 10, 20, 30'),
            ('discard_region', dict(probe=9), KeyError, r'no probe 9 in drop; there are 0, 1'),
            ('discard_region', dict(layer=8), ValueError, 'layer=8 was not observed .*; available: 0, 1'),
@@ -623,7 +624,7 @@ def test_figures_are_made_from_the_command_line(made, tmp_path, capsys):
 def test_the_help_lists_the_kinds_with_a_line_each(capsys):
     with pytest.raises(SystemExit): main(['figure', '--help'])
     said = capsys.readouterr().out.splitlines()
-    for name, kind in kinds.items():
+    for name, kind in figure_kinds().items():
         assert any(re.fullmatch(f'{name} +{re.escape(kind.about)}', line) for line in said), name
 
 
@@ -641,3 +642,68 @@ def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys
     assert main(['study', 'x', '--latex', '--set', 'digits=1']) == 0 and r'\toprule' in capsys.readouterr().out
     assert main(['figure', 'x', '--kind', 'metric_table', '--out', str(tmp_path/'t.pdf')]) == 0
     assert (tmp_path/'t.pdf').exists()
+
+
+# ---- a kind of one's own
+
+@pytest.fixture
+def longest_token():
+    "The smallest kind: one function that makes a view, one that draws it"
+    @dataclass(frozen=True, eq=False, kw_only=True)
+    class LongestToken(View):
+        "The longest token of a sentence"
+
+    def longest(snapshot, least:int=1) -> LongestToken:
+        "The longest token, of `least` letters"
+        word = max(snapshot.tokens, key=len)
+        return LongestToken(title='Longest token', subtitle=f'at least {least} letters', labels=(word,),
+                            caption=f'The longest token is “{word}”.', is_special=np.zeros(1, bool))
+
+    @figure_kind('longest_token', longest, 'the longest token of a sentence', 'tokens', cites=['eraser', own_paper])
+    def draw(view, width): return Body(20, lambda sheet: sheet.text(10, 10, view.labels[0], fontsize=9))
+
+    yield longest
+    if 'longest_token' in figure_kinds(): forget_kind('longest_token')
+
+
+own_paper = '@misc{me2026,\n  title = {Long tokens}\n}'
+
+
+def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_token, made, tmp_path, capsys):
+    run = made['discard_region'][0]
+    fig = figure(run, 'longest_token', least=3, width='acl')
+    check_legible(fig)
+    word = max(run.snapshot().tokens, key=len)
+    assert word in {o.get_text() for o in fig.texts} and f'“{word}”' in fig.caption
+    assert own_paper in fig.citations and any('deyoung' in o.lower() for o in fig.citations)
+    out = [tmp_path/f'a.{end}' for end in ('pdf', 'svg', 'png', *['pgf']*bool(shutil.which('pdflatex')))]
+    for file in out: assert main(['figure', str(run.path), '--kind', 'longest_token', '--out', str(file)]) == 0
+    assert all(file.stat().st_size > 500 for file in out) and word in (tmp_path/'a-caption.tex').read_text()
+    assert own_paper in (tmp_path/'a.bib').read_text()
+    capsys.readouterr()
+    with pytest.raises(SystemExit): main(['figure', '--help'])
+    assert re.search('(?m)^longest_token +the longest token of a sentence$', capsys.readouterr().out)
+    with pytest.raises(ValueError, match='longest_token has no option most; available: least'):
+        figure(run, 'longest_token', most=3)
+    with pytest.raises(ValueError, match='longest: least must be a whole number, got 1.5'):
+        figure(run, 'longest_token', least=1.5)
+    with pytest.raises(ValueError, match='there are attention_map, .*metric_table, longest_token$'):
+        figure(run, 'heat_map')
+    with pytest.raises(ValueError, match="there is a kind 'longest_token' already"):
+        figure_kind('longest_token', discard_map, '', '')
+    forget_kind('longest_token')
+    assert 'longest_token' not in figure_kinds()
+    with pytest.raises(ValueError, match="there is no kind 'longest_token'"): figure(run, 'longest_token')
+    with pytest.raises(ValueError, match='view must be one of .*, got LongestToken'):
+        figure(longest_token(run.snapshot()))
+
+
+@pytest.mark.parametrize('name, make, more, said', [
+    ('my kind', discard_map, {}, "name must be a word such as head_map, got 'my kind'"),
+    ('mine', len, {}, 'make must say which View it returns'),
+    ('mine', discard_map, dict(takes='text'), 'takes must be one of snapshot, snapshots, pair, run, runs, frame, '),
+    ('mine', discard_map, dict(asks='steps'), 'asks must be None or one of names, headings, span'),
+    ('mine', discard_map, dict(cites=['nobody2020']), "got 'nobody2020', which is no key here")])
+def test_a_kind_that_could_not_be_drawn_is_refused(name, make, more, said):
+    with pytest.raises(ValueError, match=said): figure_kind(name, make, '', '', **more)
+    assert name not in figure_kinds()
