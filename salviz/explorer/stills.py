@@ -16,7 +16,7 @@ import numpy as np
 from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
 from ..core.evidence import own_evidence
 from .program import panel_names, panels
-from ..figures.kinds import kinds
+from ..figures.drawing import figure_kinds
 from ..figures.sheet import figure
 from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
                                telling_entry, triptych)
@@ -266,7 +266,7 @@ parts = dict(heads=heads_part, map=map_part, triptych=triptych_part, compare=com
 
 def kind_view(still, look): # a view
     "The figure of the kind `still`, at the layer and head of `look` where it has them"
-    kind = kinds.get(still)
+    kind = figure_kinds().get(still)
     if kind is None or kind.takes != 'snapshot':
         raise ValueError(f'a still is one of {", ".join(parts)}, whatif or a kind of figure of one snapshot, '
                          f'got {still!r}')

@@ -15,7 +15,7 @@ import salviz
 from browser import browser, evaluate_json, load, new_page, page  # noqa: F401, fixtures
 from salviz.explorer.program import panel_of, panels, static_text
 from salviz.explorer.stills import Look, parts, picture
-from salviz.figures.kinds import kinds
+from salviz.figures.drawing import figure_kinds
 from salviz.figures.sheet import figure
 from salviz.views.base import attention_beside_saliency
 
@@ -106,7 +106,7 @@ def test_python_and_javascript_read_the_same_in_a_panels_file(page):
 def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
     load(page, 'panels.js')
     assert page.evaluate('() => sv.explorerPanels.every(panel => panel.view.prototype.update)')
-    assert {o.still for o in panels().values()} <= {*parts, 'whatif', *kinds}
+    assert {o.still for o in panels().values()} <= {*parts, 'whatif', *figure_kinds()}
 
 @pytest.mark.parametrize('line', ["name: 'x', title: 'X', order: 1, shows: 'text', stil: 'map',", "view: X,",
                                   "name: 'x', title: 'X', order: 1, shows: 'words', still: 'map',",
