@@ -205,7 +205,7 @@ class HeadsGrid {
   paintCodes(i, head) {
     const {painter, tensor} = this, picked = painter.pickCodes(tensor.codes(i, head), this.order.strengths);
     const table = this.tableFor(i, head, picked), {colours} = painter;
-    for (let o = 0; o < colours.length; o++) colours[o] = table[picked[o]];
+    for (let point = 0; point < colours.length; point++) colours[point] = table[picked[point]];
   }
 
   // The colours of the 256 strengths: with one limit for all maps there is one table, with each map's own one for each
@@ -213,7 +213,7 @@ class HeadsGrid {
   tableFor(i, head, picked) {
     const {state} = this.ctx, {tensor, order} = this, signed = tensor.codec === 'level8';
     let most = 0;
-    if (state.scale === 'map') for (let o = 0; o < picked.length; o++) if (picked[o] > most) most = picked[o];
+    if (state.scale === 'map') for (const strength of picked) if (strength > most) most = strength;
     const key = `${signed ? tensor.scaleOf(i, head) : 1} ${most}`;
     if (!this.tables.has(key)) {
       const known = codeValues(tensor, i, head), values = Float64Array.from(order.codes, code => known[code]);
@@ -278,33 +278,34 @@ class HeadsGrid {
   // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided
   // heads. A sentence's patterns stay.
   guidedHeads() {
-    const {store, state} = this.ctx, found = lossShares(this.frame), overlaps = patternShares(this.frame),
+    const {store, state} = this.ctx, loss = lossShares(this.frame), overlaps = patternShares(this.frame),
       target = this.frame.get('pattern_target');
-    if (!found) return [];
+    if (!loss) return [];
     const labels = store.probe(state.run, state.probe).labels, n = labels.length;
-    return [...found.guided].flatMap((flag, k) => {
-      const layer = found.layers[Math.floor(k / found.heads)], head = k % found.heads;
+    return [...loss.guided].flatMap((flag, k) => {
+      const layer = loss.layers[Math.floor(k / loss.heads)], head = k % loss.heads;
       if (!flag) return [];
       const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n,
         labels);
       const key = [this.frame.run, this.frame.probe, layer, head].join();
       if (!this.names.has(key)) this.names.set(key, patternGiven(this.frame, layer, head) ?? named());
       const share = overlaps[k], everywhere = !Number.isFinite(share) && patternEverywhere(this.frame, layer, head);
-      return [{layer, head, name: this.names.get(key), share, everywhere, loss: found.shares[k]}];
+      return [{layer, head, name: this.names.get(key), share, everywhere, loss: loss.shares[k]}];
     });
   }
 
   guidedAt({kind, layer, head}) {
-    return kind === 'head' ? this.guided.find(o => o.layer === layer && o.head === head) ?? null : null; }
+    return kind === 'head' ? this.guided.find(each => each.layer === layer && each.head === head) ?? null : null;
+  }
 
   // "Guided heads (corner): next, 2 heads, 61 % to 83 % of their pattern; …"
   sayPatterns() {
     const byName = new Map();
-    for (const o of this.guided) byName.set(o.name, [...byName.get(o.name) ?? [], o]);
+    for (const guided of this.guided) byName.set(guided.name, [...byName.get(guided.name) ?? [], guided]);
     const said = [...byName].map(([name, heads]) => {
-      const known = heads.map(o => o.share).filter(Number.isFinite).sort((a, b) => a - b);
+      const known = heads.map(guided => guided.share).filter(Number.isFinite).sort((a, b) => a - b);
       const ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
-      const none = heads.every(o => o.everywhere) ? 'covers every position' : 'unknown';
+      const none = heads.every(guided => guided.everywhere) ? 'covers every position' : 'unknown';
       return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${known.length
         ? ends.join(' to ') : none}`;
     });
@@ -332,11 +333,11 @@ class HeadsGrid {
   // largest share.
   drawGuided(inks) {
     const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
-      most = Math.max(...this.guided.map(o => o.loss), 1e-12);
+      most = Math.max(...this.guided.map(guided => guided.loss), 1e-12);
     for (const tile of this.tiles) {
-      const found = this.guidedAt(tile.entry);
-      if (!found) continue;
-      const corner = new Path2D(), size = Math.max(5, css * .2), length = (css - 2) * found.loss / most;
+      const guided = this.guidedAt(tile.entry);
+      if (!guided) continue;
+      const corner = new Path2D(), size = Math.max(5, css * .2), length = (css - 2) * guided.loss / most;
       corner.moveTo(tile.x, tile.y);
       corner.lineTo(tile.x + size, tile.y);
       corner.lineTo(tile.x, tile.y + size);
@@ -348,7 +349,7 @@ class HeadsGrid {
       context.fillRect(tile.x, tile.y + css - 5, length + 2, 5);
       context.fillStyle = inks.accent;
       context.fillRect(tile.x + 1, tile.y + css - 4, length, 3);
-      this.drawPatternName(tile, found, inks);
+      this.drawPatternName(tile, guided, inks);
     }
   }
 
@@ -424,15 +425,17 @@ class HeadsGrid {
 
   tileText({entry}) {
     const by = this.ctx.state.sort === 'order' ? 'agreement' : this.ctx.state.sort, score = this.scoreOf(entry, by),
-      found = this.guidedAt(entry);
+      guided = this.guidedAt(entry);
     const title = pooledRow(this.frame) === null ? scoreLabels[by][0].replace('pooled row', 'mean over ordinary rows')
       : scoreLabels[by][0];
-    const said = [entryTitle(entry)];
-    if (Number.isFinite(score)) said.push(`${title}: ${shortNumber(score)}`);
-    const everywhere = found?.everywhere ? ', which covers every position' : '';
-    const share = Number.isFinite(found?.share) ? `, ${percent(found.share)} of its attention lies there` : everywhere;
-    if (found) said.push(`guided to ${quotedToken(found.name)}${share}, ${percent(found.loss)} of the pattern loss`);
-    return said.join('; ');
+    const parts = [entryTitle(entry)];
+    if (Number.isFinite(score)) parts.push(`${title}: ${shortNumber(score)}`);
+    if (guided) {
+      const everywhere = guided.everywhere ? ', which covers every position' : '';
+      const lies = Number.isFinite(guided.share) ? `, ${percent(guided.share)} of its attention lies there` : everywhere;
+      parts.push(`guided to ${quotedToken(guided.name)}${lies}, ${percent(guided.loss)} of the pattern loss`);
+    }
+    return parts.join('; ');
   }
 
   listen() {

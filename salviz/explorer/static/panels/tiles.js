@@ -46,8 +46,8 @@ export class TilePainter {
     for (let r = 0; r < visible.length; r++) {
       const base = visible[r] * n, to = pointOf[r] * points;
       for (let c = 0; c < visible.length; c++) {
-        const v = values[base + visible[c]], o = to + pointOf[c];
-        if (Math.abs(v) > Math.abs(out[o]) || out[o] !== out[o]) out[o] = v;
+        const v = values[base + visible[c]], point = to + pointOf[c];
+        if (Math.abs(v) > Math.abs(out[point]) || out[point] !== out[point]) out[point] = v;
       }
     }
     return out;
@@ -56,12 +56,12 @@ export class TilePainter {
   // The picked points' colours, spread over the pixels.
   put(x, y) {
     const {side, points, pixelOf, colours, pixels} = this;
-    for (let row = 0, o = 0; row < side && points < side; row++) {
+    for (let row = 0, pixel = 0; row < side && points < side; row++) {
       if (row && pixelOf[row] === pixelOf[row - 1]) {
-        pixels.copyWithin(o, o - side, o);
-        o += side;
+        pixels.copyWithin(pixel, pixel - side, pixel);
+        pixel += side;
       } else for (let column = 0, base = pixelOf[row] * points; column < side;
-      column++) pixels[o++] = colours[base + pixelOf[column]];
+      column++) pixels[pixel++] = colours[base + pixelOf[column]];
     }
     this.context.putImageData(this.image, x, y);
   }
