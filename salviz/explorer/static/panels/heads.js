@@ -432,7 +432,8 @@ class HeadsGrid {
     if (Number.isFinite(score)) parts.push(`${title}: ${shortNumber(score)}`);
     if (guided) {
       const everywhere = guided.everywhere ? ', which covers every position' : '';
-      const lies = Number.isFinite(guided.share) ? `, ${percent(guided.share)} of its attention lies there` : everywhere;
+      const lies = Number.isFinite(guided.share) ? `, ${percent(guided.share)} of its attention lies there`
+        : everywhere;
       parts.push(`guided to ${quotedToken(guided.name)}${lies}, ${percent(guided.loss)} of the pattern loss`);
     }
     return parts.join('; ');
