@@ -76,8 +76,8 @@ def panel_of(file, text) -> Panel: # None of a module that is no panel
     needed = [f.name for f in fields(Panel) if f.default is MISSING and f.name not in ('export', 'file')]
     wrong = _fact.sub('', line) or set(given) - {f.name for f in fields(Panel)} or set(needed) - set(given)
     if wrong or given['shows'] not in ('maps', 'text', 'signals', 'anything'):
-        raise ValueError(f"{file}: the line after `export const {export} = {{` must say {', '.join(needed)} and may say "
-                         "tab, page, plotly, such as name: 'words', title: 'Words', order: 65, shows: 'text', "
+        raise ValueError(f"{file}: the line after `export const {export} = {{` must say {', '.join(needed)} "
+                         "and may say tab, page, plotly, such as name: 'words', title: 'Words', order: 65, shows: 'text', "
                          f"still: 'sentence',; got {line!r}")
     return Panel(**given, export=export, file=file)
 

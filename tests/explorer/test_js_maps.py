@@ -731,3 +731,19 @@ def test_frame_time_of_144_heads_at_128_tokens_is_printed(page):
     print(f'\nheads grid, 12 x 12 x 128 x 128: first {times[0]:.1f} ms, then median {np.median(times[4:]):.1f}, best '
           f'{min(times):.1f} ms of main thread a frame')
     assert page.eval_on_selector('.sv-heads canvas', 'c => c.salviz.tiles.length') == 144 + 12 + 12 + 1 + 1
+
+@pytest.mark.parametrize('panel', ['heads', 'map'])
+def test_a_theme_that_changes_while_there_is_no_width_is_drawn_when_there_is(page, panel):
+    "As JupyterLab does it: no width for less than a frame"
+    show(page, [invented()], state=dict(overlays=plain), panels=['heads', 'map'])
+    picture = f"() => document.querySelector('.sv-{panel} canvas').toDataURL()"
+    light = page.evaluate(picture)
+    page.evaluate("""() => new Promise(done => {
+        const el = document.getElementById('el');
+        el.style.display = 'none';
+        app.state.set({theme: 'dark'});
+        requestAnimationFrame(() => { el.style.display = ''; done(); }); })""")
+    page.wait_for_function(f"light => ({picture})() !== light", arg=light, timeout=5000)
+    dark = page.evaluate(picture)
+    show(page, [invented()], state=dict(overlays=plain), panels=['heads', 'map'], theme='dark')
+    assert page.evaluate(picture) == dark

@@ -619,3 +619,22 @@ def test_a_human_rationale_is_what_is_coloured_and_its_absence_is_said(page):
     assert backs[2] != backs[1] == backs[3] and 'what people marked' in text(page, '.sv-sentence')
     show(page, [by_hand(words)], panels=['sentence'], state=dict(colour='rationale'))
     assert 'There is no human rationale for this sentence' in text(page, '.sv-sentence')
+
+@pytest.mark.parametrize('width', [1300, 500])
+def test_names_of_epochs_stay_within_their_epochs(page, runs, width):
+    page.set_viewport_size(dict(width=width, height=900))
+    show(page, runs['addrop'], panels=['time'])
+    names = page.eval_on_selector_all('.sv-epoch-name', """els => els.map(el => [el.textContent,
+        el.getBoundingClientRect().left, el.getBoundingClientRect().right])""")
+    bands = page.eval_on_selector_all('.sv-band', """els => els.map(el => [el.textContent,
+        el.getBoundingClientRect().left, el.getBoundingClientRect().right])""")
+    assert len(names) == len(bands) >= 2
+    for (name, left, right), (whole, start, end) in zip(names, bands):
+        assert name in whole and (not name or start <= left and right <= end)
+    if width == 1300: assert names[0][0] == 'epoch 1: plain'
+
+def test_where_there_is_one_column_the_chosen_map_follows_the_heads(page, runs):
+    page.set_viewport_size(dict(width=700, height=900))
+    show(page, runs['addrop'], panels=None)
+    tops = [page.locator(f'.sv-{o}').bounding_box()['y'] for o in ('heads', 'map', 'sentence', 'time')]
+    assert tops == sorted(tops)

@@ -62,7 +62,8 @@ class Tab:
 
     def menu(self, *path):
         self.page.click(f'.lm-MenuBar-itemLabel:text-is("{path[0]}")')
-        self.page.click(f'.lm-Menu-itemLabel:text-is("{path[1]}")')
+        for name in path[1:-1]: self.page.locator(f'.lm-Menu-itemLabel:text-is("{name}")').last.hover()
+        self.page.locator(f'.lm-Menu-itemLabel:text-is("{path[-1]}")').last.click()
 
     def run_all(self): self.menu('Run', 'Run All Cells')
 
@@ -184,9 +185,13 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
     t = tab('dark.ipynb', "from salviz import Explorer\nExplorer('run')")
     t.run_all(); t.drawn(); t.drawn('map')
     light = t.picture('map')
-    t.page.evaluate("() => document.body.setAttribute('data-jp-theme-light', 'false')")
+    heads = t.picture('heads')
+    t.menu('Settings', 'Theme', 'JupyterLab Dark')
     t.page.wait_for_selector('.salviz[data-theme=dark]')
-    assert t.picture('map') != light
+    # the panels have no width for a moment, and are drawn once they have one again
+    until = time.monotonic() + 10
+    while (t.picture('map') == light or t.picture('heads') == heads) and time.monotonic() < until: time.sleep(.2)
+    assert t.picture('map') != light and t.picture('heads') != heads
     def luminance(colour):
         c = np.array([int(x) for x in re.findall(r'\d+', colour)[:3]])/255
         return np.where(c <= .04045, c/12.92, ((c + .055)/1.055)**2.4) @ [.2126, .7152, .0722]

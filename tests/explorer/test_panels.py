@@ -52,8 +52,8 @@ write_page(page_of(run), sys.argv[1] + '/whole.html', say=lambda said: None)
 explorer = Explorer(run, panels=['longest', 'time'])
 explorer.to_html(sys.argv[1] + '/chosen.html')
 words = lambda figure: [o.get_text() for o in figure.findobj(Text)]
-print(json.dumps(dict(options=explorer.view.options, program=explorer.view._esm, still=words(explorer.picture('longest')),
-                      whole=words(explorer.picture()))))
+print(json.dumps(dict(options=explorer.view.options, program=explorer.view._esm,
+                      still=words(explorer.picture('longest')), whole=words(explorer.picture()))))
 '''
 
 @pytest.fixture(scope='module')

@@ -6,10 +6,11 @@ import {elementOf} from './lib/controls.js';
 import {explorerPanels} from './panels.js';
 
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
+const appSoon = 100, appTries = 20;
 
 export const panelNames = explorerPanels.map(({name}) => name);
 
-// A panel that is not on screen is not drawn; it is told what it missed when it is shown.
+// A panel that is not on screen, or has no width, is not drawn; it is told what it missed when it is shown.
 class AppPanel {
   constructor(panel, ctx) {
     Object.assign(this, panel);
@@ -28,7 +29,7 @@ class AppPanel {
 
   update(changed) {
     for (const key of changed) this.missed.add(key);
-    if (this.el.hidden || !this.missed.size) return;
+    if (this.el.hidden || !this.el.clientWidth || !this.missed.size) return;
     const missed = this.missed;
     this.missed = new Set();
     try { this.made.update(missed); } catch (e) { this.fail(e); throw e; }
@@ -144,9 +145,12 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
   const tabbed = made.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
   root.append(bar.el, missing, body, spoken);
-  for (const panel of made) (panel.tab ? side : body).append(panel.el);
+  // Where the page is narrow, what shows a chosen head follows the heads.
+  for (const panel of made) {
+    if (panel === tabbed[0]) body.append(side);
+    (panel.tab ? side : body).append(panel.el);
+  }
   if (tabbed.length > 1) side.prepend(tabs.el);
-  if (tabbed.length) body.append(side);
   body.classList.toggle('sv-alone', shown.length === 1);
   el.append(root);
 
@@ -164,6 +168,14 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     for (const panel of made) panel.el.hidden = !fitting.includes(panel) || panel.tab && panel !== tab;
     bar.update(changed);
     for (const panel of made) panel.update(changed);
+    again(changed);
+  };
+  // When JupyterLab changes its theme there is no width for a moment, too short for an observer of sizes to notice.
+  let tries = 0, trying = null;
+  const again = changed => {
+    clearTimeout(trying);
+    tries = root.clientWidth || changed.size > 1 || !changed.has('size') ? 0 : tries + 1;
+    if (!root.clientWidth && tries < appTries) trying = setTimeout(() => state.touch('size'), appSoon);
   };
   const everything = new Set([...Object.keys(state.get()), ...appEverything]);
   const offs = [state.on(update), ...['frames', 'rows',
@@ -175,6 +187,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   const destroy = () => {
     for (const off of offs) off();
     sizes.disconnect();
+    clearTimeout(trying);
     for (const panel of made) panel.made.destroy?.();
     root.remove();
   };

@@ -53,7 +53,7 @@ class PageFrames {
 
   show(state) {
     const opened = pageSame(this.store, state).map(id => this.open(id));
-    return {ready: Promise.all(opened.map(o => o.ready)), whole: Promise.all(opened.map(o => o.whole))};
+    return {ready: Promise.all(opened.map(({ready}) => ready)), whole: Promise.all(opened.map(({whole}) => whole))};
   }
 }
 

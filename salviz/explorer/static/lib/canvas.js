@@ -118,11 +118,11 @@ export class CellPainter {
     const {across, down, columns, rows, ratio} = grid, pixels = this.pixelsFor(context, across, down);
     const columnOf = cellsOfPixels(across, columns.from, columns.span, columns.count);
     const rowOf = cellsOfPixels(down, rows.from, rows.span, rows.count);
-    for (let y = 0, o = 0, last = -1; y < down; y++) {
-      if (rowOf[y] === last) { pixels.copyWithin(o, o - across, o); o += across; continue; }
+    for (let y = 0, pixel = 0, last = -1; y < down; y++) {
+      if (rowOf[y] === last) { pixels.copyWithin(pixel, pixel - across, pixel); pixel += across; continue; }
       last = rowOf[y];
       const base = last * columns.count;
-      for (let x = 0; x < across; x++) pixels[o++] = colours[base + columnOf[x]];
+      for (let x = 0; x < across; x++) pixels[pixel++] = colours[base + columnOf[x]];
     }
     context.putImageData(this.image, Math.round(grid.x * ratio), Math.round(grid.y * ratio));
   }
@@ -195,7 +195,7 @@ function labelStyle(context, {special}, isMarked, inks) {
 export function columnLabels(context, grid, labels, {y, room, inks, marked = new Set()}) {
   const [first, end] = grid.columnsInView(), placed = [];
   context.font = inks.bold;
-  const flat = labels.slice(first, end).every(o => textWidth(context, shownToken(o.label)) <= grid.pitch - 6);
+  const flat = labels.slice(first, end).every(({label}) => textWidth(context, shownToken(label)) <= grid.pitch - 6);
   context.direction = 'ltr';
   for (const [i, at] of thinnedLabels(first, end, k => grid.left(k) + (grid.left(k + 1) - grid.left(k)) / 2, grid.pitch,
     marked)) {

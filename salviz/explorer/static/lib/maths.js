@@ -75,13 +75,13 @@ export function dropMask(candidates, allowed, n, q, uniform) {
 export function patternMatrix(name, real, occurs = null, boundary = 'uniform', multiple = 'uniform') {
   const n = real.length, out = new Float64Array(n * n), at = [];
   for (let i = 0; i < n; i++) if (real[i]) at.push(i);
-  const found = occurs ? at.filter(i => occurs[i]) : at;
-  if (!found.length) return null;
+  const places = occurs ? at.filter(i => occurs[i]) : at;
+  if (!places.length) return null;
   const offset = {next: 1, prev: -1}[name];
   at.forEach((i, place) => {
     const goal = at[place + offset];
     if (name === 'first') out[i * n + at[0]] = 1;
-    else if (occurs) for (const j of found) out[i * n + j] = multiple === 'uniform' ? 1 / found.length : 1;
+    else if (occurs) for (const j of places) out[i * n + j] = multiple === 'uniform' ? 1 / places.length : 1;
     else if (goal !== undefined) out[i * n + goal] = 1;
     else if (boundary === 'uniform') for (const j of at) out[i * n + j] = 1 / at.length;
   });

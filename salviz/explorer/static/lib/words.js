@@ -13,10 +13,10 @@ const unseen = new RegExp(`${joiner}|[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}
 const joins = new RegExp(joiner, 'u');
 const seenMarks = {'\n': '↵', '\t': '⇥', '\r': '␍'};
 
-function unseenMark(found, at, text) {
-  if (/\p{Join_Control}/u.test(found) && joins.test(text.slice(Math.max(0, at - 2), at + 3))) return found;
-  const code = found.codePointAt(0);
-  if (seenMarks[found]) return seenMarks[found];
+function unseenMark(character, at, text) {
+  if (/\p{Join_Control}/u.test(character) && joins.test(text.slice(Math.max(0, at - 2), at + 3))) return character;
+  const code = character.codePointAt(0);
+  if (seenMarks[character]) return seenMarks[character];
   if (code < 0x20) return String.fromCodePoint(0x2400 + code);
   return code === 0x7f ? '␡' : `‹U+${code.toString(16).toUpperCase().padStart(4, '0')}›`;
 }

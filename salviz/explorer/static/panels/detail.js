@@ -177,7 +177,7 @@ class MapPanel {
     const {values, count, half} = this.shown, finite = v => Number.isFinite(v) ? v : 0;
     const row = r => columns.reduce(([v, h], c) => [v + finite(values[r * count + c]), h + finite(half(r * count + c))],
       [0, 0]);
-    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, o) => sum + o[i], 0) / rows.length,
+    const rows = this.units.map((_, r) => row(r)), mean = i => rows.reduce((sum, own) => sum + own[i], 0) / rows.length,
       chosen = this.rowUnit();
     const names = columns.length > 4 ? `${columns.length} chosen keys`
       : columns.map(c => quotedToken(this.units[c].label, 16)).join(' + ');
@@ -314,7 +314,7 @@ class MapPanel {
     const name = this.kind === 'residual' ? `${entryTitle(this.entry)}, attention − pattern` : entryTitle(this.entry);
     if (!Number.isFinite(values[k]))
       return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
-    const mark = ['candidates', 'discarded'].filter(o => this.marks?.[o]?.[k]);
+    const mark = ['candidates', 'discarded'].filter(name => this.marks?.[name]?.[k]);
     const marks = this.kind === 'attention' || !mark.length ? mark : [mark.at(-1)];
     const said = marks.includes('discarded') ? ', discarded' : marks.includes('candidates') ? ', candidate' : '';
     return cellWords(name, query, key, values[k], half(k), rank + said);

@@ -185,8 +185,8 @@ class EvidencePanel {
       {n, pooled: tensor.pooled});
     this.at = this.units.map((u, i) => u.block ? i : u.tokens[0]);
     const count = this.units.length, values = new Float64Array(count * count);
-    for (let r = 0, o = 0; r < count; r++) for (let c = 0; c < count; c++, o++)
-      values[o] = slice.values[this.at[r] * n + this.at[c]];
+    for (let r = 0, cell = 0; r < count; r++) for (let c = 0; c < count; c++, cell++)
+      values[cell] = slice.values[this.at[r] * n + this.at[c]];
     const inks = this.inks = inksOf(this.el, state.theme), {context} = this.sharp,
       labels = this.units.map(u => u.label), width = this.stage.clientWidth;
     const query = labelRoom(context, labels, inks.bold, Math.min(96, width * .22)), left = 16 + query + 6;

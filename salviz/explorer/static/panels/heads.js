@@ -1,13 +1,14 @@
 // Panel 'heads': all maps of a frame as layers x heads on one canvas, painted straight from the codes; choosing,
 // sorting and filtering.
+import {doubleStroke, fitText, inksOf, overlayInks, quotedToken, SharpCanvas, shownToken} from '../lib/canvas.js';
+import {keepKey, plainKey} from '../lib/cells.js';
+import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
+import {buttonOf, choiceOf, elementOf, labelled} from '../lib/controls.js';
+import {patternEverywhere, patternWords} from './overlays.js';
+import {codeStrengths, codeValues, GridMeans, TilePainter} from './tiles.js';
+import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
 import {entryTitle, headScores, layersOf, lossShares, mapNames, mapOf, patternGiven} from '../state/derive.js';
 import {patternShares, pooledRow, scoreLabels, visibleTokens} from '../state/derive.js';
-import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
-import {cellsOfPixels, doubleStroke, fitText, inksOf, overlayInks, quotedToken, SharpCanvas} from '../lib/canvas.js';
-import {shownToken} from '../lib/canvas.js';
-import {patternEverywhere, patternWords} from './overlays.js';
-import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
-import {buttonOf, choiceOf, elementOf, labelled} from '../lib/controls.js';
 
 const gridKeys = ['run', 'probe', 'step', 'entry', 'what', 'hideSpecial', 'scale', 'palette', 'sort', 'filter', 'theme',
   'frames', 'meta', 'size',
@@ -40,124 +41,6 @@ function sameEntry(a, b) {
   if (a.kind !== b.kind) return false;
   return (a.layer === b.layer || !['head', 'heads'].includes(a.kind))
     && (a.head === b.head || !['head', 'layers'].includes(a.kind));
-}
-
-// One map onto the pixels of a tile: where cells are smaller than pixels, first the strongest of the cells that share a
-// pixel is picked.
-export class TilePainter {
-  prepare(context, side, n, visible) {
-    const cells = visible.length, points = Math.min(side, cells);
-    if (this.side !== side || this.points !== points) {
-      this.image = context.createImageData(side, side);
-      this.pixels = new Uint32Array(this.image.data.buffer);
-      this.values = new Float32Array(points * points);
-      this.strengths = new Uint8Array(points * points);
-      this.colours = points === side ? this.pixels : new Uint32Array(points * points);
-    }
-    Object.assign(this, {context, side, points, n, visible: Int32Array.from(visible)});
-    this.pointOf = Int32Array.from({length: cells}, (_, c) => Math.floor((c + .5) * points / cells));
-    this.startOf = Int32Array.from({length: points + 1}, (_, p) => this.pointOf.findIndex(at => at >= p))
-      .map(c => c < 0 ? cells : c);
-    this.pixelOf = cellsOfPixels(side, 0, points, points);
-  }
-
-  // `order`: see codeStrengths.
-  pickCodes(codes, order) {
-    const {n, points, visible, startOf, pointOf, strengths: out} = this;
-    out.fill(0);
-    for (let r = 0; r < visible.length; r++) {
-      const base = visible[r] * n, to = pointOf[r] * points;
-      for (let x = 0, c = 0; x < points; x++) {
-        let most = out[to + x];
-        for (const end = startOf[x + 1]; c < end; c++) {
-          // The larger of two small numbers without a branch: which one it is cannot be foretold, and there are
-          // millions.
-          const mine = order[codes[base + visible[c]]], above = most - mine;
-          most = mine + (above & ~(above >> 31));
-        }
-        out[to + x] = most;
-      }
-    }
-    return out;
-  }
-
-  pickValues(values) {
-    const {n, points, visible, pointOf, values: out} = this;
-    out.fill(NaN);
-    for (let r = 0; r < visible.length; r++) {
-      const base = visible[r] * n, to = pointOf[r] * points;
-      for (let c = 0; c < visible.length; c++) {
-        const v = values[base + visible[c]], o = to + pointOf[c];
-        if (Math.abs(v) > Math.abs(out[o]) || out[o] !== out[o]) out[o] = v;
-      }
-    }
-    return out;
-  }
-
-  // The picked points' colours, spread over the pixels.
-  put(x, y) {
-    const {side, points, pixelOf, colours, pixels} = this;
-    for (let row = 0, o = 0; row < side && points < side; row++) {
-      if (row && pixelOf[row] === pixelOf[row - 1]) {
-        pixels.copyWithin(o, o - side, o);
-        o += side;
-      } else for (let column = 0, base = pixelOf[row] * points; column < side;
-      column++) pixels[o++] = colours[base + pixelOf[column]];
-    }
-    this.context.putImageData(this.image, x, y);
-  }
-}
-
-// Codes in the order of their magnitude, as numbers that lead back to them; 0 is what is not finite.
-export function codeStrengths(codec) {
-  const of = codec === 'cube8' ? c => (c + 1) & 255 : c => !c ? 0 : c === 128
-    ? 1 : 2 * Math.abs(c - 128) + Number(c > 128);
-  const strengths = Uint8Array.from({length: 256}, (_, c) => of(c)), codes = new Uint8Array(256);
-  strengths.forEach((strength, code) => { codes[strength] = code; });
-  return {strengths, codes};
-}
-
-// The value of each of the 256 codes of one head.
-function codeValues(tensor, i, head) {
-  if (tensor.codec === 'cube8') return cubeValues;
-  const range = tensor.scaleOf(i, head) / (tensor.spec.levels ?? 127) ** 2;
-  return Float64Array.from({length: 256}, (_, c) => c ? (c - 128) * Math.abs(c - 128) * range : NaN);
-}
-
-const cubeValues = Float64Array.from({length: 256}, (_, c) => c > 254 ? NaN : (c / 254) ** 3);
-
-// Means over heads, over layers and over all of them in one pass over the codes. Kept for one frame: these are many
-// numbers.
-export class GridMeans {
-  of(frame, name) {
-    if (this.frame === frame && this.name === name) return this.maps;
-    const tensor = frame.get(name), [layers, heads] = tensor.shape, size = tensor.mapSize;
-    const blank = count => Array.from({length: count}, () => new Float64Array(size));
-    const made = {heads: blank(layers), layers: blank(heads), all: new Float64Array(size)};
-    for (let i = 0; i < layers; i++) {
-      for (let h = 0; h < heads; h++)
-        addCodes(tensor.codes(i, h), codeValues(tensor, i, h), made.heads[i], made.layers[h]);
-      addShare(made.heads[i], made.all, heads, layers);
-    }
-    for (const map of made.layers) for (let k = 0; k < size; k++) map[k] /= layers;
-    Object.assign(this, {frame, name, maps: made});
-    return made;
-  }
-}
-
-function addCodes(codes, values, a, b) {
-  for (let k = 0; k < codes.length; k++) {
-    const v = values[codes[k]];
-    a[k] += v;
-    b[k] += v;
-  }
-}
-
-function addShare(map, all, heads, layers) {
-  for (let k = 0; k < map.length; k++) {
-    map[k] /= heads;
-    all[k] += map[k] / layers;
-  }
 }
 
 class HeadsGrid {
@@ -322,7 +205,7 @@ class HeadsGrid {
   paintCodes(i, head) {
     const {painter, tensor} = this, picked = painter.pickCodes(tensor.codes(i, head), this.order.strengths);
     const table = this.tableFor(i, head, picked), {colours} = painter;
-    for (let o = 0; o < colours.length; o++) colours[o] = table[picked[o]];
+    for (let point = 0; point < colours.length; point++) colours[point] = table[picked[point]];
   }
 
   // The colours of the 256 strengths: with one limit for all maps there is one table, with each map's own one for each
@@ -330,7 +213,7 @@ class HeadsGrid {
   tableFor(i, head, picked) {
     const {state} = this.ctx, {tensor, order} = this, signed = tensor.codec === 'level8';
     let most = 0;
-    if (state.scale === 'map') for (let o = 0; o < picked.length; o++) if (picked[o] > most) most = picked[o];
+    if (state.scale === 'map') for (const strength of picked) if (strength > most) most = strength;
     const key = `${signed ? tensor.scaleOf(i, head) : 1} ${most}`;
     if (!this.tables.has(key)) {
       const known = codeValues(tensor, i, head), values = Float64Array.from(order.codes, code => known[code]);
@@ -395,33 +278,34 @@ class HeadsGrid {
   // [{layer, head, name, share (of the attention on the pattern), loss (share of the pattern loss)}] of the guided
   // heads. A sentence's patterns stay.
   guidedHeads() {
-    const {store, state} = this.ctx, found = lossShares(this.frame), overlaps = patternShares(this.frame),
+    const {store, state} = this.ctx, loss = lossShares(this.frame), overlaps = patternShares(this.frame),
       target = this.frame.get('pattern_target');
-    if (!found) return [];
+    if (!loss) return [];
     const labels = store.probe(state.run, state.probe).labels, n = labels.length;
-    return [...found.guided].flatMap((flag, k) => {
-      const layer = found.layers[Math.floor(k / found.heads)], head = k % found.heads;
+    return [...loss.guided].flatMap((flag, k) => {
+      const layer = loss.layers[Math.floor(k / loss.heads)], head = k % loss.heads;
       if (!flag) return [];
       const named = () => target.pooled > 1 ? 'pattern' : patternWords(target.at(target.layers.indexOf(layer), head), n,
         labels);
       const key = [this.frame.run, this.frame.probe, layer, head].join();
       if (!this.names.has(key)) this.names.set(key, patternGiven(this.frame, layer, head) ?? named());
       const share = overlaps[k], everywhere = !Number.isFinite(share) && patternEverywhere(this.frame, layer, head);
-      return [{layer, head, name: this.names.get(key), share, everywhere, loss: found.shares[k]}];
+      return [{layer, head, name: this.names.get(key), share, everywhere, loss: loss.shares[k]}];
     });
   }
 
   guidedAt({kind, layer, head}) {
-    return kind === 'head' ? this.guided.find(o => o.layer === layer && o.head === head) ?? null : null; }
+    return kind === 'head' ? this.guided.find(each => each.layer === layer && each.head === head) ?? null : null;
+  }
 
   // "Guided heads (corner): next, 2 heads, 61 % to 83 % of their pattern; …"
   sayPatterns() {
     const byName = new Map();
-    for (const o of this.guided) byName.set(o.name, [...byName.get(o.name) ?? [], o]);
+    for (const guided of this.guided) byName.set(guided.name, [...byName.get(guided.name) ?? [], guided]);
     const said = [...byName].map(([name, heads]) => {
-      const known = heads.map(o => o.share).filter(Number.isFinite).sort((a, b) => a - b);
+      const known = heads.map(guided => guided.share).filter(Number.isFinite).sort((a, b) => a - b);
       const ends = [...new Set([known[0], known.at(-1)].map(v => percent(v)))];
-      const none = heads.every(o => o.everywhere) ? 'covers every position' : 'unknown';
+      const none = heads.every(guided => guided.everywhere) ? 'covers every position' : 'unknown';
       return `${quotedToken(name)} ${heads.length > 1 ? `${heads.length} heads, ` : ''}${known.length
         ? ends.join(' to ') : none}`;
     });
@@ -449,11 +333,11 @@ class HeadsGrid {
   // largest share.
   drawGuided(inks) {
     const {context} = this.sharp, {css} = this.place, {ink, halo} = overlayInks(inks.theme),
-      most = Math.max(...this.guided.map(o => o.loss), 1e-12);
+      most = Math.max(...this.guided.map(guided => guided.loss), 1e-12);
     for (const tile of this.tiles) {
-      const found = this.guidedAt(tile.entry);
-      if (!found) continue;
-      const corner = new Path2D(), size = Math.max(5, css * .2), length = (css - 2) * found.loss / most;
+      const guided = this.guidedAt(tile.entry);
+      if (!guided) continue;
+      const corner = new Path2D(), size = Math.max(5, css * .2), length = (css - 2) * guided.loss / most;
       corner.moveTo(tile.x, tile.y);
       corner.lineTo(tile.x + size, tile.y);
       corner.lineTo(tile.x, tile.y + size);
@@ -465,7 +349,7 @@ class HeadsGrid {
       context.fillRect(tile.x, tile.y + css - 5, length + 2, 5);
       context.fillStyle = inks.accent;
       context.fillRect(tile.x + 1, tile.y + css - 4, length, 3);
-      this.drawPatternName(tile, found, inks);
+      this.drawPatternName(tile, guided, inks);
     }
   }
 
@@ -541,15 +425,18 @@ class HeadsGrid {
 
   tileText({entry}) {
     const by = this.ctx.state.sort === 'order' ? 'agreement' : this.ctx.state.sort, score = this.scoreOf(entry, by),
-      found = this.guidedAt(entry);
+      guided = this.guidedAt(entry);
     const title = pooledRow(this.frame) === null ? scoreLabels[by][0].replace('pooled row', 'mean over ordinary rows')
       : scoreLabels[by][0];
-    const said = [entryTitle(entry)];
-    if (Number.isFinite(score)) said.push(`${title}: ${shortNumber(score)}`);
-    const everywhere = found?.everywhere ? ', which covers every position' : '';
-    const share = Number.isFinite(found?.share) ? `, ${percent(found.share)} of its attention lies there` : everywhere;
-    if (found) said.push(`guided to ${quotedToken(found.name)}${share}, ${percent(found.loss)} of the pattern loss`);
-    return said.join('; ');
+    const parts = [entryTitle(entry)];
+    if (Number.isFinite(score)) parts.push(`${title}: ${shortNumber(score)}`);
+    if (guided) {
+      const everywhere = guided.everywhere ? ', which covers every position' : '';
+      const lies = Number.isFinite(guided.share) ? `, ${percent(guided.share)} of its attention lies there`
+        : everywhere;
+      parts.push(`guided to ${quotedToken(guided.name)}${lies}, ${percent(guided.loss)} of the pattern loss`);
+    }
+    return parts.join('; ');
   }
 
   listen() {

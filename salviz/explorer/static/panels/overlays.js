@@ -216,7 +216,7 @@ export function overlayChecks({state}) {
 function regionWords(frame, state, marks) {
   if (!marks.candidates) return '';
   const of = marks.recomputed ? state.whatIf : methodArgs(frame, 'ADDrop');
-  const given = ['p', 'q'].filter(o => Number.isFinite(of[o])).map(o => `${o} = ${shortNumber(of[o])}`);
+  const given = ['p', 'q'].filter(name => Number.isFinite(of[name])).map(name => `${name} = ${shortNumber(of[name])}`);
   const ties = marks.tied?.rows && !marks.recomputed ? `, ${marks.tied.cells} of them in tied rows` : '';
   const share = `${marks.candidatesCount} of ${marks.allowedCount} positions are candidates (outlined${ties})`;
   const drawn = marks.discarded ? `, ${marks.discardedCount} of them discarded (crosses)` : '';

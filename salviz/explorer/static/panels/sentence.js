@@ -52,9 +52,9 @@ function unitSums(values, units) { return values && units.map(u => sumOver(value
 
 // Everything that is said about the units of a sentence at one step.
 export function sentenceValues(frame, probe, state, units = unitsOf(probe, state)) {
-  const found = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '',
+  const given = saliencyOf(frame), row = frame ? attentionOfRow(frame, probe, state) : {values: null, note: '',
     pieces: []};
-  const saliency = unitSums(found?.values, units), attention = unitSums(row.values, units);
+  const saliency = unitSums(given?.values, units), attention = unitSums(row.values, units);
   const saliencyShares = saliency && sharesOf(saliency, units),
     attentionShares = attention && sharesOf(attention, units);
   const difference = saliency && attention && attentionShares.map((a, k) => a - Math.abs(saliencyShares[k]));
@@ -63,7 +63,7 @@ export function sentenceValues(frame, probe, state, units = unitsOf(probe, state
   const specialShare = row.values && sumOver(row.values, probe.is_special.flatMap((s, i) => s ? [i] : [])) / all;
   const {note, pieces} = row;
   const shares = {saliencyShares, attentionShares, specialShare};
-  return {units, saliency, attention, rationale, difference, ...shares, name: found?.name, row: row.values, note,
+  return {units, saliency, attention, rationale, difference, ...shares, name: given?.name, row: row.values, note,
     pieces};
 }
 

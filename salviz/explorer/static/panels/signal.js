@@ -165,7 +165,7 @@ class SignalPanel {
   layout(items) {
     const {shown} = this, width = this.stage.clientWidth, pairs = items.length > 3 && width < signalPairs;
     const across = width < signalStacks ? 1 : pairs ? 2 : items.length;
-    const labels = shown.rowNames?.map(o => o.label);
+    const labels = shown.rowNames?.map(row => row.label);
     const left = labels ? 26 + labelRoom(this.sharp.context, labels, this.inks.bold, Math.min(120, width * .16)) : 2;
     const room = (width - left - 2 - (across - 1) * signalGap) / across, {rows, columns} = shown,
       ratio = window.devicePixelRatio || 1;

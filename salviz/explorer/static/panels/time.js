@@ -4,7 +4,8 @@ import {countWords} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
 const timeSpeeds = [1, 2, 4, 8, 15, 30];
-const timeKeys = ['meta', 'frames', 'rows', 'run', 'probe', 'step', 'playing', 'speed'];
+const timeKeys = ['meta', 'frames', 'rows', 'run', 'probe', 'step', 'playing', 'speed', 'size'];
+const epochLetter = 6;
 const phaseNames = {ad_drop: 'AD-DROP phase', 'fine-tuning': 'plain fine-tuning phase'};
 
 function timeButton(text, label, onClick) {
@@ -88,16 +89,21 @@ function svgNode(tag, attributes, title = '') {
   return node;
 }
 
+// As much of an epoch's name as has room, in pixels.
+function epochName(name, epoch, room) {
+  return [name, `epoch ${epoch}`, String(epoch)].find(text => text.length * epochLetter + 4 <= room) ?? '';
+}
+
 // Epochs as bands and recorded steps as dots; those that are not on this page are hollow and say why.
 function drawTicks(svg, {store, state}, last) {
   const run = store.run(state.run), at = step => `${100 * step / last}%`, spans = epochSpans(run, last), nodes = [];
   for (const {from, to, epoch, shaded} of spans) {
+    const name = `epoch ${epoch}${run.cross_tuning ? shaded ? ': AD-DROP' : ': plain' : ''}`;
     nodes.push(svgNode('rect', {x: at(from), y: 0, width: at(to - from), height: 30,
-      class: shaded ? 'sv-band sv-shaded' : 'sv-band'}));
+      class: shaded ? 'sv-band sv-shaded' : 'sv-band'}, name));
     if (from > 0) nodes.push(svgNode('line', {x1: at(from), x2: at(from), y1: 0, y2: 30, class: 'sv-epoch'}));
-    if (spans.length > 10) continue;
     const label = svgNode('text', {x: at((from + to) / 2), y: 27, class: 'sv-epoch-name'});
-    label.textContent = `epoch ${epoch}${run.cross_tuning ? shaded ? ': AD-DROP' : ': plain' : ''}`;
+    label.textContent = epochName(name, epoch, (to - from) / last * svg.clientWidth);
     nodes.push(label);
   }
   for (const step of store.steps(state.run, state.probe)) {
@@ -221,7 +227,7 @@ class Time {
       this.range.max = this.last;
       this.range.disabled = !store.shipped(state.run, state.probe).length;
       if (changed.has('probe') || changed.has('run')) this.said = null;
-      if (['meta', 'frames', 'rows', 'run', 'probe'].some(key => changed.has(key))) this.redraw();
+      if (['meta', 'frames', 'rows', 'run', 'probe', 'size'].some(key => changed.has(key))) this.redraw();
       this.show();
       this.player.update();
     }
@@ -231,7 +237,8 @@ class Time {
   // Dots are made anew only when there are other ones.
   redraw() {
     const {store, state} = this.ctx, {run, probe} = state;
-    const key = [run, probe, this.last, store.steps(run, probe), store.shipped(run, probe)].join('|');
+    const {clientWidth} = this.ticks;
+    const key = [run, probe, this.last, clientWidth, store.steps(run, probe), store.shipped(run, probe)].join('|');
     if (key === this.drawn) return;
     this.drawn = key;
     drawTicks(this.ticks, this.ctx, this.last);

@@ -26,8 +26,8 @@ export function unitMap(map, units) {
     0) / at[r].length;
   const single = at.every(tokens => tokens.length === 1), cell = k => [Math.floor(k / count), k % count];
   if (single && count === map.n) return {values: Float32Array.from(map.values), count, half: k => map.halfStep(k)};
-  for (let r = 0, o = 0; r < count; r++) for (let c = 0; c < count; c++, o++) {
-    values[o] = single ? map.values[at[r][0] * map.n + at[c][0]] : over(r, c, k => map.values[k]);
+  for (let r = 0, cell = 0; r < count; r++) for (let c = 0; c < count; c++, cell++) {
+    values[cell] = single ? map.values[at[r][0] * map.n + at[c][0]] : over(r, c, k => map.values[k]);
   }
   return {values, count, half: k => over(...cell(k), map.halfStep)};
 }

@@ -45,7 +45,7 @@ export function toolbar({store, state}) {
   where.className = 'sv-where';
   const run = toolbarSelect('Run', [], v => state.set({run: Number(v), step: null}));
   const probe = toolbarSelect('Sentence', [], v => state.set({probe: Number(v)}));
-  const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(o => [o, o]),
+  const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(name => [name, name]),
     v => state.set({palette: v}));
   const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
   const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));

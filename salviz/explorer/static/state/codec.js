@@ -168,10 +168,10 @@ export class Frame {
 function codecRefuse(ok, reason) { if (!ok) throw new Error(`This cannot be shown: ${reason}.`); }
 
 function codecJson(bytes, what) {
-  let found = null;
-  try { found = JSON.parse(new TextDecoder().decode(bytes)); } catch { /* said below */ }
-  codecRefuse(found && typeof found === 'object', `${what} cannot be read`);
-  return found;
+  let read = null;
+  try { read = JSON.parse(new TextDecoder().decode(bytes)); } catch { /* said below */ }
+  codecRefuse(read && typeof read === 'object', `${what} cannot be read`);
+  return read;
 }
 
 function codecCount(x) { return Number.isSafeInteger(x) && x >= 0; }

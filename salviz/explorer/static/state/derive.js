@@ -8,11 +8,11 @@ const derivedOnce = new WeakMap(), derivedMost = 16;
 // times its bytes.
 function derivedFor(frame, key, make) {
   if (!derivedOnce.has(frame)) derivedOnce.set(frame, new Map());
-  const known = derivedOnce.get(frame), found = known.has(key) ? known.get(key) : make();
+  const known = derivedOnce.get(frame), value = known.has(key) ? known.get(key) : make();
   known.delete(key);
-  known.set(key, found);
+  known.set(key, value);
   if (known.size > derivedMost) known.delete(known.keys().next().value);
-  return found;
+  return value;
 }
 
 export const mapNames = {attention: 'attention', attribution: 'attention_attribution', rank: 'attribution_ranks',
@@ -211,8 +211,8 @@ export function headScores(store, state, by) {
 // Heads of a layer that follow the same pattern share its mean.
 function headsAlike(target, i, h, guided, heads) {
   const mine = target.codes(i, h).join();
-  return Array.from({length: heads}, (_, o) => o).filter(o => guided[i * heads + o]
-    && target.codes(i, o).join() === mine).length;
+  return Array.from({length: heads}, (_, other) => other).filter(other => guided[i * heads + other]
+    && target.codes(i, other).join() === mine).length;
 }
 
 // Each guided head's part of the pattern loss: a mean over the heads of every pattern, or with 'sum' a plain sum.

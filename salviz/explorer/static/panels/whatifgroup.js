@@ -1,0 +1,115 @@
+// What the parts of the what-if panel have in common: a slider, two maps side by side, a group for one method.
+import {CellGrid, CellPainter, SharpCanvas} from '../lib/canvas.js';
+import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
+import {quoted} from '../lib/words.js';
+import {entryTitle, methodArgs} from '../state/derive.js';
+
+export function whatIfSlider(label, most, onChange, say = v => v.toFixed(2)) {
+  const range = rangeOf(most, v => onChange(v / most)), shown = elementOf('output', 'sv-slider-value');
+  const el = labelled(label, range, 'sv-field sv-slider');
+  el.append(shown);
+  const show = value => {
+    range.value = Math.round(value * most);
+    setText(shown, say(value));
+  };
+  return {el, range, show};
+}
+
+export function chosenOnly(what) {
+  return `Long sentences ship the ${what} of chosen heads only; this head is not among them.`;
+}
+
+export function whyNoMap(map) { return map.values ? map.pooled > 1 ? chosenOnly('whole maps') : '' : map.note; }
+export function largest(values) { return values.reduce((top, v) => Math.max(top, Math.abs(v)), 0); }
+
+function withoutEmpty(whatIf) {
+  const kept = Object.fromEntries(Object.entries(whatIf).filter(([, v]) => v !== undefined && v !== null && v !== ''));
+  return Object.keys(kept).length ? kept : null;
+}
+
+export function maskSum(mask) {
+  let sum = 0;
+  for (const v of mask ?? []) sum += v;
+  return sum;
+}
+
+export function maskDiffer(a, b) {
+  let sum = 0;
+  if (a && b) for (let k = 0; k < a.length; k++) sum += Number(a[k] !== b[k]);
+  return sum;
+}
+
+// Two maps of the chosen head, as recorded and as they would be, with a line that reads the cell below the pointer.
+export class WhatIfPair {
+  constructor(readCell) {
+    Object.assign(this, {readCell, painter: new CellPainter(), sides: [whatIfSide(), whatIfSide()]});
+    this.reading = elementOf('p', 'sv-note sv-pair-reading');
+    this.el = elementOf('div', 'sv-pair', ...this.sides.map(s => s.el), this.reading);
+    for (const {canvas} of this.sides) {
+      canvas.el.addEventListener('mousemove', e => this.read(canvas, e));
+      canvas.el.addEventListener('mouseleave', () => setText(this.reading, ''));
+    }
+  }
+
+  read(canvas, e) {
+    const [x, y] = canvas.at(e);
+    setText(this.reading, this.grid?.inside(x, y) ? this.readCell(this.grid.rowAt(y), this.grid.columnAt(x)) : '');
+  }
+
+  edge(room) { return Math.max(90, Math.min(300, Math.floor((room - 22) / 2))); }
+
+  // sides: [{colours, draw(context, grid), words, nothing}], recorded first; nothing: what is not there.
+  draw(n, sides, room) {
+    const edge = this.edge(room);
+    sides.forEach(({colours, draw, words, nothing}, i) => {
+      const {canvas, title} = this.sides[i];
+      setText(title, ['recorded', 'what if'][i] + (nothing ? `: ${nothing}` : ''));
+      canvas.size(edge, edge);
+      const axis = {count: n, from: 0, span: n};
+      this.grid = new CellGrid({x: 0, y: 0, width: edge, height: edge, columns: axis, rows: axis, ratio: canvas.ratio});
+      this.painter.paint(canvas.context, this.grid, colours);
+      draw(canvas.context, this.grid);
+      canvas.el.setAttribute('aria-label', words);
+    });
+  }
+}
+
+function whatIfSide() {
+  const canvas = new SharpCanvas('sv-pair-map'), title = elementOf('figcaption');
+  return {canvas, title, el: elementOf('figure', 'sv-pair-side', title, canvas.el)};
+}
+
+// One method's part of the panel: its controls, what they would have changed, and one sentence on what that means.
+export class WhatIfGroup {
+  constructor(ctx, title, method) {
+    Object.assign(this, {ctx, title, method});
+    this.summary = elementOf('summary', '', title);
+    this.controls = elementOf('div', 'sv-group-controls');
+    this.result = elementOf('div', 'sv-group-result');
+    this.counts = elementOf('p', 'sv-group-counts');
+    this.lesson = elementOf('p', 'sv-note');
+    this.missing = elementOf('p', 'sv-note sv-group-missing');
+    this.body = elementOf('div', 'sv-group-body', this.lesson, this.controls, this.counts, this.result);
+    this.el = elementOf('details', 'sv-group', this.summary, this.missing, this.body);
+    this.el.addEventListener('toggle', () => {
+      if (this.el.open && this.frame) this.update(this.frame, this.probe, this.room); });
+  }
+
+  set(changes) { this.ctx.state.set({whatIf: withoutEmpty({...this.ctx.state.whatIf, ...changes})}); }
+  get args() { return methodArgs(this.frame, this.method); }
+  get settings() { return this.ctx.state.whatIf ?? {}; }
+  get head() { return this.ctx.state.entry; }
+
+  update(frame, probe, room) {
+    Object.assign(this, {frame, probe, room});
+    const why = this.why();
+    this.body.hidden = Boolean(why);
+    this.missing.hidden = !why;
+    setText(this.missing, why);
+    if (!why && this.el.open) this.show();
+  }
+
+  whyHead() { return this.head.kind === 'head' ? '' : `This needs one head; ${entryTitle(this.head)} is chosen.`; }
+  headWords() { return entryTitle(this.head); }
+  pair(i, j) { return `query ${quoted(this.probe.labels[i])}, key ${quoted(this.probe.labels[j])}`; }
+}

@@ -1,0 +1,161 @@
+// What if, AD-DROP: another discard region, another draw.
+import {colourScaleOf, percent} from '../lib/colour.js';
+import {choiceOf, labelled, setText, tickBox} from '../lib/controls.js';
+import {candidateCount} from '../lib/maths.js';
+import {countWords} from '../lib/words.js';
+import {drawCrosses, drawRegion} from './overlays.js';
+import {chosenOnly, maskDiffer, maskSum, WhatIfGroup, WhatIfPair, whatIfSlider} from './whatifgroup.js';
+import {methodNames, ranksOfHead, regionOf, regionWith} from '../state/derive.js';
+
+const plainEpoch =
+  'Cross-tuning spends this epoch on plain fine-tuning: nothing is dropped here. '
+    + 'The shaded epochs of the time panel have regions.';
+const noRanks =
+  'The region follows from the ranks of attention attribution, which this step does not hold; '
+    + 'AD-DROP runs and explore() record them.';
+const halfRanks =
+  ' The ranks were made from attributions stored in half precision: training may have told apart what is equal here.';
+const regionNames = {
+  high: 'highest attributions', low: 'lowest attributions', low_released: 'lowest, as the released code counts',
+};
+export class WhatIfRegion extends WhatIfGroup {
+  constructor(ctx) {
+    super(ctx, 'AD-DROP: discard region and draw', 'ADDrop');
+    this.p = whatIfSlider('p', 100, p => this.change({p}));
+    this.q = whatIfSlider('q', 100, q => this.change({q}));
+    this.region = choiceOf(Object.entries(regionNames), region => this.change({region}));
+    this.protect = tickBox(protect => this.change({protect}));
+    this.controls.append(this.p.el, this.q.el, labelled('region', this.region),
+      labelled('protect special tokens', this.protect, 'sv-check'));
+    this.maps = new WhatIfPair((i, j) => this.cellWords(i, j));
+    this.result.append(this.maps.el);
+  }
+
+  get recorded() {
+    const {p = .3, q = .3, region = 'high', protect_special: protect = false} = this.args;
+    return {p, q, region, protect};
+  }
+
+  get now() {
+    const {recorded, settings} = this;
+    return Object.fromEntries(Object.entries(recorded).map(([k, v]) => [k, settings[k] ?? v]));
+  }
+
+  change(changes) { this.set({...this.now, ...changes}); }
+
+  why() {
+    const {layer, head} = this.head, {frame} = this;
+    if (this.whyHead()) return this.whyHead();
+    if (ranksOfHead(frame, layer, head)) return '';
+    if (frame.info.phase && !frame.info.phase.includes('ad_drop') && methodNames(frame).includes('ADDrop'))
+      return plainEpoch;
+    const layers = frame.layers('attribution_ranks');
+    if (layers.length && !layers.includes(layer))
+      return `Layer ${layer} has no attribution ranks; layers ${layers.join(', ')} have.`;
+    return layers.length || frame.names.some(name => name.startsWith('attribution_ranks')) ? chosenOnly('ranks')
+      : noRanks;
+  }
+
+  show() {
+    const {frame, probe, now} = this, {layer, head} = this.head, state = this.ctx.state;
+    this.was = regionOf(frame, {...state.get(), whatIf: null}, layer, head, probe.is_special);
+    this.made = regionWith(frame, probe.is_special, now, layer, head);
+    this.keyCounts = this.allowedCounts();
+    this.small = this.maps.edge(this.room) / this.made.n < 3;
+    for (const name of ['p', 'q']) this[name].show(now[name]);
+    this.region.value = now.region;
+    this.protect.checked = now.protect;
+    setText(this.lesson, this.lessonWords());
+    setText(this.counts, this.countWords());
+    this.draw();
+  }
+
+  lessonWords() {
+    const {p, q, region, protect} = this.now, n = Math.max(...this.keyCounts), many = candidateCount(n, p, region);
+    const side = region === 'high' ? 'highest' : 'lowest',
+      darker = this.ctx.state.theme === 'dark' ? 'lighter' : 'darker';
+    const share = `p is the share of each query’s keys that may be dropped: of ${n} keys${protect
+      ? ' (special ones not counted)' : ''}, `
+      + (many ? `${many}, those with the ${side} attribution.` : 'none, so every key is kept.');
+    const draw = many
+      ? ` Each candidate is dropped with probability q, here ${percent(
+        q)}, by the random numbers of the training step: `
+      + 'a larger q only adds to what is dropped, and no query ever loses all its keys.' : '';
+    const marks = this.small ? `Colour: ${darker} ones are candidates, the ${darker === 'darker' ? 'darkest'
+      : 'lightest'} are dropped.`
+      : `Outlined: candidates; crosses: dropped; the ${darker} the colour, `
+        + 'the higher the attribution’s rank in its row.';
+    return `${share}${this.tieWords()}${draw} ${marks}`;
+  }
+
+  // In the last layer only the row that the classifier reads has attributions other than 0.
+  tieWords() {
+    const {n, candidates} = this.made, {p, region} = this.now;
+    const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
+    const tied = this.keyCounts.filter((count, i) => sizeOf(i) !== candidateCount(count, p, region)).length;
+    if (!tied) return '';
+    const unread = ': the classifier does not read those rows here, so their attributions are all 0';
+    const change = region === 'low_released' ? 'fewer' : 'more';
+    return ` In ${countWords(tied, 'row')} of ${n} keys are equal at the threshold, `
+      + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.`;
+  }
+
+  allowedCounts() {
+    const {n, allowed} = this.made, {protect} = this.now, counts = this.probe.is_special.map(s => !(protect && s));
+    return Array.from({length: n}, (_, i) => {
+      let sum = 0;
+      for (let j = 0; j < n; j++) if (allowed[i * n + j] && counts[j]) sum++;
+      return sum;
+    });
+  }
+
+  countWords() {
+    const {was, made, frame} = this, dropped = mask => mask ? `, ${maskSum(mask)} dropped` : '';
+    const count = ({candidates, discarded}) => `${countWords(maskSum(candidates), 'candidate')}${dropped(discarded)}`;
+    const differ = `${maskDiffer(made.candidates, was.candidates)} candidates and ${maskDiffer(made.discarded,
+      was.discarded)} drops differ`;
+    const recorded = was.candidates ? `recorded: ${count(was)}; ${differ}`
+      : 'this run recorded no region, it was not trained with AD-DROP';
+    const half = frame.info.ranks === 'stored values' ? halfRanks : '';
+    const draw = made.discarded ? '' : ' There is no draw: seed, step or example number was not recorded.';
+    return `What if, ${this.headWords()}: ${count(made)}; ${recorded}.${draw}${half}`;
+  }
+
+  // The scale has places by the square root; ranks should be even steps.
+  rankColours() {
+    const {layer, head} = this.head, {palette, theme} = this.ctx.state, ranks = ranksOfHead(this.frame, layer, head),
+      n = this.made.n;
+    const scale = colourScaleOf({limit: 1, palette, theme}),
+      tops = Array.from({length: n}, (_, i) => Math.max(...ranks.subarray(i * n, i * n + n)));
+    const place = (r, k) => Math.round(.75 * 255 * (r - 1) / Math.max(1, tops[Math.floor(k / n)] - 1));
+    return Uint32Array.from(ranks, (r, k) => r ? scale.table[place(r, k)] : scale.blank);
+  }
+
+  // Cells of a long sentence are too small for outlines and crosses: the marks are the colours.
+  markColours({candidates, discarded}) {
+    const {palette, theme} = this.ctx.state, {table} = colourScaleOf({limit: 1, palette, theme});
+    return Uint32Array.from({length: this.made.n ** 2},
+      (_, k) => discarded?.[k] ? table[255] : candidates?.[k] ? table[100] : table[0]);
+  }
+
+  draw() {
+    const {theme} = this.ctx.state, {was, made, small} = this, ranked = small ? null : this.rankColours();
+    const marks = ({candidates, discarded}) => (context, grid) => {
+      if (candidates) drawRegion(context, grid, candidates, theme);
+      if (discarded) drawCrosses(context, grid, discarded, theme);
+    };
+    const side = (region, words) => ({
+      colours: ranked ?? this.markColours(region), words, draw: small ? () => {} : marks(region),
+        nothing: region.candidates ? '' : 'no region',
+    });
+    this.maps.draw(made.n, [side(was, `recorded region of ${this.headWords()}`), side(made, this.countWords())],
+      this.room);
+  }
+
+  cellWords(i, j) {
+    const k = i * this.made.n + j, inRegion = r => r.discarded?.[k] ? 'dropped' : 'candidate';
+    const said = r => r.candidates ? r.candidates[k] ? inRegion(r) : 'kept' : 'nothing recorded';
+    const ranks = ranksOfHead(this.frame, this.head.layer, this.head.head);
+    return `${this.pair(i, j)}: rank ${ranks[k] || 'none'}; recorded: ${said(this.was)}; what if: ${said(this.made)}`;
+  }
+}

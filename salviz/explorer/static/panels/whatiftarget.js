@@ -1,0 +1,183 @@
+// What if, attention guidance and SalLM: another pattern, another target that attention should follow.
+import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
+import {choiceOf, elementOf, labelled, setText, tickBox} from '../lib/controls.js';
+import {kl} from '../lib/maths.js';
+import {chipText, listWords, paintToken} from '../lib/words.js';
+import {drawTarget, patternWords} from './overlays.js';
+import {largest, WhatIfGroup, WhatIfPair, whatIfSlider, whyNoMap} from './whatifgroup.js';
+import {evidenceOf, mapOf, methodNames, patternGiven, patternOf, pooledRow, sallmTarget} from '../state/derive.js';
+import {targetOf} from '../state/derive.js';
+
+const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
+
+const patternLessons = {
+  next: 'the token after it', prev: 'the token before it', first: 'the first token', delim: 'the special tokens',
+    period: 'the full stops',
+};
+
+export class WhatIfPattern extends WhatIfGroup {
+  constructor(ctx) {
+    super(ctx, 'Attention guidance: pattern of the chosen head', 'AttentionGuidance');
+    this.pattern = choiceOf([['', 'as recorded'], ...patternNames.map(name => [name, name])],
+      pattern => this.set({pattern}));
+    this.boundary = choiceOf([['uniform', '1/n everywhere (paper)'], ['zero', 'nothing (released code)']],
+      boundary => this.set({boundary}));
+    this.multiple = choiceOf([['uniform', 'share: 1/m each (paper)'], ['indicator', '1 each (released code)']],
+      multiple => this.set({multiple}));
+    const rules = [labelled('row without a neighbour', this.boundary), labelled('several such tokens', this.multiple)];
+    this.fields = [labelled('pattern', this.pattern), ...rules];
+    this.controls.append(...this.fields);
+    this.maps = new WhatIfPair((i, j) => this.cellWords(i, j));
+    this.result.append(this.maps.el);
+  }
+
+  why() {
+    if (this.whyHead()) return this.whyHead();
+    return whyNoMap(mapOf(this.frame, this.head, 'attention'));
+  }
+
+  // The rules for boundary and several occurrences are the run's, until they are chosen here.
+  get rules() {
+    const {boundary = this.args.boundary ?? 'uniform', multiple = this.args.multiple ?? 'uniform'} = this.settings;
+    return {boundary, multiple};
+  }
+
+  show() {
+    const {state} = this.ctx, {layer, head} = this.head, {frame, probe, rules} = this,
+      chosen = this.settings.pattern ?? '';
+    this.attention = mapOf(frame, this.head, 'attention');
+    this.was = targetOf(frame, {...state.get(), whatIf: null}, layer, head, probe);
+    const values = chosen ? patternOf(chosen, probe, rules.boundary, rules.multiple) : null;
+    this.made = chosen ? values && {values: Float32Array.from(values), n: this.attention.n, name: chosen} : this.was;
+    this.pattern.value = chosen;
+    this.boundary.value = rules.boundary;
+    this.multiple.value = rules.multiple;
+    this.fields[1].hidden = !['next', 'prev'].includes(chosen);
+    this.fields[2].hidden = !['delim', 'period'].includes(chosen);
+    const choose = 'Choose a pattern to see what it would ask of this head.';
+    const asks = chosen ? `Pattern “${chosen}” asks every query to look at ${patternLessons[chosen]}.` : choose;
+    setText(this.lesson,
+      `Guidance adds the squared residual, attention minus pattern, to the loss: `
+        + `the head is pulled towards the dots. ${asks}`
+      + (this.made || this.was
+        ? ' Colour: the residual, orange where there is more attention than asked for, blue where there is less.'
+          : ''));
+    setText(this.counts, this.lossWords());
+    this.draw();
+  }
+
+  residual(target) { return target ? this.attention.values.map((a, k) => a - target.values[k]) : null; }
+
+  loss(target) {
+    const residual = this.residual(target);
+    return residual.reduce((sum, r) => sum + r * r, 0) / residual.length;
+  }
+
+  lossWords() {
+    const said = target => `mean squared residual ${shortNumber(this.loss(target))}`, {was, made} = this,
+      where = this.headWords();
+    const name = was && (patternGiven(this.frame, this.head.layer, this.head.head) ?? patternWords(was.values, was.n,
+      this.probe.labels));
+    const recorded = was ? `recorded (${name}): ${said(was)}` : 'recorded: this head is not guided';
+    if (!this.settings.pattern) return `${where}, ${recorded}.`;
+    return `What if, ${where}: ${made ? said(made)
+      : 'the sentence has no token of this pattern, so the head would not be guided'}; ${recorded}.`;
+  }
+
+  // Colour is the residual where there is a target, else the attention.
+  draw() {
+    const {theme, palette} = this.ctx.state, {values} = this.attention,
+      residuals = [this.was, this.made].map(t => this.residual(t));
+    const signed = colourScaleOf({limit: Math.max(...residuals.map(r => r ? largest(r) : 0)), signed: true, theme});
+    const plain = colourScaleOf({limit: largest(values), palette, theme});
+    const painted = (some, scale) => Uint32Array.from(some, v => scaleColour(scale, v));
+    const sides = [this.was, this.made].map((target, i) => ({
+      colours: residuals[i] ? painted(residuals[i], signed) : painted(values, plain),
+      draw: (context, grid) => target && drawTarget(context, grid, target.values, theme), words: this.lossWords(),
+        nothing: target ? '' : 'no pattern',
+    }));
+    this.maps.draw(this.attention.n, sides, this.room);
+  }
+
+  cellWords(i, j) {
+    const k = i * this.attention.n + j, a = this.attention.values[k];
+    const of = t => t ? `target ${shortNumber(t.values[k])}, residual ${shortNumber(a - t.values[k])}` : 'no target';
+    return `${this.pair(i, j)}: attention ${shortNumber(a)}; recorded: ${of(this.was)}; what if: ${of(this.made)}`;
+  }
+}
+
+export class WhatIfTarget extends WhatIfGroup {
+  constructor(ctx) {
+    super(ctx, 'SalLM: target that attention should follow', 'SalLM');
+    this.share = whatIfSlider('top share', 100,
+      v => this.set({topShare: Math.max(.01, v), binarised: this.now.binarised}));
+    this.binarised = tickBox(binarised => this.set({binarised, topShare: this.now.topShare}));
+    this.controls.append(this.share.el, labelled('mark the top tokens alike', this.binarised, 'sv-check'));
+    this.line = elementOf('div', 'sv-target-line');
+    this.result.append(this.line);
+  }
+
+  get now() {
+    const {top_share: share = .1, binarised = true} = this.args;
+    return {topShare: this.settings.topShare ?? share, binarised: this.settings.binarised ?? binarised};
+  }
+
+  get saliency() { return evidenceOf(this.frame, 'method_saliency', this.method) ?? this.frame.get('saliency'); }
+  why() { return this.saliency ? '' : 'The target follows from saliency, which this step does not hold.'; }
+
+  show() {
+    const {state} = this.ctx, {frame, probe, now} = this, special = probe.is_special;
+    this.was = sallmTarget(frame, {...state.get(), whatIf: null}, special)?.values ?? null;
+    this.made = sallmTarget(frame, {...state.get(), whatIf: {...now}}, special).values;
+    this.share.show(now.topShare);
+    this.share.range.disabled = !now.binarised;
+    this.binarised.checked = now.binarised;
+    const count = special.filter(s => !s).length, marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
+    const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM')
+      ? ' for the teacher' : '';
+    const marks = marked === 1 ? `Of ${count} tokens the one with the highest saliency${teacher} gets the whole target`
+      : `Of ${count} tokens the ${marked} with the highest saliency${teacher} get equal shares of the target`;
+    const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
+      : `The target is the saliency${teacher}: positive values in proportion, negative ones 0`;
+    setText(this.lesson, `${made}. The loss pulls the attention of the row that the classifier reads towards it.`);
+    setText(this.counts, this.lossWords());
+    this.draw();
+  }
+
+  // KL(target || attention of the pooled row of the last layer, mean over heads), over the ordinary tokens.
+  loss(target) {
+    const layer = this.frame.layers('attention').at(-1), map = mapOf(this.frame, {kind: 'heads', layer}, 'attention');
+    if (!target || !map.values || map.pooled > 1) return NaN;
+    const row = pooledRow(this.frame);
+    if (row === null) return NaN;
+    return kl(target, map.values.subarray(row * map.n, (row + 1) * map.n), this.probe.is_special.map(s => !s));
+  }
+
+  lossWords() {
+    const names = target => listWords(this.probe.labels.filter((_, i) => target[i] > 0)) || 'nothing';
+    const loss = target => Number.isFinite(this.loss(target))
+      ? `, KL(target ‖ attention) ${shortNumber(this.loss(target))}` : '';
+    const recorded = this.was ? `recorded: ${names(this.was)}${loss(this.was)}` : 'this run recorded no target';
+    return `What if: ${names(this.made)}${loss(this.made)}; ${recorded}.`;
+  }
+
+  draw() {
+    const {palette, theme} = this.ctx.state, ordinary = this.probe.is_special.flatMap((s, i) => s ? [] : [i]);
+    const limit = Math.max(largest(this.made), this.was ? largest(this.was) : 0),
+      scale = colourScaleOf({limit, palette, theme});
+    const rows = [['recorded', this.was], ['what if', this.made]].map(([name, target]) => {
+      const chips = ordinary.map(i => targetChip(this.probe.labels[i], target ? target[i] : NaN, scale));
+      return elementOf('div', 'sv-target-row', elementOf('span', 'sv-line-name', name),
+        elementOf('span', 'sv-target-words', ...chips));
+    });
+    this.line.replaceChildren(...rows);
+  }
+}
+
+function targetChip(label, value, scale) {
+  const text = elementOf('bdi', '', chipText(label, 16)),
+    chip = elementOf('span', value > 0 ? 'sv-chip sv-marked' : 'sv-chip', text);
+  if (Number.isFinite(value)) paintToken(chip, value > 0 ? scaleColour(scale, value) : null);
+  chip.title = Number.isFinite(value) ? `target ${shortNumber(value)}` : 'no target was recorded';
+  return chip;
+}
