@@ -26,13 +26,13 @@ def parse_settings(
     words, # such as ['p=.3', 'target=gold']
 ) -> dict:
     "Arguments of a method from `name=value` words"
-    found = {}
+    settings = {}
     for word in words:
         name, eq, value = word.partition('=')
         if not (name.isidentifier() and eq): raise ValueError(f'--set takes name=value, got {word!r}')
-        if name in found: raise ValueError(f'--set has {name} twice')
-        found[name] = _literal(value)
-    return found
+        if name in settings: raise ValueError(f'--set has {name} twice')
+        settings[name] = _literal(value)
+    return settings
 
 def refuse_unknown(
     settings:dict, # from `parse_settings`
@@ -136,7 +136,7 @@ def run_runs(a):
     print(table.to_string(index=False) if len(table) else f'no runs in {a.folder}')
 
 # %% ../nbs/12_porch/02_cli.ipynb #012
-def _one(found): return None if found is None else found[0] if len(found) == 1 else found
+def _one(values): return None if values is None else values[0] if len(values) == 1 else values
 
 def table_in(path):
     "The numbers in a CSV file, or the study in a folder"
@@ -167,8 +167,8 @@ def run_figure(a):
     fig = figure(source, a.kind, step=_one(a.step), probe=_one(a.probe), width=a.width, font_size=a.font_size,
                  **{k: v for k, v in given.items() if v is not None})
     if a.caption and not a.force: # another format of the same figure has the same words beside it
-        other = [o for o, words in beside(fig, out).items() if o.exists()
-                 and o.read_text(encoding='utf-8', errors='replace') != words]
+        other = [file for file, words in beside(fig, out).items() if file.exists()
+                 and file.read_text(encoding='utf-8', errors='replace') != words]
         if other:
             raise FileExistsError(f'{other[0]} exists already and says something else; use --force to write it again')
     save_figure(fig, out, caption=a.caption)
@@ -197,16 +197,16 @@ def numbers(
     word, # such as '3', '0,5,-1' or '2-4'
 ) -> list:
     "Whole numbers from the command line"
-    found, most = [], 100_000
+    chosen, most = [], 100_000
     for part in word.split(','):
         m = re.fullmatch(r'(-?\d{1,15})(?:-(\d{1,15}))?', part.strip())
         if not m or m[2] and int(m[2]) < int(m[1]):
             raise argparse.ArgumentTypeError(f"must be whole numbers such as 3, 0,5 or 2-4; got {word!r}")
         meant = range(int(m[1]), int(m[2] or m[1]) + 1)
-        if len(found) + len(meant) > most:
+        if len(chosen) + len(meant) > most:
             raise argparse.ArgumentTypeError(f'must be at most {most:,} numbers, got {word!r}')
-        found += meant
-    return found
+        chosen += meant
+    return chosen
 
 def heads(
     word, # as for `numbers`, or a word such as 'mean' or 'rollout'

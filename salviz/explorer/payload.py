@@ -27,9 +27,9 @@ from ..core.maths import (cube_code, cube_value, dense_ranks, discard_candidates
                          order_code, order_value, pack_bits, table_code, unpack_bits)
 from ..measures.scores import attention_agreement
 from ..core.evidence import axes_words, own_evidence
-from ..core.names import scores_of
+from ..core.names import methods_words, scores_of
 from ..core.runs import Run, Snapshot
-from ..views.base import blocked_keys, method_titles
+from ..views.base import blocked_keys
 
 # %% ../../nbs/11_explorer/00_payload.ipynb #006
 def _finite(x):
@@ -568,7 +568,7 @@ def run_meta(
     name, args = method.get('name', '?'), method.get('args') or {}
     parts = args if ' + ' in name else {name: args}   # `A + B` writes {A: arguments, B: arguments}
     total, an_epoch = planned_steps(run)
-    return dict(name=Path(run.path).name, title=' + '.join(method_titles.get(o, o) for o in name.split(' + ')),
+    return dict(name=Path(run.path).name, title=methods_words(name),
                 method=name, args=args, seed=run.config.get('seed'),
                 model={k: model.get(k) for k in ('name', 'layers', 'heads')}, live=live, finished=run.finished,
                 total_steps=total, steps_per_epoch=an_epoch,
