@@ -14,10 +14,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..core.names import scores_of
+from ..core.names import methods_words, scores_of
 from ..core.runs import Run, Snapshot
 from .codes import _finite, json_text
-from ..views.base import method_titles
 
 # %% ../../nbs/11_explorer/08_described.ipynb #040
 def _by_hand(snapshots):
@@ -121,7 +120,7 @@ def run_meta(
     name, args = method.get('name', '?'), method.get('args') or {}
     parts = args if ' + ' in name else {name: args}   # `A + B` writes {A: arguments, B: arguments}
     total, an_epoch = planned_steps(run)
-    return dict(name=Path(run.path).name, title=' + '.join(method_titles.get(o, o) for o in name.split(' + ')),
+    return dict(name=Path(run.path).name, title=methods_words(name),
                 method=name, args=args, seed=run.config.get('seed'),
                 model={k: model.get(k) for k in ('name', 'layers', 'heads')}, live=live, finished=run.finished,
                 total_steps=total, steps_per_epoch=an_epoch,

@@ -13,10 +13,12 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from ..core.words import number_words
 from ..measures.statistics import result_table
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
                                  number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
-from .drawing import (Body, Sheet, colour_bar, faint, figure_kind, fitted, grey, ink, legend, legend_places,
+from .drawing import (Body, Sheet, colour_bar, faint, figure_kind, fitted, grey, ink, legend,
+                            legend_places,
                             lightness, power_of_ten, shares, signed,
                             text_width, wrapped)
 from ..views.base import is_negative
@@ -27,7 +29,7 @@ def tick_texts(ticks) -> list:
     ticks = np.asarray(ticks, dtype=float)
     for decimals in range(7):
         if np.allclose(np.round(ticks, decimals), ticks, rtol=0, atol=1e-6*max(np.ptp(ticks), 1e-300)): break
-    return [f'{t + 0:.{decimals}f}'.replace('-', '−') for t in np.round(ticks, decimals)]
+    return [number_words(t, decimals) for t in np.round(ticks, decimals)]
 
 def round_ticks(low, high, most=5, whole=False):
     "At most `most` + 1 round numbers from `low` to `high`"
@@ -132,8 +134,8 @@ def _x_ticks(view, low, high, room):
              'columns method, share, accuracy', 'frame', cites=('SaliencyGuided',))
 @figure_kind('number_over_steps', number_over_steps, 'a number of the snapshots over steps, such as agreement',
              'snapshots', 'runs')
-@figure_kind('loss_curves', loss_curves, 'loss, a term or a measure over steps, with bands over seeds', 'rows of metrics',
-             'runs')
+@figure_kind('loss_curves', loss_curves, 'loss, a term or a measure over steps, with bands over seeds',
+             'rows of metrics', 'runs')
 def _curves(view, width):
     "Axes, then the legend below them"
     styles, (low, high), (first, last) = styles_of(view.names), _range(view), _x_range(view)
@@ -174,7 +176,7 @@ def cell_texts(
     top = np.nanmax(np.abs(values))
     for decimals, size in (((3, 6), (2, 6), (1, 6)) if whole
                            else ((2, 6), (2, 5), (1, 6), (1, 5))) if top < 100 else ((0, 6), (0, 5)):
-        rows = [[(f'{np.round(v, decimals) + 0:.{decimals}f}'.replace('-', '−'),
+        rows = [[(number_words(np.round(v, decimals), decimals),
                   f'±{d:.{decimals}f}' if np.isfinite(d) else None) for v, d in zip(*o)]
                 for o in zip(values, deviations)]
         if not whole and top < 1: rows = [[(a.replace('0.', '.', 1), b) for a, b in row] for row in rows]

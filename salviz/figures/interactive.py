@@ -16,8 +16,9 @@ import numpy as np
 import plotly.graph_objects as go
 from matplotlib.colors import to_hex, to_rgb
 
+from ..core.words import digits_of, number_words
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import lightness, shares, signed
+from .drawing import blue, ink, lightness, shares, signed, vermillion
 from .sheet import figure
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #006
@@ -64,7 +65,7 @@ def _axis(label, **more):
     return dict(title=dict(text=safe(label), font=dict(size=12)), gridcolor=_line, zeroline=False, linecolor=_text,
                 ticks='outside', tickcolor=_text, automargin=True, exponentformat='power', **more)
 def _plain(values): return [None if not np.isfinite(v) else float(v) for v in values]
-def _exact(x): return f'{x:.6g}'.replace('-', '−') if np.isfinite(x) else '–'
+def _exact(x): return digits_of(x, 6)
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #011
 _symbols = dict(circle='circle', square='square', triangle='triangle-up', diamond='diamond', cross='x', star='star')
@@ -132,13 +133,13 @@ def _grid(view):
                       outlinewidth=0))
     def number(i, j, v):
         if np.isnan(v): return dict(text='–', font=dict(color=_text))
-        return dict(text=f'{v:.{3 if view.whole else 2}f}'.replace('-', '−'),
+        return dict(text=number_words(v, 3 if view.whole else 2),
                     font=dict(size=12 if view.whole else 10,
-                              color='#ffffff' if lightness(cmap((v - low)/(high - low))) < .5 else '#1a1a1a'))
+                              color='#ffffff' if lightness(cmap((v - low)/(high - low))) < .5 else ink))
     words = ([dict(x=j, y=i, showarrow=False, **number(i, j, v)) for (i, j), v in np.ndenumerate(view.values)]
              if view.values.size <= 400 else [])
     frames = [dict(type='rect', x0=j - .46, x1=j + .46, y0=i - .46, y1=i + .46, line=dict(color=c, width=w))
-              for i, j in np.argwhere(view.best).tolist() for c, w in (('#ffffff', 5), ('#1a1a1a', 2))]
+              for i, j in np.argwhere(view.best).tolist() for c, w in (('#ffffff', 5), (ink, 2))]
     ticks = lambda labels: dict(tickmode='array', tickvals=list(range(len(labels))), ticktext=[safe(o) for o in labels],
                                 showgrid=False)
     return _figure(view, max(160, 34*rows if view.whole else 26*rows), [trace], annotations=words, shapes=frames,
@@ -150,13 +151,13 @@ def _boxes(view):
     "Boxes from their quartiles; a cross at the mean says the rest"
     f, at = view.frame, list(range(len(view.names)))
     boxes = go.Box(y=at, q1=_plain(f.q1), median=_plain(f['median']), q3=_plain(f.q3), lowerfence=_plain(f.low),
-                   upperfence=_plain(f.high), orientation='h', line=dict(color='#0072b2', width=1.5),
-                   fillcolor=_thin('#0072b2', .25), name='', showlegend=False, width=.55, hoverinfo='x')
+                   upperfence=_plain(f.high), orientation='h', line=dict(color=blue, width=1.5),
+                   fillcolor=_thin(blue, .25), name='', showlegend=False, width=.55, hoverinfo='x')
     said = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and '
             f'{_exact(r.q3)}<br>whiskers {_exact(r.low)} and {_exact(r.high)}, '
             f'lowest {_exact(r.lowest)}, highest {_exact(r.highest)}' for _, r in f.iterrows()]
     means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers',
-                       marker=dict(symbol='x-thin', size=9, line=dict(color='#d55e00', width=2)), customdata=said,
+                       marker=dict(symbol='x-thin', size=9, line=dict(color=vermillion, width=2)), customdata=said,
                        showlegend=False,
                        text=[safe(o) for o in view.names], hovertemplate='%{text}<br>%{customdata}<extra></extra>')
     ends = go.Scatter(x=_plain(np.r_[f.lowest, f.highest]), y=at + at, mode='markers', marker=dict(size=4, color=_text),

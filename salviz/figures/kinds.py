@@ -23,9 +23,10 @@ from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
 from ..core.bibliography import same_paper, bibtex, cited, papers
 from ..core.doors import door
-from ..core.names import known_as, runs_words, scores_of
+from ..core.names import (folder_names, known_as, method_titles, methods_words, run_names, runs_words,
+                               scores_of)
 from ..core.runs import Run, Snapshot
-from ..views.base import View, class_words, method_titles, methods_of, telling_snapshot, view_for
+from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #006
 # widths in inches; size of the captions; inches of text on a page
@@ -39,12 +40,12 @@ venues = dict(acl=_acl, emnlp=_acl, naacl=_acl, eacl=_acl, icml=_icml, aistats=_
 def _venue_of(width):
     "The `Venue` that `width` names, None for inches, and does it ask for the whole page?"
     if isinstance(width, (int, float)) and not isinstance(width, bool): return None, False
-    said = str(width).lower()
-    name = said.removesuffix('-two-column')
+    asked = str(width).lower()
+    name = asked.removesuffix('-two-column')
     if name not in venues:
         raise ValueError(f"figure: width must be inches or a venue ({', '.join(venues)}), with '-two-column' for the "
                          f"whole page; got {width!r}")
-    return venues[name], said != name
+    return venues[name], asked != name
 
 def width_of(
     width, # inches, a venue's name for one column, or 'NAME-two-column' for the page
@@ -142,33 +143,22 @@ def _about_run(run, name=None) -> dict: # {what: a line}
         sizes = ', '.join(f'{v} {k}' for k, v in (data.get('sizes') or {}).items())
         lines['Data'] = f'{known_as(data["name"])}' + (f' ({sizes})' if sizes else '')
     if method.get('name'):
-        said = _arguments(method.get('args'))
-        lines['Method'] = f'{method_titles.get(method["name"], method["name"])}' + (f' ({said})' if said else '')
+        arguments = _arguments(method.get('args'))
+        lines['Method'] = methods_words(method['name']) + (f' ({arguments})' if arguments else '')
     lines['Run'] = (name or run.path.name) + (f', seed {config["seed"]}' if config.get('seed') is not None else '')
     if versions := config.get('versions'): lines['Trained with'] = ', '.join(f'{k} {v}' for k, v in versions.items())
     return lines
 
-def _distinct(runs, *ways):
-    "A name for each of `runs`: the first of `ways` that tells all of them apart, else the last"
-    for way in ways:
-        said = [way(o) for o in runs]
-        if len(set(said)) == len(said): break
-    return dict(zip([o.path for o in runs], said))
-
-def _folders(runs):
-    return _distinct(runs, lambda r: r.path.name, lambda r: f'{r.path.parent.name}/{r.path.name}',
-                     lambda r: '/'.join(r.path.parts[-4:]))
-
 def _about_runs(runs) -> list: # of lines
     "What all of `runs` share once, then a line for each of them"
-    names = _folders(runs)
-    said = [_about_run(r, names[r.path]) for r in runs]
-    if len(said) == 1: return [f'{k}: {v}' for k, v in said[0].items()]
-    shared = [k for k in ('Model', 'Data', 'Method', 'Trained with') if said and k in said[0]
-              and len({o.get(k) for o in said}) == 1]
-    own = [f'Run: {o["Run"]}' + ''.join(f'; {k.lower()}: {o[k]}' for k in ('Method', 'Model', 'Data', 'Trained with')
-                                        if k in o and k not in shared) for o in said]
-    return [*(f'{k}: {said[0][k]}' for k in shared), *own]
+    names = folder_names(runs)
+    lines = [_about_run(r, names[r.path]) for r in runs]
+    if len(lines) == 1: return [f'{k}: {v}' for k, v in lines[0].items()]
+    shared = [k for k in ('Model', 'Data', 'Method', 'Trained with') if lines and k in lines[0]
+              and len({line.get(k) for line in lines}) == 1]
+    apart = [k for k in ('Method', 'Model', 'Data', 'Trained with') if k not in shared]
+    own = [f'Run: {line["Run"]}' + ''.join(f'; {k.lower()}: {line[k]}' for k in apart if k in line) for line in lines]
+    return [*(f'{k}: {lines[0][k]}' for k in shared), *own]
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #024
 def _made_by(s):
@@ -179,7 +169,7 @@ def _made_by(s):
 
 def _about_snapshots(seen, runs) -> list: # of lines
     "Steps, probes, texts and explanations of what was `seen`, tied to the runs if there are several"
-    groups, names = {}, _folders(runs)
+    groups, names = {}, folder_names(runs)
     # snapshots without a run that were made differently
     alone = len({tuple(_made_by(o.snapshot)) for o in seen if o.run is None}) > 1
     for s, run in seen:
@@ -203,12 +193,12 @@ Made = namedtuple('Made', 'views seen runs kind told about', defaults=((), (), N
 
 def _places(made) -> list: # of lines
     "What tells the panels apart, and layer and head, as far as a view names them"
-    said = [', '.join(f'{k} {getattr(o, k)}' for k in ('layer', 'head') if getattr(o, k, None) is not None)
-            for o in made.views]
-    if len(made.views) == 1: return [o.capitalize() for o in said if o]
-    told = [t if not o or o in t else ', '.join(filter(None, (t, o)))
-            for t, o in zip(made.told or ['']*len(said), said)]
-    return [f'({mark}) {o}' for mark, o in zip(sheet._marks(made.views), told) if o]
+    places = [', '.join(f'{k} {getattr(view, k)}' for k in ('layer', 'head') if getattr(view, k, None) is not None)
+              for view in made.views]
+    if len(made.views) == 1: return [place.capitalize() for place in places if place]
+    told = [t if not place or place in t else ', '.join(filter(None, (t, place)))
+            for t, place in zip(made.told or ['']*len(places), places)]
+    return [f'({mark}) {place}' for mark, place in zip(sheet._marks(made.views), told) if place]
 
 def facts_of(made, tool='matplotlib') -> tuple: # of lines
     "How the figure of `made`, drawn with `tool`, came about"
@@ -224,9 +214,10 @@ def _named_in(source) -> list:
     if not hasattr(frame, 'columns'): return []
     if not hasattr(frame.index, 'names') or 'method' in frame.index.names: frame = frame.reset_index()
     classes = {v: k for k, v in method_titles.items()}
-    said = [*(map(str, frame['method'].unique()) if 'method' in frame.columns else ()),
-            *map(str, getattr(frame, 'attrs', {}).get('names', ()))]
-    return [n for o in said for part in o.split(' + ') for n in (classes.get(part, part), part.replace(' ', '_'))]
+    words = [*(map(str, frame['method'].unique()) if 'method' in frame.columns else ()),
+             *map(str, getattr(frame, 'attrs', {}).get('names', ()))]
+    parts = [part for word in words for part in word.split(' + ')]
+    return [name for part in parts for name in (classes.get(part, part), part.replace(' ', '_'))]
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #025x
 def citations_of(made, options={}, named=()) -> tuple: # of BibTeX entries
@@ -256,25 +247,13 @@ def _cite_of(run):
 
 def _still_cited(cite) -> dict:
     "The entries of `cite` as far as they can be read: older runs name keys that nobody knows any more"
-    found = {}
+    entries = {}
     for one in cite if isinstance(cite, (list, tuple)) else [cite]:
-        try: found |= cited(one)
+        try: entries |= cited(one)
         except ValueError: continue
-    return found
+    return entries
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #02s
-def _method_words(run):
-    "The methods of `run` in words; its folder without any"
-    method = run.config.get('method') or {}
-    if not isinstance(method, dict): return str(method)
-    return ' + '.join(method_titles.get(o, o) for o in str(method.get('name') or run.path.name).split(' + '))
-
-def _run_names(runs) -> dict: # {path: words}
-    "What tells `runs` apart: their methods, with the seed, or their folders"
-    folders = _folders(runs)
-    return _distinct(runs, _method_words, lambda r: f'{_method_words(r)}, seed {r.config.get("seed")}',
-                     lambda r: folders[r.path])
-
 def _known_of_runs(kind, some, options) -> dict: # more options
     """What runs know of the snapshots that are `seen` and the snapshots do not: ends of the scale of scores, names
     that tell runs apart"""
@@ -285,20 +264,20 @@ def _known_of_runs(kind, some, options) -> dict: # more options
         span = scores_of(runs[0].config)
         return {} if span is None else dict(span=span)
     if len({(tuple(methods_of(s)), s.info.get('seed')) for s, _ in some}) >= len(runs): return {}
-    run_names, steps, probes = _run_names(runs), {s.step for s, _ in some}, {s.probe for s, _ in some}
+    own, steps, probes = run_names(runs), {s.step for s, _ in some}, {s.probe for s, _ in some}
     def name_of(s, run):
         more = [f'step {s.step}']*(len(steps) > 1) + [f'probe {s.probe}']*(len(probes) > 1)
-        return ', '.join([run_names[run.path] if run else 'no run', *more]) + class_words(s)*(kind.asks == 'headings')
+        return ', '.join([own[run.path] if run else 'no run', *more]) + class_words(s)*(kind.asks == 'headings')
     return dict(names=[name_of(*o) for o in some])
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #028
 def _told(shown, options) -> list: # of words
     """What tells the views apart, of each first `Seen` in `shown`, with `options` of each: run, step, probe, then
     layer and head"""
-    names = _run_names(list(dict.fromkeys(o.run for o in shown if o and o.run)))
+    names = run_names(list(dict.fromkeys(o.run for o in shown if o and o.run)))
     def parts(o):
         s = o.snapshot
-        return [names[o.run.path] if o.run else ' + '.join(method_titles.get(k, k) for k in methods_of(s))
+        return [names[o.run.path] if o.run else methods_words(' + '.join(methods_of(s)))
                 or 'no method', f'step {s.step}', f'probe {s.probe}']
     rows = [[*(parts(o) if o else ['']*3),
              *(f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head'))]
@@ -444,7 +423,9 @@ def _printed(made, width, font_size, look):
                          f"width={width!r}")
     titles, views, told = look.get('titles'), made.views, made.told or ['']*len(made.views)
     if titles is None: views = _prefixed(views, told)
-    elif len(views) > 1: made = made._replace(told=[f'{t}, {o}' if o else str(t) for t, o in zip(_listed(titles), told)])
+    elif len(views) > 1:
+        made = made._replace(told=[f'{title}, {own}' if own else str(title)
+                                   for title, own in zip(_listed(titles), told)])
     sizes = _caption_sizes(points, inches, views, look.get('columns')) if font_size == 'caption' else font_size
     fig = door(sheet.figure)(views, width=inches, font_size=sizes, **look)
     if font_size == 'caption' and 7*fig.scale < points - .01:

@@ -13,13 +13,14 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from .drawing import (Body, Sheet, beyond, colour_bar, figure_kind, fitted, flow, grey, ink, least_cell,
-                            legend, legend_places, lightness, map_axes, mark_below, mark_cells,
-                            mark_inside, minus_sample, patch, power_of_ten, region_sample, share_scale, signed,
-                            signed_scale, text_width, thinned_note, token_ticks, word_box,
-                            unmarked, wrapped)
+from ..core.words import panel_letters
+from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink,
+                            least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells,
+                            mark_inside, minus_sample, patch, power_of_ten, region_sample, replaced, share_scale,
+                            signed, signed_scale, text_width, thinned_note, token_ticks, word_box,
+                            unmarked, vermillion, wrapped)
 from ..views.maps import (attention_map, coloured_sentences, compared, evolution, head_grid, masked_pairs,
-                               panel_letters, pattern_residual, triptych)
+                               pattern_residual, triptych)
 from ..views.base import is_negative
 
 # %% ../../nbs/10_figures/02_maps.ipynb #008
@@ -128,11 +129,11 @@ def _entries(view, pitch):
     if tied is not None and pitch >= least_cell: out.append((_tied_sample, 'tied: no ranks'))
     missing = np.isnan(view.values)
     if tied is not None: missing[last, tied] = False # they are no gaps in what was recorded
-    return out + [(patch(facecolor='#e6e6e6'), 'no value')]*bool(missing.any())
+    return out + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
 
 def _tied_sample(ax):
     "A legend's sample of a tied cell"
-    patch(facecolor='#e6e6e6')(ax)
+    patch(facecolor=faint)(ax)
     ax.scatter([7], [4.5], s=16, marker='$=$', color=grey, linewidth=0)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #013
@@ -209,7 +210,7 @@ def _head_grid(view, width):
     norm, cmap, at = scale_of(view.kind, view.limit)
     below_zero = np.nonzero(is_negative(image, view.limit)) if signed_values else ((), ())
     guided = view.guided is not None and view.guided.any()
-    entries, below = [(patch(facecolor='white', edgecolor='#d55e00', linewidth=1.1),
+    entries, below = [(patch(facecolor='white', edgecolor=vermillion, linewidth=1.1),
                        'trained towards a pattern')]*bool(guided), top + pitch*depth + 2
     beside = width >= 5
     room = width*72 - left - 180*beside
@@ -228,7 +229,7 @@ def _head_grid(view, width):
         for i, h in np.ndindex(depth, heads):
             framed = guided and view.guided[i, h]
             ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False,
-                                   edgecolor='#d55e00' if framed else '#b0b0b0',
+                                   edgecolor=vermillion if framed else '#b0b0b0',
                                    linewidth=(1.1 if side > 20 else .7) if framed else .3))
         for i, l in enumerate(view.layers):
             sheet.text(left - 4, top + i*pitch + side/2, str(l), fontsize=6, ha='right', va='center_baseline')
@@ -322,8 +323,6 @@ def _coloured_sentences(view, width):
     return Body(float(tops[-1]) + 24 + 8*len(label) + 14*(negative and not beside), draw)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #028
-_replaced = dict(facecolor='#f2f2f2', edgecolor=ink, linewidth=.7, linestyle=(0, (2.5, 1.5)))
-
 def _pair_columns(view, at, room, size):
     "Words, what replaces them ('' where kept), widths, top left corners, and the height of one pair"
     words = [fitted(view.labels[i], room - 5, size) for i in at]
@@ -347,7 +346,7 @@ def _masked_pairs(view, width):
     box = size + 5
     heads = [_heading(o, room) for o in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + p[-1] + 6 for h, p in zip(heads, parts)])
-    entries = [(patch(**_replaced), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
+    entries = [(patch(**replaced), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
         is_negative(view.saliency, view.limit).any())
     beside = width >= 5
     def draw(sheet):
@@ -358,7 +357,7 @@ def _masked_pairs(view, width):
                 word_box(ax, x, y, w, box, word, size, view.is_special[i], view.saliency[i], view.limit)
                 underline(ax, x, y, w, box, view.saliency[i], view.limit)
                 if not view.is_replaced[i]: continue
-                ax.add_patch(Rectangle((x, y + box + 1), w, box, **_replaced))
+                ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced))
                 ax.text(x + w/2, y + 1.5*box + 1, new, size=size, ha='center', va='center_baseline', weight='bold')
         colour_bar(sheet, left + 6, tops[-1] + 2, min(160, room - 14), 6, *signed_scale(view.limit),
                    'saliency of a word, sum over its pieces')

@@ -6,7 +6,7 @@
 __all__ = ['corrections', 'tests', 'fewest_pairs', 'average_loss', 'known_measure', 'measure_of', 'better_of', 'names_of_runs',
            'runs_frame', 'over_seeds', 'Comparison', 'paired_t', 'paired_bootstrap', 'accuracy_of',
            'compare_predictions', 'compare_run_predictions', 'adjust', 'id_columns', 'Cell', 'ResultTable',
-           'latex_escape', 'table_inches', 'checked_better', 'result_table']
+           'table_inches', 'checked_better', 'result_table']
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #003
 import html
@@ -20,7 +20,7 @@ import pandas as pd
 from scipy import stats
 
 from .scores import run_agreement, train_test_gap
-from ..core.words import for_any_latex
+from ..core.words import latex_text
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #006
 def average_loss(
@@ -424,24 +424,6 @@ def _html(self) -> str:
 ResultTable.text = property(_text)
 ResultTable.__repr__, ResultTable._repr_html_ = _text, _html
 
-# %% ../../nbs/07_measures/03_statistics.ipynb #054
-_greek = ('alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau '
-          'upsilon '
-          'phi chi psi omega').split()
-_tex = {'\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '<': r'\textless{}',
-        '>': r'\textgreater{}',
-        '|': r'\textbar{}', '"': "''", '`': r'\textasciigrave{}', **{c: '\\' + c for c in '&%$#_{}'},
-        '±': r'$\pm$', '↑': r'$\uparrow$', '↓': r'$\downarrow$', '†': r'$\dagger$', '‡': r'$\ddagger$',
-        '×': r'$\times$',
-        '≥': r'$\geq$', '≤': r'$\leq$', '−': '$-$', '→': r'$\rightarrow$', '…': r'\ldots{}',
-        **{chr(945 + i): f'$\\{n}$' if n != 'o' else '$o$' for i, n in enumerate(_greek)},
-        **{c: f'$\\{n}$' for c, n in zip('ΓΔΘΛΞΠΣΦΨΩ', 'Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega'.split())}}
-
-def latex_escape(text) -> str:
-    "`text` so that LaTeX prints it as it stands"
-    escaped = ''.join(_tex.get(c, c) for c in str(text))
-    return for_any_latex(re.sub('-(?=-)', '-{}', escaped)) # two hyphens would become a dash
-
 # %% ../../nbs/07_measures/03_statistics.ipynb #056
 _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the space between columns, 6pt in LaTeX
 
@@ -475,6 +457,8 @@ def _warn_if_wide(table, small, wide, room):
                   f'{" or ".join(ways)}', stacklevel=3)
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #056x
+def _prose(text): return latex_text(text, prose=True)
+
 def _latex(
     self,
     label=None,       # of the table, for \ref
@@ -493,18 +477,18 @@ def _latex(
         raise ValueError(f'label must be letters, digits and : . + - _, got {label!r}')
     def cell(c):
         mean = re.sub('^-', '$-$', c.mean)
-        mark = rf'\textsuperscript{{{latex_escape(c.mark)}}}' if c.mark else ''
+        mark = rf'\textsuperscript{{{_prose(c.mark)}}}' if c.mark else ''
         return (rf'\textbf{{{mean}}}' if c.best else mean or '--') + (rf' $\pm$ {c.std}' if c.std else '') + mark
     rows, columns = self.heads()
-    lines = [' & '.join([*map(latex_escape, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
+    lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
     if not standalone: _warn_if_wide(self, small, wide, room)
     kind, size = ('table*' if wide else 'table', [rf'\{small}', rf'\setlength{{\tabcolsep}}{{{_smaller[small]}}}']
                   if small else [])
     table = [rf'\begin{{{kind}}}[{"h!" if standalone and not wide else "t"}]', r'\centering',
-             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{latex_escape(self.caption)}}}',
+             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{_prose(self.caption)}}}',
              *([rf'\label{{{label}}}'] if label else []), *size,
              rf'\begin{{tabular}}{{{"l"*len(rows)}{"c"*len(columns)}}}', r'\toprule',
-             ' & '.join(map(latex_escape, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
+             ' & '.join(map(_prose, [*rows, *columns])) + r' \\', r'\midrule', *lines, r'\bottomrule',
              r'\end{tabular}', rf'\end{{{kind}}}', '']
     before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
               r'\pagestyle{empty}', r'\begin{document}']

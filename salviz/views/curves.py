@@ -5,7 +5,7 @@ belong to them"""
 
 # %% auto #0
 __all__ = ['colours', 'dashes', 'marks', 'bands', 'snapshot_numbers', 'perturbations', 'head_words', 'Chart', 'Curves',
-           'line_style', 'styles_of', 'digits_of', 'spread', 'common_grid', 'running_mean', 'named_runs', 'common_loss',
+           'line_style', 'styles_of', 'spread', 'common_grid', 'running_mean', 'named_runs', 'common_loss',
            'loss_curves', 'attention_entropy', 'attention_to_special', 'confidence', 'number_over_steps', 'by_seed',
            'plain_name', 'about', 'label_of', 'frame_methods', 'accuracy_drop_curves', 'perturbation_curves', 'Grid',
            'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'gradient_histogram', 'MetricTable',
@@ -21,10 +21,11 @@ import pandas as pd
 
 from ..core.maths import entropy
 from ..measures.scores import attention_agreement
-from ..core.names import runs_words
+from ..core.names import listed, methods_words, runs_words
 from ..core.runs import Run
+from ..core.words import digits_of
 from ..measures.statistics import ResultTable, better_of, result_table
-from .base import View, fixed, method_titles
+from .base import View, fixed
 
 # %% ../../nbs/09_views/01_curves.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,14 +61,7 @@ def styles_of(names) -> list:
     return [('#707070', dashes[2], None) if o == 'random' else line_style(others.index(o)) for o in names]
 
 # %% ../../nbs/09_views/01_curves.ipynb #010
-def digits_of(x, digits=3) -> str:
-    "`x` with `digits` significant digits and a minus sign; '–' if it is not finite"
-    if not np.isfinite(x): return '–'
-    text = f'{x:.{digits}g}'
-    return (text if 'e+' not in text else f'{x:.0f}').replace('-', '−')
-
 def _times(n, what): return f'{n} {what}' + ('' if n == 1 else 's')
-def _and(words): return ', '.join(words[:-1]) + ' and ' + words[-1] if len(words) > 1 else ''.join(words)
 
 # %% ../../nbs/09_views/01_curves.ipynb #013
 bands = dict(deviation='mean ± standard deviation', range='mean, minimum to maximum')
@@ -138,7 +132,7 @@ def _lines(groups, x, band):
     notes = [o for _, said in made for o in said]
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
-    if several and alone: notes.append(f'One run, so no band: {_and(alone)}.')
+    if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
     said = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
             else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
     return pd.concat([o for o, _ in made], ignore_index=True), raw, notes, said
@@ -156,7 +150,7 @@ def _method_of(run):
     "Title and arguments of a run's method"
     method = run.config.get('method') or run.path.name
     if not isinstance(method, dict): return str(method), {}
-    return ' + '.join(method_titles.get(o, o) for o in method['name'].split(' + ')), method.get('args') or {}
+    return methods_words(method['name']), method.get('args') or {}
 
 def _names(groups):
     """A name for each list of runs in `groups`: its method; where that is not enough, the arguments that differ;
@@ -514,7 +508,7 @@ def _with_settings(frame, settings, value):
     known = _checked(frame, 'sensitivity_grid', settings, value)
     there = known[settings].notna().all(axis=1)
     if there.all() or not there.any(): return known, []
-    names = f' ({_and([str(o) for o in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known else ''
+    names = f' ({listed([str(o) for o in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known else ''
     return known[there], [f'{_times(int((~there).sum()), "row")} without {" or ".join(settings)} left out{names}.']
 
 # %% ../../nbs/09_views/01_curves.ipynb #056
@@ -622,7 +616,7 @@ def _samples(frame, view, by, value, log, whiskers):
         notes.append(f'{_times(int((~finite).sum()), "value")} not finite and left out.')
     samples = {plain_name(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
     if empty := [name for name, o in samples.items() if not len(o)]:
-        raise ValueError(f'{view}: {_and(empty)} has no finite value')
+        raise ValueError(f'{view}: {listed(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))
     if log is None:
         ends = np.percentile(every[every > 0], whiskers) if (every > 0).any() else (1, 1)
@@ -633,7 +627,7 @@ def _samples(frame, view, by, value, log, whiskers):
     zeros = {name: int((o == 0).sum()) if log else 0 for name, o in samples.items()}
     if log: samples = {name: o[o > 0] for name, o in samples.items()}
     if empty := [name for name, o in samples.items() if not len(o)]:
-        raise ValueError(f'{view}: {_and(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
+        raise ValueError(f'{view}: {listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
     notes += [f'{name}: {k} of {k + len(samples[name])} values are zero, which a logarithmic axis cannot show; they '
               'are '
               'left out.' for name, k in zeros.items() if k]

@@ -5,10 +5,10 @@ runs; coloured sentences; masked pairs"""
 
 # %% auto #0
 __all__ = ['Units', 'map_names', 'Map', 'overlay_names', 'shortened', 'units_of', 'on_units', 'telling_entry', 'chosen_map',
-           'MapPanels', 'AttentionMap', 'panel_letters', 'share_limit', 'same_scale', 'saliency_of', 'attention_map',
-           'row_places', 'tied_rows', 'row_shares', 'Triptych', 'triptych', 'PatternResidual', 'pattern_residual',
-           'Compared', 'told_apart', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid',
-           'ColouredSentences', 'coloured_sentences', 'MaskedPairs', 'masked_pairs']
+           'MapPanels', 'AttentionMap', 'share_limit', 'same_scale', 'saliency_of', 'attention_map', 'row_places',
+           'tied_rows', 'row_shares', 'Triptych', 'triptych', 'PatternResidual', 'pattern_residual', 'Compared',
+           'told_apart', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid', 'ColouredSentences',
+           'coloured_sentences', 'MaskedPairs', 'masked_pairs']
 
 # %% ../../nbs/09_views/02_maps.ipynb #003
 from collections import namedtuple
@@ -19,9 +19,10 @@ import numpy as np
 from ..core.maths import entropy, pattern_share, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.text import pool_map, pool_words
+from ..core.words import number_words, panel_letters
 from .base import (View, arrays_of, blocked_keys, check_heads, closest_layer, class_words, fixed, layer_row,
                           masked_sentence, method_title, methods_of,
-                          not_finite, number_words, own_patterns, pattern_name, robust_limit, telling_head,
+                          not_finite, own_patterns, pattern_name, robust_limit, telling_head,
                           tied_candidates, ties_note, title_of)
 
 # %% ../../nbs/09_views/02_maps.ipynb #008
@@ -155,10 +156,6 @@ class MapPanels(View):
     saliency_limit:float = 1.
 
 class AttentionMap(MapPanels): "One head's map, or those of several"
-
-def panel_letters(count): # of strings
-    "What `count` panels of one view are called: (a), (b), …; a single one has no letter"
-    return [f'({"abcdefghijklmnopqrstuvwxyz"[i % 26]*(1 + i//26)})' for i in range(count)] if count > 1 else ['']
 
 def share_limit(values):
     "End of a common scale for the attention in `values` [..., query, key]"

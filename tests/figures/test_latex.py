@@ -10,10 +10,11 @@ import pytest
 from matplotlib.colors import to_hex
 
 import salviz.figures.maps
-from salviz.figures.drawing import bodies, drawable_view, drawn, latex_text, lightness, signed, signed_scale
-from salviz.figures.sentences import coloured_sentence_latex, escaped, preamble, sentence_latex
+from salviz.core.words import latex_text
+from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, signed, signed_scale
+from salviz.figures.sentences import coloured_sentence_latex, preamble, sentence_latex, token_latex
 from salviz.views.maps import coloured_sentences
-from salviz.measures.statistics import latex_escape, result_table
+from salviz.measures.statistics import result_table
 from invented import invent
 
 hostile = ['[CLS]', '<img src=x>', '$x^2$', '中文', '😀', '\u202eabc', '-->', r'$\frac{', '\t', 'unbelievably'*4, 'a\nb',
@@ -23,7 +24,8 @@ commands = set(
     '''documentclass ifdefined pdfoutput usepackage else fi DeclareUnicodeCharacter fbox phantom pagestyle begin end
 begingroup endgroup setlength fboxsep parindent lineskip
 lineskiplimit raggedright colorbox textcolor strut par smallskip footnotesize quad caption times textbackslash
-textasciitilde textasciicircum textless textgreater textbar textquotedbl
+textasciitilde textasciicircum textless textgreater textbar textquotesingle
+ldots char ensuremath
 textasciigrave textvisiblespace setmainfont underline tilde Umathchar fontencoding selectfont'''.split())
 
 
@@ -134,7 +136,7 @@ def test_what_is_no_sentence_is_refused(labels, values, said):
 def test_special_tokens_and_numbers_that_are_missing_have_no_box():
     text = coloured_sentence_latex(['[CLS]', 'film'], [np.nan, .5])
     assert r'\textcolor[HTML]{707070}{[CLS]}' in text and text.count(r'\colorbox') == 1 + 5
-    assert escaped('') == '' and escaped('a b') == 'a b'
+    assert token_latex('') == '' and token_latex('a b') == 'a b'
 
 
 def test_a_value_and_its_negative_differ_without_colours():
@@ -148,9 +150,9 @@ def test_a_value_and_its_negative_differ_without_colours():
 
 
 def test_accents_and_signs_compile_with_pdflatex_and_are_not_boxes(tmp_path):
-    assert escaped('KL(f(X) ‖ f(X̃))') == r'KL(f(X) $\|$ f($\tilde{X}$))'
-    assert (escaped('e\u0303'), escaped('e\u0301'), escaped('ǖ'),
-            escaped('q̈')) == (r'\~{e}', 'é', r'\={\"{u}}', r'$\ddot{q}$')
+    assert token_latex('KL(f(X) ‖ f(X̃))') == r'KL(f(X) \ensuremath{\|} f($\tilde{X}$))'
+    assert (token_latex('e\u0303'), token_latex('e\u0301'), token_latex('ǖ'),
+            token_latex('q̈')) == (r'\~{e}', 'é', r'\={\"{u}}', r'\"{q}')
     text = coloured_sentence_latex(['X̃', 'ẽ', 'α', '→', '≤', '10⁻³', 'p₁', 'ǖ', 'ő'], np.linspace(-1, 1, 9),
                                    caption='f(X̃) ‖ f(X) × 3')
     assert 'DeclareUnicodeCharacter' not in text and compiles(text, tmp_path)
@@ -170,9 +172,9 @@ def test_tables_captions_and_sentences_of_any_characters_compile_with_pdflatex(t
     table = result_table(frame).latex()
     caption = latex_text(said, prose=True)
     label = latex_text(said)
-    sentence = escaped(said)
+    sentence = token_latex(said)
     figures = [rf'\begin{{figure}}x\caption{{{o}}}\end{{figure}}'
-               for o in (caption, label.replace('\n', ' '), latex_escape(said))]
+               for o in (caption, label.replace('\n', ' '))]
     document = [r'\documentclass{article}\usepackage{booktabs}\begin{document}\listoffigures\listoftables', *figures,
                 r'\clearpage', table, '{\\fontencoding{T1}\\selectfont', sentence, '}', r'\end{document}']
     assert compiles('\n'.join(document), tmp_path) and compiles('\n'.join(document), tmp_path)

@@ -24,9 +24,9 @@ import salviz.methods
 from every_kind import a_run, own_map
 from overlap import boxes, check_legible
 from salviz.cli import main
-from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, latex_text,
-                                    orange, own_style, rendered, save_figure, shares, signed, text_width, vermillion)
-from salviz.figures.sheet import letter
+from salviz.figures.drawing import (Body, Math, blue, drawable, figure_kind, figure_kinds, forget_kind, ink, orange,
+                                    own_style, rendered, save_figure, shares, signed, text_width, vermillion)
+from salviz.core.words import latex_text, letter
 from salviz.methods.base import served
 from salviz.figures.kinds import figure, papers, bibtex, venues, width_of
 from salviz.core.runs import Run

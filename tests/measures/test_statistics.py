@@ -12,8 +12,9 @@ import pytest
 from scipy import stats
 
 from salviz.core.runs import Run
+from salviz.core.words import latex_text
 from salviz.measures.statistics import (adjust, average_loss, better_of, compare_predictions, compare_run_predictions,
-                               id_columns, known_measure, latex_escape, measure_of,
+                               id_columns, known_measure, measure_of,
                                over_seeds, paired_bootstrap, paired_t, result_table, runs_frame)
 
 def made_run(path, seed=0, losses=(2., 1.), scores=None, best='accuracy', **rows):
@@ -480,4 +481,4 @@ def test_latex_fits_a_two_column_page(tmp_path):
 @pytest.mark.parametrize('given,said', [('a&b', r'a\&b'), ('x_1', r'x\_1'), ('\\{', r'\textbackslash{}\{'),
                                         ('a---b', 'a-{}-{}-b'), ('α ± 1', r'$\alpha$ $\pm$ 1'),
                                         ('Σω', r'$\Sigma$$\omega$')])
-def test_latex_escapes_what_would_be_a_command(given, said): assert latex_escape(given) == said
+def test_latex_escapes_what_would_be_a_command(given, said): assert latex_text(given, prose=True) == said
