@@ -15,6 +15,7 @@ import json
 import math
 import re
 import zlib
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..core.maths import (cube_code, cube_value, dense_ranks, discard_candidates
                          level_code, level_value,
                          order_code, order_value, pack_bits, table_code, unpack_bits)
 from ..measures.scores import attention_agreement
+from ..measures.tasks import Modality, facts_of, modalities, unknown_task
 from ..core.evidence import axes_words, own_evidence
 from ..core.names import scores_of
 from ..core.runs import Run, Snapshot
@@ -206,7 +208,7 @@ frame_magic = b'SVF1'
 _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'phase', 'example_id', 'pooled_row',
          'saliency_method', 'explains',
          'notes', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
-         'target_tokens', 'predicted_tokens',
+         'target_tokens', 'predicted_tokens', 'right_classes',
          'feature_names')
 
 def method_args(info:dict, name:str) -> dict:
@@ -265,6 +267,8 @@ def pack_frame(
     own, left = own_blocks(snapshot, full, names, layers)
     blocks |= own
     info = {k: snapshot.info[k] for k in _info if k in snapshot.info}
+    facts = facts_of(info)
+    info['words'] = asdict(facts.words) | dict(several=facts.several)
     if left: info['own_left'] = left
     if source: info['ranks'] = source
     if {'attention', 'saliency'} <= set(snapshot.arrays) and snapshot.tokens:
@@ -514,7 +518,7 @@ def _sentence(snapshot):
                 words=snapshot.words,
                 word_ids=snapshot.word_ids.tolist(), is_special=snapshot.is_special.tolist(), label=snapshot.label,
                 matches=None,
-                task=snapshot.info.get('task', 'classification'), modality=snapshot.info.get('modality', 'text'),
+                task=facts_of(snapshot.info).name, modality=snapshot.info.get('modality', 'text'),
                 input=None if seen is None else zlib.crc32(np.ascontiguousarray(seen, dtype='<f4').tobytes()))
 
 def same_probe(sentence:dict) -> str:
@@ -525,8 +529,8 @@ def counted(probes:list) -> str:
     """How many there are of the described `probes`: '2 sentences', '1 image', '3 series', '2 examples' where they
     are of several kinds"""
     kinds = {o.get('modality', 'text') for o in probes}
-    name = dict(text='sentence', image='image', series='series')[kinds.pop()] if len(kinds) == 1 else 'example'
-    return f'{len(probes)} {name}' + ('s' if len(probes) != 1 and name != 'series' else '')
+    kind = modalities[kinds.pop()] if len(kinds) == 1 else Modality('example', 'examples', '')
+    return f'{len(probes)} {kind.one if len(probes) == 1 else kind.several}'
 
 def _choose(have, wanted, what):
     "`wanted` of what is there, all if None; negative steps count from the end"
@@ -576,7 +580,8 @@ def run_meta(
                 cross_tuning=any(isinstance(o, dict) and bool(o.get('cross_tuning')) for o in parts.values()),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in run.damaged]
-                + [n for n in notes if not any(d.reason in n for d in run.damaged)])
+                + [n for n in notes if not any(d.reason in n for d in run.damaged)]
+                + [n for n in dict.fromkeys(map(unknown_task, sentences.values())) if n])
 
 # %% ../../nbs/11_explorer/00_payload.ipynb #046
 def meta(

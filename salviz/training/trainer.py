@@ -36,11 +36,11 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from ..models.attention import head_count, layer_count
 from ..data.columns import Column
 from ..data.texts import fingerprint, model_inputs
-from .feed import check_data, check_labels, evaluation_draw, feed_for
+from .feed import check_data, evaluation_draw, feed_for
 from ..methods.base import FineTuning, Method, Progress, Term, check_cite, plan_of, served, terms_of
 from ..models.tasks import tasks
 from ..models import nets
-from ..measures.scores import metrics_for
+from ..measures.tasks import check_labels
 from ..models.loading import full_precision, model_name, undisturbed, weights_checksum
 from .recording import Recorder, observes, plain, run_passes
 from ..core.runs import (Held, Run, checkpoint_damage, outdated, read_header, read_manifest, read_object,
@@ -685,7 +685,7 @@ def open_job(model, tokenizer, data, method, run_dir, resume, progress, **settin
     if settings['snapshots']: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)
     chosen, texts = feed.probes(data, settings['probes'], settings['seed'])
-    if 'labels' in chosen.column_names and classes and not feed.task.per_token:
+    if 'labels' in chosen.column_names and feed.task.one_class:
         check_labels('the probes', chosen['labels'], len(classes))
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings['epochs'])
@@ -732,9 +732,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     watch, bar = RunCallback(recorder, record_steps(settings['snapshots'], job.total_steps),
                              control), BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings['early_stopping'], job.checkpoint)] if settings['early_stopping'] else []
-    # whole entities are found by the names of their tags
-    named = dict(classes=job.classes) if task.name == 'token_classification' else {}
-    def scores(p): return metrics_for[task.name](p.label_ids, p.predictions, **named)
+    def scores(p): return task.scores(p.label_ids, p.predictions, job.classes)
     trainer = MethodTrainer(job, job.model, job.args, data_collator=collate, train_dataset=job.encoded['train'],
         eval_dataset=by_length(job.encoded['validation']), processing_class=job.tokenizer, compute_metrics=scores,
         callbacks=[*stopping, watch, *[bar] * job.progress])

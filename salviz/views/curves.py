@@ -24,6 +24,7 @@ from ..measures.scores import attention_agreement
 from ..core.names import runs_words
 from ..core.runs import Run
 from ..measures.statistics import ResultTable, better_of, result_table
+from ..measures.tasks import facts_of
 from .base import View, fixed, method_titles
 
 # %% ../../nbs/09_views/01_curves.ipynb #006
@@ -250,7 +251,7 @@ def _y_label(groups, what, split):
     plain = (split == 'validation' or what == 'task'
              or all(set(_columns(r.train_rows)) <= {'loss', 'task', 'learning_rate', 'grad_norm'} for r in runs))
     nats = (what in ('loss', 'task') and plain
-            and all(r.config.get('task', 'classification') != 'regression' for r in runs))
+            and all(facts_of(r.config).loss_unit == 'nats' for r in runs))
     unit = (' (nats)' if nats else ' (the task and all terms of the method)' if what == 'loss' and not plain
             else ' (share of examples)' if what == 'accuracy' else '')
     if what == 'task': return f'task loss{unit}'
