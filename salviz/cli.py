@@ -118,11 +118,8 @@ def load_data(a):
 def load_head(name, data, seed):
     "The model `name` with a head for `data`, and its tokenizer"
     import salviz
-    from salviz.data.texts import data_task
-    task, features = data_task(data), data['train'].features
-    if task == 'classification': return salviz.load_classifier(name, labels=features['label'].names, seed=seed)
-    labels = features['tags'].feature.names if task == 'token_classification' else None
-    return salviz.load_model_for(task, name, labels=labels, seed=seed)
+    from salviz.data.texts import data_classes, data_task
+    return salviz.load_model_for(data_task(data), name, labels=data_classes(data), seed=seed)
 
 def make_method(kind, settings):
     "`kind(**settings)`, with an unknown argument named together with those that exist"

@@ -58,7 +58,7 @@ def test_who_trains_needs_nothing_that_draws(brought, room):
     assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
 
 # What a floor may import besides itself.
-below = dict(core=[], measures=['core'], data=['core'], models=['core', 'measures', 'data'])
+below = dict(core=[], measures=['core'], data=['core', 'measures'], models=['core', 'measures', 'data'])
 below['attribution'] = [*below['models'], 'models']
 below['methods'] = [*below['attribution'], 'attribution']
 below['training'] = below['probing'] = [*below['methods'], 'methods']

@@ -113,9 +113,10 @@ def encoded_for(
         texts, pairs = text_columns(data)
         data = encode_texts(texts, tokenizer, pairs, longest)
     elif 'input_ids' not in columns:
-        data = encode(data, tokenizer, longest, task if task in ('masked_lm', 'replaced_token_detection') else None)
+        data = encode(data, tokenizer, longest, task if task and tasks[task].self_supervised else None)
     order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
-    return data, Collator(tokenizer, decoder_start=target_start(model)), order
+    labels = tasks[task].label_collator(model) if task else None
+    return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels), order
 
 # %% ../../nbs/04_attribution/01_explanations.ipynb #011x
 def read_as(model, batch:dict) -> dict:
@@ -202,9 +203,9 @@ def score_target(
     name = head_task(model)
     own = 'say what the score is with target=function of (outputs, rows)'
     if name is None: raise ValueError(f'{type(model).__name__} has no head whose score could be explained; {own}')
-    task, classes = tasks[name], tasks[name].has_classes and not tasks[name].per_token
+    task, classes = tasks[name], tasks[name].one_class
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
-    if _is(target, 'gold') or name == 'seq2seq' and _is(target, 'predicted'):
+    if _is(target, 'gold') or task.teacher_forced and _is(target, 'predicted'):
         if 'labels' not in batch:
             raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or '
                              f'{own}')
@@ -217,7 +218,7 @@ def score_target(
                          f"{type(model).__name__} ({name}), "
                          f'got {target!r}')
     if classes: return 'predicted'
-    if 'input_ids' in batch and 'labels' not in batch:   # every token is asked about
+    if task.per_token and 'labels' not in batch:   # every token is asked about
         batch = batch | dict(labels=batch['input_ids'].masked_fill(~batch['attention_mask'].bool(), -100))
     parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size)]
     with undisturbed(model), torch.no_grad():
@@ -261,9 +262,8 @@ def asked(
 ) -> tuple:
     "What `target` asks of each example of `batch`, and the scores"
     inputs, parts, task = model_inputs(batch), every_row(batch).split(batch_size), tasks.get(head_task(model))
-    if not callable(target) and task and (task.per_token
-                                          or not task.has_classes) and (task.name != 'regression'
-                                                                        or _is(target, 'gold')):
+    by_logit = not task or task.one_class or not task.pseudo_labels and not _is(target, 'gold')
+    if not callable(target) and not by_logit:
         target = score_target(model, batch, target, batch_size)
     found = []
     for rows in parts:

@@ -6,8 +6,8 @@ model"""
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'text_sources', 'token_sources', 'help_folder', 'pair_sources',
            'rating_class', 'Sources', 'from_hub', 'refuse_rows', 'stratified_order', 'load_text', 'load_tokens',
-           'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'data_task', 'encode', 'encode_texts', 'Collator',
-           'model_inputs']
+           'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'data_task', 'data_classes', 'encode', 'encode_texts',
+           'Collator', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import hashlib, html, json, re, warnings
@@ -24,6 +24,7 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from ..core.text import align_batch
+from ..measures.tasks import tasks
 
 # %% ../../nbs/02_data/00_texts.ipynb #006
 packaged_texts = {'movie-sentences': 'movieReviewSnippets', 'amazon-reviews': 'amazonReviewSnippets',
@@ -645,24 +646,27 @@ def data_task(
 ):
     "The task that the columns of `data` are made for, or `None` for plain text"
     part = data['train'] if isinstance(data, dict) else data
-    if 'words' in part.column_names: return 'token_classification'
-    if 'target_text' in part.column_names: return 'seq2seq'
-    if 'label' not in part.column_names: return None
-    return 'regression' if str(getattr(part.features['label'], 'dtype', '')).startswith('float') else 'classification'
+    # classes are what a label is if no other task says that it is its own
+    return next((task.name for task in reversed(tasks.values()) if task.made_of(part.features)), None)
 
-_encodable = ('classification', 'regression', 'token_classification', 'seq2seq', 'masked_lm',
-              'replaced_token_detection')
+def data_classes(data) -> list: # None for a task without classes
+    "Names of the classes that `data` are made for"
+    task = tasks.get(data_task(data))
+    features = (data['train'] if isinstance(data, dict) else data).features
+    return task.class_names(features) if task and task.has_classes else None
 
 def _check_task(task, part):
     "The task to encode `part` for, if its columns can serve it"
     if task is None: return data_task(part)
-    if task not in _encodable:
-        raise ValueError(f'task must be one of {", ".join(_encodable)} or None (as the columns say), got {task!r}')
+    texts = [name for name, t in tasks.items() if t.modality == 'text']
+    if task not in texts:
+        raise ValueError(f'task must be one of {", ".join(texts)} or None (as the columns say), got {task!r}')
     made_for = data_task(part)
-    if task in _encodable[:4] and task != made_for:
+    if not tasks[task].self_supervised and task != made_for:
+        pretraining = ', '.join(name for name in texts if tasks[name].self_supervised)
         raise ValueError(f'task={task!r} does not fit data with the columns {", ".join(part.column_names)}, which are '
                          'made for '
-                         f'{made_for or "pre-training (masked_lm, replaced_token_detection)"}')
+                         f'{made_for or f"pre-training ({pretraining})"}')
     return task
 
 # %% ../../nbs/02_data/00_texts.ipynb #092
@@ -686,9 +690,7 @@ def encode(
                              'load_tokens or load_pairs')
         here = _check_task(task, part)
         names = dict(text='words' if 'words' in part.column_names else 'text', text_pair='text_pair')
-        names |= dict(classification=dict(label='label'), regression=dict(label='label'),
-                      token_classification=dict(tags='tags'),
-                      seq2seq=dict(target_text='target_text')).get(here, {})
+        if here: names |= {name: name for name in tasks[here].columns[1:]}
         columns = {argument: list(part[name]) for argument, name in names.items() if name in part.column_names}
         labels_type = part.features['label'] if 'label' in columns else Sequence(Value('int32'))
         parts[split], cut_here = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, **columns)
@@ -726,6 +728,7 @@ class Collator:
         pad_to_multiple_of=None, # lengths are rounded up to a multiple of this, which some accelerators like
         # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
         decoder_start=None,
+        labels=None, # function of a list of labels -> tensor [batch, ...]; None, or where it gives None: as they are
     ):
         if not hasattr(tokenizer, 'pad_token_id'):
             raise ValueError('Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, '
@@ -739,7 +742,7 @@ class Collator:
                              f'{pad_to_multiple_of!r:.80}')
         self.pads = dict(input_ids=tokenizer.pad_token_id, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)
-        self.pad_to_multiple_of, self.decoder_start = pad_to_multiple_of, decoder_start
+        self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 
     def _padded(self, lists, pad):
         "`lists` of integers as one tensor"
@@ -762,7 +765,10 @@ class Collator:
         batch = {name: self._padded([row[name] for row in rows], pad) for name, pad in self.pads.items()
                  if name in rows[0]}
         if 'special_tokens_mask' in batch: batch['is_special'] = batch.pop('special_tokens_mask').bool()
-        if self.decoder_start is not None: batch |= self._decoder(rows)
+        given = [row['labels'] for row in rows] if self.labels and 'labels' in rows[0] else None
+        own = None if given is None else self.labels(given)
+        if own is not None: batch['labels'] = own
+        elif self.decoder_start is not None: batch |= self._decoder(rows)
         elif 'labels' in rows[0] and isinstance(rows[0]['labels'], (list, np.ndarray)):
             if any(len(row['labels']) != len(row['input_ids']) for row in rows):
                 raise ValueError('the labels are target texts: give Collator the decoder_start of the model '

@@ -17,6 +17,7 @@ import numpy as np
 from ..core.names import methods_words, scores_of
 from ..core.runs import Run, Snapshot
 from .codes import _finite, json_text
+from ..measures.tasks import Modality, facts_of, modalities, unknown_task
 
 # %% ../../nbs/11_explorer/08_described.ipynb #040
 def _by_hand(snapshots):
@@ -66,7 +67,7 @@ def _sentence(snapshot):
                 words=snapshot.words,
                 word_ids=snapshot.word_ids.tolist(), is_special=snapshot.is_special.tolist(), label=snapshot.label,
                 matches=None,
-                task=snapshot.info.get('task', 'classification'), modality=snapshot.info.get('modality', 'text'),
+                task=facts_of(snapshot.info).name, modality=snapshot.info.get('modality', 'text'),
                 input=None if seen is None else zlib.crc32(np.ascontiguousarray(seen, dtype='<f4').tobytes()))
 
 def same_probe(sentence:dict) -> str:
@@ -77,8 +78,8 @@ def counted(probes:list) -> str:
     """How many there are of the described `probes`: '2 sentences', '1 image', '3 series', '2 examples' where they
     are of several kinds"""
     kinds = {o.get('modality', 'text') for o in probes}
-    name = dict(text='sentence', image='image', series='series')[kinds.pop()] if len(kinds) == 1 else 'example'
-    return f'{len(probes)} {name}' + ('s' if len(probes) != 1 and name != 'series' else '')
+    kind = modalities[kinds.pop()] if len(kinds) == 1 else Modality('example', 'examples', '')
+    return f'{len(probes)} {kind.one if len(probes) == 1 else kind.several}'
 
 def _choose(have, wanted, what):
     "`wanted` of what is there, all if None; negative steps count from the end"
@@ -128,7 +129,8 @@ def run_meta(
                 cross_tuning=any(isinstance(o, dict) and bool(o.get('cross_tuning')) for o in parts.values()),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in run.damaged]
-                + [n for n in notes if not any(d.reason in n for d in run.damaged)])
+                + [n for n in notes if not any(d.reason in n for d in run.damaged)]
+                + [n for n in dict.fromkeys(map(unknown_task, sentences.values())) if n])
 
 # %% ../../nbs/11_explorer/08_described.ipynb #046
 def meta(

@@ -9,6 +9,7 @@ __all__ = ['most_numbers', 'frame_magic', 'own_codec', 'own_blocks', 'method_arg
 # %% ../../nbs/11_explorer/00_payload.ipynb #003
 import json
 import math
+from dataclasses import asdict
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..core.maths import (dense_ranks, discard_candidates, drop_mask, keyed_unif
 from ..core.runs import Snapshot
 from .codes import codec_of, codecs, decode_array, encode_array, json_text, most_tokens, pool_cells
 from ..measures.scores import attention_agreement
+from ..measures.tasks import facts_of
 from ..views.base import blocked_keys
 
 # %% ../../nbs/11_explorer/00_payload.ipynb #018
@@ -104,7 +106,7 @@ frame_magic = b'SVF1'
 _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'phase', 'example_id', 'pooled_row',
          'saliency_method', 'explains',
          'notes', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
-         'target_tokens', 'predicted_tokens',
+         'target_tokens', 'predicted_tokens', 'right_classes',
          'feature_names')
 
 def method_args(info:dict, name:str) -> dict:
@@ -163,6 +165,8 @@ def pack_frame(
     own, left = own_blocks(snapshot, full, names, layers)
     blocks |= own
     info = {k: snapshot.info[k] for k in _info if k in snapshot.info}
+    facts = facts_of(info)
+    info['words'] = asdict(facts.words) | dict(several=facts.several)
     if left: info['own_left'] = left
     if source: info['ranks'] = source
     if {'attention', 'saliency'} <= set(snapshot.arrays) and snapshot.tokens:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Part', 'most_evidence', 'parts', 'Look', 'place_of', 'of_view', 'titled', 'heads_part', 'map_part', 'is_signal',
-           'signal_part', 'own_sentence', 'triptych_part', 'compare_part', 'sentence_part', 'curves', 'time_part',
-           'is_guided', 'own_view', 'evidence_part', 'kind_view', 'alone', 'part_of', 'picture']
+           'signal_part', 'triptych_part', 'compare_part', 'sentence_part', 'curves', 'time_part', 'is_guided',
+           'own_view', 'evidence_part', 'kind_view', 'alone', 'part_of', 'picture']
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #003
 from collections import namedtuple
@@ -20,9 +20,9 @@ from ..figures.drawing import figure_kinds
 from ..figures.sheet import figure
 from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
                                telling_entry, triptych)
-from ..views.base import (View, class_words, cut_name, evidence_view, method_title, title_of,
+from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title, title_of,
                           attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
-                          scored_sentence, signal_view, token_labels, translation, view_for)
+                          signal_view, view_for)
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #006
 @dataclass
@@ -107,11 +107,7 @@ def signal_part(look, width) -> Part:
         raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} is of a text, not of an image or series')
     return of_view(signal_view(look.snapshot), width)
 
-def own_sentence(snapshot): # a view, None where the sentence has no other answer than a class
-    "The picture of a sentence that its task asks for"
-    if 'token_predictions' in snapshot.info: return token_labels(snapshot)
-    if 'target_tokens' in snapshot.info: return translation(snapshot)
-    return scored_sentence(snapshot) if 'prediction' in snapshot.arrays else None
+
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #019
 def triptych_part(look, width) -> Part:
@@ -139,7 +135,7 @@ def compare_part(look, width) -> Part:
 def sentence_part(look, width) -> Part:
     """Tokens coloured by saliency, or by the attention of the pooled row where there is none; with the answers of a
     task that is no classification"""
-    s, own_view = look.snapshot, own_sentence(look.snapshot)
+    s, own_view = look.snapshot, answer_shown(look.snapshot)
     # the map has a part of its own
     if own_view:
         return of_view(replace(own_view, attention=None) if hasattr(own_view, 'attention') else own_view, width)
@@ -279,7 +275,7 @@ def alone(still, look): # a view, None where the part of that name is drawn
     if still == 'whatif': return view_for(s)
     if still == 'evidence': return own_view(look)
     if is_signal(s) and still in ('sentence', 'signal'): return signal_view(s)
-    if still == 'sentence': return masked_sentence(s) if 'is_masked' in s.arrays else own_sentence(s)
+    if still == 'sentence': return masked_sentence(s) if 'is_masked' in s.arrays else answer_shown(s)
     if still == 'map' and is_guided(s, entry): return guided_heads(s, layer=entry['layer'], heads=[entry['head']])
     if still == 'map' and 'saliency_target' in s.arrays and {'attention', 'saliency'} <= set(s.arrays):
         return attention_beside_saliency(s)
@@ -295,6 +291,7 @@ def _sheet(look, width, height, notes=()):
     view = View(title=title_of(s), subtitle=f'{" | ".join(s.texts)[:200]}{class_words(s)}'.strip(), caption='',
                 labels=(), is_special=s.is_special)
     return F.Sheet(F.drawable_view(view), width, height, notes)
+
 
 
 # %% ../../nbs/11_explorer/03_stills.ipynb #028p

@@ -268,8 +268,9 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
     check_observable(model)
     check_layers(model, self.layers)
     if self.attribution == 'random': check_sight(model, self.layers)
-    meant = self.pseudo_label == 'fixed' or task_of(model) != 'regression'
-    self.require(meant, "pseudo_label='each_step' has no meaning in a regression, whose score is minus the squared "
+    meant = self.pseudo_label == 'fixed' or tasks[task_of(model)].pseudo_labels
+    self.require(meant, f"pseudo_label='each_step' has no meaning in a {task_of(model)}, whose score is minus the "
+                 'squared '
                  'error against the gold number; leave it out')
     self.require(not self.cross_tuning or epochs >= 2,
                  'cross_tuning needs at least 2 epochs (odd ones are plain fine-tuning), '
@@ -280,10 +281,10 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
 def explained(self:ADDrop, model, batch, progress):
     "What the attribution differentiates, as a function of (outputs, rows)"
     task, labels = tasks[task_of(model)], batch.get('labels')
-    if task.name == 'regression' and labels is None: return lambda outputs, rows: outputs.logits.squeeze(-1)
+    if not task.pseudo_labels and labels is None: return lambda outputs, rows: task.own_score(outputs, batch, None)
     if self.target == 'gold' and labels is not None: return attribution_target(task, batch, labels)
     at_the_pass = self.attribution != 'integrated_gradients' or self.pseudo_label == 'each_step'
-    if at_the_pass or task.name == 'regression': return attribution_target(task, batch)
+    if at_the_pass or not task.pseudo_labels: return attribution_target(task, batch)
     with undisturbed(model, training=self.first_pass == 'train',
                      seed=pass_seed(progress.seed, progress.step)), torch.no_grad():
         return attribution_target(task, batch, task.predicted(model(**model_inputs(batch)), batch))

@@ -73,7 +73,7 @@ Term.__doc__ = "A loss per example, `loss` [batch], and the factor `weight` with
 
 # %% ../../nbs/05_methods/00_base.ipynb #026
 served = dict(
-    FineTuning=tuple(tasks),
+    FineTuning=tasks.keys(),
     SalLM=('classification',),
     SaliencyGuided=('classification', 'image_classification', 'series_classification'),
     ADDrop=('classification', 'regression', 'token_classification', 'seq2seq'),
@@ -105,7 +105,7 @@ class Method:
     def served_tasks(self) -> tuple:
         "Names of the tasks that this method serves"
         if self.serves is not None: return tuple(self.serves)
-        return next((served[c.__name__] for c in type(self).__mro__ if c.__name__ in served), tuple(tasks))
+        return tuple(next((served[c.__name__] for c in type(self).__mro__ if c.__name__ in served), tasks))
 
     def prescribes(self, model) -> dict:
         "{layer: its heads whose attention the method gives a target}, for `model`"

@@ -23,7 +23,8 @@ from ..models.attention import head_count, layer_count
 from ..models.checkpoints import last_usable, step_of
 from ..models.loading import model_name, weights_checksum
 from ..methods.base import FineTuning, Method, check_cite, served
-from .feed import check_data, check_labels, feed_for
+from ..measures.tasks import check_labels
+from .feed import check_data, feed_for
 from .recording import observes
 from .settings import Settings, in_config, plain
 
@@ -211,7 +212,7 @@ def open_job(
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)
     chosen, texts = feed.probes(data, settings.probes, settings.seed)
-    if 'labels' in chosen.column_names and classes and not feed.task.per_token:
+    if 'labels' in chosen.column_names and feed.task.one_class:
         check_labels('the probes', chosen['labels'], len(classes))
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings.epochs)

@@ -66,14 +66,12 @@ def look(self:Recorder, model, batch, progress) -> dict:
         predicted = task.predicted(main, batch)
         known = batch if 'labels' in batch else {**batch, 'labels': predicted}
         start = time.perf_counter()
-        one_class = task.has_classes and not task.per_token
-        target = predicted if one_class else attribution_target(task, known, predicted, own=True)
+        target = predicted if task.one_class else attribution_target(task, known, predicted, own=True)
         how = (dict(method='integrated_gradients', steps=self.steps) if task.modality == 'text'
                else dict(method='gradient'))
         saliency = input_saliency(model, model_inputs(batch), target=target, **how)
         self.saliency_seconds += time.perf_counter() - start
-        # the distance of a number from itself says nothing
-        plan = plan_of(method, model, batch if task.name == 'regression' else known, progress, 'a batch of probes')
+        plan = plan_of(method, model, known if task.pseudo_labels else batch, progress, 'a batch of probes')
         outputs = self._further(model, main, known, plan)
         with torch.no_grad():
             terms = dict(task=Term(task.loss(main, known)),
@@ -84,7 +82,7 @@ def look(self:Recorder, model, batch, progress) -> dict:
     axes = {name: self._axes_of(name, x, axes.get(name), known, maps) for name, x in shown.items()
             if plain_name(stored_name(name)) not in known_evidence}
     return dict(axes=axes, outputs=outputs, maps=maps, plan=plan, terms=terms, evidence=shown, saliency=saliency,
-                predicted=predicted, batch=known, rows=self._rows(model, batch))
+                predicted=predicted, given=batch, batch=known, rows=self._rows(model, batch))
 
 @patch
 def _further(self:Recorder, model, main, batch, plan) -> dict:
@@ -101,7 +99,7 @@ def _further(self:Recorder, model, main, batch, plan) -> dict:
 @patch
 def _rows(self:Recorder, model, batch):
     "The pooled row of each example, None where the head reads no single row"
-    if self.feed.task.per_token or self.feed.task.name == 'seq2seq' or not observes(model): return None
+    if not self.feed.task.per_example or not observes(model): return None
     try: return pooled_rows(model, batch)
     except ValueError: return None # a head that reads all rows; who needs a pooled row has refused it before
 
@@ -174,27 +172,9 @@ def _cut(x, j, real, axes):
 @patch
 def _answer(self:Recorder, j, real, looked) -> tuple: # (arrays, entries of `info`)
     "What the model says about example `j`"
-    task, main = self.feed.task, looked['outputs']['main']
-    if task.name == 'regression': return dict(prediction=looked['predicted'][j:j + 1].float().cpu().numpy()), {}
-    if task.has_classes and not task.per_token:
-        return {('' if k == 'main' else f'{k}_')
-                + 'probabilities': v.logits.detach().float().softmax(-1)[j].cpu().numpy()
-                for k, v in looked['outputs'].items()}, {}
-    gold, predicted = looked['batch']['labels'][j].cpu(), looked['predicted'][j].cpu()
-    p = task.logits(main)[j].detach().float().softmax(-1).cpu()
-    counts = gold != -100
-    if task.name == 'seq2seq':
-        def tokens(ids): return readable(self.feed.tokenizer, ids[counts].tolist())
-        return (dict(target_probability=p[counts].gather(1, gold[counts][:, None]).squeeze(1).numpy()),
-                dict(target_tokens=tokens(gold), predicted_tokens=tokens(predicted)))
-    def named(ids):
-        names = ([self.classes[i] for i in ids[counts]] if self.classes
-                 else readable(self.feed.tokenizer, ids[counts].tolist()))
-        names = iter(names)
-        return [next(names) if c else None for c in counts[real].tolist()]
-    confidence = torch.where(counts, p.gather(1, predicted.clamp(min=0)[:, None]).squeeze(1), torch.nan)
-    return (dict(token_confidence=confidence[real].numpy()),
-            dict(token_labels=named(gold), token_predictions=named(predicted)))
+    def names(ids): return [self.classes[i] for i in ids] if self.classes else readable(self.feed.tokenizer, ids)
+    return self.feed.task.answer(looked['outputs'], looked['predicted'], looked['given'], j, real, names)
+
 
 # %% ../../nbs/06_training/03_recording.ipynb #020
 @patch
@@ -245,8 +225,7 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
         info['masked_tokens'] = self.feed.tokenizer.convert_ids_to_tokens(arrays['masked_input'].tolist())
     losses = {k: float(x.loss[j]) for k, x in looked['terms'].items()}
     losses |= {f'{k}_weight': float(x.weight) for k, x in looked['terms'].items() if k != 'task'}
-    label = (None if task.per_token or task.name == 'seq2seq' or row.get('labels') is None
-             else np.asarray(row['labels']).item())
+    label = None if row.get('labels') is None else task.label(row['labels'])
     return Snapshot(step=progress.step, epoch=epoch, probe=probe, arrays=arrays, layers=layers, losses=losses,
                     info=info, classes=self.classes,
                     label=label, **self._text(t, batch, j, real))

@@ -327,16 +327,14 @@ def _load(self:Study, cell) -> tuple: # (model, tokenizer)
     if callable(self.model):
         made = self.model(**_asked(self.model, {**dict(cell.settings), 'seed': cell.seed}))
         return made if isinstance(made, tuple) else (made, None)
-    from salviz.data.texts import data_task
+    from salviz.data.texts import data_classes, data_task
     from salviz.models.loading import load_model_for
     data = self._data(cell)
     task, features = data_task(data), data['train'].features
     if task is None or 'text' not in features and 'words' not in features:
         raise ValueError('Study: a model by name needs labelled texts; for other data give model=function(seed) -> '
                          '(model, tokenizer)')
-    names = (features['tags'].feature.names if task == 'token_classification' else features['label'].names
-             if task == 'classification' else None)
-    return load_model_for(task, self.model, labels=names, seed=cell.seed)
+    return load_model_for(task, self.model, labels=data_classes(data), seed=cell.seed)
 
 @patch
 def _method(self:Study, cell):

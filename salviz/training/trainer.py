@@ -17,7 +17,6 @@ from transformers import TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ..core.runs import Run
-from ..measures.scores import metrics_for
 # `load_model` and `NonFiniteLoss` are here for those who look for them beside `train`
 from ..models.checkpoints import load_model, thin_out, without_shard_bars
 from ..methods.base import Method
@@ -43,9 +42,7 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     watch = RunCallback(recorder, record_steps(settings.snapshots, job.total_steps), control)
     bar = BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings.early_stopping, job.checkpoint)] if settings.early_stopping else []
-    # whole entities are found by the names of their tags
-    named = dict(classes=job.classes) if task.name == 'token_classification' else {}
-    def scores(p): return metrics_for[task.name](p.label_ids, p.predictions, **named)
+    def scores(p): return task.scores(p.label_ids, p.predictions, job.classes)
     trainer = MethodTrainer(
         job, job.model, job.args, data_collator=job.feed.collate, train_dataset=job.encoded['train'],
         eval_dataset=by_length(job.encoded['validation']), processing_class=job.tokenizer, compute_metrics=scores,

@@ -25,6 +25,7 @@ from ..core.names import listed, methods_words, runs_words
 from ..core.runs import Run
 from ..core.words import digits_of
 from ..measures.statistics import ResultTable, better_of, result_table
+from ..measures.tasks import facts_of
 from .base import View, fixed
 
 # %% ../../nbs/09_views/01_curves.ipynb #006
@@ -244,7 +245,7 @@ def _y_label(groups, what, split):
     plain = (split == 'validation' or what == 'task'
              or all(set(_columns(r.train_rows)) <= {'loss', 'task', 'learning_rate', 'grad_norm'} for r in runs))
     nats = (what in ('loss', 'task') and plain
-            and all(r.config.get('task', 'classification') != 'regression' for r in runs))
+            and all(facts_of(r.config).loss_unit == 'nats' for r in runs))
     unit = (' (nats)' if nats else ' (the task and all terms of the method)' if what == 'loss' and not plain
             else ' (share of examples)' if what == 'accuracy' else '')
     if what == 'task': return f'task loss{unit}'

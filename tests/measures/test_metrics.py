@@ -4,10 +4,11 @@ import math
 import numpy as np
 import pytest
 
-from salviz.measures.scores import (attention_agreement, best_for, classification_metrics, detection_metrics, entities,
-                            is_bio, masked_metrics, metrics_for,
+from salviz.measures.scores import (attention_agreement, classification_metrics, detection_metrics, entities,
+                            is_bio, masked_metrics,
                             regression_metrics, run_agreement, token_metrics, train_test_gap, translation_metrics)
 from salviz.core.runs import Run, Snapshot
+from salviz.measures.tasks import tasks
 
 
 def slow_macro_f1(labels, predictions):
@@ -269,20 +270,19 @@ def test_masked_tokens_replaced_tokens_and_translations_count_labelled_positions
 @pytest.mark.parametrize('task', ['token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq'])
 def test_token_tasks_without_a_label_are_undefined_and_odd_shapes_refused(task):
     for labels in ([[-100, -100]], np.zeros((0, 3), int)):
-        assert all(math.isnan(x) for x in metrics_for[task](labels, np.ones_like(labels)).values())
+        assert all(math.isnan(x) for x in tasks[task].metrics(labels, np.ones_like(labels)).values())
     for labels, predictions, said in (([[1]], [[1], [1]], 'equally many examples, got 1 and 2'),
                                       ([[1, 2]], [[1]], r'got shapes \[2\] and \[1\]'),
                                       ([[1, 2]], [[[.1, .9], [.5, .5]]], 'take argmax'),
                                       ([[1]], [[.5]], 'of float64 in example 0; take argmax')):
-        with pytest.raises(ValueError, match=said): metrics_for[task](labels, predictions)
+        with pytest.raises(ValueError, match=said): tasks[task].metrics(labels, predictions)
 
 
 def test_every_task_has_metrics_and_one_of_them_or_the_loss_chooses_the_checkpoint():
     sample = dict(classification=([0, 1], [0, 1]), regression=([0., 1.], [0., 1.]))
-    for task, function in metrics_for.items():
+    for task, facts in tasks.items():
         kind = 'regression' if task == 'regression' else 'classification'
-        got = function(*(sample[kind] if task.endswith(kind) and task != 'token_classification'
-                         else ([[1, 0]], [[1, 0]])))
-        assert (got and best_for(task)['name'] in {*got, 'loss'}
-                and best_for(task)['greater_is_better'] == (best_for(task)['name'] != 'loss')), task
-    with pytest.raises(ValueError, match="task must be one of classification, .*, got 'ner'"): best_for('ner')
+        got = facts.metrics(*(sample[kind] if task.endswith(kind) and task != 'token_classification'
+                              else ([[1, 0]], [[1, 0]])))
+        assert got and facts.metric in {*got, 'loss'}, task
+        assert facts.best == dict(name=facts.metric, greater_is_better=facts.metric != 'loss'), task

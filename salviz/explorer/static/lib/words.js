@@ -102,14 +102,13 @@ export function paintToken(node, packed) {
 
 // What the colours of a signed saliency mean: a plain gradient is a slope at the input, the other methods share out the
 // score.
-export function signWords(method, task, signal = false) {
-  const score = /^(image_|series_)?classification$/.test(task ?? 'classification') ? 'the class’s score' : 'the score';
+export function signWords(method, {score, sign}, signal = false) {
   if (method === 'gradient_norm' || method === 'gradient_abs')
     return `the stronger the colour, the more ${score} changes with it.`;
   const raised = signal ? 'the value' : 'the embedding';
   if (method === 'gradient')
     return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
-  return task === 'regression' ? 'orange raises the score, blue lowers it.' : 'orange speaks for it, blue against it.';
+  return sign;
 }
 
 // The names of the rows, which stand before the first line of `line`, before each further one as well.

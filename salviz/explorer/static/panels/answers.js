@@ -4,28 +4,17 @@ import {classBars} from './masked.js';
 import {chipText, countWords, directionOf, numberWords, quoted, repeatNames} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
 
-const answerNames = {
-  token_classification: ['label', 'the label of the word', 'model', 'what the model says'],
-  masked_lm: ['text', 'what stood here before it was masked', 'model', 'what the model fills in'],
-  replaced_token_detection: ['truth', 'was this token replaced? a dot: it is the original', 'model',
-    'what the model says; a dot: original'],
-};
-const answerSame = 'original';
-// The label that says nothing, and what has another one.
-const rareAnswers = {token_classification: ['O', 'entity word'],
-  replaced_token_detection: [answerSame, 'replaced one']};
-
-// {task, gold [n], said [n], sure [n]} of a frame with an answer for each token, else null.
+// {words, gold [n], said [n], sure [n]} of a frame with an answer for each token, else null.
 export function labelRows(frame) {
-  const {task, token_labels: gold, token_predictions: said} = frame?.info ?? {};
+  const {words, token_labels: gold, token_predictions: said} = frame?.info ?? {};
   if (!gold && !said) return null;
   const blank = (gold ?? said).map(() => null);
-  return {task, gold: gold ?? blank, said: said ?? blank, sure: frame.get('token_confidence')?.values() ?? null};
+  return {words, gold: gold ?? blank, said: said ?? blank, sure: frame.get('token_confidence')?.values() ?? null};
 }
 
-// A dot is enough for an original token, except where saying so is the mistake.
-function answerText(task, label, right = true) {
-  return task === 'replaced_token_detection' && label === answerSame && right ? '·' : chipText(label, 18);
+// A dot may be enough for the usual label, except where saying so is the mistake.
+function answerText({dot, usual}, label, right = true) {
+  return dot && label === usual && right ? '·' : chipText(label, 18);
 }
 
 function answerMark(right) { return elementOf('span', right ? 'sv-mark sv-right' : 'sv-mark sv-wrong',
@@ -57,8 +46,8 @@ export class LabelLines {
     return el;
   }
 
-  names({task}) {
-    const [gold, goldTitle, said, saidTitle] = answerNames[task] ?? answerNames.token_classification;
+  names({words}) {
+    const [gold, goldTitle, said, saidTitle] = words.lines;
     const name = (text, title) => Object.assign(elementOf('span', 'sv-answer sv-line-name', text), {title});
     const lines = elementOf('span', 'sv-answers', name(gold, goldTitle), name(said, saidTitle));
     return elementOf('span', 'sv-word sv-answer-names', elementOf('span', 'sv-line-name sv-answer-token', 'token'),
@@ -71,8 +60,8 @@ export class LabelLines {
   paint(rows) {
     for (const {tokens, gold, said} of this.nodes) {
       const i = this.at(tokens, rows), [g, s] = [rows.gold[i] ?? null, rows.said[i] ?? null];
-      answerFill(gold, g === null ? '' : answerText(rows.task, g), null, null);
-      answerFill(said, s === null ? '' : answerText(rows.task, s, g === null || g === s), g, s);
+      answerFill(gold, g === null ? '' : answerText(rows.words, g), null, null);
+      answerFill(said, s === null ? '' : answerText(rows.words, s, g === null || g === s), g, s);
       said.classList.toggle('sv-unasked', g === null);
     }
   }
@@ -92,22 +81,15 @@ function answerCounts(gold, said) {
   return {right: known.filter(i => gold[i] === said[i]).length, of: known.length};
 }
 
-const answerSentences = {
-  token_classification: (right, of) => `The model labels ${right} of ${countWords(of, 'word')} correctly.`,
-  masked_lm: (right, of) => `The model finds ${right} of ${countWords(of, 'masked token')}.`,
-  replaced_token_detection: (right, of) => `The model is right about ${right} of ${countWords(of, 'token')}.`,
-};
-
 function tokenOutcome(rows) {
-  const {right, of} = answerCounts(rows.gold, rows.said),
-    said = (answerSentences[rows.task] ?? answerSentences.token_classification)(right, of);
+  const {right, of} = answerCounts(rows.gold, rows.said), {outcome, one} = rows.words,
+    said = outcome.replace('{right}', right).replace('{of}', countWords(of, one));
   return elementOf('p', 'sv-outcome', of ? said + rareOutcome(rows) : 'No token of this sentence has a label.');
 }
 
 // Most words are no entities and most tokens are the original ones: a model that never says anything else is right
 // about nearly all of them.
-function rareOutcome({task, gold, said}) {
-  const [common, name] = rareAnswers[task] ?? [];
+function rareOutcome({words: {usual: common, rare_one: name}, gold, said}) {
   if (!gold.includes(common)) return '';
   const {right, of} = answerCounts(gold.map(g => g === common ? null : g), said);
   return of ? ` Of ${countWords(of, name)} it finds ${right}.` : ` There is no ${name} among them.`;
@@ -214,9 +196,9 @@ function scoreOutcome(frame, run) {
 
 // What stands beside a sentence, an image or a series: whatever kind of answer the task has.
 export function outcomeOf(frame, run) {
-  const rows = labelRows(frame), {task, target_tokens: target} = frame.info ?? {};
+  const rows = labelRows(frame), {words, target_tokens: target} = frame.info ?? {};
   if (rows) return tokenOutcome(rows);
   if (target) return targetOutcome(frame.info, frame.get('target_probability')?.values());
-  if (task === 'regression' || frame.get('prediction')) return scoreOutcome(frame, run);
+  if (words?.number || frame.get('prediction')) return scoreOutcome(frame, run);
   return classBars(frame, run.classes ?? []);
 }

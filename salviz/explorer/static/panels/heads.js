@@ -80,7 +80,7 @@ class HeadsGrid {
     this.sort.value = state.sort;
     this.filter.value = String(state.filter);
     this.what.update(frame);
-    this.title.textContent = frame?.info?.task === 'seq2seq' ? 'Heads of the encoder' : 'Heads';
+    this.title.textContent = frame?.info?.target_tokens ? 'Heads of the encoder' : 'Heads';
     const tensor = frame?.get(this.name) ?? null, why = this.missing(tensor);
     this.tensor = tensor;
     this.note.textContent = why;

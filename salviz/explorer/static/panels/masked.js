@@ -101,9 +101,9 @@ function classRow(name, p, q, {gold, predicted}) {
 export function classBars(frame, classes) {
   const p = frame?.get('probabilities')?.values(), q = frame?.get('masked_probabilities')?.values();
   if (!p) return elementOf('p', 'sv-note', 'No probabilities were recorded at this step.');
-  const top = p.indexOf(Math.max(...p));
+  const top = p.indexOf(Math.max(...p)), {words, right_classes: right = []} = frame.info ?? {};
   const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i],
-    {gold: frame.label === i, predicted: i === top}));
+    {gold: frame.label === i || right.includes(classes[i]), predicted: words?.several ? x > .5 : i === top}));
   const list = elementOf('ul', 'sv-classes', ...rows), el = elementOf('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
   const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';

@@ -82,16 +82,11 @@ function rowName(frame, probe, pieces) {
     ? 'model' : 'classifier'} reads)` : ''}`;
 }
 
-const explainedWords = {
-  regression: 'the score', token_classification: 'the labels of the tokens', masked_lm: 'the masked tokens',
-  replaced_token_detection: 'the answers for the tokens', seq2seq: 'the target tokens',
-};
-
 function saliencyWords(frame, values) {
-  const {saliency_method: by, task} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
-  const explained = frame.info?.explains ?? explainedWords[task] ?? 'the predicted class';
+  const {saliency_method: by, words} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
+  const explained = frame.info?.explains ?? words?.explained;
   const of = values.name === 'saliency' ? `${method ? `${method}, ` : ''}for ${explained}` : 'of the method';
-  return `Saliency (${of}): ${values.name === 'saliency' ? signWords(by, task) : signWords('', task)}`;
+  return `Saliency (${of}): ${values.name === 'saliency' ? signWords(by, words) : signWords('', words)}`;
 }
 
 function legendWords(frame, probe, state, values) {
@@ -137,9 +132,8 @@ function lossWords(frame, run) {
     return `${name.replaceAll('_', ' ')} ${numberWords(losses[name])}${weight === undefined
       ? '' : ` (weight ${numberWords(weight)})`}`;
   };
-  const classes = ['classification', undefined].includes(frame.info?.task);
-  const guess = frame.label === null && run && classes ? ' There is no label: the predicted class stands in for it.'
-    : '';
+  const standsIn = frame.info?.words?.no_label;
+  const guess = frame.label === null && run && standsIn ? ` There is no label: ${standsIn}.` : '';
   return `Losses of this sentence at this step: ${names.map(one).join(', ')}.${guess}`;
 }
 
