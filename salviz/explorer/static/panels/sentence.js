@@ -90,9 +90,10 @@ const explainedWords = {
 
 function saliencyWords(frame, values) {
   const {saliency_method: by, task} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
+  const own = values.name !== 'saliency';
   const explained = frame.info?.explains ?? explainedWords[task] ?? 'the predicted class';
-  const of = values.name === 'saliency' ? `${method ? `${method}, ` : ''}for ${explained}` : 'of the method';
-  return `Saliency (${of}): ${values.name === 'saliency' ? signWords(by, task) : signWords('', task)}`;
+  const of = own ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;
+  return `Saliency (${of}): ${signWords(own ? {task} : frame.info ?? {})}`;
 }
 
 function legendWords(frame, probe, state, values) {

@@ -354,9 +354,9 @@ class SignalPanel {
 
   sayWords() {
     const {shown, frame} = this, said = [],
-      {saliency_method: method, task, explains: explained = 'the predicted class'} = frame.info ?? {};
+      {saliency_method: method, explains: explained = 'the predicted class'} = frame.info ?? {};
     const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
-    if (shown.saliency) said.push(`Saliency${how}: ${signWords(method, task, true)}`);
+    if (shown.saliency) said.push(`Saliency${how}: ${signWords(frame.info ?? {}, true)}`);
     if (shown.colours)
       said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
     if (shown.averaged) said.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
