@@ -35,7 +35,7 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from transformers import BertConfig, BertForSequenceClassification
 
-from .attribution.saliency import attention_attribution
+from .attribution.attention import attention_attribution
 from .data.texts import load_text, model_inputs, subset
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates

@@ -44,7 +44,7 @@ papers = { # methods, by the name of their class
         pages='4190--4197', doi='10.18653/v1/2020.acl-main.385')}
 
 # %% ../../nbs/01_core/08_bibliography.ipynb #006
-papers |= { # explanations, by the names that `salviz.attribution.explanations` gives them
+papers |= { # explanations, by the names that they are registered with
     'integrated_gradients': _proceedings('sundararajan2017axiomatic',
         'Sundararajan, Mukund and Taly, Ankur and Yan, Qiqi',
         'Axiomatic Attribution for Deep Networks', _icml17, 2017, pages='3319--3328'),

@@ -104,7 +104,7 @@ def own_blocks(
 # %% ../../nbs/11_explorer/00_payload.ipynb #021
 frame_magic = b'SVF1'
 _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'phase', 'example_id', 'pooled_row',
-         'saliency_method', 'explains',
+         'saliency_method', 'saliency_says', 'explains',
          'notes', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
          'target_tokens', 'predicted_tokens', 'right_classes',
          'feature_names')

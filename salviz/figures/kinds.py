@@ -226,13 +226,14 @@ def citations_of(made, options={}, named=()) -> tuple: # of BibTeX entries
     names = [o for s in snapshots for o in methods_of(s)] + [*(kind.cites if kind else ()), *named]
     name_of = lambda x: x.get('name') if isinstance(x, dict) else x
     names += [o for r in made.runs for o in str(name_of(r.config.get('method', '')) or '').split(' + ')]
-    if kind is None or {'saliency', 'saliency_map'} & set(kind.needs.replace(',', ' ').split()):
-        names += [s.info.get('saliency_method') for s in snapshots]
+    shows_saliency = kind is None or {'saliency', 'saliency_map'} & set(kind.needs.replace(',', ' ').split())
+    if shows_saliency: names += [s.info.get('saliency_method') for s in snapshots]
     if 'rollout' in _listed(options.get('head')): names.append('rollout')
     names += [name_of(r.config.get(k)) for r in made.runs for k in ('data', 'model')]
     known = dict.fromkeys(same_paper.get(o, o) for o in names if isinstance(o, str))
     entries = {papers[o][1]: bibtex(o) for o in known if o in papers}
-    for cite in [*(_cite_of(r) for r in made.runs), *(s.info.get('cite') for s in snapshots),
+    recorded = ('cite', 'saliency_cite') if shows_saliency else ('cite',)
+    for cite in [*(_cite_of(r) for r in made.runs), *(s.info.get(k) for s in snapshots for k in recorded),
                  *(o for o in (kind.cites if kind else ()) if o not in papers)]:
         for key, entry in _still_cited(cite).items():
             if entries.setdefault(key, entry) != entry:

@@ -19,7 +19,8 @@ from fastcore.basics import patch
 from .. import elsewhere
 from ..models.attention import (any_key, check_layers, check_observable, check_part, cross_modules, head_count,
                                      observe, own_attention)
-from ..attribution.saliency import attention_attribution, pseudo_labels, real_tokens
+from ..attribution.attention import attention_attribution, pseudo_labels
+from ..attribution.reading import real_tokens
 from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, kept_count, region_names
 from .base import FineTuning, Method, Plan, check_choice, check_share

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..attribution.saliency import (input_saliency, real_tokens, reduced, reductions, scores, target_scores,
-                                         what_is_read)
+from ..attribution.reading import real_tokens, scores, target_scores, what_is_read
+from ..attribution.registry import attribution_named, known_attributions
+from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, check_choice, check_share, check_weight
 from ..models.draws import keyed_uniform
@@ -171,7 +172,7 @@ class SaliencyGuided(Method):
     def __init__(self,
         masked_share=.3,       # k: share of the words, pixels or cells that is masked, rounded down
         weight=1.,             # λ: weight of the consistency term
-        saliency=None,         # any method of `input_saliency`; None: see `default_saliency`
+        saliency=None,         # the name of an attribution, see `known_attributions`; None: see `default_saliency`
         ranking='signed',      # which are lowest: 'signed' (most negative first) or 'magnitude' (closest to zero first)
         # text: for low words without a kept word before them: 'next' kept word, 'keep' the word, 'mask' token
         first='next',
@@ -191,7 +192,7 @@ class SaliencyGuided(Method):
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
         check_weight(self)
-        check_choice(self, 'saliency', (None, *reductions))
+        check_choice(self, 'saliency', (None, *known_attributions()))
         check_choice(self, 'ranking', ('signed', 'magnitude'))
         check_choice(self, 'first', ('next', 'keep', 'mask'))
         check_choice(self, 'target', ('gold', 'predicted'))
@@ -202,11 +203,12 @@ class SaliencyGuided(Method):
                   and torch.as_tensor(fill).isfinite().all())
         self.require(number or isinstance(fill, str) and fill in ('uniform', 'mean'),
                      f"fill must be 'uniform', 'mean', or the background as a finite number or tensor, got {fill!r}")
-        self.require(passes == 'eval' or saliency != 'integrated_gradients',
+        chosen = None if saliency is None else attribution_named(saliency)
+        self.require(passes == 'eval' or chosen is None or chosen.of_gradient,
                      "passes='reuse' has the gradient at the input only, and "
-                     "integrated_gradients needs more; use passes='eval', or another saliency")
+                     f"{saliency} needs more; use passes='eval', or another saliency")
         self.require(type(steps) is int and steps >= 1, f'steps must be a whole number of at least 1, got {steps!r}')
-        self.require(steps == 20 or saliency == 'integrated_gradients',
+        self.require(steps == 20 or chosen is not None and 'steps' in chosen.options,
                      f"steps={steps} is for saliency='integrated_gradients', got saliency={saliency!r}; leave steps "
                      "out, or choose that saliency")
 
@@ -236,7 +238,7 @@ def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inp
         return dict(input_ids=ids, attention_mask=torch.ones_like(ids))
     self.require(self.first == 'next',
                  f'first={self.first!r} is for text; in images and series fill says what stands in for a masked value')
-    self.require(self.saliency not in ('gradient_norm', 'gradient_abs'),
+    self.require(self.saliency is None or self.saliency in known_attributions(name),
                  f"saliency={self.saliency!r} is for the embeddings of text; for images and "
                  "series use 'gradient' (with ranking='magnitude' to rank it by size), 'input_x_gradient' or "
                  "'integrated_gradients'")
@@ -303,7 +305,8 @@ def pass_saliency(
     "The saliency that a pass through the model has by itself; its graph is kept for the loss"
     x, name = outputs.salviz_input, what_is_read(batch)
     total = target_scores(outputs, target, torch.arange(len(x), device=x.device), score).sum()
-    saliency = reduced(name, method, torch.autograd.grad(total, x, retain_graph=True)[0], x.detach())
+    gradient = torch.autograd.grad(total, x, retain_graph=True)[0]
+    saliency = attribution_named(method).of_gradient(name, gradient, x.detach())
     return torch.where(real_tokens(batch), saliency, 0.) if name == 'input_ids' else saliency
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #051

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from ..models.attention import check_layers, check_observable, head_count, observe
 from ..data.texts import model_inputs
-from ..attribution.explanations import encoded_for
+from ..attribution.questions import encoded_for
 from ..models.loading import device_of, longest_input, undisturbed
 from ..core.text import align_batch, find_words, pool_words
 

@@ -14,9 +14,11 @@ from tqdm.auto import tqdm
 
 from ..measures.agreement import likeness
 from ..models.attention import check_layers, check_observable, head_count, observe
-from ..attribution.saliency import input_saliency, reductions, what_is_read
+from ..attribution.questions import encoded_for, head_task, score_target
+from ..attribution.reading import what_is_read
+from ..attribution.registry import known_attributions
+from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from ..attribution.explanations import encoded_for, explain, head_task, method_options, methods, score_target
 from ..models.loading import device_of, pooled_rows, undisturbed
 from ..core.names import measured_words
 from ..methods.patterns import looks_at_tokens, neighbours, pattern_ids, pattern_target
@@ -114,19 +116,15 @@ def _received(model, batch, A) -> np.ndarray: # float64 [batch, heads, n]
 def _saliency(model, batch, saliency, target, steps) -> np.ndarray: # [batch, 1, n]
     "The saliency of `batch`, by a method's name or a function"
     if callable(saliency):
-        found = saliency(model, batch)
-        if not hasattr(found, '__len__'):
-            raise ValueError(f'saliency must give one number a token [batch, n], got {type(found).__name__}')
-        found = torch.as_tensor(found)
-    elif saliency in reductions:
-        found = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
-    else:
-        options = dict(steps=steps) if 'steps' in method_options(saliency) else {}
-        found = explain(model, batch, saliency, score_target(model, batch, target), **options).values
-    if found.shape != batch['input_ids'].shape:
+        values = saliency(model, batch)
+        if not hasattr(values, '__len__'):
+            raise ValueError(f'saliency must give one number a token [batch, n], got {type(values).__name__}')
+        values = torch.as_tensor(values)
+    else: values = input_saliency(model, batch, saliency, score_target(model, batch, target), steps=steps)
+    if values.shape != batch['input_ids'].shape:
         raise ValueError(f'saliency must be a number for each token {list(batch["input_ids"].shape)}, got '
-                         f'{list(found.shape)}')
-    return found.detach().cpu().double().numpy()[:, None]
+                         f'{list(values.shape)}')
+    return values.detach().cpu().double().numpy()[:, None]
 
 # %% ../../nbs/08_probing/01_corpus.ipynb #023
 def _pattern_cells(patterns, batch, ids, tokenizer) -> dict: # {column: (bool [batch, query, key], bool [batch, query])}
@@ -172,7 +170,7 @@ def head_table(
     model,                       # any model that can be observed; of an encoder-decoder the encoder is looked at
     data,                        # texts, pairs of texts (tuples), or a split of a data set, see `encoded_for`
     tokenizer,
-    # a name of `salviz.attribution.explanations.methods`, a function (model, batch) -> [batch, n], or None: no
+    # the name of an attribution, see `known_attributions`, a function (model, batch) -> [batch, n], or None: no
     # agreement
     saliency='input_x_gradient',
     target='predicted',          # what saliency explains, see `score_target`
@@ -191,8 +189,9 @@ def head_table(
     The columns of agreement compare saliency with the pooled row alone where the head of `model` reads one, whatever
     `rows` says"""
     check_observable(model)
-    if saliency is not None and not callable(saliency) and saliency not in methods:
-        raise ValueError(f'saliency must be one of {", ".join(map(repr, methods))}, a function (model, batch) or None, '
+    known = known_attributions()
+    if saliency is not None and not callable(saliency) and saliency not in known:
+        raise ValueError(f'saliency must be one of {", ".join(map(repr, known))}, a function (model, batch) or None, '
                          f'got {saliency!r}')
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
         raise ValueError(f'{type(model).__name__} has no head whose score could be explained; '

@@ -15,9 +15,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..attribution.saliency import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
+from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
 from ..data.texts import model_inputs
-from ..attribution.explanations import Explanation, as_batch, encoded_for, explain_data, target_rows
+from ..attribution.explanations import Explanation, explain_data
+from ..attribution.questions import as_batch, encoded_for, target_rows
 from ..models.loading import device_of, undisturbed
 from ..core.names import measured_words
 from ..data.signals import signal_info
@@ -338,7 +339,7 @@ class Measured(dict):
 def faithfulness_data(
     model,
     data,               # one split of `load_text`, an encoded one, or a list of texts
-    # names of `salviz.attribution.explanations`; or {name: method, dict(method=…, its options) or one array an example}
+    # names of attributions, see `known_attributions`; or {name: name, dict(method=…, its options) or arrays}
     methods,
     tokenizer,
     target='predicted', # of the attributions and of the probability

@@ -16,7 +16,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ..models.attention import attention_parts, check_observable, observe
-from ..attribution.saliency import attention_attribution, input_saliency, reductions
+from ..attribution.attention import attention_attribution
+from ..attribution.registry import attribution_named
+from ..attribution.saliency import input_saliency
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
 from ..models.loading import device_of, longest_input, model_name, pooled_rows, undisturbed
@@ -192,13 +194,13 @@ def _inputs(model, row):
     return {k: torch.tensor([v], device=device_of(model)) for k, v in model_inputs(row).items() if k in known}
 
 def baseline_token(model, tokenizer):
-    "The token that integrated gradients start from, and a note if it is not the pad token"
+    "The token that stands in a baseline, and a note if it is not the pad token"
     pad = model.config.get_text_config().pad_token_id
     if pad is not None: return pad, []
-    found = next((t for t in (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) if t is not None),
-                 0)
-    return found, [f'{type(model).__name__} has no pad token: integrated gradients start from '
-                   f'{tokenizer.convert_ids_to_tokens(found)!r}']
+    others = tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id
+    token = next((t for t in others if t is not None), 0)
+    return token, [f'{type(model).__name__} has no pad token: the baseline of its saliency is '
+                   f'{tokenizer.convert_ids_to_tokens(token)!r}']
 
 def _evidence(model, inputs, score, saliency, steps, attribution, baseline):
     "The arrays that explain `score`, and the layers of those that have layers"
@@ -206,9 +208,9 @@ def _evidence(model, inputs, score, saliency, steps, attribution, baseline):
     if saliency:
         each = max(32, inputs['input_ids'].shape[1]*model.config.get_text_config().vocab_size
                    if head_of(model) in ('causal', 'masked') else 0)
-        found = input_saliency(model, inputs, saliency, score, steps, batch_size=max(1, min(32, 2**26 // each)),
-                               baseline=baseline)
-        arrays['saliency'] = found[0].float().cpu().numpy()
+        values = input_saliency(model, inputs, saliency, score, steps, batch_size=max(1, min(32, 2**26 // each)),
+                                baseline=baseline)
+        arrays['saliency'] = values[0].float().cpu().numpy()
     if attribution:
         maps, allowed = attention_attribution(model, inputs, score)
         arrays['attention_attribution'] = np.stack([b[0].float().cpu().numpy() for b in maps.values()])
@@ -228,8 +230,7 @@ def _check_door(model, tokenizer, saliency):
     if not getattr(tokenizer, 'is_fast', False):
         raise ValueError(f'tokenizer must be a fast tokenizer of transformers, got {type(tokenizer).__name__}; load it '
                          'with AutoTokenizer')
-    if saliency is not None and saliency not in reductions:
-        raise ValueError(f'saliency must be one of {", ".join(map(repr, reductions))}, or None, got {saliency!r}')
+    if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
 def _check_tokens(model, encoded):
@@ -264,7 +265,7 @@ def explain_texts(
     target=None,
     # the token whose output is explained, where a head has one for each; or a list, one a text
     position=None,
-    saliency='integrated_gradients', # a key of `attribution.reductions`, or None
+    saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
     max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
@@ -275,6 +276,7 @@ def explain_texts(
     longest = longest_input(model, tokenizer, max_length)
     encoded, aligned = encode_texts(texts, tokenizer, pairs, longest), align_batch(tokenizer, texts, pairs, longest)
     _check_tokens(model, encoded)
+    has_baseline = saliency is not None and 'baseline' in attribution_named(saliency).options
     targets, positions = _each(target, len(texts), 'target'), _each(position, len(texts), 'position')
     with undisturbed(model):
         looked = [_look(model, row) for row in encoded]
@@ -290,9 +292,9 @@ def explain_texts(
                 said.notes.insert(0,
                                   f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
             info = dict(args={}, seed=0, drawn_step=0, example_id=i, model=model_name(whole), explains=said.explains,
-                        notes=said.notes + notes*('saliency' in arrays and saliency == 'integrated_gradients'))
+                        notes=said.notes + notes*('saliency' in arrays and has_baseline))
             if said.row is not None: info['pooled_row'] = said.row
-            if 'saliency' in arrays: info['saliency_method'] = saliency
+            if 'saliency' in arrays: info |= attribution_named(saliency).in_a_run()
             read = {k: getattr(text, k) for k in ('texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special')}
             snapshots.append(Snapshot(step=0, epoch=0., probe=i, arrays=dict(attention=attention, **arrays),
                                       classes=names, info=info,

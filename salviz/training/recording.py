@@ -14,6 +14,8 @@ import torch
 from fastcore.basics import patch
 
 from ..models.attention import check_observable, observe
+from ..attribution.reading import word_embeddings
+from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from ..core.evidence import check_axes, guessed_axes, known_evidence
@@ -29,10 +31,14 @@ from ..core.text import readable
 # %% ../../nbs/06_training/03_recording.ipynb #012
 class Recorder:
     "Looks at the probes and writes snapshots into a run"
-    def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20):
+    def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20,
+        saliency=None, # the name of an attribution; None: integrated gradients, of images and series the gradient
+    ):
         self.run, self.probe_set, self.texts, self.feed, self.method, self.classes = (
             run, probe_set, texts, feed, method, classes)
         self.batch_size, self.steps, self.saliency_seconds = batch_size, steps, 0.
+        default = 'integrated_gradients' if feed.task.modality == 'text' else 'gradient'
+        self.saliency = attribution_named(saliency or default, argument='saliency')
 
     def __call__(self, model, progress:Progress, epoch:float):
         "Write a snapshot of every probe as `model` sees it at `progress`"
@@ -67,9 +73,7 @@ def look(self:Recorder, model, batch, progress) -> dict:
         known = batch if 'labels' in batch else {**batch, 'labels': predicted}
         start = time.perf_counter()
         target = predicted if task.one_class else attribution_target(task, known, predicted, own=True)
-        how = (dict(method='integrated_gradients', steps=self.steps) if task.modality == 'text'
-               else dict(method='gradient'))
-        saliency = input_saliency(model, model_inputs(batch), target=target, **how)
+        saliency = input_saliency(model, model_inputs(batch), self.saliency.name, target, self.steps)
         self.saliency_seconds += time.perf_counter() - start
         plan = plan_of(method, model, known if task.pseudo_labels else batch, progress, 'a batch of probes')
         outputs = self._further(model, main, known, plan)
@@ -217,7 +221,7 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
                 modality=task.modality, seed=progress.seed, drawn_step=progress.step, method_epoch=progress.epoch,
                 phase=method.phase(progress),
                 example_id=int(row['example_id']),
-                saliency_method='gradient' if real is None else 'integrated_gradients', **more)
+                **self.saliency.in_a_run(), **more)
     if method.cite: info['cite'] = plain(method.cite)
     if getattr(self.feed, 'feature_names', None): info['feature_names'] = list(self.feed.feature_names)
     if looked['rows'] is not None: info['pooled_row'] = int(looked['rows'][j]) - int(np.argmax(real))

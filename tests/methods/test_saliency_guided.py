@@ -15,7 +15,7 @@ from transformers import (BertConfig, BertForSequenceClassification, GPT2Config,
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from helpers import same, state
-from salviz.attribution.saliency import scores
+from salviz.attribution.reading import scores
 from salviz.data.texts import subset
 from salviz.methods import saliency_guided
 from salviz.methods.base import Progress

@@ -34,7 +34,7 @@ from salviz.methods.base import FineTuning, Progress
 from salviz.models.loading import pooled_rows, undisturbed
 from salviz.training.settings import Settings
 from salviz.training.step import run_passes
-from salviz.attribution.saliency import attention_attribution
+from salviz.attribution.attention import attention_attribution
 from salviz.training.live import start_training
 from salviz.methods.saliency_guided import SaliencyGuided
 from salviz.methods.sallm import (Explanations, SalLM, agreement_loss, contents, explain, layer_loss, pooled_attention,

@@ -15,7 +15,8 @@ from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM,
                           T5ForConditionalGeneration, T5ForTokenClassification)
 
 from helpers import same, state
-from salviz.attribution.saliency import attention_attribution, input_saliency
+from salviz.attribution.attention import attention_attribution
+from salviz.attribution.saliency import input_saliency
 from salviz.probing.look import explain_texts, explore
 from test_attention import builders, decoders
 

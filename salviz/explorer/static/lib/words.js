@@ -100,14 +100,19 @@ export function paintToken(node, packed) {
   node.style.color = packed === null ? '' : inkOn(packed);
 }
 
-// What the colours of a signed saliency mean: a plain gradient is a slope at the input, the other methods share out the
-// score.
-export function signWords(method, {score, sign}, signal = false) {
-  if (method === 'gradient_norm' || method === 'gradient_abs')
-    return `the stronger the colour, the more ${score} changes with it.`;
-  const raised = signal ? 'the value' : 'the embedding';
-  if (method === 'gradient')
+// Runs of earlier versions name the attribution and do not say what its numbers are.
+const oldMeanings = {gradient: 'slope', gradient_norm: 'size', gradient_abs: 'size'};
+
+// What the colours of a saliency mean, by what the attribution said of its numbers when they were recorded.
+export function signWords(info, signal = false) {
+  const {saliency_method: method, saliency_says: says = oldMeanings[method], words: {score, sign}} = info;
+  if (says === 'size') return `the stronger the colour, the more ${score} changes with it.`;
+  if (says === 'weight') return 'the stronger the colour, the more attention it gets.';
+  if (says === 'chance') return 'drawn by chance, the colours say nothing.';
+  if (says === 'slope' || says === 'attention_slope') {
+    const raised = says === 'attention_slope' ? 'attention to it' : signal ? 'the value' : 'the embedding';
     return `raising ${raised} raises ${score} where it is orange and lowers it where it is blue.`;
+  }
   return sign;
 }
 

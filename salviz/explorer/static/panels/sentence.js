@@ -84,9 +84,9 @@ function rowName(frame, probe, pieces) {
 
 function saliencyWords(frame, values) {
   const {saliency_method: by, words} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
-  const explained = frame.info?.explains ?? words?.explained;
-  const of = values.name === 'saliency' ? `${method ? `${method}, ` : ''}for ${explained}` : 'of the method';
-  return `Saliency (${of}): ${values.name === 'saliency' ? signWords(by, words) : signWords('', words)}`;
+  const own = values.name !== 'saliency', explained = frame.info?.explains ?? words?.explained;
+  const of = own ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;
+  return `Saliency (${of}): ${signWords(own ? {words} : frame.info)}`;
 }
 
 function legendWords(frame, probe, state, values) {

@@ -342,7 +342,7 @@ class SignalPanel {
     const {shown, frame} = this, said = [],
       {saliency_method: method, words, explains: explained = words?.explained} = frame.info ?? {};
     const how = method ? ` (${method.replaceAll('_', ' ')}, for ${explained})` : '';
-    if (shown.saliency) said.push(`Saliency${how}: ${signWords(method, words, true)}`);
+    if (shown.saliency) said.push(`Saliency${how}: ${signWords(frame.info, true)}`);
     if (shown.colours)
       said.push('Each of the three channels is drawn from black at the lowest value to full colour at the highest.');
     if (shown.averaged) said.push(`The mean over the ${shown.input.channels.length} channels is drawn.`);
