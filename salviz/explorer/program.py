@@ -76,9 +76,9 @@ def panel_of(file, text) -> Panel: # None of a module that is no panel
     needed = [f.name for f in fields(Panel) if f.default is MISSING and f.name not in ('export', 'file')]
     wrong = _fact.sub('', line) or set(given) - {f.name for f in fields(Panel)} or set(needed) - set(given)
     if wrong or given['shows'] not in ('maps', 'text', 'signals', 'anything'):
-        raise ValueError(f"{file}: the line after `export const {export} = {{` must say {', '.join(needed)} "
-                         "and may say tab, page, plotly, such as name: 'words', title: 'Words', order: 65, shows: 'text', "
-                         f"still: 'sentence',; got {line!r}")
+        example = "name: 'words', title: 'Words', order: 65, shows: 'text', still: 'sentence',"
+        raise ValueError(f"{file}: the line after `export const {export} = {{` must say {', '.join(needed)} and may "
+                         f"say tab, page, plotly, such as {example}; got {line!r}")
     return Panel(**given, export=export, file=file)
 
 # %% ../../nbs/11_explorer/05_program.ipynb #pg12
