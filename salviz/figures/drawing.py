@@ -58,7 +58,7 @@ from ..core.words import beyond_latin, digits_of, for_file, latex_text
 # %% ../../nbs/10_figures/00_drawing.ipynb #006
 ink, grey, faint = '#1a1a1a', '#707070', '#e6e6e6'
 blue, vermillion, orange = '#0072b2', '#d55e00', '#e69f00' # Okabe and Ito's palette, made for colour-blind readers
-replaced_look = dict(facecolor='#f2f2f2', edgecolor=ink, linewidth=.7, linestyle=(0, (2.5, 1.5))) # a word of a masked copy
+replaced_look = dict(facecolor='#f2f2f2', edgecolor=ink, linewidth=.7, linestyle=(0, (2.5, 1.5))) # a masked word
 font = 'DejaVu Sans'
 _in_force = ContextVar('fonts', default=(font,)) # families: a list inside `own_style`, which may grow; a tuple outside
 _borrowed = threading.RLock() # matplotlib has one set of settings for all threads

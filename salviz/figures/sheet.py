@@ -539,7 +539,8 @@ def _token_labels(view, width):
                 sheet.text(left - 5, k*line + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
         if coloured: colour_bar(sheet, left, lines*line + 2, 140, 6, *signed_scale(view.limit), 'saliency of a token')
         y = lines*line + (2 if aside or not coloured else 34)
-        if view.is_wrong.any(): legend(sheet, left + aside, y, room - aside, [(patch(**replaced_look), 'not as labelled')])
+        if view.is_wrong.any():
+            legend(sheet, left + aside, y, room - aside, [(patch(**replaced_look), 'not as labelled')])
     return Body(lines*line + 32*coloured + (14 if view.is_wrong.any() and not aside else 2), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #042
