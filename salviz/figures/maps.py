@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from ..core.words import panel_letters
 from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink,
                             least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells,
-                            mark_inside, minus_sample, patch, power_of_ten, region_sample, replaced, share_scale,
+                            mark_inside, minus_sample, patch, power_of_ten, region_sample, replaced_look, share_scale,
                             signed, signed_scale, text_width, thinned_note, token_ticks, word_box,
                             unmarked, vermillion, wrapped)
 from ..views.maps import (attention_map, coloured_sentences, compared, evolution, head_grid, masked_pairs,
@@ -346,7 +346,7 @@ def _masked_pairs(view, width):
     box = size + 5
     heads = [_heading(o, room) for o in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + p[-1] + 6 for h, p in zip(heads, parts)])
-    entries = [(patch(**replaced), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
+    entries = [(patch(**replaced_look), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
         is_negative(view.saliency, view.limit).any())
     beside = width >= 5
     def draw(sheet):
@@ -357,7 +357,7 @@ def _masked_pairs(view, width):
                 word_box(ax, x, y, w, box, word, size, view.is_special[i], view.saliency[i], view.limit)
                 underline(ax, x, y, w, box, view.saliency[i], view.limit)
                 if not view.is_replaced[i]: continue
-                ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced))
+                ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced_look))
                 ax.text(x + w/2, y + 1.5*box + 1, new, size=size, ha='center', va='center_baseline', weight='bold')
         colour_bar(sheet, left + 6, tops[-1] + 2, min(160, room - 14), 6, *signed_scale(view.limit),
                    'saliency of a word, sum over its pieces')

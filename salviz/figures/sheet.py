@@ -23,7 +23,7 @@ from .drawing import (Body, Sheet, attention_limit, beyond, beyond_page, blue, b
                             drawable_view, faint, figure_kind, figure_kinds, fitted, flow, grey,
                             ink, least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells,
                             mark_inside, minus_sample, nice_below,
-                            orange, own_style, page_of_sheets, patch, power_of_ten, region_sample, replaced,
+                            orange, own_style, page_of_sheets, patch, power_of_ten, region_sample, replaced_look,
                             share_scale, shares,
                             signed_number, signed_scale, standing_room, text_width, thinned_note, token_ticks,
                             vermillion, word_box, wrapped,
@@ -113,7 +113,7 @@ def _draw_gloss(ax, view, gloss, places, size, box, line):
         y, middle, special, replaced = k*line, x + widths[i]/2, view.is_special[i], view.is_replaced[i]
         word_box(ax, x, y, widths[i], box, words[i], size, special, view.saliency[i], view.limit)
         ax.text(middle, y + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline', color=ink)
-        if replaced: ax.add_patch(Rectangle((x, y + box + 9), widths[i], box, **replaced))
+        if replaced: ax.add_patch(Rectangle((x, y + box + 9), widths[i], box, **replaced_look))
         ax.text(middle, y + box*1.5 + 9, below[i], size=size, ha='center', va='center_baseline',
                 weight='bold' if replaced else 'normal',
                 color=grey if special else ink)
@@ -171,7 +171,7 @@ def _masked_sentence(view, width):
                        color=grey)
         norm, cmap, at = signed_scale(view.limit)
         colour_bar(sheet, bar, text + 2, 140, 6, norm, cmap, at, 'saliency of a word, sum over its pieces')
-        legend(sheet, key, text + 36, room, [(patch(**replaced), 'replaced by the word that the arrow points to')])
+        legend(sheet, key, text + 36, room, [(patch(**replaced_look), 'replaced by the word that the arrow points to')])
         if shown:
             x, y = (left + 200, text) if beside else (left, text + 58)
             legend(sheet, x, y, width*72 - x, [(patch(**_before), 'f(X)'), (patch(**_after), 'f(X̃)')])
@@ -507,7 +507,7 @@ def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line)
     for i, (k, x) in enumerate(places):
         y, middle = k*line + y0, x + widths[i]/2
         ax.text(middle, y + box/2, texts[0][i], size=size, ha='center', va='center_baseline')
-        if wrong[i]: ax.add_patch(Rectangle((x, y + box), widths[i], box, **replaced))
+        if wrong[i]: ax.add_patch(Rectangle((x, y + box), widths[i], box, **replaced_look))
         ax.text(middle, y + 1.5*box, texts[1][i], size=size, ha='center', va='center_baseline',
                 weight='bold' if wrong[i] else 'normal')
         if not np.isfinite(chance[i]): continue
@@ -539,7 +539,8 @@ def _token_labels(view, width):
                 sheet.text(left - 5, k*line + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
         if coloured: colour_bar(sheet, left, lines*line + 2, 140, 6, *signed_scale(view.limit), 'saliency of a token')
         y = lines*line + (2 if aside or not coloured else 34)
-        if view.is_wrong.any(): legend(sheet, left + aside, y, room - aside, [(patch(**replaced), 'not as labelled')])
+        if view.is_wrong.any():
+            legend(sheet, left + aside, y, room - aside, [(patch(**replaced_look), 'not as labelled')])
     return Body(lines*line + 32*coloured + (14 if view.is_wrong.any() and not aside else 2), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #042
@@ -588,7 +589,7 @@ def _translation(view, width):
         if coloured:
             colour_bar(sheet, left, upper + shelf, 140, 6, *signed_scale(view.limit), 'saliency of a source token')
         y = upper + shelf + (0 if aside or not coloured else 32)
-        if marked: legend(sheet, left + aside, y, room - aside, [(patch(**replaced), 'not the target')])
+        if marked: legend(sheet, left + aside, y, room - aside, [(patch(**replaced_look), 'not the target')])
         if view.attention is not None: _source_map(sheet, view, far, upper + source + 18, side)
     if view.attention is None: return Body(upper + source, draw)
     return Body(upper + source + 18 + side + below.reach + 18, draw, thinned_note(below))
