@@ -8,8 +8,7 @@ __all__ = ['scores', 'readings', 'reductions', 'signal_reductions', 'attentions'
            'word_embeddings', 'embeddings_replaced', 'differentiable', 'input_gradient', 'real_tokens', 'every_row',
            'reduced', 'check_sum', 'path_nodes', 'baseline_embedding', 'read_and_start', 'check_counts', 'repeated',
            'input_saliency', 'completeness_error', 'real_queries', 'check_after_dropout', 'check_pseudo_label',
-           'cast_to', 'attention_attribution', 'where_allowed', 'path_rule', 'integrated_attention',
-           'attention_completeness_error']
+           'cast_to', 'attention_attribution', 'path_rule', 'integrated_attention', 'attention_completeness_error']
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #003
 from contextlib import contextmanager, nullcontext
@@ -20,6 +19,7 @@ from torch import nn
 
 from ..models.attention import attention_stack, check_layers, layers_kept, observe
 from ..data.texts import model_inputs
+from ..models.fast import where_needed
 from ..models.loading import undisturbed
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #007b
@@ -425,11 +425,7 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
             found = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: found = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-    return {l: where_allowed(x, allowed[l]) for l, x in zip(maps.layers, found)}, allowed
-
-def where_allowed(x, allowed):
-    "`x`, and 0 where it is not `allowed`; on a CPU `x` itself if it is allowed everywhere"
-    return x if x.device.type == 'cpu' and allowed.all() else torch.where(allowed, x, 0.)
+    return {l: where_needed(allowed[l], x, 0.) for l, x in zip(maps.layers, found)}, allowed
 
 # %% ../../nbs/04_attribution/00_saliency.ipynb #070
 def path_rule(
