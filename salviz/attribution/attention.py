@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['attentions', 'pseudo_labels', 'real_queries', 'check_after_dropout', 'check_pseudo_label', 'cast_to',
-           'attention_attribution', 'where_allowed', 'path_rule', 'integrated_attention',
-           'attention_completeness_error']
+           'attention_attribution', 'path_rule', 'integrated_attention', 'attention_completeness_error']
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #003
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from .reading import (check_counts, check_target, every_row, has_encoder_and_dec
                                         predicted_classes, real_tokens, repeated, target_scores)
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, layers_kept, observe
+from ..models.fast import where_needed
 from ..models.loading import undisturbed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #049
@@ -119,11 +119,7 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
             made = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: made = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-    return {l: where_allowed(x, allowed[l]) for l, x in zip(maps.layers, made)}, allowed
-
-def where_allowed(x, allowed):
-    "`x`, and 0 where it is not `allowed`; on a CPU `x` itself if it is allowed everywhere"
-    return x if x.device.type == 'cpu' and allowed.all() else torch.where(allowed, x, 0.)
+    return {l: where_needed(allowed[l], x, 0.) for l, x in zip(maps.layers, made)}, allowed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(

@@ -5,7 +5,7 @@ copying a model file"""
 
 # %% auto #0
 __all__ = ['attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'layer_count', 'head_count', 'check_layers',
-           'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'structure', 'any_key',
+           'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'structure',
            'protected_keep', 'probabilities', 'observed_attention', 'observe', 'layer_modules', 'layers_kept']
 
 # %% ../../nbs/03_models/02_attention.ipynb #003
@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from .fast import any_key, surely_all
 
 # %% ../../nbs/03_models/02_attention.ipynb #013
 def attention_stack(model):
@@ -271,19 +273,15 @@ def structure(
     return torch.ones(n, k, dtype=torch.bool, device=query.device).tril()[None, None] if causal and n > 1 else None
 
 # %% ../../nbs/03_models/02_attention.ipynb #043
-def any_key(x:torch.Tensor) -> torch.Tensor: # bool [..., query, 1]
-    "Is any key of a row True, in bool `x` [..., query, key]?"
-    return torch.from_numpy(x.numpy().any(-1, keepdims=True)) if x.device.type == 'cpu' else x.any(-1, keepdim=True)
-
 def protected_keep(
     keep, # bool, broadcastable to [batch, heads, query, key], or None: keys that may be attended
     drop, # bool, broadcastable to the same: True = dropped
 ):
     "`keep` without `drop`; a row that would lose all its keys stays as it is in `keep`"
     left = ~drop if keep is None else keep & ~drop
-    lost = ~any_key(left)
-    if lost.device.type == 'cpu' and not lost.any(): return left # asking a GPU would make it wait
-    return left | lost if keep is None else left | (lost & keep)
+    keeps = any_key(left)
+    if surely_all(keeps): return left
+    return left | ~keeps if keep is None else left | (~keeps & keep)
 
 # %% ../../nbs/03_models/02_attention.ipynb #047
 def _fits(x, shape, name, layer):

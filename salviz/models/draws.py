@@ -9,6 +9,7 @@ __all__ = ['keyed_uniform', 'keyed_below', 'keyed_order']
 import torch
 
 from ..core import maths
+from .fast import on_processor
 
 # %% ../../nbs/03_models/04_draws.ipynb #050
 def _mix(x):
@@ -38,25 +39,24 @@ def keyed_uniform(
     stream:int=0,            # tells apart the draws of one step, such as its layers
 ) -> torch.Tensor: # float32 [batch, *shape] in [0, 1)
     "Uniform numbers that depend on nothing but (`seed`, `step`, example, `stream`, position)"
-    if example_id.device.type == 'cpu':
-        return torch.from_numpy(maths.keyed_uniform(example_id.numpy(), shape, seed, step, stream))
-    return _keyed_uniform(example_id, shape, seed, step, stream)
+    return on_processor(maths.keyed_uniform, _keyed_uniform, example_id, shape, seed, step, stream)
+
+def _keyed_below(example_id, shape, q, seed, step, stream):
+    return _keyed_uniform(example_id, shape, seed, step, stream) < q
 
 def keyed_below(example_id, shape, q:float, seed, step, stream=0) -> torch.Tensor: # bool [batch, *shape]
-    "Is `keyed_uniform` below `q`? On the processor without making the numbers"
-    if example_id.device.type == 'cpu':
-        return torch.from_numpy(maths.keyed_below(example_id.numpy(), shape, q, seed, step, stream))
-    return _keyed_uniform(example_id, shape, seed, step, stream) < q
+    "Is `keyed_uniform` below `q`? On a CPU without making the numbers"
+    return on_processor(maths.keyed_below, _keyed_below, example_id, shape, q, seed, step, stream)
+
+def _keyed_order(example_id, shape, seed, step, stream):
+    bits = (_keyed_uniform(example_id, shape, seed, step, stream) * 2**24).long()
+    n = bits.shape[-1]
+    places, dtype = (7, torch.int32) if n <= 128 else (38, torch.int64)
+    return (bits << places | torch.arange(n, device=bits.device)).to(dtype)
 
 def keyed_order(
     example_id, shape, seed, step, stream=0,
     # int32 or int64 [batch, *shape], see `maths.keyed_order`
 ) -> torch.Tensor:
     "Whole numbers in the order of `keyed_uniform`, all different within a row"
-    if example_id.device.type == 'cpu':
-        return torch.from_numpy(maths.keyed_order(example_id.numpy(), shape, seed, step, stream))
-    bits = (_keyed_uniform(example_id, shape, seed, step, stream) * 2**24).long()
-    n = bits.shape[-1]
-    return (bits << (7 if n <= 128 else 38) | torch.arange(n,
-                                                           device=bits.device)).to(
-        torch.int32 if n <= 128 else torch.int64)
+    return on_processor(maths.keyed_order, _keyed_order, example_id, shape, seed, step, stream)

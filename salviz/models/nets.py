@@ -12,7 +12,6 @@ __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'R
 
 # %% ../../nbs/03_models/01_nets.ipynb #003
 import dataclasses, json, math
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -22,6 +21,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .fast import lstm_states
 from .loading import forked_random
 
 # %% ../../nbs/03_models/01_nets.ipynb #006
@@ -133,11 +133,7 @@ class Recurrence(nn.Module):
                       else None)
 
     def forward(self, x):
-        if self.gates is not None: return self.stepwise(x)
-        saliency = x.is_cuda and torch.is_grad_enabled() and not self.training
-        if x.device.type == 'cpu' and torch.is_autocast_enabled('cpu'): # many processors have no half-precision LSTM
-            with torch.autocast('cpu', enabled=False): return self.lstm(x.to(self.lstm.weight_ih_l0.dtype))[0]
-        with torch.backends.cudnn.flags(enabled=False) if saliency else nullcontext(): return self.lstm(x)[0]
+        return lstm_states(self.lstm, x) if self.gates is None else self.stepwise(x)
 
     def stepwise(self, x):
         w, states = self.lstm, []
