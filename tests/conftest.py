@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
+import traced
 from arithmetic import chosen
 from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
 
@@ -20,6 +21,17 @@ def loop_of_its_own(request):
     asyncio._set_running_loop(None)
     yield
     asyncio._set_running_loop(loop)
+
+static = sorted(file for file in (traced.root/'salviz'/'explorer'/'static').rglob('*') if file.is_file())
+
+@pytest.fixture(autouse=True)
+def what_it_depends_on(request):
+    "For `make check`: JavaScript and CSS of what looks into a browser, the notebook that a test runs, forked processes"
+    if 'browser' in request.fixturenames: traced.depends_on(static)
+    notebook = getattr(request.node, 'callspec', None) and request.node.callspec.params.get('name')
+    if str(notebook).endswith('.ipynb'): traced.depends_on([traced.root/'nbs'/notebook])
+    yield
+    traced.collect()
 
 @pytest.fixture(autouse=True, scope='session')
 def arithmetic():
