@@ -152,12 +152,16 @@ def record(path):
 def build(target, source=root/'_proc'/'docs', again=True):
     "The site in the folder `target`; `again`: record the run again, even if there is one"
     from sphinx.cmd.build import build_main
+    if target.exists() and not (target/'objects.inv').exists():
+        raise FileExistsError(f'{target} holds something that is no site; give a folder that may be written over')
     lay_out(source/'source')
-    page = source/'beside'/'explorer.html'
+    page, site = source/'beside'/'explorer.html', source/'site' # pictures of notebooks are laid beside the latter
     if again or not page.exists(): record(page)
     status = build_main(['-q', '-W', '--keep-going', '-c', str(root/'docs'), '-d', str(source/'read'),
-                         '-D', f'html_extra_path={page.parent}', str(source/'source'), str(target)])
+                         '-D', f'html_extra_path={page.parent}', str(source/'source'), str(site)])
     if status: sys.exit(status)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(site, target)
     print(f'{target}: open index.html in it')
 
 
