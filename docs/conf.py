@@ -67,7 +67,7 @@ def with_comments(app, what, name, thing, options, lines):
 
 @cache
 def homes():
-    "{name as prose has it: full name} of what can be called from `salviz` itself, with the modules and floors"
+    "{name as prose has it: full name} of what `from salviz import *` brings"
     named = {}
     for name in salviz.__all__:
         thing = getattr(import_module(f'salviz.{salviz._home[name]}'), name)

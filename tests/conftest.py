@@ -84,7 +84,8 @@ def make_tiny_bert(tiny_tokenizer):
 def tiny_bert(make_tiny_bert): return make_tiny_bert
 
 # Files whose tests take long each come first, so that no process is left alone with one of them at the end.
-long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training', 'test_tasks',
+long_files = ['test_house', 'test_docs', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training',
+              'test_tasks',
               'test_explorer', 'test_lab', 'test_figures', 'test_payload',
               'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study', 'test_attention_guidance',
               'test_attribution']

@@ -18,7 +18,8 @@ others = ['tests/methods/test_patterns.py', notebook('05_methods/01_patterns')]
 def check(tmp_path):
     "Function that runs pytest in a copy of the project as `make check` does, and gives what it selected"
     for folder in ('salviz', 'tests', 'nbs'):
-        shutil.copytree(root/folder, tmp_path/folder, ignore=shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints'))
+        made = shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints')
+        shutil.copytree(root/folder, tmp_path/folder, ignore=made)
     for file in ('pyproject.toml', 'settings.ini'): shutil.copy(root/file, tmp_path/file)
     def run(*options):
         done = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '--testmon-forceselect',
