@@ -1,5 +1,5 @@
 # `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks,
-# `make bench` measures what the methods cost.
+# `make check` what a change touches, `make docs` builds the site in _docs/, `make bench` measures what the methods cost.
 # Each makes its own environment (.venv) from the versions in constraints.txt; nothing but Python 3.11+ and make is needed.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test arithmetic slow bench fetch extras browser latex notebooks outputs readme clean
+.PHONY: demo lab test check docs arithmetic slow bench fetch extras browser latex notebooks outputs readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -16,8 +16,18 @@ demo: .venv/.demo fetch
 lab: .venv/.lab fetch
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ContentsManager.pre_save_hook=salviz.explorer.strip_on_save nbs/quickstart.ipynb
 
-test: .venv/.dev fetch extras browser latex
+test: .venv/.dev .venv/.docs fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+# The house rules, and the tests and notebooks that run a function which has changed since they were last run
+# (tests/traced.py). The first time that is all of them: it has to be learned which test runs what.
+check: .venv/.dev .venv/.docs fetch extras browser latex
+	$(BIN)/python -m pytest --quiet tests/test_wings.py tests/test_house.py -k 'not notebook_runs and not example_in_readme'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --testmon-forceselect --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+# A site of the notebooks, with a reference and a live explorer, that needs no network: open _docs/index.html.
+docs: .venv/.docs fetch
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build.py _docs
 
 # The tests and notebooks of the rooms that compute, in another arithmetic than this processor's fastest: other
 # kernels, and on top of them a rounding of our own for every shape (tests/arithmetic.py).
@@ -84,5 +94,9 @@ readme: .venv/.dev
 	$(INSTALL) '.[dev]'
 	@touch $@ .venv/.lab
 
+.venv/.docs: .venv/.demo
+	$(INSTALL) '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist *.egg-info _docs _proc .testmondata*

@@ -8,13 +8,13 @@ cfg = ConfigParser(delimiters=['='])
 cfg.read('settings.ini', encoding='utf-8')
 c = cfg['DEFAULT']
 version = re.search(r'^__version__ = "(.*)"$', Path('salviz/__init__.py').read_text(encoding='utf-8'), re.M)[1]
-lab, dev = c['lab_requirements'].split(), c['dev_requirements'].split()
+lab, dev, docs = (c[f'{extra}_requirements'].split() for extra in ('lab', 'dev', 'docs'))
 setup(name=c['lib_name'], version=version, description=c['description'], keywords=c['keywords'], author=c['author'],
     author_email=c['author_email'],
     url=c['git_url'], license='Apache-2.0', packages=find_packages(include=['salviz', 'salviz.*']),
     package_data={'salviz.explorer': ['static/**/*']},
     classifiers=['Intended Audience :: Science/Research', 'Programming Language :: Python :: 3'],
     python_requires=f">={c['min_python']}",
-    install_requires=c['requirements'].split(), extras_require=dict(lab=lab, dev=lab + dev),
+    install_requires=c['requirements'].split(), extras_require=dict(lab=lab, docs=docs, dev=lab + dev),
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     entry_points=dict(console_scripts=c['console_scripts'].split()))

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
+import traced
 from arithmetic import chosen
 from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
 
@@ -20,6 +21,17 @@ def loop_of_its_own(request):
     asyncio._set_running_loop(None)
     yield
     asyncio._set_running_loop(loop)
+
+static = sorted(file for file in (traced.root/'salviz'/'explorer'/'static').rglob('*') if file.is_file())
+
+@pytest.fixture(autouse=True)
+def what_it_depends_on(request):
+    "For `make check`: JavaScript and CSS of what looks into a browser, the notebook that a test runs, forked processes"
+    if 'browser' in request.fixturenames: traced.depends_on(static)
+    notebook = getattr(request.node, 'callspec', None) and request.node.callspec.params.get('name')
+    if str(notebook).endswith('.ipynb'): traced.depends_on([traced.root/'nbs'/notebook])
+    yield
+    traced.collect()
 
 @pytest.fixture(autouse=True, scope='session')
 def arithmetic():
@@ -72,7 +84,8 @@ def make_tiny_bert(tiny_tokenizer):
 def tiny_bert(make_tiny_bert): return make_tiny_bert
 
 # Files whose tests take long each come first, so that no process is left alone with one of them at the end.
-long_files = ['test_house', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training', 'test_tasks',
+long_files = ['test_house', 'test_docs', 'test_lab_explorer', 'test_cli', 'test_live', 'test_sallm', 'test_training',
+              'test_tasks',
               'test_explorer', 'test_lab', 'test_figures', 'test_payload',
               'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study', 'test_attention_guidance',
               'test_attribution']

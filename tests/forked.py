@@ -11,10 +11,12 @@ import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
+import traced
+
 heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
          'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
 
-def work(act, args, said, env, cwd):
+def work(act, args, said, env, cwd, record):
     """In the forked process: end with the status that `act` returns or raises; what it prints goes into the files
     `said` and `said`.err"""
     os.environ.update(env)
@@ -23,10 +25,12 @@ def work(act, args, said, env, cwd):
         with open(name, 'w') as f: os.dup2(f.fileno(), stream)
     if cwd: os.chdir(cwd)
     from arithmetic import chosen # here, since it brings torch: whoever only asks for a process needs none
+    noted = traced.begin(record)
     try:
         with chosen(): status = act(*args)
     except SystemExit as e: status = e.code
     except BaseException: traceback.print_exc(); status = 1
+    noted()
     for stream in (sys.stdout, sys.stderr): stream.flush()
     shutil.rmtree(tempfile.tempdir, ignore_errors=True)
     os._exit(status or 0) # whatever it has left running
@@ -35,7 +39,7 @@ def begin(act, *args, said, env={}, cwd=None):
     "The process that does `act(*args)`; `act` is a function of a module that a new process finds"
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(heavy)
-    process = context.Process(target=work, args=(act, args, str(said), env, cwd and str(cwd)))
+    process = context.Process(target=work, args=(act, args, str(said), env, cwd and str(cwd), traced.new_record()))
     process.start()
     return process
 

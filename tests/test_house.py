@@ -104,7 +104,7 @@ def test_notebook_explains(name):
     assert len(prose) * 3 >= len(code) and checks * 3 >= len(exported)
     assert not any(o.get('output_type') == 'error' for c in code for o in c['outputs'])
 
-@pytest.mark.parametrize('folder', ['nbs', 'salviz', 'tests'])
+@pytest.mark.parametrize('folder', ['nbs', 'salviz', 'tests', 'docs'])
 def test_lines_can_be_scanned(folder):
     "At most 120 characters; rows of tables cannot be broken"
     long = []

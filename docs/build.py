@@ -1,0 +1,168 @@
+"""`python docs/build.py [folder]`: the site of the notebooks, with a reference of the public names and a live explorer.
+
+What Sphinx reads is laid out in `_proc/docs`: the notebooks without what is hidden from readers, one page of reference
+a floor, and a page of a run that is recorded here, small, so that the explorer lives in the site without a kernel."""
+import json
+import re
+import shutil
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+import salviz
+
+root = Path(__file__).resolve().parents[1]
+first_to_read = ['quickstart', 'gallery', 'own_method', 'figures_for_a_paper']
+floor_titles = dict(learn='Start here', core='Core', data='Data', models='Models', attribution='Attribution',
+                    methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
+                    figures='Figures', explorer='Explorer', porch='Porch')
+# {notebook: what stands in the cell below which the explorer is alive}
+alive = {'quickstart': 'Explorer(training)', '00_learn/gallery': "to_html('gallery.html'"}
+live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it
+shows a run that was recorded when the page was built, 48 sentences, two epochs of AD-DROP, two probes. So small a run
+shows how to look, not how well the method works.'''
+
+
+def write(path, text):
+    "Write `text` to `path` where it says something else; Sphinx reads again what is newer than its pages"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text: path.write_text(text)
+
+
+def source_of(cell): return ''.join(cell['source'])
+
+
+def markdown(text, id): return dict(cell_type='markdown', id=id, metadata={}, source=text)
+
+
+def shown(cells):
+    "`cells` as readers see them: without nbdev's directives and what they hide"
+    for cell in cells:
+        text = source_of(cell)
+        if cell['cell_type'] == 'code':
+            if re.search(r'^#\|\s*(hide|default_exp)\b', text, re.M): continue
+            text = re.sub(r'^#\|.*\n?', '', text, flags=re.M)
+        yield dict(cell, source=text)
+
+
+def explorer_frame(name):
+    "The live explorer, from the page of the notebook `name`"
+    up = '../' * name.count('/')
+    return (f'{live_note}\n\n<iframe class="salviz-live" title="A recorded run in the explorer" loading="lazy" '
+            f'src="{up}explorer.html"></iframe>')
+
+
+def page_of(name, notebook, contents=()):
+    "The text of `notebook` as Sphinx is given it; `contents` are cells behind its own"
+    cells = []
+    for cell in shown(notebook['cells']):
+        cells.append(cell)
+        if name in alive and alive[name] in source_of(cell): cells.append(markdown(explorer_frame(name), 'alive'))
+    if name in alive and len(cells) == len(list(shown(notebook['cells']))):
+        raise ValueError(f'{name}: no cell holds {alive[name]!r}, below which the explorer is to live; '
+                         'see `alive` in docs/build.py')
+    metadata = {**notebook['metadata'], **({'hide-toc': True} if name in alive else {})} # the explorer needs the room
+    return json.dumps(dict(notebook, cells=[*cells, *contents], metadata=metadata), ensure_ascii=False)
+
+
+def toctree(caption, pages):
+    return '\n'.join(['```{toctree}', ':hidden:', f':caption: {caption}', '', *pages, '```'])
+
+
+def floors(names):
+    "{title of a floor: its notebooks, in the order in which they are read}"
+    floors = {}
+    for name in sorted(set(names) - {'index', 'quickstart'}):
+        folder = re.sub(r'^\d+_', '', name.split('/')[0])
+        floors.setdefault(floor_titles.get(folder, folder.capitalize()), []).append(name)
+    def place(name): # what teaches has an order of its own
+        stem = name.split('/')[-1]
+        return first_to_read.index(stem) if stem in first_to_read else len(first_to_read)
+    floors[floor_titles['learn']] = sorted(['quickstart', *floors[floor_titles['learn']]], key=place)
+    return floors
+
+
+def rooms():
+    "{floor: modules of the library}, as the folders stand; those outside of a floor are called from outside"
+    rooms = {}
+    for file in sorted((root/'salviz').rglob('*.py')):
+        place = file.relative_to(root).with_suffix('').parts
+        if file.stem.startswith('_'): continue
+        rooms.setdefault(place[1] if len(place) > 2 else 'porch', []).append('.'.join(place))
+    return rooms
+
+
+def first_sentence(thing): return (thing.__doc__ or '').strip().split('\n\n')[0].replace('\n', ' ')
+
+
+def public_names():
+    "A table of what `from salviz import *` brings, floor by floor"
+    lines = ['# Public names', '', 'What `from salviz import *` brings. Every other name is imported from its room; '
+             'the pages of the floors below list them all.', '', '| name | room | what |', '|---|---|---|']
+    for name in salviz.__all__:
+        thing = getattr(import_module(f'salviz.{salviz._home[name]}'), name)
+        what = first_sentence(thing).replace('|', '\\|').replace('$', '\\$')
+        lines.append(f'| {{py:obj}}`{name} <{thing.__module__}.{name}>` | '
+                     f'`{thing.__module__.removeprefix("salviz.")}` | {what} |')
+    return '\n'.join(lines) + '\n'
+
+
+def reference(source):
+    "Write the pages of the reference into `source`; their names"
+    write(source/'api'/'index.md', public_names())
+    for floor, modules in rooms().items():
+        body = [f'# {floor_titles[floor]}: reference' if floor != 'porch' else '# Porch: reference']
+        for module in modules:
+            body += [f'## {module.removeprefix("salviz.")}', f'```{{eval-rst}}\n.. automodule:: {module}\n```']
+        write(source/'api'/f'{floor}.md', '\n\n'.join(body) + '\n')
+    return ['api/index', *(f'api/{floor}' for floor in floor_titles if floor in rooms())]
+
+
+def lay_out(source):
+    "Write what Sphinx reads into the folder `source`"
+    files = {path.relative_to(root/'nbs').with_suffix('').as_posix(): path for path in (root/'nbs').rglob('*.ipynb')
+             if '.ipynb_checkpoints' not in path.parts}
+    for name in ('CONTRIBUTING', 'CHANGELOG'): write(source/f'{name}.md', (root/f'{name}.md').read_text())
+    shutil.copytree(root/'nbs'/'images', source/'images', dirs_exist_ok=True)
+    trees = [toctree(title, pages) for title, pages in floors(files).items()]
+    trees += [toctree('Reference', reference(source)), toctree('The house', ['CONTRIBUTING', 'CHANGELOG'])]
+    for name, path in files.items():
+        contents = [markdown('\n\n'.join(trees), 'contents')] if name == 'index' else []
+        write(source/f'{name}.ipynb', page_of(name, json.loads(path.read_text()), contents))
+    pages = {*files, 'CONTRIBUTING', 'CHANGELOG', *(f'api/{floor}' for floor in ('index', *rooms()))}
+    for file in [*source.rglob('*.ipynb'), *source.rglob('*.md')]: # of notebooks that are there no more
+        if file.relative_to(source).with_suffix('').as_posix() not in pages: file.unlink()
+
+
+def record(path):
+    "Write the page of a small run to `path`"
+    from salviz import ADDrop, Explorer, load_classifier, load_text, subset, train
+    probes = ['a gorgeous , witty , seductive movie .', 'too slow , too long and too little happens .']
+    data = subset(load_text('movie-sentences'), 48, validation_size=16, test_size=16)
+    labels = data['train'].features['label'].names
+    model, tokenizer = load_classifier('minilm', num_labels=5, labels=labels, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(model, tokenizer, data, method=ADDrop(p=.3, q=.3), run_dir=Path(folder)/'ad-drop', probes=probes,
+                    epochs=2, snapshots=5, batch_size=8, learning_rate=1e-4, progress=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Explorer(run).to_html(path, force=True)
+
+
+def build(target, source=root/'_proc'/'docs', again=True):
+    "The site in the folder `target`; `again`: record the run again, even if there is one"
+    from sphinx.cmd.build import build_main
+    if target.exists() and not (target/'objects.inv').exists():
+        raise FileExistsError(f'{target} holds something that is no site; give a folder that may be written over')
+    lay_out(source/'source')
+    page, site = source/'beside'/'explorer.html', source/'site' # pictures of notebooks are laid beside the latter
+    if again or not page.exists(): record(page)
+    status = build_main(['-q', '-W', '--keep-going', '-c', str(root/'docs'), '-d', str(source/'read'),
+                         '-D', f'html_extra_path={page.parent}', str(source/'source'), str(site)])
+    if status: sys.exit(status)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(site, target)
+    print(f'{target}: open index.html in it')
+
+
+if __name__ == '__main__': build(Path(sys.argv[1] if len(sys.argv) > 1 else root/'_docs'))

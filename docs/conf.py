@@ -1,0 +1,104 @@
+"How Sphinx makes pages of the notebooks; `build.py` beside this file lays out what it reads."
+import re
+from functools import cache
+from importlib import import_module, metadata
+from pathlib import Path
+
+from docutils import nodes
+from fastcore.docments import docments
+from sphinx import addnodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+import salviz
+
+project, author, release = 'salviz', 'The salviz authors', salviz.__version__
+project_copyright = '2026 onwards, the salviz authors'
+extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.mathjax']
+root_doc = 'index'
+smartquotes = False
+# a notebook may leave a level of headings out; of an interactive figure its picture is shown
+suppress_warnings = ['myst.header', 'mystnb.unknown_mime_type']
+
+# Notebooks are shown as they were kept
+nb_execution_mode = 'off'
+nb_merge_streams = True
+nb_mime_priority_overrides = [('html', 'image/png', 5)] # where both are kept, the picture; it needs no script
+myst_enable_extensions = ['dollarmath']
+myst_heading_anchors = 3
+
+# The reference
+autodoc_member_order = 'bysource'
+autodoc_inherit_docstrings = False
+autodoc_default_options = {'members': True, 'undoc-members': True}
+add_module_names = False
+maximum_signature_line_length = 60
+toc_object_entries = False # 1,700 entries on every page would be half of the time of a build
+
+# One theme, light and dark, that loads nothing from elsewhere; MathJax from a package as well
+html_theme = 'furo'
+html_title = 'salviz'
+html_static_path = ['static']
+html_css_files, html_js_files, html_favicon = ['docs.css'], ['live.js'], 'static/icon.svg'
+html_copy_source = html_show_sphinx = html_use_index = html_domain_indices = False
+pygments_style, pygments_dark_style = 'default', 'github-dark'
+_mathjax = [file for file in metadata.files('sphinx-mathjax-offline') if file.name == 'tex-svg.js']
+html_static_path.append(str(_mathjax[0].locate()))
+mathjax_path = 'tex-svg.js'
+
+
+def literal_text(text):
+    "Prose of a docstring, in which `names` stand in backticks and nothing else is markup, as reStructuredText"
+    parts = re.split(r'(`+(?:[^`\n]|\n(?!\s*\n))+`+)', text)
+    for i, part in enumerate(parts):
+        parts[i] = f'\\ ``{" ".join(part.split()).strip("`")}``\\ ' if i % 2 else re.sub(r'([\\*_|`])', r'\\\1', part)
+    return ''.join(parts)
+
+
+def with_comments(app, what, name, thing, options, lines):
+    "The comments beside the parameters of `thing`, nbdev's docments, join what its docstring says"
+    lines[:] = literal_text('\n'.join(lines)).split('\n')
+    if what not in ('function', 'method', 'class'): return
+    try: comments = docments(thing, returns=True)
+    except (TypeError, ValueError, OSError, SyntaxError): return # it has no source: made by another function
+    fields = [f':{"returns" if parameter == "return" else f"param {parameter}"}: '
+              + literal_text(' '.join(comment.split())) for parameter, comment in comments.items() if comment]
+    lines += ['', *fields, '']
+
+
+@cache
+def homes():
+    "{name as prose has it: full name} of what `from salviz import *` brings"
+    named = {}
+    for name in salviz.__all__:
+        thing = getattr(import_module(f'salviz.{salviz._home[name]}'), name)
+        named[name] = f'{thing.__module__}.{name}'
+    return named
+
+
+class NamesInProse(SphinxPostTransform):
+    "A public name in backticks leads to its place in the reference"
+    default_priority = 5 # before references are resolved
+
+    def run(self, **kwargs):
+        modules = self.env.domaindata['py']['modules']
+        for literal in list(self.document.findall(nodes.literal)):
+            text = literal.astext()
+            name = re.sub(r'\(.*\)$', '', text, flags=re.S).removeprefix('salviz.')
+            target, kind = homes().get(name), 'obj'
+            if target is None and f'salviz.{name}' in modules: target, kind = f'salviz.{name}', 'mod'
+            inside = (nodes.reference, addnodes.pending_xref, nodes.title, addnodes.desc_signature)
+            if target is None or any(isinstance(parent, inside) for parent in parents(literal)): continue
+            link = addnodes.pending_xref('', refdomain='py', reftype=kind, reftarget=target, refexplicit=True,
+                                         refdoc=self.env.docname, refwarn=True)
+            literal.replace_self(link)
+            link += literal
+
+
+def parents(node):
+    while node := node.parent: yield node
+
+
+def setup(app):
+    app.connect('autodoc-process-docstring', with_comments)
+    app.add_post_transform(NamesInProse)
+    return dict(parallel_read_safe=True)

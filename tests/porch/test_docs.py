@@ -1,0 +1,193 @@
+"""The site of the notebooks: whole without network, every link leads somewhere, every public name is found, and the
+explorer in it lives."""
+import re
+import threading
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import forked
+import salviz
+
+root = Path(__file__).resolve().parents[2]
+
+class Tags(HTMLParser):
+    "What a page loads, where its links lead, and what can be linked to in it"
+    def __init__(self, text):
+        super().__init__()
+        self.loads, self.links, self.ids = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if 'id' in attrs: self.ids.add(attrs['id'])
+        if tag in ('script', 'img', 'iframe', 'source', 'video', 'audio', 'embed') and attrs.get('src'):
+            self.loads.append(attrs['src'])
+        loaded = {'stylesheet', 'icon', 'preload', 'prefetch', 'preconnect', 'dns-prefetch', 'manifest'}
+        if tag == 'link' and loaded & set((attrs.get('rel') or '').split()): self.loads.append(attrs['href'])
+        if tag == 'object' and attrs.get('data'): self.loads.append(attrs['data'])
+        if tag == 'a' and attrs.get('href'): self.links.append(attrs['href'])
+
+@pytest.fixture(scope='module')
+def site(tmp_path_factory):
+    "The folder of a site that was built from nothing"
+    folder = tmp_path_factory.mktemp('docs')
+    code = ('import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import build; '
+            'build.build(Path(sys.argv[2]), Path(sys.argv[3]))')
+    done = forked.run(code, root/'docs', folder/'site', folder/'source')
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder/'site'
+
+@pytest.fixture(scope='module')
+def pages(site):
+    "{path in the site: what stands in its tags}"
+    return {file.relative_to(site).as_posix(): Tags(file.read_text()) for file in sorted(site.rglob('*.html'))
+            if '_static' not in file.parts}
+
+@pytest.fixture(scope='module')
+def address(site):
+    "Where the site is served, on this machine"
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args): pass
+    server = ThreadingHTTPServer(('127.0.0.1', 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'http://127.0.0.1:{server.server_port}/'
+    server.shutdown()
+
+@pytest.fixture
+def reader(browser, address):
+    "Function that opens a page of the site; nothing may fail in it, and nothing may be asked of another machine"
+    opened, wrong = [], []
+    def open(path, width=1300, color_scheme='light'):
+        page = browser.new_page(viewport=dict(width=width, height=900), color_scheme=color_scheme)
+        page.route(re.compile('.*'), lambda route: route.continue_() if route.request.url.startswith(address)
+                   else (wrong.append(route.request.url), route.abort()))
+        page.on('pageerror', lambda e: wrong.append(str(e)))
+        page.on('console', lambda m: wrong.append(m.text) if m.type == 'error' else None)
+        page.on('requestfailed', lambda r: wrong.append(f'{r.url}: {r.failure}'))
+        page.on('response', lambda r: wrong.append(f'{r.url}: {r.status}') if r.status >= 400 else None)
+        page.goto(address + path, wait_until='load')
+        opened.append(page)
+        return page
+    yield open
+    for page in opened: page.close()
+    assert wrong == []
+
+def alive(page):
+    "The frame of the explorer in `page`, once it has drawn"
+    page.locator('iframe.salviz-live').scroll_into_view_if_needed()
+    frame = page.locator('iframe.salviz-live').element_handle().content_frame()
+    frame.wait_for_function('() => window.salviz')
+    frame.evaluate('() => salviz.whole()')
+    return frame
+
+def colours(page):
+    "How many colours a screenshot of `page` has, and its mean brightness from 0 to 255"
+    picture = np.asarray(Image.open(BytesIO(page.screenshot())).convert('RGB'))
+    return len(np.unique(picture.reshape(-1, 3), axis=0)), picture.mean()
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    assert len(pages) > 60
+    loads = [(page, url) for page, tags in pages.items() for url in tags.loads]
+    outside = [(page, url) for page, url in loads if re.match(r'(https?:)?//', url)]
+    sheets = [(file.name, url) for file in site.rglob('*.css')
+              for url in re.findall(r'(?:url\(|@import)\s*["\']?((?:https?:)?//[^"\')]+)', file.read_text())]
+    assert outside == [] and sheets == []
+    lost = [(page, url) for page, url in loads if not url.startswith('data:')
+            and not (site/page).parent.joinpath(unquote(url.split('?')[0].split('#')[0])).resolve().exists()]
+    assert lost == []
+
+def test_every_link_within_the_site_leads_somewhere(site, pages):
+    lost = []
+    for page, tags in pages.items():
+        for link in tags.links:
+            if re.match(r'(https?|mailto):|//', link): continue
+            to, anchor = urldefrag(urljoin(page, unquote(link)) if not link.startswith('#') else page + link)
+            if not (site/to).is_file() or anchor and anchor not in pages[to].ids: lost.append((page, link))
+    assert lost == []
+
+def test_every_notebook_has_its_page_and_its_place(pages):
+    names = {p.relative_to(root/'nbs').with_suffix('.html').as_posix() for p in (root/'nbs').rglob('*.ipynb')
+             if '.ipynb_checkpoints' not in p.parts}
+    assert names <= set(pages)
+    places = [urljoin('index.html', link) for link in pages['index.html'].links]
+    assert names - {'index.html'} <= set(places)
+    learn, core, porch = (next(i for i, p in enumerate(places) if p.startswith(x)) for x in
+                          ('00_learn/', '01_core/', '12_porch/'))
+    assert places.index('quickstart.html') < learn < core < porch
+
+def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(site, pages):
+    ids = {id for tags in pages.values() for id in tags.ids}
+    missing = [name for name in salviz.__all__ if not any(re.fullmatch(rf'salviz\.[\w.]+\.{name}', i) for i in ids)]
+    assert missing == []
+    listed = (site/'api'/'index.html').read_text()
+    assert [name for name in salviz.__all__ if f'>{name}<' not in listed] == []
+    text = re.sub(r'<[^>]+>', '', (site/'api'/'training.html').read_text())
+    assert 'peak rate of AdamW, falling linearly to 0' in text # a comment beside a parameter of `train`
+
+def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
+    text = (site/'quickstart.html').read_text()
+    assert '<img' in text and 'step  80: agreement' in re.sub(r'<[^>]+>', '', text)
+    assert not [page for page in site.rglob('*.html') if '#| export' in re.sub(r'<[^>]+>', '', page.read_text())
+                and page.stem != 'CONTRIBUTING']
+
+@pytest.mark.parametrize('name', ['discard_map', 'Explorer'])
+def test_search_finds_a_public_name(reader, name):
+    page = reader(f'search.html?q={name}')
+    page.wait_for_selector('#search-results li a')
+    links = page.eval_on_selector_all('#search-results li a', 'all => all.map(a => a.href)')
+    assert any(re.search(rf'/api/\w+\.html.*#salviz\.[\w.]+\.{name}$', link) for link in links), links
+
+def test_a_name_in_prose_leads_to_the_reference(reader):
+    page = reader('quickstart.html')
+    page.click('article a[href*="api/"]:has-text("start_training") >> nth=0')
+    page.wait_for_function('() => location.hash.endsWith(".start_training")')
+
+@pytest.mark.parametrize('path', ['quickstart.html', '00_learn/gallery.html'])
+def test_the_explorer_answers_in_its_page(reader, path):
+    page = reader(path)
+    frame = alive(page)
+    shown = frame.evaluate('() => salviz.store.shipped(0, 0)')
+    assert len(shown) == 5 and shown[0] == 0
+    def picture(): return frame.eval_on_selector('.sv-heads canvas', 'c => c.toDataURL()')
+    def of(what): return frame.evaluate(f'() => salviz.state.{what}')
+    before, entry = picture(), of('entry')
+    scrubber = frame.locator('.sv-time input[type=range]').first
+    scrubber.focus()
+    scrubber.press('Home')
+    frame.wait_for_function('before => document.querySelector(".sv-heads canvas").toDataURL() !== before', arg=before)
+    assert of('step') == 0
+    box = frame.locator('.sv-heads canvas').first.bounding_box()
+    page.mouse.click(box['x'] + box['width']*.6, box['y'] + box['height']*.6)
+    assert of('entry') != entry
+
+@pytest.mark.parametrize('color_scheme', ['light', 'dark'])
+@pytest.mark.parametrize('width', [1300, 700])
+def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_scheme):
+    page = reader('05_methods/02_ad_drop.html', width, color_scheme)
+    page.wait_for_selector('mjx-container svg')
+    assert page.evaluate('() => document.documentElement.scrollWidth <= innerWidth')
+    count, brightness = colours(page)
+    assert count > 50 and (brightness < 100 if color_scheme == 'dark' else brightness > 180)
+
+@pytest.mark.parametrize('width', [1300, 1600])
+def test_the_explorer_stays_within_the_page(reader, width):
+    page = reader('quickstart.html', width)
+    frame = alive(page)
+    assert page.evaluate('() => document.documentElement.scrollWidth <= innerWidth')
+    assert frame.eval_on_selector('#salviz-page', 'main => main.getBoundingClientRect().height <= innerHeight')
+
+def test_the_explorer_follows_the_readers_choice_of_light_or_dark(reader):
+    page = reader('quickstart.html')
+    frame = alive(page)
+    theme = lambda: frame.evaluate('() => document.documentElement.dataset.theme')
+    assert theme() == 'light'
+    page.evaluate('() => { document.body.dataset.theme = "dark"; }')
+    frame.wait_for_function('() => document.documentElement.dataset.theme === "dark"')

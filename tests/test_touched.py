@@ -1,0 +1,40 @@
+"`make check` runs what a change touches: tests and notebooks of the room, not those of a floor that does not use it."
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+root = Path(__file__).resolve().parents[1]
+def notebook(name): return f'tests/test_house.py::test_notebook_runs[{name}.ipynb]'
+# of `measures.scores`, which is going to change, of a room that calls it, and of a floor that knows nothing of it
+own, caller = ['tests/measures/test_metrics.py', notebook('07_measures/00_scores')], notebook('03_models/03_tasks')
+others = ['tests/methods/test_patterns.py', notebook('05_methods/01_patterns')]
+
+@pytest.fixture
+def check(tmp_path):
+    "Function that runs pytest in a copy of the project as `make check` does, and gives what it selected"
+    for folder in ('salviz', 'tests', 'nbs'):
+        made = shutil.ignore_patterns('__pycache__', '.ipynb_checkpoints')
+        shutil.copytree(root/folder, tmp_path/folder, ignore=made)
+    for file in ('pyproject.toml', 'settings.ini'): shutil.copy(root/file, tmp_path/file)
+    def run(*options):
+        done = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '--testmon-forceselect',
+                               *options, *own, caller, *others], cwd=tmp_path, capture_output=True, text=True,
+                              env={**os.environ, 'PYTHONPATH': str(tmp_path)})
+        assert done.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED), done.stdout[-3000:] + done.stderr[-2000:]
+        return {re.sub(r'::test_(?!notebook_runs).*', '', line) for line in done.stdout.splitlines()
+                if line.startswith('tests/')}
+    run.folder = tmp_path
+    return run
+
+def test_a_change_selects_what_runs_it_and_nothing_of_an_unrelated_floor(check):
+    check()
+    for file in ('salviz/measures/scores.py', 'nbs/07_measures/00_scores.ipynb'): # as `make notebooks` leaves them
+        was = (check.folder/file).read_text()
+        assert was.count("=name != 'loss'") == 1
+        (check.folder/file).write_text(was.replace("=name != 'loss'", "=name not in ('loss',)"))
+    assert check('--collect-only') == {*own, caller}
