@@ -12,7 +12,7 @@ from ..data.texts import model_inputs
 from ..models.attention import observe
 from ..models.loading import full_precision
 from ..models.tasks import tasks
-from ..attribution.saliency import word_embeddings
+from ..attribution.reading import word_embeddings
 from ..methods.base import Method, Progress, Term, plan_of, terms_of
 
 # %% ../../nbs/06_training/02_step.ipynb #006

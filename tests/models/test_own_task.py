@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
 from salviz.data.texts import Collator, data_classes, data_task, encode
-from salviz.explorer.payload import meta, pack_frame, split_frame
+from salviz.explorer.described import meta
+from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import figure
 from salviz.measures.tasks import Words
 from salviz.models.corruption import small_model
@@ -147,7 +148,8 @@ def test_the_run_of_a_task_that_is_not_known_opens_with_a_plain_view_that_says_s
     code = f'''
 import sys
 from salviz.core.runs import Run
-from salviz.explorer.payload import meta, pack_frame, split_frame
+from salviz.explorer.described import meta
+from salviz.explorer.payload import pack_frame, split_frame
 from salviz.views.base import view_for
 run = Run({str(tmp_path/'run')!r})
 view = view_for(run.snapshot())
