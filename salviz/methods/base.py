@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['Term', 'served', 'Progress', 'Plan', 'Method', 'FineTuning', 'check_share', 'check_choice', 'check_weight',
-           'check_cite', 'check_plan', 'check_term', 'NoColumn', 'Batch', 'plan_of', 'terms_of', 'MergedPlan',
-           'Together']
+           'check_cite', 'NoColumn', 'Batch', 'plan_of', 'terms_of', 'MergedPlan', 'Together']
 
 # %% ../../nbs/05_methods/00_base.ipynb #003
 import inspect
@@ -188,7 +187,7 @@ def check_cite(method):
         except ValueError as e: part.require(False, f'cite {e}')
     return method.cite
 
-def check_plan(method, plan):
+def _check_plan(method, plan):
     "Refuse what `method` plans unless it is a `Plan` of the right parts"
     method.require(isinstance(plan, Plan), f'plan must return a Plan, got {_said(plan)}')
     layers = plan.layers
@@ -200,7 +199,7 @@ def check_plan(method, plan):
 
 _rows_hold = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # names in a row of metrics
 
-def check_term(
+def _check_term(
     method,
     name,      # of the term
     term,      # what should be a `Term`
@@ -244,7 +243,7 @@ class Batch(dict):
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
     "What `method` plans for `batch`, checked"
     plan = method.plan(model, Batch(batch, method, where), progress)
-    check_plan(method, plan)
+    _check_plan(method, plan)
     return plan
 
 def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
@@ -253,7 +252,7 @@ def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') ->
     method.require(isinstance(found, dict),
                    f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(found)}')
     for name, term in found.items():
-        check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
+        _check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
     return found
 
 # %% ../../nbs/05_methods/00_base.ipynb #042

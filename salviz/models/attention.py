@@ -5,8 +5,8 @@ copying a model file"""
 
 # %% auto #0
 __all__ = ['attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'layer_count', 'head_count', 'check_layers',
-           'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'structure',
-           'protected_keep', 'probabilities', 'observed_attention', 'observe', 'layer_modules', 'layers_kept']
+           'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'probabilities',
+           'observe', 'layer_modules', 'layers_kept']
 
 # %% ../../nbs/03_models/02_attention.ipynb #003
 import copy, inspect, operator, threading
@@ -240,7 +240,7 @@ class Maps:
     def seen(self, layer) -> torch.Tensor: # bool [batch, 1 or heads, query, key]
         "Keys that each query did attend in this pass: allowed and not dropped"
         drop, allowed = self._drop.get(self._at(layer)), self.allowed(layer)
-        return allowed if drop is None else protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
+        return allowed if drop is None else _protected_keep(allowed, _fits(drop, self[layer].shape, 'drop', layer))
 
     def stacked(self) -> torch.Tensor: # [batch, layers, heads, query, key]
         "All captured maps in one tensor, in the order of `layers`"
@@ -253,7 +253,7 @@ class Maps:
     def __repr__(self): return f'Maps({self.name}, layers={self.layers}, captured={tuple(self._captured)})'
 
 # %% ../../nbs/03_models/02_attention.ipynb #041
-def structure(
+def _structure(
     module,         # the attention module; its `is_causal` counts where the call says nothing
     query, key,     # [batch, heads, query, size] and [batch, key heads, key, size]
     attention_mask, # bool [batch, 1, query, key] or None
@@ -273,7 +273,7 @@ def structure(
     return torch.ones(n, k, dtype=torch.bool, device=query.device).tril()[None, None] if causal and n > 1 else None
 
 # %% ../../nbs/03_models/02_attention.ipynb #043
-def protected_keep(
+def _protected_keep(
     keep, # bool, broadcastable to [batch, heads, query, key], or None: keys that may be attended
     drop, # bool, broadcastable to the same: True = dropped
 ):
@@ -295,7 +295,7 @@ def _fits(x, shape, name, layer):
 def _masked(maps, layer, keep, shape):
     "Write down `keep` as the structure of `layer`; gives it without the positions that `maps` drops"
     maps._keep[layer] = keep
-    return protected_keep(keep, _fits(maps._drop[layer], shape, 'drop', layer)) if layer in maps._drop else keep
+    return _protected_keep(keep, _fits(maps._drop[layer], shape, 'drop', layer)) if layer in maps._drop else keep
 
 def _scaled(maps, layer, A):
     "The probabilities `A` of `layer` times its factor, if it has one"
@@ -331,7 +331,7 @@ def _capture(maps, layer, A):
     return A.view_as(A) if leaf else A
 
 # %% ../../nbs/03_models/02_attention.ipynb #054
-def observed_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
+def _observed_attention(module, query, key, value, attention_mask, dropout=0., scaling=None, is_causal=None,
                        position_bias=None, **kwargs):
     """Attention of one layer: fused if nobody asks for its map, else captured and scaled; dropped from in either
     case, as its `Maps` says"""
@@ -339,14 +339,14 @@ def observed_attention(module, query, key, value, attention_mask, dropout=0., sc
     layer = None if maps is None else maps._next_layer()
     if maps is None or layer not in maps.layers:
         if maps is not None and layer in maps._drop:
-            attention_mask = _masked(maps, layer, structure(module, query, key, attention_mask, is_causal),
+            attention_mask = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                                      (*query.shape[:3], key.shape[2]))
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling,
                                       is_causal=is_causal,
                                       position_bias=position_bias, **kwargs)
     groups = query.shape[1] // key.shape[1] # grouped-query attention: several query heads share a key head
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
-    keep = _masked(maps, layer, structure(module, query, key, attention_mask, is_causal),
+    keep = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                    (*query.shape[:3], key.shape[2]))
     A = probabilities(module, query, key, keep, scaling, position_bias)
     if not maps._after_dropout: A = _capture(maps, layer, A)
@@ -355,7 +355,7 @@ def observed_attention(module, query, key, value, attention_mask, dropout=0., sc
     A = _scaled(maps, layer, A)
     return torch.matmul(A, value).transpose(1, 2).contiguous(), A
 
-AttentionInterface.register('salviz', observed_attention)
+AttentionInterface.register('salviz', _observed_attention)
 AttentionMaskInterface.register('salviz', sdpa_mask)
 
 # %% ../../nbs/03_models/02_attention.ipynb #058

@@ -7,8 +7,7 @@ models"""
 __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'ResNet18Config', 'ResNet18', 'Recurrence',
            'SeriesLSTMConfig', 'SeriesLSTM', 'InputCellAttention', 'InputCellLSTMConfig', 'InputCellLSTM',
            'TemporalBlock', 'TCNConfig', 'TCN', 'eager_attention_forward', 'SeriesAttention', 'SeriesLayer',
-           'sinusoids', 'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net',
-           'load_net']
+           'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net', 'load_net']
 
 # %% ../../nbs/03_models/01_nets.ipynb #003
 import dataclasses, json, math
@@ -292,7 +291,7 @@ class SeriesLayer(nn.Module):
         return x + self.feed_forward(x)
 
 # %% ../../nbs/03_models/01_nets.ipynb #035
-def sinusoids(steps, width, like):
+def _sinusoids(steps, width, like):
     "Positions [steps, width] of Vaswani et al. (2017), on the device and in the dtype of `like`"
     at = torch.arange(steps, device=like.device)[:,
                                                  None]*torch.exp(
@@ -338,7 +337,7 @@ class SeriesTransformer(SmallNet):
     def forward(self, values, labels=None):
         "Logits [batch, classes] of `values` [batch, steps, features]"
         x = self.project(self.checked(values))
-        x = self.dropout(x*math.sqrt(self.width) + sinusoids(x.shape[1], self.width, x))
+        x = self.dropout(x*math.sqrt(self.width) + _sinusoids(x.shape[1], self.width, x))
         for layer in self.layers: x = layer(x, self.mask(x))
         return self.answer(self.classifier(self.pool(self.norm(x).transpose(1, 2)).squeeze(-1)), labels)
 
