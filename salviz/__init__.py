@@ -33,7 +33,7 @@ _rooms = {
     'probing.corpus': 'head_table gradient_sizes',
     'probing.antecedents': 'antecedent_accuracy antecedent_report',
     'probing.look': 'explore',
-    'views.base': 'attention_beside_saliency masked_sentence discard_map guided_heads signal_view '
+    'views.base': 'attention_beside_saliency masked_sentence discard_region guided_heads signal_view '
                   'saliency_distribution token_labels translation scored_sentence pattern_shares view_for',
     'figures.drawing': 'save_figure',
     'figures.kinds': 'figure bibtex',

@@ -19,7 +19,7 @@ from .figures.drawing import save_figure
 from .figures.sheet import figure
 from .measures.scores import run_agreement, train_test_gap
 from .core.runs import Run
-from .views.base import attention_beside_saliency, discard_map, guided_heads, masked_sentence, telling_snapshot
+from .views.base import attention_beside_saliency, discard_region, guided_heads, masked_sentence, telling_snapshot
 
 # %% ../nbs/12_porch/00_tour.ipynb #006
 def _demo_methods(
@@ -96,7 +96,7 @@ def _guided_last(snapshot):
     "Guided heads of the last layer: in the first, pretrained heads are slow to give up what they do"
     return guided_heads(snapshot, layer=snapshot.layers['pattern_target'][-1])
 
-pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_map,
+pictures = {'sallm': attention_beside_saliency, 'saliency-guided': masked_sentence, 'ad-drop': discard_region,
             'attention-guidance': _guided_last}
 
 def write_pictures(

@@ -197,7 +197,7 @@ def doors(tiny_bert, tokenizer, data, folder):
         plausibility_table=of(salviz.plausibility_table, methods=dict(a=[np.zeros(2)]), rationales=[np.array([1, 0])]),
         attention_beside_saliency=of(salviz.attention_beside_saliency, snapshot=snap['SalLM'], layer=None),
         masked_sentence=of(salviz.masked_sentence, snapshot=snap['SaliencyGuided']),
-        discard_map=of(salviz.discard_map, snapshot=snap['ADDrop'], layer=None, head=None),
+        discard_region=of(salviz.discard_region, snapshot=snap['ADDrop'], layer=None, head=None),
         guided_heads=of(salviz.guided_heads, snapshot=snap['AttentionGuidance'], layer=None, heads=None),
         signal_view=of(salviz.signal_view, snapshot=invented.image(0)),
         saliency_distribution=of(salviz.saliency_distribution, first=invented.image(0), last=invented.image(10),

@@ -30,7 +30,7 @@ from .drawing import (Body, Sheet, attention_limit, beyond, beyond_page, blue, b
                             enlarged, font_named, narrowest, unmarked)
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import same_scale
-from ..views.base import (attention_beside_saliency, discard_map, evidence_view, guided_heads, is_negative,
+from ..views.base import (attention_beside_saliency, discard_region, evidence_view, guided_heads, is_negative,
                                masked_sentence, outline, pattern_shares, saliency_distribution, scored_sentence,
                                signal_view, token_labels, translation)
 
@@ -179,9 +179,9 @@ def _masked_sentence(view, width):
     return Body(text + bottom, draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #018
-@figure_kind('discard_region', discard_map, 'candidates and discarded positions on the attribution (AD-DROP)',
+@figure_kind('discard_region', discard_region, 'candidates and discarded positions on the attribution (AD-DROP)',
              'discard_candidates, discarded', example=dict(layer=1, head=2))
-def _discard_map(view, width):
+def _discard_region(view, width):
     "The attribution map, marked"
     n, signed_values = len(view.labels), view.what != 'attention'
     scale, bar_label = ((signed_scale(view.limit), view.what) if signed_values

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['answer_views', 'View', 'method_title', 'title_of', 'methods_of', 'arrays_of', 'fixed', 'not_finite', 'layer_row',
            'check_heads', 'AttentionBesideSaliency', 'attention_beside_saliency', 'class_words', 'MaskedSentence',
-           'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardMap', 'blocked_keys',
-           'telling_head', 'tied_candidates', 'ties_note', 'discard_map', 'pattern_name', 'own_patterns', 'GuidedHeads',
-           'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView', 'signal_view',
-           'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
+           'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
+           'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name', 'own_patterns',
+           'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView',
+           'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
            'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence', 'EvidenceView',
            'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
@@ -369,7 +369,7 @@ def outline(
 
 # %% ../../nbs/09_views/00_base.ipynb #054
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DiscardMap(View):
+class DiscardRegion(View):
     "Attention attribution of one head with its candidate discard region and the discarded positions"
     values:np.ndarray      # [query, key] attribution, or attention; NaN where the query may not attend
     what:str               # 'attention attribution', with the kind unless it is the gradient, or 'attention'
@@ -422,13 +422,13 @@ def ties_note(tied) -> tuple: # of sentences
     return (f'Tied: in {where} attributions are equal at the threshold, and all that are tied with it are candidates.',)
 
 # %% ../../nbs/09_views/00_base.ipynb #060
-def discard_map(
+def discard_region(
     snapshot,
     layer=None, # a model's layer; None: see `head`
     head=None,  # None: the head (of `layer`, if given) with the largest median row sum of |attribution|
-) -> DiscardMap:
+) -> DiscardRegion:
     "Attribution map of one head, its candidate discard region and the discarded positions (AD-DROP)"
-    name = 'discard_map'
+    name = 'discard_region'
     candidates, discarded = arrays_of(snapshot, name, 'discard_candidates', 'discarded')
     observed = snapshot.layers['discarded']
     attribution, what, how = _under_regions(snapshot, name, observed)
@@ -446,7 +446,7 @@ def discard_map(
     ties, count = ties_note(tied), f'{candidates.sum()} of {(~blocked).sum()} positions are candidates'
     if tied.any(): count += f' ({candidates[tied].sum()} in tied rows)'
     shares = ''.join(f', {o} = {args[o]:g}' for o in 'pq' if o in args)
-    return DiscardMap(
+    return DiscardRegion(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
         subtitle=f'{count}, {discarded.sum()} of them discarded{class_words(snapshot)}',
         caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that '
@@ -1050,14 +1050,14 @@ def _discards(s):
 def _guides(s): return _holds('attention', 'pattern_target', 'guided')(s) and bool(s.arrays['guided'].any())
 
 _of_methods = { # which snapshots a picture can be made of, and what that takes
-    discard_map: (_discards, 'discard_candidates, discarded, attention_attribution or attention'),
+    discard_region: (_discards, 'discard_candidates, discarded, attention_attribution or attention'),
     guided_heads: (_guides, 'attention, pattern_target, guided'),
     masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
     signal_view: (_holds('input', 'saliency_map'), 'input, saliency_map')}
 _of_any_task = {
     attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
     evidence_view: (lambda s: bool(own_evidence(s)), "evidence of a method of one's own")}
-_of_method = dict(ADDrop=[discard_map], AttentionGuidance=[guided_heads], SaliencyGuided=[masked_sentence, signal_view],
+_of_method = dict(ADDrop=[discard_region], AttentionGuidance=[guided_heads], SaliencyGuided=[masked_sentence, signal_view],
                   SalLM=[attention_beside_saliency])
 
 class Views(list):

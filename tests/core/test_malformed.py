@@ -47,7 +47,7 @@ named = [(lambda d: salviz.train('minilm', None, None), 'train: model must be a 
           'got'),
          (lambda d: salviz.Collator('minilm'), 'Collator: tokenizer must be a tokenizer'),
          (lambda d: salviz.view_for(None), 'view_for: snapshot must be a Snapshot'),
-         (lambda d: salviz.discard_map('run'), 'discard_map: snapshot must be a Snapshot'),
+         (lambda d: salviz.discard_region('run'), 'discard_region: snapshot must be a Snapshot'),
          (lambda d: salviz.train_tokenizer(['a b'], vocab_size=10**12),
           'vocab_size must be a number of tokens, at most'),
          (lambda d: salviz.load_rationales({}), 'source must be a name'),

@@ -14,7 +14,7 @@ from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
 from salviz.views.maps import triptych
-from salviz.views.base import discard_map
+from salviz.views.base import discard_region
 
 words = ['[CLS]', 'the', 'film', 'is', 'not', 'bad', '.', '[SEP]']
 hostile = ['[CLS]', '<img src=x onerror="window.hacked=1">', '<script>window.hacked=1</script>', '"\'`&amp;', 'שלום',
@@ -567,7 +567,7 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
 def test_a_region_says_how_much_of_it_is_tied(page):
     s, n = unread(), len(words)
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution'), panels=['map'])
-    view = discard_map(s, 1, 0)
+    view = discard_region(s, 1, 0)
     many = int(s.arrays['discard_candidates'][1, 0].sum())
     assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in tied rows), ')
     said = page.text_content('.sv-map')
@@ -576,7 +576,7 @@ def test_a_region_says_how_much_of_it_is_tied(page):
     cells = hover_all(page)
     assert 'tied with all others of its row' in cells[n + 2] and ' of 8' in cells[2] and 'tied' not in cells[2]
     page.evaluate('app.state.set({entry: {kind: "head", layer: 0, head: 0}})'); settled(page)
-    assert 'Tied' not in page.text_content('.sv-map') and not discard_map(s, 0, 0).notes
+    assert 'Tied' not in page.text_content('.sv-map') and not discard_region(s, 0, 0).notes
 
 def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     a, b, other = [invented(0), invented(5)], [invented(5, seed=50)], [invented(5, labels=['[CLS]', 'else', '[SEP]'])]

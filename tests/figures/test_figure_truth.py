@@ -14,7 +14,7 @@ from salviz.core.names import runs_words
 from salviz.figures.kinds import figure
 from salviz.views.maps import attention_map, coloured_sentences, triptych
 from salviz.measures.statistics import result_table, table_inches
-from salviz.views.base import discard_map, saliency_distribution, tied_candidates
+from salviz.views.base import discard_region, saliency_distribution, tied_candidates
 from invented import invent
 
 
@@ -36,12 +36,12 @@ def test_in_a_row_that_nothing_reads_ties_are_no_difference_of_ranks():
 
 def test_a_region_says_how_much_of_it_is_tied():
     snap = invent(10, layers=3, heads=4, p=.3)
-    for view in (discard_map(snap, 2, 1), attention_map(snap, 2, 1)):
+    for view in (discard_region(snap, 2, 1), attention_map(snap, 2, 1)):
         assert view.notes[0] == ('Tied: in 9 of 10 rows attributions are equal at the threshold, '
                                  'and all that are tied with it are candidates.')
         assert view.notes[0] in view.caption
-    assert discard_map(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in tied rows), ')
-    assert not discard_map(snap, 0, 1).notes and not attention_map(snap, 0, 1).notes
+    assert discard_region(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in tied rows), ')
+    assert not discard_region(snap, 0, 1).notes and not attention_map(snap, 0, 1).notes
     region, may = np.array([[1, 1, 1, 0]]) > 0, np.ones((1, 4), bool)
     half = np.array([[.5, .2, .2, 0]])   # two candidates were asked for, the third is equal to the second
     assert tied_candidates(region, may, half, .5).all()

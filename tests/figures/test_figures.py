@@ -15,12 +15,12 @@ from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, s
 from salviz.figures.sheet import figure
 from salviz.explorer.stills import Look, picture
 from salviz.core.runs import Snapshot
-from salviz.views.base import (attention_beside_saliency, discard_map, guided_heads, masked_sentence, pattern_shares,
+from salviz.views.base import (attention_beside_saliency, discard_region, guided_heads, masked_sentence, pattern_shares,
                           saliency_distribution, scored_sentence, signal_view,
                           token_labels, translation, view_for)
 from invented import invent
 
-makers = dict(SalLM=attention_beside_saliency, SaliencyGuided=masked_sentence, ADDrop=discard_map,
+makers = dict(SalLM=attention_beside_saliency, SaliencyGuided=masked_sentence, ADDrop=discard_region,
               AttentionGuidance=guided_heads)
 hostile = ['[CLS]', '<img onerror=alert(1)>', '$x^2$', '中文', 'مرحبا', '😀', '👩\u200d👩\u200d👧', '\u202eabc', '-->',
            r'$\frac{', '\t',
@@ -64,7 +64,7 @@ def test_classes_and_labels_are_no_formulas(text):
 
 @pytest.mark.parametrize('width', [3.25, 6.75])
 def test_the_drawn_map_holds_the_snapshots_numbers(width):
-    snap = invent(20); view = discard_map(snap)
+    snap = invent(20); view = discard_region(snap)
     image = figure(view, width).axes[0].images[0]
     assert np.array_equal(np.asarray(image.get_array()), snap.arrays['attention_attribution'][view.layer, view.head])
     assert image.get_interpolation() == 'nearest' and image.get_clim() == (-view.limit, view.limit)
@@ -112,7 +112,7 @@ def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
     for sign in (1, -1):
         snap.arrays['attention_attribution'] = sign*np.random.default_rng(0).choice(
             [-1., 1.], snap.arrays['attention_attribution'].shape).astype(np.float32)
-        view = discard_map(snap)
+        view = discard_region(snap)
         fig = figure(view, width)
         at = [set(map(tuple, np.round(o.get_offsets()).astype(int))) for o in fig.axes[0].collections
               if len(o.get_offsets()) and o.get_paths()[0].vertices.shape == (2, 2)]
@@ -120,13 +120,13 @@ def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
         assert 'clearly negative' in [o.get_text() for o in fig.texts]
 
 def test_cells_too_small_for_marks_are_not_marked_and_said_to_be():
-    view = discard_map(invent(64, layers=1, heads=6))
+    view = discard_region(invent(64, layers=1, heads=6))
     fig = figure(view, 3.03)
     said = ' '.join(o.get_text() for o in fig.findobj(Text))
     assert 'The regions are not drawn' in said
     assert 'candidate discard region' not in said
     assert not fig.axes[0].collections
-    crosses = ' '.join(' '.join(o.get_text() for o in figure(discard_map(invent(30, layers=1, heads=6)),
+    crosses = ' '.join(' '.join(o.get_text() for o in figure(discard_region(invent(30, layers=1, heads=6)),
                                                              3.03).findobj(Text)).split())
     assert 'bare crosses' in crosses and 'candidate discard region' in crosses
 
@@ -234,7 +234,7 @@ def test_two_processes_write_the_same_bytes(tmp_path):
 import sys; sys.path.insert(0, sys.argv[2])
 from invented import invent; from salviz.figures.drawing import *
 from salviz.figures.sheet import *; from salviz.views.base import *
-for make in (attention_beside_saliency, masked_sentence, discard_map, guided_heads):
+for make in (attention_beside_saliency, masked_sentence, discard_region, guided_heads):
     for kind in ('pdf', 'svg', 'png'):
         save_figure(figure(make(invent(9, 2, 6))), f'{sys.argv[1]}/{make.__name__}.{kind}')
 print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.modules])

@@ -14,7 +14,7 @@ import invented
 from salviz.figures.drawing import beyond_page, figure_kinds, own_style
 from salviz.figures.sheet import figure as drawn_figure
 from salviz.figures.kinds import figure, venues
-from salviz.views.base import discard_map, signal_view
+from salviz.views.base import discard_region, signal_view
 from invented import invent
 
 widths, sizes = ('acl', 'neurips'), (None, 'caption')
@@ -125,7 +125,7 @@ def test_letters_as_large_as_the_captions_shrink_until_the_figure_fits_its_page(
 
 def test_marks_of_a_region_lie_in_its_own_cells_and_leave_the_colours_as_the_bar_has_them():
     "Cells are compared with the same map without a region: only lines differ"
-    view = discard_map(invent(50, layers=3, heads=4), 1, 1)
+    view = discard_region(invent(50, layers=3, heads=4), 1, 1)
     bare = replace(view, candidates=np.zeros_like(view.candidates), discarded=np.zeros_like(view.discarded))
     only = replace(view, discarded=np.zeros_like(view.discarded))
     def pixels(v):

@@ -30,7 +30,7 @@ from salviz.core.words import latex_text, letter
 from salviz.methods.base import served
 from salviz.figures.kinds import figure, papers, bibtex, venues, width_of
 from salviz.core.runs import Run
-from salviz.views.base import View, discard_map
+from salviz.views.base import View, discard_region
 from invented import invent
 
 
@@ -138,7 +138,7 @@ print([m for m in ('torch', 'transformers', 'matplotlib.pyplot') if m in sys.mod
 
 def test_panels_are_lettered_on_and_on_in_rows_as_wide_as_the_page(made):
     run = made['discard_region'][0]
-    fig = figure([discard_map(run.snapshot(0), layer=0, head=0)]*10, width=10, columns=5, heading='none')
+    fig = figure([discard_region(run.snapshot(0), layer=0, head=0)]*10, width=10, columns=5, heading='none')
     letters = [o.get_text() for o in fig.texts if o.get_weight() == 'bold']
     assert letters == [f'({o})' for o in 'abcdefghij']
     x, y = np.array([o.get_position() for o in fig.texts if o.get_weight() == 'bold']).T
@@ -238,7 +238,7 @@ other_script = ['[CLS]', '中文', 'good', '文字', '[SEP]']
 
 
 def test_a_token_in_another_script_gets_an_installed_font_that_has_its_characters(installed, tmp_path):
-    view = discard_map(invent(tokens=other_script, layers=1, heads=6))
+    view = discard_region(invent(tokens=other_script, layers=1, heads=6))
     _, said = quiet(lambda: figure(view))
     assert len(said) == 1 and 'U+4E2D' in said[0] and 'no other installed font helps: drawn as □' in said[0]
     small_font(tmp_path/'later.ttf', 'Zzz Last', '中文字')
@@ -261,7 +261,7 @@ def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refu
     installed, tmp_path):
     small_font(tmp_path/'a.otf', 'Noto Post', '中文字', postscript=True)
     installed(tmp_path/'a.otf')
-    fig, said = quiet(lambda: figure(discard_map(invent(tokens=other_script, layers=1, heads=6))))
+    fig, said = quiet(lambda: figure(discard_region(invent(tokens=other_script, layers=1, heads=6))))
     assert not said and fig.families == ('DejaVu Sans', 'Noto Post')
     pdf = rendered(fig, 'pdf')
     assert b'NotoPost' not in pdf
@@ -282,7 +282,7 @@ def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refu
 def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path):
     installed   # takes the font of the file out again
     small_font(tmp_path/'mine.ttf', 'My Own', 'abc中')
-    fig = figure(discard_map(invent(tokens=['abc', '中', '[SEP]'], layers=1, heads=6)), font=str(tmp_path/'mine.ttf'))
+    fig = figure(discard_region(invent(tokens=['abc', '中', '[SEP]'], layers=1, heads=6)), font=str(tmp_path/'mine.ttf'))
     assert fig.families == ('My Own', 'DejaVu Sans') and b'MyOwn' in rendered(fig, 'pdf')
     with pytest.raises(ValueError,
                        match=r"font: 'Helvetica Now' is not installed; take 'sans' \(DejaVu Sans\), 'serif' "
@@ -292,7 +292,7 @@ def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path
 
 def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs():
     joined, apart = 'مرحبا', 'م ر ح ب ا'
-    fig, said = quiet(lambda: figure(discard_map(invent(tokens=['[CLS]', joined, 'שלום', 'می\u200cخواهم', '\u0301',
+    fig, said = quiet(lambda: figure(discard_region(invent(tokens=['[CLS]', joined, 'שלום', 'می\u200cخواهم', '\u0301',
                                                                 'cafe\u0301', '[SEP]'], layers=1, heads=6))))
     assert not said
     rendered(fig, 'pdf')
@@ -381,7 +381,7 @@ def test_tokens_reach_latex_as_text(tmp_path):
 
 
 def test_a_pgf_file_is_written_with_latex_and_says_what_is_missing_without(tmp_path, monkeypatch):
-    fig = figure(discard_map(invent(tokens=['[CLS]', '50%', 'a_b', r'\x', '$y$', '[SEP]'], layers=1, heads=6)),
+    fig = figure(discard_region(invent(tokens=['[CLS]', '50%', 'a_b', r'\x', '$y$', '[SEP]'], layers=1, heads=6)),
                  width=3.25)
     if shutil.which('pdflatex'):
         one, two = (save_figure(fig, tmp_path/'a.pgf').read_bytes() for _ in range(2))
@@ -395,7 +395,7 @@ def test_a_pgf_file_is_written_with_latex_and_says_what_is_missing_without(tmp_p
                        'or write .pdf'):
         save_figure(fig, tmp_path/'b.pgf')
     with pytest.raises(RuntimeError, match='none of xelatex, lualatex is installed .for the characters'):
-        save_figure(figure(discard_map(invent(tokens=['שלום', 'a', '[SEP]'], layers=1, heads=6))), tmp_path/'b.pgf')
+        save_figure(figure(discard_region(invent(tokens=['שלום', 'a', '[SEP]'], layers=1, heads=6))), tmp_path/'b.pgf')
     assert not (tmp_path/'b.pgf').exists()
 
 
@@ -538,7 +538,7 @@ def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_h
 
 
 def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
-    view = discard_map(invent(60, layers=1, heads=6))
+    view = discard_region(invent(60, layers=1, heads=6))
     note = 'For want of room, every '
     fig, said = quiet(lambda: figure(view, width=3.25, heading='none'))
     assert not any(note in o.get_text() for o in fig.findobj(Text))
@@ -562,7 +562,7 @@ refused = [('heat_map', {}, ValueError, "there is no kind 'heat_map'; there are 
            ('discard_region', dict(width='vldb'), ValueError, r'width must be inches or a venue \(acl, emnlp'),
            ('discard_region', dict(font_size='caption'), ValueError, "font_size='caption' needs a venue"),
            ('discard_region', dict(width='acl', font_size=11), ValueError,
-            'too narrow for DiscardMap at 11 points; take at most 10.6 points'),
+            'too narrow for DiscardRegion at 11 points; take at most 10.6 points'),
            ('discard_region', dict(font_size=40), ValueError, 'between 4 and 20 points'),
            ('head_map', {}, ValueError, r'head_map is made of a table \(columns layer, head'),
            ('saliency_distribution', {}, ValueError,
@@ -588,7 +588,7 @@ def test_a_source_of_another_sort_is_refused(made):
     with pytest.raises(ValueError, match='step= chooses from a run; this source is a snapshot already'):
         figure(made['discard_region'][0].snapshot(), 'triptych', step=0)
     with pytest.raises(ValueError, match='a view is drawn as it is; layer belong'):
-        figure(discard_map(made['discard_region'][0].snapshot()), layer=0)
+        figure(discard_region(made['discard_region'][0].snapshot()), layer=0)
 
 
 # The command line
@@ -690,7 +690,7 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
     with pytest.raises(ValueError, match='there are attention_map, .*metric_table, longest_token$'):
         figure(run, 'heat_map')
     with pytest.raises(ValueError, match="there is a kind 'longest_token' already"):
-        figure_kind('longest_token', discard_map, '', '')
+        figure_kind('longest_token', discard_region, '', '')
     forget_kind('longest_token')
     assert 'longest_token' not in figure_kinds()
     with pytest.raises(ValueError, match="there is no kind 'longest_token'"): figure(run, 'longest_token')
@@ -699,11 +699,11 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
 
 
 @pytest.mark.parametrize('name, make, more, said', [
-    ('my kind', discard_map, {}, "name must be a word such as head_map, got 'my kind'"),
+    ('my kind', discard_region, {}, "name must be a word such as head_map, got 'my kind'"),
     ('mine', len, {}, 'make must say which View it returns'),
-    ('mine', discard_map, dict(takes='text'), 'takes must be one of snapshot, snapshots, pair, run, runs, frame, '),
-    ('mine', discard_map, dict(asks='steps'), 'asks must be None or one of names, headings, span'),
-    ('mine', discard_map, dict(cites=['nobody2020']), "got 'nobody2020', which is no key here")])
+    ('mine', discard_region, dict(takes='text'), 'takes must be one of snapshot, snapshots, pair, run, runs, frame, '),
+    ('mine', discard_region, dict(asks='steps'), 'asks must be None or one of names, headings, span'),
+    ('mine', discard_region, dict(cites=['nobody2020']), "got 'nobody2020', which is no key here")])
 def test_a_kind_that_could_not_be_drawn_is_refused(name, make, more, said):
     with pytest.raises(ValueError, match=said): figure_kind(name, make, '', '', **more)
     assert name not in figure_kinds()

@@ -138,7 +138,7 @@ def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
     assert not [page for page in site.rglob('*.html') if '#| export' in re.sub(r'<[^>]+>', '', page.read_text())
                 and page.stem != 'CONTRIBUTING']
 
-@pytest.mark.parametrize('name', ['discard_map', 'Explorer'])
+@pytest.mark.parametrize('name', ['discard_region', 'Explorer'])
 def test_search_finds_a_public_name(reader, name):
     page = reader(f'search.html?q={name}')
     page.wait_for_selector('#search-results li a')

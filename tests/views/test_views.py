@@ -8,9 +8,9 @@ import invented
 from invented import invent
 from salviz.core.maths import kl, pattern_share
 from salviz.core.runs import Run, Snapshot
-from salviz.views.base import (AttentionBesideSaliency, DiscardMap, GuidedHeads, MaskedSentence, PatternShares,
+from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHeads, MaskedSentence, PatternShares,
                           ScoredSentence, SignalView, TokenLabels, Translation, Views,
-                          attention_beside_saliency, discard_map, guided_heads, masked_sentence, methods_of, outline,
+                          attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
                           own_patterns, pattern_name, pattern_shares,
                           row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation,
                           view_for)
@@ -23,14 +23,14 @@ def spearman_by_hand(a, b):
 
 
 def test_a_view_is_frozen_down_to_its_arrays():
-    view = discard_map(invent())
+    view = discard_region(invent())
     with pytest.raises(dataclasses.FrozenInstanceError): view.title = 'other'
     with pytest.raises(ValueError): view.values[0, 0] = 1
 
 
 def test_making_a_view_leaves_the_snapshot_as_it_was():
     snap = invent(); before = {k: v.copy() for k, v in snap.arrays.items()}
-    for make in (attention_beside_saliency, masked_sentence, discard_map, guided_heads): make(snap)
+    for make in (attention_beside_saliency, masked_sentence, discard_region, guided_heads): make(snap)
     assert all(np.array_equal(before[k], snap.arrays[k]) for k in before)
 
 
@@ -113,7 +113,7 @@ def test_words_of_a_pair_are_never_replaced_across_the_separator():
 
 @pytest.mark.parametrize('kind', ['bert', 'causal'])
 def test_the_discard_map_shows_one_heads_numbers_and_nothing_that_may_not_be_attended(kind):
-    snap = invent(9, kind=kind); view = discard_map(snap, layer=2, head=5)
+    snap = invent(9, kind=kind); view = discard_region(snap, layer=2, head=5)
     for q in range(9):
         for k in range(9):
             if kind == 'causal' and k > q:
@@ -125,14 +125,14 @@ def test_the_discard_map_shows_one_heads_numbers_and_nothing_that_may_not_be_att
 
 
 def test_the_default_head_has_the_largest_typical_row_and_the_caption_says_so():
-    snap = invent(20); view = discard_map(snap)
+    snap = invent(20); view = discard_region(snap)
     masses = {(l, h): np.median([sum(abs(snap.arrays['attention_attribution'][l, h, q])) for q in range(20)])
               for l in range(6) for h in range(12)}
     assert (view.layer, view.head) == max(masses, key=masses.get)
     assert 'largest median row sum' in view.caption
-    assert 'largest median row sum' not in discard_map(snap, 1, 1).caption
-    assert discard_map(snap, layer=3).layer == 3
-    assert discard_map(snap, head=7).head == 7
+    assert 'largest median row sum' not in discard_region(snap, 1, 1).caption
+    assert discard_region(snap, layer=3).layer == 3
+    assert discard_region(snap, head=7).head == 7
     for word in ('AD-DROP', 'step 120', 'p = 0.3', 'q = 0.2', f'layer {view.layer}', f'head {view.head}'):
         assert word in view.title
 
@@ -141,9 +141,9 @@ def test_layers_are_numbered_as_in_the_model_not_as_in_the_array():
     snap = invent(9)
     for k in ('attention_attribution', 'discard_candidates', 'discarded'):
         snap.arrays[k] = snap.arrays[k][[1, 4]]; snap.layers[k] = [1, 4]
-    assert np.array_equal(discard_map(snap, layer=4, head=0).values, snap.arrays['attention_attribution'][1, 0])
-    with pytest.raises(ValueError, match='layer=2 .*available: 1, 4'): discard_map(snap, layer=2)
-    with pytest.raises(ValueError, match='head=12 .*available: 0 to 11'): discard_map(snap, head=12)
+    assert np.array_equal(discard_region(snap, layer=4, head=0).values, snap.arrays['attention_attribution'][1, 0])
+    with pytest.raises(ValueError, match='layer=2 .*available: 1, 4'): discard_region(snap, layer=2)
+    with pytest.raises(ValueError, match='head=12 .*available: 0 to 11'): discard_region(snap, head=12)
 
 
 def test_the_outline_of_a_region_walls_in_exactly_its_cells():
@@ -205,13 +205,13 @@ def test_patterns_are_recognised_with_either_boundary_and_after_storage_in_half_
 
 def test_every_token_of_a_map_is_labelled_once_in_order():
     snap = invent(60)
-    for make in (attention_beside_saliency, discard_map, guided_heads): assert make(snap).labels == tuple(snap.labels)
+    for make in (attention_beside_saliency, discard_region, guided_heads): assert make(snap).labels == tuple(snap.labels)
     assert ' '.join(o for o, s in zip(masked_sentence(snap).labels, masked_sentence(snap).is_special)
                     if not s) == ' '.join(snap.words)
 
 
 def test_the_picture_is_chosen_by_the_evidence():
-    assert type(view_for(invent())) is DiscardMap
+    assert type(view_for(invent())) is DiscardRegion
     assert type(view_for(invent(drop=('discarded',)))) is GuidedHeads
     assert type(view_for(invent(drop=('discarded', 'pattern_target')))) is MaskedSentence
     assert type(view_for(invent(drop=('discarded', 'guided', 'is_masked', 'masked_input')))) is AttentionBesideSaliency
@@ -220,7 +220,7 @@ def test_the_picture_is_chosen_by_the_evidence():
 
 
 @pytest.mark.parametrize('make, missing', [(attention_beside_saliency, 'attention'), (masked_sentence, 'is_masked'),
-                                           (discard_map, 'discarded'),
+                                           (discard_region, 'discarded'),
                                            (guided_heads, 'pattern_target')])
 def test_an_error_names_what_is_missing_and_what_there_is(make, missing):
     with pytest.raises(ValueError, match=f'{make.__name__}: .* holds no {missing}; it holds .*probabilities'):
@@ -235,7 +235,7 @@ def test_values_that_are_not_finite_are_left_out_and_noted():
     assert np.isfinite(view.agreement)
     assert np.nansum(np.abs(view.saliency)) == pytest.approx(1)
     assert '1 of the values of saliency' in view.notes[0]
-    assert np.isfinite(discard_map(snap).limit) and 'attribution' in discard_map(snap).notes[0]
+    assert np.isfinite(discard_region(snap).limit) and 'attribution' in discard_region(snap).notes[0]
     assert np.isfinite(masked_sentence(snap).limit) and masked_sentence(snap).notes
 
 
@@ -243,7 +243,7 @@ def test_saliency_that_is_zero_everywhere_still_gives_a_picture():
     snap = invent(12); snap.arrays['saliency'][:] = 0; snap.arrays['attention_attribution'][:] = 0
     view = attention_beside_saliency(snap)
     assert np.isnan(view.agreement) and 'undefined' in view.subtitle and not np.nansum(view.saliency)
-    assert discard_map(snap).limit == 1
+    assert discard_region(snap).limit == 1
 
 
 def test_a_sentence_of_special_tokens_only_is_refused():
@@ -261,7 +261,7 @@ def test_a_snapshot_that_went_through_a_run_gives_the_same_picture(tmp_path):
     snap = invent(12); run = Run.create(tmp_path/'run', {}); run.save(snap)
     back = run.snapshot(120, 3)
     assert back.words == snap.words
-    assert np.array_equal(discard_map(back, 1, 2).candidates, discard_map(snap, 1, 2).candidates)
+    assert np.array_equal(discard_region(back, 1, 2).candidates, discard_region(snap, 1, 2).candidates)
     assert masked_sentence(back).masked_labels == masked_sentence(snap).masked_labels
     assert guided_heads(back).patterns == ('next', 'prev', 'first')
     assert np.nanmax(np.abs(attention_beside_saliency(back).attention
@@ -482,7 +482,7 @@ def test_a_pattern_of_ones_own_goes_by_its_name_in_every_form_of_assignment():
 def test_methods_that_were_combined_have_a_picture_each():
     snap = invented.both()
     views = view_for(snap)
-    assert isinstance(views, Views) and [type(o) for o in views] == [GuidedHeads, PatternShares, DiscardMap]
+    assert isinstance(views, Views) and [type(o) for o in views] == [GuidedHeads, PatternShares, DiscardRegion]
     assert views.caption.startswith('(a) Attention of guided heads')
     assert '(c) Attention attribution of layer' in views.caption
     assert all(o.title.startswith('Attention guidance + AD-DROP, step 0, probe 0') for o in views)
@@ -511,7 +511,7 @@ def test_of_two_methods_together_each_is_shown_the_saliency_that_it_works_with(o
 
 def test_regression_shows_what_its_method_does_and_its_score_where_there_is_no_method():
     snap = invented.scored()
-    assert type(view_for(snap)) is DiscardMap
+    assert type(view_for(snap)) is DiscardRegion
     assert 'score: 3.80' in view_for(snap).subtitle
     assert 'predicted: 2.90' in view_for(snap).subtitle
     for k in ('discarded', 'discard_candidates'): del snap.arrays[k]
@@ -520,14 +520,14 @@ def test_regression_shows_what_its_method_does_and_its_score_where_there_is_no_m
 
 def test_random_regions_lie_over_attention_and_say_so():
     snap = invent(9, args=dict(p=.3, q=.2, attribution='random'))
-    view = discard_map(snap, layer=2, head=4)
+    view = discard_region(snap, layer=2, head=4)
     assert np.array_equal(view.values, snap.arrays['attention'][2, 4])
     assert view.what == 'attention'
     assert view.caption.endswith('The regions were drawn at random.')
     assert np.array_equal(view.candidates, snap.arrays['discard_candidates'][2, 4])
-    assert 'median' not in discard_map(snap).caption
-    assert discard_map(invent(9, args=dict(attribution='attention'))).what == 'attention'
-    assert discard_map(invent(9,
+    assert 'median' not in discard_region(snap).caption
+    assert discard_region(invent(9, args=dict(attribution='attention'))).what == 'attention'
+    assert discard_region(invent(9,
                               args=dict(
         attribution='integrated_gradients'))).what == 'attention attribution (integrated gradients)'
 
