@@ -21,7 +21,7 @@ _rooms = {
     'attribution.saliency': 'input_saliency',
     'attribution.attention': 'attention_attribution',
     'attribution.explanations': 'explain explain_data explainers',
-    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance',
+    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance Method Plan Term',
     'training.trainer': 'train',
     'training.live': 'start_training Training',
     'training.study': 'Study',
