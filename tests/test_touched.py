@@ -11,7 +11,7 @@ import pytest
 root = Path(__file__).resolve().parents[1]
 def notebook(name): return f'tests/test_house.py::test_notebook_runs[{name}.ipynb]'
 # of `measures.scores`, which is going to change, of a room that calls it, and of a floor that knows nothing of it
-own, caller = ['tests/measures/test_metrics.py', notebook('07_measures/00_scores')], notebook('03_models/03_tasks')
+own, caller = ['tests/measures/test_metrics.py', notebook('07_measures/00_scores')], notebook('03_models/02_tasks')
 others = ['tests/methods/test_patterns.py', notebook('05_methods/01_patterns')]
 
 @pytest.fixture
