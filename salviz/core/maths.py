@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['region_names', 'pattern_names', 'kept_count', 'check_region', 'discard_candidates', 'pattern_matrix', 'top_mask',
            'saliency_target', 'rollout', 'entropy', 'kl', 'pattern_share', 'ranks', 'dense_ranks', 'spearman',
-           'top_overlap', 'pack_bits', 'unpack_bits', 'cube_code', 'cube_value', 'level_code', 'level_value',
-           'table_code', 'order_code', 'order_value', 'keyed_uniform', 'keyed_below', 'keyed_order', 'drop_mask']
+           'top_overlap', 'pack_bits', 'unpack_bits', 'keyed_uniform', 'keyed_below', 'keyed_order', 'drop_mask']
 
 # %% ../../nbs/01_core/00_maths.ipynb #003
 import math
@@ -286,113 +285,6 @@ def unpack_bits(
     if len(packed) != (size + 7)//8:
         raise ValueError(f'shape {tuple(shape)} needs {(size + 7)//8} bytes, got {len(packed)}')
     return np.unpackbits(packed, count=size).astype(bool).reshape(shape)
-
-# %% ../../nbs/01_core/00_maths.ipynb #059
-_cubes = (np.arange(255)/254)**3
-_cube_values = np.append(_cubes, np.nan).astype(np.float32)
-_cube_above = np.append((_cubes[:-1] + _cubes[1:])/2, np.inf).astype(np.float32) # from here the next code is nearer
-
-def cube_code(
-    x, # probabilities, any shape; NaN and infinities are kept apart
-) -> np.ndarray: # uint8, shape of `x`: 0 to 254, or 255 where `x` is not finite
-    "One byte for each probability: the code c whose value (c/254)³ is nearest"
-    x = np.asarray(x, np.float32)
-    finite = np.isfinite(x)
-    x = np.where(finite, x, 0)
-    low, high = x.min(initial=0), x.max(initial=0)
-    if low < -.001 or high > 1.001:
-        raise ValueError(f'cube_code is for probabilities between 0 and 1, got values from {low:.4g} to {high:.4g}')
-    code = (np.cbrt(x.clip(0, 1))*254).astype(np.uint8)
-    code += x > _cube_above[code]
-    return np.where(finite, code, np.uint8(255))
-
-def cube_value(code) -> np.ndarray: # float32
-    "The probabilities that the bytes `code` of `cube_code` stand for; NaN for 255"
-    return _cube_values[np.asarray(code, np.uint8)]
-
-# %% ../../nbs/01_core/00_maths.ipynb #062
-def level_code(
-    x, # numbers of any sign [..., query, key]
-) -> tuple: # (uint8, shape of `x`: 128 + c, 0 where `x` is not finite; scale float64 [...])
-    """One byte for each number: c from -127 to 127, whose value ±(c/127)²·scale is nearest; scale: the largest
-    magnitude of its map"""
-    x = np.asarray(x)
-    x = x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64, copy=False)
-    finite = np.isfinite(x)
-    if not finite.all(): x = np.where(finite, x, 0)
-    scale = np.maximum(x.max((-2, -1), initial=0), -x.min((-2, -1), initial=0))
-    # few digits: they are written down as text
-    scale = np.array([float(f'{s:.6g}') for s in scale.ravel()]).reshape(scale.shape)
-    y = np.abs(x)
-    y *= np.divide(127**2, scale, out=np.zeros_like(scale), where=scale > 0)[..., None, None].astype(x.dtype)
-    y -= .25
-    np.sqrt(np.maximum(y, 0, out=y), out=y)
-    y += .5
-    c = np.minimum(y, 127, out=y).astype(np.uint8)
-    code = np.where(x < 0, 128 - c, 128 + c)
-    return np.where(finite, code, 0).astype(np.uint8), scale
-
-def level_value(code, scale) -> np.ndarray: # float32
-    """The numbers that the bytes `code` [..., query, key] of `level_code` stand for, given each map's `scale` [...];
-    NaN for 0"""
-    t = np.arange(-128, 128)/127
-    values = np.where(np.arange(256) == 0, np.nan, t*abs(t))
-    return (values[np.asarray(code, np.uint8)]*np.asarray(scale)[..., None, None]).astype(np.float32)
-
-# %% ../../nbs/01_core/00_maths.ipynb #065
-def table_code(
-    x, # numbers, any shape
-): # (uint8, shape of `x`: places in the list; the list, float32), or None if there are more than 256 different values
-    "`x` as places in a list of its different values"
-    x = np.asarray(x, np.float32)
-    values, code = np.unique(x, return_inverse=True)
-    return None if len(values) > 256 else (code.reshape(x.shape).astype(np.uint8), values)
-
-
-# %% ../../nbs/01_core/00_maths.ipynb #068
-def order_code(
-    ranks, # uint8 [..., n] from `dense_ranks`, at most 128 a row
-    codes, # uint8 [..., n], rising with what was ranked
-    # uint8 [..., n], 0 where there is no rank; None if the ranks are not the order of the codes with some order among
-    # equals
-):
-    "What `codes` leave open about `ranks`"
-    shape, n = ranks.shape, ranks.shape[-1]
-    r, c = ranks.reshape(-1, n), codes.reshape(-1, n)
-    by_rank = np.argsort(r, axis=-1, kind='stable')
-    r_up, c_up = (np.take_along_axis(x, by_rank, -1).astype(np.int16) for x in (r, c))
-    step, rise = np.diff(r_up, axis=-1, prepend=0), np.diff(c_up, axis=-1, prepend=0)
-    within = np.diff(r_up > 0, axis=-1, prepend=False) | (r_up == 0)   # the first rank of a row may have any code
-    if n > 128 or (step > 1).any() or (~within & ((rise < 0) | (step == 0) & (rise != 0))).any(): return None
-    # equal codes side by side, in the order of their places; what has no rank at the end
-    order = np.lexsort((c, r == 0), axis=-1)
-    r_on, c_on = (np.take_along_axis(x, order, -1) for x in (r, c))
-    c_on = np.where(r_on > 0, c_on, -1 - np.arange(n))
-    known, higher = np.zeros(r.shape, bool), np.zeros(r.shape, np.uint8)
-    pairs, rows = [], np.arange(len(r))
-    for d in range(1, n):   # what is not alike at this distance is not alike any further
-        rows = rows[(c_on[rows, d:] == c_on[rows, :-d]).any(-1)]
-        if not len(rows): break
-        pairs.append((d, rows))
-    for d, rows in pairs: known[rows, d:] |= r_on[rows, d:] == r_on[rows, :-d]
-    for d, rows in pairs:
-        higher[rows, d:] += (c_on[rows, d:] == c_on[rows, :-d]) & ~known[rows, :-d] & (r_on[rows, :-d] > r_on[rows, d:])
-    out = np.zeros(r.shape, np.uint8)
-    np.put_along_axis(out, order, np.where(r_on > 0, 1 + 2*higher + known, 0).astype(np.uint8), -1)
-    return out.reshape(shape)
-
-def order_value(rest, codes) -> np.ndarray: # uint8 [..., n]
-    "The ranks that `order_code` made into `rest`"
-    shape, n = np.shape(rest), np.shape(rest)[-1]
-    told, c = np.reshape(rest, (-1, n)), np.reshape(codes, (-1, n))
-    higher, known = np.divmod(told.astype(np.int16) - 1, 2)
-    level = np.zeros(told.shape, np.int16)   # of each place among those with its code, as far as they have been read
-    for j in range(n):
-        same = (c[:, :j] == c[:, j:j + 1]) & (told[:, :j] > 0)
-        place = np.where(same, level[:, :j], -1).max(-1, initial=-1) + 1 - higher[:, j]
-        level[:, j] = place - known[:, j]
-        level[:, :j] += same & (known[:, j:j + 1] == 0) & (level[:, :j] >= place[:, None]) & (told[:, j:j + 1] > 0)
-    return dense_ranks(c*np.int32(256) + level, told > 0).reshape(shape)
 
 # %% ../../nbs/01_core/00_maths.ipynb #071
 def _mixed(x):

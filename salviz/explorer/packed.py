@@ -12,8 +12,7 @@ import zlib
 
 import numpy as np
 
-from ..core.maths import order_code
-from .codes import json_text
+from .codes import json_text, order_code
 from .payload import follow, frame_bytes, method_args, split_frame, unpack_frame
 
 # %% ../../nbs/11_explorer/03_packed.ipynb #029

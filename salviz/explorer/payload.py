@@ -13,9 +13,10 @@ from dataclasses import asdict
 import numpy as np
 
 from ..core.evidence import axes_words, own_evidence
-from ..core.maths import (dense_ranks, discard_candidates, drop_mask, keyed_uniform, order_value, table_code)
+from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_uniform
 from ..core.runs import Snapshot
-from .codes import codec_of, codecs, decode_array, encode_array, json_text, most_tokens, pool_cells
+from .codes import (codec_of, codecs, decode_array, encode_array, json_text, most_tokens, order_value,
+                                   pool_cells, table_code)
 from ..measures.scores import attention_agreement
 from ..measures.tasks import facts_of
 from ..views.base import blocked_keys

@@ -298,26 +298,6 @@ def test_the_draw_and_what_it_drops_are_those_of_training():
                                                             expected).numpy())
 
 
-@pytest.mark.parametrize('n', [1, 2, 7, 40, 128])
-def test_ranks_come_back_from_what_their_codes_leave_open(n):
-    rng = np.random.default_rng(n)
-    for tied in (0, 1, 3, 9):
-        x = rng.normal(size=(5, 4, n)).round(tied)*(rng.random((5, 4, 1)) < .8)
-        allowed = rng.random((5, 4, n)) < .7
-        ranks, codes = maths.dense_ranks(x, allowed), maths.level_code(x)[0]
-        rest = maths.order_code(ranks, codes)
-        np.testing.assert_array_equal(maths.order_value(rest, codes), ranks)
-        np.testing.assert_array_equal(rest > 0, ranks > 0)
-
-
-def test_ranks_that_are_not_an_order_of_their_codes_are_left_alone():
-    codes = np.uint8([[1, 2, 3, 3]])
-    for ranks in ([[2, 1, 3, 4]], [[1, 1, 2, 3]], [[1, 2, 4, 5]], [[2, 3, 4, 5]]):
-        assert maths.order_code(np.uint8(ranks), codes) is None
-    assert maths.order_code(np.ones((1, 129), np.uint8), np.ones((1, 129), np.uint8)) is None
-    assert maths.order_code(np.zeros((1, 4), np.uint8), codes).tolist() == [[0]*4]
-
-
 def test_the_share_of_a_pattern_equals_a_loop_over_heads_and_rows():
     rng = np.random.default_rng(3)
     for n in (2, 3, 7, 12):

@@ -9,7 +9,8 @@ import pytest
 from browser import load, mount, new_page, settled
 from PIL import Image
 
-from salviz.core.maths import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
+from salviz.explorer.codes import cube_code, cube_value, level_code, level_value
+from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot

@@ -5,7 +5,8 @@ import pytest
 
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
-from salviz.core.maths import level_code, level_value, pattern_share, saliency_target
+from salviz.explorer.codes import level_code, level_value
+from salviz.core.maths import pattern_share, saliency_target
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot

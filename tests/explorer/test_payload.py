@@ -9,10 +9,11 @@ import pytest
 import invented
 from salviz.core.assets import asset
 from salviz.data.texts import load_text, subset
-from salviz.core.maths import cube_code, cube_value, dense_ranks, discard_candidates, level_code, level_value
+from salviz.core.maths import dense_ranks, discard_candidates
 from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
-from salviz.explorer.codes import json_text, most_cells, pool_cells
+from salviz.explorer.codes import (cube_code, cube_value, json_text, level_code, level_value, most_cells, order_code,
+                                   order_value, pool_cells)
 from salviz.explorer.described import as_run, meta, run_meta
 from salviz.explorer.packed import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
@@ -64,6 +65,25 @@ def test_attributions_of_any_size_are_right_to_half_a_level():
             1 + 1e-4)).all()
         assert code.min() == 1 or code.max() == 255
     for empty in (np.zeros((0, 3, 3)), np.zeros((2, 0, 0))): assert level_code(empty)[0].shape == empty.shape
+
+@pytest.mark.parametrize('n', [1, 2, 7, 40, 128])
+def test_ranks_come_back_from_what_their_codes_leave_open(n):
+    rng = np.random.default_rng(n)
+    for tied in (0, 1, 3, 9):
+        x = rng.normal(size=(5, 4, n)).round(tied)*(rng.random((5, 4, 1)) < .8)
+        allowed = rng.random((5, 4, n)) < .7
+        ranks, codes = dense_ranks(x, allowed), level_code(x)[0]
+        rest = order_code(ranks, codes)
+        np.testing.assert_array_equal(order_value(rest, codes), ranks)
+        np.testing.assert_array_equal(rest > 0, ranks > 0)
+
+
+def test_ranks_that_are_not_an_order_of_their_codes_are_left_alone():
+    codes = np.uint8([[1, 2, 3, 3]])
+    for ranks in ([[2, 1, 3, 4]], [[1, 1, 2, 3]], [[1, 2, 4, 5]], [[2, 3, 4, 5]]):
+        assert order_code(np.uint8(ranks), codes) is None
+    assert order_code(np.ones((1, 129), np.uint8), np.ones((1, 129), np.uint8)) is None
+    assert order_code(np.zeros((1, 4), np.uint8), codes).tolist() == [[0]*4]
 
 # ---- frames
 
