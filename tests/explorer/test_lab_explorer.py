@@ -203,6 +203,9 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
     for text, back, what in pairs:
         a, b = sorted([luminance(text), luminance(back)])
         assert (b + .05)/(a + .05) >= 4.5, what
+    t.menu('Settings', 'Theme', 'JupyterLab Light') # the server keeps the choice for whoever comes next
+    t.page.wait_for_selector('.salviz:not([data-theme=dark])')
+    t.drawn('map')
 
 def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
     t = tab('hover.ipynb', "from salviz import Explorer\nExplorer('run', panels=['map'])", height=1000)
