@@ -205,7 +205,8 @@ def test_patterns_are_recognised_with_either_boundary_and_after_storage_in_half_
 
 def test_every_token_of_a_map_is_labelled_once_in_order():
     snap = invent(60)
-    for make in (attention_beside_saliency, discard_region, guided_heads): assert make(snap).labels == tuple(snap.labels)
+    for make in (attention_beside_saliency, discard_region, guided_heads):
+        assert make(snap).labels == tuple(snap.labels)
     assert ' '.join(o for o, s in zip(masked_sentence(snap).labels, masked_sentence(snap).is_special)
                     if not s) == ' '.join(snap.words)
 
