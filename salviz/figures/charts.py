@@ -40,10 +40,10 @@ _above = str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹')
 
 def _decade_ticks(low, high, most=6):
     "Powers of ten from `low` to `high` and their texts; 1, 2, 5 of each where there are fewer than two"
-    found = np.arange(np.ceil(np.log10(low) - 1e-9), np.floor(np.log10(high) + 1e-9) + 1)
-    if len(found) > 1:
-        found = found[::int(np.ceil(len(found)/most))]
-        return 10.**found, ['1' if e == 0 else '10' + str(int(e)).translate(_above) for e in found]
+    exponents = np.arange(np.ceil(np.log10(low) - 1e-9), np.floor(np.log10(high) + 1e-9) + 1)
+    if len(exponents) > 1:
+        exponents = exponents[::int(np.ceil(len(exponents)/most))]
+        return 10.**exponents, ['1' if e == 0 else '10' + str(int(e)).translate(_above) for e in exponents]
     ticks = np.array([k*10.**e for e in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
                       for k in (1, 2, 5) if low <= k*10.**e <= high])
     return ticks, [f'{t:g}' for t in ticks]
@@ -56,7 +56,7 @@ def spaced(
     gap=3,  # points between two texts
 ) -> list: # indices
     "Which of `texts`, centred `at` an axis, can stand without touching; both ends stay"
-    half = [text_width(o, size)/2 for o in texts]
+    half = [text_width(text, size)/2 for text in texts]
     kept = [0] + ([len(at) - 1] if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap else [])
     for i in range(1, len(at) - 1):
         if all(abs(at[i] - at[k]) > half[i] + half[k] + gap for k in kept): kept.append(i)
@@ -76,7 +76,7 @@ _marks = dict(circle='o', square='s', triangle='^', diamond='D', cross='X', star
 def _line_style(style, width=1.1):
     "What matplotlib's plot takes for a line of `style`"
     colour, dash, mark = style
-    return dict(color=colour, linewidth=width, linestyle=(0, tuple(o/width for o in dash)) if dash else '-',
+    return dict(color=colour, linewidth=width, linestyle=(0, tuple(gap/width for gap in dash)) if dash else '-',
                 marker=_marks[mark], markersize=4.4 if mark == 'star' else 3.2,
                 markeredgewidth=.4, markeredgecolor='white')
 
@@ -142,7 +142,7 @@ def _curves(view, width):
     high_points = float(np.clip(.36*width*72, 112, 190))
     label = wrapped(view.y_label, high_points, 6.5)
     ticks, texts, _ = _axis_ticks(low, high)
-    left = Sheet.margin + 9*len(label) + 3 + max(text_width(o, 6) for o in texts) + 5
+    left = Sheet.margin + 9*len(label) + 3 + max(text_width(text, 6) for text in texts) + 5
     room = width*72 - left - 10
     x_ticks, x_texts = _x_ticks(view, first, last, room)
     entries = [(_line_sample(s), fitted(n, width*72 - 2*Sheet.margin - 34, 6.5)) for n, s in zip(view.names, styles)]
@@ -190,8 +190,8 @@ def _bar_room(norm, label, height):
     "Points that a standing colour bar needs beside a map, and the lines of its label"
     exponent, unit = power_of_ten(max(abs(norm.vmin), abs(norm.vmax)))
     lines = wrapped(label + unit, height, 6.5)
-    return 8 + 7 + 6 + max(text_width(o, 6)
-                           for o in _tick_texts(_round_ticks(norm.vmin, norm.vmax,
+    return 8 + 7 + 6 + max(text_width(text, 6)
+                           for text in _tick_texts(_round_ticks(norm.vmin, norm.vmax,
                                                            _how_many(height))/10.**exponent)) + 8.5*len(
         lines) + 6, lines
 
@@ -258,15 +258,15 @@ def _grid_layout(view, width, left, norm):
 def _grid(view, width):
     "A table of colours with numbers, labels and a colour bar"
     rows, columns = view.values.shape
-    (norm, cmap), row_labels, column_labels = _grid_norm(view), [fitted(o, .3*width*72, 6)
-                                                                 for o in view.rows], [
-        fitted(o, .3*width*72, 6) for o in view.columns]
-    left = Sheet.margin + 12 + max(text_width(o, 6) for o in row_labels) + 4
+    (norm, cmap), row_labels, column_labels = _grid_norm(view), [fitted(text, .3*width*72, 6)
+                                                                 for text in view.rows], [
+        fitted(text, .3*width*72, 6) for text in view.columns]
+    left = Sheet.margin + 12 + max(text_width(text, 6) for text in row_labels) + 4
     bar, pitch, cell, texts, lines = _grid_layout(view, width, left, norm)
     wide, high = pitch*columns, cell*rows
     left += max(0, (width*72 - left - bar - wide)/2)
     # every second, third, …: gaps of one width
-    at = np.arange(0, columns, int(np.ceil((max(text_width(o, 6) for o in column_labels) + 3)/pitch)))
+    at = np.arange(0, columns, int(np.ceil((max(text_width(text, 6) for text in column_labels) + 3)/pitch)))
     notes = () if texts or not view.whole else ('The cells have no room for their numbers at this width.',)
     if len(_negative_cells(view, texts)[0]): notes += ('Minus signs: clearly negative.',)
     def draw(sheet):
@@ -308,9 +308,10 @@ def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, marker
 @figure_kind('gradient_boxes', gradient_boxes, 'sizes of gradients as box plots', 'columns method, gradient', 'frame')
 def _boxes(view, width):
     "A row for each box"
-    names = [fitted(o, .42*width*72, 6.5) for o in view.names]
+    names = [fitted(text, .42*width*72, 6.5) for text in view.names]
     counts = [f'n = {n}' for n in view.frame.n]
-    left, right = Sheet.margin + max(text_width(o, 6.5) for o in names) + 5, max(text_width(o, 6) for o in counts) + 10
+    left, right = Sheet.margin + max(text_width(text, 6.5)
+                                     for text in names) + 5, max(text_width(text, 6) for text in counts) + 10
     room, high = width*72 - left - right, 17*len(names)
     low, top = _boxes_range(view)
     ticks, texts, places = _axis_ticks(low, top, view.log, 8 if room > 260 else 5)
@@ -346,11 +347,12 @@ def _column(size, head, means, deviations, stars, best):
     right = max((text_width(t, size) + 3 for t in tails if t), default=0)
     # an arrow has no line of its own
     words, arrow = (head[:-2], head[-2:]) if head.endswith((' ↑', ' ↓')) else (head, '')
-    lines = wrapped(words, max(left + right, *(min(text_width(o, size, 'bold'), 90) for o in words.split())), size,
+    lines = wrapped(words, max(left + right, *(min(text_width(word, size, 'bold'), 90) for word in words.split())),
+                    size,
                     'bold')
     lines[-1] += arrow
     return dict(lines=lines, means=means, tails=tails, best=best, left=left,
-                width=max(left + right, *(text_width(o, size, 'bold') for o in lines)), numbers=left + right)
+                width=max(left + right, *(text_width(word, size, 'bold') for word in lines)), numbers=left + right)
 
 def _split(columns, room, gap):
     "Columns in blocks that fit into `room` points"
@@ -394,11 +396,11 @@ def _table_layout(view, room, size, gap):
     """Names and heads of the rows, their widths, and blocks of columns, in type of `size` points with `gap` points
     between two columns"""
     share = .45*room/len(view.row_heads)
-    names = [[fitted(o, share, size) for o in titles] for titles in view.names]
-    heads = [fitted(o, share, size, 'bold') for o in view.row_heads]
-    widths = [max(text_width(heads[k], size, 'bold'), *(text_width(o[k], size) for o in names))
+    names = [[fitted(part, share, size) for part in titles] for titles in view.names]
+    heads = [fitted(part, share, size, 'bold') for part in view.row_heads]
+    widths = [max(text_width(heads[k], size, 'bold'), *(text_width(part[k], size) for part in names))
               for k in range(len(heads))]
-    columns = [_column(size, h, *(list(o) for o in parts))
+    columns = [_column(size, h, *(list(part) for part in parts))
                for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
     return names, heads, widths, _split(columns, room - sum(w + gap for w in widths) + gap, gap), gap, size
 
@@ -411,8 +413,8 @@ def _table(view, width):
     smaller gaps, they do"""
     made = [_table_layout(view, width*72 - 2*Sheet.margin, size, gap)
             for size, gap in ((7, 12), (7, 6), (6, 6), (5.8, 3))]
-    names, heads, widths, blocks, gap, size = min(made, key=lambda o: len(o[3]) if len(o[3]) == 1
-                                                  else len(o[3]) + (o[-1] < 7)*100)
+    names, heads, widths, blocks, gap, size = min(made, key=lambda layout: len(layout[3]) if len(layout[3]) == 1
+                                                  else len(layout[3]) + (layout[-1] < 7)*100)
     heights = [3 + 9.5*max(len(c['lines']) for c in b) + 3 + 11*len(names) + 4 for b in blocks]
     def draw(sheet):
         for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):

@@ -106,7 +106,8 @@ _named_fonts = dict(sans=font, serif='STIXGeneral')
 @lru_cache
 def _file_of(family, installed):
     "File of the upright face of `family` that is neither light nor bold, with its number in a collection"
-    def heavy(o): return abs(weight_dict.get(o.weight, o.weight if isinstance(o.weight, int) else 400) - 400)
+    def heavy(font):
+        return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
     best = min((o for o in fontManager.ttflist if o.name == family),
                key=lambda o: (o.style != 'normal', heavy(o), o.fname, o.index))
     return FontPath(best.fname, best.index)
@@ -167,7 +168,7 @@ def _can_draw(char:str) -> bool:
     "Has a font in force a glyph for `char`? Inside `own_style`, one that has it joins them"
     if unicodedata.category(char) in ('Cc', 'Cf', 'Cs', 'Co', 'Cn'): return False
     known = _in_force.get()
-    if any(ord(char) in _codes(o) for o in known): return True
+    if any(ord(char) in _codes(font) for font in known): return True
     family = _helper(char, len(fontManager.ttflist)) if isinstance(known, list) else None
     if family is None: return False
     known.append(family)
@@ -202,8 +203,9 @@ def _made_drawable(value, without, inside=True):
     becomes visible"""
     if isinstance(value, Math): return value
     if isinstance(value, str): return drawable(value, without) if value or inside else ''
-    if type(value) in (tuple, list): return type(value)(_made_drawable(o, without) for o in value)
-    if type(value) is dict: return {_made_drawable(k, without): _made_drawable(o, without) for k, o in value.items()}
+    if type(value) in (tuple, list): return type(value)(_made_drawable(part, without) for part in value)
+    if type(value) is dict:
+        return {_made_drawable(k, without): _made_drawable(part, without) for k, part in value.items()}
     return value
 
 def drawable_view(view):
@@ -247,7 +249,7 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
         for word in [part] if text_width(part.rstrip(), size, weight) <= width else re.findall(r'\S+\s*', part):
             if lines[-1] and text_width((lines[-1] + word).rstrip(), size, weight) > width: lines.append('')
             lines[-1] += fitted(word.rstrip(), width, size, weight) + word[len(word.rstrip()):]
-    return [o.rstrip() for o in lines if o.strip()]
+    return [line.rstrip() for line in lines if line.strip()]
 
 # what stays together in a title (between commas) and below it (three blanks)
 _clause, _statement = r'[^,]+(?:,\s*)?', r'.+?(?: {3}|$)'
@@ -292,8 +294,8 @@ def token_ticks(
     "Labels that do not overlap at `pitch`"
     line = 1.2 # height of a line of text, as a multiple of its size
     size = float(np.clip(pitch/line, 5, 7))
-    texts = tuple(fitted(o, longest, size) for o in labels)
-    reach = max(text_width(o, size) for o in texts)
+    texts = tuple(fitted(text, longest, size) for text in labels)
+    reach = max(text_width(text, size) for text in texts)
     upright = along and reach > pitch - 3
     every = 1 if along and not upright else int(np.ceil(size*line/pitch - 1e-6))
     return TokenTicks(texts, tuple(grey if s else ink for s in is_special), size, every, upright,
@@ -345,9 +347,10 @@ def rendered(fig, kind, dpi=300, text='paths'):
 def _outlined(fig):
     "Texts of `fig` with characters from a font that a PDF cannot embed as Type 42"
     families = list(getattr(fig, 'families', (font,)))
-    if not any(is_postscript(o) for o in families): return []
-    def source(char): return next((o for o in families if ord(char) in _codes(o)), families[0])
-    return [o for o in fig.findobj(Text) if any(is_postscript(source(c)) for c in set(o.get_text()) if not c.isspace())]
+    if not any(is_postscript(text) for text in families): return []
+    def source(char): return next((text for text in families if ord(char) in _codes(text)), families[0])
+    return [text for text in fig.findobj(Text)
+            if any(is_postscript(source(c)) for c in set(text.get_text()) if not c.isspace())]
 
 Body = namedtuple('Body', 'height draw notes', defaults=((),)) # points; draw(sheet); remarks below
 
@@ -364,7 +367,7 @@ def _tilde_above(text):
 def _latex_label(text, is_math):
     "A label of a figure as LaTeX source"
     if not is_math: return latex_text(text)
-    return _tilde.join(latex_text(o.replace(r'\$', '$')) for o in text.split(_tilde)) if _tilde in text else text
+    return _tilde.join(latex_text(part.replace(r'\$', '$')) for part in text.split(_tilde)) if _tilde in text else text
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #032
 class Sheet:
@@ -374,9 +377,9 @@ class Sheet:
 
     def __init__(self, view, width, height, notes=(), alone=True): # `alone`: make a figure of this sheet
         full, m = width*72, self.margin
-        self.lines = [(o, 8, 'bold', ink) for o in wrapped(view.title, full - 2*m, 8, 'bold', _clause)]
-        self.lines += [(o, 7, 'normal', ink) for o in wrapped(view.subtitle, full - 2*m, 7, unit=_statement)]
-        self.below = [o for note in (*view.notes, *notes) for o in wrapped(note, full - 2*m, 6)]
+        self.lines = [(line, 8, 'bold', ink) for line in wrapped(view.title, full - 2*m, 8, 'bold', _clause)]
+        self.lines += [(line, 7, 'normal', ink) for line in wrapped(view.subtitle, full - 2*m, 7, unit=_statement)]
+        self.below = [line for note in (*view.notes, *notes) for line in wrapped(note, full - 2*m, 6)]
         self.head = m + sum(1.35*size for _, size, _, _ in self.lines) + 5
         self.height = self.head + height + (8*len(self.below) + 3 if self.below else 0) + m
         self.width, self.body = full, height
@@ -441,20 +444,23 @@ def page_of_sheets(
 def _unclipped(fig):
     "Artists of `fig` that may reach beyond their axes, with what to call them"
     for ax in fig.axes:
-        marks = [o for o in (*ax.patches, *ax.collections, *ax.lines) if o.get_visible() and not o.get_clip_on()]
-        yield from ((o, 'a mark') for o in marks)
-        yield from ((o, repr(o.get_text())) for o in ax.texts if o.get_visible() and o.get_text().strip())
+        marks = [artist for artist in (*ax.patches, *ax.collections, *ax.lines) if artist.get_visible()
+                 and not artist.get_clip_on()]
+        yield from ((artist, 'a mark') for artist in marks)
+        yield from ((artist, repr(artist.get_text())) for artist in ax.texts if artist.get_visible()
+                    and artist.get_text().strip())
         if not ax.axison: continue
         yield ax, 'a plot'
         yield from ((axis, repr(axis.get_label_text() or 'the numbers of a plot')) for axis in (ax.xaxis, ax.yaxis))
-    yield from ((o, repr(o.get_text())) for o in fig.texts if o.get_visible() and o.get_text().strip())
+    yield from ((artist, repr(artist.get_text())) for artist in fig.texts if artist.get_visible()
+                and artist.get_text().strip())
 
 def beyond_page(
     fig,
     slack=.5, # points that nobody sees: half of a line's width, a letter's side bearing
 ) -> list: # of (points, what), the farthest first
     "What of `fig` leaves its page, and how far"
-    dpi, found = fig.dpi, []
+    dpi, beyond = fig.dpi, []
     fig.set_dpi(216) # three dots a point: at fewer, letters are rounded to other widths than in print
     try:
         renderer, page = fig.canvas.get_renderer(), fig.bbox.extents
@@ -463,9 +469,9 @@ def beyond_page(
             if box is None or not np.isfinite(box.extents).all(): continue
             left, bottom, right, top = box.extents
             far = max(page[0] - left, page[1] - bottom, right - page[2], top - page[3])*72/fig.dpi
-            if far > slack: found.append((float(far), name))
+            if far > slack: beyond.append((float(far), name))
     finally: fig.set_dpi(dpi)
-    return sorted(found, key=lambda o: -o[0])
+    return sorted(beyond, key=lambda item: -item[0])
 
 def drawn(view, body, width):
     "A figure of one `view`"
@@ -479,24 +485,27 @@ def _enlarge_ticks(axis, s):
     "Ticks of matplotlib's `axis`, those that are there and those that are made later"
     for which, ticks in (('major', axis.get_major_ticks()), ('minor', axis.get_minor_ticks())):
         if not ticks: continue
-        mark, sizes = ticks[0].tick1line, [o.get_fontsize() for t in ticks for o in (t.label1, t.label2)]
-        said = {k: v*s for k, v in axis.get_tick_params(which).items() if k == 'labelsize' and not isinstance(v, str)}
+        mark, sizes = ticks[0].tick1line, [text.get_fontsize() for t in ticks for text in (t.label1, t.label2)]
+        label_size = {k: v*s for k, v in axis.get_tick_params(which).items() if k == 'labelsize'
+                      and not isinstance(v, str)}
         axis.set_tick_params(which, length=s*mark.get_markersize(), width=s*mark.get_markeredgewidth(),
-                             pad=s*ticks[0].get_pad(), **said)
-        for o, size in zip((o for t in ticks for o in (t.label1, t.label2)), sizes): o.set_fontsize(s*size)
+                             pad=s*ticks[0].get_pad(), **label_size)
+        for text, size in zip((text for t in ticks for text in (t.label1, t.label2)), sizes): text.set_fontsize(s*size)
     axis.labelpad *= s
 
-def _enlarge(o, s):
+def _enlarge(artist, s):
     "One artist, where it counts in points"
-    if isinstance(o, Text): o.set_fontsize(s*o.get_fontsize())
-    if isinstance(o, Annotation) and 'points' in str(o.anncoords): o.xyann = tuple(s*x for x in o.xyann)
-    if isinstance(o, Line2D):
-        o.set(linewidth=s*o.get_linewidth(), markersize=s*o.get_markersize(), markeredgewidth=s*o.get_markeredgewidth())
-    elif isinstance(o, Patch): o.set_linewidth(s*o.get_linewidth())
-    elif isinstance(o, Collection):
-        o.set_linewidth([s*x for x in np.atleast_1d(o.get_linewidth())])
-        if hasattr(o, 'set_sizes') and o.get_sizes() is not None and len(o.get_sizes()):
-            o.set_sizes(s*s*np.asarray(o.get_sizes()))
+    if isinstance(artist, Text): artist.set_fontsize(s*artist.get_fontsize())
+    if isinstance(artist, Annotation) and 'points' in str(artist.anncoords):
+        artist.xyann = tuple(s*x for x in artist.xyann)
+    if isinstance(artist, Line2D):
+        artist.set(linewidth=s*artist.get_linewidth(), markersize=s*artist.get_markersize(),
+                   markeredgewidth=s*artist.get_markeredgewidth())
+    elif isinstance(artist, Patch): artist.set_linewidth(s*artist.get_linewidth())
+    elif isinstance(artist, Collection):
+        artist.set_linewidth([s*x for x in np.atleast_1d(artist.get_linewidth())])
+        if hasattr(artist, 'set_sizes') and artist.get_sizes() is not None and len(artist.get_sizes()):
+            artist.set_sizes(s*s*np.asarray(artist.get_sizes()))
 
 def enlarged(fig, s):
     "`fig` with everything on it `s` times as large, and the page with it"
@@ -504,10 +513,10 @@ def enlarged(fig, s):
     fig.draw_without_rendering() # makes the ticks
     of_ticks = set()
     for axis in (a for ax in fig.axes for a in (ax.xaxis, ax.yaxis)):
-        for t in [*axis.get_major_ticks(), *axis.get_minor_ticks()]: of_ticks |= {id(o) for o in t.findobj()}
+        for t in [*axis.get_major_ticks(), *axis.get_minor_ticks()]: of_ticks |= {id(artist) for artist in t.findobj()}
         _enlarge_ticks(axis, s)
-    for o in fig.findobj():
-        if id(o) not in of_ticks: _enlarge(o, s)
+    for artist in fig.findobj():
+        if id(artist) not in of_ticks: _enlarge(artist, s)
     fig.set_size_inches(s*fig.get_size_inches())
     fig.scale *= s
     return fig
@@ -515,7 +524,7 @@ def enlarged(fig, s):
 # %% ../../nbs/10_figures/00_drawing.ipynb #040
 def _apart(ticks, texts, norm, length, flat=True):
     "Those of `ticks` whose `texts` do not touch along a bar of `length` points; both ends stay"
-    places = [(float(norm(t))*length, text_width(o, 6)/2 + 1.5 if flat else 3.4) for t, o in zip(ticks, texts)]
+    places = [(float(norm(t))*length, text_width(text, 6)/2 + 1.5 if flat else 3.4) for t, text in zip(ticks, texts)]
     kept = [0, len(ticks) - 1]
     for i in range(1, len(ticks) - 1):
         if all(abs(places[i][0] - places[k][0]) > places[i][1] + places[k][1] for k in kept): kept.append(i)
@@ -559,8 +568,8 @@ def attention_limit(values):
 
 def share_scale(limit):
     "A square-root scale for attention up to `limit`: norm, colours, values to number"
-    return PowerNorm(.5, 0, limit), shares, [o for o in (0, .01, .05, .1, .25, .5, 1) if o <= limit*1.001
-                                             and (o == 0 or (o/limit)**.5 > .08)]
+    return PowerNorm(.5, 0, limit), shares, [share for share in (0, .01, .05, .1, .25, .5, 1) if share <= limit*1.001
+                                             and (share == 0 or (share/limit)**.5 > .08)]
 
 def beyond(values, limit):
     "Which ends of a scale from -`limit` to `limit` the `values` exceed, as a colour bar says it"
@@ -664,7 +673,7 @@ def mark_inside(ax, region, pitch):
     taken for a value"""
     before = len(ax.collections)
     _mark_region(ax, region, pitch)
-    for o in ax.collections[before:]: o.set_clip_on(False) # lines along the border of the map
+    for line in ax.collections[before:]: line.set_clip_on(False) # lines along the border of the map
 
 def _inner_border(
     region,   # bool [rows, columns]
@@ -695,10 +704,10 @@ unmarked = 'Cells are too small for minus signs at this width: in print without 
 # %% ../../nbs/10_figures/00_drawing.ipynb #054
 def _tex_engine(fig):
     "The LaTeX that can set the texts of `fig`, or an error that says what is missing"
-    strange = beyond_latin(''.join({c for o in fig.findobj(Text) if not o.get_parse_math()
-                                    for c in o.get_text()}).replace('\n', ''))
+    strange = beyond_latin(''.join({c for one in fig.findobj(Text) if not one.get_parse_math()
+                                    for c in one.get_text()}).replace('\n', ''))
     wanted = ('xelatex', 'lualatex') if strange else ('pdflatex', 'xelatex', 'lualatex')
-    engine = next((o for o in wanted if shutil.which(o)), None)
+    engine = next((one for one in wanted if shutil.which(one)), None)
     if engine is None:
         why = f' (for the characters {" ".join(strange[:8])})' if strange else ''
         raise RuntimeError('save_figure: a .pgf file is written with the help of LaTeX, and none of '
@@ -730,12 +739,14 @@ def beside(
     fig, path,
 ) -> dict: # {file: its text, '' if it is not needed}
     "What `save_figure(fig, path, caption=True)` writes beside the figure"
-    path, said = Path(path), getattr(fig, 'caption', '')
-    strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(said)[:8])
+    path, caption = Path(path), getattr(fig, 'caption', '')
+    strange = ' '.join(c if c.isprintable() else f'U+{ord(c):04X}' for c in beyond_latin(caption)[:8])
     hint = f'% {strange}: pdfLaTeX prints boxes; XeLaTeX and LuaLaTeX print what the font has\n' if strange else ''
-    files = {path.with_suffix('.txt'): '\n\n'.join([o for o in (said, '\n'.join(getattr(fig, 'facts', ()))) if o])
+    files = {path.with_suffix('.txt'): '\n\n'.join([part for part in (caption, '\n'.join(getattr(fig, 'facts', ())))
+                                                    if part])
              + '\n',
-             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(said, prose=True)}}}\n' if said
+             path.with_name(f'{path.stem}-caption.tex'): f'{hint}\\caption{{{latex_text(caption, prose=True)}}}\n'
+             if caption
              else '',
              path.with_suffix('.bib'): '\n\n'.join(getattr(fig, 'citations', ())) + '\n'
              if getattr(fig, 'citations', ()) else ''}

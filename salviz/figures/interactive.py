@@ -26,7 +26,7 @@ def safe(text) -> str:
     "`text` so that plotly shows it as it stands"
     return escape(str(text), quote=False).replace('$', '&#36;').replace('%', '&#37;').replace('{', '&#123;')
 
-def _lines(text, width=110): return [safe(o) for o in wrap(text, width)]
+def _lines(text, width=110): return [safe(line) for line in wrap(text, width)]
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #009
 class Interactive(go.Figure):
@@ -50,13 +50,13 @@ _text, _line, _none = '#7a7a7a', 'rgba(128,128,128,.28)', 'rgba(0,0,0,0)' # legi
 
 def _figure(view, height, traces, **layout):
     "An `Interactive` of `traces` under the words of `view`"
-    below = [o for note in (view.subtitle.replace('   ', ' · '), *view.notes) for o in _lines(note)]
+    below = [line for note in (view.subtitle.replace('   ', ' · '), *view.notes) for line in _lines(note)]
     top = 44 + 17*len(below)
     fig = Interactive(data=traces, layout=dict(template='none', height=height + top + 60, paper_bgcolor=_none,
         plot_bgcolor=_none, font=dict(color=_text, size=12),
         margin=dict(t=top, l=70, r=20, b=60), hoverlabel=dict(font=dict(size=12)), **layout,
-        title=dict(text=f'<b>{safe(view.title)}</b>' + ''.join(f'<br><span style="font-size:12px">{o}</span>'
-                                                               for o in below), x=0, xanchor='left', xref='paper',
+        title=dict(text=f'<b>{safe(view.title)}</b>' + ''.join(f'<br><span style="font-size:12px">{line}</span>'
+                                                               for line in below), x=0, xanchor='left', xref='paper',
                    y=1 - 24/(height + top + 60), yanchor='top', yref='container', font=dict(size=15))))
     fig._view = view
     return fig
@@ -71,7 +71,7 @@ def _exact(x): return digits_of(x, 6)
 _symbols = dict(circle='circle', square='square', triangle='triangle-up', diamond='diamond', cross='x', star='star')
 
 def _visible(colour): return _text if lightness(colour) < .2 else colour
-def _thin(colour, alpha): return 'rgba({},{},{},{})'.format(*(round(255*o) for o in to_rgb(colour)), alpha)
+def _thin(colour, alpha): return 'rgba({},{},{},{})'.format(*(round(255*channel) for channel in to_rgb(colour)), alpha)
 
 _most_points = 600 # of a line
 
@@ -95,13 +95,13 @@ def _curve(view, i, part, style):
     for run in single:
         yield go.Scatter(x=_plain(run[view.x]), y=_plain(run.value), mode='lines',
                          line=dict(width=.7, color=_thin(colour, .4)), hoverinfo='skip', showlegend=False, **group)
-    said = [f'<br>± {_exact(d)}, band {_exact(a)} to {_exact(b)}' if np.isfinite(a) else ''
+    spreads = [f'<br>± {_exact(d)}, band {_exact(a)} to {_exact(b)}' if np.isfinite(a) else ''
             for d, a, b in zip(part.deviation, part.low, part.high)]
     yield go.Scatter(x=_plain(x), y=_plain(part.value), name=safe(view.names[i]),
         mode='lines+markers' if mark else 'lines', line=dict(color=colour, dash=dash, width=2),
         marker=dict(symbol=_symbols.get(mark, 'circle'), size=7, color=colour,
                     **({} if view.few else dict(maxdisplayed=8))),
-        customdata=[f'{o} (n = {n})' for o, n in zip(said, part.n)],
+        customdata=[f'{o} (n = {n})' for o, n in zip(spreads, part.n)],
         hovertemplate=f'{safe(view.x)} %{{x:.6~g}}<br>%{{y:.6~g}}%{{customdata}}<extra>%{{fullData.name}}</extra>',
         **group)
 
@@ -122,10 +122,10 @@ def _grid(view):
     cmap, (low, high) = signed if view.is_signed else shares, view.limits
     if low == high: low, high = low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)
     rows, columns = view.values.shape
-    said = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
+    spreads = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
     trace = go.Heatmap(z=[_plain(o) for o in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
         zmax=high, colorscale=[[k/32, to_hex(cmap(k/32))] for k in range(33)], xgap=1, ygap=1,
-        customdata=[[[safe(y), safe(x), d] for x, d in zip(view.columns, row)] for y, row in zip(view.rows, said)],
+        customdata=[[[safe(y), safe(x), d] for x, d in zip(view.columns, row)] for y, row in zip(view.rows, spreads)],
         hoverongaps=False,
         hovertemplate=f'{safe(view.y)} %{{customdata[0]}}, {safe(view.x)} %{{customdata[1]}}<br>%{{z:.6~g}} '
         f'%{{customdata[2]}}<extra></extra>',
@@ -153,32 +153,35 @@ def _boxes(view):
     boxes = go.Box(y=at, q1=_plain(f.q1), median=_plain(f['median']), q3=_plain(f.q3), lowerfence=_plain(f.low),
                    upperfence=_plain(f.high), orientation='h', line=dict(color=blue, width=1.5),
                    fillcolor=_thin(blue, .25), name='', showlegend=False, width=.55, hoverinfo='x')
-    said = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and '
+    boxes_said = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and '
             f'{_exact(r.q3)}<br>whiskers {_exact(r.low)} and {_exact(r.high)}, '
             f'lowest {_exact(r.lowest)}, highest {_exact(r.highest)}' for _, r in f.iterrows()]
     means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers',
-                       marker=dict(symbol='x-thin', size=9, line=dict(color=vermillion, width=2)), customdata=said,
+                       marker=dict(symbol='x-thin', size=9, line=dict(color=vermillion, width=2)),
+                       customdata=boxes_said,
                        showlegend=False,
-                       text=[safe(o) for o in view.names], hovertemplate='%{text}<br>%{customdata}<extra></extra>')
+                       text=[safe(name) for name in view.names],
+                       hovertemplate='%{text}<br>%{customdata}<extra></extra>')
     ends = go.Scatter(x=_plain(np.r_[f.lowest, f.highest]), y=at + at, mode='markers', marker=dict(size=4, color=_text),
                       showlegend=False, hovertemplate='%{x:.6~g}<extra></extra>')
     return _figure(view, max(120, 44*len(at)), [boxes, means, ends],
                    xaxis=_axis(view.y_label, type='log' if view.log else 'linear'),
                    yaxis=_axis('', autorange='reversed', tickmode='array', tickvals=at,
-                               ticktext=[safe(o) for o in view.names], showgrid=False))
+                               ticktext=[safe(name) for name in view.names], showgrid=False))
 
 def _table(view):
     "A table; the best of a column bold"
     def cell(mean, deviation, star, best):
         text = f'<b>{safe(mean)}</b>' if best else safe(mean or '–')
         return text + (f' ± {safe(deviation)}' if deviation else '') + (f' {safe(star)}' if star else '')
-    names = [[safe(o) for o in column] for column in zip(*view.names)]
-    numbers = [[cell(*o) for o in zip(*column)] for column in zip(zip(*view.means), zip(*view.deviations),
+    names = [[safe(part) for part in column] for column in zip(*view.names)]
+    numbers = [[cell(*part) for part in zip(*column)] for column in zip(zip(*view.means), zip(*view.deviations),
                                                                   zip(*view.stars), view.best.T)]
     align = ['left']*len(names) + ['right']*len(numbers)
     look = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12), height=26)
     return _figure(view, 30*(len(view.names) + 1),
-                   [go.Table(header=dict(values=[f'<b>{safe(o)}</b>' for o in (*view.row_heads, *view.heads)], **look),
+                   [go.Table(header=dict(values=[f'<b>{safe(part)}</b>' for part in (*view.row_heads, *view.heads)],
+                                         **look),
                              cells=dict(values=[*names, *numbers], **look))])
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #016

@@ -70,7 +70,7 @@ def kind_named(name) -> Kind:
 # %% ../../nbs/10_figures/05_kinds.ipynb #016
 def _checked_options(name, kind, options):
     "Refuse what `kind` does not take"
-    if unknown := [o for o in options if o not in kind.options]:
+    if unknown := [option for option in options if option not in kind.options]:
         raise ValueError(f'figure: {name} has no option {", ".join(unknown)}; available: '
                          f'{", ".join(kind.options) or "none"}')
 
@@ -82,11 +82,11 @@ def _each(options, kind) -> list: # of dicts
 # %% ../../nbs/10_figures/05_kinds.ipynb #019
 Seen = namedtuple('Seen', 'snapshot run') # run: None if only a snapshot was given
 
-def _is_study(o): return all(hasattr(o, k) for k in ('runs', 'results', 'table'))
+def _is_study(source): return all(hasattr(source, k) for k in ('runs', 'results', 'table'))
 
 def _opened(source):
     "`source` with the folders of runs and studies opened"
-    if isinstance(source, (list, tuple)): return [_opened(o) for o in source]
+    if isinstance(source, (list, tuple)): return [_opened(one) for one in source]
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
     if not isinstance(source, (str, os.PathLike)): return source
     if (Path(source)/'study.json').is_file(): return import_module('salviz.training.study').Study.open(source)
@@ -101,7 +101,8 @@ def _of_study(study, kind, options): # (source, options)
                               if k != 'title'}), {k: v for k, v in options.items() if k == 'title'}
     runs = study.runs()
     if not runs: raise ValueError('figure: the study has no finished run yet')
-    return (runs if kind is not None and kind.takes == 'runs' else [o for some in runs.values() for o in some]), options
+    return (runs if kind is not None and kind.takes == 'runs'
+            else [run for some in runs.values() for run in some]), options
 
 def _listed(x): return list(x) if isinstance(x, (list, tuple)) else [x]
 
@@ -110,9 +111,9 @@ def _seen(sources, step, probe) -> list: # of `Seen`
     out = []
     for source in sources:
         if isinstance(source, Snapshot):
-            for said, value in (('step', step), ('probe', probe)):
+            for argument, value in (('step', step), ('probe', probe)):
                 if value is not None:
-                    raise ValueError(f'figure: {said}= chooses from a run; this source is a snapshot already')
+                    raise ValueError(f'figure: {argument}= chooses from a run; this source is a snapshot already')
             out.append(Seen(source, None))
         elif isinstance(source, Run):
             pairs = product(_listed(step), _listed(0 if probe is None else probe))
@@ -132,8 +133,8 @@ def _arguments(args): return ', '.join(f'{k}={_public(v)!r}' for k, v in (args o
 def _about_run(run, name=None) -> dict: # {what: a line}
     "Model, data, method, seed and versions of `run`"
     config, lines = run.config, {}
-    model, data, method = (o if isinstance(o, dict) else dict(name=o)
-                           for o in (config.get('model', {}), config.get('data', {}), config.get('method', {})))
+    model, data, method = (entry if isinstance(entry, dict) else dict(name=entry)
+                           for entry in (config.get('model', {}), config.get('data', {}), config.get('method', {})))
     if model.get('name'):
         size = ', '.join([*([str(model['class'])] if 'class' in model else []),
                           *(f'{model[k]} {k}' for k in ('layers', 'heads') if k in model)])
@@ -170,7 +171,7 @@ def _about_snapshots(seen, runs) -> list: # of lines
     "Steps, probes, texts and explanations of what was `seen`, tied to the runs if there are several"
     groups, names = {}, folder_names(runs)
     # snapshots without a run that were made differently
-    alone = len({tuple(_made_by(o.snapshot)) for o in seen if o.run is None}) > 1
+    alone = len({tuple(_made_by(one.snapshot)) for one in seen if one.run is None}) > 1
     for s, run in seen:
         of = (f' of {names[run.path]}' if run and len(runs) > 1 else f' ({"; ".join(_made_by(s))})' if alone
               and run is None else '')
@@ -258,7 +259,7 @@ def _known_of_runs(kind, some, options) -> dict: # more options
     """What runs know of the snapshots that are `seen` and the snapshots do not: ends of the scale of scores, names
     that tell runs apart"""
     asked = 'span' if kind.asks == 'span' else 'names' if kind.asks else None
-    runs = list(dict.fromkeys(o.run for o in some if o.run))
+    runs = list(dict.fromkeys(one.run for one in some if one.run))
     if asked is None or not runs or options.get(asked) is not None: return {}
     if asked == 'span':
         span = scores_of(runs[0].config)
@@ -268,16 +269,16 @@ def _known_of_runs(kind, some, options) -> dict: # more options
     def name_of(s, run):
         more = [f'step {s.step}']*(len(steps) > 1) + [f'probe {s.probe}']*(len(probes) > 1)
         return ', '.join([own[run.path] if run else 'no run', *more]) + class_words(s)*(kind.asks == 'headings')
-    return dict(names=[name_of(*o) for o in some])
+    return dict(names=[name_of(*one) for one in some])
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #028
 def _told(shown, options) -> list: # of words
     """What tells the views apart, of each first `Seen` in `shown`, with `options` of each: run, step, probe, then
     layer and head"""
     names = run_names(list(dict.fromkeys(o.run for o in shown if o and o.run)))
-    def parts(o):
-        s = o.snapshot
-        return [names[o.run.path] if o.run else methods_words(' + '.join(methods_of(s)))
+    def parts(one):
+        s = one.snapshot
+        return [names[one.run.path] if one.run else methods_words(' + '.join(methods_of(s)))
                 or 'no method', f'step {s.step}', f'probe {s.probe}']
     rows = [[*(parts(o) if o else ['']*3),
              *(f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head'))]
@@ -288,13 +289,14 @@ def _told(shown, options) -> list: # of words
 def _prefixed(views, told):
     "`views` whose captions begin with what of `told` they do not say themselves: layer and head they do"
     if len(views) == 1: return views
-    heads = [', '.join(o for o in t.split(', ') if not o.startswith(('layer ', 'head '))) for t in told]
+    heads = [', '.join(part for part in t.split(', ') if not part.startswith(('layer ', 'head '))) for t in told]
     return [replace(v, caption=f'{h[0].upper() + h[1:]}: {v.caption}') if h else v for v, h in zip(views, heads)]
 
 def _holding(error, seen):
     "`error` about missing evidence, with the recorded steps that hold it"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) holds no ([^;]+);[^.]*)\. ', str(error))
-    run = next((o.run for o in seen if m and o.run and (o.snapshot.step, o.snapshot.probe) == (int(m[2]), int(m[3]))),
+    run = next((one.run for one in seen if m and one.run
+                and (one.snapshot.step, one.snapshot.probe) == (int(m[2]), int(m[3]))),
                None)
     if run is None: return error
     wanted = m[4].split(', ')
@@ -308,7 +310,8 @@ def _holding(error, seen):
 def _made(make, seen, **options):
     "A view of what was `seen`"
     try:
-        return make(*([[o.snapshot for o in seen]] if options.pop('together', False) else [o.snapshot for o in seen]),
+        return make(*([[one.snapshot for one in seen]] if options.pop('together', False)
+                      else [one.snapshot for one in seen]),
                     **options)
     except ValueError as e: raise _holding(e, seen) from None
 
@@ -336,13 +339,15 @@ def _finished(made, options):
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #029
 def _runs_in(source):
-    return [o for part in (source.values() if isinstance(source, dict) else _listed(source)) for o in _listed(part)
-            if isinstance(o, Run)]
+    return [item for part in (source.values() if isinstance(source, dict) else _listed(source))
+            for item in _listed(part)
+            if isinstance(item, Run)]
 
 def _without(name, kind, needs, **given):
     "Refuse those of `given` that mean nothing here"
     if unused := [k for k, v in given.items() if v is not None]:
-        raise ValueError(f'figure: {name} takes no {" and no ".join(f"{o}=" for o in unused)}; it is made of {needs}'
+        raise ValueError(f'figure: {name} takes no {" and no ".join(f"{option}=" for option in unused)}; it is made of '
+                         f'{needs}'
                          + (' of all steps' if kind and kind.takes == 'runs' else ''))
 
 def _made_of_more(name, kind, source, step, probe, options):
@@ -407,7 +412,7 @@ def _caption_sizes(points, inches, views, columns) -> list: # of points
     enough"""
     least = sheet._least(sheet._checked(views))
     most = min(points, int(70*inches/(columns or 1)/least)/10)
-    return [most, *(o for o in range(int(points), 6, -1) if o < most)]
+    return [most, *(size for size in range(int(points), 6, -1) if size < most)]
 
 def _smaller_words(points, fig, inches, view):
     "Why the text of `fig` is smaller than the captions' `points`"
@@ -443,7 +448,7 @@ def _pointed_at(made, **given):
         raise ValueError(f'figure: interactive=True draws one view, got {len(made.views)}; choose one, or leave it out')
     view, = made.views
     if type(view) not in plotly_figures:
-        known = ', '.join(o.__name__ for o in plotly_figures)
+        known = ', '.join(view_class.__name__ for view_class in plotly_figures)
         raise ValueError(f'figure: interactive=True draws {known}, got {type(view).__name__}; leave it out')
     fig = plotly_figures[type(view)](view)
     fig.caption, fig.facts = view.caption, facts_of(made, 'plotly')

@@ -32,12 +32,12 @@ def _scale_of(kind, limit):
 
 def _bars(view):
     "The colour bars of panels: (norm, colours, values to number, label, ends that are exceeded), one for each scale"
-    found = {}
+    bars = {}
     for values, *key in zip(view.values, view.kinds, view.limits, view.units):
-        found.setdefault(tuple(key), []).append(values)
+        bars.setdefault(tuple(key), []).append(values)
     return [(*_scale_of(kind, limit), unit + (' (square-root scale)' if kind == 'share' else ''),
              beyond(np.array(of), limit) if kind == 'signed' else 'neither')
-            for (kind, limit, unit), of in found.items()]
+            for (kind, limit, unit), of in bars.items()]
 
 # %% ../../nbs/10_figures/02_maps.ipynb #010
 # maps in a row; points; points; points; (x, y); top of each row; points
@@ -49,11 +49,11 @@ def columns(count, width):
     if width < 5: return min(count, 2 if count <= 4 else 3)
     return count if count <= 4 else 3 if count in (5, 6, 9) else 4
 
-def _printed(ticks): return max(text_width(o, ticks.size) for o in ticks.texts[::ticks.every])
+def _printed(ticks): return max(text_width(text, ticks.size) for text in ticks.texts[::ticks.every])
 
 def panel_names(view):
     "What stands above each panel: its letter, if there are several, and its name"
-    return [' '.join(filter(None, o)) for o in zip(panel_letters(len(view.names)), view.names)]
+    return [' '.join(filter(None, parts)) for parts in zip(panel_letters(len(view.names)), view.names)]
 
 def _grid(view, width, across, right):
     "Where the panels of `view` stand, if `right` points are kept free beside them"
@@ -66,7 +66,7 @@ def _grid(view, width, across, right):
         side = min(most, 100 if across == 1 < count else max(26*n, 78))
         return left, side, [token_ticks(view.labels, view.is_special, side/n, along=a, longest=room)
                             for a in (True, False)]
-    longest = max(text_width(fitted(o, room, 7), 7) for o in view.labels)
+    longest = max(text_width(fitted(label, room, 7), 7) for label in view.labels)
     left, side, ticks = laid(longest)
     wider = laid(_printed(ticks[1])) # labels that are not printed need no room
     if _printed(wider[2][1]) <= _printed(ticks[1]): left, side, ticks = wider
@@ -149,8 +149,8 @@ def _lying_bars(bars, grid, width, from_left):
     length = min(150., (width*72 - from_left - 18)/across - 16)
     labels = [_label_lines(bar[3], bar[2], length) for bar in bars]
     step = 26 + 8*max(map(len, labels))
-    return [(from_left + 10 + (k % across)*(length + 16), grid.height + 2 + (k//across)*step, length, '\n'.join(o))
-            for k, o in enumerate(labels)], len(bars)//across*step
+    return [(from_left + 10 + (k % across)*(length + 16), grid.height + 2 + (k//across)*step, length, '\n'.join(lines))
+            for k, lines in enumerate(labels)], len(bars)//across*step
 
 @figure_kind('compared', compared, 'one map in two runs or at two steps, and the difference', 'attention, twice',
              'pair', asks='names')
@@ -247,8 +247,8 @@ def _head_grid(view, width):
 # %% ../../nbs/10_figures/02_maps.ipynb #023
 def _sentence_boxes(labels, continues, room, size):
     "Texts, widths, and line and left edge of the boxes of one sentence; a word that continues another touches it"
-    texts = [fitted(o, room - 5, size) for o in labels] # a long word may have a line of its own
-    widths = [text_width(o, size) + 5 for o in texts]
+    texts = [fitted(text, room - 5, size) for text in labels] # a long word may have a line of its own
+    widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
     places = [None]*len(texts)
     for group, (line, x) in zip(whole, flow([sum(widths[i] for i in g) for g in whole], room, 3)):
@@ -303,7 +303,7 @@ def _coloured_sentences(view, width):
     "The sentences, one below the other, and their colour bar"
     parts, size, room = _sentences(view, width)
     left, box = 8, size + 5
-    line, heads = box + 3, [_heading(o, room) for o in view.names]
+    line, heads = box + 3, [_heading(name, room) for name in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + line*p[4] + 6 for h, p in zip(heads, parts)])
     scale, length = signed_scale(view.limit), min(160, room - 14)
     label = _label_lines(view.unit, scale[2], length)
@@ -344,7 +344,7 @@ def _masked_pairs(view, width):
     parts = [(at, *_pair_columns(view, at, room, size))
              for at in (np.flatnonzero(view.sentence == k) for k in range(len(view.names)))]
     box = size + 5
-    heads = [_heading(o, room) for o in view.names]
+    heads = [_heading(name, room) for name in view.names]
     tops = np.cumsum([0] + [9*len(h) + 2 + p[-1] + 6 for h, p in zip(heads, parts)])
     entries = [(patch(**replaced_look), 'replaced by the word that the arrow points to')] + [_underlined]*bool(
         is_negative(view.saliency, view.limit).any())

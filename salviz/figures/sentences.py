@@ -80,7 +80,7 @@ def _sentences_latex(
         words = latex_text(caption, prose=True)
         body = ['\\begin{figure}[tb]', *body, f'\\caption{{{words}}}', '\\end{figure}']
     needs = preamble('\n'.join(body))
-    if not standalone: return '\n'.join(['% needs in the preamble:', *(f'% {o}' for o in needs), *body, ''])
+    if not standalone: return '\n'.join(['% needs in the preamble:', *(f'% {package}' for package in needs), *body, ''])
     return '\n'.join(['\\documentclass{article}', *needs, '\\pagestyle{empty}', '\\begin{document}', *body,
                       '\\end{document}', ''])
 
@@ -98,12 +98,14 @@ def coloured_sentence_latex(
     pairs = list(zip(labels, values)) if several else [(labels, values)]
     if several and len(labels) != len(values):
         raise ValueError(f'values must be one list for each of {len(labels)} sentences, got {len(values)}')
-    if not all(len(o) for o, _ in pairs): raise ValueError('labels must name at least one token a sentence, got none')
+    if not all(len(label) for label, _ in pairs):
+        raise ValueError('labels must name at least one token a sentence, got none')
     view = coloured_sentences(pairs, limit=limit, unit=unit)
-    pieces = np.array([o.startswith('##') and len(o) > 2
-                       for o in view.labels]) & np.r_[False, view.sentence[1:] == view.sentence[:-1]]
+    pieces = np.array([label.startswith('##') and len(label) > 2
+                       for label in view.labels]) & np.r_[False, view.sentence[1:] == view.sentence[:-1]]
     return _sentences_latex(replace(view, continues=pieces,
-                                   labels=tuple(o[2:] if p else o for o, p in zip(view.labels, pieces))), standalone,
+                                   labels=tuple(label[2:] if p else label for label, p in zip(view.labels, pieces))),
+                           standalone,
                            caption)
 
 def sentence_latex(

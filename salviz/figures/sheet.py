@@ -50,7 +50,7 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
     # room for a number
     numbers = [0.] + [np.sign(end)*nice_below(abs(end)) for end in (low, high) if end
                       and nice_below(abs(end))/(high - low)*height > 8]
-    ax.set_yticks(numbers, [digits_of(o, 2) for o in numbers], fontsize=6)
+    ax.set_yticks(numbers, [digits_of(number, 2) for number in numbers], fontsize=6)
     ax.set_xticks([])
     sheet.text(x - 28, y + height/2, name.replace(' (', '\n(', 1), fontsize=6.5, rotation=90, ha='right', va='center',
                multialignment='center')
@@ -68,7 +68,7 @@ def _attention_beside_saliency(view, width, high=46):
     pitch = min(room/per_line, 42)
     rows = _strips(view, high)
     parts = [slice(i, min(i + per_line, n)) for i in range(0, n, per_line)]
-    ticks = [token_ticks(view.labels[o], view.is_special[o], pitch, along=True) for o in parts]
+    ticks = [token_ticks(view.labels[part], view.is_special[part], pitch, along=True) for part in parts]
     heights = [sum(h + gap for *_, h in rows) - gap + t.reach + 10 for t in ticks]
     def draw(sheet):
         ranges = [(np.nanmin(np.r_[v, 0]), np.nanmax(np.r_[v, 0])) for _, v, _, _ in rows]
@@ -77,11 +77,11 @@ def _attention_beside_saliency(view, width, high=46):
         # only a binarised target has columns to shade
         flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all()
         top = 0
-        for o, t, height in zip(parts, ticks, heights):
+        for part, t, height in zip(parts, ticks, heights):
             y = top
             for (name, values, colour, h), (low, high) in zip(rows, ranges):
-                ax = _strip(sheet, left, y, pitch*len(values[o]), h, values[o], name, colour, low, high)
-                for i in np.flatnonzero(flagged[o]): ax.axvspan(i - .5, i + .5, color=faint, zorder=0, linewidth=0)
+                ax = _strip(sheet, left, y, pitch*len(values[part]), h, values[part], name, colour, low, high)
+                for i in np.flatnonzero(flagged[part]): ax.axvspan(i - .5, i + .5, color=faint, zorder=0, linewidth=0)
                 y += h + gap
             t.put(ax.xaxis)
             ax.tick_params(axis='x', length=0)
@@ -93,12 +93,12 @@ def _gloss(view, room, size):
     """What stands in the columns of a gloss of `view`: words, numbers, words of the masked copy, widths of the
     columns; the factor out of the numbers"""
     exponent, unit = power_of_ten(view.limit)
-    words = [fitted(o, room/3, size) for o in view.labels]
+    words = [fitted(label, room/3, size) for label in view.labels]
     numbers = ['' if np.isnan(v) else signed_number(v/10.**exponent) for v in view.saliency]
     arrows = ['' if not r or s < 0 else '← ' if s < i else '→ '
               for i, (r, s) in enumerate(zip(view.is_replaced, view.sources))]
-    below = [fitted(a + o, room/3, size, 'bold' if r else 'normal')
-             for a, o, r in zip(arrows, view.masked_labels, view.is_replaced)]
+    below = [fitted(a + label, room/3, size, 'bold' if r else 'normal')
+             for a, label, r in zip(arrows, view.masked_labels, view.is_replaced)]
     widths = [max(text_width(w, size), text_width(m, size, 'bold' if r else 'normal'), text_width(v, 5.5)) + 5
               for w, v, m, r in zip(words, numbers, below, view.is_replaced)]
     return words, numbers, below, widths, unit
@@ -129,7 +129,7 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
     "Bars of the classes' probabilities, before masking above after"
     names = [fitted(view.classes[c] + (' (label)' if c == view.label else ''), 100, 6.5,
                     'bold' if c == view.label else 'normal') for c in shown]
-    left = max(text_width(o, 6.5, 'bold') for o in names) + 4
+    left = max(text_width(name, 6.5, 'bold') for name in names) + 4
     ax = sheet.axes(x + left, y, width - left - 24, 20*len(shown), xlim=(0, 1), ylim=(len(shown) - .5, -.5))
     for p, up, style in ((view.probabilities, -.19, _before), (view.masked_probabilities, .19, _after)):
         if p is None: continue
@@ -187,7 +187,7 @@ def _discard_region(view, width):
     scale, bar_label = ((signed_scale(view.limit), view.what) if signed_values
                         else (share_scale(view.limit), 'attention (square-root scale)'))
     room = 62*min(1, width/3) # points for a label
-    longest = max(text_width(fitted(o, room, 7), 7) for o in view.labels)
+    longest = max(text_width(fitted(label, room, 7), 7) for label in view.labels)
     left = 14 + longest + 6
     bar = max(62, standing_room(scale[2], bar_label, min(width*72 - left - 62, 170)))
     stands = width*72 - left - bar >= 70 # else the colour bar lies below the map
@@ -218,10 +218,10 @@ def _discard_region(view, width):
                      else (from_left + 10, foot, min(150, room - 26), 6))
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
         if entries: legend(sheet, from_left, below, room, entries)
-    said = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for '
+    notes = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for '
                                   'circles.',) if marked else (
         'The regions are not drawn: at this width cells are too small for them.', *[unmarked]*bool(len(negative[0])))
-    return Body(below + (legend_places(entries, room)[1] if entries else 0), draw, (*said, *thinned_note(ticks_x)))
+    return Body(below + (legend_places(entries, room)[1] if entries else 0), draw, (*notes, *thinned_note(ticks_x)))
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #022
 @figure_kind('pattern_target', guided_heads, 'guided heads above their patterns (attention guidance)',
@@ -230,7 +230,7 @@ def _guided_heads(view, width):
     "Attention above, patterns below, a column for each head"
     n, k, bar_label = len(view.labels), len(view.heads), 'attention (square-root scale)'
     across = min(k, 4 if width >= 5 else 2)
-    longest = max(text_width(fitted(o, 50, 7), 7) for o in view.labels)
+    longest = max(text_width(fitted(label, 50, 7), 7) for label in view.labels)
     left, gap, bar = 26 + longest + 4, 8, 44.
     for _ in range(2): # the bar is as high as two maps, and its label takes the more lines the lower it is
         side = min((width*72 - left - bar - gap*(across - 1))/across, max(18*n, 54), 200)
@@ -269,9 +269,10 @@ def _share_table(ax, shares_of, guided, layers, pitch):
         if guided[i, h]:
             ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermillion, linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
-    ax.set_xticks(np.arange(0, shares_of.shape[1], every), [str(o) for o in range(0, shares_of.shape[1], every)],
+    ax.set_xticks(np.arange(0, shares_of.shape[1], every),
+                  [str(number) for number in range(0, shares_of.shape[1], every)],
                   fontsize=6)
-    ax.set_yticks(np.arange(len(layers)), [str(o) for o in layers], fontsize=6)
+    ax.set_yticks(np.arange(len(layers)), [str(number) for number in layers], fontsize=6)
     ax.tick_params(length=0)
     ax.set_xlabel('head', fontsize=6.5)
 
@@ -300,8 +301,8 @@ def _pattern_shares(view, width):
         colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100],
                    'share of attention, %')
         if view.guided.any(): legend(sheet, left, rows*block - 4, width*72 - left, entries)
-    notes = tuple(f'{o}: every position belongs to it, so no share is defined.'
-                  for o, u in zip(view.patterns, view.uniform) if not np.isfinite(u))
+    notes = tuple(f'{pattern}: every position belongs to it, so no share is defined.'
+                  for pattern, u in zip(view.patterns, view.uniform) if not np.isfinite(u))
     return Body(rows*block + (10 if view.guided.any() else 0), draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #028
@@ -348,8 +349,8 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     "One panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
     ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm, interpolation='nearest', aspect='auto')
-    informative, is_masked = (o if o is None or view.modality == 'image' else o.T
-                              for o in (view.informative, view.is_masked))
+    informative, is_masked = (mask if mask is None or view.modality == 'image' else mask.T
+                              for mask in (view.informative, view.is_masked))
     if panel.is_copy and is_masked is not None: _mark_masked(ax, is_masked, _pitch(view, width, height))
     ax.set(xticks=[], yticks=[])
     if informative is not None:
@@ -361,12 +362,12 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
 # %% ../../nbs/10_figures/01_sheet.ipynb #029
 def _every(count, room, least):
     "The smallest of 1, 2, 5, 10, … so that every so many of `count` labels in `room` points are `least` apart"
-    return next(o*10**k for k in range(9) for o in (1, 2, 5) if o*10**k*room/count >= least)
+    return next(digit*10**k for k in range(9) for digit in (1, 2, 5) if digit*10**k*room/count >= least)
 
 def _feature_axis(ax, names, count, height):
     "Features down the side of a series: their names where there is room, numbers otherwise"
     every = _every(count, height, 7)
-    texts = [fitted(o, 50, 6) for o in names] if names and every == 1 else [str(i) for i in range(count)]
+    texts = [fitted(name, 50, 6) for name in names] if names and every == 1 else [str(i) for i in range(count)]
     ax.set_yticks(np.arange(0, count, every), texts[::every], fontsize=6)
     ax.tick_params(length=1.5)
 
@@ -374,9 +375,9 @@ def _series_layout(view, panels, width):
     "Panels of a long series one below the other: (height, draw, points from cell to cell)"
     steps, features = view.saliency.shape
     named = view.feature_names if len(view.feature_names) == features else ()
-    left = 22 + max([text_width(fitted(o, 50, 6), 6) for o in named], default=8)
+    left = 22 + max([text_width(fitted(one, 50, 6), 6) for one in named], default=8)
     high = float(np.clip(9*features, 42, 110))
-    bars = [standing_room(o.ticks, o.label, high) for o in panels]
+    bars = [standing_room(one.ticks, one.label, high) for one in panels]
     wide = width*72 - left - max(64, *bars)
     def draw(sheet):
         for i, panel in enumerate(panels):
@@ -392,7 +393,7 @@ def _series_layout(view, panels, width):
 def _time_axis(ax, steps, wide):
     "Numbers of the time steps below a series"
     at = list(range(0, steps, _every(steps, wide, 22)))
-    ax.set_xticks(at, [str(o) for o in at], fontsize=6)
+    ax.set_xticks(at, [str(place) for place in at], fontsize=6)
     ax.set_xlabel('time step', fontsize=6.5)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #030
@@ -496,7 +497,7 @@ def _saliency_distribution(view, width):
 def _answers(view, rows, room, size):
     """Columns of a gloss: texts of each row cut to fit, the rows' weights, and the widths; `rows` are (texts,
     is_bold) from the top"""
-    texts = [[fitted(o or '', room/3, size, 'bold' if b else 'normal') for o, b in zip(line, bold)]
+    texts = [[fitted(text or '', room/3, size, 'bold' if b else 'normal') for text, b in zip(line, bold)]
              for line, bold in rows]
     widths = [max(text_width(line[i], size, 'bold' if bold[i] else 'normal') for line, (_, bold) in zip(texts, rows))
               + 6 for i in range(len(view.labels))]
@@ -565,14 +566,14 @@ def _translation(view, width):
     texts, widths = _answers(replace(view, labels=view.target), [(view.target, plain), (view.predicted, view.is_wrong)],
                              room, size)
     places, line = flow(widths, room, 3), 2*box + 24
-    words = [fitted(o, room/3, size) for o in view.labels]
-    wide = [text_width(o, size) + 6 for o in words]
+    words = [fitted(text, room/3, size) for text in view.labels]
+    wide = [text_width(text, size) + 6 for text in words]
     spots, coloured = flow(wide, room, 3), view.saliency is not None
     aside, marked = 180 if coloured and width >= 5 else 0, view.is_wrong.any()
     upper, shelf = (places[-1][0] + 1)*line, (spots[-1][0] + 1)*(box + 4) + 2
     source = shelf + 32*coloured + 14*bool(marked and not aside)
     n = len(view.labels)
-    far = 14 + max(text_width(fitted(o, 50, 7), 7) for o in view.labels) + 6
+    far = 14 + max(text_width(fitted(text, 50, 7), 7) for text in view.labels) + 6
     side = min(width*72 - far - 62, max(20*n, 78), 300)
     below = () if view.attention is None else token_ticks(view.labels, view.is_special, side/n, along=True, longest=50)
     def draw(sheet):
@@ -602,7 +603,7 @@ def _scale_of_scores(sheet, view, x, y, width):
     ax.spines['bottom'].set_position(('data', 0))
     at = np.linspace(*view.span, 5 if (view.span[1] - view.span[0]) % 4 == 0
                      else int(min(view.span[1] - view.span[0], 10)) + 1)
-    ax.set_xticks(at, [digits_of(o, 2) for o in at], fontsize=6)
+    ax.set_xticks(at, [digits_of(score, 2) for score in at], fontsize=6)
     ax.set_yticks([])
     for value, up, colour, style in ((view.gold, .75, ink, dict(marker='D', s=26, facecolor=ink)),
                                      (view.predicted, .3, blue, dict(marker='o', s=30, facecolor='white'))):
@@ -621,7 +622,7 @@ def _scored_sentence(view, width):
     exponent, unit = power_of_ten(view.limit)
     numbers = ['' if not coloured or np.isnan(v) else signed_number(v/10.**exponent)
                for v in (view.saliency if coloured else view.labels)]
-    words = [fitted(o, room/3, size) for o in view.labels]
+    words = [fitted(label, room/3, size) for label in view.labels]
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
     places, line = flow(widths, room, 3), box + 14
     height = (places[-1][0] + 1)*line
@@ -658,7 +659,7 @@ def _evidence_entries(view):
 
 def _evidence_map(view, width):
     "One map with its colour bar"
-    bar, longest = 62*(view.kind != 'region'), max(text_width(fitted(o, 62, 7), 7) for o in view.labels)
+    bar, longest = 62*(view.kind != 'region'), max(text_width(fitted(text, 62, 7), 7) for text in view.labels)
     left = 14 + longest + 6
     side = min(width*72 - left - bar - 8, max(26*len(view.labels), 78))
     left += (width*72 - left - bar - 8 - side)/2
@@ -677,8 +678,8 @@ def _evidence_map(view, width):
         if bar: colour_bar(sheet, left + side + 8, 0, 7, min(side, 170), norm, cmap, at, label)
         if entries: legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
     high = legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0
-    said = (unmarked,)*bool(len(negative[0]) and not marked)
-    return Body(below + high, draw, (*said, *thinned_note(ticks_x)))
+    notes = (unmarked,)*bool(len(negative[0]) and not marked)
+    return Body(below + high, draw, (*notes, *thinned_note(ticks_x)))
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #d8178bbc
 def _evidence_words(view, width):
@@ -689,7 +690,7 @@ def _evidence_words(view, width):
     write = signed_number if view.kind == 'signed' else partial(digits_of, digits=2)
     numbers = ['' if view.kind == 'region' else 'not finite' if np.isnan(v) else write(v/10.**exponent)
                for v in view.values]
-    words = [fitted(o, room/3, size) for o in view.labels]
+    words = [fitted(text, room/3, size) for text in view.labels]
     widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
     places, line = flow(widths, room, 3), box + 14*(view.kind != 'region') + 3
     height, entries, bar = (places[-1][0] + 1)*line, _evidence_entries(view), 34*(view.kind != 'region')
@@ -712,18 +713,18 @@ def _evidence_words(view, width):
 def _evidence_table(view, width):
     "A table of numbers, a cell for each: layers downwards, heads across"
     depth, across = view.values.shape
-    names = [fitted(o, 60, 6) for o in view.columns]
-    beside = [fitted(o, 60, 6) for o in view.rows]
+    names = [fitted(text, 60, 6) for text in view.columns]
+    beside = [fitted(text, 60, 6) for text in view.rows]
     bar = 62*(view.kind != 'region' and view.values.size > 1)
-    left = 8 + (max(text_width(o, 6) for o in beside) + 14 if beside else 0)
+    left = 8 + (max(text_width(text, 6) for text in beside) + 14 if beside else 0)
     pitch, high = min((width*72 - left - bar - 8)/across, 44), float(np.clip(500/depth, 7, 14))
-    upright = any(text_width(o, 6) > pitch - 2 for o in names)
-    above = max((text_width(o, 6) for o in names), default=0)*upright + 18*bool(names)
+    upright = any(text_width(text, 6) > pitch - 2 for text in names)
+    above = max((text_width(text, 6) for text in names), default=0)*upright + 18*bool(names)
     tall, entries = max(high*depth, 52*bool(bar)), _evidence_entries(view)
     exponent, unit = power_of_ten(view.limit)
     written = [[digits_of(v/10.**exponent, 2) if np.isfinite(v) and view.kind != 'region' else '' for v in row]
                for row in view.values]
-    roomy = across <= 60 >= depth and max(text_width(o, 5.5) for row in written for o in row) < pitch - 2
+    roomy = across <= 60 >= depth and max(text_width(text, 5.5) for row in written for text in row) < pitch - 2
     every = max(1, int(np.ceil(8/pitch)))
     def draw(sheet):
         norm, cmap, at, label = _evidence_scale(view)
@@ -744,8 +745,9 @@ def _evidence_table(view, width):
         if entries: legend(sheet, Sheet.margin, above + tall + 6, width*72 - 2*Sheet.margin, entries)
         if unit and not bar:
             sheet.text(left + pitch*across + 4, above + high/2, unit.strip(' ()'), fontsize=6.5, va='center_baseline')
-    said = () if roomy or view.kind == 'region' else (f'{view.values.size} numbers leave no room for digits.',)
-    return Body(above + tall + 6 + (legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0), draw, said)
+    notes = () if roomy or view.kind == 'region' else (f'{view.values.size} numbers leave no room for digits.',)
+    return Body(above + tall + 6 + (legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0), draw,
+                notes)
 
 @figure_kind('evidence', evidence_view, "evidence of a method of one's own: a map, words or a table",
              'evidence that no other kind knows', example=dict(name='pull', head=1))
@@ -756,16 +758,16 @@ def _evidence_view(view, width):
 def _fitting(views, width, room):
     """(view, body) of each of `views`; what is higher than `room` points becomes denser, then narrower, of several
     the highest first"""
-    made, wide = [bodies[type(o)](o, width) for o in views], [width]*len(views)
-    if sum(o.height + 40 for o in made) > room:
-        made = [denser[type(o)](o, width) if type(o) in denser else body for o, body in zip(views, made)]
-    while len(views) > 1 and sum(o.height + 40 for o in made) > room:
+    made, wide = [bodies[type(item)](item, width) for item in views], [width]*len(views)
+    if sum(item.height + 40 for item in made) > room:
+        made = [denser[type(item)](item, width) if type(item) in denser else body for item, body in zip(views, made)]
+    while len(views) > 1 and sum(item.height + 40 for item in made) > room:
         smaller = [(made[i].height, i) for i in range(len(views)) if wide[i] > 3.4]
         if not smaller: break
         i = max(smaller)[1]
         wide[i] = max(3.25, wide[i] - .25)
         draw = denser.get(type(views[i]), bodies[type(views[i])])
-        made[i] = min((made[i], draw(views[i], wide[i])), key=lambda o: o.height)
+        made[i] = min((made[i], draw(views[i], wide[i])), key=lambda item: item.height)
     if len(views) == 1 and made[0].height + 40 > room: made = [_narrowed(views[0], made[0], width, room - 40)]
     return list(zip(views, made))
 
@@ -779,28 +781,29 @@ def _narrowed(view, body, width, room):
 
 def _marks(views) -> list:
     "What the panels are called: letters, or small Roman numbers where views have lettered maps of their own"
-    if not any('(a)' in o.caption for o in views): return [letter(i) for i in range(len(views))]
+    if not any('(a)' in view.caption for view in views): return [letter(i) for i in range(len(views))]
     return [roman(i) for i in range(len(views))]
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #051
 def _checked(view):
     "`view` as a list of views that can be drawn"
     views = list(view) if isinstance(view, (list, tuple)) else [view]
-    if any(type(o) not in bodies for o in views): figure_kinds() # loads the rooms that draw them
-    if other := [o for o in views if type(o) not in bodies] or ([] if views else [view]):
-        raise ValueError(f'figure: view must be one of {", ".join(o.__name__ for o in bodies)}, got '
+    if any(type(one) not in bodies for one in views): figure_kinds() # loads the rooms that draw them
+    if other := [one for one in views if type(one) not in bodies] or ([] if views else [view]):
+        raise ValueError(f'figure: view must be one of {", ".join(one.__name__ for one in bodies)}, got '
                          f'{type(other[0]).__name__}; '
                          'make one with view_for(snapshot)')
     return views
 
-def _least(views): return max(narrowest[type(o)] for o in views)
+def _least(views): return max(narrowest[type(view)] for view in views)
 
 def _side_by_side(views, columns, width):
     "Panels in a row: `columns`, or as many of one kind as fit into `width` inches"
     # a panel is legible where it is narrowest, and good to read from 2.6 inches on; three stay together if they can
     if columns is None:
-        if len(views) == 3 and len({type(o) for o in views}) == 1 and width/3 >= _least(views): return 3
-        return (max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9))) if len({type(o) for o in views}) == 1
+        if len(views) == 3 and len({type(view) for view in views}) == 1 and width/3 >= _least(views): return 3
+        return (max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9)))
+                if len({type(view) for view in views}) == 1
                 else 1)
     if not (isinstance(columns, int) and 1 <= columns <= len(views)):
         raise ValueError(f'figure: columns must be a whole number from 1 to {len(views)} (the panels), or None for as '
@@ -813,11 +816,12 @@ def _side_by_side(views, columns, width):
 
 def _on_one_scale(views):
     "`views` with the largest scale of all"
-    if all(hasattr(o, 'limits') for o in views): return same_scale(views)
-    if len({type(o) for o in views}) > 1 or not all(isinstance(getattr(o, 'limit', None), (int, float)) for o in views):
+    if all(hasattr(view, 'limits') for view in views): return same_scale(views)
+    if len({type(view) for view in views}) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float))
+                                                          for view in views):
         raise ValueError('figure: share=True needs views of one kind that have a colour scale, got '
-                         f'{", ".join(dict.fromkeys(type(o).__name__ for o in views))}')
-    return [replace(o, limit=max(o.limit for o in views)) for o in views]
+                         f'{", ".join(dict.fromkeys(type(view).__name__ for view in views))}')
+    return [replace(view, limit=max(view.limit for view in views)) for view in views]
 
 def _headed(views, heading, titles):
     """`views` with `titles` in place of their own, if given; without subtitles, or with nothing but letters, if
@@ -826,12 +830,14 @@ def _headed(views, heading, titles):
         titles = [titles] if isinstance(titles, str) else list(titles)
         if len(titles) != len(views):
             raise ValueError(f'figure: titles must be {len(views)}, one for each view, got {len(titles)}')
-        views = [replace(o, title=t) for o, t in zip(views, titles)]
+        views = [replace(view, title=t) for view, t in zip(views, titles)]
     if heading not in ('full', 'title', 'none'):
         raise ValueError(f"figure: heading must be 'full', 'title' or 'none', got {heading!r}")
-    if heading != 'full': views = [replace(o, subtitle='', title=o.title if heading == 'title' else '') for o in views]
+    if heading != 'full':
+        views = [replace(view, subtitle='', title=view.title if heading == 'title' else '') for view in views]
     if len(views) == 1: return views
-    return [replace(o, title=type(o.title)(f'({mark}) {o.title}'.rstrip())) for mark, o in zip(_marks(views), views)]
+    return [replace(view, title=type(view.title)(f'({mark}) {view.title}'.rstrip()))
+            for mark, view in zip(_marks(views), views)]
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #053
 # what says how to draw it better, not how to read it
@@ -841,10 +847,10 @@ def _said_once(made):
     "(view, body) as in `made`, each remark only below the last panel that has it"
     out, later = [], set()
     for view, body in reversed(made):
-        said = [o for o in (*view.notes, *body.notes) if o not in later]
-        later.update(said)
-        out.insert(0, (replace(view, notes=tuple(o for o in view.notes if o in said)),
-                       body._replace(notes=tuple(o for o in body.notes if o in said))))
+        new_notes = [note for note in (*view.notes, *body.notes) if note not in later]
+        later.update(new_notes)
+        out.insert(0, (replace(view, notes=tuple(note for note in view.notes if note in new_notes)),
+                       body._replace(notes=tuple(note for note in body.notes if note in new_notes))))
     return out if len(made) > 1 else made
 
 def _left_to_the_caption(made, views):
@@ -852,19 +858,20 @@ def _left_to_the_caption(made, views):
     notes = list(dict.fromkeys(o for view, body in made for o in (*view.notes, *body.notes)))
     kept = tuple(f'Note: {o}' for o in notes if _for_the_author.search(o))
     captions = ' '.join(o.caption for o in views)
-    said = [o for o in notes if not _for_the_author.search(o) and o not in captions]
-    return [(replace(v, notes=()), body._replace(notes=())) for v, body in made], said, kept
+    to_caption = [o for o in notes if not _for_the_author.search(o) and o not in captions]
+    return [(replace(v, notes=()), body._replace(notes=())) for v, body in made], to_caption, kept
 
 def _laid_out(shown, views, width, columns, heading, room):
     """Sheets and bodies of `shown`, panels in a row, sentences for the caption, and facts; `width` in inches and
     `room` in points before enlarging"""
     across = _side_by_side(shown, columns, width)
-    made = _fitting(shown, width, room) if across == 1 else [(o, bodies[type(o)](o, width/across)) for o in shown]
-    said = kept = ()
-    if heading == 'none': made, said, kept = _left_to_the_caption(made, views)
+    made = (_fitting(shown, width, room) if across == 1
+            else [(view, bodies[type(view)](view, width/across)) for view in shown])
+    to_caption = kept = ()
+    if heading == 'none': made, to_caption, kept = _left_to_the_caption(made, views)
     else: made = _said_once(made)
-    sheets = [Sheet(o, width/across, body.height, body.notes, alone=False) for o, body in made]
-    return sheets, [body for _, body in made], across, said, kept
+    sheets = [Sheet(view, width/across, body.height, body.notes, alone=False) for view, body in made]
+    return sheets, [body for _, body in made], across, to_caption, kept
 
 def _first_that_fits(scales, lay_out, page_height):
     """The first of `scales` at which what `lay_out(scale)` makes is no higher than `page_height` inches, else the
@@ -873,7 +880,8 @@ def _first_that_fits(scales, lay_out, page_height):
         laid = lay_out(scale)
         sheets, _, across, _, _ = laid
         rows = [sheets[i:i + across] for i in range(0, len(sheets), across)]
-        high = sum(max(o.height for o in row) + max(o.head for o in row) - min(o.head for o in row) for row in rows)
+        high = sum(max(sheet.height for sheet in row)
+                   + max(sheet.head for sheet in row) - min(sheet.head for sheet in row) for row in rows)
         if high*scale <= 72*page_height + .7: break
     return scale, laid
 
@@ -928,7 +936,7 @@ def figure(
     with own_style([family]):
         shown = [drawable_view(o) for o in _headed(views, heading, titles)]
         def lay_out(scale): return _laid_out(shown, views, width/scale, columns, heading, page_height*72/scale)
-        scale, (sheets, drawings, across, said, kept) = _first_that_fits(scales, lay_out, page_height)
+        scale, (sheets, drawings, across, to_caption, kept) = _first_that_fits(scales, lay_out, page_height)
         fig = page_of_sheets(sheets, across)
         for sheet, body in zip(sheets, drawings): body.draw(sheet)
         enlarged(fig, scale)
@@ -939,7 +947,7 @@ def figure(
     if beyond: warnings.warn(_cut_words(beyond, scale), stacklevel=2)
     if fig.get_figheight() > page_height + .01:
         warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
-    fig.caption, fig.facts = ' '.join([_caption_of(views, titles), *said]), kept
+    fig.caption, fig.facts = ' '.join([_caption_of(views, titles), *to_caption]), kept
     return fig
 
 def _caption_of(
@@ -949,5 +957,5 @@ def _caption_of(
     "The caption of `view`; of several, with their letters"
     views = view if isinstance(view, (list, tuple)) else [view]
     if len(views) == 1: return views[0].caption
-    said = [''] * len(views) if titles is None else [f'{o}: ' if o else '' for o in titles]
-    return ' '.join(f'({mark}) {t}{o.caption}' for mark, o, t in zip(_marks(views), views, said))
+    heads = [''] * len(views) if titles is None else [f'{o}: ' if o else '' for o in titles]
+    return ' '.join(f'({mark}) {t}{o.caption}' for mark, o, t in zip(_marks(views), views, heads))

@@ -153,15 +153,15 @@ def _compared_row(
                                   else list(heads)].mean(0), snapshot.info.get('pooled_row'), ~np.asarray(
         snapshot.is_special)
     which = 'mean over heads' if heads is None else f'{"mean over " if len(heads) > 1 else ""}{_listed("head", heads)}'
-    if rows == 'mean': row, said = mean.mean(0), 'of all rows (their mean)'
-    elif pooled is not None: row, said = mean[pooled], 'of the pooled row'
+    if rows == 'mean': row, row_said = mean.mean(0), 'of all rows (their mean)'
+    elif pooled is not None: row, row_said = mean[pooled], 'of the pooled row'
     else:
-        row, said = mean[ordinary].mean(
+        row, row_said = mean[ordinary].mean(
             0), 'of the tokens that are not special (mean over their rows; this model pools none)'
-    if layer not in layers: return row, said, which, ''
+    if layer not in layers: return row, row_said, which, ''
     usual = heads is None and rows == 'pooled' and layer == snapshot.layers['attention'][-1]
     others = f', here in the last of the {_listed("layer", layers)}' if layer == layers[-1] and len(layers) > 1 else ''
-    return row, said, which, (f' This is what SalLM regularises{others}.' if others or not usual else '') + (
+    return row, row_said, which, (f' This is what SalLM regularises{others}.' if others or not usual else '') + (
         '' if usual else ' The number in tables of results is another one: of the last layer, mean over heads, in the '
         'row that the model reads.')
 
@@ -181,10 +181,10 @@ def attention_beside_saliency(
                            default=-1)
     special, pooled = np.asarray(snapshot.is_special), snapshot.info.get('pooled_row')
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is nothing to compare')
-    attention, said, which, asked = _compared_row(snapshot, attention[row], layer)
+    attention, row_said, which, asked = _compared_row(snapshot, attention[row], layer)
     target = snapshot.arrays.get('saliency_target')
     teacher = snapshot.arrays.get(of_method) if target is not None and own == 'saliency' else None
-    target, teacher = (None if o is None else _normalised(fixed(o), special) for o in (target, teacher))
+    target, teacher = (None if values is None else _normalised(fixed(values), special) for values in (target, teacher))
     finite = np.isfinite(attention) & np.isfinite(saliency)
     agreement = float(spearman(attention, np.abs(saliency), counts=~special & finite))
     outside = float(np.nansum(attention[special]) / max(np.nansum(attention), 1e-12))
@@ -192,7 +192,7 @@ def attention_beside_saliency(
         title=title_of(snapshot, f'layer {layer}', *([] if which == 'mean over heads' else [which])),
         subtitle=f'Spearman(attention, |saliency|) = {number_words(agreement)}   '
                  f'special tokens, left out: {outside:.0%} of the attention{class_words(snapshot)}',
-        caption=f'Attention {said} in layer {layer}, {which}, beside saliency'
+        caption=f'Attention {row_said} in layer {layer}, {which}, beside saliency'
                 f'{"" if target is None else " and the target that attention is trained towards"}, each normalised '
         'over '
         'the tokens that are not '
@@ -200,7 +200,7 @@ def attention_beside_saliency(
         'attention and |saliency|: '
                 f'{number_words(agreement)}.{asked}',
         attention=_normalised(attention, special),
-        attention_name='attention (mean over rows)' if pooled is None or said == 'of all rows (their mean)'
+        attention_name='attention (mean over rows)' if pooled is None or row_said == 'of all rows (their mean)'
         else f'attention (row {snapshot.labels[pooled]})',
         saliency=_normalised(saliency, special),
         saliency_name='saliency (this model)' if own == 'saliency' else "saliency (the method's)",
@@ -218,7 +218,7 @@ def class_words(snapshot):
         words.append(f'predicted: {number_words(float(snapshot.arrays["prediction"][0]))}')
     if probabilities is not None and np.isfinite(probabilities).all():
         words.append(f'predicted: {name(int(np.argmax(probabilities)))} ({np.max(probabilities):.2f})')
-    return ''.join(f'   {o}' for o in words)
+    return ''.join(f'   {word}' for word in words)
 
 # %% ../../nbs/09_views/00_base.ipynb #035
 def _units(word_ids):
@@ -335,7 +335,7 @@ def is_negative(values, limit):
 
 def _class_names(snapshot):
     "Names of the classes; numbers where the snapshot has none"
-    given = [len(snapshot.arrays.get(o, ())) for o in ('probabilities', 'masked_probabilities')]
+    given = [len(snapshot.arrays.get(name, ())) for name in ('probabilities', 'masked_probabilities')]
     count = max(len(snapshot.classes), (snapshot.label or 0) + 1, *given)
     return tuple(snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}' for i in range(count))
 
@@ -407,7 +407,7 @@ def tied_candidates(
 ) -> np.ndarray: # bool [query]
     """Rows in which more keys are candidates than `p` asks for, or all are, because their attributions are equal:
     ties are not ranks"""
-    count, n = (np.asarray(o).sum(-1) for o in (candidates, allowed))
+    count, n = (np.asarray(cells).sum(-1) for cells in (candidates, allowed))
     more = np.zeros(len(count), dtype=bool) if p is None else count > n - kept_count(n, p)
     known = np.where(allowed, values, np.nan)
     lowest, highest = (f(known, -1, where=np.asarray(allowed), initial=i)
@@ -470,7 +470,7 @@ def _under_regions(snapshot, view, observed):
                           gradient='attention attribution').get(kind,
                                                                 f'attention attribution ({kind.replace("_", " ")})'), ''
     attention, = arrays_of(snapshot, view, 'attention')
-    rows = [layer_row(snapshot, view, 'attention', o)[0] for o in observed]
+    rows = [layer_row(snapshot, view, 'attention', layer)[0] for layer in observed]
     return attention[rows], 'attention', ' The regions were drawn at random.' if kind == 'random' else ''
 
 # %% ../../nbs/09_views/00_base.ipynb #063
@@ -519,13 +519,13 @@ def _one_head_each(names, guided):
 
 def closest_layer(snapshot):
     "The model's layer whose guided heads have the smallest mean squared residual; None without any"
-    if any(snapshot.arrays.get(o) is None for o in ('attention', 'pattern_target', 'guided')): return None
-    attention, target, guided = (fixed(snapshot.arrays[o]) for o in ('attention', 'pattern_target', 'guided'))
-    observed, found = snapshot.layers['attention'], {}
+    if any(snapshot.arrays.get(name) is None for name in ('attention', 'pattern_target', 'guided')): return None
+    attention, target, guided = (fixed(snapshot.arrays[name]) for name in ('attention', 'pattern_target', 'guided'))
+    observed, distances = snapshot.layers['attention'], {}
     for i, layer in enumerate(snapshot.layers['pattern_target']):
         if guided[i].any() and layer in observed:
-            found[layer] = np.mean((attention[observed.index(layer), guided[i]] - target[i, guided[i]])**2)
-    return min(found, key=found.get) if found else None
+            distances[layer] = np.mean((attention[observed.index(layer), guided[i]] - target[i, guided[i]])**2)
+    return min(distances, key=distances.get) if distances else None
 
 # %% ../../nbs/09_views/00_base.ipynb #069
 def guided_heads(
@@ -579,13 +579,13 @@ def _patterns_there(snapshot):
     """{name: ([n, n], bool [layers of the attention, heads])} of the patterns that heads of `snapshot` are guided
     towards"""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
-    own, observed, found = own_patterns(snapshot), snapshot.layers['attention'], {}
+    own, observed, there = own_patterns(snapshot), snapshot.layers['attention'], {}
     for i, h in np.argwhere(guided):
         layer = snapshot.layers['pattern_target'][i]
         name = own.get((layer, int(h))) or pattern_name(target[i, h], snapshot.labels)
-        matrix, heads = found.setdefault(name, (target[i, h], np.zeros((len(observed), guided.shape[1]), dtype=bool)))
+        matrix, heads = there.setdefault(name, (target[i, h], np.zeros((len(observed), guided.shape[1]), dtype=bool)))
         if layer in observed: heads[observed.index(layer), h] = True
-    return found
+    return there
 
 # %% ../../nbs/09_views/00_base.ipynb #073
 def pattern_shares(
@@ -596,25 +596,25 @@ def pattern_shares(
     name = 'pattern_shares'
     attention, = arrays_of(snapshot, name, 'attention')
     nobody = np.zeros(attention.shape[:2], dtype=bool)
-    found = (_patterns_there(snapshot) if patterns is None
+    there = (_patterns_there(snapshot) if patterns is None
              else {k: (np.asarray(p, dtype=float), nobody) for k, p in patterns.items()})
-    if not found:
+    if not there:
         raise ValueError(f'{name}: no head is guided in the snapshot of step {snapshot.step}, probe {snapshot.probe}; '
                          f'give patterns={{name: [n, n]}}')
-    shares = np.array([pattern_share(attention, p) for p, _ in found.values()])
-    uniform = np.array([pattern_share(np.ones(p.shape), p) for p, _ in found.values()])
+    shares = np.array([pattern_share(attention, p) for p, _ in there.values()])
+    uniform = np.array([pattern_share(np.ones(p.shape), p) for p, _ in there.values()])
     best = [np.unravel_index(np.nanargmax(s), s.shape) if np.isfinite(s).any() else None for s in shares]
-    everywhere = [k for k, u in zip(found, uniform) if not np.isfinite(u)]
-    chance = ', '.join(f'{number_words(u)} ({k})' for k, u in zip(found, uniform) if k not in everywhere) or 'no number'
+    everywhere = [k for k, u in zip(there, uniform) if not np.isfinite(u)]
+    chance = ', '.join(f'{number_words(u)} ({k})' for k, u in zip(there, uniform) if k not in everywhere) or 'no number'
     without = f' No share is defined for {", ".join(everywhere)}: every position belongs to it.' if everywhere else ''
-    said = [f'{k}: largest {number_words(s[b])} in layer {snapshot.layers["attention"][b[0]]}, head {b[1]}'
-            for k, s, b in zip(found, shares, best) if b]
+    largest_said = [f'{k}: largest {number_words(s[b])} in layer {snapshot.layers["attention"][b[0]]}, head {b[1]}'
+            for k, s, b in zip(there, shares, best) if b]
     return PatternShares(
-        title=title_of(snapshot), subtitle='   '.join(said),
+        title=title_of(snapshot), subtitle='   '.join(largest_said),
         caption="Share of each head's attention that lies on the positions of a pattern, mean over the rows that the "
         "pattern guides; framed: heads "
                 f'that are trained towards it. A head that looks everywhere alike would have {chance}.{without}',
-        patterns=tuple(found), shares=fixed(shares), guided=fixed([g for _, g in found.values()]),
+        patterns=tuple(there), shares=fixed(shares), guided=fixed([g for _, g in there.values()]),
         uniform=fixed(uniform),
         layers=tuple(snapshot.layers['attention']), notes=not_finite(shares=shares[np.isfinite(uniform)]),
         **_words_about(snapshot))
@@ -671,7 +671,7 @@ def _optional(snapshot, name):
 
 def _divergence(before, after):
     "KL(f(X) || f(X~)) of two arrays of probabilities, NaN unless both are known"
-    return float(kl(before, after)) if all(o is not None and np.isfinite(o).all() for o in (before, after)) else np.nan
+    return float(kl(before, after)) if all(p is not None and np.isfinite(p).all() for p in (before, after)) else np.nan
 
 # %% ../../nbs/09_views/00_base.ipynb #078
 def signal_view(snapshot) -> SignalView:
@@ -740,9 +740,9 @@ def _side_names(snapshots) -> tuple: # of strings
     "What tells two snapshots apart: method, seed or step, whatever differs; by their order where nothing does"
     parts = [(' + '.join(method_title(s)) or 'no method', f'seed {s.info.get("seed")}', f'step {s.step}')
              for s in snapshots]
-    differs = [len(set(o)) > 1 for o in zip(*parts)]
+    differs = [len(set(column)) > 1 for column in zip(*parts)]
     if not any(differs): return 'first', 'second'
-    return tuple(', '.join(o for o, d in zip(p, differs) if d) for p in parts)
+    return tuple(', '.join(column for column, d in zip(p, differs) if d) for p in parts)
 
 # %% ../../nbs/09_views/00_base.ipynb #084
 def saliency_distribution(
@@ -753,7 +753,7 @@ def saliency_distribution(
     names=None, # what to call the two; None: what tells them apart (method, seed, step)
 ) -> SaliencyDistribution:
     "How saliency is distributed on two sides, pooled over probes that are scaled one by one"
-    sides = [[o] if hasattr(o, 'arrays') else list(o) for o in (first, last)]
+    sides = [[snapshots] if hasattr(snapshots, 'arrays') else list(snapshots) for snapshots in (first, last)]
     probes = [sorted(s.probe for s in side) for side in sides]
     if probes[0] != probes[1] or not probes[0]:
         raise ValueError(f'saliency_distribution: both sides must be of the same probes, got {probes[0]} and '
@@ -781,7 +781,7 @@ def saliency_distribution(
         samples=many)
 
 # %% ../../nbs/09_views/00_base.ipynb #mt86
-def _holds(*names): return lambda s: all(s.arrays.get(o) is not None for o in names)
+def _holds(*names): return lambda s: all(s.arrays.get(name) is not None for name in names)
 def _tells(name): return lambda s: s.info.get(name) is not None
 
 answer_views = {} # {function that makes a view: (function of a snapshot: does it fit?, what that takes)}
@@ -811,28 +811,29 @@ class TokenLabels(View):
     saliency:np.ndarray     # [n] signed, NaN for special tokens; None
     limit:float             # saliency at either end of the colour scale
 
-def _rare_words(snapshot, gold, said):
+def _rare_words(snapshot, gold, predicted):
     "How many of the tokens that matter were found: most labels are O, or original, and right by saying nothing else"
     words = facts_of(snapshot.info).words
-    if words.usual not in (*gold, *said): return ''
-    rare = [a == b for a, b in zip(gold, said) if a not in (None, words.usual)]
+    if words.usual not in (*gold, *predicted): return ''
+    rare = [a == b for a, b in zip(gold, predicted) if a not in (None, words.usual)]
     return f', {words.rare}: ' + (f'{sum(rare)} of {len(rare)}' if rare else 'none')
 
 @answer_view(_tells('token_predictions'), "info['token_predictions']")
 def token_labels(snapshot) -> TokenLabels:
     "Each token with its label, the model's answer and its confidence (token tasks)"
-    gold, said = (snapshot.info.get(o) for o in ('token_labels', 'token_predictions'))
-    if said is None:
+    gold, predicted = (snapshot.info.get(key) for key in ('token_labels', 'token_predictions'))
+    if predicted is None:
         raise ValueError('token_labels: snapshot.info has no token_predictions, what the model says of each token; it '
                          f'holds {_keys(snapshot)}')
-    gold = gold if gold is not None else [None]*len(said)
+    gold = gold if gold is not None else [None]*len(predicted)
     confidence, saliency = _optional(snapshot, 'token_confidence'), _optional(snapshot, 'saliency')
-    asked = np.array([a is not None and b is not None for a, b in zip(gold, said)], dtype=bool)
-    wrong = np.array([a != b for a, b in zip(gold, said)], dtype=bool) & asked
-    if confidence is None: confidence = fixed(np.full(len(said), np.nan))
+    asked = np.array([a is not None and b is not None for a, b in zip(gold, predicted)], dtype=bool)
+    wrong = np.array([a != b for a, b in zip(gold, predicted)], dtype=bool) & asked
+    if confidence is None: confidence = fixed(np.full(len(predicted), np.nan))
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
     unit = facts_of(snapshot.info).words.unit
-    right = (f'{int(asked.sum() - wrong.sum())} of {int(asked.sum())} {unit} right{_rare_words(snapshot, gold, said)}'
+    right = (f'{int(asked.sum() - wrong.sum())} of {int(asked.sum())} {unit} '
+             f'right{_rare_words(snapshot, gold, predicted)}'
              if asked.any() else 'no labels')
     sure = (f'   mean confidence {number_words(np.nanmean(confidence[asked]))}' if np.isfinite(confidence[asked]).any()
             else '')
@@ -842,7 +843,7 @@ def token_labels(snapshot) -> TokenLabels:
         'where it is wrong. '
                 + ('Tokens are coloured by saliency. ' if saliency is not None else '')
         + 'Tokens without a label are not asked about.',
-        gold=tuple(gold), predicted=tuple(said), confidence=confidence, is_wrong=fixed(wrong), saliency=saliency,
+        gold=tuple(gold), predicted=tuple(predicted), confidence=confidence, is_wrong=fixed(wrong), saliency=saliency,
         limit=robust_limit(saliency, 1.) if saliency is not None else 1.,
         notes=() if saliency is None else not_finite(saliency=saliency[~np.asarray(snapshot.is_special)]),
         **_words_about(snapshot))
@@ -872,15 +873,15 @@ def translation(
 ) -> Translation:
     "A pair of source and target with what the model answers (sequence to sequence)"
     name, info = 'translation', snapshot.info
-    target, said = (info.get(o) for o in ('target_tokens', 'predicted_tokens'))
-    if target is None or said is None:
+    target, predicted = (info.get(key) for key in ('target_tokens', 'predicted_tokens'))
+    if target is None or predicted is None:
         raise ValueError(f'{name}: snapshot.info needs target_tokens and predicted_tokens; it holds {_keys(snapshot)}')
-    attention, saliency, chance = (_optional(snapshot, o) for o in ('attention', 'saliency', 'target_probability'))
+    attention, saliency, chance = (_optional(snapshot, key) for key in ('attention', 'saliency', 'target_probability'))
     if attention is not None:
         row, layer = layer_row(snapshot, name, 'attention', layer, default=-1)
         if head is not None: check_heads(name, [head], attention.shape[1])
         attention = fixed(attention[row].mean(0) if head is None else attention[row, head])
-    wrong = np.array([a != b for a, b in zip(target, said)], dtype=bool)
+    wrong = np.array([a != b for a, b in zip(target, predicted)], dtype=bool)
     if saliency is not None: saliency = fixed(np.where(snapshot.is_special, np.nan, saliency))
     right = f'{int((~wrong).sum())} of {len(wrong)} target tokens right under teacher forcing'
     where = '' if attention is None else f'layer {layer}, ' + ('mean over heads' if head is None else f'head {head}')
@@ -891,7 +892,7 @@ def translation(
                 f'target token: {right}.'
                 + (f' The map is the attention of the encoder, {where}: a row is a query, a column the key that it '
                    'attends to.' if where else ''),
-        target=tuple(target), predicted=tuple(said),
+        target=tuple(target), predicted=tuple(predicted),
         probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
         is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head,
         saliency=saliency,
@@ -916,8 +917,8 @@ def scored_sentence(
     "A sentence with its score, the model's, and the saliency of its words (regression)"
     prediction, = arrays_of(snapshot, 'scored_sentence', 'prediction')
     predicted, gold, saliency = float(prediction[0]), snapshot.label, _optional(snapshot, 'saliency')
-    units, known = _units(snapshot.word_ids), [o for o in (float(prediction[0]), gold) if o is not None
-                                               and np.isfinite(o)]
+    units, known = _units(snapshot.word_ids), [score for score in (float(prediction[0]), gold) if score is not None
+                                               and np.isfinite(score)]
     special = _groups(units, np.asarray(snapshot.word_ids)) < 0
     if saliency is not None: saliency = fixed([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
     # a hair beyond a whole number needs no more scale
@@ -1057,7 +1058,8 @@ _of_methods = { # which snapshots a picture can be made of, and what that takes
 _of_any_task = {
     attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
     evidence_view: (lambda s: bool(own_evidence(s)), "evidence of a method of one's own")}
-_of_method = dict(ADDrop=[discard_region], AttentionGuidance=[guided_heads], SaliencyGuided=[masked_sentence, signal_view],
+_of_method = dict(ADDrop=[discard_region], AttentionGuidance=[guided_heads],
+                  SaliencyGuided=[masked_sentence, signal_view],
                   SalLM=[attention_beside_saliency])
 
 class Views(list):

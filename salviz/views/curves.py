@@ -56,8 +56,8 @@ def _line_style(i:int) -> tuple: # (colour, dashes, mark)
 
 def styles_of(names) -> list:
     "A style for each of `names`; 'random', with which all others are compared, is grey, dotted and without a mark"
-    others = [o for o in names if o != 'random']
-    return [('#707070', dashes[2], None) if o == 'random' else _line_style(others.index(o)) for o in names]
+    others = [name for name in names if name != 'random']
+    return [('#707070', dashes[2], None) if name == 'random' else _line_style(others.index(name)) for name in names]
 
 # %% ../../nbs/09_views/01_curves.ipynb #010
 def _times(n, what): return f'{n} {what}' + ('' if n == 1 else 's')
@@ -99,7 +99,7 @@ def running_mean(
 ) -> np.ndarray:
     "Mean of `y` over the `window` rows around each one"
     half, sums = window//2, np.r_[0., np.cumsum(y)]
-    start, end = (np.clip(np.arange(len(y)) + o, 0, len(y)) for o in (-half, half + 1))
+    start, end = (np.clip(np.arange(len(y)) + offset, 0, len(y)) for offset in (-half, half + 1))
     return (sums[end] - sums[start])/(end - start)
 
 def _window(smooth, rows):
@@ -128,13 +128,13 @@ def _lines(groups, x, band):
     raw = pd.concat([pd.DataFrame({'name': name, 'run': str(run), x: a, 'value': b}) for name, runs in groups.items()
                      for run, (a, b) in runs.items()], ignore_index=True)
     sizes = {name: len(runs) for name, runs in groups.items()}
-    notes = [o for _, said in made for o in said]
+    notes = [o for _, in_words in made for o in in_words]
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
     if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
-    said = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
+    in_words = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
             else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
-    return pd.concat([o for o, _ in made], ignore_index=True), raw, notes, said
+    return pd.concat([o for o, _ in made], ignore_index=True), raw, notes, in_words
 
 # %% ../../nbs/09_views/01_curves.ipynb #025
 def _trained(run):
@@ -154,10 +154,10 @@ def _method_of(run):
 def _names(groups):
     """A name for each list of runs in `groups`: its method; where that is not enough, the arguments that differ;
     else the first run's folder"""
-    said = [_method_of(g[0]) for g in groups]
+    methods = [_method_of(g[0]) for g in groups]
     names = []
-    for i, (title, args) in enumerate(said):
-        twins = [a for j, (t, a) in enumerate(said) if t == title and j != i]
+    for i, (title, args) in enumerate(methods):
+        twins = [a for j, (t, a) in enumerate(methods) if t == title and j != i]
         differing = [k for k in args if any(a.get(k) != args[k] for a in twins)]
         names.append(title + (f' ({", ".join(f"{k}={args[k]}" for k in differing)})' if differing else ''))
     return [n if names.count(n) == 1 else f'{n} ({g[0].path.name})' for n, g in zip(names, groups)]
@@ -168,7 +168,9 @@ def named_runs(
     view:str, # whose name an error carries
 ) -> dict: # {name: [Run]}
     "`runs` by line; those of a list that differ in nothing but the seed belong to one"
-    def opened(o): return [r if isinstance(r, Run) else Run(r) for r in (o if isinstance(o, (list, tuple)) else [o])]
+    def opened(source):
+        return [r if isinstance(r, Run) else Run(r)
+                for r in (source if isinstance(source, (list, tuple)) else [source])]
     if isinstance(runs, dict): named = {str(k): opened(v) for k, v in runs.items()}
     else:
         groups = {}
@@ -220,19 +222,19 @@ def _split_of(groups, what, split):
 def _gathered(groups, values, what, x):
     """{name: {run: (x, y)}} of all runs for which `values(run)` -> (x, y, not finite) finds something, and remarks
     on the others"""
-    found, notes = {}, []
+    kept, notes = {}, []
     for name, group in groups.items():
         got = {f'{r.path.name} (seed {r.config.get("seed", "?")})': values(r) for r in group}
-        found[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
+        kept[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
         if lost: notes.append(f'{name}: {_times(lost, "value")} not finite and left out.')
         if without:
             notes.append(f'{name}: {"no" if len(group) == 1 else f"{without} of {len(group)}"} '
                          f'run{"" if without == 1 else "s"} left out, without {what}.' if len(group) > 1
                          else f'{name} is left out: it has no {what}.')
-    found = {k: v for k, v in found.items() if v}
-    if not found: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
-    return found, notes
+    kept = {k: v for k, v in kept.items() if v}
+    if not kept: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
+    return kept, notes
 
 _from = dict(train='training', validation='validation')
 
@@ -251,8 +253,8 @@ def _y_label(groups, what, split):
 
 def _about_runs(groups):
     "Models, data and seeds of the runs, for a caption"
-    said = runs_words(groups)
-    return f' {said}' if said else ''
+    words = runs_words(groups)
+    return f' {words}' if words else ''
 
 # %% ../../nbs/09_views/01_curves.ipynb #036
 def _common_loss(groups, split=None) -> str: # 'task' or 'loss'
@@ -277,12 +279,12 @@ def loss_curves(
     groups = named_runs(runs, 'loss_curves')
     chosen, what = what is None, _common_loss(groups, split) if what is None else what
     split = _split_of(groups, what, split)
-    found, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
-    rows = max(len(a) for g in found.values() for a, _ in g.values())
+    kept, notes = _gathered(groups, lambda r: _row_values(r, what, split, x), f'{_from[split]} {what}', x)
+    rows = max(len(a) for g in kept.values() for a, _ in g.values())
     window = _window(smooth, rows) if split == 'train' else 1
-    smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in found.items()}
-    frame, _, more, said = _lines(smoothed, x, band)
-    raw = pd.concat([pd.DataFrame({'name': n, 'run': k, x: a, 'value': b}) for n, g in found.items()
+    smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in kept.items()}
+    frame, _, more, in_words = _lines(smoothed, x, band)
+    raw = pd.concat([pd.DataFrame({'name': n, 'run': k, x: a, 'value': b}) for n, g in kept.items()
                      for k, (a, b) in g.items()], ignore_index=True)
     how = (f'running mean of each run over {window} logged rows' if window > 1 else 'not smoothed' if split == 'train'
            else '')
@@ -291,13 +293,13 @@ def loss_curves(
     title = f'{name[0].upper() + name[1:]} over {x}s'
     terms = (' Loss of the task alone: the terms that methods add to it have other units.' if chosen and what == 'task'
              else '')
-    faint = '; single runs are drawn faint' if window > 1 or max(map(len, found.values())) > 1 else ''
-    return Curves(title=title, subtitle='   '.join(filter(None, [said, how])), notes=(*notes, *more), frame=frame,
-        raw=raw, names=tuple(found), x=x,
+    faint = '; single runs are drawn faint' if window > 1 or max(map(len, kept.values())) > 1 else ''
+    return Curves(title=title, subtitle='   '.join(filter(None, [in_words, how])), notes=(*notes, *more), frame=frame,
+        raw=raw, names=tuple(kept), x=x,
         x_label=f'{x} (optimiser updates)' if x == 'step' else 'epoch (passes over the training data)', y_label=label,
         few=rows <= 12,
-        caption=f'{title}: {said}{f" ({how})" if how else ""}{faint}.{terms}'
-                f'{_about_runs({k: groups[k] for k in found})}')
+        caption=f'{title}: {in_words}{f" ({how})" if how else ""}{faint}.{terms}'
+                f'{_about_runs({k: groups[k] for k in kept})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #042
 def _rows_of_words(snapshot):
@@ -330,15 +332,15 @@ _snapshot_numbers = dict( # name: (function of a snapshot, label with unit)
 # %% ../../nbs/09_views/01_curves.ipynb #044
 def _over_steps(run, fn, view):
     "(steps, means over probes, probes without a finite value) of the number `fn` of the snapshots of `run`"
-    found, lost = {}, 0
+    means, lost = {}, 0
     for step in run.steps:
         try: values = np.array([float(fn(s)) for s in run.snapshots(step=step)])
         except (KeyError, TypeError) as e:
             raise ValueError(f'{view}: the number cannot be had of {run.path.name}: '
                              f'{e.args[0] if e.args else e}') from None
         lost += int((~np.isfinite(values)).sum())
-        if np.isfinite(values).any(): found[step] = values[np.isfinite(values)].mean()
-    return np.array(list(found), dtype=float), np.array(list(found.values())), lost
+        if np.isfinite(values).any(): means[step] = values[np.isfinite(values)].mean()
+    return np.array(list(means), dtype=float), np.array(list(means.values())), lost
 
 def number_over_steps(
     runs,             # as for `loss_curves`
@@ -353,18 +355,18 @@ def number_over_steps(
     fn, own = ((number, getattr(number, '__name__', 'number').replace('_', ' ')) if callable(number)
                else _snapshot_numbers[number])
     label, groups = label or own, named_runs(runs, 'number_over_steps')
-    found, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
-    frame, raw, more, said = _lines(found, 'step', band)
-    probes = sorted({len(r.probes) for n in found for r in groups[n]})
-    said = (f'{said}   each run: mean over '
+    kept, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
+    frame, raw, more, how = _lines(kept, 'step', band)
+    probes = sorted({len(r.probes) for n in kept for r in groups[n]})
+    how = (f'{how}   each run: mean over '
             f'{_times(probes[0], "probe") if len(probes) == 1 else f"{probes[0]} to {probes[-1]} probes"}')
-    title, in_words = label.partition(' (')[0], said.replace('   ', '; ')
+    title, in_words = label.partition(' (')[0], how.replace('   ', '; ')
     faint = '; single runs are drawn faint' if frame.n.max() > 1 else ''
-    return Curves(title=title[0].upper() + title[1:], subtitle=said, notes=(*notes, *more), frame=frame, raw=raw,
-        names=tuple(found), x='step',
+    return Curves(title=title[0].upper() + title[1:], subtitle=how, notes=(*notes, *more), frame=frame, raw=raw,
+        names=tuple(kept), x='step',
         x_label='step (optimiser updates)', y_label=label, few=len(frame.step.unique()) <= 12,
         caption=f'{title[0].upper() + title[1:]} over steps: {in_words}{faint}.'
-                f'{_about_runs({k: groups[k] for k in found})}')
+                f'{_about_runs({k: groups[k] for k in kept})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #048
 def _checked(frame, view, keys, value):
@@ -414,13 +416,14 @@ def _share_curves(frame, view, value, label, title, better, band, said_of):
                               for k, g in rows[rows.method == m].groupby('seed')}
               for m in dict.fromkeys(_frame_methods(frame))
               if (rows.method == m).any()}
-    lines, _, more, said = _lines(groups, 'share', band)
+    lines, _, more, in_words = _lines(groups, 'share', band)
     seeded = 'seed' in getattr(frame, 'frame', frame).columns
-    if not seeded: said = 'no seeds given, so no band'
-    return Curves(title=title, subtitle=f'{said}   {better}', notes=(*notes, *more), frame=lines, names=tuple(groups),
+    if not seeded: in_words = 'no seeds given, so no band'
+    return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
+                  names=tuple(groups),
                   x='share', few=True,
                   x_label='share replaced (%)', y_label=label,
-                  caption=f'{title} as the most important inputs are replaced, {said_of}: {said}; '
+                  caption=f'{title} as the most important inputs are replaced, {said_of}: {in_words}; '
                   f'{better}.{about(frame)}')
 
 def plain_name(name):
@@ -429,8 +432,8 @@ def plain_name(name):
 
 def about(frame) -> str: # '' or a blank and the sentence
     "What `frame.attrs['about']` says of model, data and seeds, for a caption"
-    said = str(getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('about', '') or '').strip()
-    return f' {said}' if said else ''
+    words = str(getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('about', '') or '').strip()
+    return f' {words}' if words else ''
 
 def _label_of(frame, column) -> str:
     "What `frame.attrs['labels']` calls the numbers in `column`, else its name"
@@ -507,7 +510,8 @@ def _with_settings(frame, settings, value):
     known = _checked(frame, 'sensitivity_grid', settings, value)
     there = known[settings].notna().all(axis=1)
     if there.all() or not there.any(): return known, []
-    names = f' ({listed([str(o) for o in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known else ''
+    names = (f' ({listed([str(method) for method in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known
+             else '')
     return known[there], [f'{_times(int((~there).sum()), "row")} without {" or ".join(settings)} left out{names}.']
 
 # %% ../../nbs/09_views/01_curves.ipynb #056
@@ -524,7 +528,7 @@ def sensitivity_grid(
     notes = [*without, *notes]
     made = rows.groupby([x, y], sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
     xs, ys = _levels(made[x]), _levels(made[y])[::-1]
-    values, deviations = (_filled(made, y, x, o, ys, xs) for o in ('value', 'deviation'))
+    values, deviations = (_filled(made, y, x, column, ys, xs) for column in ('value', 'deviation'))
     better = better_of(str(value)) if better is None else better
     if better not in (None, 'higher', 'lower'):
         raise ValueError(f"sensitivity_grid: better must be 'higher', 'lower' or None, got {better!r}")
@@ -541,11 +545,14 @@ def sensitivity_grid(
     sentence = f'The {word} value stands at {where}{" (framed)" if better else ""}.'
     if tied: told, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
     n = sorted(set(made.n))
-    said = (f'mean ± standard deviation over {"–".join(map(str, dict.fromkeys((n[0], n[-1]))))} seeds' if n[-1] > 1
+    seeds_said = (f'mean ± standard deviation over {"–".join(map(str, dict.fromkeys((n[0], n[-1]))))} seeds'
+            if n[-1] > 1
             else 'one run a cell, no deviation')
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
-    return Grid(title=f'{name[0].upper() + name[1:]} over {x} and {y}', subtitle=f'{told}   {said}', notes=tuple(notes),
-        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {said}. {sentence} {scale}{about(frame)}',
+    return Grid(title=f'{name[0].upper() + name[1:]} over {x} and {y}', subtitle=f'{told}   {seeds_said}',
+        notes=tuple(notes),
+        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {seeds_said}. {sentence} '
+        f'{scale}{about(frame)}',
         frame=made, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
         deviations=deviations,
         best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits, is_signed=signed,
@@ -577,7 +584,7 @@ def head_map(
     rows, notes = by_seed(frame, 'head_map', ['layer', 'head'], value)
     made = rows.groupby(['layer', 'head'], sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
     layers, heads = _levels(made.layer), _levels(made['head'])
-    values, deviations = (_filled(made, 'layer', 'head', o, layers, heads) for o in ('value', 'deviation'))
+    values, deviations = (_filled(made, 'layer', 'head', column, layers, heads) for column in ('value', 'deviation'))
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
     framed = (np.zeros(values.shape, bool) if best is None
               else np.isclose(values, (np.nanmin if best == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0))
@@ -614,7 +621,7 @@ def _samples(frame, view, by, value, log, whiskers):
     if not (finite := np.isfinite(values)).all():
         notes.append(f'{_times(int((~finite).sum()), "value")} not finite and left out.')
     samples = {plain_name(name): values[finite & (frame[by] == name).to_numpy()] for name in dict.fromkeys(frame[by])}
-    if empty := [name for name, o in samples.items() if not len(o)]:
+    if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has no finite value')
     every = np.concatenate(list(samples.values()))
     if log is None:
@@ -623,9 +630,9 @@ def _samples(frame, view, by, value, log, whiskers):
     if log and (every < 0).any():
         raise ValueError(f'{view}: log=True needs values of at least 0, got {every.min():.3g}; take sizes (absolute '
                          'values or norms)')
-    zeros = {name: int((o == 0).sum()) if log else 0 for name, o in samples.items()}
-    if log: samples = {name: o[o > 0] for name, o in samples.items()}
-    if empty := [name for name, o in samples.items() if not len(o)]:
+    zeros = {name: int((sample == 0).sum()) if log else 0 for name, sample in samples.items()}
+    if log: samples = {name: sample[sample > 0] for name, sample in samples.items()}
+    if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
     notes += [f'{name}: {k} of {k + len(samples[name])} values are zero, which a logarithmic axis cannot show; they '
               'are '
@@ -647,19 +654,21 @@ def gradient_boxes(
         raise ValueError(f'gradient_boxes: whiskers must be two percentiles, up to 25 and from 75, got {whiskers!r}')
     samples, zeros, log, notes = _samples(frame, 'gradient_boxes', by, value, log, whiskers)
     rows = [dict(zip(['lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest'],
-                     np.percentile(o, [0, whiskers[0], 25, 50, 75, whiskers[1], 100])), name=name, n=len(o),
+                     np.percentile(values, [0, whiskers[0], 25, 50, 75, whiskers[1], 100])), name=name, n=len(values),
                  zeros=zeros[name],
-                 mean=o.mean()) for name, o in samples.items()]
+                 mean=values.mean()) for name, values in samples.items()]
     label, n = label or _label_of(frame, value), [r['n'] for r in rows]
     ends = ('lowest and highest value' if tuple(whiskers) == (0, 100)
             else f'percentiles {digits_of(whiskers[0])} and {digits_of(whiskers[1])}')
-    said = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
+    counts_said = f'{min(n)} to {max(n)} values a box' if min(n) < max(n) else _times(n[0], 'value') + ' a box'
     name = label.partition(' (')[0]
-    return Boxes(title=f'Distribution of {name}', subtitle=f'{said}   box: quartiles, line: median   whiskers: {ends}',
+    return Boxes(title=f'Distribution of {name}',
+        subtitle=f'{counts_said}   box: quartiles, line: median   whiskers: {ends}',
         notes=tuple(notes), names=tuple(samples), y_label=label,
         frame=pd.DataFrame(rows)[['name', 'n', 'zeros', 'lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest',
                                   'mean']], whiskers=tuple(whiskers), log=log,
-        caption=f'Distribution of {name} by {by} ({said}{", logarithmic axis" if log else ""}): boxes from the first '
+        caption=f'Distribution of {name} by {by} ({counts_said}{", logarithmic axis" if log else ""}): boxes from the '
+        'first '
         'to '
         f'the third quartile with the median, whiskers to the {ends}, '
                 'a cross at the mean' + ('' if tuple(whiskers) == (0, 100)
@@ -678,20 +687,23 @@ def gradient_histogram(
     if not isinstance(bins, int) or not 2 <= bins <= 500:
         raise ValueError(f'gradient_histogram: bins must be between 2 and 500, got {bins!r}')
     samples, _, log, notes = _samples(frame, 'gradient_histogram', by, value, log, (5, 95))
-    low, high = (f([f(o) for o in samples.values()]) for f in (np.min, np.max))
+    low, high = (f([f(values) for values in samples.values()]) for f in (np.min, np.max))
     if low == high: raise ValueError(f'gradient_histogram: all values are {low:g}; there is no distribution')
     edges = np.geomspace(low, high, bins + 1) if log else np.linspace(low, high, bins + 1)
     edges[[0, -1]] = low, high # exactly, or rounding could lose the highest value
     middles = np.sqrt(edges[1:]*edges[:-1]) if log else (edges[1:] + edges[:-1])/2
     label, none = label or _label_of(frame, value), np.nan
-    made = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(o, edges)[0]/len(o),
-                                        deviation=none, low=none, high=none, n=len(o))) for name, o in samples.items()],
+    made = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
+                                        deviation=none, low=none, high=none, n=len(values)))
+                      for name, values in samples.items()],
                      ignore_index=True)
-    n = [len(o) for o in samples.values()]
-    said = (f'{_times(n[0], "value") if len(set(n)) == 1 else f"{min(n)} to {max(n)} values"} a line   {bins} bins of '
+    n = [len(values) for values in samples.values()]
+    counts_said = (f'{_times(n[0], "value") if len(set(n)) == 1 else f"{min(n)} to {max(n)} values"} a line   {bins} '
+            'bins of '
             f'equal {"ratio" if log else "width"}')
     name = label.partition(' (')[0]
-    return Curves(title=f'Distribution of {name}', subtitle=said, notes=tuple(notes), frame=made, names=tuple(samples),
+    return Curves(title=f'Distribution of {name}', subtitle=counts_said, notes=tuple(notes), frame=made,
+                  names=tuple(samples),
                   x='middle', x_label=label, y_label='share of the values in a bin', log_x=log,
                   caption=f'Distribution of {name} by {by}: share of the values in each of {bins} bins of equal '
                   f'{"ratio" if log else "width"}, drawn at their middles.{about(frame)}')
@@ -728,7 +740,8 @@ def _table_of(source, measures, by, kwargs):
                          'or give repetitions a column seed')
     table = result_table(frame.assign(seed=0), rows=by, columns=measures, **kwargs)
     return replace(table, sentences=['One value a cell, no deviation.',
-                                     *(o for o in table.sentences if not o.startswith('One seed'))])
+                                     *(sentence for sentence in table.sentences
+                                       if not sentence.startswith('One seed'))])
 
 # %% ../../nbs/09_views/01_curves.ipynb #071
 def metric_table(
@@ -745,7 +758,8 @@ def metric_table(
     rows, (row_heads, heads) = table.grid(), table.heads()
     if not rows: raise ValueError('metric_table: the table has no rows')
     def of_cells(get): return tuple(tuple(get(c) for c in cells) for _, cells in rows)
-    explained = [o for o in table.sentences[1:] if not o.startswith('Bold')] # the arrows, and what marks mean
+    # the arrows, and what marks mean
+    explained = [sentence for sentence in table.sentences[1:] if not sentence.startswith('Bold')]
     return MetricTable(title=title, subtitle=table.sentences[0]
         + ('   Bold: the best mean of its column.' if table.frame['best'].any() else '') if table.sentences else '',
         caption=f'{title}. {table.caption}', notes=(' '.join(explained),) if explained else (), frame=table.frame,

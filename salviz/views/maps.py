@@ -95,10 +95,10 @@ def _resolved(snapshot, view, name, layer, head):
         if name != 'attention':
             raise ValueError(f"{view}: rollout is of attention, not of {name}; choose head='mean' or a number")
         return None, head
-    for value, said in ((layer, 'layer'), (head, 'head')):
+    for value, argument in ((layer, 'layer'), (head, 'head')):
         if isinstance(value, str) and value != 'mean':
-            raise ValueError(f"{view}: {said} must be a number, "
-                             f"'mean'{', ' + repr('rollout') if said == 'head' else ''} or None, got {value!r}")
+            raise ValueError(f"{view}: {argument} must be a number, "
+                             f"'mean'{', ' + repr('rollout') if argument == 'head' else ''} or None, got {value!r}")
     if layer is None and head is None: layer = telling_entry(snapshot).get('layer')
     if layer not in (None, 'mean'): layer = layer_row(snapshot, view, name, layer)[1]
     if layer is None: layer = snapshot.layers[name][-1]
@@ -186,12 +186,12 @@ def _left_out(unit, *maps):
 def _about(units, *notes):
     "Labels, flags and notes of a view over `units`"
     return dict(labels=units.labels, is_special=fixed(units.is_special),
-                notes=(*units.notes, *(o for group in notes for o in group)))
+                notes=(*units.notes, *(note for group in notes for note in group)))
 
 def _regions(snapshot, view, m, units, asked):
     """Candidates and discarded positions of the head `m`, None where there are none; `asked`: the names that must be
     there"""
-    found = []
+    regions = []
     for name, evidence in (('candidates', 'discard_candidates'), ('discarded', 'discarded')):
         at, one = snapshot.layers.get(evidence, []), m.head not in ('mean', 'rollout') and m.layer != 'mean'
         there = one and m.layer in at
@@ -199,8 +199,9 @@ def _regions(snapshot, view, m, units, asked):
             raise ValueError(f'{view}: no {evidence} for {m.where}; '
                              + (f'they are there for single heads of layers {", ".join(map(str, at))}' if at
                              else f'the snapshot of step {snapshot.step} holds {", ".join(sorted(snapshot.arrays))}'))
-        found.append(_on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells') if there else None)
-    return found
+        regions.append(_on_units(snapshot.arrays[evidence][at.index(m.layer), m.head], units, 'cells') if there
+                       else None)
+    return regions
 
 def _ties_of(snapshot, m):
     "A note about the rows of the head `m` whose candidates are tied, if its attribution is known"
@@ -247,7 +248,7 @@ def attention_map(
 ) -> AttentionMap:
     "Attention (or its attribution, or pattern target) of one head, a mean of heads, or several heads on one scale"
     name, asked = 'attention_map', tuple(overlays or ())
-    if other := [o for o in asked if o not in _overlay_names]:
+    if other := [overlay for overlay in asked if overlay not in _overlay_names]:
         raise ValueError(f'{name}: overlays must be among {", ".join(_overlay_names)}, got {other[0]!r}')
     heads = list(head) if isinstance(head, (list, tuple, range)) else [head]
     if not heads: raise ValueError(f'{name}: head=[] names no head; give numbers, or None')
@@ -268,7 +269,7 @@ def attention_map(
             + ', '.join(f'{a} {m.head}' for a, m in zip(panel_letters(len(maps)), maps)))
     marks = [words for name, words in (('candidates', 'the candidate discard region (dashed lines around it)'),
                                        ('discarded', 'discarded positions (crosses)')) if regions[name] is not None]
-    said = [f'Marked where cells have room: {" and ".join(marks)}.' if marks else '',
+    marks_said = [f'Marked where cells have room: {" and ".join(marks)}.' if marks else '',
             f'Along the edges: {called} of keys and queries.' if saliency is not None else '',
             'All on one scale.' if len(maps) > 1 else '']
     return AttentionMap(
@@ -276,7 +277,7 @@ def attention_map(
         subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
         caption=' '.join([f'{unit.capitalize()} {where.removeprefix("rollout ")}. {_axes_words}'
                           if unit == 'attention rollout' else f'{unit.capitalize()} of {each}. {_axes_words}',
-                          *filter(None, said), *ties, *units.notes]),
+                          *filter(None, marks_said), *ties, *units.notes]),
         values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps),
         kinds=(kind,)*len(maps),
         limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps), **regions,
@@ -368,7 +369,7 @@ def triptych(
     attention = _shown(m, units)
     panels = [(attention, 'attention', *_scale_for(attention, 'attention')), *_explained(snapshot, m, units, beside)]
     values, names, kinds, limits, bars = zip(*panels)
-    (a, where), (b, _) = (_pooled_row(snapshot, units, o) for o in values[:2])
+    (a, where), (b, _) = (_pooled_row(snapshot, units, map_) for map_ in values[:2])
     counts = np.isfinite(a) & np.isfinite(b) & ~units.is_special
     agreement = float(spearman(np.nan_to_num(a), np.nan_to_num(b), counts))
     how = ('The difference compares ranks within a row, from 0 to 1: the two have no common unit.'
@@ -439,8 +440,8 @@ class Compared(MapPanels):
 def _parts(snapshot):
     "Method, seed, step and probe of `snapshot` in words; '' where a seed is unknown"
     seed = snapshot.info.get('seed')
-    said = [*(method_title(snapshot) or ['no method']), '' if seed is None else f'seed {seed}']
-    return [*said, f'step {snapshot.step}', f'probe {snapshot.probe}']
+    who = [*(method_title(snapshot) or ['no method']), '' if seed is None else f'seed {seed}']
+    return [*who, f'step {snapshot.step}', f'probe {snapshot.probe}']
 
 def _told_apart(snapshots): # (words that all share, [words of each])
     """Method, seed, step and probe of `snapshots`: those that all share (the seed is not said then), and what tells
@@ -480,12 +481,12 @@ def compared(
     own = tuple(names or [o or side for o, side in zip(own, 'AB')])
     kind, limit, unit = _scale_for(common, what)
     moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2)) if what == 'attention' else np.nan
-    said = (f'on average a row sends {moved:.0%} of its attention elsewhere' if np.isfinite(moved)
+    moved_said = (f'on average a row sends {moved:.0%} of its attention elsewhere' if np.isfinite(moved)
             else f'largest change: {np.nanmax(np.abs(difference)):.2g}')
     return Compared(
-        title=', '.join([*shared, b.where]), subtitle=said,
+        title=', '.join([*shared, b.where]), subtitle=moved_said,
         caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {own[0]}, (b) B is {own[1]}, and (c) B − A '
-                          f'(orange: more in B; blue: less); {said}. {_axes_words}', *units.notes]
+                          f'(orange: more in B; blue: less); {moved_said}. {_axes_words}', *units.notes]
                          + (['Attributions are gradients: their size depends on the model of each side.']
                             if what == 'attribution' else [])),
         values=fixed([first, second, difference]),
@@ -508,9 +509,9 @@ def _at_steps(run, probe, steps, name, most):
     "Snapshots of `probe` to show, and notes about those that are not shown"
     if not isinstance(run, Run): every = list(run)
     else:
-        found = [s for s, p in run.recorded if p == probe] if steps is None else steps
+        wanted = [s for s, p in run.recorded if p == probe] if steps is None else steps
         # without any the run says what there is
-        every = [run.snapshot(s, probe) for s in found] or [run.snapshot(probe=probe)]
+        every = [run.snapshot(s, probe) for s in wanted] or [run.snapshot(probe=probe)]
     if not every: raise ValueError('evolution: there is no snapshot to show; give a run, or a list of snapshots')
     able = every if steps is not None else [s for s in every if name in s.arrays] or every[-1:]
     shown = able if steps is not None else _spread(able, most)
@@ -658,14 +659,14 @@ def _how_many_sentences(sources):
     texts = {tuple(s.labels if hasattr(s, 'arrays') else s[0]) for s in sources}
     if len(sources) == 1: return 'A sentence'
     if len(texts) == len(sources): return f'{len(sources)} sentences'
-    said = 'One sentence' if len(texts) == 1 else f'{len(texts)} sentences'
+    counted = 'One sentence' if len(texts) == 1 else f'{len(texts)} sentences'
     snapshots = [s for s in sources if hasattr(s, 'arrays')]
-    if len(snapshots) < len(sources): return f'{said}, {len(sources)} times'
+    if len(snapshots) < len(sources): return f'{counted}, {len(sources)} times'
     sides = {tuple(_parts(s)[:2]) for s in snapshots}
     steps = {s.step for s in snapshots}
     of = (f'{len(sides)} models' if len(sides)*len(texts) == len(sources) else f'{len(steps)} steps'
           if len(steps)*len(texts) == len(sources) else '')
-    return f'{said} of {of}' if of else f'{said}, {len(sources)} times'
+    return f'{counted} of {of}' if of else f'{counted}, {len(sources)} times'
 
 # %% ../../nbs/09_views/02_maps.ipynb #049
 def coloured_sentences(
