@@ -176,7 +176,7 @@ def _cell_texts(
     top = np.nanmax(np.abs(values))
     for decimals, size in (((3, 6), (2, 6), (1, 6)) if whole
                            else ((2, 6), (2, 5), (1, 6), (1, 5))) if top < 100 else ((0, 6), (0, 5)):
-        rows = [[(number_words(np.round(v, decimals), decimals),
+        rows = [[(number_words(np.round(v, decimals), decimals, '–'),
                   f'±{d:.{decimals}f}' if np.isfinite(d) else None) for v, d in zip(*o)]
                 for o in zip(values, deviations)]
         if not whole and top < 1: rows = [[(a.replace('0.', '.', 1), b) for a, b in row] for row in rows]
