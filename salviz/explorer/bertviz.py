@@ -22,10 +22,11 @@ def _chosen(wanted, have, name):
     "`wanted` of the numbers `have`: None for all, one, or a list; negative ones count from the end"
     if wanted is None: return list(have)
     given = wanted if isinstance(wanted, (list, tuple, range, set)) else [wanted]
-    found = [have[o] if isinstance(o, int) and o not in have and -len(have) <= o < 0 else o for o in given]
-    if not found or any(isinstance(o, bool) or o not in have for o in found):
+    chosen = [have[item] if isinstance(item, int) and item not in have and -len(have) <= item < 0 else item
+              for item in given]
+    if not chosen or any(isinstance(item, bool) or item not in have for item in chosen):
         raise ValueError(f'{name} must be some of {", ".join(map(str, have))}, got {wanted!r}')
-    return sorted(set(found))
+    return sorted(set(chosen))
 
 def _snapshot(source, step, probe):
     "The snapshot in `source`, or that of `step` and `probe` in a run"
@@ -158,7 +159,8 @@ def bertviz_view(
     sets = _attention_sets(attention[[have.index(l) for l in layers]][:, heads], s.labels,
                           _second_start(s.is_special) if len(s.texts) == 2 else None)
     if lines > _most_lines and not force:
-        size, fewer = sum(np.size(o['attn']) for o in sets)*7/1e6, 'heads= or layers=' if kind == 'model' else 'heads='
+        size, fewer = (sum(np.size(one['attn']) for one in sets)*7/1e6,
+                       'heads= or layers=' if kind == 'model' else 'heads=')
         raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} '
                          'lines from a page of about '
                          f'{size:.0f} MB, more than the {_most_lines:,} that a browser bears well: choose fewer with '
@@ -168,5 +170,6 @@ def bertviz_view(
     title = (f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, {n} '
              'tokens')
     height = height or min(900, _height(kind, n, len(layers), all_heads, len(sets) > 1))
-    return BertvizView(title, lambda theme: _document(title, kind, [o['name'] for o in sets], script, theme), height,
+    return BertvizView(title, lambda theme: _document(title, kind, [one['name'] for one in sets], script, theme),
+                       height,
                        lines, theme)

@@ -20,7 +20,7 @@ def _finite(x):
     "`x` with plain numbers, and None where a number is not finite"
     if isinstance(x, dict): return {str(k): _finite(v) for k, v in x.items()}
     if hasattr(x, 'tolist'): return _finite(x.tolist())
-    if isinstance(x, (list, tuple, set, frozenset)): return [_finite(o) for o in x]
+    if isinstance(x, (list, tuple, set, frozenset)): return [_finite(item) for item in x]
     if isinstance(x, float): return x if math.isfinite(x) else None
     return x if x is None or isinstance(x, (str, int)) else str(x)
 
@@ -162,9 +162,9 @@ def encode_array(
     "`x` as it travels, and what the header says about it"
     codec, spec = codec or codec_of(name), dict(shape=list(x.shape))
     if codec == 'table8':
-        found = table_code(x)
-        codec = 'cube8' if found is None else codec
-        if found is not None: x, spec['values'] = found[0], found[1].tolist()
+        listed = table_code(x)
+        codec = 'cube8' if listed is None else codec
+        if listed is not None: x, spec['values'] = listed[0], listed[1].tolist()
     if codec == 'cube8': x = cube_code(x)
     elif codec == 'level8':
         x, scale = level_code(x)

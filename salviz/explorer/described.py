@@ -25,18 +25,19 @@ def _by_hand(snapshots):
     got = ('an empty list' if not snapshots
            else next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None))
     if got: raise ValueError(f'a run is a Run, the path of one, or a list of at least one Snapshot, got {got}')
-    found, first = {(s.step, s.probe): s for s in snapshots}, snapshots[0]
+    by_place, first = {(s.step, s.probe): s for s in snapshots}, snapshots[0]
     attention = first.arrays.get('attention')
     size = {} if attention is None else dict(layers=len(attention), heads=attention.shape[1])
     config = dict(method=dict(name=first.info.get('method') or first.info.get('model') or 'Snapshots',
                               args=first.info.get('args', {})), model=dict(name=first.info.get('model', ''), **size),
                   seed=first.info.get('seed'))
     def snapshot(step=-1, probe=0):
-        steps = sorted(s for s, p in found if p == probe)
-        return found[steps[step] if step < 0 else step, probe]
-    return SimpleNamespace(path=Path('snapshots'), config=config, recorded=sorted(found), metrics=[], train_rows=[],
+        steps = sorted(s for s, p in by_place if p == probe)
+        return by_place[steps[step] if step < 0 else step, probe]
+    return SimpleNamespace(path=Path('snapshots'), config=config, recorded=sorted(by_place), metrics=[], train_rows=[],
                            summary={}, finished=True, damaged=[],
-                           steps=sorted({s for s, _ in found}), probes=sorted({p for _, p in found}), snapshot=snapshot)
+                           steps=sorted({s for s, _ in by_place}), probes=sorted({p for _, p in by_place}),
+                           snapshot=snapshot)
 
 def as_run(
     run, # a `Run` or what looks like one, the path of a run, a list of `Snapshot`, or a training with a `run`
@@ -77,7 +78,7 @@ def same_probe(sentence:dict) -> str:
 def counted(probes:list) -> str:
     """How many there are of the described `probes`: '2 sentences', '1 image', '3 series', '2 examples' where they
     are of several kinds"""
-    kinds = {o.get('modality', 'text') for o in probes}
+    kinds = {probe.get('modality', 'text') for probe in probes}
     kind = modalities[kinds.pop()] if len(kinds) == 1 else Modality('example', 'examples', '')
     return f'{len(probes)} {kind.one if len(probes) == 1 else kind.several}'
 
@@ -85,8 +86,9 @@ def _choose(have, wanted, what):
     "`wanted` of what is there, all if None; negative steps count from the end"
     if wanted is None: return list(have)
     wanted = [wanted] if isinstance(wanted, int) else list(wanted)
-    chosen = [have[o] if what == 'steps' and o not in have and -len(have) <= o < 0 else o for o in wanted]
-    if missing := [o for o in chosen if o not in have]:
+    chosen = [have[item] if what == 'steps' and item not in have and -len(have) <= item < 0 else item
+              for item in wanted]
+    if missing := [item for item in chosen if item not in have]:
         raise ValueError(f'{what} {missing} were not recorded; there are {list(have)}')
     return sorted(set(chosen))
 
@@ -115,8 +117,8 @@ def run_meta(
     probes, steps = _choose(run.probes, probes, 'probes'), _choose(run.steps, steps, 'steps')
     recorded, sentences, classes, notes = _readable(run,
                                                     [(s, p) for s, p in run.recorded if p in probes and s in steps])
-    same = {same_probe(o): o['id'] for o in (matches or dict(probes=sentences.values()))['probes']}
-    for o in sentences.values(): o['matches'] = same.get(same_probe(o))
+    same = {same_probe(one): one['id'] for one in (matches or dict(probes=sentences.values()))['probes']}
+    for one in sentences.values(): one['matches'] = same.get(same_probe(one))
     method, model = run.config.get('method') or {}, run.config.get('model') or {}
     name, args = method.get('name', '?'), method.get('args') or {}
     parts = args if ' + ' in name else {name: args}   # `A + B` writes {A: arguments, B: arguments}
@@ -126,7 +128,7 @@ def run_meta(
                 model={k: model.get(k) for k in ('name', 'layers', 'heads')}, live=live, finished=run.finished,
                 total_steps=total, steps_per_epoch=an_epoch,
                 classes=list(classes), scores=scores_of(run.config),
-                cross_tuning=any(isinstance(o, dict) and bool(o.get('cross_tuning')) for o in parts.values()),
+                cross_tuning=any(isinstance(one, dict) and bool(one.get('cross_tuning')) for one in parts.values()),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in run.damaged]
                 + [n for n in notes if not any(d.reason in n for d in run.damaged)]
@@ -140,9 +142,9 @@ def meta(
     "The explorer's description of `runs`, ready to be written as JSON"
     out = []
     for run in runs: out.append(dict(run) if isinstance(run, dict) else run_meta(run, matches=out[0] if out else None))
-    titles = [o['title'] for o in out]
-    for o in out:
-        if titles.count(o['title']) > 1: o['title'] = f"{o['title']} ({o['name']})"
+    titles = [one['title'] for one in out]
+    for one in out:
+        if titles.count(one['title']) > 1: one['title'] = f"{one['title']} ({one['name']})"
     try: number = version('salviz')
     except PackageNotFoundError: number = ''
     return _finite(dict(format=1, version=number, runs=out, shipped=shipped))

@@ -26,18 +26,18 @@ def _follows(spec, info, arrays):
 
 def _left_out(header, arrays):
     "`follows` of each region that need not travel"
-    found, specs, info = {}, header['arrays'], header['info']
-    if 'discard_candidates' not in specs: return found
+    follows, specs, info = {}, header['arrays'], header['info']
+    if 'discard_candidates' not in specs: return follows
     trials = dict(discard_candidates=_follows(specs['discard_candidates'], info, arrays))
     draw = [info.get(k) for k in ('example_id', 'seed', 'drawn_step')]
-    if 'discarded' in specs and trials['discard_candidates'] and all(isinstance(o, int) for o in draw):
+    if 'discarded' in specs and trials['discard_candidates'] and all(isinstance(part, int) for part in draw):
         trials['discarded'] = {'from': 'discard_candidates', 'q': method_args(info, 'ADDrop')['q'],
                                **dict(zip(('example', 'seed', 'step'), draw))}
     for name, f in trials.items():
         if f and specs[name].get('layers') == specs['attribution_ranks'].get('layers') and (
             follow(dict(specs[name], follows=f), arrays) == arrays[name]).all():
-            found[name] = f
-    return found
+            follows[name] = f
+    return follows
 
 # %% ../../nbs/11_explorer/03_packed.ipynb #031
 # of attributions, of attention
@@ -108,7 +108,8 @@ def _write_page(frames, plans):
         parts = [packer.compress(written.tobytes()) + (packer.flush(zlib.Z_BLOCK) if len(written) > 1000 else b'')
                  for _, _, written, *_ in plan.values() if written is not None]
         streams.append(b''.join(parts) + packer.flush())
-        directory.append(dict(header=header, stream=len(streams[-1]), steps=[name for name, o in plan.items() if o[3]]))
+        directory.append(dict(header=header, stream=len(streams[-1]),
+                              steps=[name for name, planned in plan.items() if planned[3]]))
     text = zlib.compress(json_text(directory).encode('ascii'), 9)
     return b''.join([_page_magic, len(text).to_bytes(4, 'little'), text, *reversed(streams)])
 
@@ -128,14 +129,15 @@ def pack_page(
         ready.append(dict(header=header, codes=codes, follows=_left_out(header, regions)))
         sizes = [s['shape'] for s in header['arrays'].values() if 'axes' not in s]
         own = [s['shape'] for s in header['arrays'].values() if s.get('axes', [])[-2:] == ['query', 'key']]
-        weights += (max(map(math.prod, sizes)) if any(len(o) == 4 for o in sizes) else 0) + sum(map(math.prod, own))
+        weights += (max(map(math.prod, sizes)) if any(len(shape) == 4 for shape in sizes)
+                    else 0) + sum(map(math.prod, own))
     plans = lambda rough: _plans(ready, dict(zip(('level8', 'cube8'), rough)))
     if budget is None or not weights: return _write_page(ready, plans(_coarser[0])[0])
     for most in (budget*weights, budget*weights + 2000):   # headers alone may be more than the budget of a few words
         for rough in _coarser:
-            found, size = plans(rough)
-            if size <= most and len(page := _write_page(ready, found)) <= most: return page
-    return _write_page(ready, found)
+            plan, size = plans(rough)
+            if size <= most and len(page := _write_page(ready, plan)) <= most: return page
+    return _write_page(ready, plan)
 
 # %% ../../nbs/11_explorer/03_packed.ipynb #036
 def unpack_page(data:bytes) -> list:

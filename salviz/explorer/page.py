@@ -31,7 +31,8 @@ def chosen(
     "What to ask `run` for"
     if first: return probes, steps
     def common(have, wanted):
-        wanted = None if wanted is None else [o for o in ([wanted] if isinstance(wanted, int) else wanted) if o in have]
+        wanted = (None if wanted is None
+                  else [item for item in ([wanted] if isinstance(wanted, int) else wanted) if item in have])
         return wanted or None
     return common(run.probes, probes), common(run.steps, steps)
 
@@ -76,7 +77,7 @@ class Page:
     def sentence(self, name='the page') -> str:
         "How large the page is, and why"
         s = self.sizes()
-        packed = sum(len(text) for _, o, text in self.parts if o.startswith('salviz-frames'))
+        packed = sum(len(text) for _, kind, text in self.parts if kind.startswith('salviz-frames'))
         each = (f'{packed/self.weights:.2f} bytes a weight and frame' if self.weights
                 else f'{packed/max(self.frames, 1)/1e3:.1f} kB a frame')
         return (f'{name}: {s["code"]/1e6:.1f} MB of plotly and code, {s["data"]/1e6:.1f} MB of data: {self.probes} x '
@@ -116,7 +117,7 @@ def _frames(runs, metas, layers, heads, limit, spent):
     for i, (run, m) in enumerate(zip(runs, metas)):
         for probe in m['probes']:
             frames = []
-            for _, step in sorted(o for o in m['recorded'] if o[0] == probe['id']):
+            for _, step in sorted(place for place in m['recorded'] if place[0] == probe['id']):
                 s = run.snapshot(step, probe['id'])
                 observed = s.layers.get('attention_attribution') or s.layers.get('attention') or [0]
                 default = [(l, 0) for l in observed if layers is None or l in layers][-1:]

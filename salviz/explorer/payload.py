@@ -121,7 +121,7 @@ def _arrays(snapshot, full, names, layers):
     if {'attribution_ranks', 'attention_attribution'} & set(have) and (names is None or 'attribution_ranks' in names):
         have['attribution_ranks'], of['attribution_ranks'], source = _ranks(snapshot, full or ())
     out, pooling = {}, dict(cube8='mean', table8='mean', level8='extreme', bits='any')
-    for name in [o for k in codecs for o in have if o == k or o.startswith(f'{k} (')]:
+    for name in [there for k in codecs for there in have if there == k or there.startswith(f'{k} (')]:
         if names is not None and name not in names: continue
         x, at = have[name], of.get(name)
         if at is not None and layers is not None:

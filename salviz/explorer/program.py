@@ -19,8 +19,9 @@ _declared = re.compile(
 def _scripts() -> dict: # {name: file}
     "What is in salviz/explorer/static/ and its folders; a name stands for one file"
     top = files('salviz.explorer')/'static'
-    every = [o for folder in (top, *(o for o in top.iterdir() if o.is_dir())) for o in folder.iterdir() if o.is_file()]
-    there = {o.name: o for o in every}
+    every = [file for folder in (top, *(file for file in top.iterdir() if file.is_dir())) for file in folder.iterdir()
+             if file.is_file()]
+    there = {file.name: file for file in every}
     if len(there) < len(every):
         raise ValueError('two files of salviz/explorer/static/ have one name; the bundle knows modules by name')
     return there
@@ -70,8 +71,8 @@ class Panel:
 
 def panel_of(file, text) -> Panel: # None of a module that is no panel
     "The panel in `text`"
-    if not (found := _panel.search(text)): return None
-    export, line = found[1], found[2].strip()
+    if not (match := _panel.search(text)): return None
+    export, line = match[1], match[2].strip()
     given = {k: word or (int(number) if number else True) for k, word, number, _ in _fact.findall(line)}
     needed = [f.name for f in fields(Panel) if f.default is MISSING and f.name not in ('export', 'file')]
     wrong = _fact.sub('', line) or set(given) - {f.name for f in fields(Panel)} or set(needed) - set(given)
@@ -121,20 +122,20 @@ def needs_plotly(given) -> bool:
 # %% ../../nbs/11_explorer/00_program.ipynb #051
 def _in_order(entries, read):
     "{name: parsed module} of `entries` and all they import, those that are imported first"
-    found, open_ = {}, []
+    ordered, open_ = {}, []
     def visit(name, wanted=()):
         if name in open_:
             raise ValueError('modules import one another in a circle: '
                              f'{" → ".join([*open_[open_.index(name):], name])}')
-        if name not in found:
+        if name not in ordered:
             open_.append(name)
             module = _parse_module(name, read(name))
             for names, other in module['imports']: visit(other, names)
-            found[open_.pop()] = module
-        missing = [o for o in wanted if not found[name]['names'].get(o)]
+            ordered[open_.pop()] = module
+        missing = [o for o in wanted if not ordered[name]['names'].get(o)]
         if missing: raise ValueError(f'{open_[-1]} imports {", ".join(missing)} from {name}, which does not export it')
     for entry in entries: visit(entry)
-    return found
+    return ordered
 
 def bundle(
     *entry:str,       # 'widget.js' or 'page.js', or any modules
@@ -143,21 +144,22 @@ def bundle(
     "The modules `entry` and all that they import as one module; `export default` stays as it is"
     owner, parts = {}, []
     for name, module in _in_order(entry, read).items():
-        for o in module['names']:
-            if o in owner:
-                raise ValueError(f'{o} is declared at the top of both {owner[o]} and {name}; rename one, they share '
+        for one in module['names']:
+            if one in owner:
+                raise ValueError(f'{one} is declared at the top of both {owner[one]} and {name}; rename one, they '
+                                 'share '
                                  'one '
                                  'scope on the page')
-            owner[o] = name
+            owner[one] = name
         parts.append(f'// {name}\n{module["body"]}\n')
     return '\n'.join(parts)
 
 def exported(*entry:str, read=static_text) -> list:
     "Names that the modules `entry` export"
-    found = _in_order(entry, read)
-    return [o for name in entry for o, out in found[name]['names'].items() if out]
+    modules = _in_order(entry, read)
+    return [one for name in entry for one, out in modules[name]['names'].items() if out]
 
 def styles() -> str:
     "All style sheets of the explorer"
-    names = sorted((o for o in _scripts() if o.endswith('.css')), key=lambda o: (o != 'explorer.css', o))
+    names = sorted((one for one in _scripts() if one.endswith('.css')), key=lambda one: (one != 'explorer.css', one))
     return '\n'.join(f'/* {name} */\n{static_text(name).strip()}\n' for name in names)

@@ -17,21 +17,21 @@ _view = 'application/vnd.jupyter.widget-view+json'
 
 def _reached(models, ids):
     "`ids` and the models that they are made of"
-    found, todo = set(), list(ids)
+    reached, todo = set(), list(ids)
     while todo:
-        if (one := todo.pop()) in found: continue
-        found.add(one)
+        if (one := todo.pop()) in reached: continue
+        reached.add(one)
         todo += re.findall(r'IPY_MODEL_([\w-]+)', json.dumps(models.get(one, {})))
-    return found
+    return reached
 
 def _objects(x):
     "The objects in a list of a notebook; what others have put there is left alone"
-    return [o for o in x if isinstance(o, dict)] if isinstance(x, list) else []
+    return [item for item in x if isinstance(item, dict)] if isinstance(x, list) else []
 
 def _strip(nb:dict) -> int: # views that were removed
     "Remove widget views beside pictures, and the state that nothing needs any more"
-    bundles = [o['data'] for c in _objects(nb.get('cells')) for o in _objects(c.get('outputs'))
-               if isinstance(o.get('data'), dict)]
+    bundles = [item['data'] for c in _objects(nb.get('cells')) for item in _objects(c.get('outputs'))
+               if isinstance(item.get('data'), dict)]
     dead = [d.pop(_view) for d in bundles if isinstance(d.get(_view), dict) and 'image/png' in d]
     alive = [d[_view].get('model_id') for d in bundles if isinstance(d.get(_view), dict)]
     metadata = nb['metadata'] if isinstance(nb.get('metadata'), dict) else {}
@@ -71,8 +71,8 @@ def _kernel_lives(contents_manager, path) -> bool:
     server = getattr(contents_manager, 'parent', None)
     sessions, kernels = (getattr(server, k, None) for k in ('session_manager', 'kernel_manager'))
     try:
-        found = sessions.cursor.execute('SELECT kernel_id FROM session WHERE path=?', (path.lstrip('/'),)).fetchall()
-        return any(row[0] in kernels for row in found)
+        rows = sessions.cursor.execute('SELECT kernel_id FROM session WHERE path=?', (path.lstrip('/'),)).fetchall()
+        return any(row[0] in kernels for row in rows)
     except Exception: return False
 
 def strip_on_save(model, path='', contents_manager=None, **kw):

@@ -88,7 +88,7 @@ def _map_part(look, width) -> Part:
     "One map in detail"
     s, place = look.snapshot, place_of(look.entry)
     single = look.entry['kind'] == 'head'
-    overlays = [o for o, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
+    overlays = [overlay for overlay, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
                 and place['layer'] in s.layers.get(k, [])]
     view = attention_map(s, **place, what=look.shows(),
                          overlays=overlays + ['saliency']*(saliency_of(s)[0] is not None))
@@ -137,12 +137,12 @@ def _sentence_part(look, width) -> Part:
     # the map has a part of its own
     if own_view:
         return _of_view(replace(own_view, attention=None) if hasattr(own_view, 'attention') else own_view, width)
-    own, said = saliency_of(s)
-    if own: return _titled(f'sentence, coloured by {said}', coloured_sentences(s, words=False, names=[None]), width)
+    own, source = saliency_of(s)
+    if own: return _titled(f'sentence, coloured by {source}', coloured_sentences(s, words=False, names=[None]), width)
     rows, pooled_row = chosen_map(s, **place_of(look.entry)).values, s.info.get('pooled_row')
-    if pooled_row is None: values, said = rows[~s.is_special].mean(0), 'attention, mean over rows'
-    else: values, said = rows[pooled_row], f'attention of {s.labels[pooled_row]}'
-    return _titled(f'sentence, coloured by {said}',
+    if pooled_row is None: values, source = rows[~s.is_special].mean(0), 'attention, mean over rows'
+    else: values, source = rows[pooled_row], f'attention of {s.labels[pooled_row]}'
+    return _titled(f'sentence, coloured by {source}',
                   coloured_sentences([(s.labels, np.where(s.is_special, np.nan, values))], unit='attention'), width)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #024
@@ -152,26 +152,26 @@ _not_terms = {'step', 'epoch', 'learning_rate', 'seconds', 'saliency_seconds', '
 
 def curves(rows) -> dict: # {name: ([steps], [values])}
     "Losses of the training rows and scores of the evaluations"
-    found = {}
+    lines = {}
     for row in rows:
         terms, score = [k for k in row if k not in _not_terms
                         and not k.endswith('_weight')], [k for k in _scores if k in row][:1]
         names = dict(train=terms, eval=score).get(row.get('kind'), [])
         for k in names:
             if isinstance(row.get(k), (int, float)):
-                found.setdefault(k, ([], [])); found[k][0].append(row['step']); found[k][1].append(row[k])
-    if not found.keys() - {'loss', 'task', *_scores}: found.pop('task', None) # the total, once more
-    return found
+                lines.setdefault(k, ([], [])); lines[k][0].append(row['step']); lines[k][1].append(row[k])
+    if not lines.keys() - {'loss', 'task', *_scores}: lines.pop('task', None) # the total, once more
+    return lines
 
 def _time_part(look, width) -> Part:
     "Losses and the score over the steps"
-    found, height = curves(look.rows), 92
-    if not found: raise ValueError('no metrics were recorded, so there are no curves')
+    lines, height = curves(look.rows), 92
+    if not lines: raise ValueError('no metrics were recorded, so there are no curves')
     palette = [F.ink, F.blue, F.vermillion, F.orange, '#009e73', '#cc79a7']
     def draw(sheet, x, y):
         ax = sheet.axes(x + 26, y + 14, width - 60, height - 32)
         entries = []
-        for i, (name, (steps, values)) in enumerate(sorted(found.items(), key=lambda o: o[0] in _scores)):
+        for i, (name, (steps, values)) in enumerate(sorted(lines.items(), key=lambda line: line[0] in _scores)):
             if name in _scores:
                 other = ax.twinx()
                 other.plot(steps, values, color='#009e73', marker='o', markersize=3, linewidth=1)
@@ -245,7 +245,7 @@ def _evidence_part(look, width) -> Part:
             for i, part in enumerate(row): part.draw(sheet, x + i*(half + 12), y)
             y += max(part.height for part in row) + 8
     height = sum(max(part.height for part in row) + 8 for row in rows)
-    return Part(height, draw, (*notes, *(o for row in rows for part in row for o in part.notes)))
+    return Part(height, draw, (*notes, *(note for row in rows for part in row for note in part.notes)))
 
 def _named(view):
     "Name of the evidence, with layer and head if they were chosen"

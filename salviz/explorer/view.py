@@ -105,11 +105,11 @@ def _look_at(self:ExplorerView, run, probe):
 def _words(self:ExplorerView):
     "What the page says about frames that it does not have"
     missing = len(self._plan.sizes) - len(self._plan.kept)
-    said = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into '
+    sentences = [f'{missing} of {len(self._plan.sizes)} recorded frames are left out so that the others fit into '
             f'{self._plan.budget/1e6:.0f} MB: '
             'look at another example to bring its steps, or use Explorer(run, probes=…, steps=…, '
             'budget=…).'] if missing else []
-    return ' '.join(said + list(dict.fromkeys(self._unreadable.values()))[:3])
+    return ' '.join(sentences + list(dict.fromkeys(self._unreadable.values()))[:3])
 
 # %% ../../nbs/11_explorer/07_view.ipynb #027
 @patch

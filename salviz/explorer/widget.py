@@ -67,8 +67,9 @@ class Controls(W.VBox):
         left = in_words(t.seconds_left) if state == 'running' else ''
         stage = getattr(t, 'stage', '')
         doing = f'{state} ({stage})' if stage not in ('', 'training') and state not in over else state
-        self.said.value = ', '.join(o for o in (doing, f'step {t.step} of {t.total or "?"}', left and f'{left} left')
-                                    if o)
+        self.said.value = ', '.join(part for part in (doing, f'step {t.step} of {t.total or "?"}',
+                                                      left and f'{left} left')
+                                    if part)
         self.error.value = f'{type(t.error).__name__}: {t.error}' if t.error is not None else ''
         self.error.layout.display = '' if t.error is not None else 'none'
 
@@ -123,9 +124,11 @@ class Explorer(W.VBox):
 
     def __repr__(self):
         m = json.loads(self.view.get_state('meta')['meta'])['runs']
-        said = ' and '.join(f'{o["name"]} ({counted(o["probes"])}, {len({s for _, s in o["recorded"]})} recorded steps)'
-                            for o in m)
-        return f'Explorer of {said}'
+        shown = ' and '.join(f'{run["name"]} ({counted(run["probes"])}, {len({s for _, s in run["recorded"]})} '
+                            'recorded '
+                            'steps)'
+                            for run in m)
+        return f'Explorer of {shown}'
 
     def close(self):
         for part in (getattr(self, 'view', None), getattr(self, 'controls', None)):
@@ -134,9 +137,9 @@ class Explorer(W.VBox):
 
 def _opened(run):
     "`run` as something to look at, or an error that says what would do"
-    try: found = as_run(run)
-    except (TypeError, AttributeError): found = None
-    if all(hasattr(found, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return found
+    try: opened = as_run(run)
+    except (TypeError, AttributeError): opened = None
+    if all(hasattr(opened, k) for k in ('recorded', 'snapshot', 'metrics', 'config')): return opened
     raise ValueError('run must be a Run, the path of one, a training from start_training, or a list of Snapshots; got '
                      f'{type(run).__name__}')
 
@@ -198,7 +201,7 @@ def look(self:Explorer):
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"
-    return any(o['id'] == probe and same_probe(o) == same_probe(sentence) for o in m['probes'])
+    return any(one['id'] == probe and same_probe(one) == same_probe(sentence) for one in m['probes'])
 
 # %% ../../nbs/11_explorer/08_widget.ipynb #051
 @patch

@@ -248,12 +248,12 @@ def plan_of(method, model, batch, progress, where='the batch') -> Plan:
 
 def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
     "The terms of `method`, each checked to be a loss per example"
-    found = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
-    method.require(isinstance(found, dict),
-                   f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(found)}')
-    for name, term in found.items():
+    terms = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
+    method.require(isinstance(terms, dict),
+                   f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(terms)}')
+    for name, term in terms.items():
         _check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
-    return found
+    return terms
 
 # %% ../../nbs/05_methods/00_base.ipynb #042
 class MergedPlan(Plan):
@@ -275,94 +275,98 @@ class MergedPlan(Plan):
 
     def _union(self, field):
         "The dictionaries `field` of all parts as one"
-        return {k: v for o in self.parts for k, v in getattr(o, field).items()}
+        return {k: v for part in self.parts for k, v in getattr(part, field).items()}
 
     def shown(self) -> dict:
         "The evidence of all parts; what two of them call alike carries the method's name"
-        found = [o.shown() for o in self.parts]
-        often = Counter(k for x in found for k in x)
-        first = {k: next(i for i, x in enumerate(found) if k in x) for k in often}
-        return {k if first[k] == i else f'{k} ({self.names[i]})': v for i, x in enumerate(found) for k, v in x.items()}
+        of_parts = [part.shown() for part in self.parts]
+        often = Counter(k for x in of_parts for k in x)
+        first = {k: next(i for i, x in enumerate(of_parts) if k in x) for k in often}
+        return {k if first[k] == i else f'{k} ({self.names[i]})': v for i, x in enumerate(of_parts)
+                for k, v in x.items()}
 
     def shown_axes(self) -> dict:
-        found = {}
+        shown = {}
         for name, part in zip(self.names, self.parts):
             for k, axes in part.axes.items():
-                found.setdefault(k, axes)
-                found[f'{k} ({name})'] = axes
-        return found
+                shown.setdefault(k, axes)
+                shown[f'{k} ({name})'] = axes
+        return shown
 
 # %% ../../nbs/05_methods/00_base.ipynb #045
 class Together(Method):
     "Several methods in one training: `A(...) + B(...)`"
     def __init__(self, *methods):
-        self.methods = tuple(m for o in methods for m in (o.methods if isinstance(o, Together) else (o,)))
-        bad = [o for o in self.methods if not isinstance(o, Method)]
+        self.methods = tuple(m for method in methods
+                             for m in (method.methods if isinstance(method, Together) else (method,)))
+        bad = [method for method in self.methods if not isinstance(method, Method)]
         if bad: raise ValueError(f'only methods can be added to a method, got {bad[0]!r}')
-        names = [o.name for o in self.methods]
-        self.require(not any(type(o) is FineTuning for o in self.methods),
+        names = [method.name for method in self.methods]
+        self.require(not any(type(method) is FineTuning for method in self.methods),
                      'plain fine-tuning is what every method adds to; leave it out')
         twice = [n for n in names if names.count(n) > 1]
         self.require(not twice,
                      f'{", ".join(dict.fromkeys(twice))} is there more than once; a step has one plan of each method')
         self.require(self.served_tasks(), 'they serve no task in common: '
-                     + '; '.join(f'{o.name} serves {", ".join(o.served_tasks())}' for o in self.methods))
-        self.cite = [c for o in self.methods if o.cite
-                     for c in (o.cite if isinstance(o.cite, (list, tuple)) else [o.cite])]
+                     + '; '.join(f'{method.name} serves {", ".join(method.served_tasks())}' for method in self.methods))
+        self.cite = [c for method in self.methods if method.cite
+                     for c in (method.cite if isinstance(method.cite, (list, tuple)) else [method.cite])]
 
     @property
-    def name(self) -> str: return ' + '.join(o.name for o in self.methods)
+    def name(self) -> str: return ' + '.join(method.name for method in self.methods)
 
-    def args(self) -> dict: return {o.name: o.args() for o in self.methods}
+    def args(self) -> dict: return {method.name: method.args() for method in self.methods}
 
     def completed(self, args:dict) -> dict:
-        own = {o.name: o for o in self.methods}
+        own = {method.name: method for method in self.methods}
         return {name: own[name].completed(x) if name in own else x for name, x in args.items()}
 
     def __repr__(self): return ' + '.join(map(repr, self.methods))
 
-    def served_tasks(self) -> tuple: return tuple(t for t in tasks if all(t in o.served_tasks() for o in self.methods))
+    def served_tasks(self) -> tuple:
+        return tuple(t for t in tasks if all(t in method.served_tasks() for method in self.methods))
 
     def phase(self, progress) -> str:
-        said = [o.phase(progress) for o in self.methods]
-        return ' + '.join(x for x in said if x != 'fine-tuning') or 'fine-tuning'
+        phases = [method.phase(progress) for method in self.methods]
+        return ' + '.join(x for x in phases if x != 'fine-tuning') or 'fine-tuning'
 
     def prepare(self, trainer):
-        for o in self.methods: o.prepare(trainer)
+        for method in self.methods: method.prepare(trainer)
 
     def epoch_begin(self, trainer, epoch):
-        for o in self.methods: o.epoch_begin(trainer, epoch)
+        for method in self.methods: method.epoch_begin(trainer, epoch)
 
 # %% ../../nbs/05_methods/00_base.ipynb #046
 @patch
 def check(self:Together, model, tokenizer, data, epochs):
     "Refuse what one of the methods refuses, and two targets for the attention of one head"
-    for o in self.methods: o.check(model, tokenizer, data, epochs)
+    for method in self.methods: method.check(model, tokenizer, data, epochs)
     asked = {}
-    for o in self.methods:
-        for layer, heads in o.prescribes(model).items():
+    for method in self.methods:
+        for layer, heads in method.prescribes(model).items():
             for h in heads:
-                other = asked.setdefault((layer, h), o.name)
-                self.require(other == o.name,
-                             f'{other} and {o.name} both give head {h} of layer {layer} a target for its attention; '
+                other = asked.setdefault((layer, h), method.name)
+                self.require(other == method.name,
+                             f'{other} and {method.name} both give head {h} of layer {layer} a target for its '
+                             'attention; '
                              'choose other layers or heads for one of them')
 
 @patch
 def plan(self:Together, model, batch, progress) -> Plan:
     "The plans of all methods, merged"
-    plans = [plan_of(o, model, batch, progress) for o in self.methods]
-    passes = [k for o in plans for k in (*o.inputs, *o.later)]
+    plans = [plan_of(method, model, batch, progress) for method in self.methods]
+    passes = [k for method in plans for k in (*method.inputs, *method.later)]
     twice = [k for k in passes if passes.count(k) > 1]
     self.require(not twice, f'two methods ask for a further pass called {", ".join(dict.fromkeys(twice))}')
-    return MergedPlan([o.name for o in self.methods], plans)
+    return MergedPlan([method.name for method in self.methods], plans)
 
 @patch
 def terms(self:Together, outputs, maps, plan, batch, progress) -> dict:
     "The terms of all methods, each with its own part of the plan"
-    found = {}
-    for o, part in zip(self.methods, plan.parts):
-        new = terms_of(o, outputs, maps, part, batch, progress)
-        clash = found.keys() & new
+    joint = {}
+    for method, part in zip(self.methods, plan.parts):
+        new = terms_of(method, outputs, maps, part, batch, progress)
+        clash = joint.keys() & new
         self.require(not clash, f'two methods add a term called {", ".join(clash)}')
-        found |= new
-    return found
+        joint |= new
+    return joint

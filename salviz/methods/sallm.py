@@ -267,13 +267,13 @@ def explain_batches(
         batch = {k: v.to(device_of(teacher))
                  for k, v in collate([examples[j] for j in order[i:i + batch_size]]).items()}
         real = batch['attention_mask'].bool()
-        found = token_saliency(teacher, batch, saliency, target, steps)
-        made = dict(example_id=batch['example_id'], length=real.sum(1), saliency=found[real].float())
+        saliency_of_tokens = token_saliency(teacher, batch, saliency, target, steps)
+        made = dict(example_id=batch['example_id'], length=real.sum(1), saliency=saliency_of_tokens[real].float())
         yield {name: x.cpu().numpy() for name, x in made.items()}
 
 def joined(parts:list) -> dict:
     "The arrays of several dicts, one after the other"
-    return {name: np.concatenate([o[name] for o in parts]) for name in parts[0]}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 @delegates(explain_batches)
 def explain(teacher, examples, collate, steps=20, **kwargs) -> dict: # arrays example_id, length, saliency
@@ -298,10 +298,10 @@ def taken_over(
     known = made['content'][at] == content
     at, end = at[known], made['length'].cumsum()
     saliency = [made['saliency'][end[i] - made['length'][i]:end[i]] for i in at]
-    found = dict(example_id=np.asarray(examples['example_id'], np.int64)[known], length=made['length'][at],
+    kept = dict(example_id=np.asarray(examples['example_id'], np.int64)[known], length=made['length'][at],
                  content=content[known],
                  saliency=np.concatenate([made['saliency'][:0], *saliency]))
-    return found, int((~known).sum())
+    return kept, int((~known).sum())
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #050
 def _check_explanations(arrays:dict, file):
@@ -365,7 +365,7 @@ class Unfinished:
             return None
         return part if maker == self.maker else None
 
-    def __len__(self): return sum(len(o['length']) for o in self.parts)
+    def __len__(self): return sum(len(part['length']) for part in self.parts)
 
     def add(self, arrays:dict):
         "Take the arrays of one more batch, and write a part if it is time"
@@ -385,13 +385,13 @@ class Unfinished:
 
     def whole(self) -> dict:
         "All arrays, in one piece"
-        return joined([{k: o[k] for k in ('example_id', 'length', 'saliency', 'content')}
-                       for o in (*self.parts, *self.waiting)])
+        return joined([{k: part[k] for k in ('example_id', 'length', 'saliency', 'content')}
+                       for part in (*self.parts, *self.waiting)])
 
     @property
     def seconds(self) -> float:
         "The work in all that is there; what a killed process lost does not count"
-        return sum(o['seconds'].item() for o in self.parts) + time.perf_counter() - self.since
+        return sum(part['seconds'].item() for part in self.parts) + time.perf_counter() - self.since
 
 def _question_of(part:dict): # None in parts that an earlier version wrote, and where nothing was said
     "What was asked when `part` was made"
@@ -580,7 +580,7 @@ def _require_same_question(self:SalLM, tokenizer, answered, run):
     if answered is None: return
     asked = self._question(tokenizer)
     differs = [k for k in asked if k != 'vocabulary' and asked[k] != answered.get(k)]
-    made_with, wanted = (', '.join(f'{k}={o.get(k)!r}' for k in differs) for o in (answered, asked))
+    made_with, wanted = (', '.join(f'{k}={question.get(k)!r}' for k in differs) for question in (answered, asked))
     self.require(not differs, f'the explanations in {run.path} were made with {made_with}, '
                               f'this method asks for {wanted}; make both the same')
     self.require(asked['vocabulary'] == answered.get('vocabulary'),
@@ -594,7 +594,7 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
     answered = run.state.get('explained')
     self.require(answered is not None, f'{run.path} holds no explanations; name a run of SalLM that has made its own')
     self._require_same_question(tokenizer, answered, run)
-    made, found = _load_explanations(run, 'explanations'), []
+    made, kept = _load_explanations(run, 'explanations'), []
     for name, examples in parts.items():
         here, missing = taken_over(made, examples)
         same_probes = "look at the same ones: in a run with another seed say which, as in probes='validation[:8]'"
@@ -604,8 +604,8 @@ def _taken_over(self:SalLM, tokenizer, parts:dict) -> dict: # arrays example_id,
                      f'the explanations in {run.path} do not cover {missing} of the {len(examples)} examples in '
                      f'{name}; '
                      f'{hint}')
-        found.append(here)
-    return {k: np.concatenate([o[k] for o in found]) for k in made}
+        kept.append(here)
+    return {k: np.concatenate([part[k] for part in kept]) for k in made}
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #064
 def _teacher_state(path) -> tuple: # (can its training go on?, is it finished?)
@@ -677,10 +677,10 @@ def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
                                       disable=not trainer.show_progress)
     try:
         for examples in splits:
-            for o in explain_batches(teacher, examples, trainer.collate, self.steps, trainer.args.train_batch_size,
+            for part in explain_batches(teacher, examples, trainer.collate, self.steps, trainer.args.train_batch_size,
                                      self.saliency, self.target, skip):
-                unfinished.add({**o, 'content': np.array([content[i] for i in o['example_id'].tolist()])})
-                bar.update(len(o['length']))
+                unfinished.add({**part, 'content': np.array([content[i] for i in part['example_id'].tolist()])})
+                bar.update(len(part['length']))
             skip = max(0, skip - len(examples))
     except BaseException: unfinished.write(); raise
     finally: bar.close()

@@ -121,10 +121,10 @@ class TokenTask(Task):
         loss = F.cross_entropy(self.logits(outputs).transpose(1, 2), labels, ignore_index=-100, reduction='none')
         return -example_mean(loss, labels != -100)
 
-    def example(self, outputs, said, batch, j):
+    def example(self, outputs, predicted, batch, j):
         "Labels, predictions and probabilities of the tokens of example `j`, and which of them have a label"
         gold, p = batch['labels'][j].cpu(), self.logits(outputs['main'])[j].detach().float().softmax(-1).cpu()
-        return gold, said[j].cpu(), p, gold != -100
+        return gold, predicted[j].cpu(), p, gold != -100
 
     def answer(self, outputs, said, batch, j, real, names):
         gold, said, p, counts = self.example(outputs, said, batch, j)

@@ -164,8 +164,8 @@ def _rule_scores(row, candidates) -> dict: # {rule: score}
 
 def _with_kinds(scores, data) -> dict: # {'accuracy', kind: …}
     "Mean of `scores` [sentences, ...] over all sentences and over those of each kind"
-    found = np.asarray(data['kind']) if 'kind' in data.column_names else np.full(len(data), 'all')
-    split = {str(k): np.asarray(scores)[found == k].mean(0) for k in sorted(set(found))}
+    kinds = np.asarray(data['kind']) if 'kind' in data.column_names else np.full(len(data), 'all')
+    split = {str(k): np.asarray(scores)[kinds == k].mean(0) for k in sorted(set(kinds))}
     return dict(accuracy=np.asarray(scores).mean(0), **(split if len(split) > 1 else {}))
 
 def _check_candidates(candidates):

@@ -154,14 +154,15 @@ def _looked_at(model, batch, layers, kept, rows, patterns, salient):
         model(**model_inputs(batch))
         for layer in layers:
             A, allowed = maps[layer].float(), maps.allowed(layer)[:, 0]
-            found = {f'to_{kind}': _cell_share(A, cells, allowed, at)
+            columns = {f'to_{kind}': _cell_share(A, cells, allowed, at)
                      for kind, cells in kinds.items()} | entropies(A, allowed, at)
-            found |= {column: _cell_share(A, cells, allowed, at & guides)
+            columns |= {column: _cell_share(A, cells, allowed, at & guides)
                       for column, (cells, guides) in patterns.items()}
             if salient is not None:
                 alike = likeness(salient, _received(model, batch, A), counts)
-                found |= dict(agreement=alike['spearman'], agreement_kl=alike['kl'], agreement_top=alike['top_overlap'])
-            for column, values in found.items():
+                columns |= dict(agreement=alike['spearman'], agreement_kl=alike['kl'],
+                                agreement_top=alike['top_overlap'])
+            for column, values in columns.items():
                 kept.setdefault(column, {}).setdefault(layer, RunningMean()).add(values)
 
 # %% ../../nbs/08_probing/01_corpus.ipynb #026x
@@ -215,11 +216,11 @@ def head_table(
 def _sizes(model, batch, target, size, scaled):
     "Gradients of the examples of `batch`, each as an array of its ordinary tokens, pixels or cells"
     text = what_is_read(batch) == 'input_ids'
-    found = input_saliency(model, batch, 'gradient_norm' if text else 'gradient',
+    saliency = input_saliency(model, batch, 'gradient_norm' if text else 'gradient',
                            score_target(model, batch, target)).cpu().double().numpy()
     counts = ((batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy() if text
-              else np.ones(found.shape, bool))
-    for x, c in zip(found, counts):
+              else np.ones(saliency.shape, bool))
+    for x, c in zip(saliency, counts):
         x = x[c] if size == 'signed' else np.abs(x[c])
         most = np.abs(x).max(initial=0)
         yield (x/most if most > 0 else np.full(x.shape, np.nan)) if scaled else x
@@ -245,9 +246,9 @@ def gradient_sizes(
             raise ValueError("size='signed' is for images and series: the gradient of a token is a vector, whose norm "
                              "has no sign; take 'magnitude'")
         for batch in batches(model, rows, collate, batch_size, f'gradients of {name}', progress):
-            found = _sizes(model, batch, target, size, scaled)
+            sizes = _sizes(model, batch, target, size, scaled)
             parts += [pd.DataFrame(dict(method=name, example=int(i), gradient=x))
-                      for i, x in zip(batch['example_id'], found)]
+                      for i, x in zip(batch['example_id'], sizes)]
     frame = pd.concat(parts, ignore_index=True)
     what = 'gradient' if size == 'signed' else 'norm of the gradient of a token' if text else '|gradient|'
     frame.attrs = dict(about=measured_words(models, data, frame.example.nunique()),

@@ -226,11 +226,12 @@ def _of_one_class(target):
 
 def _whole(run, ranks):
     "Probabilities of the examples as they are"
-    found = run(torch.arange(len(ranks)), torch.ones_like(ranks).bool())
-    if not found.isfinite().all():
-        raise ValueError(f'the model gives example {(~found.isfinite()).any(1).nonzero()[0].item()} a probability that '
+    probabilities = run(torch.arange(len(ranks)), torch.ones_like(ranks).bool())
+    if not probabilities.isfinite().all():
+        raise ValueError(f'the model gives example {(~probabilities.isfinite()).any(1).nonzero()[0].item()} a '
+                         'probability that '
                          'is not a number')
-    return found
+    return probabilities
 
 def _counted(run, ranks, counts, only):
     """Probabilities [batch, bins, classes] with the top `counts` [batch, bins] of `ranks` taken away, or (`only`)
@@ -239,8 +240,8 @@ def _counted(run, ranks, counts, only):
     different, back = np.unique(which, axis=0, return_inverse=True)
     rows, k = torch.from_numpy(different).unbind(1)
     top = ranks[rows] < k[:, None]
-    found = run(rows, (ranks[rows] < 0) | (top if only else ~top))
-    return found[torch.from_numpy(back.reshape(-1))].unflatten(0, counts.shape)
+    probabilities = run(rows, (ranks[rows] < 0) | (top if only else ~top))
+    return probabilities[torch.from_numpy(back.reshape(-1))].unflatten(0, counts.shape)
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #025
 _eraser_shares = .01, .05, .1, .2, .5
@@ -274,12 +275,12 @@ def faithfulness(
         return (whole.gather(1, y[:, None]) - p.gather(2,
                                                        y[:, None, None].expand(-1, p.shape[1], 1)).squeeze(2)).numpy()
     without = _counted(run, ranks, counts, only=False)
-    found = dict(comprehensiveness=drop(without), sufficiency=drop(_counted(run, ranks, counts, only=True)))
+    drops = dict(comprehensiveness=drop(without), sufficiency=drop(_counted(run, ranks, counts, only=True)))
     empty = (drop(_counted(run, ranks, np.zeros_like(counts[:, :1]), only=True)) if aopc == 'paper'
              else np.empty((len(ranks), 0)))
     zero = np.zeros_like(empty)
-    return {**found, 'aopc_comprehensiveness': np.concatenate([zero, found['comprehensiveness']], 1).mean(1),
-            'aopc_sufficiency': np.concatenate([empty, found['sufficiency']], 1).mean(1), 'removed': counts,
+    return {**drops, 'aopc_comprehensiveness': np.concatenate([zero, drops['comprehensiveness']], 1).mean(1),
+            'aopc_sufficiency': np.concatenate([empty, drops['sufficiency']], 1).mean(1), 'removed': counts,
             'flipped': torch.where(without.isnan().any(-1), torch.nan,
                                    (without.argmax(-1) != whole.argmax(-1)[:, None]).double()).numpy(),
             'probability': whole.gather(1, y[:, None]).squeeze(1).numpy(),
@@ -351,8 +352,8 @@ def faithfulness_data(
     _of_one_class(target)
     source, (data, collate, _) = data, encoded_for(model, data, tokenizer)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
-    found = Measured()
-    found.about = measured_words(model, source, len(data))
+    measured = Measured()
+    measured.about = measured_words(model, source, len(data))
     for name, values in _attributed(model, data, methods, target, tokenizer, batch_size, seed).items():
         parts = []
         for start in range(0, len(data), batch_size):
@@ -364,16 +365,17 @@ def faithfulness_data(
                 one['flip_fraction'] = decision_flip(model, batch, some, tokenizer=tokenizer, batch_size=batch_size,
                                                      **flip)['flip_fraction']
             parts.append(one)
-        found[name] = {k: parts[0][k] if k == 'shares' else np.concatenate([p[k] for p in parts]) for k in parts[0]}
-    return found
+        measured[name] = {k: parts[0][k] if k == 'shares' else np.concatenate([p[k] for p in parts]) for k in parts[0]}
+    return measured
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #037
-def _means(found, names):
+def _means(measured, names):
     "{method: {name: mean over the examples in which it is defined}}; a warning names the others"
-    gone = sorted({int(i) for f in found.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
+    gone = sorted({int(i) for f in measured.values() for n in names for i in np.argwhere(np.isnan(f[n]))[:, 0]})
     if gone:
         rows = ', '.join(map(str, gone[:10])) + (', …' if len(gone) > 10 else '')
-        warnings.warn(f'{len(gone)} of {len(next(iter(found.values()))["target"])} examples are left out of means that '
+        warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are left out of means '
+                      'that '
                       'are not defined for them, because '
                       f"removal would leave nothing to read (rows {rows}); replacement='mask' or 'mean_embedding' "
                       "would "
@@ -382,16 +384,16 @@ def _means(found, names):
         there = ~np.isnan(x)
         n = there.sum(0)
         return np.divide(np.where(there, x, 0).sum(0), n, out=np.full(np.shape(n), np.nan), where=n > 0)
-    return {method: {n: mean(f[n]) for n in names} for method, f in found.items()}
+    return {method: {n: mean(f[n]) for n in names} for method, f in measured.items()}
 
 def perturbation_frame(
-    found:dict, # what `faithfulness_data` returns
+    measured:dict, # what `faithfulness_data` returns
 ) -> pd.DataFrame: # method, share, comprehensiveness, sufficiency, flipped: means over the examples that have them
     "The curve of each method over the bins"
-    means = _means(found, ('comprehensiveness', 'sufficiency', 'flipped'))
-    parts = [pd.DataFrame(dict(method=name, share=found[name]['shares'], **m)) for name, m in means.items()]
+    means = _means(measured, ('comprehensiveness', 'sufficiency', 'flipped'))
+    parts = [pd.DataFrame(dict(method=name, share=measured[name]['shares'], **m)) for name, m in means.items()]
     frame = pd.concat(parts, ignore_index=True)
-    frame.attrs = dict(about=getattr(found, 'about', ''))
+    frame.attrs = dict(about=getattr(measured, 'about', ''))
     return frame
 
 def faithfulness_table(
@@ -406,12 +408,12 @@ def faithfulness_table(
     "One row a method, and one for random attributions: what a paper's table reports"
     names = dict(comprehensiveness='aopc_comprehensiveness', sufficiency='aopc_sufficiency',
                  decision_flip='flip_fraction')
-    found = faithfulness_data(model, data, methods, tokenizer, **settings)
-    names = {column: name for column, name in names.items() if name in next(iter(found.values()))}
-    means = _means(found, names.values())
+    measured = faithfulness_data(model, data, methods, tokenizer, **settings)
+    names = {column: name for column, name in names.items() if name in next(iter(measured.values()))}
+    means = _means(measured, names.values())
     frame = pd.DataFrame({column: {method: float(m[name]) for method, m in means.items()}
                           for column, name in names.items()}).rename_axis('method')
-    frame.attrs = dict(about=found.about)
+    frame.attrs = dict(about=measured.about)
     return frame
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #041
@@ -520,9 +522,9 @@ def weighted_precision_recall(
     last = last.clip(0, s.shape[1] - 1)
     hits, chosen = np.take_along_axis(hit, last, 1), np.take_along_axis(mass, last, 1)
     def mean(total):
-        found = np.divide(hits, total, out=np.full_like(hits, np.nan), where=total > 0)
-        there = ~np.isnan(found)
-        return np.divide(np.nansum(found, 0), there.sum(0), out=np.full(len(shares), np.nan), where=there.any(0))
+        shares_hit = np.divide(hits, total, out=np.full_like(hits, np.nan), where=total > 0)
+        there = ~np.isnan(shares_hit)
+        return np.divide(np.nansum(shares_hit, 0), there.sum(0), out=np.full(len(shares), np.nan), where=there.any(0))
     return mean(chosen), mean(np.broadcast_to(hit[:, -1:], chosen.shape))
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #052

@@ -33,8 +33,8 @@ def _read_texts(
     if not isinstance(texts, (list, tuple)) or not texts:
         raise ValueError(f'texts must be a text, a list of texts or a list of pairs of texts, got {texts!r:.80}')
     if all(isinstance(t, str) for t in texts): return list(texts), None
-    if all(isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(o, str) for o in t) for t in texts):
-        return [list(o) for o in zip(*texts)]
+    if all(isinstance(t, (list, tuple)) and len(t) == 2 and all(isinstance(part, str) for part in t) for t in texts):
+        return [list(part) for part in zip(*texts)]
     raise ValueError('texts must be all single texts or all pairs of texts, and not a mixture')
 
 # %% ../../nbs/08_probing/03_look.ipynb #011
@@ -96,12 +96,12 @@ def _by_text(model, outputs, inputs, target):
                              'only'])
     c = int(logits.argmax()) if target is None else _class(model, target, len(logits))
     single, name = len(logits) == 1, model.config.id2label.get(c, c)
-    said = Answer(lambda outputs, rows: outputs.logits[:, c], 'the output of the regression' if single else
+    answer = Answer(lambda outputs, rows: outputs.logits[:, c], 'the output of the regression' if single else
                   f'the logit of class {name!r} ({"predicted" if target is None else "given as target"})',
                   logits=None if single else logits)
-    try: said.row = int(pooled_rows(model, inputs)[0])
-    except ValueError as e: said.notes.append(f'{e}: no row is the pooled one'.replace('..', '.'))
-    return said
+    try: answer.row = int(pooled_rows(model, inputs)[0])
+    except ValueError as e: answer.notes.append(f'{e}: no row is the pooled one'.replace('..', '.'))
+    return answer
 
 def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position):
     "The `Answer` of a head with logits for every token, at `position` or at the place that the head itself has to fill"
