@@ -312,9 +312,15 @@ def test_cancelling_who_awaits_stops_the_training(start):
     assert training.run.finished or training.run.state['stopped'] >= 3
 
 def test_interrupting_who_waits_stops_the_training(start):
-    training = start()
-    training.subscribe(when(3, lambda t: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)))
-    with pytest.raises(KeyboardInterrupt): training.wait()
+    training, steps = start(epochs=30), []
+    def interrupt(training): # some steps after this thread has begun to wait, however busy the machine is
+        if training.state == 'running' and waits.is_set(): steps.append(training.step)
+        if len(steps) == 5: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    waits = threading.Event()
+    training.subscribe(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        waits.set()
+        training.wait()
     assert training.state in ('stopped', 'finished') and training._left.is_set()
 
 def test_a_second_training_in_the_process_is_refused(start, block, tiny_bert, tmp_path):
