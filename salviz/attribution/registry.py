@@ -92,4 +92,4 @@ def attribution_named(
     known = known_attributions(name)
     if isinstance(method, str) and method in known: return known[method]
     of = f' for {name}' if name else ''
-    raise ValueError(f'{argument} must be one of {", ".join(map(repr, known))}{or_else}{of}, got {method!r}')
+    raise ValueError(f'{argument} must be one of {", ".join(map(repr, known))}{of}{or_else}, got {method!r}')
