@@ -25,10 +25,12 @@ function fit(frame) {
 document.addEventListener('DOMContentLoaded', () => {
   const frames = [...document.querySelectorAll('iframe.salviz-live')], tellAll = () => frames.forEach(tellTheme);
   for (const frame of frames) {
-    frame.addEventListener('load', () => {
+    const begin = () => {
       tellTheme(frame);
       fit(frame);
-    });
+    };
+    frame.addEventListener('load', begin);
+    if (frame.contentDocument?.readyState === 'complete') begin(); // it may be here before the page around it
   }
   new MutationObserver(tellAll).observe(document.body, {attributes: true, attributeFilter: ['data-theme']});
   window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', tellAll);

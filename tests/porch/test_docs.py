@@ -177,13 +177,25 @@ def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_s
     count, brightness = colours(page)
     assert count > 50 and (brightness < 100 if color_scheme == 'dark' else brightness > 180)
 
+has_room = 'document.querySelector("#salviz-page").getBoundingClientRect().height <= innerHeight'
+
 @pytest.mark.parametrize('width', [1300, 1600])
 def test_the_explorer_stays_within_the_page(reader, width):
     page = reader('quickstart.html', width)
     frame = alive(page) # its height is taken over by the page a moment after it is drawn
-    high = 'document.querySelector("#salviz-page").getBoundingClientRect().height'
-    frame.wait_for_function(f'() => {high} <= innerHeight')
+    frame.wait_for_function(f'() => {has_room}')
     assert page.evaluate('() => document.documentElement.scrollWidth <= innerWidth')
+
+def test_an_explorer_that_is_there_before_its_page_has_its_height_all_the_same(browser, address):
+    page, held = browser.new_page(viewport=dict(width=1300, height=900)), []
+    page.route(re.compile(r'/live\.js'), lambda route: held.append(route)) # the network is slow
+    page.goto(address + 'quickstart.html', wait_until='commit')
+    frame = alive(page)
+    frame.wait_for_load_state('load')
+    assert not frame.evaluate(f'() => {has_room}')
+    held[0].continue_()
+    frame.wait_for_function(f'() => {has_room}')
+    page.close()
 
 def test_the_explorer_follows_the_readers_choice_of_light_or_dark(reader):
     page = reader('quickstart.html')
