@@ -95,8 +95,7 @@ numeric_files = {f'test_{room}' for room in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm explanations faithfulness corpus '
     'antecedents '
     'nets pretraining signals').split()}
-# AD-DROP's trains and explains many sentences, each of another shape: over ten minutes under the noise
-numeric_notebooks = re.compile(r'test_notebook_runs\[(?!05_methods/02_ad_drop)(00_learn/own|03|04|05|06|08)')
+numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: long_files.index(item.path.stem) if item.path.stem in long_files else len(long_files))
