@@ -12,14 +12,16 @@ import re
 from pathlib import Path
 
 # %% ../../nbs/01_core/07_names.ipynb #006
-_known_names = {'minilm': 'MiniLM-L6', 'movie-sentences': 'movie sentences', 'amazon-reviews': 'Amazon reviews',
+_known_names = {'minilm': 'MiniLM-L6', 'movie-minilm': 'MiniLM-L6 trained on movie sentences',
+               'movie-sentences': 'movie sentences', 'movie-polarity': 'positive and negative movie sentences',
+               'amazon-reviews': 'Amazon reviews',
                'editorials': 'editorials',
                'sts-b': 'STS-B', 'ner-tweets': 'tweets with named entities',
                'help-en-de': 'help pages, English to German',
                'copy-reorder': 'copied and reordered phrases', 'digits': 'MNIST digits', 'DataFrame': 'a data frame',
                'Dataset': 'a data set',
                'DatasetDict': 'a data set', 'list': 'a list of texts'}
-_layers = {'minilm': 6} # of the packaged weights
+_layers = {'minilm': 6, 'movie-minilm': 6} # of the packaged weights
 
 _scores = {'sts-b': (0., 5.)} # lowest and highest score that data can have, whatever a sentence at hand has
 
