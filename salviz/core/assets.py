@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
-from huggingface_hub import HfApi
-from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from platformdirs import user_cache_path
 
 # %% ../../nbs/01_core/04_assets.ipynb #006
@@ -224,6 +222,9 @@ def hub_silence(
     timeout:float=10, # seconds to wait for an answer
 ) -> str: # '' if the Hub answers, else in a few words why it does not
     "Why the Hub cannot be asked for `name`; a name or `revision` that it does not have is refused"
+    from huggingface_hub import HfApi # a third of a second, for one question
+    from huggingface_hub.errors import (GatedRepoError, HFValidationError, RepositoryNotFoundError,
+                                        RevisionNotFoundError)
     try: HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=timeout)
     except GatedRepoError:
         raise ValueError(f'{name!r} on the Hub asks for permission: accept its terms there and run `hf auth '

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['shapes', 'signal_shapes', 'Damage', 'resume_files', 'write_whole', 'to_json', 'sealed', 'read_object', 'plain_name',
            'shrink', 'grow', 'Snapshot', 'encode_arrays', 'encode_snapshot', 'read_header', 'decode_snapshot', 'Run',
-           'untouched', 'untrained', 'RunInUse', 'Held', 'write_manifest', 'read_manifest', 'checkpoint_damage',
-           'remove_checkpoint', 'slim_checkpoint', 'outdated', 'runs_table']
+           'untouched', 'untrained', 'open_run', 'RunInUse', 'Held', 'write_manifest', 'read_manifest',
+           'checkpoint_damage', 'remove_checkpoint', 'slim_checkpoint', 'outdated', 'runs_table']
 
 # %% ../../nbs/01_core/05_runs.ipynb #003
 import io
@@ -35,6 +35,7 @@ from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from .examples import example_folder, example_names
 from .maths import pack_bits, unpack_bits
 
 # %% ../../nbs/01_core/05_runs.ipynb #006
@@ -553,6 +554,21 @@ def create(
         (path/'state.json').unlink(missing_ok=True)
     write_whole(path/'config.json', text.encode())
     return cls(path)
+
+# %% ../../nbs/01_core/05_runs.ipynb #ex-r1
+@patch(cls_method=True)
+def example(
+    cls:Run,
+    name:str, # 'plain', 'sallm', 'saliency-guided', 'ad-drop' or 'attention-guidance'
+) -> Run:
+    "The finished run `name` that comes with the library: looks without weights, of a classifier that knows its task"
+    return cls(example_folder(name))
+
+def open_run(
+    path, # of a run, or the name of a finished run that comes with the library where no folder is called so
+) -> Run:
+    "The run in the folder `path`, or the one that comes with the library under this name"
+    return Run.example(path) if path in example_names and not os.path.lexists(path) else Run(path)
 
 # %% ../../nbs/01_core/05_runs.ipynb #045b
 class RunInUse(RuntimeError): "Another process, or another training of this one, is at work in the folder of a run"
@@ -1094,6 +1110,19 @@ def train_loss(self:Run) -> float:
     losses = [r['loss'] if math.isnan(_number(r, 'task')) else r['task'] for r in last]
     return sum(losses)/len(losses) if losses else math.nan
 
+# %% ../../nbs/01_core/05_runs.ipynb #kn-2
+@patch
+def knowledge(self:Run) -> tuple: # (sentence, is it close to knowing nothing?); ('', False) where nobody can tell
+    "How much the best checkpoint knows: its accuracy on the test split beside the share of the split's largest class"
+    accuracy = self.scores('test').get('accuracy', math.nan)
+    try: labels = self.load_arrays('test_predictions').get('labels', np.zeros(0))
+    except (KeyError, ValueError): return '', False
+    if math.isnan(accuracy) or labels.ndim != 1 or labels.dtype.kind not in 'iu' or not len(labels): return '', False
+    share = np.unique(labels, return_counts=True)[1].max() / len(labels)
+    close = bool(accuracy < share + 2*math.sqrt(share*(1 - share)/len(labels)))
+    known = f'right about {accuracy:.0%} of {len(labels):,} test examples; the largest class is {share:.0%} of them'
+    return (f'knows next to nothing: {known}' if close else known), close
+
 # %% ../../nbs/01_core/05_runs.ipynb #080
 @patch
 def _lost_rows(self:Run) -> list:
@@ -1253,6 +1282,7 @@ def __repr__(self:Run):
              else '  snapshots none yet']
     if facts := _scored(self, 'validation'): lines.append(f'  best      validation {facts} at step {self.best_step}')
     if facts := _scored(self, 'test'): lines.append(f'  test      {facts}')
+    if known := self.knowledge()[0]: lines.append(f'  knows     {known.removeprefix("knows ")}')
     if wrong:
         lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}'
                      + (f' and {len(wrong) - 1} more: see run.damaged' if wrong[1:] else ''))

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..core.names import methods_words, scores_of
-from ..core.runs import Run, Snapshot
+from ..core.runs import Run, Snapshot, open_run
 from .codes import _finite, json_text
 from ..measures.tasks import Modality, facts_of, modalities, unknown_task
 
@@ -40,12 +40,14 @@ def _by_hand(snapshots):
                            snapshot=snapshot)
 
 def as_run(
-    run, # a `Run` or what looks like one, the path of a run, a list of `Snapshot`, or a training with a `run`
+    # a `Run` or what looks like one, the path of one, the name of one that comes with the library, a list of
+    # `Snapshot`, or a training with a `run`
+    run,
 ):
     "`run` as something with the attributes of a `Run` that the explorer reads"
     if isinstance(run, Snapshot): run = [run]
     if isinstance(run, (list, tuple)): return _by_hand(list(run))
-    if isinstance(run, (str, Path)): return Run(run)
+    if isinstance(run, (str, Path)): return open_run(run)
     return run.run if hasattr(run, 'run') and not hasattr(run, 'recorded') else run
 
 # %% ../../nbs/11_explorer/04_described.ipynb #043
@@ -129,6 +131,7 @@ def run_meta(
                 total_steps=total, steps_per_epoch=an_epoch,
                 classes=list(classes), scores=scores_of(run.config),
                 cross_tuning=any(isinstance(one, dict) and bool(one.get('cross_tuning')) for one in parts.values()),
+                knows=dict(zip(('text', 'close'), run.knowledge() if hasattr(run, 'knowledge') else ('', False))),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
                 notes=[f'{d.file} {d.reason}' for d in run.damaged]
                 + [n for n in notes if not any(d.reason in n for d in run.damaged)]

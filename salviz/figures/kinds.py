@@ -22,9 +22,9 @@ from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
 from ..core.bibliography import same_paper, bibtex, cited, papers
 from ..core.doors import door
-from ..core.names import (folder_names, known_as, method_titles, methods_words, run_names, runs_words,
+from ..core.names import (folder_names, known_as, listed, method_titles, methods_words, run_names, runs_words,
                                scores_of)
-from ..core.runs import Run, Snapshot
+from ..core.runs import Run, Snapshot, open_run
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #006
@@ -90,7 +90,7 @@ def _opened(source):
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
     if not isinstance(source, (str, os.PathLike)): return source
     if (Path(source)/'study.json').is_file(): return import_module('salviz.training.study').Study.open(source)
-    return Run(source)
+    return open_run(source)
 
 def _of_study(study, kind, options): # (source, options)
     "What the study gives to `kind`: its table, one row a run, or its runs; the options of the table are used up"
@@ -146,6 +146,7 @@ def _about_run(run, name=None) -> dict: # {what: a line}
         arguments = _arguments(method.get('args'))
         lines['Method'] = methods_words(method['name']) + (f' ({arguments})' if arguments else '')
     lines['Run'] = (name or run.path.name) + (f', seed {config["seed"]}' if config.get('seed') is not None else '')
+    if known := run.knowledge()[0]: lines['Best checkpoint'] = known
     if versions := config.get('versions'): lines['Trained with'] = ', '.join(f'{k} {v}' for k, v in versions.items())
     return lines
 
@@ -156,7 +157,7 @@ def _about_runs(runs) -> list: # of lines
     if len(lines) == 1: return [f'{k}: {v}' for k, v in lines[0].items()]
     shared = [k for k in ('Model', 'Data', 'Method', 'Trained with') if lines and k in lines[0]
               and len({line.get(k) for line in lines}) == 1]
-    apart = [k for k in ('Method', 'Model', 'Data', 'Trained with') if k not in shared]
+    apart = [k for k in ('Method', 'Model', 'Data', 'Best checkpoint', 'Trained with') if k not in shared]
     own = [f'Run: {line["Run"]}' + ''.join(f'; {k.lower()}: {line[k]}' for k in apart if k in line) for line in lines]
     return [*(f'{k}: {lines[0][k]}' for k in shared), *own]
 
@@ -420,6 +421,13 @@ def _smaller_words(points, fig, inches, view):
             "width and a page's height: "
             f'drawn at {7*fig.scale:.3g}')
 
+def _little_known(runs) -> str: # '' if they all know something
+    "For a caption: which of `runs` have a model whose answers are hardly better than naming the largest class"
+    names, known = folder_names(runs), {run.path: run.knowledge() for run in runs}
+    few = [path for path, (_, is_close) in known.items() if is_close]
+    if len(runs) == 1 and few: return f' The model {known[few[0]][0]}.'
+    return f' The models of {listed(names[path] for path in few)} know next to nothing.' if few else ''
+
 def _printed(made, width, font_size, look):
     "The figure of `made` on paper"
     inches, points = width_of(width)
@@ -436,7 +444,7 @@ def _printed(made, width, font_size, look):
     if font_size == 'caption' and 7*fig.scale < points - .01:
         warnings.warn(_smaller_words(points, fig, inches, views[0]), stacklevel=3)
     *facts, tools = facts_of(made)
-    fig.facts = (*facts, *fig.facts, tools)
+    fig.facts, fig.caption = (*facts, *fig.facts, tools), fig.caption + _little_known(made.runs)
     return fig
 
 def _pointed_at(made, **given):
@@ -451,7 +459,7 @@ def _pointed_at(made, **given):
         known = ', '.join(view_class.__name__ for view_class in plotly_figures)
         raise ValueError(f'figure: interactive=True draws {known}, got {type(view).__name__}; leave it out')
     fig = plotly_figures[type(view)](view)
-    fig.caption, fig.facts = view.caption, facts_of(made, 'plotly')
+    fig.caption, fig.facts = view.caption + _little_known(made.runs), facts_of(made, 'plotly')
     return fig
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #031b

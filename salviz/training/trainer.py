@@ -116,6 +116,7 @@ def _finish(trainer):
         if name == 'test' and np.ndim(scored.label_ids) == 1: # one label each
             run.save_arrays('test_predictions', dict(example_id=np.array(split['example_id']), labels=scored.label_ids,
                                                      predictions=scored.predictions))
+    trainer.model.has_new_head = False
     looks = [r for r in run.metrics if r['kind'] == 'record']
     run.finish(best_step=best, steps=trainer.state.global_step, train_seconds=sum(r['seconds'] for r in run.train_rows),
                record_seconds=sum(r['seconds'] for r in looks),

@@ -20,7 +20,7 @@ import pandas as pd
 from ..core.maths import entropy
 from ..measures.scores import attention_agreement
 from ..core.names import listed, methods_words, runs_words
-from ..core.runs import Run
+from ..core.runs import Run, open_run
 from ..core.words import digits_of
 from ..measures.statistics import ResultTable, better_of, result_table
 from ..measures.tasks import facts_of
@@ -169,7 +169,7 @@ def named_runs(
 ) -> dict: # {name: [Run]}
     "`runs` by line; those of a list that differ in nothing but the seed belong to one"
     def opened(source):
-        return [r if isinstance(r, Run) else Run(r)
+        return [r if isinstance(r, Run) else open_run(r)
                 for r in (source if isinstance(source, (list, tuple)) else [source])]
     if isinstance(runs, dict): named = {str(k): opened(v) for k, v in runs.items()}
     else:
