@@ -101,7 +101,7 @@ def shares(x, special):
 @pytest.mark.parametrize('colour', ['saliency', 'attention', 'difference'])
 def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, theme, colour):
     show(page, runs['addrop'], panels=['sentence'],
-         state=dict(colour=colour, row=3, entry=dict(kind='head', layer=1, head=2)))
+         state=dict(colour=colour, row=3, entry=dict(kind='head', layer=1, head=2), ownScale=True))
     set_state(page, theme=theme)
     frame = unpack_frame(pack_frame(runs['addrop'].snapshot(-1, 0)))['arrays']
     special = runs['addrop'].snapshot(-1, 0).is_special
@@ -124,6 +124,29 @@ def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, th
     ends = page.eval_on_selector_all('.sv-scale-tick', 'ticks => ticks.map(t => t.textContent)')
     assert float(ends[-1].replace('−', '-')) == pytest.approx(limit, rel=.06)
     assert ends[0] == ('0' if colour == 'attention' else '−' + ends[-1])
+
+def test_saliency_has_one_scale_for_all_sentences_and_steps_unless_a_sentence_asks_for_its_own(page, runs):
+    run = runs['addrop']
+    show(page, run, panels=['sentence'], state=dict(colour='saliency'))
+    def most(step, probe):
+        s = run.snapshot(step, probe)
+        return np.abs(unpack_frame(pack_frame(s))['arrays']['saliency'].astype(float)[~np.array(s.is_special)]).max()
+    largest = {place: most(*place) for place in run.recorded}
+    def end(): return page.locator('.sv-sentence .sv-scale-tick[data-end="high"]').inner_text()
+    def number(x): return page.evaluate('([x]) => sv.shortNumber(x)', [x])
+    load(page, 'colour.js')
+    kind = page.locator('.sv-sentence .sv-scale-kind')
+    for step, probe in run.recorded:
+        set_state(page, step=step, probe=probe)
+        assert end() == number(max(largest.values())) and kind.inner_text() == 'square-root scale'
+    place = min(largest, key=largest.get)
+    set_state(page, step=place[0], probe=place[1])
+    assert 'the same for all sentences and steps' in page.locator('.sv-sentence-main .sv-note').inner_text()
+    page.get_by_label('scale of its own').check(); settled(page)
+    assert end() == number(largest[place]) != number(max(largest.values()))
+    assert 'scaled to this sentence at this step' in page.locator('.sv-sentence-main .sv-note').inner_text()
+    set_state(page, colour='attention')
+    assert not page.get_by_label('scale of its own').is_visible()
 
 def test_merged_words_are_sums_over_their_pieces(page, runs):
     load(page, 'sentence.js', 'codec.js')

@@ -1,4 +1,5 @@
 // The explorer: a toolbar and its panels around one store and one state.
+import {patternShares} from './state/derive.js';
 import {State} from './state/state.js';
 import {toolbar} from './panels/toolbar.js';
 import {elementOf} from './lib/controls.js';
@@ -110,10 +111,18 @@ function appTellingHead(frame) {
   return {kind: 'head', layer: best.layer, head: best.head};
 }
 
+// The guided head that follows its pattern most, in the last layer that has one: in the first layers pretrained heads
+// are slow to give up what they do.
+function appGuidedHead(frame) {
+  const {layers, shape: [, heads]} = frame.get('guided'), shares = patternShares(frame) ?? [];
+  const flags = frame.get('guided').values(), row = Math.floor(flags.lastIndexOf(1) / heads);
+  let best = flags.lastIndexOf(1);
+  for (let k = row * heads; k < (row + 1) * heads; k++) if (shares[k] > (shares[best] || 0)) best = k;
+  return {kind: 'head', layer: layers[row], head: best % heads};
+}
+
 function appFirstEntry(frame) {
-  const guided = frame.get('guided'), flags = guided?.values() ?? [], first = flags.findIndex(Boolean);
-  if (first >= 0) return {kind: 'head', layer: guided.layers[Math.floor(first / guided.shape[1])],
-    head: first % guided.shape[1]};
+  if (frame.get('guided')?.values().includes(1)) return appGuidedHead(frame);
   if (frame.get('attention_attribution')) return appTellingHead(frame);
   return {kind: 'head', layer: frame.layers('attention').at(-1) ?? null, head: 0};
 }

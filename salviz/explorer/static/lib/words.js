@@ -143,7 +143,8 @@ export function scaleBar(scale) {
     tick.dataset.end = place === 0 ? 'low' : place === 1 ? 'high' : '';
     ticks.append(tick);
   }
-  const el = elementOf('div', 'sv-scale', bar, ticks);
+  const kind = elementOf('div', 'sv-scale-kind', scale.linear ? '' : 'square-root scale');
+  const el = elementOf('div', 'sv-scale', kind, bar, ticks);
   el.dir = 'ltr';
   return el;
 }

@@ -11,7 +11,7 @@ import {whatChoice} from './heads.js';
 import {buttonOf, choiceOf, elementOf, labelled, rangeOf} from '../lib/controls.js';
 
 const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'overlays', 'hideSpecial', 'mergeWords',
-  'top', 'threshold', 'scale',
+  'top', 'threshold', 'scale', 'ownScale',
   'palette',
   'whatIf', 'theme', 'frames', 'meta', 'size'];
 const stripSize = 9, tallestMap = 620, widestCell = 46, sallmStrip = 14, longestLabel = 96;
@@ -121,9 +121,10 @@ class MapPanel {
     const given = saliencyOf(this.frame);
     if (!given) return null;
     const values = this.units.map(u => u.tokens.reduce((sum, k) => sum + given.values[k], 0));
+    const {store, state} = this.ctx, least = state.ownScale ? 0 : store.saliencyLimit(state.run);
+    const ordinary = values.filter((v, k) => Number.isFinite(v) && !this.units[k].special).map(Math.abs);
     return {values, name: given.name,
-      scale: colourScaleOf({limit: Math.max(...values.map(Math.abs).filter(Number.isFinite), 0), signed: true,
-      theme: this.ctx.state.theme})};
+      scale: colourScaleOf({limit: Math.max(least, ...ordinary), signed: true, theme: state.theme})};
   }
 
   // A long sentence ships thumbnails; the whole map of a chosen head is asked for once.
@@ -299,7 +300,7 @@ class MapPanel {
     colourScale(context, this.colours,
       {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
     if (both) colourScale(context, this.saliency.scale, {x: start + part + 36, y: scaleY, width: part,
-      title: `${this.saliency.name}, beside the tokens`, inks});
+      title: `${this.saliency.name} (square-root scale)`, inks});
   }
 
   cellText({row, column}) {

@@ -117,27 +117,22 @@ function overlayStroke(context, path, grid, theme, width) {
   return void context.stroke(path);
 }
 
-// The outline around touching cells: an edge wherever the neighbour is not in the region.
+// A box around the cells of a region that touch within a row: rows are what a region is made of, and lines that merged
+// over several of them would not say which of their sides it is. On small cells there is no room between two boxes.
 export function drawRegion(context, grid, mask, theme) {
   const count = grid.columns.count, path = new Path2D(), [r0, r1] = grid.rowsInView(), [c0, c1] = grid.columnsInView();
-  const holds = (r, c) => r >= 0 && c >= 0 && r < count && c < count && mask[r * count + c] > 0;
-  for (let r = r0; r <= r1; r++)
-    regionEdges(path, c0, c1, c => holds(r - 1, c) !== holds(r, c), c => [grid.left(c), grid.top(r)]);
-  for (let c = c0; c <= c1; c++)
-    regionEdges(path, r0, r1, r => holds(r, c - 1) !== holds(r, c), r => [grid.left(c), grid.top(r)]);
-  grid.clipped(context, () => overlayStroke(context, path, grid, theme, 2));
-}
-
-// Neighbouring edges of a line become one stroke.
-function regionEdges(path, from, to, isEdge, point) {
-  for (let k = from, start = -1; k <= to; k++) {
-    const edge = k < to && isEdge(k);
-    if (edge && start < 0) start = k;
-    if (edge || start < 0) continue;
-    path.moveTo(...point(start));
-    path.lineTo(...point(k));
-    start = -1;
+  const inset = Math.min(grid.pitch, grid.rowPitch) >= haloCell ? 1.5 : 0;
+  for (let r = r0; r < r1; r++) {
+    for (let c = c0, start = -1; c <= c1; c++) {
+      const inside = c < c1 && mask[r * count + c] > 0;
+      if (inside && start < 0) start = c;
+      if (inside || start < 0) continue;
+      const [x, y] = [grid.left(start) + inset, grid.top(r) + inset];
+      path.rect(x, y, grid.left(c) - inset - x, grid.top(r + 1) - inset - y);
+      start = -1;
+    }
   }
+  grid.clipped(context, () => overlayStroke(context, path, grid, theme, 2));
 }
 
 function eachCell(grid, draw) {

@@ -6,15 +6,14 @@ import {copyNode, copySentence, paintCopy, recordedCopy} from './masked.js';
 import {LabelLines, labelRows, outcomeOf, targetLine} from './answers.js';
 import {chipText, countWords, directionOf, isCut, listWords, numberWords, paintToken, quoted} from '../lib/words.js';
 import {repeatNames, scaleBar, signWords, visibleText, wordGroups} from '../lib/words.js';
-import {choiceOf, elementOf, labelled, setText} from '../lib/controls.js';
+import {choiceOf, elementOf, labelled, setText, tickBox} from '../lib/controls.js';
 
 const colourChoices = [
   ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'],
     ['rationale', 'human rationale'],
 ];
-const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'hideSpecial',
-  'mergeWords', 'palette', 'theme',
-  'size'];
+const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'ownScale',
+  'hideSpecial', 'mergeWords', 'palette', 'theme', 'size'];
 const overOrdinary = 'each as shares of the ordinary tokens';
 
 function sumOver(values, tokens) { return tokens.reduce((sum, i) => sum + values[i], 0); }
@@ -67,11 +66,13 @@ export function sentenceValues(frame, probe, state, units = unitsOf(probe, state
     pieces};
 }
 
-// The scale of the colours: up to the largest magnitude among ordinary tokens.
-export function sentenceScale(values, state) {
+// The scale of the colours, up to the largest magnitude among ordinary tokens: of saliency among those of the whole run,
+// `atLeast`, so that little saliency looks like little; else of this sentence at this step.
+export function sentenceScale(values, state, atLeast = 0) {
   const shown = values[state.colour]?.filter((v, k) => !values.units[k].special && Number.isFinite(v)) ?? [];
   const signed = state.colour === 'saliency' || state.colour === 'difference';
-  const limit = state.colour === 'rationale' ? 1 : Math.max(0, ...shown.map(Math.abs));
+  const least = state.colour === 'saliency' && !state.ownScale ? atLeast : 0;
+  const limit = state.colour === 'rationale' ? 1 : Math.max(least, ...shown.map(Math.abs));
   return colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
 }
 
@@ -91,7 +92,11 @@ function saliencyWords(frame, values) {
 
 function legendWords(frame, probe, state, values) {
   const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, said = [];
-  if (state.colour === 'saliency') said.push(saliencyWords(frame, values));
+  if (state.colour === 'saliency') {
+    said.push(saliencyWords(frame, values));
+    said.push(state.ownScale ? 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'
+      : 'The scale of the colours is the same for all sentences and steps of the run.');
+  }
   if (state.colour === 'attention') said.push(`${from}.`);
   if (state.colour === 'difference')
     said.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
@@ -144,7 +149,10 @@ class Sentence {
     this.colour = choiceOf(colourChoices, value => state.set({colour: value}));
     this.clear = elementOf('button', 'sv-clear', 'choose nothing');
     this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
-    this.heading = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.clear);
+    this.ownScale = tickBox(on => state.set({ownScale: on}));
+    this.ownScaleField = labelled('scale of its own', this.ownScale, 'sv-check');
+    this.heading = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.ownScaleField,
+      this.clear);
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
     this.line.setAttribute('aria-multiselectable', 'true');
@@ -284,7 +292,8 @@ class Sentence {
   }
 
   paint() {
-    const {state} = this.ctx, scale = sentenceScale(this.values, state), shown = this.values[state.colour];
+    const {store, state} = this.ctx, scale = sentenceScale(this.values, state, store.saliencyLimit(state.run));
+    const shown = this.values[state.colour];
     const row = this.values.pieces, chosen = new Set(state.tokens);
     this.units.forEach((unit, k) => {
       const chip = this.chips[k], value = unit.special || !shown ? NaN : shown[k];
@@ -313,6 +322,8 @@ class Sentence {
       step = store.stepOf(state);
     for (const option of this.colour.options) option.disabled = Boolean(frame) && !values[option.value];
     this.colour.value = state.colour;
+    this.ownScale.checked = state.ownScale;
+    this.ownScaleField.hidden = state.colour !== 'saliency';
     this.clear.hidden = state.row === null && !state.tokens.length;
     const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
     const why = frame ? missingColour[state.colour] ?? values.note : away;

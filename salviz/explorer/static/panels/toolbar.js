@@ -1,5 +1,6 @@
 // What stands above the panels: which run and sentence, how tokens are shown, which colours.
 import {phaseWords} from './time.js';
+import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
 
 function toolbarSelect(label, choices, onChange) {
@@ -39,17 +40,19 @@ export function probeTitle(probe, classes = []) {
 
 export function toolbar({store, state}) {
   const el = document.createElement('div'), where = document.createElement('span');
+  const knows = document.createElement('p');
   el.className = 'sv-toolbar';
   el.setAttribute('role', 'toolbar');
   el.setAttribute('aria-label', 'what is shown');
   where.className = 'sv-where';
+  knows.className = 'sv-note sv-knows';
   const run = toolbarSelect('Run', [], v => state.set({run: Number(v), step: null}));
   const probe = toolbarSelect('Sentence', [], v => state.set({probe: Number(v)}));
   const palette = toolbarSelect('Colours', ['cividis', 'viridis', 'grey'].map(name => [name, name]),
     v => state.set({palette: v}));
   const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
   const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
-  el.append(run.el, probe.el, where, special.el, words.el, palette.el);
+  el.append(run.el, probe.el, where, special.el, words.el, palette.el, knows);
 
   const update = () => {
     run.fill(store.runs.map((r, i) => [String(i), r.title]));
@@ -65,6 +68,9 @@ export function toolbar({store, state}) {
     special.show(!state.hideSpecial);
     words.show(state.mergeWords);
     where.textContent = toolbarWhere(store, state);
+    const {text = '', close = false} = store.run(state.run)?.knows ?? {};
+    setText(knows, `Best checkpoint: ${text}.`).hidden = !text;
+    knows.classList.toggle('sv-failed', close);
   };
   return {el, update};
 }

@@ -1,5 +1,6 @@
 // What there is to look at: runs, their probes, and the frames (one probe at one step) that were shipped.
 import {decodeFrame} from './codec.js';
+import {saliencyOf} from './derive.js';
 
 const cachedFrames = 64;
 
@@ -16,6 +17,7 @@ export class Store {
     this.bytes = new Map();
     this.decoded = new Map();
     this.shippedSteps = new Map();
+    this.mostSalient = new Map();
     this.logged = [];
     this.listeners = {frames: new Set(), rows: new Set(), meta: new Set(), status: new Set()};
   }
@@ -50,9 +52,19 @@ export class Store {
     this.keep(key, frame);
     if (!this.shippedSteps.has(place)) this.shippedSteps.set(place, new Set());
     this.shippedSteps.get(place).add(frame.step);
+    this.mostSalient.set(frame.run, Math.max(this.saliencyLimit(frame.run), this.largestIn(frame)));
     this.tell('frames', {run: frame.run, probe: frame.probe, step: frame.step});
     return frame;
   }
+
+  // The largest magnitude of saliency among the ordinary tokens of a frame.
+  largestIn(frame) {
+    const special = this.probe(frame.run, frame.probe)?.is_special ?? [], values = saliencyOf(frame)?.values ?? [];
+    return values.reduce((most, v, i) => special[i] || !Number.isFinite(v) ? most : Math.max(most, Math.abs(v)), 0);
+  }
+
+  // One scale for all that was seen of a run: it can grow while frames arrive, and never shrinks.
+  saliencyLimit(run) { return this.mostSalient.get(run) ?? 0; }
 
   dropFrame(run, probe, step) {
     const key = frameKey(run, probe, step);
