@@ -1,12 +1,11 @@
 """`python docs/build.py [folder]`: the site of the notebooks, with a reference of the public names and a live explorer.
 
 What Sphinx reads is laid out in `_proc/docs`: the notebooks without what is hidden from readers, one page of reference
-a floor, and a page of a run that is recorded here, small, so that the explorer lives in the site without a kernel."""
+a floor, and a page of a finished run, so that the explorer lives in the site without a kernel."""
 import json
 import re
 import shutil
 import sys
-import tempfile
 from importlib import import_module
 from pathlib import Path
 
@@ -18,10 +17,9 @@ floor_titles = dict(learn='Start here', core='Core', data='Data', models='Models
                     methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
                     figures='Figures', explorer='Explorer', porch='Porch')
 # {notebook: what stands in the cell below which the explorer is alive}
-alive = {'quickstart': 'Explorer(training)', '00_learn/gallery': "to_html('gallery.html'"}
+alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it
-shows a run that was recorded when the page was built, 48 sentences, two epochs of AD-DROP, two probes. So small a run
-shows how to look, not how well the method works.'''
+shows the finished run of AD-DROP that comes with the library.'''
 
 
 def write(path, text):
@@ -135,28 +133,21 @@ def lay_out(source):
         if file.relative_to(source).with_suffix('').as_posix() not in pages: file.unlink()
 
 
-def record(path):
-    "Write the page of a small run to `path`"
-    from salviz import ADDrop, Explorer, load_classifier, load_text, subset, train
-    probes = ['a gorgeous , witty , seductive movie .', 'too slow , too long and too little happens .']
-    data = subset(load_text('movie-sentences'), 48, validation_size=16, test_size=16)
-    labels = data['train'].features['label'].names
-    model, tokenizer = load_classifier('minilm', num_labels=5, labels=labels, seed=0)
-    with tempfile.TemporaryDirectory() as folder:
-        run = train(model, tokenizer, data, method=ADDrop(p=.3, q=.3), run_dir=Path(folder)/'ad-drop', probes=probes,
-                    epochs=2, snapshots=5, batch_size=8, learning_rate=1e-4, progress=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Explorer(run).to_html(path, force=True)
+def lay_explorer(path):
+    "Write the page of a finished run to `path`"
+    from salviz import Explorer
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Explorer('ad-drop').to_html(path, force=True)
 
 
-def build(target, source=root/'_proc'/'docs', again=True):
-    "The site in the folder `target`; `again`: record the run again, even if there is one"
+def build(target, source=root/'_proc'/'docs'):
+    "The site in the folder `target`"
     from sphinx.cmd.build import build_main
     if target.exists() and not (target/'objects.inv').exists():
         raise FileExistsError(f'{target} holds something that is no site; give a folder that may be written over')
     lay_out(source/'source')
     page, site = source/'beside'/'explorer.html', source/'site' # pictures of notebooks are laid beside the latter
-    if again or not page.exists(): record(page)
+    lay_explorer(page)
     status = build_main(['-q', '-W', '--keep-going', '-c', str(root/'docs'), '-d', str(source/'read'),
                          '-D', f'html_extra_path={page.parent}', str(source/'source'), str(site)])
     if status: sys.exit(status)

@@ -43,7 +43,7 @@ def _demo_probes(
     words=(9, 14),  # least and most words of a sentence
     seed:int=1,
 ):
-    "`n` sentences of readable length, the first one very positive or positive, the second very negative or negative"
+    "`n` sentences of readable length, the first one positive, the second negative"
     order = [int(i) for i in np.random.default_rng(seed).permutation(len(validation))]
     fits = [i for i in order if words[0] <= len(validation[i]['text'].split()) <= words[1]]
     if len(fits) < n:
@@ -191,24 +191,23 @@ def demo(
     from salviz.data.texts import load_text, subset
     from salviz.models.loading import load_classifier
     from salviz.training.trainer import train
-    data = load_text('movie-sentences', seed=0)
+    data = load_text('movie-polarity')
     probes = _demo_probes(data['validation'], probes)
     size = len(data['train']) if train_size == 'full' else train_size
     data = subset(data, train_size, validation_size=min(size, len(data["validation"])),
                   test_size=min(size, len(data["test"])), seed=seed)
     runs = {}
     for name, make in _demo_methods(out/'runs').items():
-        model, tokenizer = load_classifier('minilm', num_labels=5, labels=data['train'].features['label'].names,
-                                           seed=seed)
+        model, tokenizer = load_classifier('minilm', labels=data['train'].features['label'].names, seed=seed)
         runs[name] = train(model, tokenizer, data, method=make(), run_dir=out/'runs'/name, probes=probes,
                            snapshots=snapshots, epochs=epochs, keep=1,
                            batch_size=batch_size, learning_rate=learning_rate, seed=seed,
                            args=dict(save_only_model=True))
     table = _demo_table(runs)
     settings = dict(sentences=len(data['train']), epochs=epochs, seed=seed, model='MiniLM-L6',
-                    data='movie review sentences, five classes')
+                    data='movie review sentences, positive or negative')
     table.to_csv(out/'table.csv')
     write_page(out/'index.html', table, write_pictures(runs, out/'pictures'), settings)
-    print(f'\n{_table_text(table)}\n\n{honest(len(data["train"]))}\n\nPictures and table: {out/"index.html"}   Runs: '
-          f'{out/"runs"}')
+    print(f'\n{_table_text(table)}\n\nPlain fine-tuning: {runs["plain"].knowledge()[0]}.\n'
+          f'{honest(len(data["train"]))}\n\nPictures and table: {out/"index.html"}   Runs: {out/"runs"}')
     return out

@@ -88,7 +88,7 @@ def test_the_discard_maps_are_pictures_on_the_page(quickstart):
     drawn = quickstart.locator('.jp-RenderedImage img')
     assert drawn.count() == 2
     for i in range(2): assert drawn.nth(i).evaluate('o => o.complete && o.naturalWidth > 800')
-    assert sum('image/png' in o.get('data', {}) for o in outputs(quickstart)) == 3 # and the explorer's own
+    assert sum('image/png' in o.get('data', {}) for o in outputs(quickstart)) == 4 # and those of two explorers
 
 def test_the_page_is_quiet(quickstart):
     assert quickstart.errors == [] and quickstart.outside == []

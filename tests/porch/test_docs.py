@@ -134,7 +134,7 @@ def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(
 
 def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
     text = (site/'quickstart.html').read_text()
-    assert '<img' in text and 'step  80: agreement' in re.sub(r'<[^>]+>', '', text)
+    assert '<img' in text and 'the packaged one: right about' in re.sub(r'<[^>]+>', '', text)
     assert not [page for page in site.rglob('*.html') if '#| export' in re.sub(r'<[^>]+>', '', page.read_text())
                 and page.stem != 'CONTRIBUTING']
 
@@ -155,7 +155,7 @@ def test_the_explorer_answers_in_its_page(reader, path):
     page = reader(path)
     frame = alive(page)
     shown = frame.evaluate('() => salviz.store.shipped(0, 0)')
-    assert len(shown) == 5 and shown[0] == 0
+    assert len(shown) == 10 and shown[0] == 0
     def picture(): return frame.eval_on_selector('.sv-heads canvas', 'c => c.toDataURL()')
     def of(what): return frame.evaluate(f'() => salviz.state.{what}')
     before, entry = picture(), of('entry')
