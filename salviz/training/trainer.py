@@ -13,6 +13,7 @@ import threading
 
 import numpy as np
 from fastcore.basics import patch
+from fastcore.meta import delegates
 from transformers import TrainerState
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
@@ -38,7 +39,8 @@ def make_trainer(job:Job, control:Control) -> MethodTrainer:
     settings, task = job.settings, job.feed.task
     recorder = None
     if settings.snapshots and job.args.process_index == 0:
-        recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes)
+        recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes,
+                            saliency=settings.saliency)
     watch = RunCallback(recorder, record_steps(settings.snapshots, job.total_steps), control)
     bar = BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings.early_stopping, job.checkpoint)] if settings.early_stopping else []
@@ -141,51 +143,30 @@ class Turn:
 turn = Turn()
 
 # %% ../../nbs/06_training/07_trainer.ipynb #070
+@delegates(Settings)
 def train(
     # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, returned state = best
     # checkpoint
     model,
-    tokenizer,                   # its tokenizer; None for images and series
+    tokenizer,           # its tokenizer; None for images and series
     # `DatasetDict` from `load_text`, `load_tokens`, `load_pairs`, `load_images` or `load_series`, as the model's head
     # asks
     data,
-    method:Method=None,          # a method, plain `FineTuning()` by default
-    run_dir=None,                # new folder for the run; default runs/METHOD-TIME
-    # examples to look at: a number, a split ('test[:8]'), a Dataset or own texts, see `choose_probes`
-    probes=8,
-    snapshots:int=10,            # how often to look at them, first and last step included; 0 = never
-    epochs:int=3,                # passes over the training data
-    batch_size:int=16,           # examples per device and micro-batch
-    learning_rate:float=2e-5,    # peak rate of AdamW, falling linearly to 0
-    weight_decay:float=.01,
-    gradient_accumulation:int=1, # micro-batches per optimiser step
-    # tokens; longer texts are truncated with a warning. Default: what the model allows, at most 512
-    max_length:int=None,
-    early_stopping:int=None,     # stop after so many evaluations without a better validation score
-    seed:int=0,                  # of data order, dropout and the method's draws
-    resume:bool=False,           # continue the run in `run_dir` from its last checkpoint
-    # share of the tokens that masked language modelling masks, or that replaced-token detection replaces
-    mlm_probability:float=.15,
-    keep:int=2,                  # checkpoints to keep: the best one and the last ones
-    progress:bool=True,          # show a progress bar
-    # function of (parameters, lr=…), such as torch.optim.Adadelta or a partial of torch.optim.SGD; None: AdamW
-    optimizer=None,
-    # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
-    scheduler=None,
-    args:dict=None,              # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
+    method:Method=None,  # a method, plain `FineTuning()` by default
+    run_dir=None,        # new folder for the run; default runs/METHOD-TIME
+    resume:bool=False,   # continue the run in `run_dir` from its last checkpoint
+    progress:bool=True,  # show a progress bar
+    **kwargs             # see `Settings`
 ) -> Run:
     "Train `model` on `data` with `method` and return the recorded `Run`"
-    settings = Settings(
-        probes=probes, snapshots=snapshots, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
-        weight_decay=weight_decay, gradient_accumulation=gradient_accumulation, max_length=max_length,
-        early_stopping=early_stopping, seed=seed, mlm_probability=mlm_probability, keep=keep, optimizer=optimizer,
-        scheduler=scheduler, args=args)
-    def job(): return open_job(model, tokenizer, data, method, run_dir, settings, resume, progress)
+    def job(): return open_job(model, tokenizer, data, method, run_dir, Settings(**kwargs), resume, progress)
     around = getattr(_here, 'control', None)
     if around is not None: return fit(job(), around)
     turn.take(run_dir)
     try: return fit(job(), Control())
     finally: turn.give_back()
+
+train.__delwrap__ = Settings # where the comments beside the settings stand
 
 # %% ../../nbs/06_training/07_trainer.ipynb #f009
 @patch
