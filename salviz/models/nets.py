@@ -7,11 +7,10 @@ models"""
 __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'ResNet18Config', 'ResNet18', 'Recurrence',
            'SeriesLSTMConfig', 'SeriesLSTM', 'InputCellAttention', 'InputCellLSTMConfig', 'InputCellLSTM',
            'TemporalBlock', 'TCNConfig', 'TCN', 'eager_attention_forward', 'SeriesAttention', 'SeriesLayer',
-           'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net', 'load_net']
+           'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net']
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
-import dataclasses, json, math
-from pathlib import Path
+import dataclasses, math
 
 import torch
 import torch.nn.functional as F
@@ -432,16 +431,3 @@ def small_net(
     if 'shape' in own and len(settings.get('shape', cls.config_class.shape)) != len(cls.config_class.shape):
         raise ValueError(f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}')
     with forked_random(seed): return cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
-
-# %% ../../nbs/03_models/04_nets.ipynb #049
-def load_net(
-    folder, # with a net that `save_pretrained` wrote
-): # in eval mode
-    "The net in `folder`, whichever of `nets` it is"
-    path = Path(folder).expanduser()/'config.json'
-    if not path.is_file(): raise FileNotFoundError(f'there is no {path}; a net is saved with save_pretrained(folder)')
-    kind = json.loads(path.read_text()).get('model_type')
-    classes = [cls for cls in nets.values() if cls.config_class.model_type == kind]
-    if not classes:
-        raise ValueError(f'{path} describes a {kind} model, which is none of the small nets ({", ".join(nets)})')
-    return classes[0].from_pretrained(path.parent).eval()

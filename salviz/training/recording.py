@@ -54,7 +54,7 @@ class Recorder:
                           saliency_seconds=self.saliency_seconds))
 
 def check_saliency(model, feed, probes, settings):
-    "Refuse `settings.saliency` if it is no attribution of what `model` reads, or cannot be had of the first of `probes`"
+    "Refuse `settings.saliency` if `model` cannot be explained by it, tried on the first of `probes`"
     batch = {k: v.to(device_of(model)) for k, v in feed.collate([probes[0]]).items()}
     batch = feed.corrupt(batch, settings.seed, evaluation_draw)
     chosen = attribution_named(settings.saliency, what_is_read(batch), 'train: saliency')

@@ -349,7 +349,7 @@ def test_the_recorder_takes_the_attribution_that_is_asked_for(tmp_path, tiny_ber
     batch = Collator(tokenizer)(list(encode_texts(list(t.texts), tokenizer)))
     assert np.allclose(t.arrays['saliency'], input_saliency(model, batch, 'gradient_norm')[0], rtol=2e-3, atol=1e-6)
     with pytest.raises(ValueError, match='settings differ'):
-        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', resume=True, **{**asked, 'saliency': None})
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=run.path, resume=True, **{**asked, 'saliency': None})
 
 def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
