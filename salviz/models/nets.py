@@ -20,7 +20,7 @@ from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassif
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .fast import lstm_states
-from .loading import forked_random
+from .loading import class_config, forked_random
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
@@ -388,14 +388,11 @@ nets = {'digit-cnn': DigitCNN, 'resnet18': ResNet18, 'lstm': SeriesLSTM, 'input-
 
 def _classes(num_labels, labels):
     "The part of a config that says which classes there are"
-    if labels is not None and num_labels not in (None, len(labels)):
-        raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}')
-    n = len(labels) if labels is not None else 2 if num_labels is None else num_labels
+    given = dict(num_labels=2) | class_config(num_labels, labels)
+    n = given['num_labels']
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise ValueError(f'num_labels must be a number of classes of at least 2, got {n!r}')
-    if labels is None: return dict(num_labels=n)
-    return dict(num_labels=n, id2label=dict(enumerate(map(str, labels))),
-                label2id={str(name): i for i, name in enumerate(labels)})
+    return given
 
 def _read_off(cls, data):
     "(shape of an example, names of the classes) in `data` of the signals room"

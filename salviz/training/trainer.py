@@ -23,7 +23,8 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ..core.runs import Run
 # `load_model` and `NonFiniteLoss` are here for those who look for them beside `train`
-from ..models.checkpoints import load_model, thin_out, without_shard_bars
+from ..models.checkpoints import load_model, thin_out
+from ..models.loading import without_shard_bars
 from ..methods.ad_drop import prior_method, prior_strategies
 from ..methods.base import Method
 from .callbacks import (BarCallback, Control, RunCallback, Stopped, early_stopping, has_stopped_early,
