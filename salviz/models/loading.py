@@ -267,7 +267,10 @@ def load_classifier(
     **kwargs,        # further arguments of transformers' from_pretrained, such as revision or classifier_pooling
 ): # (model in eval mode, tokenizer)
     "A sequence classifier of transformers and its tokenizer; a new head depends on `seed` alone"
-    return load_model_for('classification', name, num_labels, labels, seed, **kwargs)
+    def count(config):
+        size = _class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes'))
+        return class_config(None, labels) | dict(num_labels=size)
+    return _load('classification', name, seed, count, **kwargs)
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
 def load_model_for(
