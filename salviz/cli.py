@@ -106,7 +106,7 @@ def _run_train(a):
     probes = int(a.probes) if a.probes.isdigit() else a.probes
     run = salviz.train(model, tokenizer, data, method=method, run_dir=a.out, probes=probes, epochs=a.epochs,
                        batch_size=a.batch_size,
-                       learning_rate=a.learning_rate, seed=a.seed, resume=a.resume)
+                       learning_rate=a.learning_rate, seed=a.seed, saliency=a.saliency, resume=a.resume)
     print(run)
 
 def _load_data(a):
@@ -377,6 +377,8 @@ def parser() -> argparse.ArgumentParser:
     arg('--target', help='column with target texts, for sequence-to-sequence models')
     arg('--train-size', type=size, default='full', help="training examples, or 'full' (default %(default)s)")
     arg('--probes', default='8', help="number of probes, or a split such as 'test[:8]' (default %(default)s)")
+    arg('--saliency', metavar='NAME', help='attribution by which probes are looked at, such as gradient_norm '
+        '(default integrated_gradients)')
     for name, kind, default in (('epochs', whole(1), 3), ('batch-size', whole(1), 16), ('learning-rate', _amount, 2e-5),
                                 ('seed', whole(0), 0)):
         arg(f'--{name}', type=kind, default=default, help='default %(default)s')

@@ -17,10 +17,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
-from .gradients import background, given_baselines
 from .reading import check_counts, differentiable, gradients_of
 from .registry import attribution
-from .saliency import begin, reduced
+from .saliency import background, begin, given_baselines, reduced
 
 # %% ../../nbs/04_attribution/05_deeplift.ipynb #035
 _linear_operations = frozenset(

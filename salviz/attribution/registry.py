@@ -55,7 +55,7 @@ class Attribution:
 
 # %% ../../nbs/04_attribution/00_registry.ipynb #008
 attributions = {} # {name: `Attribution`}
-_rooms = 'saliency', 'gradients', 'deeplift', 'occlusion', 'attention_rows' # of this floor, in the order of their names
+_rooms = 'saliency', 'deeplift', 'occlusion', 'attention_rows' # of this floor, in the order of their names
 
 def attribution(
     name:str,

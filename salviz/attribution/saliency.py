@@ -4,17 +4,21 @@
 
 # %% auto #0
 __all__ = ['reductions', 'reduced', 'check_sum', 'baseline_embedding', 'begin', 'by_integrated_gradients', 'input_saliency',
-           'completeness', 'completeness_error']
+           'completeness', 'completeness_error', 'uniform', 'normal', 'given_baselines', 'background']
 
 # %% ../../nbs/04_attribution/03_saliency.ipynb #003
+import math
+import zlib
 from functools import partial
 from numbers import Integral
 
+import numpy as np
 import torch
 
 from .reading import (Reading, check_counts, check_score, check_target, every_row, predicted_classes,
                                         real_tokens, source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
+from ..core.maths import keyed_uniform
 from ..data.texts import model_inputs
 from ..models.loading import undisturbed
 
@@ -174,3 +178,115 @@ def completeness_error(
         reading = Reading(model, inputs, targets=[asked])
         gain = _path_gain(reading, begin(reading, baseline))
     return completeness(saliency[None], gain, inputs[name].shape[1] if name == 'pixel_values' else 1)[0]
+
+# %% ../../nbs/04_attribution/03_saliency.ipynb #g024
+def _content_key(reading, i:int) -> int:
+    "A number for the content of example `i`, whatever surrounds it"
+    x = reading.inputs[reading.name][i]
+    x = x[reading.real[i]] if reading.is_text else x.float()
+    return zlib.crc32(np.ascontiguousarray(x.cpu().numpy()).tobytes())
+
+def uniform(
+    reading, sample:int, stream:int,
+    shape=None, # of a token's (texts) or example's (signals) draw; None: as it is read
+) -> torch.Tensor: # in [0, 1), of what is read: [rows, ...]; texts: 0 at pads
+    "Keyed uniform numbers"
+    like, draws = reading.x, []
+    for i in range(len(reading)):
+        key = _content_key(reading, i)
+        if reading.is_text:
+            at, inner = reading.real[i].nonzero()[:, 0], like.shape[2:] if shape is None else shape
+            u = like.new_zeros(like.shape[1], *inner)
+            u[at] = torch.from_numpy(keyed_uniform(key, (len(at), *inner), reading.seed, sample, stream)).to(like)
+        else:
+            size = like.shape[1:] if shape is None else shape
+            u = torch.from_numpy(keyed_uniform(key, size, reading.seed, sample, stream)).to(like)
+        draws.append(u)
+    return torch.stack(draws)
+
+def normal(reading, sample:int) -> torch.Tensor:
+    "Keyed standard normal numbers, shape of what is read (Box and Muller)"
+    radius, angle = (uniform(reading, sample, stream) for stream in (0, 1))
+    return (-2 * (1 - radius).log()).sqrt() * (2 * math.pi * angle).cos()
+
+def _one_each(reading, sample:int, stream:int) -> torch.Tensor: # [rows]
+    "A keyed uniform number for each example"
+    keys = [_content_key(reading, i) for i in range(len(reading))]
+    draws = [torch.from_numpy(keyed_uniform(key, (1,), reading.seed, sample, stream)) for key in keys]
+    return torch.cat(draws).to(reading.x)
+
+# %% ../../nbs/04_attribution/03_saliency.ipynb #025b
+@attribution('random', says='chance')
+def _by_chance(reading):
+    "Uniform numbers in [0, 1)"
+    draws = uniform(reading, 0, 5, () if reading.is_text else reading.x.shape[-2:])
+    return draws.expand(len(reading.targets), *draws.shape)
+
+# %% ../../nbs/04_attribution/03_saliency.ipynb #g027
+def _per_row(x, like):
+    "`x` [..., rows] with the axes of what is read, `like` [rows, ...], behind"
+    return x.reshape(*x.shape, *[1] * (like.dim() - 1))
+
+def _sample_groups(reading, samples:int) -> list: # of lists
+    "0 to `samples` - 1 in groups that go through the model together"
+    check_counts(samples=samples)
+    return [some.tolist() for some in reading.at_once(samples)]
+
+@attribution('smoothgrad', cite='smilkov2017smoothgrad')
+def _by_smoothgrad(reading, *, samples=20, noise=.15, base=None):
+    "Mean gradient map over noisy copies of the input"
+    base, total = base or ('input_x_gradient' if reading.is_text else 'gradient'), 0.
+    if base not in reductions:
+        raise ValueError(f'smoothgrad: base must be one of {", ".join(map(repr, reductions))}, got {base!r}')
+    if isinstance(noise, bool) or not isinstance(noise, (int, float)) or not 0 <= noise < math.inf:
+        raise ValueError(f"smoothgrad: noise must be a share of the input's range of at least 0, got {noise!r}")
+    x, width = reading.x, _per_row(torch.stack([part.max() - part.min() for part in reading.parts()]), reading.x)
+    for some in _sample_groups(reading, samples):
+        points = torch.stack([x + noise * width * normal(reading, s) for s in some])
+        gradient = reading.gradients(points)
+        if base == 'gradient' and reading.is_text: check_sum(reading.model, gradient)
+        total = total + reduced(reading.name, gradient, points, base).sum(1)
+    return total / samples
+
+# %% ../../nbs/04_attribution/03_saliency.ipynb #g032
+def given_baselines(reading, baselines) -> torch.Tensor: # [K, ...], each broadcastable to what is read of an example
+    "The `baselines` that the user names, as they are read"
+    if reading.is_text:
+        ids = torch.as_tensor(baselines)
+        if ids.dim() != 1 or not len(ids) or ids.is_floating_point():
+            raise ValueError(f'baselines of texts must be a list of token ids, got {baselines!r}')
+        vectors = [baseline_embedding(reading.model, i, 'each of the baselines of texts') for i in ids.tolist()]
+        return torch.stack(vectors)[:, None]
+    given = torch.as_tensor(baselines).to(reading.x)
+    if given.dim() != reading.x.dim() or given.shape[1:] != reading.x.shape[1:] or not len(given):
+        raise ValueError(f'baselines must be an array [K, {", ".join(map(str, reading.x.shape[1:]))}] of examples, got '
+                         f'{list(given.shape)}')
+    return given
+
+def background(reading, sample:int, given=None) -> torch.Tensor: # shape of what is read
+    """A baseline for each example: one of `given` [K, ...] by chance, else random words, or noise with the example's
+    mean and spread"""
+    x = reading.x
+    if given is not None: return given[(_one_each(reading, sample, 3) * len(given)).long()].expand_as(x)
+    if reading.is_text:
+        embed = source_stack(reading.model).get_input_embeddings()
+        with torch.no_grad():
+            return embed((uniform(reading, sample, 2, ()) * embed.num_embeddings).long()).detach()
+    over = (2, 3) if reading.name == 'pixel_values' else (1,)
+    return x.mean(over, keepdim=True) + x.std(over, keepdim=True, correction=0) * normal(reading, sample)
+
+@attribution('gradient_shap', cite='lundberg2017unified')
+def _by_gradient_shap(reading, *, samples=20, baselines=None):
+    "Expected gradients: gradient at a random point between a random baseline and the input, times their difference"
+    x, total = reading.x, 0.
+    given = None if baselines is None else given_baselines(reading, baselines)
+    def starts_of(some): return torch.stack([background(reading, s, given) for s in some])
+    for some in _sample_groups(reading, samples):
+        starts = starts_of(some)
+        alphas = torch.stack([_one_each(reading, s, 4) for s in some])
+        gradient = reading.gradients(torch.lerp(starts, x.expand_as(starts), _per_row(alphas, x)))
+        total = total + reduced(reading.name, gradient, x - starts).sum(1)
+    def gain():
+        began = sum(reading.scores(starts_of(some)).sum(1) for some in _sample_groups(reading, samples))
+        return reading.scores_here - began / samples
+    return total / samples, gain

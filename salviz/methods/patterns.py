@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['named', 'places', 'real_pairs', 'neighbours', 'columns', 'is_one_delimiter', 'looks_at_tokens', 'pattern_ids',
-           'as_pattern', 'pattern_target', 'finds_antecedent']
+           'as_pattern', 'pattern_target']
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #003
 import torch
@@ -157,20 +157,3 @@ def pattern_target(
     if name == 'first': return columns(real, places(real) == 1), real.any(1)
     occurs = real & torch.isin(batch['input_ids'], ids.to(real.device))
     return columns(real, occurs, multiple), occurs.any(1)
-
-# %% ../../nbs/05_methods/01_patterns.ipynb #042
-def finds_antecedent(
-    attention, # tensor or array [..., n, n] of one example
-    mention,   # token whose antecedent is sought, by its place
-    antecedent, # places of the tokens that are right
-    # places of the tokens that are compared, the right ones among them; None: all but the mention itself
-    candidates=None,
-) -> torch.Tensor: # bool [...]
-    """Does the `mention` attend most to one of the tokens of its `antecedent`? (Deshpande and Narasimhan 2020,
-    section 5.6), for each head"""
-    attention = torch.as_tensor(attention)
-    candidates = [i for i in range(attention.shape[-1]) if i != mention] if candidates is None else list(candidates)
-    if not {*antecedent} <= {*candidates}:
-        raise ValueError(f'antecedent {sorted(antecedent)} must be among the candidates {sorted(candidates)}')
-    most = torch.tensor(candidates, device=attention.device)[attention[..., mention, candidates].argmax(-1)]
-    return torch.isin(most, torch.tensor(list(antecedent), device=attention.device))

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
 from .draws import keyed_uniform
-from .loading import forked_random, tasks_of_kind
+from .loading import class_config, forked_random, tasks_of_kind
 from .tasks import task_heads, tasks
 
 # %% ../../nbs/03_models/06_corruption.ipynb #006
@@ -121,11 +121,7 @@ def _head_size(task, num_labels, labels):
         return tasks[task].head.config
     if labels is None and num_labels is None:
         raise ValueError(f'{task} needs the names of the classes (labels) or their number (num_labels)')
-    if labels is not None and num_labels not in (None, len(labels)):
-        raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}')
-    if labels is None: return dict(num_labels=num_labels, **tasks[task].head.config)
-    return dict(tasks[task].head.config, id2label=dict(enumerate(map(str, labels))),
-                label2id={str(x): i for i, x in enumerate(labels)})
+    return tasks[task].head.config | class_config(num_labels, labels)
 
 def small_model(
     task,            # classification, regression, token_classification, masked_lm, replaced_token_detection or seq2seq

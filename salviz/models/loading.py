@@ -5,13 +5,14 @@ a trace"""
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'device_of', 'full_precision',
-           'model_name', 'weights_checksum', 'pooled_rows', 'tasks_of_kind', 'decoder_start', 'target_start',
-           'taught_file', 'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
+           'model_name', 'weights_checksum', 'pooled_rows', 'tasks_of_kind', 'class_config', 'without_shard_bars',
+           'decoder_start', 'target_start', 'taught_file', 'is_taught', 'teach', 'new_head_note', 'load_classifier',
+           'load_model_for', 'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
 import random
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from .tasks import task_heads, tasks
+from .tasks import head_of, task_heads, tasks
 
 # %% ../../nbs/03_models/03_loading.ipynb #006
 @contextmanager
@@ -167,11 +168,17 @@ def _check_head(name, config, task):
                      f'{config.model_type} serves {", ".join(can) or "none of the tasks here"}')
 
 # %% ../../nbs/03_models/03_loading.ipynb #027
+def class_config(num_labels=None, labels=None) -> dict:
+    "What a config says about classes that are so many, or are called `labels`"
+    if labels is None: return {} if num_labels is None else dict(num_labels=num_labels)
+    if num_labels not in (None, len(labels)):
+        raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}')
+    return dict(num_labels=len(labels), id2label=dict(enumerate(map(str, labels))),
+                label2id={str(name): i for i, name in enumerate(labels)})
+
 def _class_count(name, config, num_labels, labels, replace, head=tasks['classification'].head):
     "How many classes the head gets; `replace` = a trained head with another number may be thrown away"
-    if labels is not None and num_labels not in (None, len(labels)):
-        raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}')
-    wanted = len(labels) if labels is not None else num_labels
+    wanted = class_config(num_labels, labels).get('num_labels')
     trained = config.num_labels if any(head.name in a for a in config.architectures or ()) else None
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
         raise ValueError(f'num_labels must be a positive number of classes, got {wanted!r}')
@@ -191,10 +198,13 @@ def _give_padding(model, tokenizer):
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 
 @contextmanager
-def _quiet(quiet):
-    "A block without the progress bar and the report on new heads of transformers, if `quiet`"
+def without_shard_bars(
+    reports=True, # may it say which weights are new?
+):
+    "A block in which transformers draws no bar for every file that it reads or writes"
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    if quiet: logging.set_verbosity_error(); logging.disable_progress_bar()
+    logging.disable_progress_bar()
+    if not reports: logging.set_verbosity_error()
     try: yield
     finally:
         logging.set_verbosity(level)
@@ -215,9 +225,7 @@ def decoder_start(model):
 def target_start(model):
     """Id of the token with which a batch begins the decoder's input; `None` where `model` takes no such input: it
     has no decoder, or is a classifier"""
-    fed_by_itself = 'ForSequenceClassification', 'ForTokenClassification'
-    return (None if any(head in c.__name__ for c in type(model).__mro__ for head in fed_by_itself)
-            else decoder_start(model))
+    return None if head_of(model) in ('sequence', 'token') else decoder_start(model) # those feed it themselves
 
 # %% ../../nbs/03_models/03_loading.ipynb #038
 def _other_head(config, head):
@@ -274,7 +282,8 @@ def _load(task, name, seed, count, **kwargs):
     wanted = {'dtype': torch.float32, **count(config),
               **(dict(ignore_mismatched_sizes=True) if _other_head(config, head) else {}), **kwargs}
     if classes and wanted['num_labels'] == len(classes): wanted = {**_names(classes), **wanted}
-    with _explained(name, silence), forked_random(seed), _quiet(name in _packaged_models):
+    quiet = without_shard_bars(reports=False) if name in _packaged_models else nullcontext()
+    with _explained(name, silence), forked_random(seed), quiet:
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)
         if _other_head(config, head): _draw_head(model)
         if classes: teach(model, name)
@@ -284,11 +293,6 @@ def _load(task, name, seed, count, **kwargs):
     _give_padding(model, tokenizer)
     decoder_start(model)
     return model.eval(), tokenizer
-
-def _names(labels):
-    "What a config says about classes called `labels`"
-    return ({} if labels is None else dict(id2label=dict(enumerate(map(str, labels))),
-                                           label2id={str(x): i for i, x in enumerate(labels)}))
 
 # %% ../../nbs/03_models/03_loading.ipynb #042
 def load_classifier(
@@ -300,8 +304,8 @@ def load_classifier(
 ): # (model in eval mode, tokenizer)
     "A sequence classifier of transformers and its tokenizer; a new head depends on `seed` alone"
     def count(config):
-        return dict(num_labels=_class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes')),
-                    **_names(labels))
+        size = _class_count(name, config, num_labels, labels, kwargs.get('ignore_mismatched_sizes'))
+        return class_config(None, labels) | dict(num_labels=size)
     return _load('classification', name, seed, count, **kwargs)
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
@@ -331,7 +335,7 @@ def load_model_for(
                              'num_labels')
         size = _class_count(name, config, num_labels if own.has_classes else needed, labels,
                             kwargs.get('ignore_mismatched_sizes'), head)
-        return {**head.config, 'num_labels': size, **_names(labels)}
+        return {**head.config, **class_config(None, labels), 'num_labels': size}
     return _load(task, name, seed, count, **kwargs)
 
 # %% ../../nbs/03_models/03_loading.ipynb #053

@@ -7,11 +7,10 @@ models"""
 __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'ResNet18Config', 'ResNet18', 'Recurrence',
            'SeriesLSTMConfig', 'SeriesLSTM', 'InputCellAttention', 'InputCellLSTMConfig', 'InputCellLSTM',
            'TemporalBlock', 'TCNConfig', 'TCN', 'eager_attention_forward', 'SeriesAttention', 'SeriesLayer',
-           'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net', 'load_net']
+           'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net']
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
-import dataclasses, json, math
-from pathlib import Path
+import dataclasses, math
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,7 @@ from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassif
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .fast import lstm_states
-from .loading import forked_random
+from .loading import class_config, forked_random
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
@@ -389,14 +388,11 @@ nets = {'digit-cnn': DigitCNN, 'resnet18': ResNet18, 'lstm': SeriesLSTM, 'input-
 
 def _classes(num_labels, labels):
     "The part of a config that says which classes there are"
-    if labels is not None and num_labels not in (None, len(labels)):
-        raise ValueError(f'labels names {len(labels)} classes, but num_labels is {num_labels}')
-    n = len(labels) if labels is not None else 2 if num_labels is None else num_labels
+    given = dict(num_labels=2) | class_config(num_labels, labels)
+    n = given['num_labels']
     if isinstance(n, bool) or not isinstance(n, int) or n < 2:
         raise ValueError(f'num_labels must be a number of classes of at least 2, got {n!r}')
-    if labels is None: return dict(num_labels=n)
-    return dict(num_labels=n, id2label=dict(enumerate(map(str, labels))),
-                label2id={str(name): i for i, name in enumerate(labels)})
+    return given
 
 def _read_off(cls, data):
     "(shape of an example, names of the classes) in `data` of the signals room"
@@ -432,16 +428,3 @@ def small_net(
     if 'shape' in own and len(settings.get('shape', cls.config_class.shape)) != len(cls.config_class.shape):
         raise ValueError(f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}')
     with forked_random(seed): return cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
-
-# %% ../../nbs/03_models/04_nets.ipynb #049
-def load_net(
-    folder, # with a net that `save_pretrained` wrote
-): # in eval mode
-    "The net in `folder`, whichever of `nets` it is"
-    path = Path(folder).expanduser()/'config.json'
-    if not path.is_file(): raise FileNotFoundError(f'there is no {path}; a net is saved with save_pretrained(folder)')
-    kind = json.loads(path.read_text()).get('model_type')
-    classes = [cls for cls in nets.values() if cls.config_class.model_type == kind]
-    if not classes:
-        raise ValueError(f'{path} describes a {kind} model, which is none of the small nets ({", ".join(nets)})')
-    return classes[0].from_pretrained(path.parent).eval()

@@ -25,7 +25,7 @@ from ..models.loading import model_name, weights_checksum
 from ..methods.base import FineTuning, Method, check_cite, served
 from ..measures.tasks import check_labels
 from .feed import check_data, feed_for
-from .recording import observes
+from .recording import check_saliency, observes
 from .settings import Settings, in_config, plain
 
 # %% ../../nbs/06_training/04_job.ipynb #045
@@ -214,6 +214,7 @@ def open_job(
     chosen, texts = feed.probes(data, settings.probes, settings.seed)
     if 'labels' in chosen.column_names and feed.task.one_class:
         check_labels('the probes', chosen['labels'], len(classes))
+    if settings.saliency is not None: check_saliency(model, feed, chosen, settings)
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings.epochs)
     home, config = Path(args.output_dir).parent, run_config(model, data, method, settings, feed.task)

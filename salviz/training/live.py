@@ -284,3 +284,5 @@ def start_training(
         raise
     if not start: training._wish = 'pause'
     return training._begin()
+
+start_training.__delwrap__ = Settings

@@ -68,6 +68,9 @@ class Settings:
     # function of (optimizer, steps planned) -> scheduler that is stepped once a step; None: linear to 0
     scheduler:object=None
     args:dict=None              # any further `TrainingArguments`, such as bf16=True or report_to='tensorboard'
+    # the name of an attribution, by which the probes are looked at, see `known_attributions`; None: integrated
+    # gradients, of images and series the gradient
+    saliency:str=None
 
     def __post_init__(self):
         for name, (fits, allowed) in _allowed.items():
@@ -76,8 +79,8 @@ class Settings:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:
-    "`settings` as the config of a run has them"
-    return plain(vars(settings))
+    "`settings` as the config of a run has them; `saliency` is there where it was asked for, as earlier runs have none"
+    return {name: x for name, x in plain(vars(settings)).items() if x is not None or name != 'saliency'}
 
 def record_steps(snapshots:int, total:int) -> list:
     "At most `snapshots` different steps from 0 to `total`, evenly spaced"

@@ -140,7 +140,8 @@ def _lines(groups, x, band):
 def _trained(run):
     "What a run's config says that is neither its seed nor how it was looked at, as text"
     c = run.config
-    settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in ('seed', 'probes', 'snapshots', 'keep')}
+    beside = 'seed', 'probes', 'snapshots', 'saliency', 'keep'
+    settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in beside}
     data = c.get('data') if isinstance(c.get('data'), dict) else dict(name=c.get('data'))
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
                       sort_keys=True, default=str)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
-from salviz.training.feed import pick_probes, token_rationales
+from salviz.training.feed import TextFeed, token_rationales
 from salviz.data.rationales import joined, load_rationales, merged, rationale_sources, rationale_spans
 from salviz.core.text import align_batch
 
@@ -270,11 +270,11 @@ def test_splits_are_cut_as_load_text_cuts_them_and_keep_text_label_and_rationale
                                                seed=2)['test']] != [r['text'] for r in data['test']]
 
 
-def test_probes_and_tokens_understand_the_column(tiny_tokenizer):
+def test_probes_and_tokens_understand_the_column(tiny_bert, tiny_tokenizer):
     frame = pd.DataFrame(dict(text=['the clumsy film .', 'a fine plot']*10, label=[0, 1]*10,
                               rationale=[[[4, 10]], [0, 1, 0]]*10))
     data = load_rationales(frame)
-    encoded, texts = pick_probes(data, 2, tiny_tokenizer, 32, 0)
+    encoded, texts = TextFeed(tiny_bert(), tiny_tokenizer, 32).probes(data, 2)
     for row, tt in zip(encoded, texts):
         assert [w for w, x in zip(tt.word_ids.tolist(), row['rationale']) if x] == [1]*sum(tt.word_ids == 1)
     flags = token_rationales(align_batch(tiny_tokenizer, data['train']['text']), data['train']['rationale'])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from salviz.methods.patterns import as_pattern, finds_antecedent, looks_at_tokens, pattern_ids, pattern_target
+from salviz.methods.patterns import as_pattern, looks_at_tokens, pattern_ids, pattern_target
 
 PAD, CLS, SEP, DOT, SPACE_DOT = 0, 1, 2, 3, 4
 
@@ -168,20 +168,6 @@ def test_patterns_keep_the_default_precision():
     try: P, _ = pattern_target('next', padded([[CLS, 7, SEP]], 'right'))
     finally: torch.set_default_dtype(torch.float32)
     assert P.dtype == torch.float64 and P[0, -1, 0].item() == 1/3
-
-
-def test_a_head_finds_an_antecedent_if_the_largest_of_the_compared_keys_belongs_to_it():
-    g = torch.Generator().manual_seed(0)
-    attention = torch.rand(3, 4, 7, 7, generator=g).softmax(-1)
-    for mention, antecedent, candidates in [(5, [1, 2], None), (0, [6], None), (4, [1], [1, 3]),
-                                            (4, [2, 3], [0, 2, 3, 6])]:
-        found = finds_antecedent(attention, mention, antecedent, candidates)
-        for l in range(3):
-            for h in range(4):
-                compared = [q for q in range(7) if (q != mention if candidates is None else q in candidates)]
-                most = max(compared, key=lambda q: attention[l, h, mention, q].item())
-                assert bool(found[l, h]) == (most in antecedent)
-    with pytest.raises(ValueError, match='must be among the candidates'): finds_antecedent(attention, 4, [4])
 
 
 def test_patterns_refer_to_the_ids_in_the_batch_whatever_stood_there_before():

@@ -92,10 +92,12 @@ def test_training_from_the_command_line_can_be_looked_at(tmp_path):
     pd.DataFrame(dict(sentence=[f'a {w} film number {i}' for i in range(40) for w in ('fine', 'dull')],
                       sense=['good', 'bad'] * 40)).to_csv(file, index=False)
     done = salviz('train', '--data', file, '--text', 'sentence', '--label', 'sense', '--method', 'ADDrop', '--set',
-                  'p=.4', 'cross_tuning=False', '--epochs', 1, '--probes', 2, '--out', tmp_path/'run')
+                  'p=.4', 'cross_tuning=False', '--epochs', 1, '--probes', 2, '--saliency', 'gradient_norm', '--out',
+                  tmp_path/'run')
     assert done.returncode == 0, done.stderr[-3000:]
     run = Run(tmp_path/'run')
     assert run.config['method']['args']['p'] == .4 and 'discarded' in run.snapshot().arrays
+    assert run.snapshot().info['saliency_method'] == 'gradient_norm'
 
 def test_a_run_is_shown_as_a_page(tmp_path):
     for name in ('one', 'two'): invented.run(tmp_path/name, 'ADDrop')

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import forked
-from salviz.data.texts import Collator, encode, model_inputs
+from salviz.attribution.saliency import input_saliency
+from salviz.data.texts import Collator, encode, encode_texts, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from salviz.methods.base import Progress, Term
 from salviz.core.runs import Run, sealed
@@ -321,6 +322,8 @@ bad = dict(
     arguments=(dict(args=dict(learning_ratio=1)), 'learning_ratio, which TrainingArguments does not know'),
     classes=(dict(num_labels=3), "data has 2 classes .* head has 3"),
     resume=(dict(resume=True), 'no run in'),
+    saliency=(dict(saliency='lime'), "train: saliency must be one of .*'gradient_norm'.* for input_ids, got 'lime'"),
+    no_saliency=(dict(saliency='gradient'), "train: saliency='gradient': .*identically zero"),
 )
 
 @pytest.mark.parametrize('case', bad)
@@ -334,6 +337,19 @@ def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_be
     with pytest.raises((ValueError, FileNotFoundError), match=said) as e:
         train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, **given})
     assert not (tmp_path/'run').exists() and '\n' not in str(e.value)
+
+def test_the_recorder_takes_the_attribution_that_is_asked_for(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    asked = dict(saliency='gradient_norm', snapshots=2, **quick)
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **asked)
+    plain = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'plain', **{**asked, 'saliency': None})
+    assert [r.config['settings'].get('saliency') for r in (run, plain)] == ['gradient_norm', None]
+    assert [r.snapshot().info['saliency_method'] for r in (run, plain)] == ['gradient_norm', 'integrated_gradients']
+    model, tokenizer = load_model(run, 'last')
+    t = run.snapshot(probe=0)
+    batch = Collator(tokenizer)(list(encode_texts(list(t.texts), tokenizer)))
+    assert np.allclose(t.arrays['saliency'], input_saliency(model, batch, 'gradient_norm')[0], rtol=2e-3, atol=1e-6)
+    with pytest.raises(ValueError, match='settings differ'):
+        train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=run.path, resume=True, **{**asked, 'saliency': None})
 
 def test_an_existing_folder_is_refused(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     (tmp_path/'run').mkdir(); (tmp_path/'run'/'mine.txt').write_text('mine')
