@@ -117,8 +117,8 @@ def run_meta(
     "What there is to know about `run` before any frame of it is seen"
     run = as_run(run)
     probes, steps = _choose(run.probes, probes, 'probes'), _choose(run.steps, steps, 'steps')
-    recorded, sentences, classes, notes = _readable(run,
-                                                    [(s, p) for s, p in run.recorded if p in probes and s in steps])
+    wanted = [(s, p) for s, p in run.recorded if p in probes and s in steps]
+    recorded, sentences, classes, notes = _readable(run, wanted)
     same = {same_probe(one): one['id'] for one in (matches or dict(probes=sentences.values()))['probes']}
     for one in sentences.values(): one['matches'] = same.get(same_probe(one))
     method, model = run.config.get('method') or {}, run.config.get('model') or {}

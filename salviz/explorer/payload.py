@@ -72,6 +72,12 @@ def _own_entry(name, x, axes):
     return dict(entry, axes=list(axes), **spec), data
 
 # %% ../../nbs/11_explorer/02_payload.ipynb #48fc922c
+def _of_layers(x, at, layers):
+    "`x` of the model's layers `at`, as far as they are among `layers`; None: all"
+    if at is None or layers is None: return x, at
+    rows = [i for i, l in enumerate(at) if l in layers]
+    return x[rows], [at[i] for i in rows]
+
 def _own_blocks(
     snapshot,
     full=None,   # beyond 128 tokens: (layer, head) pairs whose maps travel in full
@@ -82,10 +88,8 @@ def _own_blocks(
     blocks, left = {}, []
     for name, axes in own_evidence(snapshot).items():
         if names is not None and name not in names: continue
-        x, at, is_map = snapshot.arrays[name], snapshot.layers.get(name), axes[-2:] == ('query', 'key')
-        if at is not None and layers is not None:
-            rows = [i for i, l in enumerate(at) if l in layers]
-            x, at = x[rows], [at[i] for i in rows]
+        x, at = _of_layers(snapshot.arrays[name], snapshot.layers.get(name), layers)
+        is_map = axes[-2:] == ('query', 'key')
         if not x.size or x.ndim > 4 or not is_map and x.size > _most_numbers:
             left.append([name, axes_words(axes, x.shape)])
             continue
@@ -123,10 +127,7 @@ def _arrays(snapshot, full, names, layers):
     out, pooling = {}, dict(cube8='mean', table8='mean', level8='extreme', bits='any')
     for name in [there for k in codecs for there in have if there == k or there.startswith(f'{k} (')]:
         if names is not None and name not in names: continue
-        x, at = have[name], of.get(name)
-        if at is not None and layers is not None:
-            rows = [i for i, l in enumerate(at) if l in layers]
-            x, at = x[rows], [at[i] for i in rows]
+        x, at = _of_layers(have[name], of.get(name), layers)
         if x.ndim < 4 or x.shape[-1] <= most_tokens: out[name] = x, at, None; continue
         if name not in ('attribution_ranks', 'discarded'):
             small = pool_cells(x, pooling[codec_of(name)])
@@ -160,8 +161,9 @@ def pack_frame(
     blocks = {}
     for name, (x, at, cells) in arrays.items():
         spec, data = encode_array(name, x)
-        blocks[name] = dict(spec, **({} if at is None else dict(layers=list(at))),
-                            **({} if cells is None else dict(pooled=cells))), data
+        if at is not None: spec['layers'] = list(at)
+        if cells is not None: spec['pooled'] = cells
+        blocks[name] = spec, data
     own, left = _own_blocks(snapshot, full, names, layers)
     blocks |= own
     info = {k: snapshot.info[k] for k in _info if k in snapshot.info}
@@ -219,8 +221,8 @@ def unpack_frame(
             if 'follows' in spec: arrays[name] = follow(spec, arrays); continue
             arrays[name] = decode_array(spec, block(name))
             if 'order' in spec:
-                arrays[name] = order_value(arrays[name],
-                                           np.frombuffer(block(spec['order']), np.uint8).reshape(arrays[name].shape))
+                codes = np.frombuffer(block(spec['order']), np.uint8).reshape(arrays[name].shape)
+                arrays[name] = order_value(arrays[name], codes)
         except (ValueError, KeyError, TypeError, IndexError) as e:
             raise ValueError(f'array {name} of the frame is not all there ({e})') from None
     return dict(header, arrays=arrays, specs=specs)

@@ -10,6 +10,7 @@ __all__ = ['panel_names', 'static_text', 'Panel', 'panel_of', 'panels', 'check_p
 import re
 from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
+from pathlib import Path
 
 # %% ../../nbs/11_explorer/00_program.ipynb #049
 _import = re.compile(r"import\s*\{([^}]*)\}\s*from\s*'\.\.?/(?:\w+/)?([\w-]+\.js)';\s*(?://.*)?")
@@ -18,9 +19,7 @@ _declared = re.compile(
 
 def _scripts() -> dict: # {name: file}
     "What is in salviz/explorer/static/ and its folders; a name stands for one file"
-    top = files('salviz.explorer')/'static'
-    every = [file for folder in (top, *(file for file in top.iterdir() if file.is_dir())) for file in folder.iterdir()
-             if file.is_file()]
+    every = [file for file in Path(files('salviz.explorer')/'static').rglob('*') if file.is_file()]
     there = {file.name: file for file in every}
     if len(there) < len(every):
         raise ValueError('two files of salviz/explorer/static/ have one name; the bundle knows modules by name')
@@ -147,9 +146,7 @@ def bundle(
         for one in module['names']:
             if one in owner:
                 raise ValueError(f'{one} is declared at the top of both {owner[one]} and {name}; rename one, they '
-                                 'share '
-                                 'one '
-                                 'scope on the page')
+                                 'share one scope on the page')
             owner[one] = name
         parts.append(f'// {name}\n{module["body"]}\n')
     return '\n'.join(parts)

@@ -77,7 +77,6 @@ def _kernel_lives(contents_manager, path) -> bool:
 
 def strip_on_save(model, path='', contents_manager=None, **kw):
     "A pre-save hook for Jupyter: `strip_views` of notebooks whose kernel is gone"
-    if model.get('type') != 'notebook' or not isinstance(model.get('content'),
-                                                         dict) or model['content'].get('nbformat') != 4:
-        return
-    if not _kernel_lives(contents_manager, path): strip_views(model['content'])
+    nb = model.get('content')
+    if model.get('type') != 'notebook' or not isinstance(nb, dict) or nb.get('nbformat') != 4: return
+    if not _kernel_lives(contents_manager, path): strip_views(nb)

@@ -14,10 +14,12 @@ import numpy as np
 from ..figures import drawing as F, maps # which puts its drawing functions into F.bodies
 from ..core.evidence import own_evidence
 from .program import panel_names, panels
+from ..figures.charts import line_look, line_sample
 from ..figures.drawing import figure_kinds
 from ..figures.sheet import figure
 from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
                                telling_entry, triptych)
+from ..views.curves import styles_of
 from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title, title_of,
                           attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
                           signal_view, view_for)
@@ -29,7 +31,6 @@ class Look:
     snapshot:object              # a `Snapshot`
     other:object = None          # the other side of a comparison, a `Snapshot` of the same tokens
     other_name:str = 'other'
-    name:str = ''                # of the run
     rows:list = field(default_factory=list)    # its metrics
     entry:dict = field(default_factory=dict)   # kind: head, heads, layers, all or rollout; layer; head
     what:str = 'attention'       # or 'attribution'
@@ -37,17 +38,22 @@ class Look:
 
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])
-        kept = {k: v for k, v in self.entry.items() if v is not None}
-        if kept.get('layer') not in layers:
-            kept |= telling_entry(self.snapshot) if kept.get('kind',
-                                                             'head') == 'head' else dict(
-                layer=layers[-1]) if layers else {}
-        self.entry = {'kind': 'head', 'head': 0, **kept}
+        entry = dict(kind='head', head=0) | {k: v for k, v in self.entry.items() if v is not None}
+        if entry.get('layer') not in layers:
+            if entry['kind'] == 'head': entry |= telling_entry(self.snapshot)
+            elif layers: entry['layer'] = layers[-1]
+        self.entry = entry
 
     def evidence(self):
         "Name of the array that is shown"
         wanted = 'attention_attribution' if self.what == 'attribution' else 'attention'
         return wanted if wanted in self.snapshot.arrays else 'attention'
+
+    def words(self):
+        "What is shown, and of which layers and heads"
+        return f'{self.called()}, {chosen_map(self.snapshot, **place_of(self.entry), what=self.shows()).where}'
+
+    def called(self): return self.evidence().replace('_', ' ')
 
     def shows(self):
         "What the views of `salviz.views.maps` call that array"
@@ -82,7 +88,7 @@ def _titled(words, view, width) -> Part:
 def _heads_part(look, width) -> Part:
     "The grid of heads, layers downwards"
     view = head_grid(look.snapshot, look.shows(), scale='own')
-    return _titled(f'{look.evidence().replace("_", " ")} of all heads, each on its own scale', view, width)
+    return _titled(f'{look.called()} of all heads, each on its own scale', view, width)
 
 def _map_part(look, width) -> Part:
     "One map in detail"
@@ -92,8 +98,7 @@ def _map_part(look, width) -> Part:
                 and place['layer'] in s.layers.get(k, [])]
     view = attention_map(s, **place, what=look.shows(),
                          overlays=overlays + ['saliency']*(saliency_of(s)[0] is not None))
-    return _titled(f'{look.evidence().replace("_", " ")}, {chosen_map(s, **place, what=look.shows()).where}', view,
-                  width)
+    return _titled(look.words(), view, width)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #016
 def _is_signal(snapshot) -> bool: return snapshot.info.get('modality', 'text') != 'text'
@@ -103,9 +108,7 @@ def _signal_part(look, width) -> Part:
     s = look.snapshot
     if not _is_signal(s):
         raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} is of a text, not of an image or series')
-    return _of_view(signal_view(look.snapshot), width)
-
-
+    return _of_view(signal_view(s), width)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #019
 def _triptych_part(look, width) -> Part:
@@ -125,18 +128,15 @@ def _compare_part(look, width) -> Part:
         return _of_view(replace(counted, names=tuple(sides[::-1])), width)
     place = place_of(look.entry)
     view = compared(look.snapshot, look.other, **place, what=look.shows(), names=sides)
-    return _titled(f'{look.evidence().replace("_", " ")}, '
-                  f'{chosen_map(look.snapshot, **place, what=look.shows()).where}: '
-                  f'{view.subtitle}', view, width)
+    return _titled(f'{look.words()}: {view.subtitle}', view, width)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #022
 def _sentence_part(look, width) -> Part:
     """Tokens coloured by saliency, or by the attention of the pooled row where there is none; with the answers of a
     task that is no classification"""
     s, own_view = look.snapshot, answer_shown(look.snapshot)
-    # the map has a part of its own
-    if own_view:
-        return _of_view(replace(own_view, attention=None) if hasattr(own_view, 'attention') else own_view, width)
+    if hasattr(own_view, 'attention'): own_view = replace(own_view, attention=None) # the map has a part of its own
+    if own_view: return _of_view(own_view, width)
     own, source = saliency_of(s)
     if own: return _titled(f'sentence, coloured by {source}', coloured_sentences(s, words=False, names=[None]), width)
     rows, pooled_row = chosen_map(s, **place_of(look.entry)).values, s.info.get('pooled_row')
@@ -154,12 +154,13 @@ def curves(rows) -> dict: # {name: ([steps], [values])}
     "Losses of the training rows and scores of the evaluations"
     lines = {}
     for row in rows:
-        terms, score = [k for k in row if k not in _not_terms
-                        and not k.endswith('_weight')], [k for k in _scores if k in row][:1]
-        names = dict(train=terms, eval=score).get(row.get('kind'), [])
-        for k in names:
-            if isinstance(row.get(k), (int, float)):
-                lines.setdefault(k, ([], [])); lines[k][0].append(row['step']); lines[k][1].append(row[k])
+        terms = [k for k in row if k not in _not_terms and not k.endswith('_weight')]
+        score = [k for k in _scores if k in row][:1]
+        for k in dict(train=terms, eval=score).get(row.get('kind'), []):
+            if not isinstance(row[k], (int, float)): continue
+            steps, values = lines.setdefault(k, ([], []))
+            steps.append(row['step'])
+            values.append(row[k])
     if not lines.keys() - {'loss', 'task', *_scores}: lines.pop('task', None) # the total, once more
     return lines
 
@@ -167,26 +168,19 @@ def _time_part(look, width) -> Part:
     "Losses and the score over the steps"
     lines, height = curves(look.rows), 92
     if not lines: raise ValueError('no metrics were recorded, so there are no curves')
-    palette = [F.ink, F.blue, F.vermillion, F.orange, '#009e73', '#cc79a7']
+    names = sorted(lines, key=lambda name: name in _scores)
+    styles = styles_of(names)
+    entries = [(line_sample(style), _score_words.get(name, name.replace('_', ' ')))
+               for name, style in zip(names, styles)]
     def draw(sheet, x, y):
         ax = sheet.axes(x + 26, y + 14, width - 60, height - 32)
-        entries = []
-        for i, (name, (steps, values)) in enumerate(sorted(lines.items(), key=lambda line: line[0] in _scores)):
-            if name in _scores:
-                other = ax.twinx()
-                other.plot(steps, values, color='#009e73', marker='o', markersize=3, linewidth=1)
-                other.set(ylim=(min(0, np.nanmin(values)), 1))
-                other.tick_params(labelsize=6)
-                other.set_ylabel(_score_words.get(name, name), fontsize=6.5)
-            else:
-                ax.plot(steps, values, color=palette[i % 6], linewidth=1.2 if name == 'loss' else .8,
-                        linestyle='-' if name == 'loss' else ['--', '-.', ':'][i % 3])
-            colour = '#009e73' if name in _scores else palette[i % 6]
-            entries.append((lambda a, c=colour: a.plot([1, 13], [4.5, 4.5], color=c, linewidth=1.5),
-                            _score_words.get(name, name.replace('_', ' '))))
+        for name, style in zip(names, styles):
+            (steps, values), is_score = lines[name], name in _scores
+            on = ax.twinx() if is_score else ax
+            on.plot(steps, values, markevery=max(1, len(steps)//7), **line_look(style))
+            if is_score: on.set(ylim=(min(0, np.nanmin(values)), 1), ylabel=_score_words.get(name, name))
         ax.axvline(look.snapshot.step, color=F.grey, linewidth=.8)
-        ax.tick_params(labelsize=6)
-        ax.set_ylabel('loss', fontsize=6.5)
+        ax.set_ylabel('loss')
         F.legend(sheet, x + 26, y, width - 60, entries)
         sheet.text(x + width/2, y + height - 2, 'step', fontsize=6.5, ha='center')
     return Part(height, draw)
@@ -236,10 +230,9 @@ def _evidence_part(look, width) -> Part:
             notes.append(f'{e.args[0]}.')
     if len(names) > _most_evidence:
         notes.append(f'{len(names) - _most_evidence} more of the evidence are not shown here.')
-    half, rows = (width - 12)/2, []
-    for row in _shelves(views, width):
-        room = half if row[0].form == 'map' and width >= 400 else width
-        rows.append([_titled(_named(view), view, room) for view in row])
+    half = (width - 12)/2
+    rows = [[_titled(_named(view), view, half if view.form == 'map' and width >= 400 else width) for view in row]
+            for row in _shelves(views, width)]
     def draw(sheet, x, y):
         for row in rows:
             for i, part in enumerate(row): part.draw(sheet, x + i*(half + 12), y)
@@ -249,9 +242,8 @@ def _evidence_part(look, width) -> Part:
 
 def _named(view):
     "Name of the evidence, with layer and head if they were chosen"
-    return F.drawable(cut_name(view.name), set()) + ''.join(f', {k} {v}'
-                                                            for k, v in (('layer', view.layer), ('head', view.head))
-                                                            if v is not None)
+    place = [f', {k} {v}' for k, v in (('layer', view.layer), ('head', view.head)) if v is not None]
+    return F.drawable(cut_name(view.name), set()) + ''.join(place)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #028
 # a still that is no kind of figure
@@ -288,9 +280,9 @@ def _sheet(look, width, height, notes=()):
     s = look.snapshot
     view = View(title=title_of(s), subtitle=f'{" | ".join(s.texts)[:200]}{class_words(s)}'.strip(), caption='',
                 labels=(), is_special=s.is_special)
-    return F.Sheet(F.drawable_view(view), width, height, notes)
-
-
+    sheet = F.Sheet(F.drawable_view(view), width, height, notes)
+    F.page_of_sheets([sheet])
+    return sheet
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #028p
 def picture(

@@ -8,7 +8,6 @@ __all__ = ['over', 'held', 'in_words', 'Controls', 'Explorer', 'png']
 # %% ../../nbs/11_explorer/08_widget.ipynb #003
 import asyncio
 import base64
-import io
 import json
 import uuid
 from numbers import Integral, Real
@@ -67,9 +66,8 @@ class Controls(W.VBox):
         left = in_words(t.seconds_left) if state == 'running' else ''
         stage = getattr(t, 'stage', '')
         doing = f'{state} ({stage})' if stage not in ('', 'training') and state not in over else state
-        self.said.value = ', '.join(part for part in (doing, f'step {t.step} of {t.total or "?"}',
-                                                      left and f'{left} left')
-                                    if part)
+        parts = doing, f'step {t.step} of {t.total or "?"}', left and f'{left} left'
+        self.said.value = ', '.join(filter(None, parts))
         self.error.value = f'{type(t.error).__name__}: {t.error}' if t.error is not None else ''
         self.error.layout.display = '' if t.error is not None else 'none'
 
@@ -123,12 +121,9 @@ class Explorer(W.VBox):
             if training.state in over: self._courier.call()
 
     def __repr__(self):
-        m = json.loads(self.view.get_state('meta')['meta'])['runs']
-        shown = ' and '.join(f'{run["name"]} ({counted(run["probes"])}, {len({s for _, s in run["recorded"]})} '
-                            'recorded '
-                            'steps)'
-                            for run in m)
-        return f'Explorer of {shown}'
+        shown = [f'{run["name"]} ({counted(run["probes"])}, {len({s for _, s in run["recorded"]})} recorded steps)'
+                 for run in self._metas()]
+        return f'Explorer of {" and ".join(shown)}'
 
     def close(self):
         for part in (getattr(self, 'view', None), getattr(self, 'controls', None)):
@@ -172,11 +167,20 @@ def _ipython_display_(self:Explorer, **kw):
 
 # %% ../../nbs/11_explorer/08_widget.ipynb #050
 @patch
+def _metas(self:Explorer):
+    "What is known of the runs"
+    return json.loads(self.view.get_state('meta')['meta'])['runs']
+
+@patch
+def _state(self:Explorer):
+    "What is shown: what was chosen in the browser, else what was asked for"
+    return {**json.loads(self.view.options).get('state', {}), **json.loads(self.view.ui or '{}')}
+
+@patch
 def look(self:Explorer):
     "What is chosen in the browser, as a `salviz.explorer.stills.Look`; None if nothing was recorded yet"
     from salviz.explorer.stills import Look
-    state = {**json.loads(self.view.options).get('state', {}), **json.loads(self.view.ui or '{}')}
-    metas = json.loads(self.view.get_state('meta')['meta'])['runs']
+    state, metas = self._state(), self._metas()
     at = state.get('run', 0) if state.get('run', 0) < len(metas) else 0
     taken = {}
     for probe, step in metas[at]['recorded']: taken.setdefault(probe, []).append(step)
@@ -188,15 +192,13 @@ def look(self:Explorer):
     if len(self.runs) > 1:
         i = 1 - at
         name, match = metas[i]['name'], next((p['id'] for p in metas[i]['probes'] if _same(p, metas[at], probe)), None)
+        wanted = step if against.get('step') is None else against['step']
         steps = [s for p, s in metas[i]['recorded'] if p == match]
-        if steps:
-            other = self.runs[i].snapshot(min(steps,
-                                              key=lambda s: abs(s - (step if against.get('step') is None
-                                                                     else against['step']))), match)
+        if steps: other = self.runs[i].snapshot(min(steps, key=lambda s: abs(s - wanted)), match)
     elif len(taken[probe]) > 1:
         name, side = metas[at]['name'], against.get('step')
         other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
-    return Look(run.snapshot(step, probe), other, name, metas[at]['name'], run.metrics, state.get('entry') or {},
+    return Look(run.snapshot(step, probe), other, name, run.metrics, state.get('entry') or {},
                 state.get('what', 'attention'), state.get('evidence'))
 
 def _same(sentence, m, probe):
@@ -217,21 +219,16 @@ def picture(self:Explorer,
 
 def png(fig, dpi=110) -> bytes:
     "`fig` as a small PNG, a saved notebook carries it: 256 colours, chosen so that none is far from its own"
-    from PIL import Image
-    from salviz.figures.drawing import rendered
-    out = io.BytesIO()
-    full = Image.open(io.BytesIO(rendered(fig, 'png', dpi))).convert('RGB')
-    full.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(out, 'PNG', optimize=True)
-    return out.getvalue()
+    from PIL.Image import Quantize
+    from salviz.figures.drawing import rendered, small_png
+    return small_png(rendered(fig, 'png', dpi), Quantize.MAXCOVERAGE)
 
 @patch
 def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
     data = dict(W.VBox._repr_mimebundle_(self, **kw) or {})
     data['text/plain'] = repr(self)
-    panels = json.loads(self.view.options).get('panels')
-    try:
-        data['image/png'] = base64.b64encode(png(self.picture(panels[0] if panels and len(panels) == 1
-                                                              else None))).decode()
+    panels = json.loads(self.view.options).get('panels') or ()
+    try: data['image/png'] = base64.b64encode(png(self.picture(panels[0] if len(panels) == 1 else None))).decode()
     except (ValueError, KeyError, OSError): pass # nothing was recorded yet, or not enough: the live view says so
     return data
 
@@ -248,9 +245,8 @@ def to_html(self:Explorer,
 ) -> Path:
     "Write a self-contained page, without network, that opens this run as it is seen here"
     from salviz.explorer.page import page_of, write_page
-    options, metas = json.loads(self.view.options), json.loads(self.view.get_state('meta')['meta'])['runs']
-    state = {**options.get('state', {}), **json.loads(self.view.ui or '{}')}
+    panels, metas = json.loads(self.view.options).get('panels'), self._metas()
     probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
     steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
-    made = page_of(self.runs, probes, steps, layers, heads, panels=options.get('panels'), state=state, limit=limit)
+    made = page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(), limit=limit)
     return write_page(made, path, force)

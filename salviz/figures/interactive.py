@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from ..core.words import digits_of, number_words
 from ..views.curves import Boxes, Curves, Grid, MetricTable, styles_of
-from .drawing import blue, ink, lightness, shares, signed, vermillion
+from .drawing import blue, ink, lightness, shares, signed, vermillion, widened
 from .sheet import figure
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #006
@@ -34,10 +34,9 @@ class Interactive(go.Figure):
     _view, caption, facts, citations = None, '', (), () # as those of a printed figure
 
     def _repr_mimebundle_(self, include=None, exclude=None, **kwargs):
-        bundle = {'application/vnd.plotly.v1+json': {**json.loads(self.to_json()),
-                                                     'config': dict(displaylogo=False, responsive=True,
-                                                                    showSendToCloud=False, showEditInChartStudio=False,
-                                                                    plotlyServerURL='')},
+        config = dict(displaylogo=False, responsive=True, showSendToCloud=False, showEditInChartStudio=False,
+                      plotlyServerURL='')
+        bundle = {'application/vnd.plotly.v1+json': {**json.loads(self.to_json()), 'config': config},
                   'text/plain': 'Interactive figure (plotly)'}
         if self._view is not None: bundle['image/png'] = b64encode(figure(self._view)._repr_png_()[0]).decode()
         return bundle
@@ -64,6 +63,11 @@ def _figure(view, height, traces, **layout):
 def _axis(label, **more):
     return dict(title=dict(text=safe(label), font=dict(size=12)), gridcolor=_line, zeroline=False, linecolor=_text,
                 ticks='outside', tickcolor=_text, automargin=True, exponentformat='power', **more)
+
+def _named_ticks(names):
+    "An axis with `names` at 0, 1, 2, …"
+    return dict(tickmode='array', tickvals=list(range(len(names))), ticktext=list(map(safe, names)), showgrid=False)
+
 def _plain(values): return [None if not np.isfinite(v) else float(v) for v in values]
 def _exact(x): return digits_of(x, 6)
 
@@ -119,8 +123,7 @@ def _curves(view):
 # %% ../../nbs/10_figures/06_interactive.ipynb #013
 def _grid(view):
     "A heat map with its numbers"
-    cmap, (low, high) = signed if view.is_signed else shares, view.limits
-    if low == high: low, high = low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)
+    cmap, (low, high) = signed if view.is_signed else shares, widened(*view.limits)
     rows, columns = view.values.shape
     spreads = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
     trace = go.Heatmap(z=[_plain(o) for o in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
@@ -140,11 +143,9 @@ def _grid(view):
              if view.values.size <= 400 else [])
     frames = [dict(type='rect', x0=j - .46, x1=j + .46, y0=i - .46, y1=i + .46, line=dict(color=c, width=w))
               for i, j in np.argwhere(view.best).tolist() for c, w in (('#ffffff', 5), (ink, 2))]
-    ticks = lambda labels: dict(tickmode='array', tickvals=list(range(len(labels))), ticktext=[safe(o) for o in labels],
-                                showgrid=False)
     return _figure(view, max(160, 34*rows if view.whole else 26*rows), [trace], annotations=words, shapes=frames,
-                   xaxis=_axis(view.x, **ticks(view.columns)),
-                   yaxis=_axis(view.y, autorange='reversed', **ticks(view.rows)))
+                   xaxis=_axis(view.x, **_named_ticks(view.columns)),
+                   yaxis=_axis(view.y, autorange='reversed', **_named_ticks(view.rows)))
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #015
 def _boxes(view):
@@ -153,21 +154,18 @@ def _boxes(view):
     boxes = go.Box(y=at, q1=_plain(f.q1), median=_plain(f['median']), q3=_plain(f.q3), lowerfence=_plain(f.low),
                    upperfence=_plain(f.high), orientation='h', line=dict(color=blue, width=1.5),
                    fillcolor=_thin(blue, .25), name='', showlegend=False, width=.55, hoverinfo='x')
-    boxes_said = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and '
-            f'{_exact(r.q3)}<br>whiskers {_exact(r.low)} and {_exact(r.high)}, '
-            f'lowest {_exact(r.lowest)}, highest {_exact(r.highest)}' for _, r in f.iterrows()]
-    means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers',
+    numbers = [f'n = {r.n}, mean {_exact(r["mean"])}<br>median {_exact(r["median"])}, quartiles {_exact(r.q1)} and '
+               f'{_exact(r.q3)}<br>whiskers {_exact(r.low)} and {_exact(r.high)}, '
+               f'lowest {_exact(r.lowest)}, highest {_exact(r.highest)}' for _, r in f.iterrows()]
+    names = [safe(name) for name in view.names]
+    means = go.Scatter(x=_plain(f['mean']), y=at, mode='markers', customdata=numbers, text=names, showlegend=False,
                        marker=dict(symbol='x-thin', size=9, line=dict(color=vermillion, width=2)),
-                       customdata=boxes_said,
-                       showlegend=False,
-                       text=[safe(name) for name in view.names],
                        hovertemplate='%{text}<br>%{customdata}<extra></extra>')
     ends = go.Scatter(x=_plain(np.r_[f.lowest, f.highest]), y=at + at, mode='markers', marker=dict(size=4, color=_text),
                       showlegend=False, hovertemplate='%{x:.6~g}<extra></extra>')
     return _figure(view, max(120, 44*len(at)), [boxes, means, ends],
                    xaxis=_axis(view.y_label, type='log' if view.log else 'linear'),
-                   yaxis=_axis('', autorange='reversed', tickmode='array', tickvals=at,
-                               ticktext=[safe(name) for name in view.names], showgrid=False))
+                   yaxis=_axis('', autorange='reversed', **_named_ticks(view.names)))
 
 def _table(view):
     "A table; the best of a column bold"
@@ -175,14 +173,13 @@ def _table(view):
         text = f'<b>{safe(mean)}</b>' if best else safe(mean or '–')
         return text + (f' ± {safe(deviation)}' if deviation else '') + (f' {safe(star)}' if star else '')
     names = [[safe(part) for part in column] for column in zip(*view.names)]
-    numbers = [[cell(*part) for part in zip(*column)] for column in zip(zip(*view.means), zip(*view.deviations),
-                                                                  zip(*view.stars), view.best.T)]
+    columns = zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T
+    numbers = [[cell(*part) for part in zip(*column)] for column in zip(*columns)]
     align = ['left']*len(names) + ['right']*len(numbers)
     look = dict(align=align, fill=dict(color=_none), line=dict(color=_line), font=dict(color=_text, size=12), height=26)
-    return _figure(view, 30*(len(view.names) + 1),
-                   [go.Table(header=dict(values=[f'<b>{safe(part)}</b>' for part in (*view.row_heads, *view.heads)],
-                                         **look),
-                             cells=dict(values=[*names, *numbers], **look))])
+    heads = [f'<b>{safe(part)}</b>' for part in (*view.row_heads, *view.heads)]
+    table = go.Table(header=dict(values=heads, **look), cells=dict(values=[*names, *numbers], **look))
+    return _figure(view, 30*(len(view.names) + 1), [table])
 
 # %% ../../nbs/10_figures/06_interactive.ipynb #016
 # class of a view: function(view) -> `Interactive`

@@ -94,26 +94,26 @@ def _opened(source):
 
 def _of_study(study, kind, options): # (source, options)
     "What the study gives to `kind`: its table, one row a run, or its runs; the options of the table are used up"
-    if kind is not None and kind.is_of_table:
-        if kind.takes == 'frame': return study.results(), options
+    takes, left = kind and kind.takes, {k: v for k, v in options.items() if k in ('title', 'about')}
+    if takes == 'frame': return study.results(), options
+    if takes == 'results':
         named = dict(by='rows', measures='columns')
-        return study.table(**{named.get(k, k): v for k, v in options.items()
-                              if k != 'title'}), {k: v for k, v in options.items() if k == 'title'}
+        return study.table(**{named.get(k, k): v for k, v in options.items() if k not in left}), left
     runs = study.runs()
     if not runs: raise ValueError('figure: the study has no finished run yet')
-    return (runs if kind is not None and kind.takes == 'runs'
-            else [run for some in runs.values() for run in some]), options
+    return (runs if takes == 'runs' else [run for some in runs.values() for run in some]), options
 
 def _listed(x): return list(x) if isinstance(x, (list, tuple)) else [x]
+
+def _runs_of(seen): return list(dict.fromkeys(one.run for one in seen if one and one.run))
 
 def _seen(sources, step, probe) -> list: # of `Seen`
     "The snapshots that are meant: of each run at each step of each probe"
     out = []
     for source in sources:
         if isinstance(source, Snapshot):
-            for argument, value in (('step', step), ('probe', probe)):
-                if value is not None:
-                    raise ValueError(f'figure: {argument}= chooses from a run; this source is a snapshot already')
+            if chosen := [name for name, value in (('step', step), ('probe', probe)) if value is not None]:
+                raise ValueError(f'figure: {chosen[0]}= chooses from a run; this source is a snapshot already')
             out.append(Seen(source, None))
         elif isinstance(source, Run):
             pairs = product(_listed(step), _listed(0 if probe is None else probe))
@@ -130,22 +130,19 @@ def _public(v):
 
 def _arguments(args): return ', '.join(f'{k}={_public(v)!r}' for k, v in (args or {}).items() if v is not None)
 
-def _about_run(run, name=None) -> dict: # {what: a line}
+def _with(name, more): return f'{name} ({more})' if more else name
+
+def _about_run(run, name) -> dict: # {what: a line}
     "Model, data, method, seed and versions of `run`"
     config, lines = run.config, {}
     model, data, method = (entry if isinstance(entry, dict) else dict(name=entry)
                            for entry in (config.get('model', {}), config.get('data', {}), config.get('method', {})))
-    if model.get('name'):
-        size = ', '.join([*([str(model['class'])] if 'class' in model else []),
-                          *(f'{model[k]} {k}' for k in ('layers', 'heads') if k in model)])
-        lines['Model'] = f'{known_as(model["name"])}' + (f' ({size})' if size else '')
-    if data.get('name'):
-        sizes = ', '.join(f'{v} {k}' for k, v in (data.get('sizes') or {}).items())
-        lines['Data'] = f'{known_as(data["name"])}' + (f' ({sizes})' if sizes else '')
-    if method.get('name'):
-        arguments = _arguments(method.get('args'))
-        lines['Method'] = methods_words(method['name']) + (f' ({arguments})' if arguments else '')
-    lines['Run'] = (name or run.path.name) + (f', seed {config["seed"]}' if config.get('seed') is not None else '')
+    size = [str(model[k]) if k == 'class' else f'{model[k]} {k}' for k in ('class', 'layers', 'heads') if k in model]
+    sizes = [f'{v} {k}' for k, v in (data.get('sizes') or {}).items()]
+    if model.get('name'): lines['Model'] = _with(known_as(model['name']), ', '.join(size))
+    if data.get('name'): lines['Data'] = _with(known_as(data['name']), ', '.join(sizes))
+    if method.get('name'): lines['Method'] = _with(methods_words(method['name']), _arguments(method.get('args')))
+    lines['Run'] = name + (f', seed {config["seed"]}' if config.get('seed') is not None else '')
     if known := run.knowledge()[0]: lines['Best checkpoint'] = known
     if versions := config.get('versions'): lines['Trained with'] = ', '.join(f'{k} {v}' for k, v in versions.items())
     return lines
@@ -164,8 +161,7 @@ def _about_runs(runs) -> list: # of lines
 # %% ../../nbs/10_figures/05_kinds.ipynb #024
 def _made_by(s):
     "Methods and seed of a snapshot without a run, as lines"
-    lines = [f'Method: {method_titles.get(k, k)}' + (f' ({_arguments(v)})' if v else '')
-             for k, v in methods_of(s).items()]
+    lines = [f'Method: {_with(method_titles.get(k, k), _arguments(v))}' for k, v in methods_of(s).items()]
     return lines + ([f'Seed: {s.info["seed"]}'] if s.info.get('seed') is not None else [])
 
 def _about_snapshots(seen, runs) -> list: # of lines
@@ -174,8 +170,9 @@ def _about_snapshots(seen, runs) -> list: # of lines
     # snapshots without a run that were made differently
     alone = len({tuple(_made_by(one.snapshot)) for one in seen if one.run is None}) > 1
     for s, run in seen:
-        of = (f' of {names[run.path]}' if run and len(runs) > 1 else f' ({"; ".join(_made_by(s))})' if alone
-              and run is None else '')
+        of = ''
+        if run and len(runs) > 1: of = f' of {names[run.path]}'
+        elif alone and run is None: of = f' ({"; ".join(_made_by(s))})'
         groups.setdefault((f'probe {s.probe}{of}', ' | '.join(s.texts)), {})[s.step] = s.epoch
     lines = []
     for (where, text), steps in groups.items():
@@ -183,9 +180,9 @@ def _about_snapshots(seen, runs) -> list: # of lines
         lines.append(f'Step{"s" if len(steps) > 1 else ""} {at}, {where}' + (f': “{text}”' if text else ''))
     lines += dict.fromkeys(f'Saliency: {str(m).replace("_", " ")}' for s, _ in seen
                            if (m := s.info.get('saliency_method')))
-    if not alone and seen and seen[0].run is None:
-        lines = _made_by(seen[0].snapshot)[:-1] + lines + _made_by(seen[0].snapshot)[-1:]
-    return lines
+    if alone or not seen or seen[0].run: return lines
+    *methods, last = _made_by(seen[0].snapshot) or ['']
+    return [*methods, *lines, *[last]*bool(last)]
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #025
 Made = namedtuple('Made', 'views seen runs kind told about', defaults=((), (), None, (), ''))
@@ -259,9 +256,8 @@ def _still_cited(cite) -> dict:
 def _known_of_runs(kind, some, options) -> dict: # more options
     """What runs know of the snapshots that are `seen` and the snapshots do not: ends of the scale of scores, names
     that tell runs apart"""
-    asked = 'span' if kind.asks == 'span' else 'names' if kind.asks else None
-    runs = list(dict.fromkeys(one.run for one in some if one.run))
-    if asked is None or not runs or options.get(asked) is not None: return {}
+    asked, runs = 'span' if kind.asks == 'span' else 'names', _runs_of(some)
+    if not kind.asks or not runs or options.get(asked) is not None: return {}
     if asked == 'span':
         span = scores_of(runs[0].config)
         return {} if span is None else dict(span=span)
@@ -276,14 +272,14 @@ def _known_of_runs(kind, some, options) -> dict: # more options
 def _told(shown, options) -> list: # of words
     """What tells the views apart, of each first `Seen` in `shown`, with `options` of each: run, step, probe, then
     layer and head"""
-    names = run_names(list(dict.fromkeys(o.run for o in shown if o and o.run)))
+    names = run_names(_runs_of(shown))
     def parts(one):
+        if not one: return ['']*3
         s = one.snapshot
-        return [names[one.run.path] if one.run else methods_words(' + '.join(methods_of(s)))
-                or 'no method', f'step {s.step}', f'probe {s.probe}']
-    rows = [[*(parts(o) if o else ['']*3),
-             *(f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head'))]
-            for o, each in zip(shown, options)]
+        made_by = names[one.run.path] if one.run else methods_words(' + '.join(methods_of(s))) or 'no method'
+        return [made_by, f'step {s.step}', f'probe {s.probe}']
+    rows = [parts(one) + [f'{k} {each[k]}' if each.get(k) is not None else '' for k in ('layer', 'head')]
+            for one, each in zip(shown, options)]
     differ = [len(set(column)) > 1 for column in zip(*rows)]
     return [', '.join(w for w, d in zip(row, differ) if d and w) for row in rows]
 
@@ -296,10 +292,10 @@ def _prefixed(views, told):
 def _holding(error, seen):
     "`error` about missing evidence, with the recorded steps that hold it"
     m = re.match(r'(.*the snapshot of step (\d+), probe (\d+) holds no ([^;]+);[^.]*)\. ', str(error))
-    run = next((one.run for one in seen if m and one.run
-                and (one.snapshot.step, one.snapshot.probe) == (int(m[2]), int(m[3]))),
-               None)
-    if run is None: return error
+    if not m: return error
+    asked = [one.run for one in seen if one.run and [one.snapshot.step, one.snapshot.probe] == [int(m[2]), int(m[3])]]
+    if not asked: return error
+    run = asked[0]
     wanted = m[4].split(', ')
     steps = [s for s, p in run.recorded if p == int(m[3])
              and all(run.snapshot(s, p).arrays.get(k) is not None for k in wanted)]
@@ -308,41 +304,38 @@ def _holding(error, seen):
     return ValueError(f'{m[1]}; {there}')
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #028x
-def _made(make, seen, **options):
+def _made(kind, seen, options):
     "A view of what was `seen`"
-    try:
-        return make(*([[one.snapshot for one in seen]] if options.pop('together', False)
-                      else [one.snapshot for one in seen]),
-                    **options)
+    snapshots = [one.snapshot for one in seen]
+    try: return kind.make(*([snapshots] if kind.takes == 'snapshots' else snapshots), **options)
     except ValueError as e: raise _holding(e, seen) from None
 
 def _made_of_snapshots(name, kind, sources, step, probe, options):
     "Views of snapshots, and what they were made of"
-    if kind.takes == 'pair': sets = [_seen(sources, step, p) for p in _listed(probe)]
-    else: sets = [_seen(sources, step, probe)]
-    if kind.takes == 'pair' and (wrong := [o for o in sets if len(o) != 2]):
+    sets = [_seen(sources, step, one) for one in (_listed(probe) if kind.takes == 'pair' else [probe])]
+    if kind.takes == 'pair' and (wrong := [some for some in sets if len(some) != 2]):
         raise ValueError(f'figure: {name} takes two snapshots of a probe, got {len(wrong[0])}; give two runs, or one '
                          'run and two steps such as step=[0, -1]')
-    if kind.takes == 'snapshot': sets = [[o] for o in sets[0]]
-    runs = list(dict.fromkeys(o.run for some in sets for o in some if o.run))
-    each = _each(options, kind) if kind.takes != 'snapshots' else [options]
-    together = dict(together=True) if kind.takes == 'snapshots' else {}
-    views = [_made(kind.make, some, **(o | _known_of_runs(kind, some, o)), **together) for some in sets for o in each]
-    shown = [some for some in sets for _ in each]
+    if kind.takes == 'snapshot': sets = [[one] for one in sets[0]]
+    runs = _runs_of(one for some in sets for one in some)
+    each = [options] if kind.takes == 'snapshots' else _each(options, kind)
+    made = [(_made(kind, some, given | _known_of_runs(kind, some, given)), some) for some in sets for given in each]
     if kind.takes == 'snapshot' and len(runs) > 1:
-        views = [replace(v, title=f'{o[0].run.path.name}: {v.title}') if o[0].run else v for v, o in zip(views, shown)]
-    return _finished(Made(views, shown, runs, kind), each*len(sets))
+        made = [(replace(view, title=f'{one.run.path.name}: {view.title}') if one.run else view, [one])
+                for view, (one,) in made]
+    return _finished(kind, made, runs, each*len(sets))
 
-def _finished(made, options):
-    "`made` with what tells its views apart"
-    told = _told([o[0] if o else None for o in made.seen], options)
-    return made._replace(told=told)
+def _finished(kind, made, runs, options):
+    "`Made` of [(view, what is `Seen` in it)], with what tells the views apart"
+    views, shown = ([one[i] for one in made] for i in (0, 1))
+    return Made(views, shown, runs, kind, _told([some[0] if some else None for some in shown], options))
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #029
 def _runs_in(source):
-    return [item for part in (source.values() if isinstance(source, dict) else _listed(source))
-            for item in _listed(part)
-            if isinstance(item, Run)]
+    "The runs that `source` consists of, [] if there is anything else among them"
+    parts = source.values() if isinstance(source, dict) else _listed(source)
+    items = [item for part in parts for item in _listed(part)]
+    return items if all(isinstance(item, Run) for item in items) else []
 
 def _without(name, kind, needs, **given):
     "Refuse those of `given` that mean nothing here"
@@ -363,25 +356,28 @@ def _made_of_more(name, kind, source, step, probe, options):
         if about and about not in view.caption: view = replace(view, caption=f'{view.caption} {about}')
         return Made([view], [[]], (), kind, [''], about)
     runs = _runs_in(source)
-    if not runs or len(runs) != sum(len(_listed(o))
-                                    for o in (source.values() if isinstance(source, dict) else _listed(source))):
+    if not runs:
         raise ValueError(f'figure: {name} is made of runs ({kind.needs}); give a run, the folder of one, a list of '
                          'them, or a study')
     if kind.takes == 'runs':
-        on = 'probe' in inspect.signature(kind.make).parameters and probe is not None
-        _without(name, kind, kind.needs, step=step, **({} if on else dict(probe=probe)))
-        return Made([kind.make(source, **options, **(dict(probe=probe) if on else {}))], [[]], runs, kind, [''])
-    steps, probes, each = (None if step is None else _listed(step), _listed(0 if probe is None else probe),
-                           _each(options, kind))
-    views = [kind.make(run, probe=p, steps=steps, **o) for run in runs for p in probes for o in each]
-    shown = [[Seen(run.snapshot(s, p), run) for s in v.steps]
-             for v, (run, p, _) in zip(views, product(runs, probes, each))]
-    views = [v if 'probe' in v.caption.lower() else replace(v,
-                                                            caption=f'{v.caption} Probe {o[0].snapshot.probe}'
-                                                            + (f': “{" | ".join(o[0].snapshot.texts)}”'
-                                                               if o[0].snapshot.texts else '.'))
-             for v, o in zip(views, shown)]
-    return _finished(Made(views, shown, runs, kind), each*len(runs)*len(probes))
+        takes_probe = probe is not None and 'probe' in inspect.signature(kind.make).parameters
+        _without(name, kind, kind.needs, step=step, probe=None if takes_probe else probe)
+        if takes_probe: options = options | dict(probe=probe)
+        return Made([kind.make(source, **options)], [[]], runs, kind, [''])
+    steps, probes = None if step is None else _listed(step), _listed(0 if probe is None else probe)
+    each = _each(options, kind)
+    made = [_over_steps(kind, run, p, steps, given) for run, p, given in product(runs, probes, each)]
+    return _finished(kind, made, runs, each*len(runs)*len(probes))
+
+def _over_steps(kind, run, probe, steps, options):
+    "A view of `probe` over the `steps` of `run`, which says in its caption of what it is, and what is `Seen` in it"
+    view = kind.make(run, probe=probe, steps=steps, **options)
+    shown = [Seen(run.snapshot(s, probe), run) for s in view.steps]
+    if 'probe' not in view.caption.lower():
+        first = shown[0].snapshot
+        text = f': “{" | ".join(first.texts)}”' if first.texts else '.'
+        view = replace(view, caption=f'{view.caption} Probe {first.probe}{text}')
+    return view, shown
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #030
 def _views_of(source, kind=None, step=None, probe=None, **options) -> Made:
@@ -391,14 +387,13 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Made:
     if kind is None and sources and all(isinstance(o, View) for o in sources):
         if options:
             raise ValueError(f'figure: a view is drawn as it is; {", ".join(options)} belong to the function that '
-                             'makes '
-                             'it')
+                             'makes it')
         _without('a view', None, 'one snapshot, or what its function was given', step=step, probe=probe)
         return Made(sources, [[] for _ in sources])
     if kind is None and not options and all(isinstance(o, (Run, Snapshot)) for o in sources):
-        seen = [(v, o) for o in _seen(sources, step, probe) for v in _listed(view_for(o.snapshot))]
-        made = Made([v for v, _ in seen], [[o] for _, o in seen], list(dict.fromkeys(o.run for _, o in seen if o.run)))
-        return _finished(made, [{}]*len(seen))
+        seen = _seen(sources, step, probe)
+        made = [(view, [one]) for one in seen for view in _listed(view_for(one.snapshot))]
+        return _finished(None, made, _runs_of(seen), [{}]*len(made))
     if kind is None:
         raise ValueError(f'figure: say which kind of figure ({", ".join(figure_kinds())}); got '
                          f'{type(sources[0]).__name__ if sources else "an empty list"}')
@@ -467,10 +462,8 @@ def _views_to_draw(source, kind, step, probe, options): # (`Made`, the source wi
     "What is to be drawn of `source`, which may be a study"
     source, chosen = _opened(source), None if kind is None else kind_named(kind)
     if _is_study(source):
-        about = getattr(source, 'about', '')
-        source, rest = _of_study(source, chosen, {k: v for k, v in options.items() if k != 'about'})
-        options = rest | ({k: v for k, v in options.items() if k == 'about'}
-                          or (dict(about=about) if about and chosen is not None and chosen.is_of_table else {}))
+        if chosen and chosen.is_of_table and getattr(source, 'about', ''): options = dict(about=source.about) | options
+        source, options = _of_study(source, chosen, options)
     return _views_of(source, kind, step, probe, **options), source
 
 def figure(

@@ -14,11 +14,13 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from ..core.words import panel_letters
-from .drawing import (Body, Sheet, beyond, colour_bar, faint, figure_kind, fitted, flow, grey, ink,
-                            least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells,
-                            mark_inside, minus_sample, patch, power_of_ten, region_sample, replaced_look, share_scale,
-                            signed, signed_scale, text_width, thinned_note, token_ticks, word_box,
-                            unmarked, vermillion, wrapped)
+from .drawing import (Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, faint,
+                      figure_kind, fitted, flow, grey, ink, ink_on, label_room, least_cell,
+                      legend, legend_height, map_axes, map_ticks, mark_below, mark_cells,
+                      mark_inside, middle, minus_sample, no_regions, of_words, panel_title,
+                      patch, power_of_ten, region_sample, replaced_look, share_scale, signed,
+                      signed_scale, text_width, thinned_note, unmarked, vermillion, word_box,
+                      wrapped)
 from ..views.maps import (attention_map, coloured_sentences, compared, evolution, head_grid, masked_pairs,
                                pattern_residual, triptych)
 from ..views.base import is_negative
@@ -64,10 +66,8 @@ def _grid(view, width, across, right):
         left = 16 + longest + 6
         most = (width*72 - left - right - (gap + band)*(across - 1))/across - band
         side = min(most, 100 if across == 1 < count else max(26*n, 78))
-        return left, side, [token_ticks(view.labels, view.is_special, side/n, along=a, longest=room)
-                            for a in (True, False)]
-    longest = max(text_width(fitted(label, room, 7), 7) for label in view.labels)
-    left, side, ticks = laid(longest)
+        return left, side, map_ticks(view, side/n, room)
+    left, side, ticks = laid(label_room(view.labels, room))
     wider = laid(_printed(ticks[1])) # labels that are not printed need no room
     if _printed(wider[2][1]) <= _printed(ticks[1]): left, side, ticks = wider
     left += (width*72 - left - right - across*(side + band) - (across - 1)*gap)/2
@@ -86,27 +86,25 @@ def _edge_bands(sheet, x, y, side, saliency, limit):
     "`saliency` of the keys above the map at (`x`, `y`) and of the queries to its right"
     for ax, image in ((sheet.axes(x, y - 9, side, 6), saliency[None]),
                       (sheet.axes(x + side + 3, y, 6, side), saliency[:, None])):
-        ax.imshow(image, cmap=signed, norm=Normalize(-limit, limit), interpolation='nearest', aspect='auto')
+        ax.imshow(image, cmap=signed, norm=Normalize(-limit, limit))
         ax.set(xticks=[], yticks=[])
 
 def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     "Panel `i` of `view` at (`x`, `y`)"
     pitch, (norm, cmap, _) = grid.side/len(view.labels), _scale_of(view.kinds[i], view.limits[i])
+    marked, tied = pitch >= least_cell, _tied_in(view, i)
     ax = map_axes(sheet, x, y, grid.side, view.values[i], norm, cmap, *grid.ticks, show_x=show_x, show_y=show_y)
-    if show_x: ax.set_xlabel('key (attended to)' if grid.side > 70 else 'key', fontsize=6.5)
-    if show_y: ax.set_ylabel('query (attends)' if grid.side > 70 else 'query', fontsize=6.5)
+    if show_x: ax.set_xlabel('key (attended to)' if grid.side > 70 else 'key')
+    if show_y: ax.set_ylabel('query (attends)' if grid.side > 70 else 'query')
     lines = _name_lines(panel_names(view)[i], grid.side + grid.gap)
     for k, line in enumerate(lines):
-        sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, fontsize=7, weight='bold',
-                   va='baseline')
-    if _tied_in(view, i) is not None and pitch >= least_cell:
-        y_tied, x_tied = np.nonzero(_tied_in(view, i)[:, None] & np.ones(len(view.labels), dtype=bool))
+        sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, **panel_title)
+    if marked and tied is not None:
+        y_tied, x_tied = np.nonzero(tied[:, None] & np.ones(len(view.labels), dtype=bool))
         ax.scatter(x_tied, y_tied, s=(.45*pitch)**2, marker='$=$', color=grey, linewidth=0)
-    if view.candidates is not None and pitch >= least_cell: mark_inside(ax, view.candidates[i], pitch)
-    if view.kinds[i] == 'signed' and pitch >= least_cell:
-        below = np.nonzero(is_negative(view.values[i], view.limits[i]))
-        mark_below(ax, *below[::-1], view.values[i][below], norm, cmap, pitch)
-    if view.discarded is not None and pitch >= least_cell: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
+    if marked and view.candidates is not None: mark_inside(ax, view.candidates[i], pitch)
+    if marked and view.kinds[i] == 'signed': mark_below(ax, view.values[i], view.limits[i], pitch)
+    if marked and view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
     if view.saliency is not None: _edge_bands(sheet, x, y, grid.side, np.asarray(view.saliency), view.saliency_limit)
 
 def _tied_in(view, i):
@@ -119,17 +117,15 @@ def _has_negative(view):
 
 def _entries(view, pitch):
     "What the legend explains"
-    def crossed(ax): mark_cells(ax, [7], [4.5], 12 if pitch >= 6 else 5)
-    out = [(region_sample(pitch), 'candidate discard region')]*(view.candidates is not None
-                                                                and pitch >= least_cell) + [(crossed, 'discarded')]*(
-        view.discarded is not None and pitch >= least_cell)
-    if pitch >= least_cell and _has_negative(view): out.append((minus_sample, 'clearly negative'))
-    last = len(view.values) - 1
+    last, missing = len(view.values) - 1, np.isnan(view.values)
     tied = _tied_in(view, last)
-    if tied is not None and pitch >= least_cell: out.append((_tied_sample, 'tied: no ranks'))
-    missing = np.isnan(view.values)
+    marks = [(view.candidates is not None, region_sample(pitch), 'candidate discard region'),
+             (view.discarded is not None, cross_sample(pitch), 'discarded'),
+             (_has_negative(view), minus_sample, 'clearly negative'),
+             (tied is not None, _tied_sample, 'tied: no ranks')]
+    entries = [(sample, text) for is_there, sample, text in marks if is_there and pitch >= least_cell]
     if tied is not None: missing[last, tied] = False # they are no gaps in what was recorded
-    return out + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
+    return entries + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
 
 def _tied_sample(ax):
     "A legend's sample of a tied cell"
@@ -169,11 +165,10 @@ def _map_panels(view, width):
     upright = columns(count, width) == 1 and width >= 2.6 # in less, a standing bar would leave the maps no room
     grid = _grid(view, width, columns(count, width), 62 if upright else 8)
     entries = _entries(view, grid.side/len(view.labels))
-    from_left, marked = (Sheet.margin if width < 4 else grid.left,
-                         view.candidates is not None or view.discarded is not None)
+    from_left = Sheet.margin if width < 4 else grid.left
+    marked = view.candidates is not None or view.discarded is not None
     small = grid.side/len(view.labels) < least_cell
-    notes = ('The regions are not drawn: at this width cells are too small for them.',)*(marked and small) + (
-        unmarked,)*(small and _has_negative(view))
+    notes = (no_regions,)*(marked and small) + (unmarked,)*(small and _has_negative(view))
     lying = bands if upright else bars + bands
     places, below = _lying_bars(lying, grid, width, from_left)
     def draw(sheet):
@@ -186,17 +181,17 @@ def _map_panels(view, width):
                        min(grid.side, 170), *bar)
         for (x, y, length, label), (norm, cmap, at, _, extend) in zip(places, lying):
             colour_bar(sheet, x, y, length, 6, norm, cmap, at, label, extend)
-        if entries: legend(sheet, from_left, grid.height + below, width*72 - from_left, entries)
-    return Body(grid.height + below + (legend_places(entries, width*72 - from_left)[1] + 2 if entries else 0), draw,
-                (*notes, *thinned_note(grid.ticks[0])))
+        legend(sheet, from_left, grid.height + below, width*72 - from_left, entries)
+    high = legend_height(entries, width*72 - from_left) + 2*bool(entries)
+    return Body(grid.height + below + high, draw, (*notes, *thinned_note(grid.ticks[0])))
 
 # %% ../../nbs/10_figures/02_maps.ipynb #020
 def _tiled(maps):
     "One image [rows, columns] of `maps` [layers, heads, cells, cells], NaN between them; cells from map to map"
-    pad = max(1, maps.shape[-1]//10)
-    return np.pad(maps, ((0, 0), (0, 0), (0, pad), (0, pad)),
-                  constant_values=np.nan).transpose(0, 2, 1, 3).reshape(len(maps)*(maps.shape[-2] + pad),
-                                                                        -1), maps.shape[-1] + pad
+    step = maps.shape[-1] + max(1, maps.shape[-1]//10)
+    tiles = np.full((*maps.shape[:2], step, step), np.nan)
+    tiles[..., :maps.shape[-2], :maps.shape[-1]] = maps
+    return tiles.transpose(0, 2, 1, 3).reshape(len(maps)*step, -1), step
 
 @figure_kind('head_grid', head_grid, 'all heads as small maps, layers x heads', 'attention')
 def _head_grid(view, width):
@@ -206,28 +201,24 @@ def _head_grid(view, width):
     left, top = 30, 22
     pitch = min((width*72 - left - 8)/heads, 96)
     side = pitch*cells/step
-    signed_values = view.kind == 'signed'
+    signed_values, marked = view.kind == 'signed', side/cells >= least_cell
     norm, cmap, at = _scale_of(view.kind, view.limit)
-    below_zero = np.nonzero(is_negative(image, view.limit)) if signed_values else ((), ())
-    guided = view.guided is not None and view.guided.any()
-    entries, below = [(patch(facecolor='white', edgecolor=vermillion, linewidth=1.1),
-                       'trained towards a pattern')]*bool(guided), top + pitch*depth + 2
-    beside = width >= 5
+    negative = signed_values and is_negative(image, view.limit).any()
+    guided = np.zeros((depth, heads), dtype=bool) if view.guided is None else view.guided
+    frame = patch(facecolor='white', edgecolor=vermillion, linewidth=1.1)
+    entries = [(frame, 'trained towards a pattern')]*bool(guided.any())
+    entries += [(minus_sample, 'clearly negative')]*bool(negative and marked)
+    below, beside = top + pitch*depth + 2, width >= 5
     room = width*72 - left - 180*beside
-    notes = ((f'{heads} heads leave {side*25.4/72:.0f} mm for a map; choose layers and heads for larger ones.',)
-             if side < 18 else ())
-    if len(below_zero[0]) and side/cells < least_cell: notes += (unmarked,)
-    elif len(below_zero[0]): entries.append((minus_sample, 'clearly negative'))
+    notes = (f'{heads} heads leave {side*25.4/72:.0f} mm for a map; choose layers and heads for larger ones.',)*(
+        side < 18) + (unmarked,)*bool(negative and not marked)
     def draw(sheet):
         ax = sheet.axes(left, top, pitch*heads, pitch*depth)
-        ax.imshow(image, cmap=cmap.with_extremes(bad='white'), norm=norm, interpolation='nearest', aspect='auto',
+        ax.imshow(image, cmap=cmap.with_extremes(bad='white'), norm=norm,
                   extent=(0, pitch*heads, pitch*depth, 0))
         ax.set_axis_off()
-        if len(below_zero[0]) and side/cells >= least_cell:
-            mark_below(ax, (below_zero[1] + .5)*pitch/step, (below_zero[0] + .5)*pitch/step, image[below_zero], norm,
-                       cmap, side/cells)
-        for i, h in np.ndindex(depth, heads):
-            framed = guided and view.guided[i, h]
+        if negative and marked: mark_below(ax, image, view.limit, side/cells, lambda cell: (cell + .5)*pitch/step)
+        for (i, h), framed in np.ndenumerate(guided):
             ax.add_patch(Rectangle((h*pitch, i*pitch), side, side, fill=False, clip_on=False,
                                    edgecolor=vermillion if framed else '#b0b0b0',
                                    linewidth=(1.1 if side > 20 else .7) if framed else .3))
@@ -240,8 +231,8 @@ def _head_grid(view, width):
         colour_bar(sheet, left, below + 2, min(150, width*72 - left - 12), 6, norm, cmap, at,
                    view.unit + ('' if signed_values else ' (square-root scale)'),
                    beyond(view.maps, view.limit) if signed_values else 'neither')
-        if entries: legend(sheet, left + 180*beside, below + 34*(not beside), room, entries)
-    high = legend_places(entries, room)[1] + 2 if entries else 0
+        legend(sheet, left + 180*beside, below + 34*(not beside), room, entries)
+    high = legend_height(entries, room) + 2*bool(entries)
     return Body(below + max(32, 34*(not beside)*bool(entries) + high), draw, notes)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #023
@@ -250,30 +241,24 @@ def _sentence_boxes(labels, continues, room, size):
     texts = [fitted(text, room - 5, size) for text in labels] # a long word may have a line of its own
     widths = [text_width(text, size) + 5 for text in texts]
     whole = np.split(np.arange(len(texts)), np.flatnonzero(~np.asarray(continues))[1:] if len(texts) else [])
-    places = [None]*len(texts)
-    for group, (line, x) in zip(whole, flow([sum(widths[i] for i in g) for g in whole], room, 3)):
-        for i in group:
-            if x > 0 and x + widths[i] > room: line, x = line + 1, 0. # only a word longer than a line
-            places[i] = line, x
+    places, line, x = [], 0, 0.
+    for word in whole:
+        wide = sum(widths[i] for i in word)
+        if x and x + wide > room: line, x = line + 1, 0.
+        for i in word:
+            if x and x + widths[i] > room: line, x = line + 1, 0. # only a word longer than a line
+            places.append((line, x))
             x += widths[i]
-    return texts, widths, _pushed(places, whole)
-
-def _pushed(places, whole):
-    "`places` with the lines after a word that needed several moved down"
-    more, out = 0, list(places)
-    for group in whole:
-        first = places[group[0]][0]
-        for i in group: out[i] = places[i][0] + more, places[i][1]
-        more += places[group[-1]][0] - first
-    return out
+        x = 3 + (x if wide <= room else room) # nothing stands behind a word that needed several lines
+    return texts, widths, places
 
 def underline(ax, x, y, width, box, value, limit):
     """A line below the word in the box at (`x`, `y`), `box` points high, if its `value` is clearly negative: in grey
     print the two colours are one"""
     if not is_negative(value, limit): return
     norm, cmap, _ = signed_scale(limit)
-    ax.plot([x + 2.5, x + width - 2.5], [y + box - 1.5]*2, color='white' if lightness(cmap(norm(value))) < .5 else ink,
-            linewidth=.7, solid_capstyle='butt')
+    ax.plot([x + 2.5, x + width - 2.5], [y + box - 1.5]*2, color=ink_on(cmap(norm(value))), linewidth=.7,
+            solid_capstyle='butt')
 
 _underlined = (lambda ax: (patch(facecolor='#b3d3e8', edgecolor='#b0b0b0', linewidth=.4)(ax),
                            ax.plot([3, 11], [6.6, 6.6], color=ink, linewidth=.7)), 'clearly negative')
@@ -326,9 +311,8 @@ def _coloured_sentences(view, width):
 def _pair_columns(view, at, room, size):
     "Words, what replaces them ('' where kept), widths, top left corners, and the height of one pair"
     words = [fitted(view.labels[i], room - 5, size) for i in at]
-    arrows = ['' if view.sources[i] < 0 else '← ' if view.sources[i] < k else '→ ' for k, i in enumerate(at)]
-    below = [fitted(a + view.masked_labels[i], room - 5, size, 'bold') if view.is_replaced[i] else ''
-             for a, i in zip(arrows, at)]
+    below = [fitted(arrow_to(view.sources[i], k) + view.masked_labels[i], room - 5, size, 'bold')
+             if view.is_replaced[i] else '' for k, i in enumerate(at)]
     widths = [max(text_width(w, size), text_width(m, size, 'bold')) + 5 for w, m in zip(words, below)]
     places = flow(widths, room, 3)
     # lines in which something is replaced
@@ -358,8 +342,8 @@ def _masked_pairs(view, width):
                 underline(ax, x, y, w, box, view.saliency[i], view.limit)
                 if not view.is_replaced[i]: continue
                 ax.add_patch(Rectangle((x, y + box + 1), w, box, **replaced_look))
-                ax.text(x + w/2, y + 1.5*box + 1, new, size=size, ha='center', va='center_baseline', weight='bold')
+                ax.text(x + w/2, y + 1.5*box + 1, new, size=size, weight='bold', **middle)
         colour_bar(sheet, left + 6, tops[-1] + 2, min(160, room - 14), 6, *signed_scale(view.limit),
-                   'saliency of a word, sum over its pieces')
+                   of_words)
         legend(sheet, left + 190*beside, tops[-1] + 34*(not beside), room - 190*beside, entries)
-    return Body(float(tops[-1]) + max(32, 34*(not beside) + legend_places(entries, room - 190*beside)[1] + 2), draw)
+    return Body(float(tops[-1]) + max(32, 34*(not beside) + legend_height(entries, room - 190*beside) + 2), draw)

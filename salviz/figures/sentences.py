@@ -31,27 +31,26 @@ def preamble(text) -> list: # of lines
     return [*([hint] if boxed_by_pdflatex(text) else []), encodings, r'\usepackage{xcolor}']
 
 # %% ../../nbs/10_figures/04_sentences.ipynb #012
+def _box(words, value, limit):
+    "LaTeX `words` in a box with the colour of `value`"
+    norm, cmap, _ = signed_scale(limit)
+    fill = cmap(norm(value))
+    if lightness(fill) < .5: words = f'\\textcolor{{white}}{{{words}}}'
+    return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {words}}}'
+
 def _word_latex(text, value, limit, is_special=False) -> str:
     "One word in its colour, underlined if it is clearly negative; a special token is grey and has no colour"
     if is_special or not np.isfinite(value): return f'\\textcolor[HTML]{{{grey[1:].upper()}}}{{{token_latex(text)}}}'
-    norm, cmap, _ = signed_scale(limit)
-    fill = cmap(norm(value))
-    words = f'\\underline{{{token_latex(text)}}}' if is_negative(value, limit) else token_latex(text)
-    if lightness(fill) < .5: words = f'\\textcolor{{white}}{{{words}}}'
-    return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {words}}}'
+    return _box(f'\\underline{{{token_latex(text)}}}' if is_negative(value, limit) else token_latex(text), value, limit)
 
 def _legend_latex(
     limit, unit,
     underlined=True, # does a word have a line below it, which has to be explained?
 ) -> str:
     "The colour scale as five boxes, its unit, and what a line below a word means"
-    norm, cmap, ticks = signed_scale(limit)
+    *_, ticks = signed_scale(limit)
     exponent, _ = power_of_ten(limit)
-    def box(t):
-        fill = cmap(norm(t))
-        number = f'${digits_of(t/10.**exponent, 2).replace("−", "-")}$'
-        if lightness(fill) < .5: number = f'\\textcolor{{white}}{{{number}}}'
-        return f'\\colorbox[HTML]{{{to_hex(fill)[1:].upper()}}}{{\\strut {number}}}'
+    def box(t): return _box(f'${digits_of(t/10.**exponent, 2).replace("−", "-")}$', t, limit)
     factor = f' ($\\times 10^{{{exponent}}}$)' if exponent else ''
     about = f' {latex_text(unit, prose=True)}{factor}' + '; underlined: negative'*underlined
     return '{\\footnotesize ' + ''.join(map(box, ticks)) + about + '\\par}'
@@ -101,12 +100,10 @@ def coloured_sentence_latex(
     if not all(len(label) for label, _ in pairs):
         raise ValueError('labels must name at least one token a sentence, got none')
     view = coloured_sentences(pairs, limit=limit, unit=unit)
-    pieces = np.array([label.startswith('##') and len(label) > 2
-                       for label in view.labels]) & np.r_[False, view.sentence[1:] == view.sentence[:-1]]
-    return _sentences_latex(replace(view, continues=pieces,
-                                   labels=tuple(label[2:] if p else label for label, p in zip(view.labels, pieces))),
-                           standalone,
-                           caption)
+    follows = np.r_[False, view.sentence[1:] == view.sentence[:-1]]
+    pieces = follows & [label.startswith('##') and len(label) > 2 for label in view.labels]
+    labels = tuple(label[2:] if is_piece else label for label, is_piece in zip(view.labels, pieces))
+    return _sentences_latex(replace(view, continues=pieces, labels=labels), standalone, caption)
 
 def sentence_latex(
     snapshot,        # or a list of them

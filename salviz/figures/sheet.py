@@ -19,17 +19,18 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .drawing import (Body, Sheet, attention_limit, beyond, beyond_page, blue, bodies, colour_bar, denser,
-                            drawable_view, faint, figure_kind, figure_kinds, fitted, flow, grey,
-                            ink, least_cell, legend, legend_places, lightness, map_axes, mark_below, mark_cells,
-                            mark_inside, minus_sample, nice_below,
-                            orange, own_style, page_of_sheets, patch, power_of_ten, region_sample, replaced_look,
-                            share_scale, shares,
-                            signed_number, signed_scale, standing_room, text_width, thinned_note, token_ticks,
-                            vermillion, word_box, wrapped,
-                            enlarged, font_named, narrowest, unmarked)
+from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, colour_bar,
+                      cross_sample, denser, drawable_view, ends, enlarged, faint, figure_kind,
+                      figure_kinds, filled_box, fitted, flow, font_named, grey, ink, ink_on,
+                      label_room, least_cell, legend, legend_height, lightness, map_axes,
+                      map_ticks, mark_below, mark_cells, mark_inside, middle, minus_sample,
+                      narrowest, nice_below, no_regions, of_words, orange, own_style,
+                      page_of_sheets, panel_title, patch, power_of_ten, region_sample,
+                      replaced_look, share_scale, shares, signed_number, signed_scale,
+                      standing_room, text_width, thinned_note, token_ticks, unmarked,
+                      vermillion, weight_of, word_boxes, wrapped)
 from ..core.words import digits_of, letter, number_words, roman
-from ..views.maps import same_scale
+from ..views.maps import attention_limit, same_scale
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, guided_heads, is_negative,
                                masked_sentence, outline, pattern_shares, saliency_distribution, scored_sentence,
                                signal_view, token_labels, translation)
@@ -50,7 +51,7 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
     # room for a number
     numbers = [0.] + [np.sign(end)*nice_below(abs(end)) for end in (low, high) if end
                       and nice_below(abs(end))/(high - low)*height > 8]
-    ax.set_yticks(numbers, [digits_of(number, 2) for number in numbers], fontsize=6)
+    ax.set_yticks(numbers, [digits_of(number, 2) for number in numbers])
     ax.set_xticks([])
     sheet.text(x - 28, y + height/2, name.replace(' (', '\n(', 1), fontsize=6.5, rotation=90, ha='right', va='center',
                multialignment='center')
@@ -89,34 +90,45 @@ def _attention_beside_saliency(view, width, high=46):
     return Body(sum(heights) - 6, draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #011
-def _gloss(view, room, size):
-    """What stands in the columns of a gloss of `view`: words, numbers, words of the masked copy, widths of the
-    columns; the factor out of the numbers"""
-    exponent, unit = power_of_ten(view.limit)
+def _size(view): return 8 if len(view.labels) <= 60 else 7 # points of its words
+
+def _written(values, limit, write=signed_number, missing=''):
+    "The numbers `values` as they stand below words, without the power of ten that the colour bar of `limit` takes out"
+    exponent, _ = power_of_ten(limit)
+    return [missing if np.isnan(v) else write(v/10.**exponent) for v in values]
+
+def _columns(view, numbers, room, size):
+    "Words of `view`, widths of the columns with `numbers` below them, and their places"
     words = [fitted(label, room/3, size) for label in view.labels]
-    numbers = ['' if np.isnan(v) else signed_number(v/10.**exponent) for v in view.saliency]
-    arrows = ['' if not r or s < 0 else '← ' if s < i else '→ '
-              for i, (r, s) in enumerate(zip(view.is_replaced, view.sources))]
-    below = [fitted(a + label, room/3, size, 'bold' if r else 'normal')
-             for a, label, r in zip(arrows, view.masked_labels, view.is_replaced)]
-    widths = [max(text_width(w, size), text_width(m, size, 'bold' if r else 'normal'), text_width(v, 5.5)) + 5
-              for w, v, m, r in zip(words, numbers, below, view.is_replaced)]
-    return words, numbers, below, widths, unit
+    widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
+    return words, widths, flow(widths, room, 3)
+
+def _write_numbers(ax, numbers, places, widths, box, line):
+    "Write `numbers` below boxes `box` points high"
+    for number, w, (k, x) in zip(numbers, widths, places):
+        ax.text(x + w/2, k*line + box + 4.5, number, size=5.5, **middle)
+
+def _name_rows(sheet, x, tops, names):
+    "Write `names` {points below the top: text} of the rows that begin at `tops`, to the left of `x`"
+    for top in tops:
+        for y, name in names.items():
+            sheet.text(x - 5, top + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
+
+def _replacements(view, room, size):
+    "Words of the masked copy, with arrows"
+    return [fitted(arrow_to(s, i)*bool(r) + label, room/3, size, weight_of(r))
+            for i, (label, r, s) in enumerate(zip(view.masked_labels, view.is_replaced, view.sources))]
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #012
 _before, _after = dict(color=blue, linewidth=.6), dict(facecolor='white', edgecolor=blue, hatch='//////', linewidth=.6)
 
-def _draw_gloss(ax, view, gloss, places, size, box, line):
-    "Write the columns of `gloss` at `places`: boxes `box` points high, lines `line` points apart"
-    words, numbers, below, widths, _ = gloss
+def _draw_copy(ax, view, below, places, widths, size, box, line):
+    "Write the words `below` those of the sentence, framed where they replace one"
     for i, (k, x) in enumerate(places):
-        y, middle, special, replaced = k*line, x + widths[i]/2, view.is_special[i], view.is_replaced[i]
-        word_box(ax, x, y, widths[i], box, words[i], size, special, view.saliency[i], view.limit)
-        ax.text(middle, y + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline', color=ink)
-        if replaced: ax.add_patch(Rectangle((x, y + box + 9), widths[i], box, **replaced_look))
-        ax.text(middle, y + box*1.5 + 9, below[i], size=size, ha='center', va='center_baseline',
-                weight='bold' if replaced else 'normal',
-                color=grey if special else ink)
+        y, replaced = k*line + box + 9, view.is_replaced[i]
+        if replaced: ax.add_patch(Rectangle((x, y), widths[i], box, **replaced_look))
+        ax.text(x + widths[i]/2, y + box/2, below[i], size=size, weight=weight_of(replaced),
+                color=grey if view.is_special[i] else ink, **middle)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #014
 def _shown_classes(view, most=8):
@@ -127,8 +139,8 @@ def _shown_classes(view, most=8):
 
 def _draw_probabilities(sheet, view, x, y, width, shown):
     "Bars of the classes' probabilities, before masking above after"
-    names = [fitted(view.classes[c] + (' (label)' if c == view.label else ''), 100, 6.5,
-                    'bold' if c == view.label else 'normal') for c in shown]
+    names = [fitted(view.classes[c] + ' (label)'*(c == view.label), 100, 6.5, weight_of(c == view.label))
+             for c in shown]
     left = max(text_width(name, 6.5, 'bold') for name in names) + 4
     ax = sheet.axes(x + left, y, width - left - 24, 20*len(shown), xlim=(0, 1), ylim=(len(shown) - .5, -.5))
     for p, up, style in ((view.probabilities, -.19, _before), (view.masked_probabilities, .19, _after)):
@@ -138,7 +150,7 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
             number = number_words(p[c], otherwise='not finite')
             ax.text(np.nan_to_num(p[c]) + .015, i + up, number, size=6, va='center_baseline')
     ax.set_yticks(np.arange(len(shown)), names, fontsize=6.5)
-    for c, label in zip(shown, ax.get_yticklabels()): label.set_weight('bold' if c == view.label else 'normal')
+    for c, label in zip(shown, ax.get_yticklabels()): label.set_weight(weight_of(c == view.label))
     ax.set_xticks([])
     ax.tick_params(length=0)
     ax.spines[['top', 'right', 'bottom']].set_visible(False)
@@ -149,11 +161,13 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
              least=2.6)
 def _masked_sentence(view, width):
     "The gloss, its colour scale, the probabilities"
-    size = 8 if len(view.labels) <= 60 else 7
+    size = _size(view)
     left, room, box = 46, width*72 - 52, size + 5
     line = 2*box + 9 + 9
-    gloss = _gloss(view, room, size)
-    places = flow(gloss[3], room, 3)
+    numbers, below = _written(view.saliency, view.limit), _replacements(view, room, size)
+    words, widths, _ = _columns(view, numbers, room, size)
+    widths = [max(w, text_width(b, size, weight_of(r)) + 5) for w, b, r in zip(widths, below, view.is_replaced)]
+    places = flow(widths, room, 3)
     lines = places[-1][0] + 1
     shown = _shown_classes(view) if view.probabilities is not None or view.masked_probabilities is not None else []
     text = lines*line
@@ -163,14 +177,13 @@ def _masked_sentence(view, width):
     # in a narrow column both use its whole width
     bar, key = (left, left) if width >= 3 else (width*36 - 70, width*36 - 86)
     def draw(sheet):
-        _draw_gloss(sheet.canvas(left, 0, room, text), view, gloss, places, size, box, line)
-        for k in range(lines):
-            sheet.text(left - 5, k*line + box/2, 'sentence X', fontsize=6.5, ha='right', va='center_baseline',
-                       color=grey)
-            sheet.text(left - 5, k*line + box*1.5 + 9, 'masked X̃', fontsize=6.5, ha='right', va='center_baseline',
-                       color=grey)
+        ax = sheet.canvas(left, 0, room, text)
+        word_boxes(ax, view, words, places, widths, box, line, size)
+        _write_numbers(ax, numbers, places, widths, box, line)
+        _draw_copy(ax, view, below, places, widths, size, box, line)
+        _name_rows(sheet, left, line*np.arange(lines), {box/2: 'sentence X', box*1.5 + 9: 'masked X̃'})
         norm, cmap, at = signed_scale(view.limit)
-        colour_bar(sheet, bar, text + 2, 140, 6, norm, cmap, at, 'saliency of a word, sum over its pieces')
+        colour_bar(sheet, bar, text + 2, 140, 6, norm, cmap, at, of_words)
         legend(sheet, key, text + 36, room, [(patch(**replaced_look), 'replaced by the word that the arrow points to')])
         if shown:
             x, y = (left + 200, text) if beside else (left, text + 58)
@@ -179,28 +192,30 @@ def _masked_sentence(view, width):
     return Body(text + bottom, draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #018
+def _square(view, width, right, room=62):
+    "Left edge, side and labels of a map in the middle of what `right` points beside it leave; labels have `room`"
+    left = 14 + label_room(view.labels, room) + 6
+    side = min(width*72 - left - right, max(26*len(view.labels), 78))
+    return left + (width*72 - left - right - side)/2, side, map_ticks(view, side/len(view.labels), room)
+
 @figure_kind('discard_region', discard_region, 'candidates and discarded positions on the attribution (AD-DROP)',
              'discard_candidates, discarded', example=dict(layer=1, head=2))
 def _discard_region(view, width):
     "The attribution map, marked"
-    n, signed_values = len(view.labels), view.what != 'attention'
+    signed_values = view.what != 'attention'
     scale, bar_label = ((signed_scale(view.limit), view.what) if signed_values
                         else (share_scale(view.limit), 'attention (square-root scale)'))
     room = 62*min(1, width/3) # points for a label
-    longest = max(text_width(fitted(label, room, 7), 7) for label in view.labels)
-    left = 14 + longest + 6
+    left = 14 + label_room(view.labels, room) + 6
     bar = max(62, standing_room(scale[2], bar_label, min(width*72 - left - 62, 170)))
     stands = width*72 - left - bar >= 70 # else the colour bar lies below the map
     if not stands: bar = 8
-    side = min(width*72 - left - bar, max(26*n, 78))
-    left += (width*72 - left - bar - side)/2
-    pitch = side/n
-    ticks_x, ticks_y = (token_ticks(view.labels, view.is_special, pitch, along=a, longest=room) for a in (True, False))
-    def crossed(ax): mark_cells(ax, [7], [4.5], 12 if pitch >= 6 else 5)
+    left, side, (ticks_x, ticks_y) = _square(view, width, bar, room)
+    pitch = side/len(view.labels)
     marked = pitch >= least_cell
-    entries = [(region_sample(pitch), 'candidate discard region'), (crossed, 'discarded')]*marked
-    negative = np.nonzero(is_negative(view.values, view.limit)) if signed_values else ((), ())
-    if marked and len(negative[0]): entries.append((minus_sample, 'clearly negative'))
+    entries = [(region_sample(pitch), 'candidate discard region'), (cross_sample(pitch), 'discarded')]*marked
+    negative = signed_values and is_negative(view.values, view.limit).any()
+    if marked and negative: entries.append((minus_sample, 'clearly negative'))
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'may not be attended to'))
     from_left = Sheet.margin if width < 4 else left
     room, foot = width*72 - from_left, side + ticks_x.reach + 20
@@ -208,20 +223,20 @@ def _discard_region(view, width):
     def draw(sheet):
         norm, cmap, at = scale
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
-        ax.set_xlabel('key (attended to)', fontsize=6.5)
-        ax.set_ylabel('query (attends)', fontsize=6.5)
+        ax.set_xlabel('key (attended to)')
+        ax.set_ylabel('query (attends)')
         if marked:
             mark_inside(ax, view.candidates, pitch)
-            if len(negative[0]): mark_below(ax, *negative[::-1], view.values[negative], norm, cmap, pitch)
-        if marked: mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
+            if negative: mark_below(ax, view.values, view.limit, pitch)
+            mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)
         bar_place = ((left + side + 8, 0, 7, min(side, 170)) if stands
                      else (from_left + 10, foot, min(150, room - 26), 6))
         colour_bar(sheet, *bar_place, norm, cmap, at, bar_label, beyond(view.values, view.limit))
-        if entries: legend(sheet, from_left, below, room, entries)
-    notes = () if pitch >= 6 else ('Discarded positions are bare crosses here: cells are too small for '
-                                  'circles.',) if marked else (
-        'The regions are not drawn: at this width cells are too small for them.', *[unmarked]*bool(len(negative[0])))
-    return Body(below + (legend_places(entries, room)[1] if entries else 0), draw, (*notes, *thinned_note(ticks_x)))
+        legend(sheet, from_left, below, room, entries)
+    notes = thinned_note(ticks_x)
+    if not marked: notes = no_regions, *[unmarked]*bool(negative), *notes
+    elif pitch < 6: notes = 'Discarded positions are bare crosses here: cells are too small for circles.', *notes
+    return Body(below + legend_height(entries, room), draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #022
 @figure_kind('pattern_target', guided_heads, 'guided heads above their patterns (attention guidance)',
@@ -230,13 +245,12 @@ def _guided_heads(view, width):
     "Attention above, patterns below, a column for each head"
     n, k, bar_label = len(view.labels), len(view.heads), 'attention (square-root scale)'
     across = min(k, 4 if width >= 5 else 2)
-    longest = max(text_width(fitted(label, 50, 7), 7) for label in view.labels)
-    left, gap, bar = 26 + longest + 4, 8, 44.
+    left, gap, bar = 26 + label_room(view.labels, 50) + 4, 8, 44.
     for _ in range(2): # the bar is as high as two maps, and its label takes the more lines the lower it is
         side = min((width*72 - left - bar - gap*(across - 1))/across, max(18*n, 54), 200)
         bar = max(bar, standing_room(share_scale(view.limit)[2], bar_label, min(2*side + gap, 170)))
     side = min((width*72 - left - bar - gap*(across - 1))/across, side)
-    ticks_x, ticks_y = (token_ticks(view.labels, view.is_special, side/n, along=a, longest=50) for a in (True, False))
+    ticks_x, ticks_y = map_ticks(view, side/n, 50)
     block = 12 + 2*side + gap + ticks_x.reach + 16
     blocks = int(np.ceil(k/across))
     def draw(sheet):
@@ -246,7 +260,7 @@ def _guided_heads(view, width):
             name = f'{view.patterns[i]} (head {view.heads[i]})'
             if text_width(name, 7, 'bold') > side:
                 name = fitted(f'{view.heads[i]}: {view.patterns[i]}', side + gap - 2, 7, 'bold')
-            sheet.text(x + side/2, y - 4, name, fontsize=7, weight='bold', ha='center', va='baseline')
+            sheet.text(x + side/2, y - 4, name, ha='center', **panel_title)
             for row, values in enumerate((view.attention[i], view.target[i])):
                 ax = map_axes(sheet, x, y + row*(side + gap), side, values, norm, shares, ticks_x, ticks_y,
                               show_x=row == 1, show_y=i % across == 0)
@@ -254,27 +268,25 @@ def _guided_heads(view, width):
                     sheet.text(sheet.margin + 4, y + row*(side + gap) + side/2, ('attention', 'pattern')[row],
                                fontsize=7, weight='bold',
                                rotation=90, ha='center', va='center')
-            ax.set_xlabel('key', fontsize=6.5)
+            ax.set_xlabel('key')
         colour_bar(sheet, left + across*(side + gap), 12, 7, min(2*side + gap, 170), norm, shares, ticks, bar_label)
     return Body(blocks*block, draw, thinned_note(ticks_x))
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #025
 def _share_table(ax, shares_of, guided, layers, pitch):
     "A table [layers, heads] on `ax`, cells `pitch` points wide, framed where `guided`"
-    ax.imshow(shares_of, cmap=shares, norm=Normalize(0, 1), interpolation='nearest', aspect='auto')
+    ax.imshow(shares_of, cmap=shares, norm=Normalize(0, 1))
     for (i, h), x in np.ndenumerate(shares_of):
         if pitch >= 13 and np.isfinite(x):
-            ax.text(h, i, f'{100*x:.0f}', size=6, ha='center', va='center_baseline',
-                    color='white' if lightness(shares(x)) < .5 else ink)
+            ax.text(h, i, f'{100*x:.0f}', size=6, color=ink_on(shares(x)), **middle)
         if guided[i, h]:
             ax.add_patch(Rectangle((h - .44, i - .44), .88, .88, fill=False, edgecolor=vermillion, linewidth=1.1))
     every = max(1, int(np.ceil(9/pitch)))
-    ax.set_xticks(np.arange(0, shares_of.shape[1], every),
-                  [str(number) for number in range(0, shares_of.shape[1], every)],
-                  fontsize=6)
-    ax.set_yticks(np.arange(len(layers)), [str(number) for number in layers], fontsize=6)
+    heads = range(0, shares_of.shape[1], every)
+    ax.set_xticks(heads, map(str, heads))
+    ax.set_yticks(np.arange(len(layers)), map(str, layers))
     ax.tick_params(length=0)
-    ax.set_xlabel('head', fontsize=6.5)
+    ax.set_xlabel('head')
 
 @figure_kind('pattern_shares', pattern_shares, "how much of each head's attention lies on a pattern",
              'attention, pattern_target, guided', least=2.2)
@@ -293,10 +305,10 @@ def _pattern_shares(view, width):
         for i in range(k):
             x, y = left + (i % across)*(wide + gap), (i // across)*block + 14
             sheet.text(x, y - 5, fitted(view.patterns[i] + ('' if np.isfinite(view.uniform[i]) else ': no share'),
-                                        wide + gap - 4, 7, 'bold'), fontsize=7, weight='bold', va='baseline')
+                                        wide + gap - 4, 7, 'bold'), **panel_title)
             ax = sheet.axes(x, y, wide, high)
             _share_table(ax, view.shares[i], view.guided[i], view.layers, pitch)
-            if i % across == 0: ax.set_ylabel('layer', fontsize=6.5)
+            if i % across == 0: ax.set_ylabel('layer')
         x = left + across*wide + (across - 1)*gap + 8
         colour_bar(sheet, x, 14, 7, max(min(high, 120), 40), Normalize(0, 100), shares, [0, 50, 100],
                    'share of attention, %')
@@ -326,16 +338,14 @@ def _panels(view):
     if view.method_saliency is not None: out.append(explained('saliency that ranks', view.method_saliency))
     if view.masked is None: return out
     below, above = (view.masked < span[0]).any(), (view.masked > span[1]).any()
-    copy = shown('masked copy X̃', view.masked,
-                 {(0, 0): 'neither', (1, 0): 'min', (0, 1): 'max', (1, 1): 'both'}[int(below), int(above)])
-    return [*out, copy._replace(is_copy=True)]
+    return [*out, shown('masked copy X̃', view.masked, ends[below + 2*above])._replace(is_copy=True)]
 
 _roomy = 3 # points: a smaller cell has no room for a dot
 
 def _mark_masked(ax, is_masked, pitch):
     "A dot on each masked cell; where cells are too small for that, those that are kept fade"
     if pitch < _roomy:
-        return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]), interpolation='nearest', aspect='auto')
+        return ax.imshow(np.where(is_masked[..., None], 0., [1., 1., 1., .72]))
     y, x = np.nonzero(is_masked)
     for colour, size in (('white', .5), (ink, .28)):
         ax.scatter(x, y, s=(size*pitch)**2, marker='o', color=colour, linewidth=0)
@@ -348,7 +358,7 @@ def _pitch(view, width, height):
 def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     "One panel at (`x`, `y`)"
     ax = sheet.axes(x, y, width, height)
-    ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm, interpolation='nearest', aspect='auto')
+    ax.imshow(panel.values, cmap=panel.cmap, norm=panel.norm)
     informative, is_masked = (mask if mask is None or view.modality == 'image' else mask.T
                               for mask in (view.informative, view.is_masked))
     if panel.is_copy and is_masked is not None: _mark_masked(ax, is_masked, _pitch(view, width, height))
@@ -356,7 +366,7 @@ def _draw_panel(sheet, view, panel, x, y, width, height, title=True):
     if informative is not None:
         for colour, wide, style in (('white', 1.8, '-'), (ink, .9, (0, (3, 1.6)))):
             ax.add_collection(LineCollection(outline(informative), colors=colour, linewidths=wide, linestyles=[style]))
-    if title: sheet.text(x, y - 4, panel.title, fontsize=7, weight='bold', va='baseline')
+    if title: sheet.text(x, y - 4, panel.title, **panel_title)
     return ax
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #029
@@ -368,7 +378,7 @@ def _feature_axis(ax, names, count, height):
     "Features down the side of a series: their names where there is room, numbers otherwise"
     every = _every(count, height, 7)
     texts = [fitted(name, 50, 6) for name in names] if names and every == 1 else [str(i) for i in range(count)]
-    ax.set_yticks(np.arange(0, count, every), texts[::every], fontsize=6)
+    ax.set_yticks(np.arange(0, count, every), texts[::every])
     ax.tick_params(length=1.5)
 
 def _series_layout(view, panels, width):
@@ -384,7 +394,7 @@ def _series_layout(view, panels, width):
             y = 13 + i*(high + 20)
             ax = _draw_panel(sheet, view, panel, left, y, wide, high)
             _feature_axis(ax, named, features, high)
-            ax.set_ylabel('feature', fontsize=6.5)
+            ax.set_ylabel('feature')
             if i == len(panels) - 1: _time_axis(ax, steps, wide)
             colour_bar(sheet, left + wide + 8, y, 7, high, panel.norm, panel.cmap, panel.ticks, panel.label,
                        panel.extend)
@@ -392,9 +402,9 @@ def _series_layout(view, panels, width):
 
 def _time_axis(ax, steps, wide):
     "Numbers of the time steps below a series"
-    at = list(range(0, steps, _every(steps, wide, 22)))
-    ax.set_xticks(at, [str(place) for place in at], fontsize=6)
-    ax.set_xlabel('time step', fontsize=6.5)
+    at = range(0, steps, _every(steps, wide, 22))
+    ax.set_xticks(at, map(str, at))
+    ax.set_xlabel('time step')
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #030
 # titles where there is no room for the usual ones
@@ -423,7 +433,7 @@ def _square_layout(view, panels, width, dense=False):
                              high)
             below = y + high + 4
             if view.modality == 'series':
-                if i % across == 0: _feature_axis(ax, (), rows, high); ax.set_ylabel('feature', fontsize=6.5)
+                if i % across == 0: _feature_axis(ax, (), rows, high); ax.set_ylabel('feature')
                 _time_axis(ax, columns, wide)
                 below += 16
             if panel.ticks is not None:
@@ -458,10 +468,10 @@ def _signal_view(view, width, dense=False):
     across = 2 if width >= 5 and len(shown) > 3 else 1
     column, wide = -(-len(shown)//across), room/2 if across > 1 else min(room, 330)
     entries = _signal_legend(view, len(known), pitch)
-    below = legend_places(entries, room)[1] + 4 if entries else 0
+    below = legend_height(entries, room) + 4*bool(entries)
     def draw(sheet):
         draw_panels(sheet)
-        if entries: legend(sheet, 10, height + 4, room, entries)
+        legend(sheet, 10, height + 4, room, entries)
         for k in range(across if shown else 0):
             _draw_probabilities(sheet, view, 10 + k*wide, height + below, wide - 6*(across > 1),
                                 shown[k*column:(k + 1)*column])
@@ -478,7 +488,7 @@ def _saliency_distribution(view, width):
     entries = [(patch(facecolor='#c8c8c8', edgecolor=grey, linewidth=.5), view.names[0]),
                (lambda ax: ax.plot([1, 13], [4.5, 4.5], color=blue, linewidth=1.4), view.names[1]),
                (patch(facecolor='#fdf0d0', edgecolor='none'), f'within ±{view.near:g}')]
-    top = legend_places(entries, width*72 - left)[1] + 4
+    top = legend_height(entries, width*72 - left) + 4
     def draw(sheet):
         legend(sheet, left, 0, width*72 - left, entries)
         ax = sheet.axes(left, top, wide, high)
@@ -486,58 +496,50 @@ def _saliency_distribution(view, width):
         ax.stairs(view.shares[0], view.edges, fill=True, facecolor='#c8c8c8', edgecolor=grey, linewidth=.5)
         ax.stairs(view.shares[1], view.edges, color=blue, linewidth=1.4)
         ax.set(xlim=(-1, 1), ylim=(0, max(1.06*view.shares.max(), 1e-9)))
-        ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'], fontsize=6)
-        ax.tick_params(axis='y', labelsize=6)
-        ax.set_xlabel('\n'.join(label), fontsize=6.5)
-        ax.set_ylabel('share of the values', fontsize=6.5)
+        ax.set_xticks([-1, -.5, 0, .5, 1], ['−1', '−0.5', '0', '0.5', '1'])
+        ax.set_xlabel('\n'.join(label))
+        ax.set_ylabel('share of the values')
         ax.spines[['top', 'right']].set_visible(False)
     return Body(top + high + 18 + 8*len(label), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #038
-def _answers(view, rows, room, size):
-    """Columns of a gloss: texts of each row cut to fit, the rows' weights, and the widths; `rows` are (texts,
-    is_bold) from the top"""
-    texts = [[fitted(text or '', room/3, size, 'bold' if b else 'normal') for text, b in zip(line, bold)]
-             for line, bold in rows]
-    widths = [max(text_width(line[i], size, 'bold' if bold[i] else 'normal') for line, (_, bold) in zip(texts, rows))
-              + 6 for i in range(len(view.labels))]
-    return texts, [max(w, 17) for w in widths]
+def _answers(rows, room, size):
+    "Columns of a gloss: texts of each row cut to fit, and the widths; `rows` are (texts, is_bold) from the top"
+    texts = [[fitted(text or '', room/3, size, weight_of(b)) for text, b in zip(line, bold)] for line, bold in rows]
+    wide = [[text_width(text, size, weight_of(b)) for text, b in zip(line, bold)]
+            for line, (_, bold) in zip(texts, rows)]
+    return texts, [max(*column, 11) + 6 for column in zip(*wide)]
 
 def _draw_answers(ax, texts, places, widths, wrong, chance, y0, size, box, line):
     "Rows of gold labels, answers (framed where `wrong`) and their probabilities below each line of words"
     for i, (k, x) in enumerate(places):
-        y, middle = k*line + y0, x + widths[i]/2
-        ax.text(middle, y + box/2, texts[0][i], size=size, ha='center', va='center_baseline')
+        y, centre = k*line + y0, x + widths[i]/2
+        ax.text(centre, y + box/2, texts[0][i], size=size, **middle)
         if wrong[i]: ax.add_patch(Rectangle((x, y + box), widths[i], box, **replaced_look))
-        ax.text(middle, y + 1.5*box, texts[1][i], size=size, ha='center', va='center_baseline',
-                weight='bold' if wrong[i] else 'normal')
+        ax.text(centre, y + 1.5*box, texts[1][i], size=size, weight=weight_of(wrong[i]), **middle)
         if not np.isfinite(chance[i]): continue
         ax.add_patch(Rectangle((x + 1.5, y + 2*box + 3), widths[i] - 3, 3.5, facecolor=faint, linewidth=0))
         ax.add_patch(Rectangle((x + 1.5, y + 2*box + 3), (widths[i] - 3)*float(chance[i]), 3.5, facecolor=blue,
                                linewidth=0))
-        ax.text(middle, y + 2*box + 12, f'{chance[i]:.2f}', size=5.5, ha='center', va='center_baseline')
+        ax.text(centre, y + 2*box + 12, f'{chance[i]:.2f}', size=5.5, **middle)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #039
 @figure_kind('token_labels', token_labels, 'labels and answers token by token', "info['token_predictions']", least=2.8)
 def _token_labels(view, width):
     "Tokens, labels, answers, confidence"
-    size = 8 if len(view.labels) <= 60 else 7
-    left, room, box = 52, width*72 - 58, size + 5
-    n, plain = len(view.labels), [False]*len(view.labels)
-    (words, *texts), widths = _answers(view, [(view.labels, plain), (view.gold, plain),
-                                              (view.predicted, view.is_wrong)], room, size)
+    size = _size(view)
+    left, room, box, plain = 52, width*72 - 58, size + 5, np.zeros(len(view.labels), dtype=bool)
+    rows = [(view.labels, plain), (view.gold, plain), (view.predicted, view.is_wrong)]
+    (words, *texts), widths = _answers(rows, room, size)
     places, line = flow(widths, room, 3), 3*box + 26
     lines, coloured = places[-1][0] + 1, view.saliency is not None
     aside = 180 if coloured and width >= 5 else 0 # the legend stands beside the colour bar where there is room
     def draw(sheet):
         ax = sheet.canvas(left, 0, room, lines*line)
-        for i, (k, x) in enumerate(places):
-            word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i],
-                     view.saliency[i] if coloured else None, view.limit)
+        word_boxes(ax, view, words, places, widths, box, line, size)
         _draw_answers(ax, texts, places, widths, view.is_wrong, view.confidence, box, size, box, line)
-        for k in range(lines):
-            for y, name in ((box/2, 'token'), (1.5*box, 'label'), (2.5*box, 'answer'), (3*box + 12, 'probability')):
-                sheet.text(left - 5, k*line + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
+        names = {box/2: 'token', 1.5*box: 'label', 2.5*box: 'answer', 3*box + 12: 'probability'}
+        _name_rows(sheet, left, line*np.arange(lines), names)
         if coloured: colour_bar(sheet, left, lines*line + 2, 140, 6, *signed_scale(view.limit), 'saliency of a token')
         y = lines*line + (2 if aside or not coloured else 34)
         if view.is_wrong.any():
@@ -547,14 +549,13 @@ def _token_labels(view, width):
 # %% ../../nbs/10_figures/01_sheet.ipynb #042
 def _source_map(sheet, view, x, y, side):
     "The encoder's attention over the source"
-    ticks = [token_ticks(view.labels, view.is_special, side/len(view.labels), along=a, longest=50)
-             for a in (True, False)]
     norm, cmap, at = share_scale(attention_limit(view.attention))
+    ticks = map_ticks(view, side/len(view.labels), 50)
     ax = map_axes(sheet, x, y, side, view.attention, norm, cmap, *ticks)
-    ax.set_xlabel('key (source)', fontsize=6.5)
-    ax.set_ylabel('query (source)', fontsize=6.5)
+    ax.set_xlabel('key (source)')
+    ax.set_ylabel('query (source)')
     where = 'mean over heads' if view.head is None else f'head {view.head}'
-    sheet.text(x, y - 5, f'encoder, layer {view.layer}, {where}', fontsize=7, weight='bold', va='baseline')
+    sheet.text(x, y - 5, f'encoder, layer {view.layer}, {where}', **panel_title)
     colour_bar(sheet, x + side + 8, y, 7, min(side, 150), norm, cmap, at, 'attention (square-root scale)')
 
 @figure_kind('translation', translation, "source, target and the encoder's attention", "info['target_tokens']",
@@ -562,9 +563,8 @@ def _source_map(sheet, view, x, y, side):
 def _translation(view, width):
     "Target above source above the map"
     size, left, room, box = 8, 52, width*72 - 58, 13
-    m, plain = len(view.target), [False]*len(view.target)
-    texts, widths = _answers(replace(view, labels=view.target), [(view.target, plain), (view.predicted, view.is_wrong)],
-                             room, size)
+    plain = np.zeros(len(view.target), dtype=bool)
+    texts, widths = _answers([(view.target, plain), (view.predicted, view.is_wrong)], room, size)
     places, line = flow(widths, room, 3), 2*box + 24
     words = [fitted(text, room/3, size) for text in view.labels]
     wide = [text_width(text, size) + 6 for text in words]
@@ -573,20 +573,16 @@ def _translation(view, width):
     upper, shelf = (places[-1][0] + 1)*line, (spots[-1][0] + 1)*(box + 4) + 2
     source = shelf + 32*coloured + 14*bool(marked and not aside)
     n = len(view.labels)
-    far = 14 + max(text_width(fitted(text, 50, 7), 7) for text in view.labels) + 6
+    far = 14 + label_room(view.labels, 50) + 6
     side = min(width*72 - far - 62, max(20*n, 78), 300)
     below = () if view.attention is None else token_ticks(view.labels, view.is_special, side/n, along=True, longest=50)
     def draw(sheet):
         _draw_answers(sheet.canvas(left, 0, room, upper), texts, places, widths, view.is_wrong, view.probability, 0,
                       size, box, line)
-        ax = sheet.canvas(left, upper, room, source)
-        for i, (k, x) in enumerate(spots):
-            word_box(ax, x, k*(box + 4), wide[i], box, words[i], size, view.is_special[i],
-                     view.saliency[i] if coloured else None, view.limit)
-        for k in range(places[-1][0] + 1):
-            for y, name in ((box/2, 'target'), (1.5*box, 'answer'), (2*box + 12, 'probability')):
-                sheet.text(left - 5, k*line + y, name, fontsize=6.5, ha='right', va='center_baseline', color=grey)
-        sheet.text(left - 5, upper + box/2, 'source', fontsize=6.5, ha='right', va='center_baseline', color=grey)
+        word_boxes(sheet.canvas(left, upper, room, source), view, words, spots, wide, box, box + 4, size)
+        names = {box/2: 'target', 1.5*box: 'answer', 2*box + 12: 'probability'}
+        _name_rows(sheet, left, np.arange(0, upper, line), names)
+        _name_rows(sheet, left, [upper], {box/2: 'source'})
         if coloured:
             colour_bar(sheet, left, upper + shelf, 140, 6, *signed_scale(view.limit), 'saliency of a source token')
         y = upper + shelf + (0 if aside or not coloured else 32)
@@ -603,7 +599,7 @@ def _scale_of_scores(sheet, view, x, y, width):
     ax.spines['bottom'].set_position(('data', 0))
     at = np.linspace(*view.span, 5 if (view.span[1] - view.span[0]) % 4 == 0
                      else int(min(view.span[1] - view.span[0], 10)) + 1)
-    ax.set_xticks(at, [digits_of(score, 2) for score in at], fontsize=6)
+    ax.set_xticks(at, [digits_of(score, 2) for score in at])
     ax.set_yticks([])
     for value, up, colour, style in ((view.gold, .75, ink, dict(marker='D', s=26, facecolor=ink)),
                                      (view.predicted, .3, blue, dict(marker='o', s=30, facecolor='white'))):
@@ -617,28 +613,22 @@ def _scale_of_scores(sheet, view, x, y, width):
              least=2.4)
 def _scored_sentence(view, width):
     "Words coloured by saliency, and the scores on a line"
-    size = 8 if len(view.labels) <= 60 else 7
-    left, room, box, coloured = 10, width*72 - 18, size + 5, view.saliency is not None
-    exponent, unit = power_of_ten(view.limit)
-    numbers = ['' if not coloured or np.isnan(v) else signed_number(v/10.**exponent)
-               for v in (view.saliency if coloured else view.labels)]
-    words = [fitted(label, room/3, size) for label in view.labels]
-    widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
-    places, line = flow(widths, room, 3), box + 14
+    size, coloured = _size(view), view.saliency is not None
+    left, room, box, line = 10, width*72 - 18, size + 5, size + 19
+    numbers = _written(view.saliency, view.limit) if coloured else ['']*len(view.labels)
+    words, widths, places = _columns(view, numbers, room, size)
     height = (places[-1][0] + 1)*line
     entries = [(lambda ax: ax.scatter([7], [4.5], marker='D', s=20, color=ink), 'label')]*(view.gold is not None) + [
         (lambda ax: ax.scatter([7], [4.5], marker='o', s=24, facecolor='white', edgecolor=blue, linewidth=1.2),
          'predicted')]
     def draw(sheet):
         ax = sheet.canvas(left, 0, room, height)
-        for i, (k, x) in enumerate(places):
-            word_box(ax, x, k*line, widths[i], box, words[i], size, view.is_special[i],
-                     view.saliency[i] if coloured else None, view.limit)
-            ax.text(x + widths[i]/2, k*line + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline')
+        word_boxes(ax, view, words, places, widths, box, line, size)
+        _write_numbers(ax, numbers, places, widths, box, line)
         beside = 190 if coloured and width >= 5 else 0
         if coloured:
             colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit),
-                       'saliency of a word, sum over its pieces')
+                       of_words)
         y = height + (0 if beside or not coloured else 38)
         _scale_of_scores(sheet, view, left + beside + 6, y, min(room - beside - 12, 260))
         legend(sheet, left + beside, y + 46, room - beside, entries)
@@ -659,55 +649,44 @@ def _evidence_entries(view):
 
 def _evidence_map(view, width):
     "One map with its colour bar"
-    bar, longest = 62*(view.kind != 'region'), max(text_width(fitted(text, 62, 7), 7) for text in view.labels)
-    left = 14 + longest + 6
-    side = min(width*72 - left - bar - 8, max(26*len(view.labels), 78))
-    left += (width*72 - left - bar - 8 - side)/2
+    bar, room = 62*(view.kind != 'region'), width*72 - 2*Sheet.margin
+    left, side, (ticks_x, ticks_y) = _square(view, width, bar + 8)
     pitch = side/len(view.labels)
-    ticks_x, ticks_y = (token_ticks(view.labels, view.is_special, pitch, along=a) for a in (True, False))
     entries, below = _evidence_entries(view), side + ticks_x.reach + 20
-    negative = np.nonzero(is_negative(view.values, view.limit)) if view.kind == 'signed' else ((), ())
-    marked = len(negative[0]) and pitch >= least_cell
+    negative = view.kind == 'signed' and is_negative(view.values, view.limit).any()
+    marked = negative and pitch >= least_cell
     if marked: entries.append((minus_sample, 'clearly negative'))
     def draw(sheet):
         norm, cmap, at, label = _evidence_scale(view)
         ax = map_axes(sheet, left, 0, side, view.values, norm, cmap, ticks_x, ticks_y)
-        ax.set_xlabel('key', fontsize=6.5)
-        ax.set_ylabel('query', fontsize=6.5)
-        if marked: mark_below(ax, *negative[::-1], view.values[negative], norm, cmap, pitch)
+        ax.set_xlabel('key')
+        ax.set_ylabel('query')
+        if marked: mark_below(ax, view.values, view.limit, pitch)
         if bar: colour_bar(sheet, left + side + 8, 0, 7, min(side, 170), norm, cmap, at, label)
-        if entries: legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
-    high = legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0
-    notes = (unmarked,)*bool(len(negative[0]) and not marked)
-    return Body(below + high, draw, (*notes, *thinned_note(ticks_x)))
+        legend(sheet, Sheet.margin, below, room, entries)
+    notes = (unmarked,)*bool(negative and not marked)
+    return Body(below + legend_height(entries, room), draw, (*notes, *thinned_note(ticks_x)))
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #d8178bbc
 def _evidence_words(view, width):
     "Tokens in boxes coloured by their numbers, which stand below"
-    size = 8 if len(view.labels) <= 60 else 7
-    left, room, box = 10, width*72 - 18, size + 5
-    exponent, unit = power_of_ten(view.limit)
+    size, numbered = _size(view), view.kind != 'region'
+    left, room, box, line = 10, width*72 - 18, size + 5, size + 8 + 14*numbered
     write = signed_number if view.kind == 'signed' else partial(digits_of, digits=2)
-    numbers = ['' if view.kind == 'region' else 'not finite' if np.isnan(v) else write(v/10.**exponent)
-               for v in view.values]
-    words = [fitted(text, room/3, size) for text in view.labels]
-    widths = [max(text_width(w, size), text_width(v, 5.5)) + 5 for w, v in zip(words, numbers)]
-    places, line = flow(widths, room, 3), box + 14*(view.kind != 'region') + 3
-    height, entries, bar = (places[-1][0] + 1)*line, _evidence_entries(view), 34*(view.kind != 'region')
+    numbers = _written(view.values, view.limit, write, 'not finite') if numbered else ['']*len(view.labels)
+    words, widths, places = _columns(view, numbers, room, size)
+    height, entries, bar = (places[-1][0] + 1)*line, _evidence_entries(view), 34*numbered
     def draw(sheet):
         norm, cmap, at, label = _evidence_scale(view)
         ax = sheet.canvas(left, 0, room, height)
         for i, (k, x) in enumerate(places):
             fill = faint if np.isnan(view.values[i]) else cmap(norm(view.values[i]))
-            ax.add_patch(Rectangle((x, k*line), widths[i], box, facecolor=fill, edgecolor='#b0b0b0', linewidth=.4,
-                                   clip_on=False))
-            colour = 'white' if lightness(fill) < .5 else grey if view.is_special[i] and lightness(fill) > .9 else ink
-            ax.text(x + widths[i]/2, k*line + box/2, words[i], size=size, ha='center', va='center_baseline',
-                    color=colour)
-            ax.text(x + widths[i]/2, k*line + box + 4.5, numbers[i], size=5.5, ha='center', va='center_baseline')
+            colour = grey if view.is_special[i] and lightness(fill) > .9 else ink_on(fill)
+            filled_box(ax, x, k*line, widths[i], box, words[i], size, fill, colour)
+        _write_numbers(ax, numbers, places, widths, box, line)
         if bar: colour_bar(sheet, left, height + 2, min(140, room), 6, norm, cmap, at, label)
-        if entries: legend(sheet, left, height + bar + 2, room, entries)
-    return Body(height + bar + (2 + legend_places(entries, room)[1] if entries else 0), draw)
+        legend(sheet, left, height + bar + 2, room, entries)
+    return Body(height + bar + 2*bool(entries) + legend_height(entries, room), draw)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #aa64bacf
 def _evidence_table(view, width):
@@ -720,7 +699,7 @@ def _evidence_table(view, width):
     pitch, high = min((width*72 - left - bar - 8)/across, 44), float(np.clip(500/depth, 7, 14))
     upright = any(text_width(text, 6) > pitch - 2 for text in names)
     above = max((text_width(text, 6) for text in names), default=0)*upright + 18*bool(names)
-    tall, entries = max(high*depth, 52*bool(bar)), _evidence_entries(view)
+    tall, entries, room = max(high*depth, 52*bool(bar)), _evidence_entries(view), width*72 - 2*Sheet.margin
     exponent, unit = power_of_ten(view.limit)
     written = [[digits_of(v/10.**exponent, 2) if np.isfinite(v) and view.kind != 'region' else '' for v in row]
                for row in view.values]
@@ -729,25 +708,22 @@ def _evidence_table(view, width):
     def draw(sheet):
         norm, cmap, at, label = _evidence_scale(view)
         ax = sheet.axes(left, above, pitch*across, high*depth)
-        ax.imshow(view.values, cmap=cmap, norm=norm, interpolation='nearest', aspect='auto')
+        ax.imshow(view.values, cmap=cmap, norm=norm)
         ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
         ax.xaxis.set_label_position('top')
-        ax.set_xticks(np.arange(0, len(names), every), names[::every], fontsize=6, rotation=90*upright,
-                      parse_math=False)
-        ax.set_yticks(np.arange(len(beside)), beside, fontsize=6, parse_math=False)
-        if names: ax.set_xlabel(view.axes[-1], fontsize=6.5)
-        if beside: ax.set_ylabel(view.axes[0], fontsize=6.5)
+        ax.set_xticks(np.arange(0, len(names), every), names[::every], rotation=90*upright)
+        ax.set_yticks(np.arange(len(beside)), beside)
+        if names: ax.set_xlabel(view.axes[-1])
+        if beside: ax.set_ylabel(view.axes[0])
         for (i, j), v in np.ndenumerate(view.values):
             if roomy and written[i][j]:
-                ax.text(j, i, written[i][j], size=5.5, ha='center', va='center_baseline',
-                        color='white' if lightness(cmap(norm(v))) < .5 else ink)
+                ax.text(j, i, written[i][j], size=5.5, color=ink_on(cmap(norm(v))), **middle)
         if bar: colour_bar(sheet, left + pitch*across + 8, above, 7, tall, norm, cmap, at, label)
-        if entries: legend(sheet, Sheet.margin, above + tall + 6, width*72 - 2*Sheet.margin, entries)
+        legend(sheet, Sheet.margin, above + tall + 6, room, entries)
         if unit and not bar:
             sheet.text(left + pitch*across + 4, above + high/2, unit.strip(' ()'), fontsize=6.5, va='center_baseline')
     notes = () if roomy or view.kind == 'region' else (f'{view.values.size} numbers leave no room for digits.',)
-    return Body(above + tall + 6 + (legend_places(entries, width*72 - 2*Sheet.margin)[1] if entries else 0), draw,
-                notes)
+    return Body(above + tall + 6 + legend_height(entries, room), draw, notes)
 
 @figure_kind('evidence', evidence_view, "evidence of a method of one's own: a map, words or a table",
              'evidence that no other kind knows', example=dict(name='pull', head=1))
@@ -758,17 +734,18 @@ def _evidence_view(view, width):
 def _fitting(views, width, room):
     """(view, body) of each of `views`; what is higher than `room` points becomes denser, then narrower, of several
     the highest first"""
-    made, wide = [bodies[type(item)](item, width) for item in views], [width]*len(views)
-    if sum(item.height + 40 for item in made) > room:
-        made = [denser[type(item)](item, width) if type(item) in denser else body for item, body in zip(views, made)]
-    while len(views) > 1 and sum(item.height + 40 for item in made) > room:
+    def draw(view, width): return bodies[type(view)](view, width)
+    def draw_denser(view, width): return denser.get(type(view), draw)(view, width)
+    def is_too_high(): return sum(item.height + 40 for item in made) > room
+    made, wide = [draw(item, width) for item in views], [width]*len(views)
+    if is_too_high(): made = [draw_denser(item, width) for item in views]
+    while len(views) > 1 and is_too_high():
         smaller = [(made[i].height, i) for i in range(len(views)) if wide[i] > 3.4]
         if not smaller: break
         i = max(smaller)[1]
         wide[i] = max(3.25, wide[i] - .25)
-        draw = denser.get(type(views[i]), bodies[type(views[i])])
-        made[i] = min((made[i], draw(views[i], wide[i])), key=lambda item: item.height)
-    if len(views) == 1 and made[0].height + 40 > room: made = [_narrowed(views[0], made[0], width, room - 40)]
+        made[i] = min((made[i], draw_denser(views[i], wide[i])), key=lambda item: item.height)
+    if len(views) == 1 and is_too_high(): made = [_narrowed(views[0], made[0], width, room - 40)]
     return list(zip(views, made))
 
 def _narrowed(view, body, width, room):
@@ -801,10 +778,9 @@ def _side_by_side(views, columns, width):
     "Panels in a row: `columns`, or as many of one kind as fit into `width` inches"
     # a panel is legible where it is narrowest, and good to read from 2.6 inches on; three stay together if they can
     if columns is None:
-        if len(views) == 3 and len({type(view) for view in views}) == 1 and width/3 >= _least(views): return 3
-        return (max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9)))
-                if len({type(view) for view in views}) == 1
-                else 1)
+        if len({type(view) for view in views}) > 1: return 1
+        if len(views) == 3 and width/3 >= _least(views): return 3
+        return max(1, min(len(views), int(width/max(_least(views), 2.6) + 1e-9)))
     if not (isinstance(columns, int) and 1 <= columns <= len(views)):
         raise ValueError(f'figure: columns must be a whole number from 1 to {len(views)} (the panels), or None for as '
                          f'many as fit, got {columns!r}')
@@ -817,10 +793,10 @@ def _side_by_side(views, columns, width):
 def _on_one_scale(views):
     "`views` with the largest scale of all"
     if all(hasattr(view, 'limits') for view in views): return same_scale(views)
-    if len({type(view) for view in views}) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float))
-                                                          for view in views):
+    kinds = dict.fromkeys(type(view).__name__ for view in views)
+    if len(kinds) > 1 or not all(isinstance(getattr(view, 'limit', None), (int, float)) for view in views):
         raise ValueError('figure: share=True needs views of one kind that have a colour scale, got '
-                         f'{", ".join(dict.fromkeys(type(view).__name__ for view in views))}')
+                         f'{", ".join(kinds)}')
     return [replace(view, limit=max(view.limit for view in views)) for view in views]
 
 def _headed(views, heading, titles):
@@ -870,7 +846,7 @@ def _laid_out(shown, views, width, columns, heading, room):
     to_caption = kept = ()
     if heading == 'none': made, to_caption, kept = _left_to_the_caption(made, views)
     else: made = _said_once(made)
-    sheets = [Sheet(view, width/across, body.height, body.notes, alone=False) for view, body in made]
+    sheets = [Sheet(view, width/across, body.height, body.notes) for view, body in made]
     return sheets, [body for _, body in made], across, to_caption, kept
 
 def _first_that_fits(scales, lay_out, page_height):
@@ -886,10 +862,10 @@ def _first_that_fits(scales, lay_out, page_height):
     return scale, laid
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #05a
-def _cut_words(beyond, scale):
-    "What to do about ink `beyond` the page"
-    far, what = beyond[0]
-    more = f' (and {len(beyond) - 1} more)' if len(beyond) > 1 else ''
+def _cut_words(cut, scale):
+    "What to do about ink beyond the page, `cut` off there"
+    far, what = cut[0]
+    more = f' (and {len(cut) - 1} more)' if len(cut) > 1 else ''
     smaller = ', a smaller font_size' if scale > 1 else ''
     return (f'figure: {what}{more} reaches {far*25.4/72:.1f} mm beyond the page; take a greater width{smaller} or '
             'shorter names')
@@ -940,22 +916,18 @@ def figure(
         fig = page_of_sheets(sheets, across)
         for sheet, body in zip(sheets, drawings): body.draw(sheet)
         enlarged(fig, scale)
-        beyond = beyond_page(fig)
+        cut = beyond_page(fig)
     if kept:
         warnings.warn("figure: heading='none' leaves this to the facts: "
                       f"{' '.join(o.removeprefix('Note: ') for o in kept)}", stacklevel=2)
-    if beyond: warnings.warn(_cut_words(beyond, scale), stacklevel=2)
+    if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
     if fig.get_figheight() > page_height + .01:
         warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
     fig.caption, fig.facts = ' '.join([_caption_of(views, titles), *to_caption]), kept
     return fig
 
-def _caption_of(
-    view,
-    titles=None, # of the panels, to begin with
-) -> str:
-    "The caption of `view`; of several, with their letters"
-    views = view if isinstance(view, (list, tuple)) else [view]
+def _caption_of(views, titles=None) -> str:
+    "The caption of the only one of `views`; of several, with their letters, and `titles` to begin with"
     if len(views) == 1: return views[0].caption
     heads = [''] * len(views) if titles is None else [f'{o}: ' if o else '' for o in titles]
     return ' '.join(f'({mark}) {t}{o.caption}' for mark, o, t in zip(_marks(views), views, heads))

@@ -9,7 +9,7 @@ import pytest
 import invented
 from browser import browser, chromium, mount, new_page, page, settled # noqa: F401 (fixtures)
 from salviz.explorer.widget import Explorer
-from salviz.explorer.page import page_of, page_size, write_page
+from salviz.explorer.page import page_of, write_page
 from salviz.explorer.page import page as page_text
 from salviz.explorer.described import meta, run_meta
 from salviz.explorer.packed import unpack_page
@@ -132,10 +132,10 @@ def test_a_page_that_was_damaged_says_so(browser, tmp_path):
 
 def test_the_page_says_its_size_before_it_is_written(tmp_path):
     run, said = invented.run(tmp_path/'run'), []
-    path = tmp_path/'run.html'
-    write_page(page_of(run), path, say=lambda text: said.append((text, path.exists())))
-    size = page_size(run)
-    assert said == [(size['sentence'].replace('the page', 'run.html'), False)] and '2 sentences x 4 steps' in said[0][0]
+    path, made = tmp_path/'run.html', page_of(run)
+    write_page(made, path, say=lambda text: said.append((text, path.exists())))
+    size = made.sizes()
+    assert said == [(made.sentence('run.html'), False)] and '2 sentences x 4 steps' in said[0][0]
     assert abs(path.stat().st_size - size['code'] - size['data']) < 5000
 
 @pytest.mark.parametrize('method', invented.methods)
@@ -156,7 +156,7 @@ def test_the_size_counts_images_and_series_as_such(make, said):
 
 def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left_out(browser, tmp_path):
     run = invented.run(tmp_path/'run', 'ADDrop', layers=3)
-    whole, part = page_size(run), page_size(run, probes=[1], steps=[0, -1], layers=[2])
+    whole, part = (page_of(run, **some).sizes() for some in ({}, dict(probes=[1], steps=[0, -1], layers=[2])))
     assert part['data'] < whole['data']/2
     path = write_page(page_of(run, probes=[1], steps=[0, -1], layers=[2]), tmp_path/'part.html')
     p = opened(browser, path)

@@ -479,7 +479,7 @@ made = dict(image=invented.image, series=invented.series, tagged=invented.tagged
 @pytest.mark.parametrize('kind', made)
 def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(kind):
     check_legible(picture(Look(made[kind](20), other=made[kind](0))))
-    fig = picture(Look(made[kind](20), other=made[kind](0), name='run', rows=rows))
+    fig = picture(Look(made[kind](20), other=made[kind](0), rows=rows))
     texts = ' '.join(o.get_text() for o in fig.findobj(Text))
     own = dict(image=r'masked copy $\tilde{\mathrm{X}}$', series='time step', tagged='answer', masked='answer',
                translated='target', scored='predicted', both='sentence, coloured by saliency')[kind]
