@@ -34,6 +34,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backwa
 from transformers import BertConfig, BertForSequenceClassification
 
 from .attribution.attention import attention_attribution
+from .core.doors import check_choice
+from .core.runs import write_whole
 from .data.texts import load_text, model_inputs, subset
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates
@@ -138,8 +140,8 @@ class Step:
         trainer, batch,
         how=(), # 'eager': attention without fused kernels; 'bf16': autocast
     ):
-        self.trainer, self.batch, self.how, self.items = trainer, batch, how, torch.tensor(
-            len(batch['example_id']), device=trainer.args.device)
+        self.trainer, self.batch, self.how = trainer, batch, how
+        self.items = torch.tensor(len(batch['example_id']), device=trainer.args.device)
         # the place where Trainer puts autocast
         if 'bf16' in how:
             trainer.compute_loss_context_manager = lambda: torch.autocast(trainer.args.device.type, torch.bfloat16)
@@ -198,8 +200,8 @@ def steps_of(
     "The steps of all rows, on one batch, with one model and one optimiser"
     steps, optimizer = {}, None
     for name in names:
-        trainer = trainer_for(_method_of(name, model, precision), model, tokenizer, data, tokens, Path(folder)/name,
-                              device)
+        method = _method_of(name, model, precision)
+        trainer = trainer_for(method, model, tokenizer, data, tokens, Path(folder)/name, device)
         trainer.method.prepare(trainer)
         optimizer = trainer.optimizer = optimizer or trainer.create_optimizer()
         steps[name] = Step(trainer, trainer.first_batch(), tuple(rows[name].how) + ('bf16',) * (precision == 'bf16'))
@@ -234,9 +236,8 @@ def check_fused(flops:dict):
     kernel = _fused_kernel(flops)
     if not kernel or 'bmm' in flops:
         raise RuntimeError(f'bench: plain fine-tuning did not run with fused attention but with {", ".join(flops)}; '
-                           'what is measured '
-                           'beside it would look too cheap. Is attention dropout 0, and is the model loaded with SDPA '
-                           'attention?')
+                           'what is measured beside it would look too cheap. Is attention dropout 0, and is the model '
+                           'loaded with SDPA attention?')
     return kernel
 
 # %% ../nbs/12_porch/01_bench.ipynb #028
@@ -299,6 +300,13 @@ def _one_thread():
     try: yield
     finally: torch.set_num_threads(many)
 
+@contextlib.contextmanager
+def _made_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'):
+    "A block with the steps of the rows `names` on a batch of texts of `tokens`, in one thread"
+    with tempfile.TemporaryDirectory() as folder, _one_thread():
+        model, tokenizer = shapes[shape](dropout)
+        yield steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
+
 # %% ../nbs/12_porch/01_bench.ipynb #034
 def measure_steps(
     names, shape='minilm', tokens=32,
@@ -307,10 +315,8 @@ def measure_steps(
 ) -> dict:
     "FLOPs and time of the steps `names`, absolute and relative to plain fine-tuning"
     say(f'steps of {tokens} tokens, attention dropout {dropout:g}, {precision}:')
-    with tempfile.TemporaryDirectory() as folder, _one_thread():
-        model, tokenizer = shapes[shape](dropout)
-        steps, flops = steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device,
-                                precision), {}
+    flops = {}
+    with _made_steps(names, shape, tokens, dropout, device, precision) as steps:
         for name, s in steps.items():
             say(f'  counting {rows[name].title}')
             with s.set_up() as step: flops[name] = count_flops(step)
@@ -319,8 +325,7 @@ def measure_steps(
         settled = settled_rounds(steps, rounds, clock or clock_of(device), say=say)
     total, times = {k: sum(f.values()) for k, f in flops.items()}, settled['rounds']
     made = {k: dict(flops=total[k], flops_ratio=total[k] / total['plain'], seconds=float(np.median(times[k])),
-                    time_ratio=relative(times, k),
-                    rounds=times[k], operators=flops[k]) for k in names}
+                    time_ratio=relative(times, k), rounds=times[k], operators=flops[k]) for k in names}
     return dict(tokens=tokens, dropout=dropout, precision=precision, kernel=kernel, again=settled['again'],
                 steady=settled['steady'], rows=made)
 
@@ -355,12 +360,9 @@ class Peak:
 # %% ../nbs/12_porch/01_bench.ipynb #039
 def peak_of_steps(name, shape='minilm', tokens=128, dropout=0., device='cpu', precision='fp32') -> dict:
     "Peak memory of training steps of the row `name`, in this process"
-    with tempfile.TemporaryDirectory() as folder, _one_thread():
-        model, tokenizer = shapes[shape](dropout)
-        step = steps_of([name], model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device,
-                        precision)[name]
+    with _made_steps([name], shape, tokens, dropout, device, precision) as steps:
         peak = Peak(device)
-        with step.set_up():
+        with steps[name].set_up() as step:
             step()
             peak.reset()
             step()
@@ -393,14 +395,12 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
     "Throughput of SalLM's explanation pass relative to plain forward-backwards"
     say(f'SalLM\'s explanation pass, {tokens} tokens, {nodes} steps')
     clock, times = clock or clock_of(device), dict(plain=[], explain=[])
-    with tempfile.TemporaryDirectory() as folder, _one_thread():
-        model, tokenizer = shapes[shape](0.)
-        trainer = trainer_for(FineTuning(), model, tokenizer, bench_data(tokenizer, tokens), tokens, Path(folder)/'run',
-                              device)
-        batch, examples = trainer.first_batch(), trainer.encoded['train']
+    with _made_steps(['plain'], shape, tokens, device=device) as steps:
+        trainer = steps['plain'].trainer
+        model, examples = trainer.model, trainer.encoded['train']
         def plain():
             model.train()
-            trainer.compute_loss(model, batch).backward()
+            trainer.compute_loss(model, steps['plain'].batch).backward()
             model.zero_grad()
         def explained(): explain(model, examples, trainer.collate, nodes, batch_size=len(examples))
         for r in range(rounds + 1): # the first one is a warm-up
@@ -416,12 +416,11 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
 def recording_share(metrics:list, steps_per_epoch:int, looks=20) -> dict:
     "What recording costs in an epoch, from the rows that a run wrote"
     seen, trained = [[r for r in metrics if r['kind'] == kind] for kind in ('record', 'train')]
-    look, step = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen])), float(
-        np.median([r['seconds'] for r in trained]))
-    saliency = float(np.median([r['saliency_seconds'] for r in seen]))
+    look = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
+    saliency, step = (float(np.median([r[name] for r in rows]))
+                      for rows, name in ((seen, 'saliency_seconds'), (trained, 'seconds')))
     return dict(look_seconds=look, saliency_seconds=saliency, step_seconds=step, looks=looks, steps=steps_per_epoch,
-                goal=.05,
-                share=looks * look / (steps_per_epoch * step),
+                goal=.05, share=looks * look / (steps_per_epoch * step),
                 saliency_share=looks * saliency / (steps_per_epoch * step))
 
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, device='cpu', say=print) -> dict:
@@ -432,8 +431,8 @@ def _measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, devi
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = load_classifier('minilm', labels=data['train'].features['label'].names, seed=0)
         run = train(model, tokenizer, part, _method_of(name, model), run_dir=f'{folder}/run', probes=probes,
-                    snapshots=taken, epochs=1, progress=False,
-                    batch_size=batch_size, args=dict(use_cpu=device == 'cpu'))
+                    snapshots=taken, epochs=1, progress=False, batch_size=batch_size,
+                    args=dict(use_cpu=device == 'cpu'))
         return recording_share(run.metrics, math.ceil(len(data['train']) / batch_size), looks)
 
 # %% ../nbs/12_porch/01_bench.ipynb #047
@@ -465,11 +464,8 @@ def _region_kept(model, batch, p=.3) -> float:
 def _measure_region(shape='minilm', tokens=64, device='cpu', say=print) -> dict:
     "`_region_kept` of one batch"
     say('discard region of an attribution in bf16')
-    with tempfile.TemporaryDirectory() as folder:
-        model, tokenizer = shapes[shape](0.)
-        trainer = trainer_for(FineTuning(), model, tokenizer, bench_data(tokenizer, tokens), tokens, Path(folder)/'run',
-                              device)
-        return dict(tokens=tokens, kept=_region_kept(model, trainer.first_batch()))
+    with _made_steps(['plain'], shape, tokens, device=device) as steps:
+        return dict(tokens=tokens, kept=_region_kept(steps['plain'].trainer.model, steps['plain'].batch))
 
 # %% ../nbs/12_porch/01_bench.ipynb #053
 def _main_tables(results:dict) -> list:
@@ -479,14 +475,14 @@ def _main_tables(results:dict) -> list:
 
 def _each(tables, name, key): return ', '.join(f'{t["rows"][name][key]:.2f}' for t in tables)
 def _goal(x): return '-' if x is None else f'{x:g}'
+def _each_try(table): return ', '.join(f'{a:.3f}' for a in table['again'])
 
 def _machine(results) -> str:
     "What it was measured on"
     at = results['tables'][0] if results['tables'] else {}
     return (f'{results["shape"]}, batch {results["batch_size"]}, {results["rounds"]} rounds; {results["processor"]}, '
-            f'{results["clock"]}; torch {results["versions"]["torch"]}, '
-            f'transformers {results["versions"]["transformers"]}; {results["date"]}; fused kernel '
-            f'{at.get("kernel") or "none"}')
+            f'{results["clock"]}; torch {results["versions"]["torch"]}, transformers '
+            f'{results["versions"]["transformers"]}; {results["date"]}; fused kernel {at.get("kernel") or "none"}')
 
 def bench_table(results:dict) -> str:
     "The table of README in Markdown: goals, what was measured at each length, and the papers' factors"
@@ -512,19 +508,15 @@ def missed_goals(results:dict) -> list: # of sentences
                 goal, got = results['goals'][name][key], round(r[f'{key}_ratio'], 2)
                 if goal is not None and name != 'again' and got > goal:
                     sentences.append(f'{what} of {results["goals"][name]["title"]} at {t["tokens"]} tokens: {got:.2f}, '
-                                'goal '
-                                f'{goal:g}')
+                                     f'goal {goal:g}')
     e, r = results.get('explanations'), results.get('recording') or {}
     if e and e['ratio'] < e['goal']:
         sentences.append(f"throughput of SalLM's explanation pass: {e['ratio']:.2f}, goal {e['goal']:g}")
     sentences += [f'recording of {results["goals"][k]["title"]}: {x["share"]:.1%} of training time, goal '
-             f'{x["goal"]:.0%}'
-             for k, x in r.items() if x['share'] > x['goal']]
+                  f'{x["goal"]:.0%}' for k, x in r.items() if x['share'] > x['goal']]
     return sentences + [f'A/A at {t["tokens"]} tokens ({t["precision"]}, attention dropout {t["dropout"]:g}) is NOT '
-                   'STEADY: '
-                   f'{", ".join(f"{a:.3f}" for a in t["again"])}; take no time from that table'
-                   for t in results['tables']
-                   if not t['steady']]
+                        f'STEADY: {_each_try(t)}; take no time from that table'
+                        for t in results['tables'] if not t['steady']]
 
 # %% ../nbs/12_porch/01_bench.ipynb #056
 def _step_table(results:dict, t:dict) -> pd.DataFrame:
@@ -546,24 +538,19 @@ def besides(results) -> list: # of str
         sentences.append(f'Memory: peak of the {m["how"]}, one process a row, {m["tokens"]} tokens.')
     if e:
         sentences.append(f"SalLM's explanation pass: {e['ratio']:.2f} times the throughput of plain forward-backwards "
-                    "(goal: "
-                    f"at least {e['goal']:g}).")
+                         f"(goal: at least {e['goal']:g}).")
     for k, x in (results.get('recording') or {}).items():
         sentences.append(f'Recording, {results["goals"][k]["title"]}: {x["share"]:.1%} of the training time of an '
-                    'epoch '
-                    '(goal: '
-                    f'at most {x["goal"]:.0%}), extrapolated from '
-                    f'{x["look_seconds"]:.2f} s a look, {x["looks"]} looks, {x["step_seconds"]:.3f} s a step, '
-                    f'{x["steps"]} steps; '
-                    f'integrated gradients of the probes besides: {x["saliency_share"]:.1%}.')
+                         f'epoch (goal: at most {x["goal"]:.0%}), extrapolated from {x["look_seconds"]:.2f} s a look, '
+                         f'{x["looks"]} looks, {x["step_seconds"]:.3f} s a step, {x["steps"]} steps; integrated '
+                         f'gradients of the probes besides: {x["saliency_share"]:.1%}.')
     if b:
         sentences.append(f'Batches by length: {b["ratio"]:.2f} times the tokens of shuffled batches, padding included '
                     f'({b["sentences"]:,} sentences).')
     if r: sentences.append(f'An attribution in bf16 keeps {r["kept"]:.1%} of the discard region.')
     if not results['bf16']:
         sentences.append('bf16: this processor has no instructions for it, so its rows are left out; emulated, their '
-                    'times '
-                    'would say nothing.')
+                         'times would say nothing.')
     return sentences
 
 def report(results:dict) -> str:
@@ -571,24 +558,23 @@ def report(results:dict) -> str:
     parts = (['# salviz bench', _machine(results) + '.', bench_table(results)] if _main_tables(results)
              else ['# salviz bench'])
     for t in results['tables']:
-        head = (f'## {t["tokens"]} tokens, attention dropout {t["dropout"]:g}, {t["precision"]}\n\nA/A '
-                f'{", ".join(f"{a:.3f}" for a in t["again"])}')
-        parts += [f'{head}; attention: {t["kernel"] or "not fused"}.',
+        parts += [f'## {t["tokens"]} tokens, attention dropout {t["dropout"]:g}, {t["precision"]}',
+                  f'A/A {_each_try(t)}; attention: {t["kernel"] or "not fused"}.',
                   f'```\n{_step_table(results, t).to_string(index=False)}\n```']
     missed = missed_goals(results)
     return '\n\n'.join([*parts, *besides(results), '## Above its goal' if missed else 'Everything reaches its goal.',
                         *[f'- {m}' for m in missed]]) + '\n'
 
 # %% ../nbs/12_porch/01_bench.ipynb #058
-def free_folder(out=None, force=False, default='runs/bench') -> Path:
+def free_folder(out=None, force=False) -> Path:
     """The folder to write to: `out` if nothing was benched there or `force` is set; without `out`, the first free
     one of runs/bench, runs/bench-2, ..."""
     if out is None:
-        return next(p for p in (Path(default if i == 1 else f'{default}-{i}') for i in itertools.count(1))
-                    if not p.exists())
+        numbered = (Path(f'runs/bench-{i}') for i in itertools.count(2))
+        return next(p for p in itertools.chain([Path('runs/bench')], numbered) if not p.exists())
     out = Path(out)
-    there = ([out/n for n in ('bench.json', 'bench.md') if (out/n).exists()]
-             or [out] * (out.exists() and not out.is_dir()))
+    there = [out/n for n in ('bench.json', 'bench.md') if (out/n).exists()]
+    if out.exists() and not out.is_dir(): there = [out]
     if there and not force:
         raise FileExistsError(f'bench: {there[0]} exists already; choose another out, or use force to write it again')
     if there == [out]: raise FileExistsError(f'bench: {out} is a file; choose another out')
@@ -596,11 +582,8 @@ def free_folder(out=None, force=False, default='runs/bench') -> Path:
 
 def write_found(results:dict, folder):
     "Write `bench.json` and `bench.md` into `folder`"
-    Path(folder).mkdir(parents=True, exist_ok=True)
     for name, text in {'bench.json': json.dumps(results, indent=1), 'bench.md': report(results)}.items():
-        temporary = Path(folder)/f'.{name}'
-        temporary.write_text(text, encoding='utf-8')
-        os.replace(temporary, Path(folder)/name)
+        write_whole(Path(folder)/name, text.encode())
 
 # %% ../nbs/12_porch/01_bench.ipynb #059
 def processor(device='cpu') -> str:
@@ -613,9 +596,8 @@ def processor(device='cpu') -> str:
 
 def check_bench(tokens, rounds, device, shape, dropout):
     "Refuse arguments of `bench` that cannot be"
-    if shape not in shapes:
-        raise ValueError(f'bench: shape must be one of {", ".join(map(repr, shapes))}, got {shape!r}')
-    if device not in ('cpu', 'cuda'): raise ValueError(f"bench: device must be 'cpu' or 'cuda', got {device!r}")
+    check_choice('bench: shape', shape, shapes)
+    check_choice('bench: device', device, ('cpu', 'cuda'))
     if device == 'cuda' and not torch.cuda.is_available():
         raise ValueError("bench: device='cuda', but torch finds no GPU here; take device='cpu'")
     if not tokens: raise ValueError('bench: tokens must name at least one length')
@@ -654,14 +636,12 @@ def bench(
     "Measure what the methods cost beside plain fine-tuning, and write it down"
     check_bench(tokens, rounds, device, shape, dropout)
     names, folder = rows_for(methods, device), free_folder(out, force)
+    clock = 'processor time of one thread' if device == 'cpu' else 'synchronised wall-clock time'
+    versions = dict(torch=torch.__version__, transformers=transformers.__version__, python=platform.python_version())
+    goals = {k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published) for k, r in rows.items()}
     results = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device,
-                 processor=processor(device), threads=1,
-                 cores=os.cpu_count(), clock='processor time of one thread' if device == 'cpu'
-                 else 'synchronised wall-clock time', bf16=has_bf16(device),
-                 versions=dict(torch=torch.__version__, transformers=transformers.__version__,
-                               python=platform.python_version()),
-                 goals={k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published)
-                        for k, r in rows.items()}, tables=[])
+                   processor=processor(device), threads=1, cores=os.cpu_count(), clock=clock, bf16=has_bf16(device),
+                   versions=versions, goals=goals, tables=[])
     for setting in settings_of(tokens, dropout, device):
         known = [k for k in names if (setting['precision'] == 'fp32' or not _in_bf16(k))
                  and not (setting['dropout'] and k.startswith('iga'))]

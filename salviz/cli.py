@@ -105,8 +105,8 @@ def _run_train(a):
     model, tokenizer = _load_head(a.model, data, a.seed)
     probes = int(a.probes) if a.probes.isdigit() else a.probes
     run = salviz.train(model, tokenizer, data, method=method, run_dir=a.out, probes=probes, epochs=a.epochs,
-                       batch_size=a.batch_size,
-                       learning_rate=a.learning_rate, seed=a.seed, saliency=a.saliency, resume=a.resume)
+                       batch_size=a.batch_size, learning_rate=a.learning_rate, seed=a.seed, saliency=a.saliency,
+                       resume=a.resume)
     print(run)
 
 def _load_data(a):
@@ -262,8 +262,8 @@ def _figure_options(arg):
     p = arg.__self__
     def help_with_kinds():
         from salviz.figures.kinds import describe_kinds, venues
-        p.formatter_class, p.epilog = (argparse.RawDescriptionHelpFormatter,
-                                       f'kinds:\n{describe_kinds()}\n\nvenues: {", ".join(venues)}')
+        p.formatter_class = argparse.RawDescriptionHelpFormatter
+        p.epilog = f'kinds:\n{describe_kinds()}\n\nvenues: {", ".join(venues)}'
         return argparse.ArgumentParser.format_help(p)
     p.format_help = help_with_kinds
     arg('runs', nargs='+', type=named, metavar='RUN',
@@ -342,9 +342,8 @@ def _commands_of_runs(add):
 # %% ../nbs/12_porch/02_cli.ipynb #021
 def parser() -> argparse.ArgumentParser:
     "The command line of salviz"
-    top = argparse.ArgumentParser(prog='salviz',
-                                  description='Train language models with explanations and see what that does to '
-                                  'attention.')
+    about = 'Train language models with explanations and see what that does to attention.'
+    top = argparse.ArgumentParser(prog='salviz', description=about)
     sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def add(name, run, about):
         p = sub.add_parser(name, help=about, description=about)

@@ -40,15 +40,13 @@ titles = {'plain': 'Plain fine-tuning', 'sallm': 'SalLM', 'saliency-guided': 'Sa
 def _demo_probes(
     validation,     # `Dataset` with text and label
     n:int=8,        # how many
-    words=(9, 14),  # least and most words of a sentence
-    seed:int=1,
 ):
-    "`n` sentences of readable length, the first one positive, the second negative"
-    order = [int(i) for i in np.random.default_rng(seed).permutation(len(validation))]
-    fits = [i for i in order if words[0] <= len(validation[i]['text'].split()) <= words[1]]
+    "`n` sentences of 9 to 14 words, the first one positive, the second negative"
+    order = [int(i) for i in np.random.default_rng(1).permutation(len(validation))]
+    fits = [i for i in order if 9 <= len(validation[i]['text'].split()) <= 14]
     if len(fits) < n:
-        raise ValueError(f'demo: only {len(fits)} validation sentences have {words[0]} to {words[1]} words, {n} are '
-                         'needed; use a larger train_size')
+        raise ValueError(f'demo: only {len(fits)} validation sentences have 9 to 14 words, {n} are needed; use a '
+                         'larger train_size')
     name = validation.features['label'].int2str
     polar = [next((i for i in fits if name(validation[i]['label']).endswith(end)), None)
              for end in ('positive', 'negative')]
@@ -73,23 +71,27 @@ def _demo_row(
 ) -> dict:
     "The row of `run` in the demo's table"
     valid, test = run.scores('validation'), run.scores('test')
-    time, explaining = _relative_time(run, plain), run.state.get('explanation_seconds',
-                                                                0) / plain.summary['train_seconds']
+    time = _relative_time(run, plain)
+    explaining = run.state.get('explanation_seconds', 0) / plain.summary['train_seconds']
     return {'method': titles.get(run.path.name, run.path.name), 'valid acc': valid['accuracy'],
-            'valid F1': valid['macro_f1'],
-            'test acc': test['accuracy'], 'test F1': test['macro_f1'], 'train loss': run.train_loss,
-            'gap': train_test_gap(run),
-            'time': time, 'time incl. explanations': time + explaining, 'agreement': run_agreement(run)}
+            'valid F1': valid['macro_f1'], 'test acc': test['accuracy'], 'test F1': test['macro_f1'],
+            'train loss': run.train_loss, 'gap': train_test_gap(run), 'time': time,
+            'time incl. explanations': time + explaining, 'agreement': run_agreement(run)}
 
 def _demo_table(runs:dict) -> pd.DataFrame:
     "The table of `runs` {name: Run}, among them 'plain'"
     return pd.DataFrame([_demo_row(r, runs['plain']) for r in runs.values()]).set_index('method')
 
+def _forms(table, times='x') -> dict: # {column: function of a number}
+    "How the numbers of `table` are printed"
+    def form(c): return f'{{:.2f}}{times}' if c.startswith('time') else '{:+.3f}' if c in _signed else '{:.3f}'
+    return {c: form(c).format for c in table}
+
+_signed = 'gap', 'agreement'
+
 def _table_text(table) -> str:
     "`table` for the terminal"
-    forms = {c: ('{:.2f}x' if c.startswith('time') else '{:+.3f}' if c in ('gap', 'agreement') else '{:.3f}').format
-             for c in table.columns}
-    return table.to_string(formatters=forms, index_names=False)
+    return table.to_string(formatters=_forms(table), index_names=False)
 
 # %% ../nbs/12_porch/00_tour.ipynb #017
 def _guided_last(snapshot):
@@ -120,8 +122,7 @@ def write_pictures(
 def honest(sentences:int) -> str:
     "What the numbers of a demo on so many `sentences` do not say"
     return (f'Trained on {sentences:,} sentences with one seed: differences of a few points are noise, and these '
-            'numbers do not rank the methods. '
-            'A comparison takes everything (--train-size full) and several seeds.')
+            'numbers do not rank the methods. A comparison takes everything (--train-size full) and several seeds.')
 
 style = '''body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #1b1b1b; background: #fff }
@@ -145,14 +146,10 @@ def write_page(
         data = base64.b64encode(Path(path).read_bytes()).decode()
         return (f'<figure><img alt="{html.escape(caption, quote=True)}" '
                 f'src="data:image/png;base64,{data}"><figcaption>{html.escape(caption)}</figcaption></figure>')
-    cells = lambda row: ''.join(f'<td>{html.escape(x)}</td>' for x in row)
-    shown = table.copy()
-    for c in shown.columns:
-        shown[c] = [('{:.2f}×' if c.startswith('time') else '{:+.3f}' if c in ('gap', 'agreement')
-                     else '{:.3f}').format(x) for x in shown[c]]
-    rows = ''.join(f'<tr><th scope="row">{html.escape(i)}</th>{cells(r)}</tr>'
-                   for i, r in zip(shown.index, shown.values))
-    heads = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in ['method', *shown.columns])
+    forms = _forms(table, '×')
+    def cells(row): return ''.join(f'<td>{forms[c](x)}</td>' for c, x in row.items())
+    rows = ''.join(f'<tr><th scope="row">{html.escape(name)}</th>{cells(row)}</tr>' for name, row in table.iterrows())
+    heads = ''.join(f'<th scope="col">{html.escape(c)}</th>' for c in ['method', *table])
     body = ''.join(f'<h2>{html.escape(titles[n])}</h2>' + ''.join(picture(*p) for p in ps) for n, ps in written.items())
     settings_said = ', '.join(f'{html.escape(str(k))} {html.escape(str(v))}' for k, v in settings.items())
     Path(path).write_text('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" '
@@ -200,9 +197,8 @@ def demo(
     for name, make in _demo_methods(out/'runs').items():
         model, tokenizer = load_classifier('minilm', labels=data['train'].features['label'].names, seed=seed)
         runs[name] = train(model, tokenizer, data, method=make(), run_dir=out/'runs'/name, probes=probes,
-                           snapshots=snapshots, epochs=epochs, keep=1,
-                           batch_size=batch_size, learning_rate=learning_rate, seed=seed,
-                           args=dict(save_only_model=True))
+                           snapshots=snapshots, epochs=epochs, keep=1, batch_size=batch_size,
+                           learning_rate=learning_rate, seed=seed, args=dict(save_only_model=True))
     table = _demo_table(runs)
     settings = dict(sentences=len(data['train']), epochs=epochs, seed=seed, model='MiniLM-L6',
                     data='movie review sentences, positive or negative')

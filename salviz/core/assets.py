@@ -155,8 +155,7 @@ def _reason(asset:Asset, output:str) -> str:
     last = errors[-1] if errors else output.strip().rpartition('\n')[2]
     if re.search(r'connection broken|Could not fetch URL|timed out|Failed to establish|Name or service', output, re.I):
         return (f'the package registry cannot be reached to fetch {wanted}: check the network, or pip\'s index and '
-                'proxy (`pip config list`), '
-                f'and run `salviz fetch` again. pip says: {last}')
+                f'proxy (`pip config list`), and run `salviz fetch` again. pip says: {last}')
     return (f'pip could not fetch {wanted}; its index may lack that version (`pip config list` shows which is used). '
             f'pip says: {last}')
 
@@ -186,8 +185,7 @@ def _fetch_one(name, force, say):
         lock.acquire()
     except OSError as e:
         raise RuntimeError(f'the cache {place.parent} cannot be written ({e.strerror}): set SALVIZ_CACHE to a folder '
-                           'of '
-                           'your own') from e
+                           'of your own') from e
     try:
         for left_over in place.parent.glob(f'.{place.name}.*'): shutil.rmtree(left_over)
         if place.is_dir() and not force: return say(f'{name}: already in {place}')

@@ -36,8 +36,7 @@ papers = { # methods, by the name of their class
     # measures
     'eraser': _proceedings('deyoung2020eraser',
         'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '
-        'Richard '
-        'and Wallace, Byron C.', '{ERASER}: A Benchmark to Evaluate Rationalized {NLP} Models', _acl20, 2020,
+        'Richard and Wallace, Byron C.', '{ERASER}: A Benchmark to Evaluate Rationalized {NLP} Models', _acl20, 2020,
         pages='4443--4458', doi='10.18653/v1/2020.acl-main.408'),
     'rollout': _proceedings('abnar2020quantifying', 'Abnar, Samira and Zuidema, Willem',
         'Quantifying Attention Flow in Transformers', _acl20, 2020,

@@ -5,12 +5,15 @@
 # %% auto #0
 __all__ = ['region_names', 'pattern_names', 'kept_count', 'check_region', 'discard_candidates', 'pattern_matrix', 'top_mask',
            'saliency_target', 'rollout', 'entropy', 'kl', 'pattern_share', 'ranks', 'dense_ranks', 'spearman',
-           'top_overlap', 'pack_bits', 'unpack_bits', 'keyed_uniform', 'keyed_below', 'keyed_order', 'drop_mask']
+           'top_overlap', 'spans_of', 'pack_bits', 'unpack_bits', 'keyed_uniform', 'keyed_below', 'keyed_order',
+           'drop_mask']
 
 # %% ../../nbs/01_core/00_maths.ipynb #003
 import math
 
 import numpy as np
+
+from .doors import check_choice
 
 # %% ../../nbs/01_core/00_maths.ipynb #006
 def _counted(
@@ -43,8 +46,7 @@ region_names = 'high', 'low', 'low_released'
 
 def check_region(region):
     "Refuse what is not one of `region_names`"
-    if region in region_names: return
-    raise ValueError(f'region must be one of {", ".join(map(repr, region_names))}, got {region!r}')
+    check_choice('region', region, [*region_names])
 
 def discard_candidates(
     attribution,   # [..., query, key], any sign
@@ -77,14 +79,12 @@ def pattern_matrix(
     multiple='uniform', # several occurrences: 'uniform' (1/m on each) or 'indicator' (1 on each, the released code)
 ): # [n, n] float64 with rows and columns of padding 0, or None if nothing occurs
     "The pattern `name` that a guided head should follow (Deshpande & Narasimhan 2020, section 3.2)"
-    choices = dict(name=pattern_names, boundary=('uniform', 'zero'), multiple=('uniform', 'indicator'))
-    for arg, x in dict(name=name, boundary=boundary, multiple=multiple).items():
-        if x not in choices[arg]:
-            raise ValueError(f'{arg} must be one of {", ".join(map(repr, choices[arg]))}, got {x!r}')
+    check_choice('name', name, [*pattern_names])
+    check_choice('boundary', boundary, ['uniform', 'zero'])
+    check_choice('multiple', multiple, ['uniform', 'indicator'])
     if (name in ('delim', 'period')) != (occurs is not None):
         raise ValueError(f'occurs (bool [n], where the token stands) is for delim and period only; {name} was asked '
-                         'for '
-                         f'with occurs={occurs!r}')
+                         f'for with occurs={occurs!r}')
     real = np.asarray(real, bool)
     at = np.flatnonzero(real)
     places = at if occurs is None else np.flatnonzero(real & np.asarray(occurs, bool))
@@ -266,6 +266,14 @@ def top_overlap(
             for x in (a, b)]
     defined = (of > 0) & ~((flat[0] | flat[1]) & (counts.sum(-1) > of))
     return _scalar(np.divide(both, of, out=np.full(of.shape, np.nan), where=defined))
+
+# %% ../../nbs/01_core/00_maths.ipynb #spans2
+def spans_of(
+    flags, # [n]
+) -> list: # [(start, end)], end exclusive
+    "The maximal runs of true `flags`"
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=bool).astype(int), [0]])))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2])]
 
 # %% ../../nbs/01_core/00_maths.ipynb #054
 def pack_bits(

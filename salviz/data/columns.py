@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Sequence, Value
 
-from ..core.text import align_batch, find_words, rationale_flags, spread_words
+from ..core.text import align_batch, find_words, rationale_flags, spaced_words, spread_words, token_words
 
 # %% ../../nbs/02_data/03_columns.ipynb #006
 _reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
@@ -28,9 +28,7 @@ def further_columns(
         taken = [name for name in part.column_names if name in _reserved and name not in used]
         if taken:
             raise ValueError(f'train: {split} has a column {taken[0]!r}, but that is the name of something that a '
-                             'batch '
-                             'has '
-                             f'already; rename it: data.rename_column({taken[0]!r}, ...). Taken are '
+                             f'batch has already; rename it: data.rename_column({taken[0]!r}, ...). Taken are '
                              f'{", ".join(_reserved)}')
     return list(dict.fromkeys(name for part in data.values() for name in part.column_names if name not in used))
 
@@ -104,8 +102,7 @@ def token_rationales(
     def flags(i, t, r):
         if r is None: return None
         expected = (f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words, or of [start, end] for '
-                'the '
-                'characters marked')
+                    'the characters marked')
         if not isinstance(r, (list, tuple)):
             raise ValueError(f'{expected}, got {r!r}; rename the column if it is something else')
         spans = all(isinstance(span, (list, tuple)) for span in r)
@@ -114,16 +111,9 @@ def token_rationales(
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
 def _spaced_ids(t):
-    "Which word between spaces each token of the `TokenText` `t` begins in; -1 for special tokens"
-    ids, before = np.full(len(t), -1), 0
-    for segment, text in enumerate(t.texts):
-        is_blank = np.array([c.isspace() for c in text] + [True])
-        word_at = before - 1 + np.cumsum(~is_blank & np.r_[True, is_blank[:-1]]) # of each character
-        for k in np.flatnonzero((t.segments == segment) & (t.word_ids >= 0)):
-            letters = [i for i in range(*t.offsets[k]) if not is_blank[i]]
-            if letters: ids[k] = word_at[letters[0]]
-        before = word_at[-1] + 1
-    return ids
+    "Which word between spaces each token of the `TokenText` `t` begins in; -1 for tokens without a word"
+    spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
+    return np.where(t.word_ids >= 0, token_words(t.texts, spaced, t.offsets, t.segments), -1)
 
 def token_values(
     texts,  # `TokenText`s

@@ -19,7 +19,9 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from ..core.assets import asset
-from .texts import refuse_rows, stratified_order
+from ..core.doors import check_choice
+from ..core.files import checked_file
+from .texts import checked_shares, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
 
 # %% ../../nbs/02_data/01_signals.ipynb #006
 columns = dict(image='pixel_values', series='values')
@@ -34,8 +36,7 @@ def _one_shape(x, split, kind):
                          'series must have one length: cut or pad them to it first')
     if len(shapes) > 1:
         raise ValueError(f'the {kind}s of {split} have different shapes ({", ".join(map(str, shapes[:4]))}); bring '
-                         'them '
-                         'to one')
+                         'them to one')
     return np.stack(rows) if rows else np.empty((0, 0))
 
 def _checked(x, split, kind, channels_last=False):
@@ -96,23 +97,13 @@ def statistics(
     return centre, np.where(scale > 0, scale, np.float32(1))
 
 # %% ../../nbs/02_data/01_signals.ipynb #015
-_splits = ('train', 'validation', 'test')
-_other_names = dict(dev='validation', valid='validation', val='validation', eval='validation')
-
 def _cut(parts, shares, seed):
     "`parts` {split: (x, label ids)} with the splits that they lack cut from train, stratified"
-    ok = (len(shares) == 3 and all(isinstance(s, (int, float)) and 0 < s < 1 for s in shares)
-          and abs(sum(shares) - 1) < 1e-6)
-    if not ok:
-        raise ValueError(f'splits must be three shares above 0 (train, validation, test) that sum to 1, got {shares!r}')
-    wanted = ['train', *(name for name in _splits if name not in parts)]
-    x, y = parts['train']
-    order, sizes = stratified_order(y, seed), [dict(zip(_splits, shares))[name] for name in wanted]
-    at = np.round(np.cumsum(sizes)/sum(sizes)*len(order)).astype(int)[:-1]
-    rows = dict(zip(wanted, np.split(order, at))) if len(wanted) > 1 else dict(train=np.arange(len(y)))
-    for name, some in rows.items():
-        if not len(some):
-            raise ValueError(f'{len(order)} rows are too few to make splits of {shares!r}: {name} would be empty')
+    of, (x, y) = checked_shares(shares), parts['train']
+    wanted = ['train', *(name for name in three_splits if name not in parts)]
+    sizes = [of[name] for name in wanted]
+    order = stratified_order(y, seed) if len(wanted) > 1 else np.arange(len(y))
+    rows = cut_rows(order, np.round(np.cumsum(sizes)/sum(sizes)*len(order)).astype(int)[:-1], wanted, shares)
     return {**parts, **{name: (x[some], np.asarray(y)[some]) for name, some in rows.items()}}
 
 # %% ../../nbs/02_data/01_signals.ipynb #017
@@ -120,8 +111,8 @@ def _feature(shape, dtype='float32'): return (Array3D if len(shape) == 3 else Ar
 
 def _dataset(x, y, kind, names, source, info, informative=None):
     "One split as a Dataset that knows its name and `info`"
-    content, features = {columns[kind]: x, 'label': list(map(int, y))}, {columns[kind]: _feature(x.shape[1:]),
-                                                                         'label': ClassLabel(names=names)}
+    content = {columns[kind]: x, 'label': list(map(int, y))}
+    features = {columns[kind]: _feature(x.shape[1:]), 'label': ClassLabel(names=names)}
     if informative is not None:
         content['informative'], features['informative'] = informative, _feature(x.shape[1:], 'bool')
     info = DatasetInfo(features=Features(features), dataset_name=source, description=json.dumps(info))
@@ -130,10 +121,10 @@ def _dataset(x, y, kind, names, source, info, informative=None):
 # %% ../../nbs/02_data/01_signals.ipynb #018
 def _made(parts, kind, source, labels, normalise, shares, seed, channels_last=False, feature_names=None):
     "The DatasetDict of `parts` {split: (x, y)}, checked, cut and normalised"
-    parts = {_other_names.get(name, name): part for name, part in parts.items()}
+    parts = {other_splits.get(name, name): part for name, part in parts.items()}
     if 'train' not in parts:
         raise ValueError(f'there is no train split; the source has {", ".join(map(str, parts)) or "nothing"}')
-    if extra := [name for name in parts if name not in _splits]:
+    if extra := [name for name in parts if name not in three_splits]:
         raise ValueError(f'splits are called train, validation and test, got {", ".join(map(str, extra))}')
     xs = {name: _checked(x, name, kind, channels_last) for name, (x, _) in parts.items()}
     names = _class_names(parts['train'][1], labels)
@@ -151,7 +142,7 @@ def _made(parts, kind, source, labels, normalise, shares, seed, channels_last=Fa
     info = dict(modality=kind, normalise=how, centre=centre.tolist(), scale=scale.tolist())
     if feature_names is not None: info['feature_names'] = list(map(str, feature_names))
     return DatasetDict({name: _dataset((parts[name][0] - centre)/scale, parts[name][1], kind, names, source, info)
-                        for name in _splits})
+                        for name in three_splits})
 
 # %% ../../nbs/02_data/01_signals.ipynb #019
 def signal_info(
@@ -176,8 +167,7 @@ _idx_types = {8: '>u1', 9: '>i1', 11: '>i2', 12: '>i4', 13: '>f4', 14: '>f8'}
 
 def read_idx(path) -> np.ndarray:
     "The array in an idx file, which may be compressed (.gz)"
-    path = Path(path).expanduser()
-    if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
+    path = checked_file(path)
     with (gzip.open if path.suffix == '.gz' else open)(path, 'rb') as f: content = f.read()
     if len(content) < 4 or content[:2] != b'\0\0' or content[2] not in _idx_types:
         raise ValueError(f'{path} is no idx file: it must begin with two zero bytes and a number type')
@@ -204,9 +194,8 @@ def _idx_folder(folder):
 
 def _npz(path):
     "{split: (x, y)} from the arrays x_train, y_train, … of an .npz file"
-    if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
-    with np.load(path) as arrays:
-        there = [split for split in (*_splits, *_other_names) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
+    with np.load(checked_file(path)) as arrays:
+        there = [split for split in (*three_splits, *other_splits) if {f'x_{split}', f'y_{split}'} <= {*arrays}]
         splits = {split: (arrays[f'x_{split}'], arrays[f'y_{split}']) for split in there}
         if not splits:
             raise ValueError(f'{path} must hold x_train and y_train (and x_test, y_test, …), it holds '
@@ -273,8 +262,7 @@ def load_images(
         elif path.is_dir(): parts = _idx_folder(path)
         else:
             raise ValueError(f'no packaged images are called {str(source)!r}; there are {", ".join(named)} (no colour '
-                             'images are packaged), '
-                             'and it is no .npz file and no folder of idx files either')
+                             'images are packaged), and it is no .npz file and no folder of idx files either')
         return _made(parts, 'image', path.name, labels, normalise, splits, seed, channels_last)
     parts, known = _handed(source, column, label)
     return _made(parts, 'image', type(source).__name__, labels or known, normalise, splits, seed, channels_last)
@@ -300,8 +288,7 @@ def read_ts(
     path, # of a .ts file with series of equal length
 ): # (values float [N, T, F], labels list of N strings, names of the classes as the header orders them)
     "The labelled series in a .ts file"
-    path = Path(path).expanduser()
-    if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
+    path = checked_file(path)
     lines = [line.strip() for line in path.read_text(encoding='utf-8', errors='replace').split('\n')]
     header, first = _ts_header(lines, path)
     rows = [(number, line) for number, line in enumerate(lines[first:], first + 1) if line and line[0] not in '#%']
@@ -332,9 +319,8 @@ _packaged_series = {
 def _ts_parts(paths):
     "({split: (x, y)}, names of the classes) from {split: .ts file}"
     read = {split: read_ts(path) for split, path in paths.items()}
-    return {split: (x, y) for split, (x, y,
-                                      _) in read.items()}, list(
-        dict.fromkeys(name for *_, names in read.values() for name in names))
+    classes = list(dict.fromkeys(name for *_, names in read.values() for name in names))
+    return {split: (x, y) for split, (x, y, _) in read.items()}, classes
 
 # %% ../../nbs/02_data/01_signals.ipynb #041
 def load_series(
@@ -353,16 +339,15 @@ def load_series(
     name, known = type(source).__name__, None
     if isinstance(source, (str, Path)) and str(source) in _packaged_series:
         name, (stem, channels) = source, _packaged_series[source]
-        feature_names, source = (feature_names or channels,
-                                 {split: asset('series')/f'{stem}_{split.upper()}.ts' for split in ('train', 'test')})
+        feature_names = feature_names or channels
+        source = {split: asset('series')/f'{stem}_{split.upper()}.ts' for split in ('train', 'test')}
     elif isinstance(source, str) and source == 'digits-as-series':
-        name, source, known = source, {split: (x/np.float32(255), y)
-                                       for split, (x, y) in _digits().items()}, [str(d) for d in range(10)]
+        name, known = source, [str(d) for d in range(10)]
+        source = {split: (x/np.float32(255), y) for split, (x, y) in _digits().items()}
     elif isinstance(source, (str, Path)):
         if Path(source).suffix != '.ts':
             raise ValueError(f'no packaged series are called {str(source)!r}; there are {", ".join(_packaged_series)}, '
-                             'digits-as-series; '
-                             'files end in .ts')
+                             'digits-as-series; files end in .ts')
         name, source = Path(source).name, dict(train=source)
     if isinstance(source, dict) and all(isinstance(part, (str, Path)) for part in source.values()):
         parts, known = _ts_parts(source)
@@ -403,8 +388,7 @@ def _informative_boxes(
         last = max(layout.offsets) if layout.places == axis else 0 if fixed is None else fixed
         if last + size > length:
             raise ValueError(f'the box of this layout does not fit: along {axis} it covers {last} to {last + size}, '
-                             'and '
-                             f'a sample has {length}')
+                             f'and a sample has {length}')
         if layout.places == axis: start = np.asarray(layout.offsets)[label]
         else: start = rng.integers(0, length - size + 1, len(label)) if fixed is None else fixed
         at = np.arange(length) - np.broadcast_to(start, len(label))[:, None]
@@ -414,8 +398,8 @@ def _informative_boxes(
 # %% ../../nbs/02_data/01_signals.ipynb #050
 def sample_times(rng, n, steps, sampling='irregular', stop=20.):
     "The instants [n, steps] at which the samples are taken"
+    check_choice('sampling', sampling, ('irregular', 'regular'))
     if sampling == 'regular': return np.broadcast_to(np.linspace(0, stop, steps), (n, steps))
-    if sampling != 'irregular': raise ValueError(f"sampling must be 'irregular' or 'regular', got {sampling!r}")
     kept = rng.random((n, 2*steps)).argsort(1)[:, :steps]
     return np.sort(np.linspace(0, stop, 2*steps)[kept] + rng.normal(0, stop/(2*steps), (n, steps)), 1)
 
@@ -473,8 +457,7 @@ def _layout(layout, positional):
         if layout not in layouts:
             raise ValueError(f'layout must be one of {", ".join(layouts)}, or a Layout, got {layout!r}')
         layout = layouts[layout]
-    if positional not in ('name', 'released'):
-        raise ValueError(f"positional must be 'name' or 'released', got {positional!r}")
+    check_choice('positional', positional, ('name', 'released'))
     if not layout.places: return layout, ['negative', 'positive']
     axis = layout.places if positional == 'name' else dict(time='feature', feature='time')[layout.places]
     return Layout(**{**vars(layout), 'places': axis}), [f'{axis} {offset}' for offset in layout.offsets]
@@ -494,15 +477,15 @@ def synthetic_series(
     seed=0,
 ) -> DatasetDict: # train, validation, test with values [T, F], label and informative bool [T, F]
     "A data set of the time-series benchmark (Ismail et al. 2020), whose informative cells are known"
-    name = (layout if isinstance(layout, str) else next((k for k, v in _vanishing_layouts.items() if v == layout),
-                                                        'layout'))
+    named = layout if isinstance(layout, str) else None
+    name = named or next((k for k, v in _vanishing_layouts.items() if v == layout), 'layout')
     layout, names = _layout(layout, positional)
     if process not in processes: raise ValueError(f'process must be one of {", ".join(processes)}, got {process!r}')
     for argument, n in dict(n_train=n_train, n_validation=n_validation, n_test=n_test).items():
         if not isinstance(n, int) or n < 2:
             raise ValueError(f'{argument} must be a number of samples of at least 2, got {n!r}')
     drawn = {split: _samples(np.random.default_rng([seed, i]), n, layout, process, steps, features, mu, noise, sampling)
-             for i, (split, n) in enumerate(zip(_splits, (n_train, n_validation, n_test)))}
+             for i, (split, n) in enumerate(zip(three_splits, (n_train, n_validation, n_test)))}
     centre, scale = statistics(drawn['train'][0], normalise)
     info = dict(modality='series', normalise=normalise, centre=centre.tolist(), scale=scale.tolist(),
                 layout=vars(layout), process=process,

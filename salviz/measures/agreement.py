@@ -9,9 +9,12 @@ __all__ = ['measures', 'signs', 'levels', 'top_count', 'likeness', 'query_rows',
            'pattern_distance', 'pattern_table']
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #003
+from itertools import permutations
+
 import numpy as np
 import pandas as pd
 
+from ..core.doors import check_choice
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #007
@@ -20,7 +23,7 @@ signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=la
 
 def _check_how(sign, top_share):
     "Refuse a `sign` or `top_share` that means nothing"
-    if sign not in signs: raise ValueError(f'sign must be one of {", ".join(map(repr, signs))}, got {sign!r}')
+    check_choice('sign', sign, signs)
     if not 0 < top_share <= 1:
         raise ValueError('top_share must be above 0 and at most 1 (share of the tokens that are compared), got '
                          f'{top_share!r}')
@@ -57,8 +60,7 @@ def query_rows(
     rows='auto', # 'pooled', 'ordinary' (all tokens that are not special), or 'auto': the pooled one where it is known
 ) -> np.ndarray: # int [rows]
     "The query rows that stand for a map of `snapshot`"
-    if rows not in ('auto', 'pooled', 'ordinary'):
-        raise ValueError(f"rows must be 'auto', 'pooled' or 'ordinary', got {rows!r}")
+    check_choice('rows', rows, ('auto', 'pooled', 'ordinary'))
     row, n = snapshot.info.get('pooled_row'), len(snapshot.tokens)
     if row is None and rows == 'pooled':
         raise ValueError("rows='pooled': this snapshot knows no pooled row, its head reads several; take "
@@ -77,8 +79,7 @@ def _array(snapshot, name):
     x = snapshot.arrays[name]
     if x.dtype == bool or x.shape[-1:] != (len(snapshot.tokens),):
         raise ValueError(f'{name} {list(x.shape)} of {x.dtype} holds no number for each of the {len(snapshot.tokens)} '
-                         'tokens; '
-                         'take attention, saliency or an attribution of a text')
+                         'tokens; take attention, saliency or an attribution of a text')
     return np.asarray(x, dtype=np.float64)
 
 def _maps_of(snapshot, name, level):
@@ -138,6 +139,11 @@ def agreement_table(
     return _table(rows_of, level)
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #032
+def _stacked(tables, *front) -> pd.DataFrame:
+    "All of `tables` in one, the columns `front` first"
+    whole = pd.concat(tables, ignore_index=True)
+    return whole[[*front, *whole.columns.drop([*front])]]
+
 def run_agreement_table(
     run,       # a `Run`
     step=-1,   # a recorded step; -1: the last one of each probe; None: all
@@ -146,8 +152,7 @@ def run_agreement_table(
     "`agreement_table` of the probes of `run`"
     tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)]
     if not tables: raise ValueError(f'{run.path.name} has no snapshots yet')
-    whole = pd.concat(tables, ignore_index=True)
-    return whole[['step', 'probe', *whole.columns.drop(['step', 'probe'])]]
+    return _stacked(tables, 'step', 'probe')
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #038
 def compare_attributions(
@@ -183,9 +188,8 @@ def compare_methods(
         raise ValueError('values must hold the attributions of two methods at least, got '
                          f'{", ".join(values) or "none"}')
     values = {m: [np.asarray(x) for x in v] for m, v in values.items()}
-    pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options) for m in values
-             for other in values
-             if m != other}
+    pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options)
+             for m, other in permutations(values, 2)}
     return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t[list(measures)].mean())
                          for (m, other), t in pairs.items()])
 
@@ -202,8 +206,7 @@ def _check_same(a, b, what):
     here, there = ((_array(s, what).shape, s.layers.get(what)) for s in (a, b))
     if here != there:
         raise ValueError(f'{what} must have the same layers and heads in both snapshots, got {list(here[0])} of layers '
-                         f'{here[1]} '
-                         f'and {list(there[0])} of layers {there[1]}')
+                         f'{here[1]} and {list(there[0])} of layers {there[1]}')
 
 def compare_snapshots(
     a, b,             # snapshots of one sentence
@@ -218,17 +221,17 @@ def compare_snapshots(
 ) -> pd.DataFrame:
     "How alike `what` is in the snapshots `a` and `b`"
     _check_same(a, b, what)
-    if keys not in ('all', 'ordinary'): raise ValueError(f"keys must be 'all' or 'ordinary', got {keys!r}")
+    check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)
     if what not in a.layers:
-        return pd.DataFrame({k: [float(v)] for k, v in likeness(_array(a, what), _array(b, what), ordinary, top_share,
-                                                                sign).items()})
+        alike = likeness(_array(a, what), _array(b, what), ordinary, top_share, sign)
+        return pd.DataFrame({k: [float(v)] for k, v in alike.items()})
     at = query_rows(a, rows)
     def rows_of(level):
         (index, x, seen), (_, y, seen_too) = _maps_of(a, what, level), _maps_of(b, what, level)
         counts = (seen | seen_too)[:, at] & (ordinary if keys == 'ordinary' else True)
-        return index.assign(**{k: _mean(v, -1) for k, v in likeness(x[:, at], y[:, at], counts, top_share,
-                                                                    sign).items()})
+        alike = likeness(x[:, at], y[:, at], counts, top_share, sign)
+        return index.assign(**{k: _mean(v, -1) for k, v in alike.items()})
     return _table(rows_of, level)
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #052
@@ -250,10 +253,7 @@ def _paired(a, b):
 
 def _compared(pairs, columns, options):
     "`compare_snapshots` of all `pairs` in one table, with what `columns(a, b)` says in front"
-    tables = [(columns(a, b), compare_snapshots(a, b, **options)) for a, b in pairs]
-    whole = pd.concat([t.assign(**c) for c, t in tables], ignore_index=True)
-    front = list(tables[0][0])
-    return whole[[*front, *whole.columns.drop(front)]]
+    return _stacked([compare_snapshots(a, b, **options).assign(**columns(a, b)) for a, b in pairs], *columns(*pairs[0]))
 
 def compare_runs(
     run_a, run_b, # runs with the same probes
@@ -275,7 +275,7 @@ def step_drift(
     **options,          # of `compare_snapshots`
 ) -> pd.DataFrame: # probe, step, against and the columns of `compare_snapshots`, `a` being the earlier step
     "How far `run` moved from step to step"
-    if against not in ('previous', 'first'): raise ValueError(f"against must be 'previous' or 'first', got {against!r}")
+    check_choice('against', against, ('previous', 'first'))
     pairs = []
     for p in run.probes if probe is None else [probe]:
         seen = run.snapshots(probe=p)

@@ -64,13 +64,17 @@ def _labelled(labels, predictions) -> list: # of (labels, predictions), int arra
 
 def _share(flags): return float(np.mean(flags)) if len(flags) else float('nan')
 
+def _side_by_side(pairs) -> tuple: # (labels, predictions), int [labelled positions]
+    "`pairs` of all examples, one after the other"
+    return tuple(np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+
 def masked_metrics(
     labels,      # int [examples, tokens], -100 where a token was not chosen
     predictions, # int [examples, tokens]
 ) -> dict: # {'accuracy'}, NaN if nothing is labelled
     "Share of the chosen tokens that a masked language model finds"
-    pairs = _labelled(labels, predictions)
-    return dict(accuracy=_share(np.concatenate([y == p for y, p in pairs]) if pairs else []))
+    y, p = _side_by_side(_labelled(labels, predictions))
+    return dict(accuracy=_share(y == p))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #016
 def detection_metrics(
@@ -78,8 +82,7 @@ def detection_metrics(
     predictions, # [examples, tokens]: 1 or 0
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
     "How well replaced tokens are told from original ones; F1 is that of the replaced ones"
-    pairs = _labelled(labels, predictions)
-    y, p = (np.concatenate([pair[i] for pair in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+    y, p = _side_by_side(_labelled(labels, predictions))
     return dict(f1=float(f1_score(y == 1, p == 1, zero_division=0)) if len(y) else float('nan'),
                 accuracy=_share(y == p))
 
@@ -110,7 +113,7 @@ def token_metrics(
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
     "Accuracy over labelled tokens, and F1 of entities (BIO tags) or the mean F1 of the tags (any others)"
     pairs = _labelled(labels, predictions)
-    y, p = (np.concatenate([sides[i] for sides in pairs]) if pairs else np.zeros(0, int) for i in range(2))
+    y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
     if not is_bio(classes):
         return dict(f1=float(f1_score(y, p, average='macro', zero_division=0)), accuracy=_share(y == p))

@@ -12,13 +12,15 @@ import html
 import math
 import re
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
+from fastcore.basics import patch
 from scipy import stats
 
 from .scores import run_agreement, train_test_gap
+from ..core.doors import check_choice
 from ..core.words import latex_text
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #006
@@ -29,10 +31,9 @@ def average_loss(
 ) -> float: # NaN if none was recorded
     """Mean task loss over training, a measure of convergence (attention guidance, section 4.2: the average loss);
     auxiliary terms do not count"""
-    if split not in ('train', 'validation'): raise ValueError(f"split must be 'train' or 'validation', got {split!r}")
-    rows = run.train_rows if split == 'train' else run.eval_rows
-    by_step = [(r['step'], r.get('task', r.get('loss', math.nan)) if split == 'train'
-              else r.get('loss', r.get('eval_loss', math.nan))) for r in rows]
+    check_choice('split', split, ('train', 'validation'))
+    rows, names = (run.train_rows, ('task', 'loss')) if split == 'train' else (run.eval_rows, ('loss', 'eval_loss'))
+    by_step = [(r['step'], next((r[name] for name in names if name in r), math.nan)) for r in rows]
     last = max((s for s, _ in by_step), default=0)
     if until is not None and not (type(until) is int and 1 <= until <= last):
         raise ValueError(f'until must be a step of at least 1 and at most {last}, the last one of run {run.path.name} '
@@ -191,7 +192,7 @@ def _accuracy_of(labels, predictions) -> float: return float(np.mean(labels == p
 def compare_predictions(
     labels,               # [examples]
     a, b,                 # predictions of two runs [examples], in the same order
-    score=_accuracy_of,    # function(labels, predictions) -> number
+    score=_accuracy_of,   # function(labels, predictions) -> number
     resamples:int=1000,   # R
     seed:int=0,           # of the draws
     confidence=.95,       # of the interval
@@ -238,8 +239,7 @@ def adjust(
     correction='holm', # 'holm' (family-wise error), 'benjamini_hochberg' (false discovery rate) or 'none'
 ) -> np.ndarray:
     "`p` adjusted for their number"
-    if correction not in corrections:
-        raise ValueError(f'correction must be one of {", ".join(map(repr, corrections))}, got {correction!r}')
+    check_choice('correction', correction, corrections)
     p = np.array(p, dtype=np.float64)
     tested = ~np.isnan(p)
     if ((p[tested] < 0) | (p[tested] > 1)).any():
@@ -258,6 +258,8 @@ def id_columns(frame) -> list:
     names = list(frame.columns)
     if 'run' in names: return names[:names.index('run') + 1]
     return [c for c in names if c == 'seed' or not pd.api.types.is_numeric_dtype(frame[c])]
+
+def _measures_in(frame) -> list: return [c for c in frame.columns if c not in id_columns(frame)]
 
 def _chosen(frame, where):
     """(the rows of `frame` that `where` {column: value or list of values} names and those without such a setting,
@@ -372,17 +374,19 @@ class ResultTable:
                 if x in self.columns else str(x))
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #048
-def _heads(self):
+@patch
+def heads(self:ResultTable) -> tuple: # (of the rows, of the columns)
     "The titles of the columns, with arrows that say which way is better"
     arrows = dict(higher=' ↑', lower=' ↓')
     def head(c):
-        name = self.title(c) if self.column == 'measure' else f'{self.title(self.column)} = {self.title(c)}'
-        if c is None: name = f'without {self.title(self.column)}' # a method that has no such setting
-        return name + (' (%)' if c in self.percent else '') + (arrows.get(self.better.get(c), '')
-                                                               if self.column == 'measure' else '')
+        percent = ' (%)' if c in self.percent else ''
+        if self.column == 'measure': return self.title(c) + percent + arrows.get(self.better.get(c), '')
+        if c is None: return f'without {self.title(self.column)}{percent}' # a method that has no such setting
+        return f'{self.title(self.column)} = {self.title(c)}{percent}'
     return [self.title(r) for r in self.rows], [head(c) for c in self.columns]
 
-def _grid(self):
+@patch
+def grid(self:ResultTable) -> list:
     "[(titles of the row, its `Cell`s)]"
     out = {}
     for r in self.frame.to_dict('records'):
@@ -392,23 +396,24 @@ def _grid(self):
     return [([self.title(x) for x in row], [cells.get(c, Cell('', '', '')) for c in self.columns])
             for row, cells in out.items()]
 
-ResultTable.heads, ResultTable.grid = _heads, _grid
-
 # %% ../../nbs/07_measures/03_statistics.ipynb #051
-def _plain_cell(c): return (f'**{c.mean}**' if c.best else c.mean or '–') + (f' ± {c.std}' if c.std else '') + c.mark
+def _printed(c, bold='**{}**', none='–', deviation=' ± {}', mark='{}'):
+    "The `Cell` `c` in a form of writing"
+    mean = bold.format(c.mean) if c.best else c.mean or none
+    return mean + (deviation.format(c.std) if c.std else '') + (mark.format(c.mark) if c.mark else '')
 
-def _text(self) -> str:
+@patch
+def __repr__(self:ResultTable) -> str:
     "The table and its caption for a terminal"
     rows, columns = self.heads()
-    frame = pd.DataFrame([[*names, *map(_plain_cell, cells)] for names, cells in self.grid()],
+    frame = pd.DataFrame([[*names, *map(_printed, cells)] for names, cells in self.grid()],
                          columns=[*rows, *columns])
     return frame.to_string(index=False) + '\n\n' + self.caption
 
-def _html(self) -> str:
+@patch
+def _repr_html_(self:ResultTable) -> str:
     "The table for a notebook"
-    def cell(c):
-        mark = f'<sup>{html.escape(c.mark)}</sup>' if c.mark else ''
-        return (f'<b>{c.mean}</b>' if c.best else c.mean or '–') + (f' ± {c.std}' if c.std else '') + mark
+    def cell(c): return _printed(replace(c, mark=html.escape(c.mark)), '<b>{}</b>', mark='<sup>{}</sup>')
     rows, columns = ([html.escape(x) for x in part] for part in self.heads())
     left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
@@ -420,8 +425,7 @@ def _html(self) -> str:
                f'style="caption-side:bottom;text-align:left;max-width:60em">{html.escape(self.caption)}</caption>')
     return f'<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
-ResultTable.text = property(_text)
-ResultTable.__repr__, ResultTable._repr_html_ = _text, _html
+ResultTable.text = property(repr)
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #056
 _smaller = dict(small='4pt', footnotesize='3pt', scriptsize='2.5pt') # half the space between columns, 6pt in LaTeX
@@ -458,8 +462,9 @@ def _warn_if_wide(table, small, wide, room):
 # %% ../../nbs/07_measures/03_statistics.ipynb #056x
 def _prose(text): return latex_text(text, prose=True)
 
-def _latex(
-    self,
+@patch
+def latex(
+    self:ResultTable,
     label=None,       # of the table, for \ref
     standalone=False, # a whole document, which compiles on its own, instead of a table to \input
     wide=False,       # across both columns of a two-column page (table*)
@@ -475,9 +480,8 @@ def _latex(
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
         raise ValueError(f'label must be letters, digits and : . + - _, got {label!r}')
     def cell(c):
-        mean = re.sub('^-', '$-$', c.mean)
-        mark = rf'\textsuperscript{{{_prose(c.mark)}}}' if c.mark else ''
-        return (rf'\textbf{{{mean}}}' if c.best else mean or '--') + (rf' $\pm$ {c.std}' if c.std else '') + mark
+        written = replace(c, mean=re.sub('^-', '$-$', c.mean), mark=_prose(c.mark))
+        return _printed(written, r'\textbf{{{}}}', '--', r' $\pm$ {}', r'\textsuperscript{{{}}}')
     rows, columns = self.heads()
     lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
     if not standalone: _warn_if_wide(self, small, wide, room)
@@ -492,8 +496,6 @@ def _latex(
     before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
               r'\pagestyle{empty}', r'\begin{document}']
     return '\n'.join([*before, *table[:-1], r'\end{document}', ''] if standalone else table)
-
-ResultTable.latex = _latex
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #059
 _said_test = dict(t='paired t-test', bootstrap='paired bootstrap test')
@@ -513,10 +515,9 @@ def _seeds_sentence(frame, seeds):
 
 def _undefined_sentence(table, most=4):
     "Which runs do not count, because their number is NaN or infinite; a cell of NaNs only is a dash and says so itself"
-    missing, frame = [], table.frame
-    for r, (titles, c) in zip(frame.to_dict('records'),
-                              [([table.title(_known(r[k])) for k in table.rows], _known(r[table.column]))
-                               for r in frame.to_dict('records')]):
+    missing = []
+    for r in table.frame.to_dict('records'):
+        titles, c = [table.title(_known(r[k])) for k in table.rows], _known(r[table.column])
         k, n = int(r['undefined']), int(r['n'] + r['undefined'])
         if k and (r['n'] or r['infinite']):
             where = table.title(c) if table.column == 'measure' else f'{table.title(table.column)} = {table.title(c)}'
@@ -584,8 +585,7 @@ def _mark_best(table):
 
 def _asked(frame, rows, columns, measure):
     "(rows, setting along the columns or None, measures) as the arguments of `result_table` ask for them"
-    ids = id_columns(frame)
-    have, rows = [c for c in frame.columns if c not in ids], (rows,) if isinstance(rows, str) else tuple(rows)
+    ids, have, rows = id_columns(frame), _measures_in(frame), (rows,) if isinstance(rows, str) else tuple(rows)
     across = columns if isinstance(columns, str) and columns in ids else None
     measures = ([measure] if across else [columns] if isinstance(columns, str) else have if columns is None
                 else list(columns))
@@ -607,14 +607,12 @@ def checked_better(better, known=None, who='') -> dict: # a copy
     for k, way in (better or {}).items():
         if known is not None and k not in known:
             raise ValueError(f'{who}better has {k!r}, which is no measure; there are {", ".join(map(str, known))}')
-        if not (way is None or isinstance(way, str) and way in ('higher', 'lower')):
-            raise ValueError(f"{who}better[{k!r}] must be 'higher', 'lower' or None, got {way!r}")
+        check_choice(f'{who}better[{k!r}]', way, ('higher', 'lower', None))
     return dict(better or {})
 
 def _checked_look(frame, percent, titles, digits, levels, fewest):
     "Refuse what cannot be printed; the measures in per cent"
-    ids = id_columns(frame)
-    have = [c for c in frame.columns if c not in ids]
+    ids, have = id_columns(frame), _measures_in(frame)
     percent = have if percent is True else [percent] if isinstance(percent, str) else list(percent or ())
     values = {_known(x) for c in ids if c != 'run' for x in frame[c]}
     for name, given, allowed in (('percent', percent, set(have)),
@@ -653,15 +651,15 @@ def result_table(
     about=None,              # sentences for the caption: model, data, settings; None: those in `frame.attrs`
 ) -> ResultTable:
     "Mean and deviation over seeds, the best ones, and paired comparisons with a baseline"
-    for name, x, allowed in (('test', test, tests), ('correction', correction, corrections),
-                             ('best', best, ('bold', None))):
-        if x not in allowed: raise ValueError(f'{name} must be one of {", ".join(map(repr, allowed))}, got {x!r}')
+    check_choice('test', test, tests)
+    check_choice('correction', correction, corrections)
+    check_choice('best', best, ['bold', None])
     rows, across, measures = _asked(frame, rows, columns, measure)
     percent = _checked_look(frame, percent, titles, digits, levels, fewest)
-    given = checked_better(better, [c for c in frame.columns if c not in id_columns(frame)])
+    given = checked_better(better, _measures_in(frame))
     about, names = frame.attrs.get('about', '') if about is None else about, tuple(frame.attrs.get('names', ()))
-    (frame, chosen), levels, fewest = (_chosen(frame, where), levels or {'†': .05, '‡': .01},
-                                       _fewest_pairs[test] if fewest is None else fewest)
+    (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
+    fewest = _fewest_pairs[test] if fewest is None else fewest
     cells = _cells(frame, rows, across, measures)
     better = {m: given.get(m, better_of(m)) for m in measures}
     shown = list(dict.fromkeys(c for _, c in cells))
@@ -676,8 +674,8 @@ def result_table(
     arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
     arrows = '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''
     if across:
-        arrows = f'Shown: {table.title(measure).replace("_", " ")}' + (f', {better[measure]} is better.'
-                                                                       if better[measure] else '.')
+        way = f', {better[measure]} is better' if better[measure] else ''
+        arrows = f'Shown: {table.title(measure).replace("_", " ")}{way}.'
     table.sentences = [sentence for sentence in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows,
         *chosen,
         _undefined_sentence(table),

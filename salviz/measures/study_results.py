@@ -82,7 +82,7 @@ def results(self:StudyResults) -> pd.DataFrame:
     names = list(self.manifest['design']['settings'])
     rows = [dict(method=c['method'], **{k: c['settings'].get(k) for k in names}, seed=c['seed'], run=c['run'],
                  **self._values(c))
-            for c in self.manifest['cells'] if state_of(self.folder/c['run']) == 'finished']
+            for c, _ in self._finished()]
     frame = pd.DataFrame(rows, columns=None if rows else ['method', *names, 'seed', 'run', *self.manifest['measures']])
     frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']))
     return frame
@@ -105,12 +105,12 @@ def runs(
 ) -> dict:
     "The finished runs of the cells with `method`, `seed` or settings as in `where`"
     out = {}
-    for c in self.manifest['cells']:
+    for c, run in self._finished():
         known = {**c['settings'], 'method': c['method'], 'seed': c['seed']}
-        if any(known.get(k) != v for k, v in where.items()) or state_of(self.folder/c['run']) != 'finished': continue
+        if any(known.get(k) != v for k, v in where.items()): continue
         varied = [f'{k}={v}' for k, v in c['settings'].items() if k not in where
                   and len(self.manifest['design']['settings'][k]) > 1]
-        out.setdefault(', '.join([c['method'], *varied]), []).append(Run(self.folder/c['run']))
+        out.setdefault(', '.join([c['method'], *varied]), []).append(run)
     return out
 
 # %% ../../nbs/07_measures/05_study_results.ipynb #035
@@ -132,7 +132,8 @@ def _model_sentence(model, config):
 @patch(as_prop=True)
 def about(self:StudyResults) -> str:
     "Model, data and training in sentences, for a caption; what has no name is not named"
-    d, state, config = self.manifest['design'], self.status()['state'], next((r.config for r in self._finished()), {})
+    d, state = self.manifest['design'], self.status()['state']
+    config = next((run.config for _, run in self._finished()), {})
     # they may differ from cell to cell
     sizes = (', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data']
              else '')
@@ -148,8 +149,9 @@ def about(self:StudyResults) -> str:
 
 @patch
 def _finished(self:StudyResults):
-    "The finished runs, one after the other"
-    return (Run(self.folder/c['run']) for c in self.manifest['cells'] if state_of(self.folder/c['run']) == 'finished')
+    "(cell, `Run`) of what is finished, one after the other"
+    return ((c, Run(self.folder/c['run'])) for c in self.manifest['cells']
+            if state_of(self.folder/c['run']) == 'finished')
 
 @patch(as_prop=True)
 def names(self:StudyResults) -> list:
@@ -157,7 +159,7 @@ def names(self:StudyResults) -> list:
     d = self.manifest['design']
     made = [part for m in d['methods'].values() for part in str(m.get('name', '')).split(' + ')]
     model = [d['model']] if isinstance(d['model'], str) else []
-    every = [*made, *names_of_runs(self._finished()), d['data']['name'], *model]
+    every = [*made, *names_of_runs(run for _, run in self._finished()), d['data']['name'], *model]
     return [name for name in dict.fromkeys(every) if name]
 
 # %% ../../nbs/07_measures/05_study_results.ipynb #038

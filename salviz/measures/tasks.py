@@ -25,7 +25,7 @@ def check_labels(where, labels, classes:int):
         raise ValueError(f'train: labels must be 0 to {classes - 1}, got {bad[0]!r} in {where} ({len(bad)} such rows); '
                          'load_text makes labels from names')
 
-def check_numbers(where, labels, classes=0):
+def check_numbers(where, labels):
     "Refuse `labels` of `where` that are not finite numbers"
     bad = [x for x in labels if isinstance(x, bool) or not isinstance(x, (int, float)) or not np.isfinite(x)]
     if bad:

@@ -11,12 +11,13 @@ __all__ = ['colours', 'dashes', 'marks', 'bands', 'Chart', 'Curves', 'styles_of'
 
 # %% ../../nbs/09_views/01_curves.ipynb #003
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
 import pandas as pd
 
+from ..core.doors import check_choice
 from ..core.maths import entropy
 from ..measures.scores import attention_agreement
 from ..core.names import listed, methods_words, runs_words
@@ -24,15 +25,13 @@ from ..core.runs import Run, open_run
 from ..core.words import digits_of
 from ..measures.statistics import ResultTable, better_of, result_table
 from ..measures.tasks import facts_of
-from .base import View, fixed
+from .base import View, fixed, which_snapshot
 
 # %% ../../nbs/09_views/01_curves.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Chart(View):
     "A view of numbers, which stand in `frame`; it has no tokens"
     frame:pd.DataFrame # every number that is drawn, one a row
-    labels:tuple = ()
-    is_special:np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curves(Chart):
@@ -61,6 +60,8 @@ def styles_of(names) -> list:
 
 # %% ../../nbs/09_views/01_curves.ipynb #010
 def _times(n, what): return f'{n} {what}' + ('' if n == 1 else 's')
+def _sentence(words): return words[0].upper() + words[1:]
+def _of_frame(frame): return getattr(frame, 'frame', frame) # a study's table has one
 
 # %% ../../nbs/09_views/01_curves.ipynb #013
 bands = dict(deviation='mean ± standard deviation', range='mean, minimum to maximum')
@@ -117,16 +118,14 @@ def _line(name, runs, x, band):
     notes = []
     if not alike:
         ends = sorted({float(a[-1]) for a, _ in runs.values()})
-        notes.append(f'{name}: runs recorded at different {x}s, interpolated to a common grid'
-                     + (f'; the line ends at {x} {digits_of(ends[0], 6)}, '
-                     f'where the shortest ends (the longest: {digits_of(ends[-1], 6)})' if len(ends) > 1 else '') + '.')
+        where = (f'; the line ends at {x} {digits_of(ends[0], 6)}, where the shortest ends (the longest: '
+                 f'{digits_of(ends[-1], 6)})' if len(ends) > 1 else '')
+        notes.append(f'{name}: runs recorded at different {x}s, interpolated to a common grid{where}.')
     return pd.DataFrame({'name': name, x: grid, **spread(values, band)}), notes
 
 def _lines(groups, x, band):
-    "Frame of all lines {name: {run: (x, y)}}, the single runs, remarks, and in words what lines and bands are"
+    "Frame of all lines {name: {run: (x, y)}}, remarks, and in words what lines and bands are"
     made = [_line(name, runs, x, band) for name, runs in groups.items()]
-    raw = pd.concat([pd.DataFrame({'name': name, 'run': str(run), x: a, 'value': b}) for name, runs in groups.items()
-                     for run, (a, b) in runs.items()], ignore_index=True)
     sizes = {name: len(runs) for name, runs in groups.items()}
     notes = [o for _, in_words in made for o in in_words]
     alone = [name for name, n in sizes.items() if n == 1]
@@ -134,7 +133,12 @@ def _lines(groups, x, band):
     if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
     in_words = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
             else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
-    return pd.concat([o for o, _ in made], ignore_index=True), raw, notes, in_words
+    return pd.concat([o for o, _ in made], ignore_index=True), notes, in_words
+
+def _single_runs(groups, x):
+    "Frame of the runs of all lines {name: {run: (x, y)}}"
+    return pd.concat([pd.DataFrame({'name': name, 'run': str(run), x: a, 'value': b}) for name, runs in groups.items()
+                      for run, (a, b) in runs.items()], ignore_index=True)
 
 # %% ../../nbs/09_views/01_curves.ipynb #025
 def _trained(run):
@@ -229,15 +233,16 @@ def _gathered(groups, values, what, x):
         kept[name] = {k: (a, b) for k, (a, b, _) in got.items() if len(a)}
         lost, without = sum(bad for *_, bad in got.values()), sum(not len(a) for a, *_ in got.values())
         if lost: notes.append(f'{name}: {_times(lost, "value")} not finite and left out.')
-        if without:
-            notes.append(f'{name}: {"no" if len(group) == 1 else f"{without} of {len(group)}"} '
-                         f'run{"" if without == 1 else "s"} left out, without {what}.' if len(group) > 1
-                         else f'{name} is left out: it has no {what}.')
+        if without and len(group) > 1:
+            run = 'run' if without == 1 else 'runs'
+            notes.append(f'{name}: {without} of {len(group)} {run} left out, without {what}.')
+        elif without: notes.append(f'{name} is left out: it has no {what}.')
     kept = {k: v for k, v in kept.items() if v}
     if not kept: raise ValueError(f'{what}: no run has a finite value of it; {" ".join(notes)}')
     return kept, notes
 
 _from = dict(train='training', validation='validation')
+_x_labels = dict(step='step (optimiser updates)', epoch='epoch (passes over the training data)')
 
 def _y_label(groups, what, split):
     """Name of the axis, with its unit where it has one: the loss of classes is in nats, unless terms of a method are
@@ -276,7 +281,7 @@ def loss_curves(
     band='deviation',   # or 'range': minimum to maximum
 ) -> Curves:
     "`what` over the steps of `runs`, with a band over the seeds"
-    if x not in ('step', 'epoch'): raise ValueError(f"loss_curves: x must be 'step' or 'epoch', got {x!r}")
+    check_choice('loss_curves: x', x, ('step', 'epoch'))
     groups = named_runs(runs, 'loss_curves')
     chosen, what = what is None, _common_loss(groups, split) if what is None else what
     split = _split_of(groups, what, split)
@@ -284,21 +289,16 @@ def loss_curves(
     rows = max(len(a) for g in kept.values() for a, _ in g.values())
     window = _window(smooth, rows) if split == 'train' else 1
     smoothed = {name: {k: (a, running_mean(b, window)) for k, (a, b) in g.items()} for name, g in kept.items()}
-    frame, _, more, in_words = _lines(smoothed, x, band)
-    raw = pd.concat([pd.DataFrame({'name': n, 'run': k, x: a, 'value': b}) for n, g in kept.items()
-                     for k, (a, b) in g.items()], ignore_index=True)
+    frame, more, in_words = _lines(smoothed, x, band)
     how = (f'running mean of each run over {window} logged rows' if window > 1 else 'not smoothed' if split == 'train'
            else '')
     label = _y_label(groups, what, split)
-    name = label.partition(' (')[0]
-    title = f'{name[0].upper() + name[1:]} over {x}s'
+    title = f'{_sentence(label.partition(" (")[0])} over {x}s'
     terms = (' Loss of the task alone: the terms that methods add to it have other units.' if chosen and what == 'task'
              else '')
     faint = '; single runs are drawn faint' if window > 1 or max(map(len, kept.values())) > 1 else ''
     return Curves(title=title, subtitle='   '.join(filter(None, [in_words, how])), notes=(*notes, *more), frame=frame,
-        raw=raw, names=tuple(kept), x=x,
-        x_label=f'{x} (optimiser updates)' if x == 'step' else 'epoch (passes over the training data)', y_label=label,
-        few=rows <= 12,
+        raw=_single_runs(kept, x), names=tuple(kept), x=x, x_label=_x_labels[x], y_label=label, few=rows <= 12,
         caption=f'{title}: {in_words}{f" ({how})" if how else ""}{faint}.{terms}'
                 f'{_about_runs({k: groups[k] for k in kept})}')
 
@@ -306,7 +306,7 @@ def loss_curves(
 def _rows_of_words(snapshot):
     "Attention of the tokens that are not special, [layers, heads, queries, keys]"
     if 'attention' not in snapshot.arrays:
-        raise KeyError(f'the snapshot of step {snapshot.step}, probe {snapshot.probe} holds no attention')
+        raise KeyError(f'{which_snapshot(snapshot)} holds no attention')
     if not len(snapshot.tokens): raise KeyError('it has no tokens, so none of them are special')
     return np.asarray(snapshot.arrays['attention'], dtype=float)[:, :, ~np.asarray(snapshot.is_special)]
 
@@ -321,7 +321,7 @@ def attention_to_special(snapshot) -> float: # share
 def confidence(snapshot) -> float:
     "Probability of the predicted class"
     if 'probabilities' not in snapshot.arrays:
-        raise KeyError(f'the snapshot of step {snapshot.step}, probe {snapshot.probe} holds no probabilities')
+        raise KeyError(f'{which_snapshot(snapshot)} holds no probabilities')
     return float(np.max(snapshot.arrays['probabilities']))
 
 _snapshot_numbers = dict( # name: (function of a snapshot, label with unit)
@@ -357,22 +357,19 @@ def number_over_steps(
                else _snapshot_numbers[number])
     label, groups = label or own, named_runs(runs, 'number_over_steps')
     kept, notes = _gathered(groups, lambda r: _over_steps(r, fn, 'number_over_steps'), label, 'step')
-    frame, raw, more, how = _lines(kept, 'step', band)
+    frame, more, how = _lines(kept, 'step', band)
     probes = sorted({len(r.probes) for n in kept for r in groups[n]})
-    how = (f'{how}   each run: mean over '
-            f'{_times(probes[0], "probe") if len(probes) == 1 else f"{probes[0]} to {probes[-1]} probes"}')
-    title, in_words = label.partition(' (')[0], how.replace('   ', '; ')
+    many = _times(probes[0], 'probe') if len(probes) == 1 else f'{probes[0]} to {probes[-1]} probes'
+    how, title = f'{how}   each run: mean over {many}', _sentence(label.partition(' (')[0])
     faint = '; single runs are drawn faint' if frame.n.max() > 1 else ''
-    return Curves(title=title[0].upper() + title[1:], subtitle=how, notes=(*notes, *more), frame=frame, raw=raw,
-        names=tuple(kept), x='step',
-        x_label='step (optimiser updates)', y_label=label, few=len(frame.step.unique()) <= 12,
-        caption=f'{title[0].upper() + title[1:]} over steps: {in_words}{faint}.'
-                f'{_about_runs({k: groups[k] for k in kept})}')
+    return Curves(title=title, subtitle=how, notes=(*notes, *more), frame=frame, raw=_single_runs(kept, 'step'),
+        names=tuple(kept), x='step', x_label=_x_labels['step'], y_label=label, few=len(frame.step.unique()) <= 12,
+        caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in kept})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #048
 def _checked(frame, view, keys, value):
     "`frame` (or the frame of a study's table), its index as columns where `keys` need it; refuse what is not there"
-    frame = getattr(frame, 'frame', frame)
+    frame = _of_frame(frame)
     if not isinstance(frame, pd.DataFrame):
         raise ValueError(f'{view}: expects a pandas DataFrame with the columns {", ".join((*keys, value))}, got '
                          f'{type(frame).__name__}')
@@ -417,13 +414,10 @@ def _share_curves(frame, view, value, label, title, better, band, said_of):
                               for k, g in rows[rows.method == m].groupby('seed')}
               for m in dict.fromkeys(_frame_methods(frame))
               if (rows.method == m).any()}
-    lines, _, more, in_words = _lines(groups, 'share', band)
-    seeded = 'seed' in getattr(frame, 'frame', frame).columns
-    if not seeded: in_words = 'no seeds given, so no band'
+    lines, more, in_words = _lines(groups, 'share', band)
+    if 'seed' not in _of_frame(frame).columns: in_words = 'no seeds given, so no band'
     return Curves(title=title, subtitle=f'{in_words}   {better}', notes=(*notes, *more), frame=lines,
-                  names=tuple(groups),
-                  x='share', few=True,
-                  x_label='share replaced (%)', y_label=label,
+                  names=tuple(groups), x='share', few=True, x_label='share replaced (%)', y_label=label,
                   caption=f'{title} as the most important inputs are replaced, {said_of}: {in_words}; '
                   f'{better}.{about(frame)}')
 
@@ -433,17 +427,17 @@ def plain_name(name):
 
 def about(frame) -> str: # '' or a blank and the sentence
     "What `frame.attrs['about']` says of model, data and seeds, for a caption"
-    words = str(getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('about', '') or '').strip()
+    words = str(getattr(_of_frame(frame), 'attrs', {}).get('about', '') or '').strip()
     return f' {words}' if words else ''
 
 def _label_of(frame, column) -> str:
     "What `frame.attrs['labels']` calls the numbers in `column`, else its name"
-    labels = getattr(getattr(frame, 'frame', frame), 'attrs', {}).get('labels', {})
+    labels = getattr(_of_frame(frame), 'attrs', {}).get('labels', {})
     return labels.get(column) or plain_name(column)
 
 def _frame_methods(frame):
     "The methods of `frame`, in the order in which they first appear"
-    frame = getattr(frame, 'frame', frame)
+    frame = _of_frame(frame)
     return list(frame['method'] if 'method' in frame else frame.index.get_level_values('method'))
 
 def accuracy_drop_curves(
@@ -452,10 +446,9 @@ def accuracy_drop_curves(
     band='deviation', # or 'range'
 ) -> Curves:
     "Accuracy over the share of the most important inputs that was replaced, a line a method"
-    return _share_curves(frame, 'accuracy_drop_curves', value,
-                         f'{value.replace("_", " ")}{" (share of examples)" if value == "accuracy" else ""}',
-                         f'{value.replace("_", " ").capitalize()} drop', 'a faster fall is better', band,
-                         'a line a method')
+    name = plain_name(value)
+    return _share_curves(frame, 'accuracy_drop_curves', value, name + ' (share of examples)'*(value == 'accuracy'),
+                         f'{name.capitalize()} drop', 'a faster fall is better', band, 'a line a method')
 
 # %% ../../nbs/09_views/01_curves.ipynb #052
 _perturbations = dict(comprehensiveness=('drop of the probability without the most important inputs',
@@ -473,8 +466,8 @@ def perturbation_curves(
     what, better = _perturbations[value]
     made = _share_curves(frame, 'perturbation_curves', value, f'{value} (probability)', value.capitalize(), better,
                          band, what)
-    return Curves(**{**made.__dict__, 'x_label': 'share of the inputs (%)',
-                     'caption': f'{value.capitalize()}: {what}; {made.subtitle.replace("   ", "; ")}.{about(frame)}'})
+    caption = f'{value.capitalize()}: {what}; {made.subtitle.replace("   ", "; ")}.{about(frame)}'
+    return replace(made, x_label='share of the inputs (%)', caption=caption)
 
 # %% ../../nbs/09_views/01_curves.ipynb #055
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -492,11 +485,21 @@ class Grid(Chart):
     value_label:str       # with its unit
     whole:bool = False    # is a number in each cell needed (or only welcome)?
 
-def _filled(rows, y, x, column, ys, xs):
-    "`column` of `rows` as a grid over `ys` and `xs`"
-    out = np.full((len(ys), len(xs)), np.nan)
-    for r, c, v in zip(rows[y], rows[x], rows[column]): out[ys.index(r), xs.index(c)] = v
-    return fixed(out)
+def _gridded(rows, y, x, value, upwards=False):
+    """The numbers `value` of `rows`, one a seed, as a frame of their means, the levels of `y` (the lowest one below if
+    `upwards`) and of `x`, and means and deviations [levels of y, levels of x]"""
+    keys = [column for column in rows if column in (x, y)]
+    made = rows.groupby(keys, sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
+    xs, ys = _levels(made[x]), _levels(made[y])[::-1 if upwards else 1]
+    grids = [np.full((len(ys), len(xs)), np.nan) for _ in range(2)]
+    for grid, column in zip(grids, ('value', 'deviation')):
+        for r, c, v in zip(made[y], made[x], made[column]): grid[ys.index(r), xs.index(c)] = v
+    return made, ys, xs, *map(fixed, grids)
+
+def _marked(values, which):
+    "Which of `values` are the 'lowest' or the 'highest' one, and are all of them tied, so that none is?"
+    best = np.isclose(values, (np.nanmin if which == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0)
+    return best, best.sum() > 1 and bool((best | np.isnan(values)).all())
 
 def _levels(column):
     "The levels of a setting: numbers by size, all else by first appearance"
@@ -527,15 +530,11 @@ def sensitivity_grid(
     frame, without = _with_settings(frame, [x, y], value)
     rows, notes = by_seed(frame, 'sensitivity_grid', [x, y], value)
     notes = [*without, *notes]
-    made = rows.groupby([x, y], sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
-    xs, ys = _levels(made[x]), _levels(made[y])[::-1]
-    values, deviations = (_filled(made, y, x, column, ys, xs) for column in ('value', 'deviation'))
+    made, ys, xs, values, deviations = _gridded(rows, y, x, value, upwards=True)
     better = better_of(str(value)) if better is None else better
-    if better not in (None, 'higher', 'lower'):
-        raise ValueError(f"sensitivity_grid: better must be 'higher', 'lower' or None, got {better!r}")
-    top, word = (np.nanmin(values), 'lowest') if better == 'lower' else (np.nanmax(values), 'highest')
-    best, name = np.isclose(values, top, rtol=1e-12, atol=0), str(value).replace('_', ' ')
-    tied = best.sum() > 1 and (best | np.isnan(values)).all() # then no setting is better than another
+    check_choice('sensitivity_grid: better', better, ('higher', 'lower', None))
+    word, name = 'lowest' if better == 'lower' else 'highest', plain_name(value)
+    (best, tied), top = _marked(values, word), (np.nanmin if better == 'lower' else np.nanmax)(values)
     signed = bool((values < 0).any() and (values > 0).any())
     largest = float(np.nanmax(np.abs(values))) or 1.
     limits = (-largest, largest) if signed else (float(np.nanmin(values)), float(np.nanmax(values)))
@@ -545,18 +544,15 @@ def sensitivity_grid(
     told = f'{word}: {digits_of(top)} at {where}'
     sentence = f'The {word} value stands at {where}{" (framed)" if better else ""}.'
     if tied: told, sentence = f'all {digits_of(top)}', f'All means are equal ({digits_of(top)}).'
-    n = sorted(set(made.n))
-    seeds_said = (f'mean ± standard deviation over {"–".join(map(str, dict.fromkeys((n[0], n[-1]))))} seeds'
-            if n[-1] > 1
-            else 'one run a cell, no deviation')
+    n = dict.fromkeys((made.n.min(), made.n.max()))
+    seeds_said = (f'mean ± standard deviation over {"–".join(map(str, n))} seeds' if made.n.max() > 1
+                  else 'one run a cell, no deviation')
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} cells were not measured (–).')
-    return Grid(title=f'{name[0].upper() + name[1:]} over {x} and {y}', subtitle=f'{told}   {seeds_said}',
-        notes=tuple(notes),
-        caption=f'{name[0].upper() + name[1:]} for settings {x} and {y}: {seeds_said}. {sentence} '
-        f'{scale}{about(frame)}',
+    return Grid(title=f'{_sentence(name)} over {x} and {y}', subtitle=f'{told}   {seeds_said}', notes=tuple(notes),
+        caption=f'{_sentence(name)} for settings {x} and {y}: {seeds_said}. {sentence} {scale}{about(frame)}',
         frame=made, x=str(x), y=str(y), columns=tuple(map(_label, xs)), rows=tuple(map(_label, ys)), values=values,
-        deviations=deviations,
-        best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits, is_signed=signed,
+        deviations=deviations, best=fixed(best if better and not tied else np.zeros_like(best)), limits=limits,
+        is_signed=signed,
         value_label=name, whole=True)
 
 # %% ../../nbs/09_views/01_curves.ipynb #060
@@ -574,35 +570,29 @@ def head_map(
     best=None,  # frame the 'highest' or 'lowest' head; None: none
 ) -> Grid:
     "A number for each head, layers x heads"
-    known = getattr(frame, 'frame', frame)
+    known = _of_frame(frame)
     if isinstance(known, pd.DataFrame) and value not in known.columns:
         numbers = [str(c) for c in known.columns if known[c].dtype.kind in 'iuf'
                    and c not in ('layer', 'head', 'seed', 'example')]
         raise ValueError(f'head_map: the frame has no column {value!r}; numbers that it has: '
                          f'{", ".join(numbers) or "none"}')
-    if best not in (None, 'highest', 'lowest'):
-        raise ValueError(f"head_map: best must be 'highest', 'lowest' or None, got {best!r}")
+    check_choice('head_map: best', best, ('highest', 'lowest', None))
     rows, notes = by_seed(frame, 'head_map', ['layer', 'head'], value)
-    made = rows.groupby(['layer', 'head'], sort=False)[value].agg(value='mean', deviation='std', n='size').reset_index()
-    layers, heads = _levels(made.layer), _levels(made['head'])
-    values, deviations = (_filled(made, 'layer', 'head', column, layers, heads) for column in ('value', 'deviation'))
+    made, layers, heads, values, deviations = _gridded(rows, 'layer', 'head', value)
     signed, top = bool((values < 0).any()), float(np.nanmax(np.abs(values))) or 1.
-    framed = (np.zeros(values.shape, bool) if best is None
-              else np.isclose(values, (np.nanmin if best == 'lowest' else np.nanmax)(values), rtol=1e-12, atol=0))
-    # all are tied: none is the highest
-    if framed.sum() > 1 and (framed | np.isnan(values)).all(): framed = np.zeros(values.shape, bool)
-    label, (i, j), (k, l) = (label or _head_words.get(value, str(value).replace('_', ' ')),
-                             *(np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin)))
+    framed, tied = _marked(values, best)
+    if best is None or tied: framed = np.zeros(values.shape, bool)
+    label = label or _head_words.get(value, plain_name(value))
+    (i, j), (k, l) = (np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
     name, seeds = label.partition(' (')[0], f'mean over {made.n.max()} seeds   ' if made.n.max() > 1 else ''
-    return Grid(title=f'{name[0].upper() + name[1:]}, layers × heads', notes=tuple(notes), frame=made, x='head',
+    highest, lowest, mean = map(digits_of, (values[i, j], values[k, l], np.nanmean(values)))
+    return Grid(title=f'{_sentence(name)}, layers × heads', notes=tuple(notes), frame=made, x='head',
         y='layer', columns=tuple(map(_label, heads)), rows=tuple(map(_label, layers)),
-        subtitle=f'{seeds}highest: {digits_of(values[i, j])} in layer {layers[i]}, head {heads[j]}   lowest: '
-        f'{digits_of(values[k, l])} in layer {layers[k]}, head {heads[l]}   '
-                 f'mean: {digits_of(np.nanmean(values))}',
-        caption=f'{label[0].upper() + label[1:]} of each head: layers downwards, heads to the right. Highest in layer '
-        f'{layers[i]}, head {heads[j]} ({digits_of(values[i, j])}), mean '
-        f'{digits_of(np.nanmean(values))}.{about(frame)}',
+        subtitle=f'{seeds}highest: {highest} in layer {layers[i]}, head {heads[j]}   lowest: {lowest} in layer '
+                 f'{layers[k]}, head {heads[l]}   mean: {mean}',
+        caption=f'{_sentence(label)} of each head: layers downwards, heads to the right. Highest in layer {layers[i]}, '
+                f'head {heads[j]} ({highest}), mean {mean}.{about(frame)}',
         values=values, deviations=deviations, best=fixed(framed), limits=(-top, top) if signed else (0., top),
         is_signed=signed, value_label=label)
 
@@ -636,8 +626,7 @@ def _samples(frame, view, by, value, log, whiskers):
     if empty := [name for name, sample in samples.items() if not len(sample)]:
         raise ValueError(f'{view}: {listed(empty)} has only zeros, which a logarithmic axis cannot show; use log=False')
     notes += [f'{name}: {k} of {k + len(samples[name])} values are zero, which a logarithmic axis cannot show; they '
-              'are '
-              'left out.' for name, k in zeros.items() if k]
+              'are left out.' for name, k in zeros.items() if k]
     return samples, zeros, log, notes
 
 # %% ../../nbs/09_views/01_curves.ipynb #064
@@ -654,9 +643,9 @@ def gradient_boxes(
     if len(whiskers) != 2 or not 0 <= whiskers[0] <= 25 or not 75 <= whiskers[1] <= 100:
         raise ValueError(f'gradient_boxes: whiskers must be two percentiles, up to 25 and from 75, got {whiskers!r}')
     samples, zeros, log, notes = _samples(frame, 'gradient_boxes', by, value, log, whiskers)
-    rows = [dict(zip(['lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest'],
-                     np.percentile(values, [0, whiskers[0], 25, 50, 75, whiskers[1], 100])), name=name, n=len(values),
-                 zeros=zeros[name],
+    columns = ['lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest']
+    at = [0, whiskers[0], 25, 50, 75, whiskers[1], 100]
+    rows = [dict(name=name, n=len(values), zeros=zeros[name], **dict(zip(columns, np.percentile(values, at))),
                  mean=values.mean()) for name, values in samples.items()]
     label, n = label or _label_of(frame, value), [r['n'] for r in rows]
     ends = ('lowest and highest value' if tuple(whiskers) == (0, 100)
@@ -666,14 +655,10 @@ def gradient_boxes(
     return Boxes(title=f'Distribution of {name}',
         subtitle=f'{counts_said}   box: quartiles, line: median   whiskers: {ends}',
         notes=tuple(notes), names=tuple(samples), y_label=label,
-        frame=pd.DataFrame(rows)[['name', 'n', 'zeros', 'lowest', 'low', 'q1', 'median', 'q3', 'high', 'highest',
-                                  'mean']], whiskers=tuple(whiskers), log=log,
+        frame=pd.DataFrame(rows), whiskers=tuple(whiskers), log=log,
         caption=f'Distribution of {name} by {by} ({counts_said}{", logarithmic axis" if log else ""}): boxes from the '
-        'first '
-        'to '
-        f'the third quartile with the median, whiskers to the {ends}, '
-                'a cross at the mean' + ('' if tuple(whiskers) == (0, 100)
-                                         else ', dots at the lowest and highest value') + '.' + about(frame))
+                f'first to the third quartile with the median, whiskers to the {ends}, a cross at the mean'
+                + ', dots at the lowest and highest value'*(tuple(whiskers) != (0, 100)) + '.' + about(frame))
 
 # %% ../../nbs/09_views/01_curves.ipynb #067
 def gradient_histogram(
@@ -696,18 +681,15 @@ def gradient_histogram(
     label, none = label or _label_of(frame, value), np.nan
     made = pd.concat([pd.DataFrame(dict(name=name, middle=middles, value=np.histogram(values, edges)[0]/len(values),
                                         deviation=none, low=none, high=none, n=len(values)))
-                      for name, values in samples.items()],
-                     ignore_index=True)
+                      for name, values in samples.items()], ignore_index=True)
     n = [len(values) for values in samples.values()]
-    counts_said = (f'{_times(n[0], "value") if len(set(n)) == 1 else f"{min(n)} to {max(n)} values"} a line   {bins} '
-            'bins of '
-            f'equal {"ratio" if log else "width"}')
-    name = label.partition(' (')[0]
-    return Curves(title=f'Distribution of {name}', subtitle=counts_said, notes=tuple(notes), frame=made,
-                  names=tuple(samples),
-                  x='middle', x_label=label, y_label='share of the values in a bin', log_x=log,
-                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins} bins of equal '
-                  f'{"ratio" if log else "width"}, drawn at their middles.{about(frame)}')
+    many = _times(n[0], 'value') if len(set(n)) == 1 else f'{min(n)} to {max(n)} values'
+    name, bins_said = label.partition(' (')[0], f'{bins} bins of equal {"ratio" if log else "width"}'
+    return Curves(title=f'Distribution of {name}', subtitle=f'{many} a line   {bins_said}', notes=tuple(notes),
+                  frame=made, names=tuple(samples), x='middle', x_label=label,
+                  y_label='share of the values in a bin', log_x=log,
+                  caption=f'Distribution of {name} by {by}: share of the values in each of {bins_said}, drawn at their '
+                          f'middles.{about(frame)}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #070
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -726,8 +708,7 @@ def _table_of(source, measures, by, kwargs):
     if isinstance(source, ResultTable):
         if measures is not None or by != 'method' or kwargs:
             raise ValueError('metric_table: this table is made already; give measures, by and the like to '
-                             'result_table, '
-                             'or the tidy frame to metric_table')
+                             'result_table, or the tidy frame to metric_table')
         return source
     if not isinstance(source, pd.DataFrame):
         raise ValueError(f'metric_table: expects a ResultTable or a pandas DataFrame, got {type(source).__name__}')
@@ -737,12 +718,10 @@ def _table_of(source, measures, by, kwargs):
     if frame.duplicated(by_names).any():
         raise ValueError('metric_table: several rows for '
                          f'{frame[frame.duplicated(by_names)].iloc[0][by_names].tolist()}; select those of one '
-                         'setting, '
-                         'or give repetitions a column seed')
+                         'setting, or give repetitions a column seed')
     table = result_table(frame.assign(seed=0), rows=by, columns=measures, **kwargs)
-    return replace(table, sentences=['One value a cell, no deviation.',
-                                     *(sentence for sentence in table.sentences
-                                       if not sentence.startswith('One seed'))])
+    others = [sentence for sentence in table.sentences if not sentence.startswith('One seed')]
+    return replace(table, sentences=['One value a cell, no deviation.', *others])
 
 # %% ../../nbs/09_views/01_curves.ipynb #071
 def metric_table(
