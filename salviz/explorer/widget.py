@@ -84,7 +84,9 @@ class Controls(W.VBox):
 
 # %% ../../nbs/11_explorer/08_widget.ipynb #047
 class Explorer(W.VBox):
-    "Look at a run, live or recorded: attention, saliency and attribution, discard regions and pattern targets"
+    """Look at a run, live or recorded: attention, attribution [layers, heads, query, key], saliency [tokens], regions
+
+    Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     def __init__(self,
         run,          # a `Run`, the path of one, a training from `start_training`, or a list of `Snapshot`
         compare=None, # another one, to compare with
@@ -125,9 +127,7 @@ class Explorer(W.VBox):
     def __repr__(self):
         m = json.loads(self.view.get_state('meta')['meta'])['runs']
         shown = ' and '.join(f'{run["name"]} ({counted(run["probes"])}, {len({s for _, s in run["recorded"]})} '
-                            'recorded '
-                            'steps)'
-                            for run in m)
+                             'recorded steps)' for run in m)
         return f'Explorer of {shown}'
 
     def close(self):
