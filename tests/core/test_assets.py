@@ -111,7 +111,7 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
 def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
     assert room.members() == ['movie-sentences', 'minilm']
     assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
-    assert {entry.group for entry in assets.values()} == {'', 'tasks', 'bertviz'}
+    assert {entry.group for entry in assets.values()} == {'', 'tasks'}
     assert all(len(entry.sha256) == 64 for entry in assets.values())
 
 def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypatch, capsys):
