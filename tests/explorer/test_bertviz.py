@@ -328,7 +328,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
 def test_a_snapshot_without_attention_says_what_it_has():
     with pytest.raises(KeyError, match='this snapshot has no attention; it has saliency'):
         bertviz_view(Snapshot(step=0, epoch=0., probe=0, arrays=dict(saliency=np.ones(2)), tokens=['a', 'b']))
-    with pytest.raises(ValueError, match='run_or_snapshot must be a Run, its path, a Snapshot or an Explorer, got list'):
+    with pytest.raises(ValueError, match='must be a Run, its path, a Snapshot or an Explorer, got list'):
         bertviz_view([snapshot()])
 
 

@@ -233,7 +233,8 @@ def test_a_script_in_the_folder_above_the_clone_finds_the_library(tmp_path):
     for name in ('settings.ini', 'setup.py', 'pyproject.toml', 'README.md'): shutil.copy(root/name, clone/name)
     build = 'import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])'
     subprocess.run([sys.executable, '-c', build, site], cwd=clone, check=True, capture_output=True)
-    shutil.unpack_archive(next(site.glob('*.whl')), site, 'zip') # what `pip install --editable` puts into the environment
+    # what `pip install --editable` puts into the environment
+    shutil.unpack_archive(next(site.glob('*.whl')), site, 'zip')
     code = f'import site; site.addsitedir({str(site)!r})\nimport salviz; print(salviz.__version__, salviz.__file__)'
     (tmp_path/'script.py').write_text(code)
     alone = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
