@@ -14,6 +14,8 @@ setup(name=c['lib_name'], version=version, description=c['description'], keyword
     url=c['git_url'], license='Apache-2.0', packages=find_packages(include=['salviz', 'salviz.*']),
     package_data={'salviz.explorer': ['static/**/*'], 'salviz.models': ['taught/*'], 'salviz.core': ['finished/*']},
     classifiers=['Intended Audience :: Science/Research', 'Programming Language :: Python :: 3'],
+    # by its path: else a script in the folder above the clone, whose name is salviz, would import that folder
+    options=dict(editable_wheel=dict(mode='compat')),
     python_requires=f">={c['min_python']}",
     install_requires=c['requirements'].split(), extras_require=dict(lab=lab, docs=docs, dev=lab + dev),
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',

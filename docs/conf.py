@@ -5,11 +5,11 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from docutils import nodes
-from fastcore.docments import docments
 from sphinx import addnodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 import salviz
+from salviz.core.docstrings import comments_of
 
 project, author, release = 'salviz', 'The salviz authors', salviz.__version__
 project_copyright = '2026 onwards, the salviz authors'
@@ -55,13 +55,11 @@ def literal_text(text):
 
 
 def with_comments(app, what, name, thing, options, lines):
-    "The comments beside the parameters of `thing`, nbdev's docments, join what its docstring says"
+    "The comments beside the parameters of `thing` join what its docstring says"
     lines[:] = literal_text('\n'.join(lines)).split('\n')
     if what not in ('function', 'method', 'class'): return
-    try: comments = docments(thing, returns=True)
-    except (TypeError, ValueError, OSError, SyntaxError): return # it has no source: made by another function
-    fields = [f':{"returns" if parameter == "return" else f"param {parameter}"}: '
-              + literal_text(' '.join(comment.split())) for parameter, comment in comments.items() if comment]
+    fields = [f':{"returns" if parameter == "return" else f"param {parameter}"}: ' + literal_text(comment)
+              for parameter, comment in comments_of(thing).items()]
     lines += ['', *fields, '']
 
 

@@ -1,6 +1,7 @@
 "Train language models with explanations and see what that does to attention."
 # Names are imported from their rooms when they are first used: `import salviz` costs nothing and does not import torch.
-# Public functions refuse at the door what no argument of that name can be (salviz.core.doors).
+# Public functions refuse at the door what no argument of that name can be (salviz.core.doors), and `help` shows the
+# comments beside their parameters (salviz.core.docstrings).
 from importlib import import_module
 from types import FunctionType
 
@@ -48,8 +49,8 @@ _optional = dict.fromkeys(('train', 'start_training'), ('tokenizer',)) # nets fo
 
 def __getattr__(name):
     if name not in _home: raise AttributeError(f'module salviz has no attribute {name!r}')
-    found = getattr(import_module(f'salviz.{_home[name]}'), name)
-    return door(found, _optional.get(name, ())) if type(found) is FunctionType else found
+    thing = getattr(import_module(f'salviz.{_home[name]}'), name)
+    return documented(door(thing, _optional.get(name, ())) if type(thing) is FunctionType else thing)
 
 def __dir__(): return [*globals(), *__all__]
 
@@ -66,4 +67,5 @@ def rooms_of(floor, **more):
     home = {name: room for name, room in _home.items() if room.startswith(f'{within}.')}
     return elsewhere(floor, home | {name: f'{within}.{room}' for name, room in more.items()})
 
-from salviz.core.doors import door # noqa: E402, its package asks for `rooms_of`
+from salviz.core.docstrings import documented # noqa: E402, their package asks for `rooms_of`
+from salviz.core.doors import door # noqa: E402

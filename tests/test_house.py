@@ -28,7 +28,7 @@ def fresh(tmp_path_factory):
     copy = tmp_path_factory.mktemp('fresh')
     for name in ['nbs', 'settings.ini', 'setup.py', 'pyproject.toml', 'README.md']:
         (shutil.copytree if (root/name).is_dir() else shutil.copy)(root/name, copy/name)
-    for file in (root/'salviz').rglob('__init__.py'): # which are written by hand
+    for file in (root/'salviz').rglob('__*__.py'): # which are written by hand
         (copy/file.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy/file.relative_to(root))
     for command in ('nbdev-export', 'nbdev-clean'):

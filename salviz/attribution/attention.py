@@ -94,7 +94,7 @@ def attention_attribution(
     if method not in attentions:
         raise ValueError(f'method must be one of {", ".join(map(repr, attentions))}, got {method!r}')
     _check_after_dropout(after_dropout, method, training)
-    inputs = model_inputs(inputs)
+    inputs = model_inputs(inputs, model)
     check_target(target, len(every_row(inputs)))
     if nodes is not None and method != 'integrated_gradients':
         raise ValueError(f"nodes={nodes!r} is for method='integrated_gradients', got {method!r}; leave it out")
@@ -194,7 +194,7 @@ def attention_completeness_error(
     part=None,
 ) -> dict: # {layer: [batch]}: 0.05 means that 5 % of the score's gain are missing or too much
     "How far each layer's `attribution` is from adding up to F(A) - F(0), as a share of it"
-    inputs, errors = model_inputs(inputs), {}
+    inputs, errors = model_inputs(inputs, model), {}
     check_target(target, len(every_row(inputs)))
     with undisturbed(model), torch.no_grad():
         rows = every_row(inputs)

@@ -10,17 +10,18 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 import torch
 from tqdm import tqdm
 
-from .questions import as_batch, encoded_for, settled_targets, whole
+from .questions import as_batch, encoded_for, settled_targets, whole, words_of
 from .reading import Reading, check_counts, every_row, real_tokens, what_is_read
 from .registry import attribution_named, known_attributions
 from .saliency import completeness
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..data.texts import model_inputs
-from ..models.loading import device_of, target_start, undisturbed
+from ..models.loading import device_of, inside_peft, target_start, undisturbed
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #008
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Explanation:
     options:dict=field(default_factory=dict)   # everything that the method was told, its defaults included
     real:torch.Tensor|None=None                # texts: bool [batch, n], which tokens are not padding
     word_ids:torch.Tensor|None=None            # texts: int64 [batch, n], -1 = no word
+    texts:list|None=None                       # given as texts: the words of each
 
     def examples(
         self,
@@ -46,13 +48,28 @@ class Explanation:
         examples = list(np.moveaxis(values, 1, 0) if each else values)
         return examples if self.real is None else [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
-    def words(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
+    def pooled(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
         "The values of each text pooled to its words: their 'sum', 'mean', 'max' or 'first' token's"
         if self.word_ids is None:
             raise ValueError('words: nothing says which word a token belongs to; explain texts, or a batch with '
                              'word_ids as Collator makes it')
         ids = [w[r] for w, r in zip(self.word_ids.cpu().numpy(), self.real.cpu().numpy())]
         return [pool_words(x, w, how=how) for x, w in zip(self.examples(), ids)]
+
+    def words(
+        self,
+        how='sum', # what a word has of its pieces: the 'sum' of their values, their 'mean', 'max' or the 'first' one
+        # of Series [W_b], word by word; target 'each': of DataFrames [classes, W_b]
+    ) -> list:
+        "A table for each text: every word and its number. Words of a batch without texts are called 0, 1, …"
+        tables = []
+        for b, values in enumerate(self.pooled(how)):
+            words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
+            index = pd.Index(words, name='word')
+            if values.ndim == 1: table = pd.Series(values, index, name=how)
+            else: table = pd.DataFrame(values, pd.RangeIndex(len(values), name='class'), index)
+            tables.append(table)
+        return tables
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #057
 def method_options(method:str) -> dict:
@@ -75,7 +92,8 @@ def _settled_options(method:str, options:dict) -> dict:
 # %% ../../nbs/04_attribution/09_explanations.ipynb #060
 def explain(
     model,                         # of texts, images or series
-    # a batch as a collator makes it; or texts, pairs (tuples) or a split with `tokenizer`, see `as_batch`
+    # a batch as a collator makes it; or a text, which is a list of one, texts, pairs (tuples) or a split with
+    # `tokenizer`, see `as_batch`
     inputs,
     method='integrated_gradients', # the name of an attribution, see `known_attributions`
     # 'predicted', 'gold', 'each', a class, int64 [batch], or a function of (outputs, rows)
@@ -85,10 +103,14 @@ def explain(
     batch_size:int=32,             # rows in a forward pass, which bounds memory however many `inputs` there are
     seed:int=0,                    # of methods that draw, 0 to 2**32 - 1
     **options,                     # of the method, see `method_options`
-) -> Explanation:
+) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """What each token, pixel or cell does to the score `target`, in eval mode; model and global generators stay as
-    they were"""
-    options, batch = _settled_options(method, options), as_batch(model, inputs, tokenizer)
+    they were
+
+    Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
+    model, options = inside_peft(model), _settled_options(method, options)
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    batch = as_batch(model, inputs, tokenizer)
     if not whole(seed) or not 0 <= seed < 2**32:
         raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     check_counts(batch_size=batch_size)
@@ -109,7 +131,8 @@ def explain(
     each = isinstance(target, str) and target == 'each'
     single = lambda x: x if x is None or each else x[0]
     return Explanation(method, single(values), 'each' if each else questions[0], single(score), single(error),
-                       dict(options, seed=seed), real, batch.get('word_ids') if real is not None else None)
+                       dict(options, seed=seed), real, batch.get('word_ids') if real is not None else None,
+                       words_of(model, inputs, tokenizer))
 
 # %% ../../nbs/04_attribution/09_explanations.ipynb #063
 def _tiny_input(model) -> dict:
@@ -133,7 +156,7 @@ def _tiny_input(model) -> dict:
 def _why_not(model, inputs, method, **options):
     "'available', or the reason why `method` is refused"
     def any_score(outputs, rows): return outputs[0].flatten(1).float().mean(1)
-    with undisturbed(model), torch.no_grad(): logits = getattr(model(**model_inputs(inputs)), 'logits', None)
+    with undisturbed(model), torch.no_grad(): logits = getattr(model(**model_inputs(inputs, model)), 'logits', None)
     target = 'predicted' if logits is not None and logits.dim() == 2 else any_score
     try: explain(model, inputs, method, target, **options)
     except (ValueError, RuntimeError) as e: return str(e)
@@ -175,7 +198,7 @@ def explain_data(
     tokenizer=None,
     batch_size:int=32,
     seed:int=0,
-    words:str=None,                # pool texts to words: 'sum', 'mean', 'max' or 'first', as `Explanation.words`
+    words:str=None,                # pool texts to words: 'sum', 'mean', 'max' or 'first', as `Explanation.pooled`
     details=False,                 # an `Explained`: a list that knows scores, targets and completeness errors
     progress=True,                 # a bar, on a terminal
     **options,
@@ -183,6 +206,7 @@ def explain_data(
     # classes first
 ) -> list:
     "What each token, pixel or cell of every example does to its score, an array an example"
+    model = inside_peft(model)
     data, collate, order = encoded_for(model, data, tokenizer)
     _settled_options(method, options)
     check_counts(batch_size=batch_size)
@@ -196,7 +220,7 @@ def explain_data(
         if callable(target): here = lambda outputs, rows, at=at: target(outputs, at.to(rows.device)[rows])
         part = explain(model, collate([data[j] for j in at.tolist()]), method, here, batch_size=batch_size, seed=seed,
                        **options)
-        for j, values in zip(at.tolist(), part.examples() if words is None else part.words(words)): arrays[j] = values
+        for j, values in zip(at.tolist(), part.examples() if words is None else part.pooled(words)): arrays[j] = values
         for name in details_of if details else (): details_of[name].append(getattr(part, name))
     if not details: return arrays
     whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None

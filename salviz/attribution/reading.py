@@ -176,7 +176,7 @@ class Reading:
         rows = every_row(batch) if rows is None else rows
         self.model, self.batch, self.rows, self.targets = model, batch, rows, list(targets)
         self.batch_size, self.seed, self._scores_here = batch_size, seed, scores_here
-        self.inputs = {k: v[rows] for k, v in model_inputs(batch).items()}
+        self.inputs = {k: v[rows] for k, v in model_inputs(batch, model).items()}
         self.name = what_is_read(self.inputs)
         self.is_text, x = self.name == 'input_ids', self.inputs[self.name]
         with torch.no_grad(): self.x = (source_stack(model).get_input_embeddings()(x) if self.is_text else x).detach()

@@ -127,7 +127,7 @@ def input_saliency(
 ) -> torch.Tensor: # [batch, n], 0 at pads; [batch, height, width]; [batch, time, features]
     """What each token (of an encoder-decoder: of the source), pixel or cell of `inputs` does to the score `target`,
     in eval mode"""
-    inputs = model_inputs(inputs)
+    inputs = model_inputs(inputs, model)
     name = _check_baseline(inputs, baseline)
     chosen, total = attribution_named(method, name), len(inputs[name])
     check_target(target, total)
@@ -168,7 +168,7 @@ def completeness_error(
     score='logit',
 ) -> torch.Tensor: # [batch]: 0.05 means that 5 % of the score's gain are missing or too much
     "How far the `saliency` of each example is from adding up to F(input) - F(baseline), as a share of it"
-    inputs = model_inputs(inputs)
+    inputs = model_inputs(inputs, model)
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
     check_score(score, target)

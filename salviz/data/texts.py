@@ -7,10 +7,10 @@ model"""
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
            'Sources', 'one_table', 'from_hub', 'refuse_rows', 'stratified_order', 'checked_shares', 'cut_rows',
            'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'data_task',
-           'data_classes', 'encode', 'encode_texts', 'Collator', 'model_inputs']
+           'data_classes', 'encode', 'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
-import hashlib, html, json, re, warnings
+import hashlib, html, inspect, json, re, warnings
 from bisect import bisect_left
 from dataclasses import dataclass
 from pathlib import Path
@@ -804,6 +804,21 @@ class Collator:
 _forward_names = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
                   'pixel_values', 'values')
 
-def model_inputs(batch:dict) -> dict:
+# GPT-2 and its kin look token types up among their words
+_types_are_words = frozenset('codegen ctrl flaubert gpt2 gpt_bigcode gpt_neo gptj openai-gpt xlm'.split())
+
+def reads_types(model) -> bool:
+    "Does `model` take token_type_ids as what they are, the sentence that a token belongs to?"
+    inner = next((m for m in model.modules() if hasattr(type(m), 'main_input_name')), None)
+    if inner is None: return True # no model of transformers nor of ours: nothing is known against it
+    named = 'token_type_ids' in inspect.signature(inner.forward).parameters
+    return named and getattr(inner.config, 'model_type', None) not in _types_are_words
+
+def model_inputs(
+    batch:dict,
+    model=None, # without token_type_ids where it is no model that `reads_types`; None: a model that does
+) -> dict:
     "The part of `batch` that a model's forward takes"
-    return {name: batch[name] for name in _forward_names if name in batch}
+    inputs = {name: batch[name] for name in _forward_names if name in batch}
+    if model is not None and 'token_type_ids' in inputs and not reads_types(model): del inputs['token_type_ids']
+    return inputs

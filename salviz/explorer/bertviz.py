@@ -6,15 +6,16 @@
 __all__ = ['BertvizView', 'bertviz_view']
 
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #003
+import gzip
 import html
 import json
 import math
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
-from ..core.assets import asset
 from ..core.runs import Run, Snapshot, write_whole
 
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #008
@@ -29,13 +30,19 @@ def _chosen(wanted, have, name):
     return sorted(set(chosen))
 
 def _snapshot(source, step, probe):
-    "The snapshot in `source`, or that of `step` and `probe` in a run"
+    "The snapshot in `source`, that of `step` and `probe` in a run, or the one in view in an explorer"
     if isinstance(source, Snapshot): return source
+    if hasattr(source, 'look'):
+        if (look := source.look()) is None: raise ValueError('nothing was recorded yet, so there is nothing to show')
+        if step is None and probe is None: return look.snapshot
+        raise ValueError('of an Explorer the step and the sentence in view are shown: leave step= and probe= out, or '
+                         'give its run')
     if isinstance(source, (str, Path)): source = Run(source)
     source = getattr(source, 'run', source)
     if not hasattr(source, 'snapshot'):
-        raise ValueError(f'run_or_snapshot must be a Run, its path, or a Snapshot, got {type(source).__name__}')
-    return source.snapshot(step=step, probe=probe)
+        raise ValueError('run_or_snapshot must be a Run, its path, a Snapshot or an Explorer, got '
+                         f'{type(source).__name__}')
+    return source.snapshot(step=-1 if step is None else step, probe=probe or 0)
 
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #011
 def _second_start(is_special) -> int:
@@ -46,59 +53,60 @@ def _second_start(is_special) -> int:
     middle = [int(i) for i in at if not special[:i].all()]
     return middle[0] if middle else None
 
-def _attention_sets(
-    attention:np.ndarray, # [layers, heads, query, key]
-    labels:list,          # [n] readable tokens
-    start:int=None,       # of the second sentence, None without one
-) -> list: # of what bertviz calls attention data, with their names
-    "All attention and, for a pair, that within and between its sentences"
-    short, weights = [t if len(t) <= 24 else t[:23] + '…'
-                      for t in labels], np.nan_to_num(np.asarray(attention, np.float64)).round(4)
-    def part(name, q, k):
-        return dict(name=name, attn=weights[..., q, k].tolist(), left_text=short[q], right_text=short[k])
-    whole = slice(None)
-    if start is None: return [part(None, whole, whole)]
-    a, b = slice(0, start), slice(start, None)
-    pairs = [('A', 'A', a, a), ('B', 'B', b, b), ('A', 'B', a, b), ('B', 'A', b, a)]
-    return [part('All', whole, whole), *(part(f'Sentence {m} -> Sentence {n}', q, k) for m, n, q, k in pairs)]
-
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #014
 def _script(source):
     "`source` as a script element that nothing inside of it can end"
     return '<script>' + re.sub(r'<(?=/script|!--)', r'<\\', source, flags=re.I) + '</script>'
 
-def _params(kind, sets, layers, heads, all_heads):
-    "What bertviz's Python hands its script"
-    shared = dict(attention=sets, default_filter='0', root_div_id='bertviz', include_layers=layers)
-    more = (dict(layer=None, heads=None) if kind == 'head'
-            else dict(display_mode='light', include_heads=heads, total_heads=all_heads))
-    return json.dumps({**shared, **more}, separators=(',', ':')).replace('<', r'\u003c')
-
 def _libraries():
-    "jQuery, d3 and require.js, in which the other two are known by name"
-    read = lambda name, file: (asset(name)/file).read_text(encoding='utf-8')
-    known = "define('jquery', [], () => window.jQuery); define('d3', [], () => window.d3);"
-    return [read('bertviz-jquery', 'jquery.js'), read('bertviz-d3', 'd3.v5.min.js'),
-            read('bertviz-require', 'require.min.js'), known]
+    "jQuery and d3, as they come with salviz, and what hands them over to who asks require.js for them"
+    packed = files('salviz.explorer')/'static'/'bertviz'
+    read = lambda name: gzip.decompress((packed/f'{name}.gz').read_bytes()).decode()
+    asked = 'window.require = {config() {}}; window.requirejs = (names, draw) => draw(window.jQuery, window.d3);'
+    return [read('jquery.min.js'), read('d3.v5.min.js'), asked]
+
+def _from_bertviz(page) -> tuple: # (frame, script)
+    "What bertviz's `page` consists of, without what it loads, the data once and harmless"
+    frame, _, script = page.partition('\n<script type="text/javascript">\n')
+    before, begin, rest = script.removesuffix('\n</script>\n').partition('const params = ')
+    params, end = json.JSONDecoder().raw_decode(rest)
+    after = rest[end:].partition('\n')[2] # the line ends with a comment that holds the data once more
+    frame = re.sub('<script .*?</script>', '', frame).replace(params['root_div_id'], 'bertviz')
+    params['root_div_id'] = 'bertviz' # else another one at every call
+    data = json.dumps(params, separators=(',', ':')).replace('<', r'\u003c')
+    return frame, f'{before}{begin}{data};\n{after}'
+
+def _drawn(kind, s, layers, heads, start) -> tuple: # (frame, script)
+    "bertviz's own view of the snapshot `s`; `start` of the second sentence, None without one"
+    try: import bertviz
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError('bertviz_view needs bertviz, which `make lab` installs; elsewhere run: '
+                                  "pip install 'salviz[lab]'") from None
+    from torch import from_numpy # what bertviz takes; it brings torch itself
+    have, weights = s.layers['attention'], np.nan_to_num(np.asarray(s.arrays['attention'], np.float64)).round(4)
+    if kind == 'head': weights = weights[:, heads] # it counts those that are shown
+    maps = {l: from_numpy(weights[have.index(l)])[None] for l in layers}
+    by_number = [maps.get(l, maps[layers[0]]) for l in range(max(layers) + 1)] # only `layers` are looked up
+    short = [t if len(t) <= 24 else t[:23] + '…' for t in s.labels]
+    shared = dict(attention=by_number, tokens=short, sentence_b_start=start, prettify_tokens=False,
+                  include_layers=layers, html_action='return')
+    page = (bertviz.head_view(**shared) if kind == 'head'
+            else bertviz.model_view(display_mode='light', include_heads=heads, **shared))
+    return _from_bertviz(page.data)
 
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #017
 _dark = 'filter: invert(.93) hue-rotate(180deg)'
 _themes = dict(light='', dark=f'html {{{_dark}}}', system=f'@media (prefers-color-scheme: dark) {{html {{{_dark}}}}}')
 
-def _document(title, kind, names, script, theme):
-    "The whole page: bertviz's frame, the libraries, and its `script`; `names` of the attention sets"
-    options = (''.join(f'<option value="{i}">{html.escape(n)}</option>' for i, n in enumerate(names)) if len(names) > 1
-               else '')
-    menus = ['Layer: <select id="layer"></select>']*(kind == 'head') + [
-        f'Attention: <select id="filter">{options}</select>']*bool(options)
+def _document(title, frame, script, theme):
+    "The whole page: bertviz's `frame`, the libraries, and its `script`"
     return f'''<!doctype html><html><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none';
  script-src 'unsafe-inline'; style-src 'unsafe-inline'">
 <style>html {{background: #fff; color: #000; color-scheme: light}}
 body {{margin: 8px; font: 13px 'Helvetica Neue', Helvetica, Arial, sans-serif}}
 {_themes[theme]}</style></head>
-<body><div id="bertviz"><span style="user-select:none">{' '.join(menus)}</span><div id="vis"></div></div>
-{''.join(map(_script, [*_libraries(), script]))}</body></html>'''
+<body>{frame}{''.join(map(_script, [*_libraries(), script]))}</body></html>'''
 
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #019
 _most_lines = 150_000 # ten seconds of one slow core: 12 x 12 heads at 32 tokens, or 12 heads at 111
@@ -134,9 +142,10 @@ def _height(kind, tokens, layers, all_heads, menus):
 
 # %% ../../nbs/11_explorer/11_bertviz.ipynb #021
 def bertviz_view(
-    run_or_snapshot, # a `Run` or its path, or a `Snapshot`
-    step:int=-1,     # of a run: a recorded step, -1 for the last one
-    probe:int=0,     # of a run: which probe
+    # a `Run` or its path, a `Snapshot`, or an `Explorer`, of which the run, step and sentence in view are shown
+    run_or_snapshot,
+    step:int=None,   # of a run: a recorded step, None or -1 for the last one
+    probe:int=None,  # of a run: which probe, None for the first
     kind='head',     # 'head': all heads of a layer at a time; 'model': every head of every layer as a thumbnail
     layers=None,     # the model's numbers of the layers to show; None: all that were recorded
     heads=None,      # of the heads to show; None: all (the head view counts those that are shown from 0)
@@ -144,32 +153,27 @@ def bertviz_view(
     height:int=None, # of the frame in pixels; None: that of the drawing, 900 at most
     force=False,     # show more than `_most_lines` lines
 ) -> BertvizView:
-    """bertviz's head view or model view of one snapshot's attention; needs what `salviz fetch bertviz` brings, and
-    no network"""
+    "bertviz's head view or model view of one snapshot's attention; needs bertviz (`make lab` has it), and no network"
     if kind not in ('head', 'model'): raise ValueError(f"kind must be 'head' or 'model', got {kind!r}")
     if theme not in (None, 'light', 'dark'):
         raise ValueError(f"theme must be 'light', 'dark' or None (as the page around it), got {theme!r}")
     s = _snapshot(run_or_snapshot, step, probe)
     if 'attention' not in s.arrays:
         raise KeyError(f'this snapshot has no attention; it has {", ".join(s.arrays) or "no arrays"}')
-    attention, have = s.arrays['attention'], s.layers['attention']
-    all_heads, n = attention.shape[1], len(s.tokens)
+    have, n = s.layers['attention'], len(s.tokens)
+    all_heads, is_pair = s.arrays['attention'].shape[1], len(s.texts) == 2
     layers, heads = _chosen(layers, have, 'layers'), _chosen(heads, range(all_heads), 'heads')
+    start = _second_start(s.is_special) if is_pair else None
     lines = len(heads)*n*n*(len(layers) if kind == 'model' else 1)
-    sets = _attention_sets(attention[[have.index(l) for l in layers]][:, heads], s.labels,
-                          _second_start(s.is_special) if len(s.texts) == 2 else None)
     if lines > _most_lines and not force:
-        size, fewer = (sum(np.size(one['attn']) for one in sets)*7/1e6,
-                       'heads= or layers=' if kind == 'model' else 'heads=')
+        size = len(layers)*len(heads)*n*n*7/1e6*(1 if start is None else 2)
+        fewer = 'heads= or layers=' if kind == 'model' else 'heads='
         raise ValueError(f'the {kind} view of {n} tokens, {len(layers)} layers and {len(heads)} heads draws {lines:,} '
                          'lines from a page of about '
                          f'{size:.0f} MB, more than the {_most_lines:,} that a browser bears well: choose fewer with '
                          f'{fewer}, use the Explorer, or pass force=True')
-    source = (asset('bertviz-views')/f'{kind}_view.js').read_text(encoding='utf-8')
-    script = source.replace('PYTHON_PARAMS', _params(kind, sets, layers, heads, all_heads), 1)
+    frame, script = _drawn(kind, s, layers, heads, start)
     title = (f'bertviz {kind} view of probe {s.probe} at step {s.step}, {len(layers)} layers, {len(heads)} heads, {n} '
              'tokens')
-    height = height or min(900, _height(kind, n, len(layers), all_heads, len(sets) > 1))
-    return BertvizView(title, lambda theme: _document(title, kind, [one['name'] for one in sets], script, theme),
-                       height,
-                       lines, theme)
+    height = height or min(900, _height(kind, n, len(layers), all_heads, start is not None))
+    return BertvizView(title, lambda theme: _document(title, frame, script, theme), height, lines, theme)

@@ -127,7 +127,10 @@ def _compare_part(look, width) -> Part:
         counted = saliency_distribution(replace(look.other, probe=look.snapshot.probe), look.snapshot)
         return _of_view(replace(counted, names=tuple(sides[::-1])), width)
     place = place_of(look.entry)
-    view = compared(look.snapshot, look.other, **place, what=look.shows(), names=sides)
+    pair = [(look.snapshot, sides[0]), (look.other, sides[1])]
+    if look.name == look.other_name: pair.sort(key=lambda side: side[0].step) # of one run B is the later step
+    (a, b), names = zip(*pair)
+    view = compared(a, b, **place, what=look.shows(), names=names)
     return _titled(f'{look.words()}: {view.subtitle}', view, width)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #022

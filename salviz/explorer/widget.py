@@ -82,7 +82,9 @@ class Controls(W.VBox):
 
 # %% ../../nbs/11_explorer/08_widget.ipynb #047
 class Explorer(W.VBox):
-    "Look at a run, live or recorded: attention, saliency and attribution, discard regions and pattern targets"
+    """Look at a run, live or recorded: attention, attribution [layers, heads, query, key], saliency [tokens], regions
+
+    Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     def __init__(self,
         run,          # a `Run`, the path of one, a training from `start_training`, or a list of `Snapshot`
         compare=None, # another one, to compare with

@@ -153,7 +153,7 @@ def explained(self:ADDrop, model, batch, progress):
     if at_the_pass or not task.pseudo_labels: return attribution_target(task, batch)
     with undisturbed(model, training=self.first_pass == 'train',
                      seed=pass_seed(progress.seed, progress.step)), torch.no_grad():
-        return attribution_target(task, batch, task.predicted(model(**model_inputs(batch)), batch))
+        return attribution_target(task, batch, task.predicted(model(**model_inputs(batch, model)), batch))
 
 @patch
 def attributed(

@@ -325,7 +325,7 @@ def choose_alpha(self:AttentionGuidance, model, *batches, over_processes=lambda 
     for batch in batches:
         plan, n = self.plan(model, batch, None), len(batch['input_ids'])
         with undisturbed(model), torch.no_grad(), observe(model, layers=list(plan.layers)) as maps:
-            task = tasks[task_of(model)].loss(model(**model_inputs(batch)), batch).mean()
+            task = tasks[task_of(model)].loss(model(**model_inputs(batch, model)), batch).mean()
             sums += n * torch.stack([task.double(), self.guidance(maps, plan, batch).mean().double(),
                                      torch.ones_like(sums[0])])
     task, guidance, n = over_processes(sums).tolist()
@@ -410,7 +410,7 @@ def _check_reach(self:AttentionGuidance, model, heads, batch):
     batch = {k: v.to(device_of(model)) for k, v in batch.items()}
     targets, guided_part = self.targets(heads, batch), check_part(model)[1]
     with undisturbed(model), torch.no_grad(), observe(model, layers=list(heads)) as maps:
-        guided_part(**model_inputs(batch))
+        guided_part(**model_inputs(batch, model))
         for layer, by_pattern in heads.items():
             for name in by_pattern:
                 forbidden = (targets[name][0] > 0)[:, None] & ~maps.allowed(layer)

@@ -272,7 +272,7 @@ def prepare(self:SaliencyGuided, trainer):
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045
 @patch
 def masked_inputs(
-    self:SaliencyGuided, batch,
+    self:SaliencyGuided, model, batch,
     saliency:torch.Tensor, # of tokens [batch, n], pixels [batch, height, width] or cells [batch, time, features]
     progress,              # whose seed and step the noise belongs to
     evidence:dict,         # what was masked is written here
@@ -284,12 +284,12 @@ def masked_inputs(
                                        self.masked_share, self.first, self.ranking,
                                        self.mask_token_id)
         evidence.update(saliency=saliency, masked_input=masked, is_masked=is_masked)
-        return {**model_inputs(batch), 'input_ids': masked}
+        return {**model_inputs(batch, model), 'input_ids': masked}
     x = batch[name].detach()
     filled = fill_values(x, self.fill, self.fill_range, batch.get('example_id'), progress.seed, progress.step)
     masked, is_masked = mask_cells(x, saliency, filled, self.masked_share, self.ranking)
     evidence.update(saliency_map=saliency, masked_map=masked, is_masked_map=is_masked)
-    return {**model_inputs(batch), name: masked}
+    return {**model_inputs(batch, model), name: masked}
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #047
 def _pass_saliency(
@@ -318,9 +318,9 @@ def plan(self:SaliencyGuided, model, batch, progress) -> Plan:
         plan.main_embeddings = True
         def masked(outputs):
             saliency = _pass_saliency(outputs, batch, method, target, self.score)
-            return self.masked_inputs(batch, saliency, progress, plan.evidence)
+            return self.masked_inputs(model, batch, saliency, progress, plan.evidence)
         plan.later['masked'] = masked
     else:
         saliency = input_saliency(model, batch, method, target, self.steps, score=self.score)
-        plan.inputs['masked'] = self.masked_inputs(batch, saliency, progress, plan.evidence)
+        plan.inputs['masked'] = self.masked_inputs(model, batch, saliency, progress, plan.evidence)
     return plan

@@ -168,7 +168,7 @@ def _class_saliency(
         return pooled_attention(*maps.values(), pooled_rows(teacher, batch))
     with undisturbed(teacher):
         if isinstance(classes, str):
-            with torch.no_grad(): classes = teacher(**model_inputs(batch)).logits.argmax(-1)
+            with torch.no_grad(): classes = teacher(**model_inputs(batch, teacher)).logits.argmax(-1)
         made = saliency(teacher, batch, classes)
     if not isinstance(made, torch.Tensor) or made.shape != batch['input_ids'].shape:
         got = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__

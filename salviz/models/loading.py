@@ -5,9 +5,9 @@ a trace"""
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'device_of', 'full_precision',
-           'model_name', 'weights_checksum', 'pooled_rows', 'tasks_of_kind', 'class_config', 'without_shard_bars',
-           'decoder_start', 'target_start', 'taught_file', 'is_taught', 'teach', 'new_head_note', 'load_classifier',
-           'load_model_for', 'longest_input']
+           'inside_peft', 'model_name', 'weights_checksum', 'pooled_rows', 'tasks_of_kind', 'class_config',
+           'without_shard_bars', 'decoder_start', 'target_start', 'taught_file', 'is_taught', 'teach', 'new_head_note',
+           'load_classifier', 'load_model_for', 'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
 import random
@@ -82,6 +82,16 @@ def full_precision(net):
         with torch.autocast(device_of(net).type, enabled=False): yield
     finally:
         if casting is not None: net.__dict__['forward'] = casting
+
+# %% ../../nbs/03_models/03_loading.ipynb #014h
+def inside_peft(model):
+    "The transformers model in which peft put adapters such as LoRA; `model` itself if it is none of peft's"
+    config = getattr(model, 'active_peft_config', None)
+    if config is None: return model
+    if config.is_prompt_learning:
+        raise ValueError(f'{type(model).__name__}: {config.peft_type.value} puts further tokens before a text, which '
+                         'nothing can place in it; give a model with adapters inside of its layers, such as LoRA')
+    return model.get_base_model()
 
 # %% ../../nbs/03_models/03_loading.ipynb #014e
 def model_name(model) -> str:

@@ -219,7 +219,8 @@ def _looked(model, tokenizer, data, layers, batch_size, progress):
         for start in range(0, len(texts), batch_size):
             numbers = range(start, min(start + batch_size, len(texts)))
             batch = {k: v.to(device) for k, v in collate([encoded[i] for i in numbers]).items()}
-            with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps: model(**model_inputs(batch))
+            with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
+                model(**model_inputs(batch, model))
             A, real = maps.stacked().float().cpu().numpy(), batch['attention_mask'].bool().cpu().numpy()
             for j, i in enumerate(numbers):
                 yield i, _mention_weights(A[j][..., real[j], :][..., real[j]].astype(np.float64), aligned[i], data[i])

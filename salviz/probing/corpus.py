@@ -151,7 +151,7 @@ def _looked_at(model, batch, layers, kept, rows, patterns, salient):
     at, kinds = _row_choice(model, batch, rows), _key_kinds(batch)
     counts = (batch['attention_mask'].bool() & ~batch['is_special']).cpu().numpy()[:, None]
     with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
-        model(**model_inputs(batch))
+        model(**model_inputs(batch, model))
         for layer in layers:
             A, allowed = maps[layer].float(), maps.allowed(layer)[:, 0]
             columns = {f'to_{kind}': _cell_share(A, cells, allowed, at)

@@ -170,7 +170,7 @@ def perturbed(
         raise ValueError(f'replacement must be one of {", ".join(map(repr, replacements))}, got {replacement!r}')
     check_counts(batch_size=batch_size)
     device, pad = device_of(model), getattr(model.config.get_text_config(), 'pad_token_id', None)
-    inputs = {k: v.to(device) for k, v in model_inputs(batch).items()}
+    inputs = {k: v.to(device) for k, v in model_inputs(batch, model).items()}
     if 'decoder_input_ids' in inputs:
         raise ValueError(f'{type(model).__name__} reads a target beside its source; faithfulness is measured on '
                          'classifiers')

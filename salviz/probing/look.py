@@ -6,7 +6,6 @@
 __all__ = ['Answer', 'answer', 'class_names', 'explain_texts', 'explore']
 
 # %% ../../nbs/08_probing/03_look.ipynb #003
-import inspect
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -20,7 +19,7 @@ from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
-from ..models.loading import device_of, longest_input, model_name, pooled_rows, undisturbed
+from ..models.loading import device_of, inside_peft, longest_input, model_name, pooled_rows, undisturbed
 from ..models.tasks import head_of
 from ..core.runs import Snapshot
 from ..core.text import align_batch
@@ -182,8 +181,7 @@ def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
 # %% ../../nbs/08_probing/03_look.ipynb #026
 def _inputs(model, row):
     "What the forward of `model` takes from an encoded text, as a batch of one on its device"
-    known = inspect.signature(model.forward).parameters
-    return {k: torch.tensor([v], device=device_of(model)) for k, v in model_inputs(row).items() if k in known}
+    return {k: torch.tensor([v], device=device_of(model)) for k, v in model_inputs(row, model).items()}
 
 def _baseline_token(model, tokenizer):
     "The token that stands in a baseline, and a note if it is not the pad token"
@@ -263,7 +261,8 @@ def explain_texts(
     max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
 ) -> list: # of `Snapshot`, one a text, all of step 0
     "What `model` attends to in `texts` and what its answers rest on; nothing of the model is changed"
-    whole, model = model, _check_door(model, tokenizer, saliency)
+    whole = inside_peft(model)
+    model = _check_door(whole, tokenizer, saliency)
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
     encoded, aligned = encode_texts(texts, tokenizer, pairs, longest), align_batch(tokenizer, texts, pairs, longest)
@@ -295,18 +294,23 @@ def explain_texts(
 
 # %% ../../nbs/08_probing/03_look.ipynb #041
 def explore(
-    model,                           # see `explain_texts`
-    tokenizer,
-    texts,
+    model,                           # a transformers model, with or without a head; or one that peft put LoRA into
+    tokenizer,                       # its fast tokenizer
+    texts,                           # a text, a list of texts, or a list of pairs of texts
+    # class, token or label to explain, or a function of (outputs, rows); or a list, one a text; None: the predicted one
     target=None,
+    # the token whose output is explained, where a head has one for each; or a list, one a text
     position=None,
-    saliency='integrated_gradients',
-    steps:int=20,
-    attribution:bool=True,
-    max_length=None,
+    saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
+    steps:int=20,                    # of integrated gradients
+    attribution:bool=True,           # attribute attention as well?
+    max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
     **kwargs,                        # of `Explorer`
+    # an `Explorer` of attention [layers, heads, query, key], saliency [tokens] and attribution of each text
 ):
-    "The explorer on `model` as it is: attention of `texts`, saliency and attention attribution of its answers"
+    """The explorer on `model` as it is: attention of `texts`, saliency and attention attribution of its answers
+
+    Example: `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`"""
     from salviz.explorer.widget import Explorer
     return Explorer(explain_texts(model, tokenizer, texts, target, position, saliency, steps, attribution, max_length),
                     **kwargs)

@@ -153,7 +153,7 @@ def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_it
 @patch
 def _task_loss(self:MethodTrainer, model, inputs, return_outputs):
     "What evaluation knows: the mean task loss, and what is predicted"
-    outputs = model(**model_inputs(inputs))
+    outputs = model(**model_inputs(inputs, model))
     loss = self.task.loss(outputs, inputs).mean()
     return (loss, dict(predictions=self.task.predicted(outputs, inputs))) if return_outputs else loss
 

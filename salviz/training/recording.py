@@ -77,12 +77,12 @@ def look(self:Recorder, model, batch, progress) -> dict:
     task, method = self.feed.task, self.method
     with undisturbed(model, training=False), full_precision(model):
         with torch.no_grad(), observe(model) if observes(model) else contextlib.nullcontext() as maps:
-            main = model(**model_inputs(batch))
+            main = model(**model_inputs(batch, model))
         predicted = task.predicted(main, batch)
         known = batch if 'labels' in batch else {**batch, 'labels': predicted}
         start = time.perf_counter()
         target = attribution_target(task, known, predicted, own=True)
-        saliency = input_saliency(model, model_inputs(batch), self.saliency.name, target, self.steps)
+        saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
         self.saliency_seconds += time.perf_counter() - start
         plan = plan_of(method, model, known if task.pseudo_labels else batch, progress, 'a batch of probes')
         outputs = self._further(model, main, known, plan)
@@ -103,7 +103,7 @@ def _further(self:Recorder, model, main, batch, plan) -> dict:
     "The outputs of `main` and of the further passes that `plan` asks for"
     asked = {}
     if plan.later:
-        with torch.enable_grad(), input_kept(model, model_inputs(batch), plan.main_embeddings) as (inputs, kept):
+        with torch.enable_grad(), input_kept(model, model_inputs(batch, model), plan.main_embeddings) as (inputs, kept):
             again = model(**inputs)
         if kept: again.salviz_input = kept[0]
         asked = {name: f(again) for name, f in plan.later.items()}

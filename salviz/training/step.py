@@ -44,7 +44,7 @@ def run_passes(
     "Run the main pass as `plan` asks, and its further passes"
     look = (observe(net, list(plan.layers), plan.drop, after_dropout=plan.after_dropout) if plan.observed
             else contextlib.nullcontext())
-    with look as maps, input_kept(net, model_inputs(batch), plan.main_embeddings) as (inputs, kept):
+    with look as maps, input_kept(net, model_inputs(batch, net), plan.main_embeddings) as (inputs, kept):
         main = model(**inputs)
     if kept: main.salviz_input = kept[0]
     further = {**plan.inputs, **{name: asked(main) for name, asked in plan.later.items()}}

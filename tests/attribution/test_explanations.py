@@ -1,5 +1,6 @@
 "Explanations by name, against cases worked out by hand, loops in float64 straight from the equations, and captum"
 import ast
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from captum.attr import DeepLift, DeepLiftShap, Occlusion
 from datasets import Array2D, ClassLabel, Dataset
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import (BartConfig, BartForConditionalGeneration, BartForSequenceClassification, BertConfig,
                           BertForMaskedLM,
@@ -509,7 +511,7 @@ def words_and_model():
 def test_texts_come_back_as_words_and_data_in_their_order():
     tokenizer, model = words_and_model()
     e = explain(model, SENTENCES, 'occlusion', 'each', tokenizer=tokenizer)
-    assert [w.shape for w in e.words()] == [(3, 5), (3, 1), (3, 3)]
+    assert [w.shape for w in e.words()] == [w.shape for w in e.pooled()] == [(3, 5), (3, 1), (3, 3)]
     data = encode_texts(SENTENCES, tokenizer)
     for target in ('each', 2, torch.tensor([0, 2, 1]), lambda outputs, rows: outputs.logits[:, 0] * (rows + 1)):
         whole = explain(model, SENTENCES, 'input_x_gradient', target, tokenizer=tokenizer).examples()
@@ -517,7 +519,48 @@ def test_texts_come_back_as_words_and_data_in_their_order():
                                               batch_size=2), whole, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
     pairs = explain(model, [('one two', 'six'), ('two', 'three four')], 'random', tokenizer=tokenizer)
-    assert [len(w) for w in pairs.words('max')] == [3, 3]
+    assert [list(w.index) for w in pairs.words('max')] == [['one', 'two', 'six'], ['two', 'three', 'four']]
+
+
+def test_a_text_is_a_list_of_one_and_its_words_stand_beside_their_numbers():
+    tokenizer, model = words_and_model()
+    one, listed = (explain(model, x, 'occlusion', tokenizer=tokenizer) for x in ('six two two', ['six two two']))
+    assert same(one.values, listed.values) and same(one.score, listed.score) and one.score.shape == (1,)
+    table, = one.words()
+    assert list(table.index) == ['six', 'two', 'two'] and table.name == 'sum' and table.index.name == 'word'
+    np.testing.assert_array_equal(table, one.examples()[0][1:-1]) # a token for each word, between [CLS] and [SEP]
+    each, = explain(model, 'six two', 'occlusion', 'each', tokenizer=tokenizer).words('mean')
+    assert list(each.columns) == ['six', 'two'] and list(each.index) == [0, 1, 2]
+    split = Dataset.from_dict(dict(text=SENTENCES))
+    batch = Collator(tokenizer)(list(encode_texts(SENTENCES, tokenizer)))
+    for inputs, known in ((split, SENTENCES[0].split()), (batch, [*range(5)])):
+        assert list(explain(model, inputs, 'random', tokenizer=tokenizer).words()[0].index) == known
+    assert len(explain(model, 'six ' * 50, 'random', tokenizer=tokenizer).words()[0]) == 18 # cut, with [CLS] and [SEP]
+
+
+def test_a_model_with_lora_is_explained_with_its_adapters():
+    tokenizer, model = words_and_model()
+    model = get_peft_model(model, LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query', 'value'],
+                                             init_lora_weights=False)).double()
+    before, ours = state(model), explain(model, SENTENCES, 'integrated_gradients', tokenizer=tokenizer)
+    merged = copy.deepcopy(model).merge_and_unload()
+    theirs = explain(merged, SENTENCES, 'integrated_gradients', tokenizer=tokenizer)
+    torch.testing.assert_close(ours.values, theirs.values, rtol=1e-7, atol=1e-9)
+    assert same(state(model), before)
+    with model.disable_adapter():
+        plain = explain(model, SENTENCES, 'integrated_gradients', tokenizer=tokenizer)
+    assert not torch.allclose(plain.values, ours.values, rtol=1e-3)
+
+
+@pytest.mark.parametrize('kind', ['gpt2', 'llama'])
+def test_what_a_model_does_not_take_is_left_out(kind):
+    model, batch = tiny(kind), sentences(kind)
+    typed = batch | dict(token_type_ids=torch.zeros_like(batch['input_ids']))
+    for method in ('integrated_gradients', 'occlusion', 'attention'):
+        assert same(explain(model, typed, method, 1).values, explain(model, batch, method, 1).values)
+    bert, types = tiny('bert'), torch.ones_like(batch['input_ids'])
+    assert not same(explain(bert, batch | dict(token_type_ids=types), target=1).values,
+                    explain(bert, batch, target=1).values) # where types mean something they are read
 
 
 def test_a_data_set_of_series_is_explained_as_it_was_loaded():
@@ -705,7 +748,7 @@ def test_bad_arguments_are_refused_in_a_sentence(kwargs, said):
 
 def test_bad_inputs_are_refused_in_a_sentence():
     tokenizer, model = words_and_model()
-    for inputs, said in ((SENTENCES[0], 'got str'), (['one', ('two', 'six')], 'a list of pairs, str'),
+    for inputs, said in ((['one', ('two', 'six')], 'a list of pairs, str'),
                          ([], 'data is empty'), ([('one', 'two', 'six')], 'got a list of tuple'),
                          (dict(test=encode_texts(SENTENCES, tokenizer)), 'one split, got a dictionary of test'),
                          (encode_texts(SENTENCES, tokenizer).select([]), 'data is empty')):

@@ -1,5 +1,5 @@
 "Packaged assets: fetched whole or not at all, checked before anything is run, and only when asked for"
-import gzip, hashlib, http.server, io, json, os, subprocess, sys, tarfile, threading, zipfile
+import gzip, hashlib, http.server, io, json, os, shutil, subprocess, sys, tarfile, threading, zipfile
 from dataclasses import replace
 
 import pytest
@@ -89,12 +89,24 @@ def test_a_failed_forced_fetch_keeps_the_old_copy(tiny, monkeypatch):
 
 def test_looking_for_an_asset_never_downloads(tiny, monkeypatch):
     monkeypatch.setattr(subprocess, 'run', None)
-    with pytest.raises(FileNotFoundError, match='tiny has not been fetched yet .* run `salviz fetch`'): asset('tiny')
+    with pytest.raises(FileNotFoundError, match='tiny has not been fetched yet .* run `.*salviz fetch`'): asset('tiny')
+
+def test_an_error_names_a_command_that_works_where_it_appears(tiny, monkeypatch):
+    said = lambda: str(pytest.raises(FileNotFoundError, asset, 'tiny').value).rpartition('run ')[2]
+    monkeypatch.setattr(shutil, 'which', lambda name: '/somewhere/salviz')
+    assert said() == '`salviz fetch`'
+    monkeypatch.setattr('IPython.get_ipython', lambda: 'a shell')
+    assert said() == '`!salviz fetch`'
+    monkeypatch.setattr(shutil, 'which', lambda name: None)
+    assert said() == f'`!{sys.executable} -m salviz fetch`'
+    command = said().strip('`!').split()
+    done = subprocess.run([*command, '--help'], capture_output=True, text=True, cwd='/')
+    assert done.returncode == 0 and done.stdout.startswith('usage: salviz fetch')
 
 def test_an_asset_with_a_file_missing_is_named(tiny):
     fetch('tiny', quiet=True)
     (asset('tiny')/'words.txt').unlink()
-    with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `salviz fetch --force`'): asset('tiny')
+    with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `.*salviz fetch --force`'): asset('tiny')
 
 def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(tiny, tmp_path, monkeypatch):
     extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
@@ -102,16 +114,16 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
              for part in ('one', 'two')}
     monkeypatch.setattr(room, 'assets', {'tiny': tiny, **extra})
     assert list(fetch(quiet=True)) == ['tiny'] and left() == [asset('tiny').name]
-    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'):
+    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `.*salviz fetch extra`'):
         asset('extra-one')
     assert fetch(['extra', 'tiny'], quiet=True) == {name: asset(name) for name in ('extra-one', 'extra-two', 'tiny')}
     (asset('extra-two')/'words.txt').unlink()
-    with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
+    with pytest.raises(FileNotFoundError, match='run `.*salviz fetch extra --force`'): asset('extra-two')
 
 def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
     assert room.members() == ['movie-sentences', 'minilm']
     assert room.members('tasks') == ['sts-b', 'ner-tweets', 'digits', 'series']
-    assert {entry.group for entry in assets.values()} == {'', 'tasks', 'bertviz'}
+    assert {entry.group for entry in assets.values()} == {'', 'tasks'}
     assert all(len(entry.sha256) == 64 for entry in assets.values())
 
 def test_all_is_everything_and_nothing_is_fetched_twice(tiny, tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@ themes, and harmless."""
 import http.server
 import io
 import json
+import sys
 import threading
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from PIL import Image
 
 from browser import new_page
+import salviz
 from salviz.explorer.bertviz import bertviz_view
 from salviz.core.runs import Run, Snapshot
+from salviz.explorer.widget import Explorer
 from test_lab import lab
 
 hostile = ['[CLS]', '</script><script>document.title="hacked"</script>', '<img src=x onerror="document.title=1">',
@@ -104,7 +107,7 @@ def test_hostile_tokens_are_text(page, kind):
     texts = frame.evaluate("() => [...document.querySelectorAll('#left text, .token')].map(o => o.textContent)")
     assert texts[:len(hostile)] == [t if len(t) <= 24 else t[:23] + '…' for t in hostile]
     assert frame.evaluate("() => [document.querySelectorAll('img').length, document.scripts.length, "
-                          "document.title]") == [0, 5, view.title]
+                          "document.title]") == [0, 4, view.title]
     assert page.title() == '' and page.evaluate("() => document.querySelectorAll('img, script').length") == 0
 
 
@@ -127,7 +130,8 @@ def test_nothing_can_be_loaded_from_inside_of_a_view(browser):
     frame = shown(page, bertviz_view(snapshot()))
     for load in ("fetch(url).then(() => done('loaded'), () => done('refused'))",
                  "Object.assign(new Image(), {onload: () => done('loaded'), onerror: () => done('refused')}).src = url",
-                 "requirejs([url + '/x.js'], () => done('loaded'), () => done('refused'))"):
+                 "document.head.append(Object.assign(document.createElement('script'), {onload: () => done('loaded'), "
+                 "onerror: () => done('refused'), src: url + '/x.js'}))"):
         assert frame.evaluate(f"url => new Promise(done => {{ {load}; }})", url) == 'refused'
     assert any('Content Security Policy' in e for e in page.errors) and asked == []
     page.close(); server.shutdown(); server.server_close()
@@ -268,6 +272,35 @@ def test_a_run_is_asked_for_the_step_and_probe_and_a_training_for_its_run(tmp_pa
     with pytest.raises(KeyError, match='3'): bertviz_view(run, step=3)
 
 
+def test_of_an_explorer_the_run_the_step_and_the_sentence_in_view_are_shown(tmp_path):
+    runs = [Run.create(tmp_path/name, dict(method=dict(name='ADDrop'))) for name in ('one', 'two')]
+    for run, heads in zip(runs, (4, 3)):
+        for step, probe in ((0, 0), (7, 0), (0, 1), (7, 1)):
+            run.save(Snapshot(**{**snapshot(heads=heads).__dict__, 'step': step, 'probe': probe}))
+    for state, says in ((dict(probe=1, step=0), 'probe 1 at step 0, 3 layers, 4 heads'),
+                        (dict(run=1, probe=0, step=7), 'probe 0 at step 7, 3 layers, 3 heads')):
+        explorer = Explorer(runs[0], compare=runs[1], state=state)
+        assert says in bertviz_view(explorer).title and says in salviz.bertviz_view(explorer, kind='model').title
+    explorer.view.ui = json.dumps(dict(run=0, probe=1, step=7)) # what the browser says
+    assert 'probe 1 at step 7, 3 layers, 4 heads' in bertviz_view(explorer).title
+    with pytest.raises(ValueError, match='leave step= and probe= out, or give its run'): bertviz_view(explorer, step=0)
+
+
+@pytest.mark.parametrize('kind', ['head', 'model'])
+def test_it_is_bertvizs_own_view_that_is_shown(kind, monkeypatch):
+    import bertviz
+    own, asked = getattr(bertviz, f'{kind}_view'), []
+    def counted(**kwargs):
+        asked.append(kwargs)
+        return own(**kwargs)
+    monkeypatch.setattr(bertviz, f'{kind}_view', counted)
+    page = bertviz_view(snapshot(), kind=kind)._build('light')
+    assert len(asked) == 1 and asked[0]['include_layers'] == [0, 2, 5]
+    for line in own(**asked[0]).data.splitlines(): # all of its code; its data are rounded, its address is not asked
+        if not any(x in line for x in ('script', 'const params', 'id="bertviz-')):
+            assert line.strip() in page
+
+
 def test_what_a_browser_could_not_bear_is_refused_with_its_size_and_the_way_out():
     many = Snapshot(step=0, epoch=0., probe=0, arrays=dict(attention=np.zeros((12, 12, 128, 128), np.float32)),
                     tokens=['x']*128)
@@ -295,12 +328,11 @@ def test_wrong_arguments_are_refused_in_one_sentence(kwargs, error, message):
 def test_a_snapshot_without_attention_says_what_it_has():
     with pytest.raises(KeyError, match='this snapshot has no attention; it has saliency'):
         bertviz_view(Snapshot(step=0, epoch=0., probe=0, arrays=dict(saliency=np.ones(2)), tokens=['a', 'b']))
-    with pytest.raises(ValueError, match='run_or_snapshot must be a Run, its path, or a Snapshot, got list'):
+    with pytest.raises(ValueError, match='must be a Run, its path, a Snapshot or an Explorer, got list'):
         bertviz_view([snapshot()])
 
 
-def test_without_the_packages_one_sentence_says_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setenv('SALVIZ_CACHE', str(tmp_path))
-    with pytest.raises(FileNotFoundError,
-                       match=r'bertviz-views has not been fetched yet \(looked in .*\): run `salviz fetch bertviz`$'):
+def test_without_bertviz_one_sentence_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'bertviz', None)
+    with pytest.raises(ModuleNotFoundError, match=r"bertviz_view needs bertviz, .* run: pip install 'salviz\[lab\]'$"):
         bertviz_view(snapshot())

@@ -331,6 +331,20 @@ def test_the_picture_shows_what_is_chosen_in_the_browser(run):
     explorer.view.ui = json.dumps(dict(probe=77, step=5, run=3, entry=dict(kind='head', layer=9, head=0)))
     assert (explorer.look().snapshot.probe, explorer.look().snapshot.step, explorer.look().entry['layer']) == (0, 30, 1)
 
+def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypatch):
+    from salviz.explorer import stills
+    own, sides = stills.compared, []
+    def seen(a, b, **kwargs):
+        sides.append((a.step, b.step, [name.rpartition(', ')[2] for name in kwargs['names']]))
+        return own(a, b, **kwargs)
+    monkeypatch.setattr(stills, 'compared', seen)
+    for shown, other in ((10, 30), (30, 10)):
+        explorer = Explorer(run, state=dict(step=shown, compare=dict(run=0, step=other)))
+        look = explorer.look()
+        assert (look.snapshot.step, look.other.step) == (shown, other)
+        explorer.picture('compare')
+    assert sides == [(10, 30, ['step 10', 'step 30'])]*2
+
 def test_a_picture_stands_beside_the_live_view(run):
     found = Explorer(run)._repr_mimebundle_()
     assert set(found) == {view_mime, 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50

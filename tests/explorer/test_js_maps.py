@@ -592,17 +592,23 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
         cube_code(s.arrays['attention'][0, 0])).astype(float)
     assert 'Choose above what to compare with' in page.text_content('.sv-compare .sv-note')
     runs = page.query_selector('.sv-compare select')
-    for run, step, B in (('0', '0', a[0]), ('1', '5', b[0])):
-        runs.select_option(run); settled(page)
-        page.select_option('.sv-compare label:has-text("at step") select', step); settled(page)
-        difference = value(B) - value(a[1])
+    def shows(A, B):
+        difference = value(B) - value(A)
         got = np.array(pixel_numbers(page, '.sv-compare canvas',
                                      middles(grid_of(page, '.sv-compare canvas', 2)))).reshape(n, n)
-        assert (got == colours[signed_place(difference, np.abs(difference).max())]).mean() > .96
+        return (got == colours[signed_place(difference, np.abs(difference).max())]).mean() > .96
+    for run, step, A, B in (('0', '0', *a), ('1', '5', a[1], b[0])): # of one run B is the later step
+        runs.select_option(run); settled(page)
+        page.select_option('.sv-compare label:has-text("at step") select', step); settled(page)
+        assert shows(A, B)
         for k, said in enumerate(hover_all(page, '.sv-compare', 1)):
             shown, step_ = map(number, re.search(r'B − A (\S+) ± (\S+)', said).groups())
-            exact = (B.arrays['attention'] - a[1].arrays['attention'])[0, 0][divmod(k, n)]
+            exact = (B.arrays['attention'] - A.arrays['attention'])[0, 0][divmod(k, n)]
             assert abs(shown - exact) <= step_*1.0001
+    for view, default in ((0, 5), (5, 0)): # the end of the run, or seen from there its beginning
+        runs.select_option(''); page.evaluate('step => app.state.set({step})', view); settled(page)
+        runs.select_option('0'); settled(page)
+        assert page.evaluate('app.state.compare.step') == default and shows(*a)
     runs.select_option('2'); settled(page)
     assert 'no probe with this sentence' in page.text_content('.sv-compare .sv-note')
     assert page.is_hidden('.sv-compare canvas')

@@ -1,6 +1,7 @@
 "The command line: what it prints, what it refuses, and the demo from end to end on few sentences."
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,10 +13,11 @@ import pytest
 
 import forked
 import invented
+from salviz import __version__
 from salviz.cli import main
 from salviz.core.runs import Run
 
-command = Path(sys.executable).parent/'salviz'
+command, root = Path(sys.executable).parent/'salviz', Path(__file__).resolve().parents[2]
 
 def salviz(*words, **kw):
     "The script that pip writes for the command line, in a forked process"
@@ -225,3 +227,24 @@ def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
 def test_what_others_have_put_into_a_notebook_is_left_alone(here, capsys):
     for name in ('odd0.ipynb', 'odd1.ipynb'):
         assert main(['strip', name]) == 0 and capsys.readouterr().out == f'{name}: 0 widget views removed\n'
+
+def test_a_script_in_the_folder_above_the_clone_finds_the_library(tmp_path):
+    "There the clone, whose name is salviz as well, is in the way: a folder that Python takes for an empty package"
+    clone, site = tmp_path/'salviz', tmp_path/'site'
+    shutil.copytree(root/'salviz', clone/'salviz')
+    for name in ('settings.ini', 'setup.py', 'pyproject.toml', 'README.md'): shutil.copy(root/name, clone/name)
+    build = 'import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])'
+    subprocess.run([sys.executable, '-c', build, site], cwd=clone, check=True, capture_output=True)
+    # what `pip install --editable` puts into the environment
+    shutil.unpack_archive(next(site.glob('*.whl')), site, 'zip')
+    code = f'import site; site.addsitedir({str(site)!r})\nimport salviz; print(salviz.__version__, salviz.__file__)'
+    (tmp_path/'script.py').write_text(code)
+    alone = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+    done = subprocess.run([sys.executable, 'script.py'], cwd=tmp_path, env=alone, capture_output=True, text=True)
+    assert done.stdout.split() == [__version__, str(clone/'salviz'/'__init__.py')], done.stderr
+
+def test_the_lab_and_its_kernels_find_the_command_line():
+    "`!salviz` in a notebook, also where nobody activated the environment"
+    said = subprocess.run(['make', '--dry-run', 'lab'], cwd=root, capture_output=True, text=True).stdout
+    lab, = (line for line in said.splitlines() if 'jupyter lab' in line)
+    assert lab.startswith(f'PATH="{root}/.venv/bin:$PATH" .venv/bin/jupyter lab ')

@@ -1,10 +1,12 @@
 """Any model in one line: what is shown of it is what the model does and what the rooms below compute, and the model
 stays as it was."""
+import copy
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForMultipleChoice,
@@ -299,6 +301,39 @@ def test_what_is_computed_can_be_chosen():
     assert s.info['saliency_method'] == 'gradient_norm' and 'attention_attribution' not in s.arrays
     s, = explain_texts(model, tokenizer, texts[0], saliency=None)
     assert 'saliency' not in s.arrays and 'attribution_ranks' in s.arrays
+
+
+def test_a_decoder_reads_no_token_types_as_words_also_if_its_tokenizer_gives_them():
+    model, tokenizer = made('gpt2', AutoModelForSequenceClassification), tokenizer_for('gpt2')
+    tokenizer.model_input_names = ['input_ids', 'token_type_ids', 'attention_mask']
+    check_against_the_rooms_below('gpt2', model, explain_texts(model, tokenizer, texts), texts,
+                                  lambda i, inputs: 'predicted')
+
+
+def with_lora(model):
+    "`model` in peft's hands, with adapters that have learnt something"
+    model = get_peft_model(model, LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query', 'value']))
+    for name, x in model.named_parameters():
+        if 'lora_B' in name: nn.init.normal_(x, std=.4)
+    return model.double()
+
+
+def test_a_model_with_lora_is_looked_at_as_it_is_with_its_adapters():
+    model = with_lora(made('bert', AutoModelForSequenceClassification))
+    before, merged = state(model), copy.deepcopy(model).merge_and_unload().eval()
+    looked = explain_texts(model, tokenizer_for('bert'), texts)
+    assert same(state(model), before)
+    check_against_the_rooms_below('bert', merged, looked, texts, lambda i, inputs: 'predicted')
+    for inputs in rows('bert', texts[:1]):
+        np.testing.assert_allclose(looked[0].arrays['probabilities'],
+                                   merged(**inputs).logits[0].softmax(-1).detach(), rtol=1e-5)
+
+
+def test_virtual_tokens_before_a_text_are_refused():
+    model = get_peft_model(made('bert', AutoModelForSequenceClassification),
+                           PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
+    with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'):
+        explain_texts(model, tokenizer_for('bert'), texts)
 
 
 def test_long_texts_are_cut_with_a_warning():

@@ -1,4 +1,5 @@
 "Training: what is recorded changes nothing, what is resumed ends the same, what is wrong is said before it starts."
+import copy
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2ForSequenceClassification
 
 import forked
 from salviz.attribution.saliency import input_saliency
@@ -457,6 +459,21 @@ def test_two_processes_train_like_one(name, one_and_two):
     assert a.state.get('alpha') == b.state.get('alpha')
     x, y = (weights(load_model(r)[0]) for r in (a, b))
     assert torch.allclose(x, y, atol=1e-6)
+
+@pytest.mark.parametrize('name', ['guided', 'ad_drop'])
+def test_a_decoder_trains_the_same_whether_its_tokenizer_gives_token_types_or_not(name, tmp_path, tiny_tokenizer,
+                                                                                  tiny_data):
+    sizes = dict(n_embd=16, n_layer=2, n_head=4, n_positions=64, pad_token_id=0, bos_token_id=2, eos_token_id=3)
+    ends = []
+    for names in (['input_ids', 'attention_mask'], ['input_ids', 'token_type_ids', 'attention_mask']):
+        tokenizer = copy.deepcopy(tiny_tokenizer)
+        tokenizer.model_input_names = names
+        torch.manual_seed(0)
+        model = GPT2ForSequenceClassification(GPT2Config(vocab_size=len(tokenizer), num_labels=2, **sizes))
+        train(model, tokenizer, tiny_data, methods[name](None), run_dir=tmp_path/str(len(names)), snapshots=2,
+              **{**quick, 'epochs': 1 if name != 'ad_drop' else 2})
+        ends.append(weights(model))
+    assert torch.equal(*ends)
 
 def test_long_texts_are_truncated_with_one_warning_that_counts(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     with pytest.warns(UserWarning, match='longer than 8 tokens and were cut') as w:

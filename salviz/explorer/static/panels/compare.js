@@ -21,7 +21,7 @@ class Compare {
     this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.state.compare, step: v === '' ? null : Number(v)}}));
     this.stepField = labelled('at step', this.step);
     const head = elementOf('div', 'sv-head');
-    head.append(this.title, labelled('B is', this.run), this.stepField);
+    head.append(this.title, labelled('compare with', this.run), this.stepField);
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
     this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r)});
@@ -31,9 +31,9 @@ class Compare {
   chooseRun(value) {
     const {store, state} = this.ctx, run = Number(value);
     if (value === '') return state.set({compare: null});
-    // The same run at the same step would be no comparison.
-    const first = run === state.run ? store.shipped(run, state.probe)[0] ?? null : null;
-    state.set({compare: {run, step: first}});
+    // The same run at the same step would be no comparison: its end, or seen from there its beginning.
+    const steps = run === state.run ? store.shipped(run, state.probe) : [], end = steps.at(-1) ?? null;
+    state.set({compare: {run, step: end === store.stepOf(state) ? steps[0] : end}});
   }
 
   update(changed) {
@@ -45,7 +45,7 @@ class Compare {
       ...store.runs.map((run, i) => [i, i === state.run ? `${run.title} (this run)` : run.title])],
       state.compare?.run ?? '');
     const steps = this.match && this.match.probe !== null ? store.shipped(this.match.run, this.match.probe) : [];
-    fillChoice(this.step, [['', 'the step of A'], ...steps.map(step => [step, String(step)])],
+    fillChoice(this.step, [['', 'the step in view'], ...steps.map(step => [step, String(step)])],
       state.compare?.step ?? '');
     this.stepField.hidden = !steps.length;
     const why = this.look();
@@ -78,9 +78,12 @@ class Compare {
 
   compareMaps(probe, title) {
     const {store, state} = this.ctx, what = state.what === 'attribution' ? 'attribution' : 'attention',
-      frames = [this.frame, this.match.frame];
+      shown = [[store.run(state.run).title, this.frame], [title, this.match.frame]];
+    // Of one run B is the later step, whichever is in view.
+    if (this.match.run === state.run && this.match.frame.step < this.frame.step) shown.reverse();
+    const frames = shown.map(([, frame]) => frame);
     const maps = frames.map(frame => mapOf(frame, state.entry, what)), lacks = maps.findIndex(map => !map.values);
-    const names = [`A: ${store.run(state.run).title}, step ${frames[0].step}`, `B: ${title}, step ${frames[1].step}`];
+    const names = shown.map(([run, {step}], i) => `${'AB'[i]}: ${run}, step ${step}`);
     if (lacks >= 0) return `${names[lacks]}: ${maps[lacks].note}`;
     if (maps[0].n !== maps[1].n)
       return 'One side is a thumbnail, the other a whole map; choose a head that was shipped in full on both sides.';
@@ -90,8 +93,8 @@ class Compare {
       side.values = blankBlocked(side.values, frames[i], state.entry, maps[i], this.units); });
     this.difference = this.sides[1].values.map((v, k) => v - this.sides[0].values[k]);
     this.makeItems(what, probe, maps[0].signed);
-    const nearest = state.compare.step !== null && state.compare.step !== frames[1].step;
-    return nearest ? `Step ${state.compare.step} of B is not here; step ${frames[1].step} is the nearest that is.` : '';
+    const asked = state.compare.step, {step} = this.match.frame, nearest = asked !== null && asked !== step;
+    return nearest ? `Step ${asked} of ${title} is not here; step ${step} is the nearest that is.` : '';
   }
 
   makeItems(what, probe, signed) {

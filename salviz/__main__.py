@@ -1,0 +1,6 @@
+"`python -m salviz` is `salviz`."
+import sys
+
+from salviz.cli import main
+
+sys.exit(main())

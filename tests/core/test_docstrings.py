@@ -1,0 +1,32 @@
+"What stands beside a parameter is what help says about it."
+import inspect
+import pydoc
+
+import pytest
+
+import salviz
+from salviz.core.docstrings import comments_of
+
+def shown(name):
+    "What help says; of a class that is followed by all that it inherits"
+    thing = getattr(salviz, name)
+    return inspect.getdoc(thing) if inspect.isclass(thing) else pydoc.plain(pydoc.render_doc(thing))
+
+@pytest.mark.parametrize('name, says', [
+    ('explain', ['target: \'predicted\', \'gold\', \'each\', a class', 'options: of the method',
+                 '[batch, height, width]', "Example: `explain(model, 'a truly moving film'"]),
+    ('explore', ['position: the token whose output is explained', 'kwargs: of `Explorer`',
+                 '[layers, heads, query, key]', 'Example: `explore(model, tokenizer, ']),
+    ('Explorer', ['compare: another one, to compare with', '[layers, heads, query, key]', "Example: `Explorer('runs/"]),
+    ('train', ['early_stopping: stop after so many evaluations', 'seed: of data order, dropout']),
+    ('start_training', ['early_stopping: stop after so many evaluations']), # what it passes on to train
+    ('ADDrop', ['p: share of each row that may be dropped']), ('Snapshot', ['is_special: bool [n]; default: no word'])])
+def test_help_shows_parameters_shapes_and_an_example(name, says):
+    for said in says: assert said in shown(name), said
+    assert shown(name).count('Parameters\n') == 1 # asking again adds nothing
+
+@pytest.mark.parametrize('name', ['explain', 'explore', 'Explorer', 'train'])
+def test_help_is_about_parameters_that_are_there_and_hardly_one_is_missing(name):
+    thing = getattr(salviz, name)
+    taken, said = {*inspect.signature(thing).parameters}, {*comments_of(thing)} - {'return'}
+    assert said <= taken and len(taken - said) <= 1
