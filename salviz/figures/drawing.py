@@ -7,9 +7,9 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'replaced_loo
            'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked', 'bodies', 'denser',
            'narrowest', 'kinds', 'drawing_options', 'sources', 'own_style', 'lightness', 'ink_on', 'weight_of',
            'is_postscript', 'font_named', 'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'wrapped',
-           'nice_below', 'power_of_ten', 'TokenTicks', 'token_ticks', 'label_room', 'map_ticks', 'thinned_note',
-           'Picture', 'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn', 'enlarged', 'spaced',
-           'colour_bar', 'standing_room', 'signed_scale', 'share_scale', 'widened', 'beyond', 'flow', 'signed_number',
+           'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_room', 'map_ticks',
+           'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn',
+           'enlarged', 'colour_bar', 'standing_room', 'signed_scale', 'share_scale', 'beyond', 'flow', 'signed_number',
            'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_places', 'legend_height', 'legend', 'patch',
            'map_axes', 'mark_cells', 'mark_below', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample',
            'beside', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
@@ -274,6 +274,23 @@ def power_of_ten(limit):
     exponent = int(np.floor(np.log10(limit)))
     if -1 <= exponent <= 2: return 0, ''
     return exponent, f' (×10{str(exponent).translate(raised)})'
+
+def widened(low, high):
+    "`low` and `high`, of one number a range around it"
+    return (low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)) if low == high else (low, high)
+
+def spaced(
+    at,        # positions in points, rising
+    texts,
+    gap=3,     # points between two texts
+    flat=True, # does the axis run along the texts?
+) -> list: # indices
+    "Which of `texts`, centred `at` an axis, can stand without touching; both ends stay"
+    half = [text_width(text, 6)/2 if flat else 1.9 for text in texts]
+    kept = [0] + ([len(at) - 1] if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap else [])
+    for i in range(1, len(at) - 1):
+        if all(abs(at[i] - at[k]) > half[i] + half[k] + gap for k in kept): kept.append(i)
+    return sorted(kept)
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #027
 @dataclass(frozen=True)
@@ -542,19 +559,6 @@ def enlarged(fig, s):
     return fig
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #040
-def spaced(
-    at,        # positions in points, rising
-    texts,
-    gap=3,     # points between two texts
-    flat=True, # does the axis run along the texts?
-) -> list: # indices
-    "Which of `texts`, centred `at` an axis, can stand without touching; both ends stay"
-    half = [text_width(text, 6)/2 if flat else 1.9 for text in texts]
-    kept = [0] + ([len(at) - 1] if len(at) > 1 and at[-1] - at[0] > half[0] + half[-1] + gap else [])
-    for i in range(1, len(at) - 1):
-        if all(abs(at[i] - at[k]) > half[i] + half[k] + gap for k in kept): kept.append(i)
-    return sorted(kept)
-
 def _numbered(ticks):
     "Texts of `ticks`, and the factor out of them"
     exponent, unit = power_of_ten(max(abs(t) for t in ticks))
@@ -596,10 +600,6 @@ def share_scale(limit):
                                              and (share == 0 or (share/limit)**.5 > .08)]
 
 ends = ('neither', 'min', 'max', 'both')
-
-def widened(low, high):
-    "`low` and `high`, of one number a range around it"
-    return (low - (abs(low)/2 or 1), high + (abs(high)/2 or 1)) if low == high else (low, high)
 
 def beyond(values, limit):
     "Which ends of a scale from -`limit` to `limit` the `values` exceed, as a colour bar says it"
