@@ -3,4 +3,4 @@ import sys
 
 from salviz.cli import main
 
-sys.exit(main())
+if __name__ == '__main__': sys.exit(main())
