@@ -2,7 +2,6 @@
 import re
 from functools import cache
 from importlib import import_module, metadata
-from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes

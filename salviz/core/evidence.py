@@ -6,8 +6,6 @@
 __all__ = ['known_evidence', 'guessed_axes', 'check_axes', 'own_evidence', 'axes_words']
 
 # %% ../../nbs/01_core/06_evidence.ipynb #003
-import numpy as np
-
 from .runs import plain_name, shapes, signal_shapes
 
 # %% ../../nbs/01_core/06_evidence.ipynb #006

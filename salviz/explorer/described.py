@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..core.names import methods_words, scores_of
-from ..core.runs import Run, Snapshot, open_run
+from ..core.runs import Snapshot, open_run
 from .codes import _finite, json_text
 from ..measures.tasks import Modality, facts_of, modalities, unknown_task
 

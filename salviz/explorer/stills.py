@@ -35,6 +35,7 @@ class Look:
     entry:dict = field(default_factory=dict)   # kind: head, heads, layers, all or rollout; layer; head
     what:str = 'attention'       # or 'attribution'
     evidence_name:str = None     # of a method's own; None or '': the first
+    of_one_run:bool = False      # is the other side another step of the same run?
 
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])
@@ -128,7 +129,7 @@ def _compare_part(look, width) -> Part:
         return _of_view(replace(counted, names=tuple(sides[::-1])), width)
     place = place_of(look.entry)
     pair = [(look.snapshot, sides[0]), (look.other, sides[1])]
-    if look.name == look.other_name: pair.sort(key=lambda side: side[0].step) # of one run B is the later step
+    if look.of_one_run: pair.sort(key=lambda side: side[0].step) # of one run B is the later step
     (a, b), names = zip(*pair)
     view = compared(a, b, **place, what=look.shows(), names=names)
     return _titled(f'{look.words()}: {view.subtitle}', view, width)

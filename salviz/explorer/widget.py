@@ -86,7 +86,9 @@ class Explorer(W.VBox):
 
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     def __init__(self,
-        run,          # a `Run`, the path of one, a training from `start_training`, or a list of `Snapshot`
+        # a `Run`, the path of one, the name of one that comes with salviz ('plain', 'sallm', 'saliency-guided',
+        # 'ad-drop', 'attention-guidance'), a training from `start_training`, or a list of `Snapshot`
+        run,
         compare=None, # another one, to compare with
         probes=None,  # numbers of the examples to show; None: all
         steps=None,   # recorded steps to show; None: all
@@ -99,11 +101,7 @@ class Explorer(W.VBox):
     ):
         training = run if hasattr(run, 'pause') and hasattr(run, 'run') else None
         panels = check_panels(panels)
-        for name, x in (('probes', probes), ('steps', steps)):
-            numbers = [x] if isinstance(x, Integral) else x
-            if x is not None and not (isinstance(numbers, (list, tuple, range)) and numbers
-                                      and all(isinstance(o, Integral) for o in numbers)):
-                raise ValueError(f'Explorer: {name} must be a whole number or a list of them, got {x!r:.80}')
+        for name, x in (('probes', probes), ('steps', steps)): _check_numbers(name, x)
         if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
             raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
         if not budget > 0: raise ValueError(f'budget must be a number of bytes above 0, got {budget!r}')
@@ -131,6 +129,14 @@ class Explorer(W.VBox):
         for part in (getattr(self, 'view', None), getattr(self, 'controls', None)):
             if part is not None: part.close()
         super().close()
+
+# %% ../../nbs/11_explorer/08_widget.ipynb #047b
+def _check_numbers(name, x):
+    "Refuse an argument `x` that is no whole number, no list of them and not `None`"
+    numbers = [x] if isinstance(x, Integral) else x
+    listed = isinstance(numbers, (list, tuple, range)) and numbers
+    if x is not None and not (listed and all(isinstance(number, Integral) for number in numbers)):
+        raise ValueError(f'Explorer: {name} must be a whole number or a list of them, got {x!r:.80}')
 
 def _opened(run):
     "`run` as something to look at, or an error that says what would do"
@@ -201,7 +207,7 @@ def look(self:Explorer):
         name, side = metas[at]['name'], against.get('step')
         other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
     return Look(run.snapshot(step, probe), other, name, run.metrics, state.get('entry') or {},
-                state.get('what', 'attention'), state.get('evidence'))
+                state.get('what', 'attention'), state.get('evidence'), of_one_run=len(self.runs) == 1)
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"

@@ -4,20 +4,20 @@
 
 # %% auto #0
 __all__ = ['prior_strategies', 'discard_candidates', 'drop_mask', 'keep_one', 'ADDrop', 'drop_uniform', 'random_attribution',
-           'as_share', 'attendable', 'pass_seed', 'row_ranks', 'prior_method']
+           'as_share', 'attendable', 'check_sight', 'pass_seed', 'row_ranks', 'prior_method']
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #003
 import copy
 import inspect
 import warnings
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from fastcore.basics import patch
 
 from .. import elsewhere
-from ..models.attention import check_layers, check_observable, check_part, head_count, observe
+from ..models.attention import (check_layers, check_observable, check_part, cross_modules, head_count,
+                                     observe, own_attention)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..attribution.attention import attention_attribution, pseudo_labels
 from ..attribution.reading import real_tokens
@@ -133,7 +133,7 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
     Method.check(self, model, tokenizer, data, epochs)
     check_observable(model)
     check_layers(model, self.layers)
-    _sights.pop(check_part(model)[1], None) # of an earlier configuration
+    if self.attribution == 'random': check_sight(model, self.layers)
     meant = self.pseudo_label == 'fixed' or tasks[task_of(model)].pseudo_labels
     self.require(meant, f"pseudo_label='each_step' has no meaning in a {task_of(model)}, whose score is minus the "
                  'squared '
@@ -235,28 +235,63 @@ def as_share(order:torch.Tensor) -> torch.Tensor: # float64
     return order.double() * 2.**(-31 if order.dtype == torch.int32 else -62)
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #026
-_sights = WeakKeyDictionary() # {stack: {layer: bool [n, n]}}, by the longest text that was asked for
+def _looks_back(stack) -> bool:
+    "Is the self-attention of `stack` causal, by its configuration and its modules?"
+    cross = cross_modules(stack)
+    own = [m for m in stack.modules() if own_attention(type(m)) and m not in cross]
+    return getattr(stack.config, 'is_causal', True) and any(getattr(m, 'is_causal', False) for m in own)
 
-def _sight(model, n:int) -> dict: # {layer: bool [n, n]}
-    "Which keys each query may attend to in a text of `n` tokens without padding, by a pass through `model`"
-    stack, device = check_part(model)[1], device_of(model)
-    word = 1 if getattr(stack.config, 'pad_token_id', None) == 0 else 0
-    ids = torch.full((1, n), word, device=device)
-    with undisturbed(model), torch.no_grad(), observe(model) as maps:
-        stack(input_ids=ids, attention_mask=torch.ones_like(ids))
-        return {l: maps.allowed(l)[0, 0] for l in maps}
+def _sight(
+    model,
+    layer:int,
+    n:int, # tokens
+    device=None,
+    causal=None, # what `_looks_back` says; None: ask it
+) -> torch.Tensor: # bool [n, n]
+    """Which keys each query of `layer` may attend to in a text of `n` tokens without padding, by the configuration
+    of `model`"""
+    stack = check_part(model)[1]
+    config, window = stack.config, getattr(stack.config, 'sliding_window', None)
+    if causal is None: causal = _looks_back(stack)
+    kind = (getattr(config, 'layer_types', None) or {layer: 'sliding_attention' if window else 'full_attention'})[layer]
+    if kind not in ('full_attention', 'sliding_attention'):
+        raise ValueError(f"attribution='random' does not know what {kind} of {type(model).__name__} lets a query see; "
+                         "use another attribution")
+    # how far before the query the key stands
+    back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
+    seen = back >= 0 if causal else torch.ones_like(back, dtype=torch.bool)
+    if kind == 'full_attention': return seen
+    # transformers counts a causal window with the query, the other without
+    return seen & (back < window if causal else back.abs() <= window)
 
 def attendable(
     model,
     batch:dict, # from `Collator`
     layers,     # of `model`
 ) -> dict: # {layer: bool [batch, 1, query, key]}
-    "Which keys each query may attend to; only texts longer than all before need a pass through `model`"
-    real, stack = real_tokens(batch), check_part(model)[1]
-    n = real.shape[1]
-    if len(_sights.get(stack, {0: ()})[0]) < n: _sights[stack] = _sight(model, n)
+    "Which keys each query may attend to, without a pass through `model`"
+    real, causal = real_tokens(batch), _looks_back(check_part(model)[1])
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
-    return {l: pairs & _sights[stack][l][:n, :n].to(real.device) for l in layers}
+    return {l: pairs & _sight(model, l, real.shape[1], real.device, causal) for l in layers}
+
+# %% ../../nbs/05_methods/02_ad_drop.ipynb #028
+def check_sight(
+    model,
+    layers=None, # of `model`; None: all
+    n:int=12,    # tokens to try it with
+):
+    "Refuse a `model` whose attention is not what `attendable` says"
+    stack, layers = check_part(model)[1], check_layers(model, layers)
+    word = 1 if getattr(stack.config, 'pad_token_id', None) == 0 else 0
+    mask = torch.ones(2, n, dtype=torch.int64, device=device_of(model))
+    mask[1, n // 2:] = 0
+    batch = dict(input_ids=torch.full_like(mask, word), attention_mask=mask)
+    with undisturbed(model), torch.no_grad(), observe(model, layers=list(layers)) as maps:
+        stack(**batch)
+        seen = {l: maps.allowed(l) & mask.bool()[:, None, :, None] for l in layers}
+    if any(not torch.equal(seen[l], x) for l, x in attendable(model, batch, layers).items()):
+        raise ValueError(f"attribution='random' cannot tell without a pass what {type(model).__name__} lets a query "
+                         "see; use another attribution")
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #032
 def pass_seed(seed:int, step:int) -> int:

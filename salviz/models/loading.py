@@ -287,11 +287,11 @@ def _load(task, name, seed, count, **kwargs):
     path, local, silence = _locate(name, kwargs.get('revision'))
     with _explained(name, silence): config = AutoConfig.from_pretrained(path, local_files_only=local, **shared)
     classes = taught_classes.get(name) if task == 'classification' else None
-    if classes: config.architectures = ['BertForSequenceClassification'] # the head is trained, which 'minilm' cannot say
+    if classes: config.architectures = ['BertForSequenceClassification'] # its head is trained, that of 'minilm' is not
     if not kwargs.get('trust_remote_code'): _check_head(name, config, task)
     wanted = {'dtype': torch.float32, **count(config),
               **(dict(ignore_mismatched_sizes=True) if _other_head(config, head) else {}), **kwargs}
-    if classes and wanted['num_labels'] == len(classes): wanted = {**_names(classes), **wanted}
+    if classes and wanted['num_labels'] == len(classes): wanted = {**class_config(labels=classes), **wanted}
     quiet = without_shard_bars(reports=False) if name in _packaged_models else nullcontext()
     with _explained(name, silence), forked_random(seed), quiet:
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)

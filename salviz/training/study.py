@@ -20,7 +20,6 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from filelock import FileLock, Timeout

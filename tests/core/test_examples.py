@@ -29,9 +29,10 @@ def test_a_run_is_whole_and_its_model_knows_its_task(name):
     assert run.finished and run.check() == [] and run.checkpoints == {}
     assert (len(run.probes), len(run.steps)) == (8, 10)
     known, close = run.knowledge()
-    assert not close and run.scores('test')['accuracy'] > .8 and 'of 758 test examples; the largest class is 52%' in known
+    assert not close and 'of 758 test examples; the largest class is 52%' in known
+    assert run.scores('test')['accuracy'] > .8
     last = run.snapshot(-1, 0)
-    assert last.classes == ('negative', 'positive') or list(last.classes) == ['negative', 'positive']
+    assert list(last.classes) == ['negative', 'positive']
     rows = last.at('attention', 0).sum(-1)
     assert np.abs(rows - 1).max() < 2e-3 # stored in half precision
 

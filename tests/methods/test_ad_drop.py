@@ -20,7 +20,7 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, BertCon
 
 from helpers import alike, all_alike, same, state
 from salviz.models.attention import observe
-from salviz.methods.ad_drop import (ADDrop, as_share, attendable, discard_candidates, drop_mask,
+from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, discard_candidates, drop_mask,
                                     drop_uniform, pass_seed, prior_experiment,
                                     prior_method, random_attribution)
 from salviz.methods.base import FineTuning, Plan, Progress
@@ -744,16 +744,13 @@ EVERY = ('bert', 'albert', 'distilbert', 'deberta', 'modernbert', 'gpt2', 'llama
 
 @pytest.mark.parametrize('kind, side', [(k, 'right') for k in EVERY] + [('llama', 'left'), ('mistral', 'left'),
                                                                         ('bert', 'left')])
-def test_what_a_query_may_see_is_known_from_one_pass_of_a_longer_text(kind, side):
+def test_what_a_query_may_see_is_known_without_a_pass(kind, side):
     model, batch = tiny(kind), collate(examples(), side, 9)
+    check_sight(model)
     real = batch['attention_mask'].bool()
     with torch.no_grad(), observe(model) as maps:
         model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
-    passes = []
-    model.base_model.register_forward_pre_hook(lambda *args: passes.append(args))
-    for _ in range(2): seen = attendable(model, batch, maps.layers)
-    attendable(model, {k: v[:, :4] for k, v in batch.items() if v.dim() > 1}, maps.layers)
-    assert len(passes) == 1
+    seen = attendable(model, batch, maps.layers)
     for l in maps: assert torch.equal(seen[l], maps.allowed(l) & real[:, None, :, None])
     if kind == 'modernbert': assert not torch.equal(seen[0], seen[1]) # every third layer sees everything
     if kind == 'mistral': assert seen[0][0, 0].sum(-1).max() == 3
@@ -767,7 +764,6 @@ def test_a_random_region_has_exactly_the_size_of_the_equation_in_every_row_and_c
     with torch.no_grad(), observe(model) as maps:
         model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask'])
     seen = {l: maps.allowed(l) & batch['attention_mask'].bool()[:, None, :, None] for l in maps}
-    attendable(model, batch, list(seen)) # one pass, for all texts that are not longer
     for m in model.modules(): m.register_forward_hook(lambda *args: passes.append(1))
     plan = ADDrop(p=p, q=.5, cross_tuning=False, attribution='random').plan(model, batch, EVEN)
     assert not passes and sorted(plan.drop) == sorted(seen)
@@ -833,13 +829,19 @@ def test_protected_special_tokens_are_never_dropped_at_random_either():
         assert plan.drop[0].any() and not (plan.drop[0] & batch['is_special'][:, None, None, :]).any()
 
 
-def test_a_model_that_is_configured_anew_is_looked_at_anew():
-    model, batch = tiny('mistral'), collate(examples())
-    method, before = ADDrop(attribution='random'), attendable(model, batch, [0])[0]
-    model.config.sliding_window = 5
-    for layer in model.model.layers: layer.self_attn.sliding_window = 5
-    method.check(model, None, None, 2)
-    assert (before & ~attendable(model, batch, [0])[0]).sum() == 0 < (attendable(model, batch, [0])[0] & ~before).sum()
+def test_a_model_that_lets_queries_see_otherwise_is_refused():
+    odd = tiny('modernbert')
+    odd.config.layer_types = ['chunked_attention', *odd.config.layer_types[1:]]
+    with pytest.raises(ValueError, match="attribution='random' does not know what chunked_attention of ModernBert"):
+        attendable(odd, collate(examples()), [0])
+    wrong = tiny('gpt2')
+    for block in wrong.transformer.h: block.attn.is_causal = False # its mask is causal all the same
+    with pytest.raises(ValueError,
+                       match="attribution='random' cannot tell without a pass what GPT2ForSequenceClassification lets "
+                       "a "
+                       "query see"):
+        ADDrop(attribution='random').check(wrong, None, None, 2)
+    ADDrop(attribution='random').check(tiny('mistral'), None, None, 2)
 
 
 def test_all_of_the_region_is_dropped_with_probability_one_and_a_whole_row_never():

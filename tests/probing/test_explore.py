@@ -19,6 +19,7 @@ from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM,
 from helpers import same, state
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.saliency import input_saliency
+from salviz.models.loading import load_classifier
 from salviz.probing.look import explain_texts, explore
 from test_attention import builders, decoders
 
@@ -381,3 +382,19 @@ def test_one_line_opens_the_explorer_on_every_architecture(arch):
     explorer = explore(made(arch, auto), tokenizer_for(arch), texts)
     from salviz.explorer.widget import Explorer
     assert isinstance(explorer, Explorer)
+
+def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sentences():
+    explorer = explore()
+    assert repr(explorer) == 'Explorer of snapshots (4 sentences, 1 recorded steps)'
+    seen = [explorer.runs[0].snapshot(0, probe) for probe in range(4)]
+    assert [s.classes[int(s.arrays['probabilities'].argmax())] for s in seen[:2]] == ['positive', 'negative']
+    assert all('notes' not in s.info or not any('head is new' in note for note in s.info['notes']) for s in seen)
+    own = explore(texts='a charming film', saliency=None, attribution=False).runs[0].snapshot(0, 0)
+    assert own.texts == ('a charming film',) and own.info['model'] == 'movie-minilm'
+
+def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
+    model, tokenizer = load_classifier('minilm', num_labels=2)
+    for given in (dict(model=model), dict(tokenizer=tokenizer)):
+        with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
+    snapshot, = explain_texts(model, tokenizer, 'a charming film', saliency=None)
+    assert snapshot.info['notes'][0].startswith('The head is new: it has learned nothing')

@@ -66,8 +66,8 @@ export function sentenceValues(frame, probe, state, units = unitsOf(probe, state
     pieces};
 }
 
-// The scale of the colours, up to the largest magnitude among ordinary tokens: of saliency among those of the whole run,
-// `atLeast`, so that little saliency looks like little; else of this sentence at this step.
+// The scale of the colours, up to the largest magnitude among ordinary tokens: of saliency among those of the whole
+// run, `atLeast`, so that little saliency looks like little; else of this sentence at this step.
 export function sentenceScale(values, state, atLeast = 0) {
   const shown = values[state.colour]?.filter((v, k) => !values.units[k].special && Number.isFinite(v)) ?? [];
   const signed = state.colour === 'saliency' || state.colour === 'difference';
