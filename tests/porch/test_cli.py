@@ -240,7 +240,8 @@ def test_a_script_in_the_folder_above_the_clone_finds_the_library(tmp_path):
     code = f'import site; site.addsitedir({str(site)!r})\nimport salviz; print(salviz.__version__, salviz.__file__)'
     (tmp_path/'script.py').write_text(code)
     alone = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
-    done = subprocess.run([sys.executable, 'script.py'], cwd=tmp_path, env=alone, capture_output=True, text=True)
+    # -S: without the salviz that this environment has
+    done = subprocess.run([sys.executable, '-S', 'script.py'], cwd=tmp_path, env=alone, capture_output=True, text=True)
     assert done.stdout.split() == [__version__, str(clone/'salviz'/'__init__.py')], done.stderr
 
 def test_the_lab_and_its_kernels_find_the_command_line():
