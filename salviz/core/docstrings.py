@@ -64,7 +64,8 @@ def comments_of(thing) -> dict: # {parameter, or 'return': comment}; {} without 
     comments = _commented(source, _parameters(tree)) if known else {}
     if not hasattr(thing, '__delwrap__'): return comments
     taken = inspect.signature(thing).parameters # by fastcore's `delegates` those of another function too
-    return {name: comment for name, comment in comments_of(thing.__delwrap__).items() if name in taken} | comments
+    known = comments_of(thing.__delwrap__) | comments
+    return {name: known[name] for name in (*taken, 'return') if name in known}
 
 # %% ../../nbs/01_core/10_docstrings.ipynb #011
 def docstring_with_comments(thing) -> str:

@@ -16,7 +16,7 @@ def shown(name):
     ('explain', ['target: \'predicted\', \'gold\', \'each\', a class', 'options: of the method',
                  '[batch, height, width]', "Example: `explain(model, 'a truly moving film'"]),
     ('explore', ['position: the token whose output is explained', 'kwargs: of `Explorer`',
-                 '[layers, heads, query, key]', 'Example: `explore(model, tokenizer, ']),
+                 '[layers, heads, query, key]', 'Example: `explore()`', '`explore(model, tokenizer, ']),
     ('Explorer', ['compare: another one, to compare with', '[layers, heads, query, key]', "Example: `Explorer('runs/"]),
     ('train', ['early_stopping: stop after so many evaluations', 'seed: of data order, dropout']),
     ('start_training', ['early_stopping: stop after so many evaluations']), # what it passes on to train

@@ -238,8 +238,7 @@ except ConnectionError as e: print(e)
 def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_sets(tmp_path):
     said = in_a_new_process(try_a_typo, tmp_path, HF_ENDPOINT='http://127.0.0.1:9', HF_HUB_OFFLINE='0')
     assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, "
-                           "tweets, editorials, sts-b) "
-                           'and the Hub cannot be asked')
+                           "tweets, editorials, movie-polarity, sts-b) and the Hub cannot be asked")
     assert said.count('\n') == 1
 
 def test_with_the_hub_switched_off_a_set_that_was_loaded_before_is_used_and_another_refused(tmp_path):

@@ -101,7 +101,7 @@ def shares(x, special):
 @pytest.mark.parametrize('colour', ['saliency', 'attention', 'difference'])
 def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, theme, colour):
     show(page, runs['addrop'], panels=['sentence'],
-         state=dict(colour=colour, row=3, entry=dict(kind='head', layer=1, head=2), ownScale=True))
+         state=dict(colour=colour, row=3, entry=dict(kind='head', layer=1, head=2)))
     set_state(page, theme=theme)
     frame = unpack_frame(pack_frame(runs['addrop'].snapshot(-1, 0)))['arrays']
     special = runs['addrop'].snapshot(-1, 0).is_special
@@ -125,9 +125,9 @@ def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, th
     assert float(ends[-1].replace('−', '-')) == pytest.approx(limit, rel=.06)
     assert ends[0] == ('0' if colour == 'attention' else '−' + ends[-1])
 
-def test_saliency_has_one_scale_for_all_sentences_and_steps_unless_a_sentence_asks_for_its_own(page, runs):
+def test_saliency_has_one_scale_for_all_sentences_and_steps_where_that_is_asked_for(page, runs):
     run = runs['addrop']
-    show(page, run, panels=['sentence'], state=dict(colour='saliency'))
+    show(page, run, panels=['sentence'], state=dict(colour='saliency', ownScale=False))
     def most(step, probe):
         s = run.snapshot(step, probe)
         return np.abs(unpack_frame(pack_frame(s))['arrays']['saliency'].astype(float)[~np.array(s.is_special)]).max()
@@ -141,7 +141,7 @@ def test_saliency_has_one_scale_for_all_sentences_and_steps_unless_a_sentence_as
         assert end() == number(max(largest.values())) and kind.inner_text() == 'square-root scale'
     place = min(largest, key=largest.get)
     set_state(page, step=place[0], probe=place[1])
-    assert 'the same for all sentences and steps' in page.locator('.sv-sentence-main .sv-note').inner_text()
+    assert 'the same for all sentences and steps that were looked at' in page.locator('.sv-sentence-main .sv-note').inner_text()
     page.get_by_label('scale of its own').check(); settled(page)
     assert end() == number(largest[place]) != number(max(largest.values()))
     assert 'scaled to this sentence at this step' in page.locator('.sv-sentence-main .sv-note').inner_text()

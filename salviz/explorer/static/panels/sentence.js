@@ -95,7 +95,7 @@ function legendWords(frame, probe, state, values) {
   if (state.colour === 'saliency') {
     said.push(saliencyWords(frame, values));
     said.push(state.ownScale ? 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'
-      : 'The scale of the colours is the same for all sentences and steps of the run.');
+      : 'The scale of the colours is the same for all sentences and steps that were looked at.');
   }
   if (state.colour === 'attention') said.push(`${from}.`);
   if (state.colour === 'difference')
