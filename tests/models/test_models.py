@@ -282,7 +282,7 @@ def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_mo
     done = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("'someone/some-model' is not in the local cache and the Hub cannot be asked for it "
                                   "(ConnectError: ")
-    assert done.stdout.endswith('; packaged models: minilm\n')
+    assert done.stdout.endswith('; packaged models: minilm, movie-minilm\n')
     assert done.stdout.count('\n') == 1
     assert 'Retrying' not in done.stderr
 
