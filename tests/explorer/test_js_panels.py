@@ -141,7 +141,7 @@ def test_saliency_has_one_scale_for_all_sentences_and_steps_where_that_is_asked_
         assert end() == number(max(largest.values())) and kind.inner_text() == 'square-root scale'
     place = min(largest, key=largest.get)
     set_state(page, step=place[0], probe=place[1])
-    assert 'the same for all sentences and steps that were looked at' in page.locator('.sv-sentence-main .sv-note').inner_text()
+    assert 'the same for all sentences and steps that were looked at' in text(page, '.sv-sentence-main .sv-note')
     page.get_by_label('scale of its own').check(); settled(page)
     assert end() == number(largest[place]) != number(max(largest.values()))
     assert 'scaled to this sentence at this step' in page.locator('.sv-sentence-main .sv-note').inner_text()
