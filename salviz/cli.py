@@ -91,7 +91,7 @@ def _run_demo(a):
     demo(out=a.out, train_size=a.train_size, epochs=a.epochs, seed=a.seed, probes=a.probes, snapshots=a.snapshots)
 
 def _run_examples(a):
-    from salviz.examples import make_examples
+    from salviz.recipes import make_examples
     make_examples(a.out)
 
 def _run_train(a):

@@ -161,6 +161,7 @@ def train(
     data,
     method:Method=None,  # a method, plain `FineTuning()` by default
     run_dir=None,        # new folder for the run; default runs/METHOD-TIME
+    *,
     resume:bool=False,   # continue the run in `run_dir` from its last checkpoint
     progress:bool=True,  # show a progress bar
     **kwargs             # see `Settings`

@@ -27,6 +27,7 @@ def tiny(tmp_path, monkeypatch):
     for name, value in dict(SALVIZ_CACHE=tmp_path/'cache', PIP_NO_INDEX=1, PIP_FIND_LINKS=index,
                             PIP_CONFIG_FILE=os.devnull).items():
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(shutil, 'which', lambda name: f'/somewhere/{name}') # errors name `salviz`, which is found here
     entry = Asset('tiny-asset', '1.0', make_wheel(index), '1 kB', 'tiny', ('words.txt',), 'a tiny file', 'nobody')
     monkeypatch.setitem(assets, 'tiny', entry)
     return entry
@@ -89,7 +90,7 @@ def test_a_failed_forced_fetch_keeps_the_old_copy(tiny, monkeypatch):
 
 def test_looking_for_an_asset_never_downloads(tiny, monkeypatch):
     monkeypatch.setattr(subprocess, 'run', None)
-    with pytest.raises(FileNotFoundError, match='tiny has not been fetched yet .* run `.*salviz fetch`'): asset('tiny')
+    with pytest.raises(FileNotFoundError, match='tiny has not been fetched yet .* run `salviz fetch`'): asset('tiny')
 
 def test_an_error_names_a_command_that_works_where_it_appears(tiny, monkeypatch):
     said = lambda: str(pytest.raises(FileNotFoundError, asset, 'tiny').value).rpartition('run ')[2]
@@ -106,7 +107,7 @@ def test_an_error_names_a_command_that_works_where_it_appears(tiny, monkeypatch)
 def test_an_asset_with_a_file_missing_is_named(tiny):
     fetch('tiny', quiet=True)
     (asset('tiny')/'words.txt').unlink()
-    with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `.*salviz fetch --force`'): asset('tiny')
+    with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `salviz fetch --force`'): asset('tiny')
 
 def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(tiny, tmp_path, monkeypatch):
     extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
@@ -114,11 +115,11 @@ def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(t
              for part in ('one', 'two')}
     monkeypatch.setattr(room, 'assets', {'tiny': tiny, **extra})
     assert list(fetch(quiet=True)) == ['tiny'] and left() == [asset('tiny').name]
-    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `.*salviz fetch extra`'):
+    with pytest.raises(FileNotFoundError, match='extra-one has not been fetched yet .* run `salviz fetch extra`'):
         asset('extra-one')
     assert fetch(['extra', 'tiny'], quiet=True) == {name: asset(name) for name in ('extra-one', 'extra-two', 'tiny')}
     (asset('extra-two')/'words.txt').unlink()
-    with pytest.raises(FileNotFoundError, match='run `.*salviz fetch extra --force`'): asset('extra-two')
+    with pytest.raises(FileNotFoundError, match='run `salviz fetch extra --force`'): asset('extra-two')
 
 def test_what_a_first_run_does_not_need_is_no_part_of_a_plain_fetch():
     assert room.members() == ['movie-sentences', 'minilm']

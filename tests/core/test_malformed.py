@@ -77,9 +77,10 @@ def test_a_model_without_anything_to_train_is_refused_before_there_is_a_folder(
 def test_a_door_is_the_function_to_whoever_asks(make_tiny_bert):
     import inspect
     from salviz.attribution import explanations
+    from salviz.core.docstrings import docstring_with_comments
     assert salviz.explain is salviz.explain and salviz.explain.__wrapped__ is explanations.explain
     assert inspect.signature(salviz.explain) == inspect.signature(explanations.explain)
-    assert salviz.explain.__doc__.startswith(inspect.getdoc(explanations.explain)) # help says more, see docstrings
+    assert salviz.explain.__doc__ == docstring_with_comments(explanations.explain)
     assert door(explanations.explain, ()) is salviz.explain
     assert isinstance(salviz.ADDrop, type) and salviz.ADDrop is salviz.methods.ADDrop # classes are themselves
 

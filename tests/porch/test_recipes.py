@@ -10,7 +10,7 @@ from salviz.cli import parser
 from salviz.core.examples import example_names
 from salviz.core.runs import Run
 from salviz.data.texts import load_text
-from salviz.examples import example_probes, make_classifier, make_examples, make_run, pack_run
+from salviz.recipes import example_probes, make_classifier, make_examples, make_run, pack_run
 from salviz.models.loading import is_taught, load_classifier, taught_file
 
 def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
