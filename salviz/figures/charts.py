@@ -165,10 +165,10 @@ def _cell_texts(
     ways = ((3, 6), (2, 6), (1, 6)) if whole else ((2, 6), (2, 5), (1, 6), (1, 5))
     for decimals, size in ways if top < 100 else ((0, 6), (0, 5)):
         rows = [[(number_words(np.round(v, decimals), decimals, '–'),
-                  f'±{d:.{decimals}f}' if np.isfinite(d) else None) for v, d in zip(*o)]
-                for o in zip(values, deviations)]
+                  f'±{d:.{decimals}f}' if np.isfinite(d) else None) for v, d in zip(*row)]
+                for row in zip(values, deviations)]
         if not whole and top < 1: rows = [[(a.replace('0.', '.', 1), b) for a, b in row] for row in rows]
-        if max(text_width(o, size, 'bold') for row in rows for pair in row for o in pair if o) <= room - 2:
+        if max(text_width(text, size, 'bold') for row in rows for pair in row for text in pair if text) <= room - 2:
             return rows, size
 
 def _bar_ticks(norm, height):

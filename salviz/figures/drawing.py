@@ -118,8 +118,8 @@ def _file_of(family, installed):
     "File of the upright face of `family` that is neither light nor bold, with its number in a collection"
     def heavy(font):
         return abs(weight_dict.get(font.weight, font.weight if isinstance(font.weight, int) else 400) - 400)
-    best = min((o for o in fontManager.ttflist if o.name == family),
-               key=lambda o: (o.style != 'normal', heavy(o), o.fname, o.index))
+    best = min((font for font in fontManager.ttflist if font.name == family),
+               key=lambda font: (font.style != 'normal', heavy(font), font.fname, font.index))
     return FontPath(best.fname, best.index)
 
 def _face(family): return get_font(_file_of(family, len(fontManager.ttflist)))
@@ -135,9 +135,9 @@ def is_postscript(family:str) -> bool:
 def font_named(name:str) -> str: # its family
     "The font that `name` stands for: 'sans', 'serif', an installed family, or a .ttf file"
     if str(name).lower().endswith('.ttf') and Path(name).is_file():
-        if not any(o.fname == str(name) for o in fontManager.ttflist): fontManager.addfont(str(name))
-        return next(o.name for o in fontManager.ttflist if o.fname == str(name))
-    family, installed = _named_fonts.get(name, name), {o.name for o in fontManager.ttflist}
+        if not any(font.fname == str(name) for font in fontManager.ttflist): fontManager.addfont(str(name))
+        return next(font.name for font in fontManager.ttflist if font.fname == str(name))
+    family, installed = _named_fonts.get(name, name), {font.name for font in fontManager.ttflist}
     if family not in installed:
         near = get_close_matches(str(name), sorted(installed), 3, .5) or sorted(installed)[:3]
         raise ValueError(f"font: {name!r} is not installed; take 'sans' ({font}), 'serif' (STIXGeneral), a .ttf file "
@@ -168,9 +168,10 @@ def _outlines(family, char):
 @lru_cache
 def _helper(char, installed): # `installed`: how many fonts there are, so that a new one is seen
     "The first installed font that has `char`, None if there is none"
-    names = {o.name for o in fontManager.ttflist if not _never.match(o.name)}
-    ranked = sorted(names, key=lambda o: (o != font, not o.startswith('Noto Sans'), not o.startswith('Noto'), o))
-    return next((o for o in ranked if ord(char) in _codes(o) and _outlines(o, char)), None)
+    names = {font.name for font in fontManager.ttflist if not _never.match(font.name)}
+    ranked = sorted(names, key=lambda name: (name != font, not name.startswith('Noto Sans'),
+                                             not name.startswith('Noto'), name))
+    return next((name for name in ranked if ord(char) in _codes(name) and _outlines(name, char)), None)
 
 def _can_draw(char:str) -> bool:
     "Has a font in force a glyph for `char`? Inside `own_style`, one that has it joins them"
@@ -375,12 +376,12 @@ def rendered(fig, kind, dpi=300, text='paths'):
     "`fig` as bytes of a 'pdf', 'svg' or 'png' file, without dates; `text`: in SVG as 'paths' or as 'text'"
     buffer, outlined = io.BytesIO(), _outlined(fig) if kind == 'pdf' else []
     with _style_of(fig), matplotlib.rc_context({'svg.fonttype': dict(paths='path', text='none')[text]}):
-        for o in outlined: o.set_path_effects([Normal()]) # makes matplotlib draw a text as a path
+        for drawn in outlined: drawn.set_path_effects([Normal()]) # makes matplotlib draw a text as a path
         try:
             fig.savefig(buffer, format=kind, dpi=dpi,
                         metadata=dict(pdf=dict(CreationDate=None), svg=dict(Date=None), png={})[kind])
         finally:
-            for o in outlined: o.set_path_effects(None)
+            for drawn in outlined: drawn.set_path_effects(None)
     return buffer.getvalue()
 
 def _outlined(fig):
@@ -468,15 +469,15 @@ def page_of_sheets(
     "A figure of `sheets`, all of one width"
     rows = [sheets[i:i + columns] for i in range(0, len(sheets), columns)]
     for row in rows:
-        head = max(o.head for o in row)
-        for o in row: o.height, o.head = o.height + (head - o.head), head
-    wide, whole, top = sheets[0].width, sum(max(o.height for o in row) for row in rows), 0
+        head = max(sheet.head for sheet in row)
+        for sheet in row: sheet.height, sheet.head = sheet.height + (head - sheet.head), head
+    wide, whole, top = sheets[0].width, sum(max(sheet.height for sheet in row) for row in rows), 0
     fig = Picture(figsize=(columns*wide/72, whole/72), facecolor='white')
     FigureCanvasAgg(fig)
     fig.families = tuple(_in_force.get())
     for row in rows:
         for i, sheet in enumerate(row): sheet.put(fig, top, whole, i*wide, columns*wide)
-        top += max(o.height for o in row)
+        top += max(sheet.height for sheet in row)
     return fig
 
 def _unclipped(fig):
@@ -651,7 +652,7 @@ def legend_places(entries, room):
     if not entries: return [], 0.
     texts = [_legend_lines(text, room) for _, text in entries]
     # 14 for the sample, 4 and 14 for gaps
-    flowed = flow([32 + max(text_width(o, 6.5) for o in lines) for lines in texts], room, 0)
+    flowed = flow([32 + max(text_width(line, 6.5) for line in lines) for lines in texts], room, 0)
     high = [12 + 8*(max(len(t) for t, (k, _) in zip(texts, flowed) if k == line) - 1)
             for line in range(flowed[-1][0] + 1)]
     tops = np.cumsum([0, *high])

@@ -87,7 +87,7 @@ def _evenly(part):
 def _curve(view, i, part, style):
     "Traces of line number `i`: band, single runs, line"
     name, part = part['name'].iloc[0], _evenly(part)
-    colour, dash, mark = _visible(style[0]), ','.join(f'{1.6*o:g}px' for o in style[1]) or 'solid', style[2]
+    colour, dash, mark = _visible(style[0]), ','.join(f'{1.6*length:g}px' for length in style[1]) or 'solid', style[2]
     x = part[view.x].to_numpy(float)*(100 if view.x == 'share' else 1)
     group, banded = dict(legendgroup=str(i)), part.low.notna().any()
     if banded:
@@ -95,7 +95,7 @@ def _curve(view, i, part, style):
                          fill='toself', fillcolor=_thin(colour, .18), line=dict(width=0), hoverinfo='skip',
                          showlegend=False, **group)
     single = ([] if view.raw is None
-              else [_evenly(o) for _, o in view.raw[view.raw['name'] == name].groupby('run', sort=False)])
+              else [_evenly(part) for _, part in view.raw[view.raw['name'] == name].groupby('run', sort=False)])
     for run in single:
         yield go.Scatter(x=_plain(run[view.x]), y=_plain(run.value), mode='lines',
                          line=dict(width=.7, color=_thin(colour, .4)), hoverinfo='skip', showlegend=False, **group)
@@ -105,7 +105,7 @@ def _curve(view, i, part, style):
         mode='lines+markers' if mark else 'lines', line=dict(color=colour, dash=dash, width=2),
         marker=dict(symbol=_symbols.get(mark, 'circle'), size=7, color=colour,
                     **({} if view.few else dict(maxdisplayed=8))),
-        customdata=[f'{o} (n = {n})' for o, n in zip(spreads, part.n)],
+        customdata=[f'{spread} (n = {n})' for spread, n in zip(spreads, part.n)],
         hovertemplate=f'{safe(view.x)} %{{x:.6~g}}<br>%{{y:.6~g}}%{{customdata}}<extra>%{{fullData.name}}</extra>',
         **group)
 
@@ -126,7 +126,7 @@ def _grid(view):
     cmap, (low, high) = signed if view.is_signed else shares, widened(*view.limits)
     rows, columns = view.values.shape
     spreads = [[f'± {_exact(d)}' if np.isfinite(d) else '' for d in row] for row in view.deviations]
-    trace = go.Heatmap(z=[_plain(o) for o in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
+    trace = go.Heatmap(z=[_plain(row) for row in view.values], x=list(range(columns)), y=list(range(rows)), zmin=low,
         zmax=high, colorscale=[[k/32, to_hex(cmap(k/32))] for k in range(33)], xgap=1, ygap=1,
         customdata=[[[safe(y), safe(x), d] for x, d in zip(view.columns, row)] for y, row in zip(view.rows, spreads)],
         hoverongaps=False,

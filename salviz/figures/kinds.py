@@ -200,8 +200,8 @@ def _places(made) -> list: # of lines
 
 def facts_of(made, tool='matplotlib') -> tuple: # of lines
     "How the figure of `made`, drawn with `tool`, came about"
-    seen = list({(id(o.run), o.snapshot.step, o.snapshot.probe, id(o.snapshot) if o.run is None else 0): o
-                 for some in made.seen for o in some}.values())
+    seen = list({(id(one.run), one.snapshot.step, one.snapshot.probe, id(one.snapshot) if one.run is None else 0): one
+                 for some in made.seen for one in some}.values())
     about = [f'About: {made.about}'] if made.about else []
     return (*_about_runs(made.runs), *about, *_about_snapshots(seen, made.runs), *_places(made),
             f'Drawn with: salviz {version("salviz")}, {tool} {version(tool)}')
@@ -220,19 +220,19 @@ def _named_in(source) -> list:
 # %% ../../nbs/10_figures/05_kinds.ipynb #025x
 def citations_of(made, options={}, named=()) -> tuple: # of BibTeX entries
     "The papers behind methods, explanations, measures, data and weights of a figure, as far as they are known"
-    kind, snapshots = made.kind, [o.snapshot for some in made.seen for o in some]
-    names = [o for s in snapshots for o in methods_of(s)] + [*(kind.cites if kind else ()), *named]
+    kind, snapshots = made.kind, [one.snapshot for some in made.seen for one in some]
+    names = [name for s in snapshots for name in methods_of(s)] + [*(kind.cites if kind else ()), *named]
     name_of = lambda x: x.get('name') if isinstance(x, dict) else x
-    names += [o for r in made.runs for o in str(name_of(r.config.get('method', '')) or '').split(' + ')]
+    names += [name for r in made.runs for name in str(name_of(r.config.get('method', '')) or '').split(' + ')]
     shows_saliency = kind is None or {'saliency', 'saliency_map'} & set(kind.needs.replace(',', ' ').split())
     if shows_saliency: names += [s.info.get('saliency_method') for s in snapshots]
     if 'rollout' in _listed(options.get('head')): names.append('rollout')
     names += [name_of(r.config.get(k)) for r in made.runs for k in ('data', 'model')]
-    known = dict.fromkeys(same_paper.get(o, o) for o in names if isinstance(o, str))
-    entries = {papers[o][1]: bibtex(o) for o in known if o in papers}
+    known = dict.fromkeys(same_paper.get(name, name) for name in names if isinstance(name, str))
+    entries = {papers[name][1]: bibtex(name) for name in known if name in papers}
     recorded = ('cite', 'saliency_cite') if shows_saliency else ('cite',)
     for cite in [*(_cite_of(r) for r in made.runs), *(s.info.get(k) for s in snapshots for k in recorded),
-                 *(o for o in (kind.cites if kind else ()) if o not in papers)]:
+                 *(name for name in (kind.cites if kind else ()) if name not in papers)]:
         for key, entry in _still_cited(cite).items():
             if entries.setdefault(key, entry) != entry:
                 warnings.warn(f'figure: two different entries are called {key}; the first one is cited. Give one of '
@@ -384,13 +384,13 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Made:
     "Views of `kind` of `source`; `kind` None: what `source` is, or the picture that is characteristic of it"
     chosen, source = None if kind is None else kind_named(kind), _opened(source)
     sources = _listed(source)
-    if kind is None and sources and all(isinstance(o, View) for o in sources):
+    if kind is None and sources and all(isinstance(one, View) for one in sources):
         if options:
             raise ValueError(f'figure: a view is drawn as it is; {", ".join(options)} belong to the function that '
                              'makes it')
         _without('a view', None, 'one snapshot, or what its function was given', step=step, probe=probe)
         return Made(sources, [[] for _ in sources])
-    if kind is None and not options and all(isinstance(o, (Run, Snapshot)) for o in sources):
+    if kind is None and not options and all(isinstance(one, (Run, Snapshot)) for one in sources):
         seen = _seen(sources, step, probe)
         made = [(view, [one]) for one in seen for view in _listed(view_for(one.snapshot))]
         return _finished(None, made, _runs_of(seen), [{}]*len(made))

@@ -831,10 +831,10 @@ def _said_once(made):
 
 def _left_to_the_caption(made, views):
     "(view, body) as in `made` without remarks; those that the caption needs; those for whoever made the figure"
-    notes = list(dict.fromkeys(o for view, body in made for o in (*view.notes, *body.notes)))
-    kept = tuple(f'Note: {o}' for o in notes if _for_the_author.search(o))
-    captions = ' '.join(o.caption for o in views)
-    to_caption = [o for o in notes if not _for_the_author.search(o) and o not in captions]
+    notes = list(dict.fromkeys(note for view, body in made for note in (*view.notes, *body.notes)))
+    kept = tuple(f'Note: {note}' for note in notes if _for_the_author.search(note))
+    captions = ' '.join(view.caption for view in views)
+    to_caption = [note for note in notes if not _for_the_author.search(note) and note not in captions]
     return [(replace(v, notes=()), body._replace(notes=())) for v, body in made], to_caption, kept
 
 def _laid_out(shown, views, width, columns, heading, room):
@@ -897,8 +897,9 @@ def figure(
     "Draw `view`"
     views, family = _checked(view), font_named(font)
     if not 2 <= width <= 20: raise ValueError(f'figure: width must be between 2 and 20 inches, got {width!r}')
-    scales = [1. if o is None else o/7 for o in (font_size if isinstance(font_size, (list, tuple)) else [font_size])]
-    if not all(4 <= 7*o <= 20 for o in scales):
+    sizes = font_size if isinstance(font_size, (list, tuple)) else [font_size]
+    scales = [1. if size is None else size/7 for size in sizes]
+    if not all(4 <= 7*scale <= 20 for scale in scales):
         raise ValueError(f'figure: font_size must be between 4 and 20 points, got {font_size!r}')
     if not 2 <= page_height <= 40:
         raise ValueError(f'figure: page_height must be between 2 and 40 inches, got {page_height!r}')
@@ -910,7 +911,7 @@ def figure(
                          'inches')
     if share: views = _on_one_scale(views)
     with own_style([family]):
-        shown = [drawable_view(o) for o in _headed(views, heading, titles)]
+        shown = [drawable_view(view) for view in _headed(views, heading, titles)]
         def lay_out(scale): return _laid_out(shown, views, width/scale, columns, heading, page_height*72/scale)
         scale, (sheets, drawings, across, to_caption, kept) = _first_that_fits(scales, lay_out, page_height)
         fig = page_of_sheets(sheets, across)
@@ -919,7 +920,7 @@ def figure(
         cut = beyond_page(fig)
     if kept:
         warnings.warn("figure: heading='none' leaves this to the facts: "
-                      f"{' '.join(o.removeprefix('Note: ') for o in kept)}", stacklevel=2)
+                      f"{' '.join(note.removeprefix('Note: ') for note in kept)}", stacklevel=2)
     if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
     if fig.get_figheight() > page_height + .01:
         warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
@@ -929,5 +930,5 @@ def figure(
 def _caption_of(views, titles=None) -> str:
     "The caption of the only one of `views`; of several, with their letters, and `titles` to begin with"
     if len(views) == 1: return views[0].caption
-    heads = [''] * len(views) if titles is None else [f'{o}: ' if o else '' for o in titles]
-    return ' '.join(f'({mark}) {t}{o.caption}' for mark, o, t in zip(_marks(views), views, heads))
+    heads = [''] * len(views) if titles is None else [f'{title}: ' if title else '' for title in titles]
+    return ' '.join(f'({mark}) {t}{view.caption}' for mark, view, t in zip(_marks(views), views, heads))

@@ -260,18 +260,18 @@ class MergedPlan(Plan):
     "The plans of several methods for one step"
     def __init__(self, names, parts):
         self.names, self.parts = names, parts
-        looking = [o for o in parts if o.layers]
-        if len({o.after_dropout for o in looking}) > 1:
+        looking = [part for part in parts if part.layers]
+        if len({part.after_dropout for part in looking}) > 1:
             raise ValueError(f'{" + ".join(names)}: one reads attention before dropout and the other after it, but a '
                              'pass has one map; '
                              'give both the same after_dropout')
         drop = {}
         for part in parts:
             for layer, x in part.drop.items(): drop[layer] = drop[layer] | x if layer in drop else x
-        super().__init__(layers=tuple(sorted({l for o in parts for l in o.layers})), drop=drop,
+        super().__init__(layers=tuple(sorted({l for part in parts for l in part.layers})), drop=drop,
                          inputs=self._union('inputs'),
-                         later=self._union('later'), main_embeddings=any(o.main_embeddings for o in parts),
-                         after_dropout=any(o.after_dropout for o in looking))
+                         later=self._union('later'), main_embeddings=any(part.main_embeddings for part in parts),
+                         after_dropout=any(part.after_dropout for part in looking))
 
     def _union(self, field):
         "The dictionaries `field` of all parts as one"

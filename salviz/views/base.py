@@ -298,12 +298,12 @@ class MaskedSentence(_Answered):
 # %% ../../nbs/09_views/00_base.ipynb #042
 def _masked_texts(snapshot, view):
     "Tokens and readable labels of the masked copy"
-    tokens, labels = (snapshot.info.get(o) for o in ('masked_tokens', 'masked_labels'))
+    tokens, labels = (snapshot.info.get(name) for name in ('masked_tokens', 'masked_labels'))
     if tokens is None and labels is None:
         raise ValueError(f'{view}: snapshot.info has neither masked_tokens nor masked_labels, the texts of '
                          'masked_input; store one of them')
     readable = dict(zip(snapshot.tokens, snapshot.labels))
-    if labels is None: labels = [readable.get(o, o) for o in tokens]
+    if labels is None: labels = [readable.get(token, token) for token in tokens]
     return list(tokens if tokens is not None else labels), list(labels)
 
 # %% ../../nbs/09_views/00_base.ipynb #043
@@ -457,13 +457,13 @@ def discard_region(
     tied = tied_candidates(candidates, ~blocked, values, args.get('p')) & (not how)
     ties, count = ties_note(tied), f'{candidates.sum()} of {(~blocked).sum()} positions are candidates'
     if tied.any(): count += f' ({candidates[tied].sum()} in tied rows)'
-    shares = ''.join(f', {o} = {args[o]:g}' for o in 'pq' if o in args)
+    shares = ''.join(f', {rate} = {args[rate]:g}' for rate in 'pq' if rate in args)
     return DiscardRegion(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
         subtitle=f'{count}, {discarded.sum()} of them discarded{class_words(snapshot)}',
         caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that '
                 'it attends to. Dashed lines: around the candidate discard region; crosses: discarded positions. '
-                + _draw_words(snapshot) + how + ''.join(f' {o}' for o in ties)
+                + _draw_words(snapshot) + how + ''.join(f' {tie}' for tie in ties)
                 + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
         values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates),
         discarded=fixed(discarded), layer=observed[row], head=head,

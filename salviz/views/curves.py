@@ -127,13 +127,13 @@ def _lines(groups, x, band):
     "Frame of all lines {name: {run: (x, y)}}, remarks, and in words what lines and bands are"
     made = [_line(name, runs, x, band) for name, runs in groups.items()]
     sizes = {name: len(runs) for name, runs in groups.items()}
-    notes = [o for _, in_words in made for o in in_words]
+    notes = [note for _, in_words in made for note in in_words]
     alone = [name for name, n in sizes.items() if n == 1]
     several = sorted({n for n in sizes.values() if n > 1})
     if several and alone: notes.append(f'One run, so no band: {listed(alone)}.')
     in_words = (f'{bands[band]} over {" or ".join(map(str, several))} seeds' if several
             else 'one run' + (' each' if len(sizes) > 1 else '') + ', without a band')
-    return pd.concat([o for o, _ in made], ignore_index=True), notes, in_words
+    return pd.concat([frame for frame, _ in made], ignore_index=True), notes, in_words
 
 def _single_runs(groups, x):
     "Frame of the runs of all lines {name: {run: (x, y)}}"

@@ -434,9 +434,9 @@ def _told_apart(snapshots): # (words that all share, [words of each])
     """Method, seed, step and probe of `snapshots`: those that all share (the seed is not said then), and what tells
     them apart"""
     parts = [_parts(s) for s in snapshots]
-    alike = [len(set(o)) == 1 for o in zip(*parts)]
-    shared = [o for o, same in zip(parts[0], alike) if same and o and not o.startswith('seed ')]
-    return shared, [', '.join(o for o, same in zip(p, alike) if o and not same) for p in parts]
+    alike = [len(set(words)) == 1 for words in zip(*parts)]
+    shared = [part for part, same in zip(parts[0], alike) if same and part and not part.startswith('seed ')]
+    return shared, [', '.join(part for part, same in zip(p, alike) if part and not same) for p in parts]
 
 def _same_tokens(view, snapshots):
     "Refuse `snapshots` of other sentences"
@@ -464,7 +464,7 @@ def compared(
     difference, common = second - first, np.array([first, second])
     # the other run may number its probes otherwise
     shared, own = _told_apart([replace(s, probe=snapshot_b.probe) for s in sides])
-    own = tuple(names or [o or side for o, side in zip(own, 'AB')])
+    own = tuple(names or [name or side for name, side in zip(own, 'AB')])
     kind, limit, unit = _scale_for(common, what)
     moved = float(np.nanmean(np.nansum(np.abs(difference), -1)/2)) if what == 'attention' else np.nan
     moved_said = (f'on average a row sends {moved:.0%} of its attention elsewhere' if np.isfinite(moved)
@@ -667,7 +667,7 @@ def coloured_sentences(
     shared, own = _told_apart(snapshots) if snapshots else ([], [])
     given = [None]*len(sources)
     if len(snapshots) == len(sources):
-        given = [f'{o}{class_words(s)}'.strip() or None for o, s in zip(own, snapshots)]
+        given = [f'{name}{class_words(s)}'.strip() or None for name, s in zip(own, snapshots)]
     if names is not None and len(names) != len(sources):
         raise ValueError(f'{name}: names must be one for each of {len(sources)} sentences, got {len(names)}')
     labels, special, values, pieces, units = zip(*made)
@@ -681,9 +681,9 @@ def coloured_sentences(
         '(underlined where it is clearly negative) against what is explained'
                 + ('; all on one scale.' if len(sources) > 1 else '.')
         + ' Grey: special tokens.'*bool(np.concatenate(special).any()),
-        labels=tuple(o for group in labels for o in group), is_special=fixed(np.concatenate(special)),
+        labels=tuple(label for group in labels for label in group), is_special=fixed(np.concatenate(special)),
         values=fixed(values),
-        sentence=fixed(np.repeat(np.arange(len(made)), [len(o) for o in labels])),
+        sentence=fixed(np.repeat(np.arange(len(made)), [len(group) for group in labels])),
         continues=fixed(np.concatenate(pieces)),
         names=tuple(given if names is None else names), limit=end, unit=unit,
         notes=not_finite(values=values[~np.concatenate(special)]))
@@ -721,7 +721,7 @@ def masked_pairs(
         raise ValueError(f'masked_pairs: names must be one for each of {len(snapshots)} sentences, got {len(names)}')
     views = [masked_sentence(s) for s in snapshots]
     shared, own = _told_apart(snapshots)
-    joined = lambda name: tuple(cut_name(o) for v in views for o in getattr(v, name))
+    joined = lambda name: tuple(cut_name(part) for v in views for part in getattr(v, name))
     saliency, replaced = (np.concatenate([getattr(v, k) for v in views]) for k in ('saliency', 'is_replaced'))
     special = np.concatenate([v.is_special for v in views])
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
@@ -735,5 +735,5 @@ def masked_pairs(
         masked_labels=joined('masked_labels'),
         is_replaced=fixed(replaced), sources=fixed(np.concatenate([v.sources for v in views])),
         sentence=fixed(np.repeat(np.arange(len(views)), [len(v.labels) for v in views])),
-        names=tuple([_pair_words(*o) for o in zip(snapshots, views, own)] if names is None else names),
+        names=tuple([_pair_words(*pair) for pair in zip(snapshots, views, own)] if names is None else names),
         divergences=fixed([v.divergence for v in views]), notes=tuple(dict.fromkeys(n for v in views for n in v.notes)))
