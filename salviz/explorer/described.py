@@ -21,7 +21,7 @@ from ..measures.tasks import Modality, facts_of, modalities, unknown_task
 
 # %% ../../nbs/11_explorer/04_described.ipynb #040
 def _by_hand(snapshots):
-    "A list of `Snapshot` with the attributes of a `Run` that are needed to look at it"
+    "A list of `Snapshot` with the attributes of a `Run` that are needed to look at it; `put` has a newer one instead"
     got = ('an empty list' if not snapshots
            else next((f'{type(o).__name__!r}' for o in snapshots if not isinstance(o, Snapshot)), None))
     if got: raise ValueError(f'a run is a Run, the path of one, or a list of at least one Snapshot, got {got}')
@@ -34,10 +34,17 @@ def _by_hand(snapshots):
     def snapshot(step=-1, probe=0):
         steps = sorted(s for s, p in by_place if p == probe)
         return by_place[steps[step] if step < 0 else step, probe]
+    listeners = {}
+    def put(snapshot):
+        by_place[snapshot.step, snapshot.probe] = snapshot
+        for fn in tuple(listeners.values()): fn(snapshot)
+    def subscribe(fn):
+        listeners[(key := object())] = fn
+        return lambda: listeners.pop(key, None)
     return SimpleNamespace(path=Path('snapshots'), config=config, recorded=sorted(by_place), metrics=[], train_rows=[],
                            summary={}, finished=True, damaged=[],
                            steps=sorted({s for s, _ in by_place}), probes=sorted({p for _, p in by_place}),
-                           snapshot=snapshot)
+                           snapshot=snapshot, put=put, subscribe=subscribe)
 
 def as_run(
     # a `Run` or what looks like one, the path of one, the name of one that comes with the library, a list of

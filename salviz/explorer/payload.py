@@ -109,7 +109,7 @@ def _own_blocks(
 _frame_magic = b'SVF1'
 _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'phase', 'example_id', 'pooled_row',
          'saliency_method', 'saliency_says', 'explains',
-         'notes', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
+         'notes', 'awaited', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
          'target_tokens', 'predicted_tokens', 'right_classes',
          'feature_names')
 

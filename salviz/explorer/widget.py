@@ -34,15 +34,18 @@ def in_words(seconds) -> str:
 over, held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing')
 
 class Controls(W.VBox):
-    "Start, pause, resume and stop of a `training` (see `salviz.training.live`), its progress, time left and error"
+    """Start, pause, resume and stop of a `training` (see `salviz.training.live`), its progress, time left and error;
+    of what cannot be paused, such as what `explore` still computes, a way to cancel it, and nothing once it is there"""
     def __init__(self, training):
         self.training = training
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
-        self.stop_button = W.Button(description='Stop', icon='stop',
-                                    tooltip='stop training after the current step; what was recorded stays')
+        self.pausable, self.unit = hasattr(training, 'pause'), getattr(training, 'unit', 'step')
+        hint = 'stop training after the current step' if self.pausable else 'compute no further'
+        self.stop_button = W.Button(description='Stop' if self.pausable else 'Cancel', icon='stop', tooltip=f'{hint}; what is there stays')
         self.bar = W.IntProgress(min=0, max=max(1, training.total or 1), layout=W.Layout(width='260px'))
         self.said, self.error = W.Label(), W.Label(layout=W.Layout(display='none'))
-        super().__init__([W.HBox([self.pause_button, self.stop_button, self.bar, self.said]), self.error])
+        buttons = [self.pause_button, self.stop_button] if self.pausable else [self.stop_button]
+        super().__init__([W.HBox([*buttons, self.bar, self.said]), self.error])
         self._courier = Courier(self._show)
         self.pause_button.on_click(lambda _: self._do(training.resume if training.state in held else training.pause))
         self.stop_button.on_click(lambda _: self._do(training.stop))
@@ -66,10 +69,11 @@ class Controls(W.VBox):
         left = in_words(t.seconds_left) if state == 'running' else ''
         stage = getattr(t, 'stage', '')
         doing = f'{state} ({stage})' if stage not in ('', 'training') and state not in over else state
-        parts = doing, f'step {t.step} of {t.total or "?"}', left and f'{left} left'
+        parts = doing, f'{self.unit} {t.step} of {t.total or "?"}', left and f'{left} left'
         self.said.value = ', '.join(filter(None, parts))
         self.error.value = f'{type(t.error).__name__}: {t.error}' if t.error is not None else ''
         self.error.layout.display = '' if t.error is not None else 'none'
+        self.layout.display = 'none' if state == 'finished' and not self.pausable else ''
 
     def close(self):
         getattr(self, '_unsubscribe', lambda: None)()
@@ -99,7 +103,7 @@ class Explorer(W.VBox):
         # salviz/explorer/static/state/state.js
         state=None,
     ):
-        training = run if hasattr(run, 'pause') and hasattr(run, 'run') else None
+        training = run if hasattr(run, 'stop') and hasattr(run, 'run') else None
         panels = check_panels(panels)
         for name, x in (('probes', probes), ('steps', steps)): _check_numbers(name, x)
         if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
@@ -126,6 +130,7 @@ class Explorer(W.VBox):
         return f'Explorer of {" and ".join(shown)}'
 
     def close(self):
+        if self._look_to_come: self._look_to_come.stop()
         for part in (getattr(self, 'view', None), getattr(self, 'controls', None)):
             if part is not None: part.close()
         super().close()
@@ -173,6 +178,32 @@ def _ipython_display_(self:Explorer, **kw):
     except RuntimeError: self._loop = None
     display(self._repr_mimebundle_(), raw=True, display_id=self._display_id)
 
+# %% ../../nbs/11_explorer/08_widget.ipynb #w0482
+@patch(as_prop=True)
+def _look_to_come(self:Explorer):
+    "What `explore` still computes, None if nothing is"
+    return None if self.training is None or hasattr(self.training, 'pause') else self.training
+
+@patch
+def settle(self:Explorer,
+    timeout=None, # seconds; None: as long as it takes
+):
+    "Wait until everything is there and was sent; raises what went wrong in computing it"
+    if self._look_to_come:
+        self._look_to_come.wait(timeout)
+        self._courier.call()
+        self._courier.flush()
+    self.view.settle()
+
+@patch
+def _wait_for_look(self:Explorer):
+    "Wait for what `explore` still computes, whatever comes of it"
+    if self._look_to_come is None: return
+    try: self.settle()
+    except Exception:
+        if self._look_to_come.error is None: raise
+
+
 # %% ../../nbs/11_explorer/08_widget.ipynb #050
 @patch
 def _metas(self:Explorer):
@@ -219,8 +250,14 @@ def picture(self:Explorer,
     panel=None, # one of `salviz.explorer.program.panel_names`; None: a page of several
 ):
     "A still picture of what is looked at, a matplotlib `Figure`"
-    from salviz.explorer.stills import picture
     if panel is not None: check_panels([panel])
+    self._wait_for_look()
+    return self._picture(panel)
+
+@patch
+def _picture(self:Explorer, panel=None):
+    "The picture of what is there now"
+    from salviz.explorer.stills import picture
     look = self.look()
     if look is None: raise ValueError('nothing was recorded yet, so there is nothing to draw')
     return picture(look, panel)
@@ -236,7 +273,7 @@ def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
     data = dict(W.VBox._repr_mimebundle_(self, **kw) or {})
     data['text/plain'] = repr(self)
     panels = json.loads(self.view.options).get('panels') or ()
-    try: data['image/png'] = base64.b64encode(png(self.picture(panels[0] if len(panels) == 1 else None))).decode()
+    try: data['image/png'] = base64.b64encode(png(self._picture(panels[0] if len(panels) == 1 else None))).decode()
     except (ValueError, KeyError, OSError): pass # nothing was recorded yet, or not enough: the live view says so
     return data
 
@@ -253,6 +290,7 @@ def to_html(self:Explorer,
 ) -> Path:
     "Write a self-contained page, without network, that opens this run as it is seen here"
     from salviz.explorer.page import page_of, write_page
+    self._wait_for_look()
     panels, metas = json.loads(self.view.options).get('panels'), self._metas()
     probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
     steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps

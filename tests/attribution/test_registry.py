@@ -84,6 +84,7 @@ def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_regi
         assert (frame['saliency_method'], frame['saliency_says']) == ('by_place', 'weight')
         assert 'doe2026late' in citations_of(Made([], [[Seen(snapshot, None)]], [], None))[-1]
     explorer = salviz.explore(model, tiny_tokenizer, TEXTS, saliency='by_place', attribution=False)
+    explorer.settle()
     assert explorer.runs[0].snapshot(0, 1).info['saliency_says'] == 'weight'
 
 

@@ -1,7 +1,11 @@
 """Any model in one line: what is shown of it is what the model does and what the rooms below compute, and the model
 stays as it was."""
 import copy
+import subprocess
+import sys
+import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +24,7 @@ from helpers import same, state
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.saliency import input_saliency
 from salviz.models.loading import load_classifier
+from salviz.probing import look
 from salviz.probing.look import explain_texts, explore
 from test_attention import builders, decoders
 
@@ -398,3 +403,155 @@ def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
         with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
     snapshot, = explain_texts(model, tokenizer, 'a charming film', saliency=None)
     assert snapshot.info['notes'][0].startswith('The head is new: it has learned nothing')
+
+# What comes later: attribution and saliency are computed in a thread while the explorer shows attention.
+
+def held(monkeypatch):
+    "A gate before whatever is computed after the first look: nothing of it begins until it is set"
+    gate, wait = threading.Event(), look.Looking._compute
+    def compute(self):
+        assert gate.wait(60)
+        wait(self)
+    monkeypatch.setattr(look.Looking, '_compute', compute)
+    return gate
+
+def classifier(): return made('bert', AutoModelForSequenceClassification, num_labels=2)
+
+def shown(explorer): return [explorer.runs[0].snapshot(0, probe) for probe in explorer.runs[0].probes]
+
+def test_attention_is_there_before_anything_else_is_computed_and_the_rest_equals_the_blocking_way(monkeypatch):
+    gate, model = held(monkeypatch), classifier()
+    explorer, whole = explore(model, tokenizer_for('bert'), texts), explain_texts(model, tokenizer_for('bert'), texts)
+    for first, snapshot in zip(shown(explorer), whole):
+        assert set(first.arrays) == {'attention', 'probabilities'}
+        assert (first.arrays['attention'] == snapshot.arrays['attention']).all()
+        assert first.info['awaited'] == 'Attention attribution and saliency are being computed.'
+    assert len([entry for entry in explorer.view.get_state()['index'] if entry]), 'the browser has attention already'
+    gate.set()
+    explorer.settle(60)
+    for mine, snapshot in zip(shown(explorer), whole):
+        assert list(mine.arrays) == list(snapshot.arrays) and mine.layers == snapshot.layers
+        assert mine.info == snapshot.info
+        assert all((mine.arrays[k] == snapshot.arrays[k]).all() for k in mine.arrays)
+    assert explorer.controls.layout.display == 'none' and explorer.training.state == 'finished'
+
+def test_a_picture_and_a_page_wait_for_what_is_under_way(monkeypatch, tmp_path):
+    gate = held(monkeypatch)
+    explorer = explore(classifier(), tokenizer_for('bert'), texts)
+    assert 'image/png' in explorer._repr_mimebundle_(), 'what is shown waits for nothing'
+    threading.Timer(.3, gate.set).start()
+    explorer.picture('sentence')
+    assert all('saliency' in s.arrays for s in shown(explorer))
+    assert 'being computed' not in explorer.to_html(tmp_path/'page.html').read_text()
+
+@pytest.mark.parametrize('end', [lambda explorer: explorer.controls.stop_button.click(),
+                                 lambda explorer: explorer.close()], ids=['button', 'closing'])
+def test_cancelling_ends_the_look_and_leaves_what_is_there(monkeypatch, end):
+    gate = held(monkeypatch)
+    explorer = explore(classifier(), tokenizer_for('bert'), texts)
+    end(explorer)
+    assert explorer.training.state == 'stopping'
+    gate.set()
+    explorer.training.wait(60)
+    assert explorer.training.state == 'stopped'
+    for snapshot in shown(explorer):
+        assert set(snapshot.arrays) == {'attention', 'probabilities'}
+        assert snapshot.info['awaited'] == ('Attention attribution and saliency are not there: computing was '
+                                            'cancelled.')
+
+def test_what_goes_wrong_later_is_shown_and_raised_by_who_waits(tmp_path):
+    def wrong(outputs, rows):
+        score = outputs.logits[:, 0]
+        if torch.is_grad_enabled(): raise ArithmeticError('no gradient for <b>you</b>')
+        return score
+    explorer = explore(classifier(), tokenizer_for('bert'), texts, target=wrong)
+    with pytest.raises(ArithmeticError, match='no gradient'): explorer.settle(60)
+    explorer.controls.settle()
+    assert explorer.controls.error.value == 'ArithmeticError: no gradient for <b>you</b>'
+    assert 'are not there: ArithmeticError: no gradient for <b>you</b>.' in shown(explorer)[0].info['awaited']
+    explorer.to_html(tmp_path/'page.html')
+
+def test_weights_that_change_meanwhile_end_the_look_before_half_of_it_is_of_another_model(monkeypatch):
+    gate, model = held(monkeypatch), classifier()
+    explorer = explore(model, tokenizer_for('bert'), texts)
+    with torch.no_grad(): next(model.parameters()).mul_(2)
+    gate.set()
+    with pytest.raises(RuntimeError, match='the weights of the model were changed meanwhile; call explore again'):
+        explorer.settle(60)
+    assert all(set(s.arrays) == {'attention', 'probabilities'} for s in shown(explorer))
+
+@pytest.mark.parametrize('arch', ['bert', 'gpt2', 'modernbert'])
+def test_nobody_who_uses_the_model_meanwhile_notices(monkeypatch, arch):
+    gate, model = held(monkeypatch), made(arch, AutoModelForSequenceClassification).train()
+    def of_the_model(): return [*state(model)[:3], *state(model)[6:]] # not the generators, from which we draw
+    before = of_the_model()
+    explorer = explore(model, tokenizer_for(arch), texts)
+    inputs = next(rows(arch, texts))
+    torch.manual_seed(0)
+    alone = torch.rand(3), model(**inputs).logits
+    gate.set()
+    while explorer.training.state in ('waiting', 'running'):
+        assert same(before, of_the_model())
+        torch.manual_seed(0)
+        drawn, logits = torch.rand(3), model(**inputs).logits
+        assert torch.equal(drawn, alone[0]) and torch.equal(logits, alone[1]) and logits.requires_grad
+    after = torch.get_rng_state()
+    explorer.settle(60)
+    assert torch.equal(after, torch.get_rng_state())
+
+def test_what_has_nothing_to_compute_has_no_bar():
+    bare = explore(made('bert', AutoModel), tokenizer_for('bert'), texts)
+    assert bare.controls is None
+    plain = explore(classifier(), tokenizer_for('bert'), texts, saliency=None, attribution=False)
+    assert plain.controls is None and not plain.settle()
+
+def test_of_two_looks_one_computes_after_the_other():
+    first, second = (explore(classifier(), tokenizer_for('bert'), texts) for _ in range(2))
+    most = []
+    for explorer in (first, second):
+        explorer.training.subscribe(lambda _: most.append(sum(e.training.state == 'running'
+                                                              for e in (first, second))))
+    for explorer in (first, second): explorer.settle(60)
+    assert max(most, default=1) == 1
+
+def test_a_script_ends_without_waiting_for_what_is_under_way():
+    code = """
+import sys; sys.path[:0] = sys.argv[1:]
+from test_explore import classifier, texts, tokenizer_for
+from salviz import explore
+explorer = explore(classifier(), tokenizer_for('bert'), texts, steps=100000)
+print(explorer.training.state in ('waiting', 'running'))"""
+    tests = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, '-c', code, str(tests), str(tests/'probing'), str(tests/'models')],
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, 'True'), done.stderr[-2000:]
+
+@pytest.mark.slow
+def test_of_bert_base_at_512_tokens_attention_comes_first_and_all_of_it_stays_below_a_gigabyte_and_a_half():
+    code = """
+import resource, threading, time
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from salviz import explore
+core = Tokenizer(models.WordLevel({'[UNK]': 0, '[PAD]': 1, 'film': 2}, unk_token='[UNK]'))
+core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=512, unk_token='[UNK]', pad_token='[PAD]')
+model = BertForSequenceClassification(BertConfig(num_labels=2)).eval()
+explore(model, tokenizer, 'film', saliency='gradient_norm').settle()
+def resident(): return int(open('/proc/self/statm').read().split()[1])*resource.getpagesize()
+before, peak, done = resident(), [0], threading.Event()
+def watch():
+    while not done.wait(.01): peak[0] = max(peak[0], resident())
+threading.Thread(target=watch, daemon=True).start()
+begun = time.perf_counter()
+explorer = explore(model, tokenizer, 'film '*512)
+first = time.perf_counter() - begun
+explorer.settle()
+whole = time.perf_counter() - begun
+done.set()
+print(first, whole, (peak[0] - before)/1e9)"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, whole, gigabytes = map(float, done.stdout.split())
+    print(f'attention after {first:.1f} s, all after {whole:.1f} s, {gigabytes:.2f} GB above the model')
+    assert first < whole/4 and gigabytes < 1.5

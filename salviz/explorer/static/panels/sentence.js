@@ -326,7 +326,8 @@ class Sentence {
     this.ownScaleField.hidden = state.colour !== 'saliency';
     this.clear.hidden = state.row === null && !state.tokens.length;
     const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
-    const why = frame ? missingColour[state.colour] ?? values.note : away;
+    const here = state.colour === 'saliency' && frame?.info?.awaited;
+    const why = frame ? here || (missingColour[state.colour] ?? values.note) : away;
     const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy)}.` : '';
     setText(this.legend, !frame || !values[state.colour] ? why : legendWords(frame, probe, state, values) + copied);
     this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));

@@ -110,7 +110,8 @@ export function mapOf(frame, entry, what = 'attention') {
     const have = layersOf(frame, what === 'residual' ? 'target' : what);
     const where = have.length ? ` It is there for layers ${have.join(', ')}.`
       : ` The frame holds ${frame.names.join(', ')}.`;
-    const note = map?.missing ?? `No ${missingWords[what]} of ${title} was recorded at this step.${where}`;
+    const later = what === 'attention' ? '' : frame.info?.awaited;
+    const note = map?.missing || later || `No ${missingWords[what]} of ${title} was recorded at this step.${where}`;
     return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note};
   });
 }
