@@ -6,6 +6,7 @@
 __all__ = ['ExplorerView']
 
 # %% ../../nbs/11_explorer/07_view.ipynb #vw03
+import asyncio
 import threading
 import time
 
@@ -18,6 +19,7 @@ from ..core.runs import Snapshot
 from .codes import json_text
 from .courier import Courier, Plan, thin_rows
 from .described import as_run, meta as describe, run_meta
+from .own import replies
 from .page import chosen
 from .payload import pack_frame
 from .program import bundle, styles
@@ -31,14 +33,18 @@ class ExplorerView(anywidget.AnyWidget):
     plotly = T.Bytes(b'').tag(sync=True)
     ui = T.Unicode('').tag(sync=True)         # JSON: what the reader has chosen; written by the browser only
 
-    def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, **kw):
+    def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, askers=(), **kw):
         self._runs, self._live, self._lock = [as_run(r) for r in runs], live, threading.RLock()
         self._chosen = None if probes is None else {int(p) for p in np.ravel(probes)}, None
         self._plan, self._full, self._slots, self._free, self._stamp = Plan(budget), {}, {}, [], 0
         self._inbox, self._latest, self._asked, self._unreadable, self._stale, self._measured = (
             {}, {}, [], {}, set(), set())
         self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
-        self._data = dict(meta='', rows='[]', index=[])
+        self._data = dict(meta='', rows='[]', index=[], own='')
+        self._askers, self._question, self._replies = list(askers), None, iter(())
+        self._asking = Courier(self._answer, rate=20)
+        try: self._loop = asyncio.get_running_loop()
+        except RuntimeError: self._loop = None
         self._describe(probes, steps)
         self._courier = Courier(self._deliver)
         self._deliver(seconds=.15, send=False)
@@ -127,6 +133,7 @@ def _notice(self:ExplorerView, run:int, item):
 def _ask(self:ExplorerView, content):
     "Remember a question of the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
     if not isinstance(content, dict): return
+    if content.get('kind') == 'own': return self._ask_own(content)
     names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
     if names is None or not all(isinstance(content.get(k), int) for k in names): return
     with self._lock: self._asked.append((content['kind'], *(content[k] for k in names)))
@@ -240,6 +247,7 @@ def _deliver(self:ExplorerView, seconds=.1, send=True):
     if index != self._data['index']: state['index'] = index
     text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words()))
     if text != self._data['meta']: state['meta'] = text
+    if 'meta' in state or not self._data['own']: state['own'] = json_text([asker.offer() for asker in self._askers])
     wait = self._rows(state)
     if send: self._push(**state)
     else: self._data.update(state)
@@ -283,3 +291,38 @@ def end(self:ExplorerView):
     self._unsubscribe, self._live, self._rows_due = [], False, 0.
     for m, run in zip(self._metas, self._runs): m['finished'] = run.finished
     self._courier.call()
+
+# %% ../../nbs/11_explorer/07_view.ipynb #vw42
+def _well_formed(content, runs) -> bool:
+    "Is `content` a question that `salviz.explorer.own.replies` can read?"
+    texts, head, run = content.get('texts'), content.get('head'), content.get('run')
+    def sentence(parts): return isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts)
+    def pair(head): return isinstance(head, list) and len(head) == 2 and all(isinstance(k, int) for k in head)
+    return (isinstance(content.get('id'), str) and isinstance(run, int) and 0 <= run < runs
+            and isinstance(texts, list) and 0 < len(texts) <= 2 and all(map(sentence, texts))
+            and isinstance(content.get('choice'), (int, str)) and isinstance(content.get('attribution'), str)
+            and (head is None or pair(head)))
+
+@patch
+def _ask_own(self:ExplorerView, content):
+    "Remember a question about other sentences, and see to it that it is answered when the kernel is free"
+    if not _well_formed(content, len(self._askers)): return
+    self._question = content
+    self._wake()
+
+@patch
+def _wake(self:ExplorerView):
+    "Have the next part of an answer made by the kernel's loop, where there is one"
+    if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._answer)
+    else: self._asking.call()
+
+@patch
+def _answer(self:ExplorerView):
+    "Send the next part of the answer to the newest question"
+    question, self._question = self._question, None
+    if question is not None: self._replies = replies(self._askers, question)
+    part = next(self._replies, None)
+    if part is None: return
+    self.send(*part)
+    self._wake()
+

@@ -19,6 +19,7 @@ from fastcore.basics import patch
 from .codes import json_text
 from .courier import Courier
 from .described import as_run, counted, same_probe
+from .own import Asker
 from .page import plotly_gz
 from .program import check_panels, needs_plotly
 from .view import ExplorerView
@@ -102,6 +103,9 @@ class Explorer(W.VBox):
         # what is shown first, such as dict(probe=2, entry=dict(kind='head', layer=3, head=1)); see
         # salviz/explorer/static/state/state.js
         state=None,
+        # (model, tokenizer) that a sentence of one's own is asked of, such as load_classifier('movie-minilm'); None:
+        # the checkpoints that the run has kept, and the model of a training
+        model=None,
     ):
         training = run if hasattr(run, 'stop') and hasattr(run, 'run') else None
         panels = check_panels(panels)
@@ -113,7 +117,9 @@ class Explorer(W.VBox):
         self.training, self._display_id, self._loop, self._ended = training, None, None, False
         live = training is not None and training.state not in over
         options = dict(panels=panels, height=height, state=state)
-        self.view = ExplorerView(self.runs, probes, steps, budget, live,
+        trained = training if hasattr(training, 'pause') else None
+        askers = [Asker(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
+        self.view = ExplorerView(self.runs, probes, steps, budget, live, askers,
                                  options=json_text({k: v for k, v in options.items() if v is not None}),
                                  plotly=plotly_gz() if needs_plotly(panels) else b'',
                                  layout=W.Layout(width='100%'))

@@ -54,6 +54,7 @@ class Training(Control):
     def __init__(self, job:Job):
         super().__init__()
         self.run, self.total, self.step = job.run, job.total_steps, job.first_step
+        self.model, self.tokenizer = job.model, job.tokenizer # to be asked while training is paused, and afterwards
         self.error, self._trace, self.subscriber_errors, self.seconds_left = None, None, [], None
         self._at, self._wish, self._wished = 'waiting', 'run', threading.Condition()
         # training has ended; the worker has told everybody

@@ -147,6 +147,11 @@ class Turn:
 
     def give_back(self): self._lock.release()
 
+    @property
+    def taken(self) -> bool:
+        "Is a training going on?"
+        return self._lock.locked()
+
 turn = Turn()
 
 # %% ../../nbs/06_training/07_trainer.ipynb #070

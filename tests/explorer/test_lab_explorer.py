@@ -166,6 +166,40 @@ def test_training_is_watched_paused_and_stopped_with_all_cells_queued(tab, serve
     t.ended()
     assert 'over False' in t.page.inner_text('.jp-Notebook') and at < run.last_step < 300 and not run.finished
 
+own = """from salviz import *
+explorer = Explorer('run')
+explorer"""
+
+def test_ones_own_sentence_is_answered_with_its_map_within_two_seconds(tab):
+    t = tab('own.ipynb', own)
+    t.run_all(); t.drawn(); t.ended()
+    def ask(text):
+        "Seconds from Enter to a map whose words are those of `text`"
+        t.page.fill('.sv-own-field', text)
+        begun = time.monotonic()
+        t.page.keyboard.press('Enter')
+        t.page.wait_for_function("""word => {
+            const map = document.querySelector('.sv-own-map:nth-child(2) canvas');
+            return map?.salviz?.units.some(u => u.label === word); }""", arg=text.split()[1], timeout=90000)
+        return time.monotonic() - begun
+    ask('a dull , witty , seductive movie .') # the first question loads torch and the checkpoint
+    times = [ask(f'a {word} , witty , seductive movie .') for word in ('boring', 'clever', 'famous')]
+    assert min(times) < 2, times
+    t.page.wait_for_function("() => !document.querySelector('.sv-own').hasAttribute('aria-busy')", timeout=30000)
+    assert 'by checkpoint of step' in t.page.inner_text('.sv-own-answer')
+    t.page.keyboard.press('Control+s')
+    t.page.wait_for_timeout(1000)
+    assert 'famous' not in (t.root/'own.ipynb').read_text()
+
+def test_ones_own_sentence_waits_while_a_cell_runs(tab):
+    t = tab('busy.ipynb', own, 'import time\nfor _ in range(60): time.sleep(.1)')
+    t.run_all(); t.drawn()
+    t.page.fill('.sv-own-field', 'a dull movie .')
+    t.page.keyboard.press('Enter')
+    assert t.page.is_hidden('.sv-own-answer')
+    t.ended()
+    t.page.wait_for_selector('.sv-own-map:nth-child(2) canvas', timeout=60000)
+
 broken = """class Broken(FineTuning):
     def terms(self, outputs, maps, plan, batch, progress):
         if progress.step == 3: raise RuntimeError('the <b>method</b> broke')

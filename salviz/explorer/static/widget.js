@@ -6,6 +6,9 @@ import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
 const widgetSaveAfter = 400;
+const widgetElsewhere = 'Another view of this explorer has asked since; press Look to ask again.';
+// All pages that show one widget hear the answers of its kernel.
+const widgetName = Math.random().toString(36).slice(2);
 
 function widgetBytes(view) { return view?.byteLength ? new Uint8Array(view.buffer, view.byteOffset, view.byteLength)
   : null; }
@@ -24,13 +27,17 @@ class WidgetSession {
     this.held = new Map();
     this.asked = new Set();
     this.plotly = plotlyLoader(async () => widgetBytes(model.get('plotly')));
-    const listeners = {meta: () => this.readMeta(), rows: () => this.readRows(), index: () => this.readFrames()};
-    for (const [name, listener] of Object.entries(listeners)) model.on(`change:${name}`, listener);
+    this.questions = 0;
+    this.waiting = null;
+    const listeners = {'change:meta': () => this.readMeta(), 'change:rows': () => this.readRows(),
+      'change:index': () => this.readFrames(), 'change:own': () => this.state.touch('meta'),
+      'msg:custom': (content, buffers) => this.hear(content, buffers)};
+    for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
     const offState = this.state.on(changed => this.follow(changed));
     this.close = () => {
       offState();
       clearTimeout(this.saving);
-      for (const [name, listener] of Object.entries(listeners)) model.off(`change:${name}`, listener);
+      for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);
     };
     this.readMeta();
     this.readRows();
@@ -79,6 +86,24 @@ class WidgetSession {
       }
   }
 
+  // Sentences of the reader's own: what the kernel offers for each run, and its answers to a question, which come as
+  // messages, in parts, and are no part of what is saved. Where none comes, whoever waits says so.
+  offers() { return widgetJson(this.model.get('own'), []); }
+
+  ask(question, answered) {
+    const id = `${widgetName} ${this.questions += 1}`;
+    this.waiting?.answered({error: widgetElsewhere});
+    this.waiting = {id, answered};
+    return this.model.send({kind: 'own', id, ...question});
+  }
+
+  hear(content, buffers = []) {
+    if (content?.kind !== 'own' || content.id !== this.waiting?.id) return;
+    const {answered} = this.waiting;
+    if (!content.more) this.waiting = null;
+    answered({...content, frames: buffers.map(widgetBytes)});
+  }
+
   save() {
     clearTimeout(this.saving);
     this.saving = setTimeout(() => {
@@ -97,7 +122,7 @@ function widgetView({store, state, options, plotly}, session, el) {
   if (options.height) Object.assign(box.style, {maxHeight: `${options.height}px`, overflow: 'auto'});
   el.append(box);
   const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly,
-    request: what => session.request(what)});
+    request: what => session.request(what), own: session});
   const offTheme = watchTheme(theme => state.set({theme}));
   return () => {
     offTheme();

@@ -1,0 +1,330 @@
+// Panel 'own': a sentence of the reader's own, asked of a model where there is one; its maps, saliency and answer
+// beside those of the sentence in view, and what differs where both have the same word.
+import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
+import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
+import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
+import {chipText, directionOf, paintToken, quoted, scaleBar, signWords} from '../lib/words.js';
+import {entryTitle} from '../state/derive.js';
+import {Store} from '../state/store.js';
+import {OwnMaps} from './ownmaps.js';
+import {pairOf} from './ownpair.js';
+
+const ownLate = 4000, ownKept = 8;
+const ownColours = [['saliency', 'saliency'], ['attention', 'attention']];
+const ownNoKernel = 'A sentence of your own needs a kernel with a model, and this page has none. In a notebook, '
+  + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer) has this field open.';
+const ownLateWords = 'No answer yet. It comes when the kernel is free; a kernel that is gone gives none: then run the '
+  + 'cell again.';
+
+class Own {
+  constructor(ctx) {
+    Object.assign(this, {ctx, fields: [], asked: [], base: null, pair: null, turn: 0});
+    this.el = elementOf('section', 'sv-panel sv-own');
+    this.el.setAttribute('aria-label', 'Your own sentence');
+    this.makeForm();
+    this.makeAnswer();
+    this.el.append(elementOf('h3', 'sv-title', 'Your own sentence'), this.form, this.said, this.answer);
+  }
+
+  makeForm() {
+    this.inputs = elementOf('div', 'sv-own-inputs');
+    this.look = elementOf('button', 'sv-own-look', 'Look');
+    this.look.type = 'submit';
+    this.again = buttonOf('as in view', 'take the sentence in view again', () => this.restart());
+    this.choice = choiceOf([], () => this.ask());
+    this.attribution = choiceOf([], () => this.ask());
+    this.beside = choiceOf([], () => this.ask());
+    this.choiceField = labelled('ask', this.choice);
+    this.attributionField = labelled('saliency by', this.attribution);
+    this.besideField = labelled('beside', this.beside);
+    this.words = elementOf('div', 'sv-own-words');
+    this.words.setAttribute('role', 'group');
+    this.words.setAttribute('aria-label', 'words: Enter or Delete leaves one out, arrow keys move');
+    this.words.addEventListener('keydown', e => this.key(e));
+    const options = elementOf('div', 'sv-own-options', this.look, this.again, this.besideField, this.choiceField,
+      this.attributionField);
+    this.form = elementOf('form', 'sv-own-form', this.inputs, this.words, options);
+    this.form.addEventListener('submit', e => {
+      e.preventDefault();
+      this.ask();
+    });
+    this.said = elementOf('p', 'sv-note sv-own-said');
+    this.said.setAttribute('role', 'status');
+  }
+
+  makeAnswer() {
+    this.colour = choiceOf(ownColours, () => this.show());
+    this.about = elementOf('p', 'sv-note');
+    this.line = elementOf('div', 'sv-line sv-own-pair');
+    this.scale = elementOf('div', 'sv-own-scales');
+    this.outcome = elementOf('div', 'sv-own-outcome');
+    this.maps = new OwnMaps();
+    this.answer = elementOf('div', 'sv-own-answer', this.about, labelled('Colour by', this.colour), this.line,
+      this.scale, this.outcome, this.maps.el);
+    this.answer.hidden = true;
+  }
+
+  offer() { return this.ctx.own?.offers()[this.ctx.state.run] ?? null; }
+  needs() { return this.ctx.own ? this.offer()?.needs ?? ownNoKernel : ownNoKernel; }
+  text() { return this.fields.map(field => field.value); }
+
+  update(changed) {
+    const {store, state} = this.ctx, probe = store.probe(state.run, state.probe);
+    if (changed.has('run') || changed.has('probe') || !this.base && probe) this.begin(probe);
+    if (['run', 'meta'].some(key => changed.has(key))) this.fill();
+    if (['entry', 'palette', 'theme', 'size', 'scale'].some(key => changed.has(key))) this.show();
+  }
+
+  // Another sentence in view: what was not edited follows it, and an answer that stood beside the old one goes.
+  begin(probe) {
+    const untouched = !this.base || JSON.stringify(this.text()) === JSON.stringify(this.base);
+    const kept = this.text();
+    this.base = probe ? [...probe.texts] : null;
+    const same = this.fields.length === this.base?.length;
+    if (!same) this.makeFields();
+    if (this.base) this.fields.forEach((field, i) => { field.value = untouched || !same ? this.base[i] : kept[i]; });
+    this.turn++;
+    this.pair = null;
+    this.rest('');
+    this.fill();
+    this.show();
+  }
+
+  makeFields() {
+    this.fields = (this.base ?? []).map((_, i) => {
+      const field = Object.assign(document.createElement('input'), {type: 'text', autocomplete: 'off', dir: 'auto'});
+      field.className = 'sv-own-field';
+      field.addEventListener('input', () => this.showWords());
+      return field;
+    });
+    const names = this.fields.length > 1 ? ['first text', 'second text'] : ['sentence'];
+    this.inputs.replaceChildren(...this.fields.map((field, i) => labelled(names[i], field, 'sv-field sv-own-label')));
+  }
+
+  fill() {
+    const offer = this.offer(), needs = this.needs(), pairs = this.asked.map((texts, i) => [i, texts]);
+    for (const part of [...this.fields, this.look, this.again, this.beside, this.choice, this.attribution])
+      part.disabled = Boolean(needs);
+    const {choices = [], attributions = []} = offer ?? {}, has = value => choices.some(([v]) => String(v) === value);
+    const chosen = has(this.choice.value) ? this.choice.value : String(choices.at(-1)?.[0] ?? '');
+    fillChoice(this.choice, choices, chosen);
+    const by = attributions.includes(this.attribution.value) ? this.attribution.value : attributions[0] ?? '';
+    fillChoice(this.attribution, attributions.map(name => [name, name.replaceAll('_', ' ')]), by);
+    const fits = pairs.filter(([, texts]) => texts.length === this.fields.length);
+    const beside = fits.some(([i]) => String(i) === this.beside.value) ? this.beside.value : 'view';
+    fillChoice(this.beside, [['view', 'the sentence in view'],
+      ...fits.map(([i, texts]) => [i, chipText(texts.join(' / '), 40)])], beside);
+    this.choiceField.hidden = !choices.length;
+    this.attributionField.hidden = attributions.length < 2;
+    this.besideField.hidden = !fits.length;
+    if (needs || this.missing) this.say(needs);
+    this.missing = Boolean(needs);
+    this.showWords();
+  }
+
+  say(text, failed = false) {
+    setText(this.said, text || this.needs());
+    this.said.classList.toggle('sv-failed', failed);
+  }
+
+  // Each word with a cross that leaves it out; one of them is a stop of the Tab key, arrows move between them.
+  showWords() {
+    const open = !this.needs();
+    this.pieces = this.fields.flatMap((field, i) => textPieces(field.value).map(piece => ({...piece, field: i})));
+    this.words.hidden = !open || !this.pieces.length;
+    this.words.dir = directionOf(this.text());
+    this.words.replaceChildren(...(open ? this.pieces.map((piece, k) => this.wordNode(piece, k)) : []));
+  }
+
+  wordNode(piece, k) {
+    const text = elementOf('bdi', '', chipText(piece.text)), cross = elementOf('span', 'sv-own-cross', '×');
+    const button = buttonOf('', `leave out ${quoted(piece.text)}`, () => this.leaveOut(k));
+    cross.setAttribute('aria-hidden', 'true');
+    button.className = 'sv-own-word';
+    button.append(text, cross);
+    button.tabIndex = k ? -1 : 0;
+    return button;
+  }
+
+  key(e) {
+    const buttons = [...this.words.children], k = buttons.indexOf(e.target);
+    if (k < 0 || e.ctrlKey || e.metaKey || e.altKey) return;
+    const right = this.words.dir === 'rtl' ? -1 : 1, to = {ArrowRight: k + right, ArrowLeft: k - right, Home: 0,
+      End: buttons.length - 1}[e.key];
+    if (e.key === 'Delete' || e.key === 'Backspace') this.leaveOut(k);
+    else if (to !== undefined) this.focusWord(to);
+    else return;
+    e.preventDefault();
+    e.stopPropagation();
+  }
+
+  focusWord(k) {
+    const buttons = [...this.words.children], next = buttons[Math.max(0, Math.min(buttons.length - 1, k))];
+    for (const button of buttons) button.tabIndex = button === next ? 0 : -1;
+    (next ?? this.fields[0])?.focus();
+  }
+
+  leaveOut(k) {
+    const piece = this.pieces[k], field = this.fields[piece.field];
+    field.value = withoutPiece(field.value, piece);
+    this.showWords();
+    this.focusWord(k);
+    this.ask();
+  }
+
+  restart() {
+    this.fields.forEach((field, i) => { field.value = this.base[i]; });
+    this.beside.value = 'view';
+    this.turn++;
+    this.pair = null;
+    this.showWords();
+    this.rest('');
+    this.show();
+  }
+
+  // The newest question counts; what an earlier one is answered comes too late. Answers come in parts.
+  async ask() {
+    const {state} = this.ctx, texts = this.text(), turn = ++this.turn, {kind, layer, head} = state.entry;
+    if (this.needs() || !this.base) return;
+    if (texts.some(text => !text.trim())) {
+      this.rest('Type at least one word, then press Enter.', true);
+      return;
+    }
+    const other = this.beside.value === 'view' ? this.base : this.asked[Number(this.beside.value)];
+    const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
+    this.wait('asking …');
+    this.late = setTimeout(() => { if (turn === this.turn) this.wait(ownLateWords); }, ownLate);
+    try {
+      await this.ctx.own.ask({run: state.run, texts: [other, texts], choice, attribution: this.attribution.value,
+        head: kind === 'head' && layer !== null ? [layer, head] : null},
+      given => { if (turn === this.turn) this.take(given, texts); });
+    } catch (error) {
+      if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);
+    }
+  }
+
+  wait(text) {
+    this.say(text);
+    this.el.setAttribute('aria-busy', 'true');
+  }
+
+  rest(text, failed = false) {
+    clearTimeout(this.late);
+    this.say(text, failed);
+    this.el.removeAttribute('aria-busy');
+  }
+
+  take(given, texts) {
+    if (given.error) {
+      this.rest(given.error, true);
+      return;
+    }
+    const store = new Store();
+    store.load({format: 1, runs: [given.run], shipped: ''});
+    const frames = given.frames.map(bytes => store.addFrame(bytes)),
+      sides = frames.map((frame, i) => ({frame, probe: store.probe(0, i), explains: given.explains[i]}));
+    this.pair = {...given, sides, classes: given.run.classes};
+    const known = this.asked.some(one => JSON.stringify(one) === JSON.stringify(texts));
+    if (!known) this.asked = [...this.asked, texts].slice(-ownKept);
+    this.rest('');
+    if (given.more) this.wait(`Saliency by ${given.attribution.replaceAll('_', ' ')} follows …`);
+    this.fill();
+    this.show();
+    if (!given.more) this.ctx.announce(this.outcome.textContent);
+  }
+
+  show() {
+    const {pair} = this, {state} = this.ctx;
+    this.answer.hidden = !pair;
+    if (!pair) return;
+    const shown = pairOf(pair.sides, state.entry, alignWords);
+    setText(this.about, this.aboutWords(shown));
+    this.showLine(shown);
+    this.outcome.replaceChildren(...ownOutcome(pair));
+    this.maps.draw(shown, state, this.el);
+  }
+
+  aboutWords({alike, note}) {
+    const {of, attribution, sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
+    const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
+    const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
+    const apart = alike ? '' : ' Two scores are explained, so their saliency is not subtracted.';
+    return `A and B are both computed now, by ${of}; neither was recorded.${saliency}${apart} ${note}`.trim();
+  }
+
+  // Three rows a column: the word of A, that of B, and B − A where it is the same word.
+  showLine(shown) {
+    const there = this.pair.sides[0].frame.get('saliency');
+    this.colour.options[0].disabled = !there;
+    const what = there ? this.colour.value : 'attention', {state} = this.ctx,
+      look = {palette: state.palette, theme: state.theme};
+    const {first, second, difference} = shown[what], {units} = shown;
+    const most = values => Math.max(0, ...values.filter(Number.isFinite).map(Math.abs));
+    const ordinary = (values, side) => values.filter((_, k) => !units[side][k].special);
+    const limit = most([...ordinary(first, 0), ...ordinary(second, 1)]);
+    const scale = colourScaleOf({limit, signed: what === 'saliency', ...look}),
+      apart = colourScaleOf({limit: most(difference), signed: true, ...look});
+    const columns = shown.columns.map((column, k) => ownColumn([units[0][column.first], units[1][column.second]],
+      [first[column.first], second[column.second]], difference[k], scale, apart));
+    const names = elementOf('span', 'sv-own-column sv-own-names', ...['A', 'B', 'B − A'].map(name =>
+      elementOf('span', 'sv-line-name', name)));
+    this.line.dir = directionOf(this.text());
+    this.line.replaceChildren(names, ...columns);
+    const scales = [[what === 'saliency' ? 'A and B' : 'A and B, attention', scale], ['B − A', apart]];
+    const same = shown.columns.filter(column => column.same).length, some = difference.some(Number.isFinite);
+    this.scale.replaceChildren(...scales.slice(0, some ? 2 : 1).map(([name, one]) =>
+      elementOf('div', 'sv-own-scale', elementOf('div', 'sv-scale-kind', name), scaleBar(one))),
+    elementOf('p', 'sv-note', ownLegend(what, shown, this.pair, state, same)));
+  }
+}
+
+function ownLegend(what, shown, pair, state, same) {
+  const meaning = what === 'saliency' ? `Saliency: ${signWords(pair.sides[0].frame.info)}`
+    : `Attention of ${shown.rowName} in ${entryTitle(state.entry)}.`;
+  return `${meaning} ${same} of the words and signs stand in both; elsewhere nothing is subtracted.`;
+}
+
+function ownChip(unit, value, scale) {
+  if (!unit) return elementOf('span', 'sv-own-gap', '–');
+  const text = elementOf('bdi', '', chipText(unit.label)),
+    chip = elementOf('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
+  text.dir = 'auto';
+  paintToken(chip, Number.isFinite(value) && !unit.special ? scaleColour(scale, value) : null);
+  chip.title = `${quoted(unit.label)}: ${Number.isFinite(value) ? shortNumber(value) : 'no value'}`;
+  return chip;
+}
+
+function ownSigned(x) { return `${x > 0 ? '+' : ''}${shortNumber(x)}`; }
+
+function ownColumn([a, b], [first, second], difference, scale, apart) {
+  const known = Number.isFinite(difference), change = elementOf('span', 'sv-own-change', known ? ownSigned(difference)
+    : '');
+  paintToken(change, known && !a.special ? scaleColour(apart, difference) : null);
+  const said = known ? `B − A ${ownSigned(difference)}` : 'not the same word in both';
+  const column = elementOf('span', 'sv-own-column', ownChip(a, first, scale), ownChip(b, second, scale), change);
+  column.title = said;
+  return column;
+}
+
+// The answers side by side: a row a class, and the difference of its probabilities.
+function ownOutcome({sides, classes}) {
+  const [p, q] = sides.map(({frame}) => frame.get('probabilities')?.values() ?? frame.get('prediction')?.values());
+  if (!p || !q) return [elementOf('p', 'sv-note', 'This model gives no answer that could be compared.')];
+  const chance = Boolean(sides[0].frame.get('probabilities')), names = chance ? classes : ['prediction'];
+  const top = values => chance ? values.indexOf(Math.max(...values)) : -1;
+  const cell = (text, strong) => elementOf(strong ? 'strong' : 'span', '', text);
+  const rows = names.map((name, i) => elementOf('tr', '', elementOf('th', '', elementOf('bdi', '', chipText(name, 24))),
+    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), i === top(values)))),
+    elementOf('td', '', ownSigned(q[i] - p[i]))));
+  const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
+    elementOf('th', '', name)));
+  const [a, b] = [p, q].map(values => quoted(classes[top(values)] ?? ''));
+  const said = chance && classes.length ? `A is answered ${a}, B ${b}.` : '';
+  return [elementOf('p', 'sv-outcome', said), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
+    elementOf('tbody', '', ...rows))];
+}
+
+export const ownPanel = {
+  name: 'own', title: 'Your own sentence', order: 66, shows: 'text', still: 'sentence',
+  view: Own,
+};

@@ -1,0 +1,66 @@
+// The maps of two sentences, each on its own words, and their difference on the words that both have.
+import {attentionLimit, colourScaleOf, shortNumber, valueWithStep} from '../lib/colour.js';
+import {quotedToken} from '../lib/canvas.js';
+import {elementOf, setText} from '../lib/controls.js';
+import {entryTitle} from '../state/derive.js';
+import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {MapRow} from './maprow.js';
+
+const ownStateOfUnits = {hideSpecial: false, mergeWords: true};
+
+export class OwnMaps {
+  constructor() {
+    this.parts = ['A', 'B', 'B − A'].map((name, i) => {
+      const row = new MapRow({text: (r, c) => this.cellText(i, r, c), chooseRow: () => {}});
+      return {name, row, el: elementOf('div', 'sv-own-map', row.el, row.tip)};
+    });
+    this.note = elementOf('p', 'sv-note');
+    this.el = elementOf('div', '', elementOf('div', 'sv-own-maps', ...this.parts.map(({el}) => el)), this.note);
+  }
+
+  draw(shown, state, host) {
+    const {maps, sides} = shown, there = maps.every(map => map.values);
+    this.el.hidden = !there;
+    if (!there) return;
+    const title = entryTitle(state.entry), look = {palette: state.palette, theme: state.theme};
+    this.shown = sides.map(({probe, frame}, i) => {
+      const units = shownUnits(probe, ownStateOfUnits, maps[i]), map = unitMap(maps[i], units);
+      return {...map, units, values: blankBlocked(map.values, frame, state.entry, maps[i], units)};
+    });
+    const limit = Math.max(...this.shown.map(({values}, i) => scaleLimit(sides[i].frame, 'attention', values, state)));
+    const count = Math.max(...this.shown.map(({units}) => units.length));
+    const scale = colourScaleOf({limit: attentionLimit(limit, count), ...look});
+    this.shown.forEach(({values, units}, i) => this.drawPart(i, title, {values, scale, units}, host, state.theme));
+    this.drawDifference(shown, title, look, host, state.theme);
+  }
+
+  drawPart(i, title, {values, scale, units}, host, theme) {
+    const {name, row} = this.parts[i];
+    row.draw({items: [{title: `${name}: ${title}`, values, scale, scaleTitle: i < 2 ? 'attention' : 'B − A'}], units,
+      row: -1, framed: false, label: `${name} of ${title}.`}, host, theme);
+  }
+
+  // Rows and columns of B − A are the words that stand in both sentences.
+  drawDifference({columns, maps}, title, look, host, theme) {
+    const whole = maps.every(map => map.pooled === 1), same = columns.filter(column => column.same);
+    this.parts[2].el.hidden = !whole || !same.length;
+    setText(this.note, whole ? 'B − A has the words that stand in both sentences; it is left out for all others.'
+      : 'One of the maps is a thumbnail of a long sentence, so no words can be subtracted; ask again with this head in '
+        + 'view to have its whole map.');
+    if (this.parts[2].el.hidden) return;
+    const [a, b] = this.shown, at = ({values, units}, r, c) => values[r * units.length + c];
+    const values = Float32Array.from(same.flatMap(r => same.map(c => at(b, r.second, c.second)
+      - at(a, r.first, c.first))));
+    this.shown[2] = {values, units: same.map(({first}) => a.units[first]), half: () => NaN};
+    this.drawPart(2, title, {...this.shown[2], scale: colourScaleOf({limit: largestOf(values), signed: true, ...look})},
+      host, theme);
+  }
+
+  cellText(i, row, column) {
+    const {values, units, half} = this.shown[i], k = row * units.length + column,
+      [query, key] = [row, column].map(at => quotedToken(units[at].label));
+    if (!Number.isFinite(values[k])) return `${query} → ${key}: left out`;
+    const number = i < 2 ? valueWithStep(values[k], half(k)) : shortNumber(values[k]);
+    return `${this.parts[i].name}: ${query} → ${key} ${number}`;
+  }
+}

@@ -1,0 +1,330 @@
+"""A sentence of the reader's own: what it is asked of, what the page shows of it, and what it says where nothing can be
+asked."""
+import time
+
+import numpy as np
+import pytest
+
+import invented
+from browser import browser, evaluate_json, load, new_page, page, send, settled # noqa: F401 (fixtures)
+from salviz.core.runs import Run
+from salviz.explorer.own import Asker
+from salviz.explorer.page import page_of, write_page
+from salviz.explorer.view import ExplorerView
+from salviz.explorer.widget import Explorer
+from test_explorer import widget
+
+recorded, other = 'the film was great', 'the film was awful'
+
+@pytest.fixture
+def explorer(tiny_bert, tiny_tokenizer):
+    "An explorer of two sentences and of the model that read them"
+    from salviz.probing.look import explore
+    return explore(tiny_bert(), tiny_tokenizer, [recorded, 'a fine scene'], saliency='input_x_gradient',
+                   attribution=False)
+
+class Kernel:
+    "Answers the questions of `page` as the view's kernel does"
+    def __init__(self, page, view):
+        self.page, self.view, self.sent, self.heard = page, view, [], 0
+        view._loop = None # the one that runs here is playwright's
+        view.send = lambda content, buffers: self.sent.append((content, buffers))
+
+    def asked(self):
+        "Questions about sentences that nobody has read yet"
+        every = self.page.evaluate('() => model.sent')
+        fresh, self.heard = every[self.heard:], len(every)
+        return [message for message in fresh if message['kind'] == 'own']
+
+    def tell(self, content, buffers):
+        send(self.page, answer=dict(content=content, buffers=list(buffers)))
+        self.page.evaluate('''() => {
+            const buffers = answer.buffers.map(b => new DataView(b.buffer, b.byteOffset, b.byteLength));
+            for (const listener of [...model.listeners['msg:custom']]) listener(answer.content, buffers); }''')
+
+    def answer(self):
+        "Answer what was asked; the contents of the answers"
+        settled(self.page)
+        for question in self.asked():
+            self.view._handle_custom_msg(question, [])
+            self.view._asking.flush()
+        told, self.sent = self.sent, []
+        self.view.send = lambda content, buffers: self.sent.append((content, buffers))
+        for content, buffers in told: self.tell(content, buffers)
+        settled(self.page)
+        return [content for content, _ in told]
+
+@pytest.fixture
+def opened(page, explorer):
+    explorer.view.settle()
+    widget(page, explorer.view)
+    return page, Kernel(page, explorer.view)
+
+def ask(page, text):
+    page.fill('.sv-own-field', text)
+    page.keyboard.press('Enter')
+
+def columns(page):
+    "[[word of A, word of B, their difference]] as they stand on the page"
+    return page.eval_on_selector_all('.sv-own-column:not(.sv-own-names)',
+                                     'all => all.map(o => [...o.children].map(c => c.textContent))')
+
+# --- who is asked
+
+def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
+    from salviz.training.trainer import train
+    return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=folder, probes=2, snapshots=2, epochs=2, batch_size=8,
+                 learning_rate=1e-2, keep=5, progress=False)
+
+def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tiny_bert, tiny_tokenizer, tiny_data,
+                                                                             tmp_path):
+    from salviz.models.checkpoints import load_model
+    from salviz.probing.look import explain_texts
+    run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
+    asker = Asker(Run(run.path))
+    steps = [step for step, _ in asker.choices()]
+    assert steps == sorted(run.checkpoints) and len(steps) > 1 and asker.needs() == ''
+    answers = [asker([[recorded]], step, 'input_x_gradient')[0] for step in steps]
+    for step, answer in zip(steps, answers):
+        expected, = explain_texts(*load_model(run, step), recorded, saliency='input_x_gradient', attribution=False)
+        for name in ('attention', 'probabilities', 'saliency'):
+            assert np.array_equal(answer.arrays[name], expected.arrays[name]), name
+    assert not np.allclose(answers[0].arrays['probabilities'], answers[1].arrays['probabilities'])
+    with pytest.raises(ValueError, match='there is no model 999 to ask; there is checkpoint of step'):
+        asker([[recorded]], 999, 'input_x_gradient')
+
+def test_asking_writes_nothing_into_the_run_and_leaves_the_model_as_it_was(tiny_bert, tiny_tokenizer, tmp_path):
+    import torch
+    run, model = invented.run(tmp_path/'run'), tiny_bert().train()
+    before = {file: file.read_bytes() for file in run.path.rglob('*') if file.is_file()}
+    weights, drawn = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    Asker(run, (model, tiny_tokenizer))([[recorded], [other]], 'now', 'integrated_gradients')
+    assert before == {file: file.read_bytes() for file in run.path.rglob('*') if file.is_file()}
+    assert model.training and all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+    assert torch.equal(drawn, torch.get_rng_state())
+
+def test_a_training_is_asked_while_it_is_paused_and_not_while_it_goes_on(tiny_bert, tiny_tokenizer, tiny_data,
+                                                                        tmp_path):
+    from salviz.training.live import start_training
+    training = start_training(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=1, snapshots=2,
+                              epochs=200, batch_size=4)
+    mine, another = Asker(training.run, training=training), Asker(model=(tiny_bert(), tiny_tokenizer))
+    def until(state):
+        end = time.monotonic() + 60
+        while training.state != state and time.monotonic() < end: time.sleep(.01)
+        assert training.state == state
+    try:
+        until('running')
+        for asker in (mine, another):
+            with pytest.raises(RuntimeError, match='A training is going on'):
+                asker([[recorded]], 'now', 'input_x_gradient')
+        training.pause()
+        until('paused')
+        answer, = mine([[recorded]], 'now', 'input_x_gradient')
+        assert answer.arrays['probabilities'].shape == (2,)
+    finally:
+        training.resume()
+        training.stop()
+        training.wait(60)
+    assert mine([[recorded]], 'now', 'input_x_gradient')
+
+def test_the_difference_is_that_of_one_class(tiny_bert, tiny_tokenizer):
+    from salviz.probing.look import explain_alike, explain_texts
+    model = tiny_bert()
+    a, b = explain_alike(model, tiny_tokenizer, [recorded, other], 'input_x_gradient')
+    predicted = int(a.arrays['probabilities'].argmax())
+    for answer, text in ((a, recorded), (b, other)):
+        alone, = explain_texts(model, tiny_tokenizer, text, predicted, saliency='input_x_gradient', attribution=False)
+        assert np.array_equal(answer.arrays['saliency'], alone.arrays['saliency'])
+    assert 'predicted for the first text' in a.info['explains'] == b.info['explains']
+
+def test_a_model_that_is_no_pair_is_refused_at_the_door(tiny_bert, tmp_path):
+    run = invented.run(tmp_path/'run')
+    for wrong in (tiny_bert(), (tiny_bert(), None), 'movie-minilm'):
+        with pytest.raises(ValueError, match=r'model must be a pair \(model, tokenizer\)'): Explorer(run, model=wrong)
+
+@pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a'], ['b'], ['c']]), dict(run=7),
+                                   dict(head=[1]), dict(choice=None), dict(attribution=3), dict(id=1)])
+def test_questions_that_nobody_can_have_typed_are_passed_over(explorer, wrong):
+    view = explorer.view
+    view._loop = None
+    sent = []
+    view.send = lambda content, buffers: sent.append(content)
+    good = dict(kind='own', id='x', run=0, texts=[[recorded]], choice='now', attribution='input_x_gradient', head=None)
+    view._handle_custom_msg(good | wrong, [])
+    view._asking.flush()
+    assert sent == []
+    view._handle_custom_msg(good, [])
+    view._asking.flush()
+    assert [content['more'] for content in sent] == [True, False]
+
+# --- in the browser
+
+def test_a_sentence_is_typed_and_its_maps_saliency_and_answer_stand_beside_those_in_view(opened, explorer):
+    page, kernel = opened
+    assert page.input_value('.sv-own-field') == recorded and not page.is_visible('.sv-own-answer')
+    ask(page, other)
+    first, last = kernel.answer()
+    assert first['more'] and not last['more']
+    page.wait_for_selector('.sv-own-answer')
+    words = columns(page)
+    assert [row[:2] for row in words if row[0] != row[1]] == [['great', 'awful']]
+    assert [bool(row[2]) for row in words] == [row[0] == row[1] for row in words]
+    assert page.locator('.sv-own-map:visible').count() == 3
+    assert 'neither was recorded' in page.inner_text('.sv-own-answer')
+    assert len(explorer.runs[0].recorded) == 2 and page.evaluate('() => model.get("index").length') == 2
+    page.wait_for_timeout(600)
+    assert 'awful' not in page.evaluate('() => JSON.stringify([model.get("ui"), model.get("meta")])')
+
+def test_what_is_subtracted_are_the_numbers_of_the_model(opened, tiny_bert, tiny_tokenizer):
+    from salviz.probing.look import explain_alike
+    page, kernel = opened
+    ask(page, other)
+    kernel.answer()
+    a, b = explain_alike(tiny_bert(), tiny_tokenizer, [recorded, other], 'input_x_gradient')
+    def pooled(s):
+        return {word: s.arrays['saliency'][s.word_ids == i].sum() for i, word in enumerate(s.words)}
+    one, two = pooled(a), pooled(b)
+    shown = {word: float(change.replace('−', '-')) for word, _, change in columns(page) if change}
+    for word in ('the', 'film', 'was'): assert abs(shown[word] - (two[word] - one[word])) < .01*abs(shown[word]) + 1e-6
+    table = page.eval_on_selector_all('.sv-own-table tbody td', 'all => all.map(o => o.textContent)')
+    expected = np.stack([a.arrays['probabilities'], b.arrays['probabilities']], 1)
+    assert [float(x) for k, x in enumerate(table) if k % 3 < 2] == pytest.approx(expected.ravel().tolist(), abs=6e-4)
+
+def test_a_word_is_clicked_away_and_by_keys(opened):
+    page, kernel = opened
+    page.click('.sv-own-word:has-text("was")')
+    assert page.input_value('.sv-own-field') == 'the film great'
+    kernel.answer()
+    assert [row[0] for row in columns(page) if row[1] == '–'] == ['was']
+    page.focus('.sv-own-word >> nth=0')
+    page.keyboard.press('ArrowRight'); page.keyboard.press('Delete')
+    assert page.input_value('.sv-own-field') == 'the great'
+    assert page.evaluate('() => document.activeElement.getAttribute("aria-label")') == 'leave out \u2068‘great’\u2069'
+    kernel.answer()
+    assert [row[0] for row in columns(page) if row[1] == '–'] == ['film', 'was']
+    page.click('text=as in view')
+    assert page.input_value('.sv-own-field') == recorded and not page.is_visible('.sv-own-answer')
+
+def test_it_can_stand_beside_one_that_was_asked_before(opened):
+    page, kernel = opened
+    ask(page, other); kernel.answer()
+    ask(page, 'the scene was awful')
+    page.select_option('.sv-own-options select', label=other)
+    kernel.answer()
+    assert [row[:2] for row in columns(page) if row[0] != row[1]] == [['film', 'scene']]
+
+def test_what_is_wrong_is_said_beside_the_field(opened):
+    page, kernel = opened
+    said = lambda: page.inner_text('.sv-own-said')
+    ask(page, '   ')
+    assert said() == 'Type at least one word, then press Enter.' and kernel.asked() == []
+    ask(page, 'film ' * 300)
+    kernel.answer()
+    assert 'make it shorter' in said() and page.get_attribute('.sv-own', 'aria-busy') is None
+    ask(page, other)
+    kernel.answer()
+    assert said() == '' and page.is_visible('.sv-own-answer')
+    page.evaluate('() => { model.dead = true; }')
+    ask(page, recorded)
+    settled(page)
+    assert 'could not be sent' in said()
+
+def test_the_newest_question_counts_and_a_late_answer_is_not_shown(opened):
+    page, kernel = opened
+    ask(page, 'the scene was awful'); settled(page)
+    late, = kernel.asked()
+    ask(page, other)
+    kernel.answer()
+    shown = columns(page)
+    kernel.tell(dict(kind='own', id=late['id'], more=False, error='too late'), [])
+    settled(page)
+    assert columns(page) == shown and page.inner_text('.sv-own-said') == ''
+
+def test_another_sentence_in_view_takes_its_answer_away_and_keeps_what_was_typed(opened):
+    page, kernel = opened
+    ask(page, other); kernel.answer()
+    page.locator('.sv-toolbar select').nth(1).select_option('1'); settled(page)
+    assert not page.is_visible('.sv-own-answer') and page.input_value('.sv-own-field') == other
+    page.click('text=as in view')
+    assert page.input_value('.sv-own-field') == 'a fine scene'
+
+def test_text_is_never_html(opened):
+    page, kernel = opened
+    ask(page, '<img src=x onerror=hit()> film')
+    kernel.answer()
+    assert page.locator('.sv-own img').count() == 0 and page.is_visible('.sv-own-answer')
+
+def test_a_run_without_weights_says_what_it_needs(page, tmp_path):
+    run = invented.reconfigured(invented.run(tmp_path/'run'), model=dict(name='movie-minilm', layers=2, heads=3))
+    view = ExplorerView([run], askers=[Asker(run)])
+    view.settle()
+    widget(page, view)
+    said = page.inner_text('.sv-own-said')
+    assert 'has kept no weights' in said and "model=load_classifier('movie-minilm')" in said
+    assert 'before its training' in said
+    assert page.is_disabled('.sv-own-field') and page.is_disabled('.sv-own-look')
+
+def test_a_page_without_a_kernel_says_what_it_needs(browser, tmp_path):
+    path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'page.html', say=lambda said: None)
+    p = new_page(browser)
+    p.goto(path.as_uri())
+    p.wait_for_selector('.sv-own')
+    assert 'needs a kernel with a model' in p.inner_text('.sv-own-said') and p.is_disabled('.sv-own-field')
+    assert p.input_value('.sv-own-field') and p.errors == []
+    p.close()
+
+def test_several_checkpoints_are_a_choice_in_the_page(page, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
+    explorer = Explorer(run)
+    explorer.view.settle()
+    widget(page, explorer.view)
+    kernel = Kernel(page, explorer.view)
+    steps = sorted(run.checkpoints)
+    shown = []
+    for step in steps:
+        page.select_option('.sv-own-options select >> nth=1', str(step))
+        kernel.answer()
+        assert f'by checkpoint of step {step};' in page.inner_text('.sv-own-answer')
+        shown.append(page.inner_text('.sv-own-table'))
+    assert shown[0] != shown[-1]
+
+# --- two sentences word by word
+
+def aligned(page, a, b):
+    return [(c['first'], c['second'], c['same'])
+            for c in evaluate_json(page, '([a, b]) => sv.alignWords(a, b)', [a.split(), b.split()])]
+
+def test_words_are_aligned_by_the_longest_list_that_both_have(page):
+    load(page, 'align.js')
+    assert aligned(page, 'a b c', 'a b c') == [(0, 0, True), (1, 1, True), (2, 2, True)]
+    assert aligned(page, 'a b c', 'a x c') == [(0, 0, True), (1, 1, False), (2, 2, True)]
+    assert aligned(page, 'a b c', 'a c') == [(0, 0, True), (1, None, False), (2, 1, True)]
+    assert aligned(page, 'a c', 'a x y c') == [(0, 0, True), (None, 1, False), (None, 2, False), (1, 3, True)]
+    assert aligned(page, 'a b', 'x y z') == [(0, 0, False), (1, 1, False), (None, 2, False)]
+    assert aligned(page, '', '') == []
+
+def longest_common(a, b):
+    "The length of the longest common list, straight from its definition"
+    if not a or not b: return 0
+    if a[0] == b[0]: return 1 + longest_common(a[1:], b[1:])
+    return max(longest_common(a[1:], b), longest_common(a, b[1:]))
+
+def test_an_alignment_keeps_both_orders_and_loses_no_word(page):
+    load(page, 'align.js')
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        a, b = (list(rng.choice(list('abc'), rng.integers(0, 8))) for _ in range(2))
+        rows = aligned(page, ' '.join(a), ' '.join(b))
+        assert [i for i, _, _ in rows if i is not None] == list(range(len(a)))
+        assert [j for _, j, _ in rows if j is not None] == list(range(len(b)))
+        same = [(i, j) for i, j, alike in rows if alike]
+        assert all(a[i] == b[j] for i, j in same) and len(same) == longest_common(a, b)
+
+def test_a_word_is_taken_out_of_a_text_with_its_blank(page):
+    load(page, 'align.js')
+    def without(text, k):
+        return page.evaluate('([text, k]) => sv.withoutPiece(text, sv.textPieces(text)[k])', [text, k])
+    assert [without('One of the year.', k) for k in range(5)] == [
+        'of the year.', 'One the year.', 'One of year.', 'One of the .', 'One of the year']
+    assert without('很好的电影', 0) != '很好的电影' and without('solo', 0) == ''
