@@ -147,7 +147,8 @@ def _is_count(x): return isinstance(x, Integral) and not isinstance(x, bool) and
 
 def _is_number(x): return isinstance(x, float) or isinstance(x, int) and not isinstance(x, bool) and abs(x) < 2**53
 
-_row_numbers = ('epoch', 'loss', 'task', 'eval_loss', 'seconds', 'saliency_seconds', 'learning_rate')
+_row_numbers = ('epoch', 'loss', 'task', 'eval_loss', 'seconds', 'saliency_seconds', 'largest_saliency',
+                'learning_rate')
 
 def _row_fault(row:dict) -> str: # '' if there is none
     "Why `row` cannot be used as one"

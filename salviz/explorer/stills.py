@@ -36,6 +36,7 @@ class Look:
     what:str = 'attention'       # or 'attribution'
     evidence_name:str = None     # of a method's own; None or '': the first
     of_one_run:bool = False      # is the other side another step of the same run?
+    saliency_limit:float = None  # where the colours of saliency end, if not at the sentence's own maximum
 
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])
@@ -99,6 +100,8 @@ def _map_part(look, width) -> Part:
                 and place['layer'] in s.layers.get(k, [])]
     view = attention_map(s, **place, what=look.shows(),
                          overlays=overlays + ['saliency']*(saliency_of(s)[0] is not None))
+    if view.saliency is not None:
+        view = replace(view, saliency_limit=max(view.saliency_limit, look.saliency_limit or 0))
     return _titled(look.words(), view, width)
 
 # %% ../../nbs/11_explorer/10_stills.ipynb #016
@@ -140,9 +143,14 @@ def _sentence_part(look, width) -> Part:
     task that is no classification"""
     s, own_view = look.snapshot, answer_shown(look.snapshot)
     if hasattr(own_view, 'attention'): own_view = replace(own_view, attention=None) # the map has a part of its own
+    if getattr(own_view, 'saliency', None) is not None:
+        own_view = replace(own_view, limit=max(own_view.limit, look.saliency_limit or 0))
     if own_view: return _of_view(own_view, width)
     own, source = saliency_of(s)
-    if own: return _titled(f'sentence, coloured by {source}', coloured_sentences(s, words=False, names=[None]), width)
+    if own:
+        scale = ', on the scale of the run' if look.saliency_limit else ''
+        view = coloured_sentences(s, words=False, names=[None], limit=look.saliency_limit or None)
+        return _titled(f'sentence, coloured by {source}{scale}', view, width)
     rows, pooled_row = chosen_map(s, **place_of(look.entry)).values, s.info.get('pooled_row')
     if pooled_row is None: values, source = rows[~s.is_special].mean(0), 'attention, mean over rows'
     else: values, source = rows[pooled_row], f'attention of {s.labels[pooled_row]}'

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from ..core.runs import Snapshot
 from .codes import json_text
 from .courier import Courier, Plan, thin_rows
-from .described import as_run, meta as describe, run_meta
+from .described import as_run, grown, meta as describe, run_meta
 from .own import replies
 from .page import chosen
 from .payload import pack_frame
@@ -126,6 +126,7 @@ def _notice(self:ExplorerView, run:int, item):
         with self._lock:
             self._inbox[run, item.probe, item.step] = None
             self._latest[run, item.probe] = item
+        self._metas[run]['saliency'] = grown(self._metas[run]['saliency'], item)
     self._live = True
     self._courier.call()
 

@@ -32,6 +32,8 @@ def in_words(seconds) -> str:
     hours, minutes = divmod(minutes, 60)
     return f'{hours} h {minutes} min' if hours else f'{minutes} min {s} s' if minutes else f'{s} s'
 
+
+# %% ../../nbs/11_explorer/08_widget.ipynb #w0421
 over, held = ('finished', 'stopped', 'failed'), ('waiting', 'paused', 'pausing')
 
 class Controls(W.VBox):
@@ -42,7 +44,8 @@ class Controls(W.VBox):
         self.pause_button = W.Button(description='Pause', icon='pause', tooltip='pause training after the current step')
         self.pausable, self.unit = hasattr(training, 'pause'), getattr(training, 'unit', 'step')
         hint = 'stop training after the current step' if self.pausable else 'compute no further'
-        self.stop_button = W.Button(description='Stop' if self.pausable else 'Cancel', icon='stop', tooltip=f'{hint}; what is there stays')
+        self.stop_button = W.Button(description='Stop' if self.pausable else 'Cancel', icon='stop',
+                                    tooltip=f'{hint}; what is there stays')
         self.bar = W.IntProgress(min=0, max=max(1, training.total or 1), layout=W.Layout(width='260px'))
         self.said, self.error = W.Label(), W.Label(layout=W.Layout(display='none'))
         buttons = [self.pause_button, self.stop_button] if self.pausable else [self.stop_button]
@@ -244,7 +247,8 @@ def look(self:Explorer):
         name, side = metas[at]['name'], against.get('step')
         other = run.snapshot(side if side in taken[probe] else min(s for s in taken[probe] if s != step), probe)
     return Look(run.snapshot(step, probe), other, name, run.metrics, state.get('entry') or {},
-                state.get('what', 'attention'), state.get('evidence'), of_one_run=len(self.runs) == 1)
+                state.get('what', 'attention'), state.get('evidence'), of_one_run=len(self.runs) == 1,
+                saliency_limit=None if state.get('ownScale') else metas[at]['saliency']['limit'])
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"

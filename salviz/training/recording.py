@@ -19,7 +19,7 @@ from ..attribution.reading import what_is_read
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
-from ..core.evidence import check_axes, guessed_axes, known_evidence
+from ..core.evidence import check_axes, guessed_axes, known_evidence, largest_saliency
 from .feed import evaluation_draw
 from .settings import plain
 from .step import input_kept
@@ -43,15 +43,18 @@ class Recorder:
 
     def __call__(self, model, progress:Progress, epoch:float):
         "Write a snapshot of every probe as `model` sees it at `progress`"
-        start, self.saliency_seconds = time.perf_counter(), 0.
+        start, self.saliency_seconds, largest = time.perf_counter(), 0., 0.
         for i in range(0, len(self.probe_set), self.batch_size):
             rows = [self.probe_set[j] for j in range(i, min(i + self.batch_size, len(self.probe_set)))]
             batch = {k: v.to(device_of(model)) for k, v in self.feed.collate(rows).items()}
             batch = self.feed.corrupt(batch, progress.seed, evaluation_draw)
             looked = self.look(model, batch, progress)
-            for j, row in enumerate(rows): self.run.save(self.snapshot(i + j, j, row, batch, looked, progress, epoch))
+            for j, row in enumerate(rows):
+                made = self.snapshot(i + j, j, row, batch, looked, progress, epoch)
+                largest = max(largest, largest_saliency(made))
+                self.run.save(made)
         self.run.log(dict(kind='record', step=progress.step, seconds=time.perf_counter() - start,
-                          saliency_seconds=self.saliency_seconds))
+                          saliency_seconds=self.saliency_seconds, largest_saliency=largest))
 
 def check_saliency(model, feed, probes, settings):
     "Refuse `settings.saliency` if `model` cannot be explained by it, tried on the first of `probes`"

@@ -24,6 +24,7 @@ from salviz.explorer.courier import Courier, even, Plan, thin_rows
 from salviz.explorer.program import panel_names
 from salviz.explorer.saving import strip_on_save, strip_views
 from salviz.explorer.view import ExplorerView
+from salviz.core.evidence import largest_saliency
 from salviz.explorer.widget import Controls, Explorer, in_words
 from salviz.explorer.payload import split_frame
 from salviz.core.runs import Run
@@ -268,6 +269,17 @@ def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
     run.finish(steps=1)
     view.end(); view.settle()
     assert meta(view)['runs'][0]['finished'] and not meta(view)['runs'][0]['live'] and run._listeners == []
+
+def test_the_scale_of_saliency_grows_while_training_goes_on_and_says_up_to_which_step(tmp_path):
+    run = invented.run(tmp_path/'live', probes=(), steps=(), finish=False)
+    view = ExplorerView([run], live=True)
+    assert meta(view)['runs'][0]['saliency'] == dict(limit=0., step=None)
+    most = 0.
+    for step in (0, 10, 20):
+        run.save(invented.snapshot(step, 0))
+        most = max(most, largest_saliency(run.snapshot(step, 0)))
+        view.settle()
+        assert meta(view)['runs'][0]['saliency'] == dict(limit=most, step=step)
 
 # --- errors
 

@@ -9,6 +9,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from browser import browser, evaluate_json, load, mount, page, send, settled  # noqa: F401, fixtures
 from salviz.core import maths
+from salviz.core.evidence import largest_saliency
 from salviz.data.texts import Collator, encode_texts
 from salviz.methods import ADDrop, AttentionGuidance, SaliencyGuided, SalLM
 from salviz.methods.ad_drop import drop_mask, drop_uniform
@@ -109,6 +110,7 @@ def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, th
     values = dict(saliency=saliency, attention=attention,
                   difference=shares(attention, special) - shares(saliency, special))[colour]
     limit = np.abs(values[~special]).max()
+    if colour == 'saliency': limit = run_meta(runs['addrop'])['saliency']['limit']
     load(page, 'colour.js')
     wanted = page.evaluate(
         '''([values, limit, signed, theme]) => { const scale = sv.colourScaleOf({limit, signed, theme,
@@ -125,12 +127,12 @@ def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, th
     assert float(ends[-1].replace('−', '-')) == pytest.approx(limit, rel=.06)
     assert ends[0] == ('0' if colour == 'attention' else '−' + ends[-1])
 
-def test_saliency_has_one_scale_for_all_sentences_and_steps_where_that_is_asked_for(page, runs):
+def test_saliency_has_one_scale_for_all_sentences_and_steps_of_a_run_unless_another_is_chosen(page, runs):
     run = runs['addrop']
-    show(page, run, panels=['sentence'], state=dict(colour='saliency', ownScale=False))
+    show(page, run, panels=['sentence'])
     def most(step, probe):
         s = run.snapshot(step, probe)
-        return np.abs(unpack_frame(pack_frame(s))['arrays']['saliency'].astype(float)[~np.array(s.is_special)]).max()
+        return float(np.abs(s.arrays['saliency'][~np.array(s.is_special)]).max())
     largest = {place: most(*place) for place in run.recorded}
     def end(): return page.locator('.sv-sentence .sv-scale-tick[data-end="high"]').inner_text()
     def number(x): return page.evaluate('([x]) => sv.shortNumber(x)', [x])
@@ -138,15 +140,37 @@ def test_saliency_has_one_scale_for_all_sentences_and_steps_where_that_is_asked_
     kind = page.locator('.sv-sentence .sv-scale-kind')
     for step, probe in run.recorded:
         set_state(page, step=step, probe=probe)
-        assert end() == number(max(largest.values())) and kind.inner_text() == 'square-root scale'
+        assert end() == number(max(largest.values())) and kind.inner_text() == 'square-root scale of the run'
     place = min(largest, key=largest.get)
     set_state(page, step=place[0], probe=place[1])
-    assert 'the same for all sentences and steps that were looked at' in text(page, '.sv-sentence-main .sv-note')
+    assert 'the same for all sentences and steps of the run.' in text(page, '.sv-sentence-main .sv-note')
     page.get_by_label('scale of its own').check(); settled(page)
     assert end() == number(largest[place]) != number(max(largest.values()))
     assert 'scaled to this sentence at this step' in page.locator('.sv-sentence-main .sv-note').inner_text()
+    assert kind.inner_text() == 'square-root scale of this sentence'
     set_state(page, colour='attention')
+    assert kind.inner_text() == 'square-root scale'
     assert not page.get_by_label('scale of its own').is_visible()
+
+def test_a_page_with_a_few_steps_has_the_scale_of_the_whole_run(page, runs):
+    run = runs['addrop']
+    places = {(s, p): largest_saliency(run.snapshot(s, p)) for s, p in run.recorded}
+    step, probe = min(places, key=places.get)
+    few, every = run_meta(run, probes=[probe], steps=[step]), run_meta(run)
+    assert few['saliency'] == every['saliency'] == dict(limit=max(places.values()), step=max(run.steps))
+
+def test_the_scale_says_up_to_which_step_it_holds_while_training_goes_on_and_when_nobody_knows_it(page, runs):
+    run = runs['addrop']
+    frame, described = pack_frame(run.snapshot(-1, 0)), run_meta(run)
+    def note(**changes):
+        mount(page, meta([dict(described, **changes)]), [frame], panels=['sentence'])
+        return page.locator('.sv-sentence-main .sv-note').inner_text()
+    scale = dict(limit=7., step=40)
+    assert 'of the run, so far: up to step 40.' in note(saliency=scale, live=True, finished=False)
+    assert 'sentences and steps of the run.' in note(saliency=scale, live=False, finished=True)
+    unknown = note(saliency=dict(limit=None, step=40))
+    assert 'How much saliency there is in the whole run was not recorded' in unknown
+    assert page.locator('.sv-sentence .sv-scale-kind').inner_text() == 'square-root scale of this sentence'
 
 def test_merged_words_are_sums_over_their_pieces(page, runs):
     load(page, 'sentence.js', 'codec.js')

@@ -14,7 +14,9 @@ from salviz.methods import ADDrop, AttentionGuidance
 from salviz.models.loading import load_classifier
 from salviz.explorer.codes import (cube_code, cube_value, json_text, level_code, level_value, most_cells, order_code,
                                    order_value, pool_cells)
-from salviz.explorer.described import as_run, meta, run_meta
+from salviz.core.evidence import largest_saliency
+from salviz.explorer import described
+from salviz.explorer.described import as_run, meta, run_meta, saliency_scale
 from salviz.explorer.packed import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.explorer.program import bundle, exported, static_text, styles
@@ -34,6 +36,34 @@ def snapshot(n=6, layers=(0, 1), heads=3, seed=0, step=3, **more):
                   saliency=rng.normal(size=n), discarded=b > 1)
     return Snapshot(step=step, epoch=.5, probe=more.pop('probe', 0), tokens=more.pop('tokens', ['t']*n), arrays=arrays,
                     layers={k: list(layers) for k in ('attention', 'attention_attribution', 'discarded')}, **more)
+
+# ---- how much saliency there is
+
+def test_the_scale_of_saliency_is_that_of_the_whole_run_whether_it_was_logged_or_has_to_be_read(tmp_path):
+    older = invented.run(tmp_path/'older')
+    every = {(s, p): largest_saliency(older.snapshot(s, p)) for s, p in older.recorded}
+    most = max(every.values())
+    for chosen in (dict(), dict(probes=[0], steps=[0])):
+        assert run_meta(older, **chosen)['saliency'] == dict(limit=most, step=30), 'read from all snapshots'
+    older.log(dict(kind='record', step=10, largest_saliency=most + 1))
+    assert run_meta(older)['saliency']['limit'] == most + 1, 'a step that was logged counts as it was logged'
+    special = np.array(older.snapshot(0, 0).is_special)
+    values = older.snapshot(0, 0).arrays['saliency']
+    assert every[0, 0] == np.abs(values[~special]).max()
+
+def test_a_run_whose_snapshots_are_too_large_to_read_has_no_scale_of_its_own(tmp_path, monkeypatch):
+    run = invented.run(tmp_path/'large')
+    monkeypatch.setattr(described, '_most_read', 1000)
+    assert run_meta(run)['saliency'] == dict(limit=None, step=30)
+    assert saliency_scale(as_run(list(run.snapshots())))['limit'] > 0, 'what is in memory is not read'
+    for step in run.steps: run.log(dict(kind='record', step=step, largest_saliency=3.))
+    assert run_meta(run)['saliency'] == dict(limit=3., step=30)
+
+def test_a_run_logs_its_largest_saliency_at_every_recorded_step(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', probes=2, snapshots=3, epochs=1,
+                progress=False)
+    logged = {r['step']: r['largest_saliency'] for r in run.metrics if r['kind'] == 'record'}
+    assert logged == {step: max(map(largest_saliency, run.snapshots(step=step))) for step in run.steps}
 
 # ---- one byte a weight
 

@@ -133,7 +133,8 @@ export function repeatNames(line) {
 }
 
 // A scale as a bar with numbers below it.
-export function scaleBar(scale) {
+// `of`: what the scale is one for, where that is a choice.
+export function scaleBar(scale, of = '') {
   const bar = elementOf('div', 'sv-scale-bar'), ticks = elementOf('div', 'sv-scale-ticks');
   const stops = Array.from({length: 33}, (_, i) => cssColour(scale.table[Math.round(255 * i / 32)]));
   bar.style.backgroundImage = `linear-gradient(to right, ${stops.join(', ')})`;
@@ -143,7 +144,8 @@ export function scaleBar(scale) {
     tick.dataset.end = place === 0 ? 'low' : place === 1 ? 'high' : '';
     ticks.append(tick);
   }
-  const kind = elementOf('div', 'sv-scale-kind', scale.linear ? '' : 'square-root scale');
+  const name = [scale.linear ? '' : 'square-root scale', of].filter(Boolean).join(' ');
+  const kind = elementOf('div', 'sv-scale-kind', name);
   const el = elementOf('div', 'sv-scale', kind, bar, ticks);
   el.dir = 'ltr';
   return el;

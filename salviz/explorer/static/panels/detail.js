@@ -121,9 +121,9 @@ class MapPanel {
     const given = saliencyOf(this.frame);
     if (!given) return null;
     const values = this.units.map(u => u.tokens.reduce((sum, k) => sum + given.values[k], 0));
-    const {store, state} = this.ctx, least = state.ownScale ? 0 : store.saliencyLimit(state.run);
+    const {store, state} = this.ctx, {limit: least, name: of} = store.saliencyScale(state);
     const ordinary = values.filter((v, k) => Number.isFinite(v) && !this.units[k].special).map(Math.abs);
-    return {values, name: given.name,
+    return {values, name: given.name, of,
       scale: colourScaleOf({limit: Math.max(least, ...ordinary), signed: true, theme: state.theme})};
   }
 
@@ -299,8 +299,11 @@ class MapPanel {
     const start = Math.min(grid.x, Math.max(16, width - (both ? 2 * part + 36 : part) - 16));
     colourScale(context, this.colours,
       {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
-    if (both) colourScale(context, this.saliency.scale, {x: start + part + 36, y: scaleY, width: part,
-      title: `${this.saliency.name} (square-root scale)`, inks});
+    if (!both) return;
+    const {name, of, scale} = this.saliency, whole = `${name} (square-root scale ${of})`;
+    context.font = inks.small;
+    const title = context.measureText(whole).width <= part ? whole : `${name} (√ scale ${of})`;
+    colourScale(context, scale, {x: start + part + 36, y: scaleY, width: part, title, inks});
   }
 
   cellText({row, column}) {

@@ -66,12 +66,12 @@ export function sentenceValues(frame, probe, state, units = unitsOf(probe, state
     pieces};
 }
 
-// The scale of the colours, up to the largest magnitude among ordinary tokens: of saliency among those of the whole
-// run, `atLeast`, so that little saliency looks like little; else of this sentence at this step.
+// The scale of the colours, up to the largest magnitude among ordinary tokens: of saliency at least up to that of the
+// whole run, `atLeast`, so that little saliency looks like little; else of this sentence at this step.
 export function sentenceScale(values, state, atLeast = 0) {
   const shown = values[state.colour]?.filter((v, k) => !values.units[k].special && Number.isFinite(v)) ?? [];
   const signed = state.colour === 'saliency' || state.colour === 'difference';
-  const least = state.colour === 'saliency' && !state.ownScale ? atLeast : 0;
+  const least = state.colour === 'saliency' ? atLeast : 0;
   const limit = state.colour === 'rationale' ? 1 : Math.max(least, ...shown.map(Math.abs));
   return colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
 }
@@ -90,12 +90,11 @@ function saliencyWords(frame, values) {
   return `Saliency (${of}): ${signWords(own ? {words} : frame.info)}`;
 }
 
-function legendWords(frame, probe, state, values) {
+function legendWords(frame, probe, state, values, scaleWords) {
   const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, said = [];
   if (state.colour === 'saliency') {
     said.push(saliencyWords(frame, values));
-    said.push(state.ownScale ? 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'
-      : 'The scale of the colours is the same for all sentences and steps that were looked at.');
+    said.push(scaleWords);
   }
   if (state.colour === 'attention') said.push(`${from}.`);
   if (state.colour === 'difference')
@@ -292,7 +291,7 @@ class Sentence {
   }
 
   paint() {
-    const {store, state} = this.ctx, scale = sentenceScale(this.values, state, store.saliencyLimit(state.run));
+    const {store, state} = this.ctx, scale = sentenceScale(this.values, state, store.saliencyScale(state).limit);
     const shown = this.values[state.colour];
     const row = this.values.pieces, chosen = new Set(state.tokens);
     this.units.forEach((unit, k) => {
@@ -310,11 +309,12 @@ class Sentence {
   }
 
   paintScale(scale, shown) {
-    const {state} = this.ctx, key = [scale.limit, scale.signed, state.palette, state.theme,
+    const {state, store} = this.ctx, of = state.colour === 'saliency' ? store.saliencyScale(state).name : '';
+    const key = [scale.limit, scale.signed, state.palette, state.theme, of,
       shown && state.colour !== 'rationale'].join();
     if (key === this.scaled) return;
     this.scaled = key;
-    this.scale.replaceChildren(...(shown && state.colour !== 'rationale' ? [scaleBar(scale)] : []));
+    this.scale.replaceChildren(...(shown && state.colour !== 'rationale' ? [scaleBar(scale, of)] : []));
   }
 
   say() {
@@ -329,7 +329,8 @@ class Sentence {
     const here = state.colour === 'saliency' && frame?.info?.awaited;
     const why = frame ? here || (missingColour[state.colour] ?? values.note) : away;
     const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy)}.` : '';
-    setText(this.legend, !frame || !values[state.colour] ? why : legendWords(frame, probe, state, values) + copied);
+    setText(this.legend, !frame || !values[state.colour] ? why
+      : legendWords(frame, probe, state, values, store.saliencyScale(state).words) + copied);
     this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));
     setText(this.losses, [lossWords(frame, run), ...(frame?.info?.notes ?? [])].filter(Boolean)
       .map(said => said.replace(/[^.]$/, '$&.')).join(' '));

@@ -1,6 +1,5 @@
 // What there is to look at: runs, their probes, and the frames (one probe at one step) that were shipped.
 import {decodeFrame} from './codec.js';
-import {saliencyOf} from './derive.js';
 
 const cachedFrames = 64;
 
@@ -17,7 +16,6 @@ export class Store {
     this.bytes = new Map();
     this.decoded = new Map();
     this.shippedSteps = new Map();
-    this.mostSalient = new Map();
     this.logged = [];
     this.listeners = {frames: new Set(), rows: new Set(), meta: new Set(), status: new Set()};
   }
@@ -52,19 +50,23 @@ export class Store {
     this.keep(key, frame);
     if (!this.shippedSteps.has(place)) this.shippedSteps.set(place, new Set());
     this.shippedSteps.get(place).add(frame.step);
-    this.mostSalient.set(frame.run, Math.max(this.saliencyLimit(frame.run), this.largestIn(frame)));
     this.tell('frames', {run: frame.run, probe: frame.probe, step: frame.step});
     return frame;
   }
 
-  // The largest magnitude of saliency among the ordinary tokens of a frame.
-  largestIn(frame) {
-    const special = this.probe(frame.run, frame.probe)?.is_special ?? [], values = saliencyOf(frame)?.values ?? [];
-    return values.reduce((most, v, i) => special[i] || !Number.isFinite(v) ? most : Math.max(most, Math.abs(v)), 0);
+  // One scale for all sentences and steps of a run, which page and widget are told before they see a frame: its `limit`
+  // is 0 where each sentence has a scale of its own, by choice or because nobody knows better; `words` says which.
+  saliencyScale({run, ownScale}) {
+    const of = this.run(run), {limit = null, step = null} = of?.saliency ?? {};
+    const own = {limit: 0, name: 'of this sentence'};
+    if (ownScale)
+      return {...own, words: 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
+    if (limit === null) return {...own, words: 'How much saliency there is in the whole run was not recorded, '
+      + 'so the colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
+    const soFar = of.live && !of.finished ? `, so far: up to step ${step}` : '';
+    return {limit, name: 'of the run',
+      words: `The scale of the colours is the same for all sentences and steps of the run${soFar}.`};
   }
-
-  // One scale for all that was seen of a run: it can grow while frames arrive, and never shrinks.
-  saliencyLimit(run) { return this.mostSalient.get(run) ?? 0; }
 
   dropFrame(run, probe, step) {
     const key = frameKey(run, probe, step);
