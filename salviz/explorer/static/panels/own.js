@@ -95,6 +95,13 @@ class Own {
       const field = Object.assign(document.createElement('input'), {type: 'text', autocomplete: 'off', dir: 'auto'});
       field.className = 'sv-own-field';
       field.addEventListener('input', () => this.showWords());
+      // In JupyterLab Enter submits no form.
+      field.addEventListener('keydown', e => {
+        if (e.key !== 'Enter' || e.isComposing) return;
+        e.preventDefault();
+        e.stopPropagation();
+        this.ask();
+      });
       return field;
     });
     const names = this.fields.length > 1 ? ['first text', 'second text'] : ['sentence'];
