@@ -38,9 +38,14 @@ def browser():
         _running['pw'].stop()
         _running.clear()
 
-def new_page(browser, **kw):
-    "An empty page that notes its errors in `errors` and what it asks of the network in `outside`"
+# Who looks has seen the tour; said before the page's own scripts, where the page has a storage.
+knows_the_tour = "try { localStorage.setItem('salviz-tour', 'seen'); } catch { /* a page without an origin has none */ }"
+
+def new_page(browser, first_use=False, **kw):
+    """An empty page that notes its errors in `errors` and what it asks of the network in `outside`; `first_use`: the
+    explorer was never seen"""
     page = browser.new_page(**{'viewport': dict(width=1300, height=900), **kw})
+    if not first_use: page.add_init_script(knows_the_tour)
     page.errors, page.outside = [], []
     page.on('pageerror', lambda e: page.errors.append(str(e)))
     page.on('console', lambda m: page.errors.append(m.text) if m.type == 'error' else None)
@@ -101,6 +106,10 @@ def mount(page, meta, frames, state=None, panels=None, theme='light', rows=None,
 def settled(page):
     "Wait until the app has drawn what it was last told: two animation frames"
     page.evaluate('() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
+
+def spoken(page, text):
+    "Wait until the page has told who listens something with `text` in it: of many that follow at once only the last"
+    page.wait_for_function("text => document.querySelector('.sv-said').textContent.includes(text)", arg=text)
 
 def pixels(page, selector, x=0, y=0, width=1, height=1):
     "RGBA numbers of a rectangle of the canvas `selector`, in its own pixels, as a flat list"

@@ -6,7 +6,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from browser import load, mount, new_page, settled
+from browser import load, mount, new_page, settled, spoken
 from PIL import Image
 
 from salviz.explorer.codes import cube_code, cube_value, level_code, level_value
@@ -451,7 +451,7 @@ def test_everything_can_be_done_with_keys_alone(page):
     def state(key): return page.evaluate('key => app.state[key]', key)
     tab_to('.sv-heads canvas'); press('ArrowRight', 'ArrowDown')
     assert (state('entry')['layer'], state('entry')['head']) == (1, 1)
-    assert 'layer 1, head 1' in page.text_content('.sv-said') and 'guided' in page.text_content('.sv-said')
+    spoken(page, 'layer 1, head 1'); assert 'guided' in page.text_content('.sv-said')
     press('ArrowRight', 'ArrowRight'); assert state('entry')['kind'] == 'heads'
     press('ArrowDown'); assert state('entry')['kind'] == 'all'
     press('ArrowDown'); assert state('entry')['kind'] == 'rollout'
@@ -459,7 +459,8 @@ def test_everything_can_be_done_with_keys_alone(page):
     assert state('entry') == dict(state('entry'), kind='head', layer=1, head=1)
     tab_to('.sv-map canvas'); press('ArrowDown', 'ArrowDown', 'ArrowRight')
     said = page.text_content('.sv-map .sv-tip')
-    assert '“the” → “the”' in said and page.get_attribute('.sv-map .sv-tip', 'aria-live') == 'polite', said
+    assert '“the” → “the”' in said and page.get_attribute('.sv-map .sv-tip', 'aria-live') == 'off', said
+    spoken(page, 'from “the” to “the”: attention')
     press('Enter', 'Space', 'ArrowRight', 'Space'); assert state('row') == 1 and state('tokens') == [1, 2]
     span = lambda: page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.span')
     press('+'); assert span() < 8

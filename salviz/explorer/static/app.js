@@ -1,13 +1,16 @@
 // The explorer: a toolbar and its panels around one store and one state.
 import {patternShares} from './state/derive.js';
 import {State} from './state/state.js';
-import {toolbar} from './panels/toolbar.js';
+import {stepWords} from './panels/time.js';
+import {probeTitle, toolbar} from './panels/toolbar.js';
 import {elementOf} from './lib/controls.js';
+import {allKeys, panelHelp} from './lib/help.js';
+import {Tour} from './lib/tour.js';
 // Written by `bundle` from the files in panels/: each exports what it is called, what it shows and its view.
 import {explorerPanels} from './panels.js';
 
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
-const appSoon = 100, appTries = 20;
+const appSoon = 100, appTries = 20, appPause = 250;
 
 export const panelNames = explorerPanels.map(({name}) => name);
 
@@ -20,6 +23,15 @@ class AppPanel {
     this.runs = new Set();
     this.made = new panel.view(ctx);
     this.el = this.made.el;
+    if (this.help) this.explain();
+  }
+
+  // A question mark at the end of the panel's head, or at its top.
+  explain() {
+    const {button, el} = panelHelp(this), {head} = this.made;
+    if (head) head.append(button);
+    if (head) head.after(el);
+    else this.el.prepend(button, el);
   }
 
   // Has it something to show? A panel that had, in this run, stays at a step that gives it nothing.
@@ -141,19 +153,21 @@ function appSettle(store, state) {
 }
 
 export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null,
-  request = () => {}, own = null} = {}) {
+  request = () => {}, own = null, firstUse = false} = {}) {
   const shown = panels ?? panelNames, unknown = shown.filter(name => !panelNames.includes(name));
   if (unknown.length) throw new Error(`no panel ${unknown.join(', ')}; there are ${panelNames.join(', ')}`);
   const root = elementOf('div', 'salviz'), missing = elementOf('p', 'sv-note sv-missing'),
     spoken = elementOf('div', 'sv-said');
   spoken.setAttribute('aria-live', 'polite');
-  const ctx = {store, state, plotly, request, own, announce: text => { spoken.textContent = text; }};
+  const voice = appVoice(spoken), ctx = {store, state, plotly, request, own, announce: voice.say};
   appSettle(store, state);
 
-  const bar = toolbar(ctx), body = elementOf('div', 'sv-body'), side = elementOf('div', 'sv-side');
   const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
   const tabbed = made.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
-  root.append(bar.el, missing, body, spoken);
+  const tour = new Tour(() => made.filter(panel => panel.fitting), panel => panel.tab && state.set({tab: panel.name}));
+  const keys = allKeys(made.filter(panel => panel.help), () => { keys.show(false); tour.start(); });
+  const bar = toolbar(ctx, keys.button), body = elementOf('div', 'sv-body'), side = elementOf('div', 'sv-side');
+  root.append(bar.el, keys.el, missing, body, spoken);
   // Where the page is narrow, what shows a chosen head follows the heads.
   for (const panel of made) {
     if (panel === tabbed[0]) body.append(side);
@@ -174,7 +188,10 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     missing.textContent = appMissing(made, fitting, seen);
     missing.hidden = !missing.textContent;
     side.hidden = !open.length;
-    for (const panel of made) panel.el.hidden = !fitting.includes(panel) || panel.tab && panel !== tab;
+    for (const panel of made) {
+      panel.fitting = fitting.includes(panel);
+      panel.el.hidden = !panel.fitting || panel.tab && panel !== tab;
+    }
     bar.update(changed);
     for (const panel of made) panel.update(changed);
     again(changed);
@@ -191,33 +208,64 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     'meta'].map(event => store.on(event, () => state.touch(event)))];
   const sizes = new ResizeObserver(() => state.touch('size'));
   sizes.observe(root);
-  root.addEventListener('keydown', e => appKeys(e, ctx));
+  root.addEventListener('keydown', e => appKeys(e, ctx, keys));
   update(everything);
+  if (firstUse) tour.offer();
   const destroy = () => {
     for (const off of offs) off();
     sizes.disconnect();
     clearTimeout(trying);
+    voice.stop();
     for (const panel of made) panel.made.destroy?.();
     root.remove();
   };
-  return {state, store, root, destroy};
+  return {state, store, root, destroy, tour};
+}
+
+// What is said to who listens: at once after a pause, and of many that follow one another only the last.
+function appVoice(el) {
+  let last = -Infinity, timer = null;
+  const speak = text => {
+    last = performance.now();
+    el.textContent = text;
+  };
+  const say = text => {
+    clearTimeout(timer);
+    const wait = last + appPause - performance.now();
+    if (wait > 0) timer = setTimeout(() => speak(text), wait);
+    else speak(text);
+    last = performance.now();
+  };
+  return {say, stop: () => clearTimeout(timer)};
 }
 
 // Keys that work wherever the focus is within the explorer, unless somebody is writing.
-function appKeys(e, {store, state}) {
-  if (e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey
-    || e.target.matches('input:not([type=checkbox]), select, textarea')) return;
+function appKeys(e, {store, state, announce}, keys) {
+  if (e.ctrlKey || e.metaKey || e.altKey) return;
+  // JupyterLab has shortcuts of its own, as B for a new cell: while the explorer has the focus, plain keys are its own.
+  e.stopPropagation();
+  if (e.defaultPrevented || e.target.matches('input:not([type=checkbox], [type=range]), select, textarea')) return;
   const steps = store.shipped(state.run, state.probe), at = steps.indexOf(store.stepOf(state));
-  const probes = store.run(state.run)?.probes ?? [], which = probes.findIndex(p => p.id === state.probe);
+  const {probes = [], classes} = store.run(state.run) ?? {}, which = probes.findIndex(p => p.id === state.probe);
+  const toStep = step => {
+    state.set({step});
+    announce(stepWords(store, state));
+  };
+  const toProbe = probe => {
+    state.set({probe: probe.id});
+    announce(probeTitle(probe, classes));
+  };
   const moves = {
-    '[': () => at > 0 && state.set({step: steps[at - 1]}),
-    ']': () => at < steps.length - 1 && state.set({step: steps[at + 1]}),
-    '{': () => which > 0 && state.set({probe: probes[which - 1].id}),
-    '}': () => which < probes.length - 1 && state.set({probe: probes[which + 1].id}),
+    '[': () => at > 0 && toStep(steps[at - 1]),
+    ']': () => at < steps.length - 1 && toStep(steps[at + 1]),
+    '{': () => which > 0 && toProbe(probes[which - 1]),
+    '}': () => which < probes.length - 1 && toProbe(probes[which + 1]),
+    '?': () => {
+      keys.show(true);
+      keys.el.focus();
+    },
   };
   if (!(e.key in moves)) return;
   moves[e.key]();
   e.preventDefault();
-  // JupyterLab has shortcuts of its own.
-  e.stopPropagation();
 }

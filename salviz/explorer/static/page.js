@@ -82,7 +82,7 @@ export async function openPage(el) {
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
   const app = mountApp(el, store, {state, panels: options.panels ?? null,
-    plotly: plotlyLoader(async () => pageBytes('salviz-plotly'))});
+    plotly: plotlyLoader(async () => pageBytes('salviz-plotly')), firstUse: true});
   return {...app, whole: () => frames.show(state).whole};
 }
 

@@ -122,7 +122,7 @@ function widgetView({store, state, options, plotly}, session, el) {
   if (options.height) Object.assign(box.style, {maxHeight: `${options.height}px`, overflow: 'auto'});
   el.append(box);
   const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly,
-    request: what => session.request(what), own: session});
+    request: what => session.request(what), own: session, firstUse: true});
   const offTheme = watchTheme(theme => state.set({theme}));
   return () => {
     offTheme();

@@ -15,12 +15,16 @@ export function keepKey(event) {
   event.stopPropagation();
 }
 
+// An arrow between two tokens is read as a sign.
+export function spokenText(text) { return text.replaceAll(' → ', ' to '); }
+
 export class CellStage {
   // `text(cell)`: the words about it; `first()`: where the arrow keys begin. If need be: `choose(cell)`, by Enter or a
   // click; `pointed(x, y)`: {cell, text} of more than cells, null to leave all as it is; `keys`: {key: what it does};
-  // `moved(cell)`: the arrow keys have moved to it.
-  constructor({text, choose = null, first = () => ({row: 0, column: 0}), pointed = null, keys = {}, moved = () => {}}) {
-    Object.assign(this, {text, choose, first, moved, keys, cursor: null, hover: null, grids: []});
+  // `moved(cell)`: the arrow keys have moved to it; `announce(text)` tells who listens, in the words of `spoken(cell)`.
+  constructor({text, announce, spoken = cell => spokenText(text(cell)), choose = null,
+    first = () => ({row: 0, column: 0}), pointed = null, keys = {}, moved = () => {}}) {
+    Object.assign(this, {text, announce, spoken, choose, first, moved, keys, cursor: null, hover: null, grids: []});
     this.pointed = pointed ?? ((x, y) => {
       const cell = this.cellAt(x, y);
       return {cell, text: cell ? text(cell) : ''};
@@ -32,7 +36,8 @@ export class CellStage {
     this.el = elementOf('div', 'sv-stage');
     this.el.append(this.sharp.el, this.over.el);
     this.tip = elementOf('output', 'sv-tip');
-    this.tip.setAttribute('aria-live', 'polite');
+    // What the keys move to is announced; what the pointer passes over would drown it.
+    this.tip.setAttribute('aria-live', 'off');
     this.listen();
   }
 
@@ -98,6 +103,7 @@ export class CellStage {
     this.hover = null;
     this.moved(this.cursor);
     this.say(this.text(this.cursor));
+    this.announce(this.spoken(this.cursor));
     this.outline();
   }
 }

@@ -20,11 +20,12 @@ class Compare {
     this.run = choiceOf([], v => this.chooseRun(v));
     this.step = choiceOf([], v => ctx.state.set({compare: {...ctx.state.compare, step: v === '' ? null : Number(v)}}));
     this.stepField = labelled('at step', this.step);
-    const head = elementOf('div', 'sv-head');
+    const head = this.head = elementOf('div', 'sv-head');
     head.append(this.title, labelled('compare with', this.run), this.stepField);
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
-    this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r)});
+    this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r),
+      announce: ctx.announce});
     this.el.append(head, this.note, this.maps.el, this.maps.tip, this.words);
   }
 
@@ -145,5 +146,10 @@ class Compare {
 
 export const comparePanel = {
   name: 'compare', title: 'Compare', order: 40, tab: true, shows: 'maps', still: 'compare',
+  help: {says: [
+    'A and B are the same map in two runs or at two steps on one scale; B − A is orange where B has more, blue '
+      + 'where A has.',
+    'A difference in one sentence may come from the seed alone; several sentences and seeds tell what the method did.'],
+  keys: [['← ↑ ↓ →', 'from cell to cell, in all three maps'], ['Enter', 'choose the row']]},
   view: Compare,
 };

@@ -2,7 +2,8 @@
 // same bins.
 import {percent, shortNumber} from '../lib/colour.js';
 
-const densityCount = 41, densityNear = .1, densityLeft = 58, densityBottom = 32, densityTop = 8;
+export const densityCount = 41;
+const densityNear = .1, densityLeft = 58, densityBottom = 32, densityTop = 8;
 
 // As in views.saliency_distribution: each side is scaled by its own largest magnitude, else gradients that only shrink
 // would look sparser.

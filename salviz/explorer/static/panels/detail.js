@@ -2,8 +2,9 @@
 // tokens, and zoom.
 import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, cssColour, scaleColour, shortNumber} from '../lib/colour.js';
-import {valueWithStep} from '../lib/colour.js';
+import {ordinal, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, quotedToken} from '../lib/canvas.js';
+import {CellStage, spokenText} from '../lib/cells.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
 import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
 import {shownUnits, unitMap} from './tokenmap.js';
@@ -16,7 +17,8 @@ const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'over
   'whatIf', 'theme', 'frames', 'meta', 'size'];
 const stripSize = 9, tallestMap = 620, widestCell = 46, sallmStrip = 14, longestLabel = 96;
 const mapHelp =
-  'Arrow keys move from cell to cell, Enter chooses the row, Space the key, plus and minus zoom, 0 shows all.';
+  'Arrow keys move from cell to cell, Enter chooses the row, Space the key, S reads the strips, plus and minus zoom, '
+  + '0 shows all.';
 
 class MapPanel {
   constructor(ctx) {
@@ -24,7 +26,8 @@ class MapPanel {
     this.zoom = null;
     this.asked = new Set();
     this.painter = new CellPainter();
-    this.cells = new CellStage({text: cell => this.cellText(cell), first: () => this.firstCell(),
+    this.cells = new CellStage({text: cell => this.cellText(cell), announce: ctx.announce,
+      spoken: cell => this.spokenCell(cell), first: () => this.firstCell(),
       pointed: (x, y) => this.pointed(x, y), moved: cell => this.followCursor(cell), keys: this.keys()});
     const {el: stage, sharp, tip} = this.cells;
     Object.assign(this, {stage, sharp, tip});
@@ -42,7 +45,7 @@ class MapPanel {
     this.zooms.append(buttonOf('−', 'zoom out', () => this.zoomBy(1.5)),
       buttonOf('+', 'zoom in', () => this.zoomBy(1 / 1.5)),
       buttonOf('all', 'show the whole map', () => this.resetZoom()));
-    const head = elementOf('div', 'sv-head');
+    const head = this.head = elementOf('div', 'sv-head');
     head.append(this.title, this.what.el, this.zooms);
     this.sum = elementOf('p', 'sv-rowsum');
     this.words = elementOf('p', 'sv-note sv-words');
@@ -318,10 +321,36 @@ class MapPanel {
     const name = this.kind === 'residual' ? `${entryTitle(this.entry)}, attention − pattern` : entryTitle(this.entry);
     if (!Number.isFinite(values[k]))
       return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
-    const mark = ['candidates', 'discarded'].filter(name => this.marks?.[name]?.[k]);
-    const marks = this.kind === 'attention' || !mark.length ? mark : [mark.at(-1)];
-    const said = marks.includes('discarded') ? ', discarded' : marks.includes('candidates') ? ', candidate' : '';
-    return cellWords(name, query, key, values[k], half(k), rank + said);
+    return cellWords(name, query, key, values[k], half(k), rank + this.markWords({row, column}));
+  }
+
+  markWords({row, column}) {
+    const k = row * this.shown.count + column;
+    return this.marks?.discarded?.[k] ? ', discarded' : this.marks?.candidates?.[k] ? ', candidate' : '';
+  }
+
+  // "layer 5, head 3, from “acting” to “fine”: attention 0.31, 2nd of 14 in its row"
+  spokenCell(cell) {
+    const {count, values} = this.shown, value = values[cell.row * count + cell.column];
+    if (this.kind !== 'attention' || !Number.isFinite(value)) return spokenText(this.cellText(cell));
+    const row = values.subarray(cell.row * count, (cell.row + 1) * count).filter(Number.isFinite);
+    const above = row.filter(v => v > value).length, tied = row.filter(v => v === value).length > 1 ? 'tied ' : '';
+    const [query, key] = [cell.row, cell.column].map(k => quotedToken(this.units[k].label));
+    const place = `${tied}${ordinal(above + 1)} of ${row.length} in its row`, marks = this.markWords(cell);
+    return `${entryTitle(this.entry)}, from ${query} to ${key}: attention ${shortNumber(value)}, ${place}${marks}`;
+  }
+
+  // What the strips hold at the key of a cell, as the pointer reads it.
+  stripWords({column}) {
+    const at = [...this.saliency ? [{kind: 'saliency', column}] : [],
+      ...(this.sallm ? this.sallmShown : []).map(strip => ({kind: 'sallm', strip, column}))];
+    return at.map(each => this.pointText(each)).join('; ') || 'No strips are drawn beside this map.';
+  }
+
+  readStrips(cell) {
+    const text = this.stripWords(cell);
+    this.cells.say(text);
+    this.ctx.announce(text);
   }
 
   // What lies under the pointer: a cell, a label of either axis, or a strip.
@@ -439,7 +468,8 @@ class MapPanel {
   keys() {
     const closer = () => this.zoomBy(1 / 1.5), at = act => () => this.cells.cursor && act(this.cells.cursor);
     return {'+': closer, '=': closer, '-': () => this.zoomBy(1.5), 0: () => this.resetZoom(),
-      Enter: at(({row}) => this.chooseRow(row)), ' ': at(({column}) => this.chooseKey(column, true)),
+      s: at(cell => this.readStrips(cell)), Enter: at(({row}) => this.chooseRow(row)),
+      ' ': at(({column}) => this.chooseKey(column, true)),
       Escape: () => this.ctx.state.set({row: null, tokens: []})};
   }
 
@@ -458,5 +488,14 @@ class MapPanel {
 
 export const mapPanel = {
   name: 'map', title: 'Map', order: 20, tab: true, shows: 'maps', still: 'map', page: 'beside',
+  help: {says: [
+    'Each cell is the attention of a query (row) to a key (column), where a row sums to 1, or its attribution, on a '
+      + 'square-root scale.',
+    'Read along a row for where its attention goes; a strong cell says that the head looks there, not that the '
+      + 'prediction rests on it.'],
+  keys: [['← ↑ ↓ →', 'from cell to cell'], ['Enter', 'choose the row'], ['Space', 'add the key to the chosen'],
+    ['s', 'read the strips at this key'], ['+ −', 'zoom in, out'], ['0', 'the whole map'],
+    ['Esc', 'choose nothing']]},
+  tour: 'the chosen head in full: each row is a query, its cells what it attends to; point at one to read it.',
   view: MapPanel,
 };

@@ -79,7 +79,8 @@ function axisWords(axis, count, isBlocks) {
 
 class EvidencePanel {
   constructor(ctx) {
-    const cells = new CellStage({text: cell => this.cellText(cell)}), {el: stage, sharp, tip} = cells;
+    const cells = new CellStage({text: cell => this.cellText(cell), announce: ctx.announce}),
+      {el: stage, sharp, tip} = cells;
     Object.assign(this, {ctx, cells, stage, sharp, tip, painter: new CellPainter()});
     this.build();
   }
@@ -92,7 +93,7 @@ class EvidencePanel {
     this.choices = ['layer', 'head'].map(axis => choiceOf([], at => this.choose(axis, Number(at))));
     this.fields = [labelled('of', this.name),
       ...this.choices.map((choice, k) => labelled(['layer', 'head'][k], choice))];
-    const head = elementOf('div', 'sv-head');
+    const head = this.head = elementOf('div', 'sv-head');
     head.append(elementOf('h3', 'sv-title', 'Evidence'), ...this.fields);
     this.note = elementOf('p', 'sv-note');
     this.line = elementOf('div', 'sv-line sv-own-line');
@@ -341,6 +342,10 @@ class EvidencePanel {
 
 export const evidencePanel = {
   name: 'evidence', title: 'Evidence', order: 80, shows: 'anything', still: 'evidence', page: 'below',
+  help: {says: [
+    'What a method of its own recorded at this step, in a plain form: a map, tokens with numbers, or a table.',
+    'Unit and sign are the method’s; the scale below says how large a colour is, not that it matters.'],
+  keys: [['← ↑ ↓ →', 'in a map: from cell to cell']]},
   fits: hasOwn, absent: 'No evidence of a method of its own was recorded in this run.',
   view: EvidencePanel,
 };

@@ -61,12 +61,13 @@ class HeadsGrid {
     this.what = whatChoice(this.ctx);
     this.sort = choiceOf(Object.entries(sortTitles), sort => state.set({sort}));
     this.filter = choiceOf(filterSizes.map(k => [k, k ? `first ${k}` : 'all']), k => state.set({filter: Number(k)}));
-    const head = elementOf('div', 'sv-head');
+    const head = this.head = elementOf('div', 'sv-head');
     this.title = elementOf('h3', 'sv-title', 'Heads');
     head.append(this.title, this.what.el, labelled('sorted by', this.sort), labelled('show', this.filter));
     this.stage = elementOf('div', 'sv-stage');
     this.stage.append(this.sharp.el);
     this.tip = elementOf('output', 'sv-tip');
+    this.tip.setAttribute('aria-live', 'off');
     this.note = elementOf('p', 'sv-note');
     this.patterns = elementOf('p', 'sv-note sv-patterns');
     this.el.append(head, this.note, this.stage, this.tip, this.patterns);
@@ -476,5 +477,11 @@ class HeadsGrid {
 
 export const headsPanel = {
   name: 'heads', title: 'Heads', order: 10, shows: 'maps', still: 'heads', page: 'beside',
+  help: {says: [
+    'Each tile is the map of one head (rows query, columns key), of attention or its attribution, on a square-root '
+      + 'scale; at the edges stand means.',
+    'Look for shapes that stay from step to step; where a head attends does not say what the prediction rests on.'],
+  keys: [['← ↑ ↓ →', 'choose the head beside']]},
+  tour: 'every head of every layer at this step; choose one by a click or with the arrow keys.',
   view: HeadsGrid,
 };

@@ -8,9 +8,9 @@ import {coloursOf, drawTokenMap} from './tokenmap.js';
 const rowGap = 14, rowTallest = 420, rowWidestCell = 34, rowStacks = 430, rowTitle = 18, rowLegend = 52;
 
 export class MapRow {
-  // `text(row, column)`: what a cell says; `chooseRow(row)`.
-  constructor({text, chooseRow}) {
-    this.cells = new CellStage({text: ({row, column}) => text(row, column), choose: ({row}) => chooseRow(row),
+  // `text(row, column)`: what a cell says; `chooseRow(row)`; `announce(text)`.
+  constructor({text, chooseRow, announce}) {
+    this.cells = new CellStage({text: ({row, column}) => text(row, column), announce, choose: ({row}) => chooseRow(row),
       first: () => ({row: Math.max(0, this.row), column: 0})});
     this.painter = new CellPainter();
     const {el, sharp, tip} = this.cells;

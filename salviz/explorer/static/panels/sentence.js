@@ -150,7 +150,7 @@ class Sentence {
     this.clear.addEventListener('click', () => state.set({row: null, tokens: []}));
     this.ownScale = tickBox(on => state.set({ownScale: on}));
     this.ownScaleField = labelled('scale of its own', this.ownScale, 'sv-check');
-    this.heading = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.ownScaleField,
+    this.head = elementOf('div', 'sv-sentence-head', labelled('Colour by', this.colour), this.ownScaleField,
       this.clear);
     this.line = elementOf('div', 'sv-line');
     this.line.setAttribute('role', 'listbox');
@@ -173,7 +173,7 @@ class Sentence {
       this.scale, this.legend);
     const body = elementOf('div', 'sv-sentence-body', left,
       elementOf('div', 'sv-sentence-side', this.bars, this.losses));
-    this.el = elementOf('section', 'sv-panel sv-sentence', this.heading, body);
+    this.el = elementOf('section', 'sv-panel sv-sentence', this.head, body);
     this.el.setAttribute('aria-label', 'Sentence');
     this.listen();
   }
@@ -380,5 +380,13 @@ function sentenceChip(unit) {
 
 export const sentencePanel = {
   name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
+  help: {says: [
+    'The tokens as the model reads them, coloured by saliency, by the attention of the chosen row, by their '
+      + 'difference, or by the human rationale, on the scale below.',
+    'The line below the scale says what a colour means; saliency is about this model’s answer, not about what the '
+      + 'sentence means.'],
+  keys: [['← →', 'from token to token'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
+    ['Space', 'add to the chosen tokens'], ['Esc', 'choose nothing']]},
+  tour: 'the tokens as the model reads them and its answer; choose a token to see what it attends to.',
   view: Sentence,
 };

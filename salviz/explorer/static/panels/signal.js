@@ -3,9 +3,10 @@
 import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
 import {quotedToken, rowLabels, SharpCanvas} from '../lib/canvas.js';
+import {CellStage, keepKey, plainKey} from '../lib/cells.js';
 import {methodArgs, methodNames} from '../state/derive.js';
 import {outcomeOf} from './answers.js';
-import {densityBins, densityText, drawDensity} from './density.js';
+import {densityBins, densityCount, densityText, drawDensity} from './density.js';
 import {drawFeature} from './feature.js';
 import {signalOf, timeTicks} from '../state/signaldata.js';
 import {largestOf} from './tokenmap.js';
@@ -41,12 +42,12 @@ function maskOutline(grid, mask, rows, columns) {
 
 class SignalPanel {
   constructor(ctx) {
-    const cells = new CellStage({text: cell => this.cellText(cell), choose: ({row}) => this.choose(row),
-      first: () => ({row: this.feature() ?? 0, column: 0})});
+    const cells = new CellStage({text: cell => this.cellText(cell), announce: ctx.announce,
+      choose: ({row}) => this.choose(row), first: () => ({row: this.feature() ?? 0, column: 0})});
     const {el: stage, sharp, tip} = cells;
     Object.assign(this, {ctx, cells, stage, sharp, tip, painter: new CellPainter()});
     this.line = new SharpCanvas('sv-canvas');
-    this.density = new SharpCanvas('sv-canvas');
+    this.density = new SharpCanvas('sv-canvas', 'application');
     this.build();
     this.listen();
   }
@@ -59,6 +60,7 @@ class SignalPanel {
     };
     this.el = elementOf('section', 'sv-panel sv-signal');
     this.title = elementOf('h3', 'sv-title');
+    this.head = elementOf('div', 'sv-head', this.title);
     this.note = elementOf('p', 'sv-note');
     const box = name => tickBox(on => state.set({overlays: {...state.overlays, [name]: on}}));
     this.boxes = Object.fromEntries(Object.keys(signalMarks).map(name => [name, box(name)]));
@@ -70,13 +72,14 @@ class SignalPanel {
     this.densityTitle = elementOf('h4', 'sv-subtitle');
     this.densityStage = stage(this.density.el);
     this.densityTip = elementOf('output', 'sv-tip');
+    this.densityTip.setAttribute('aria-live', 'off');
     this.words = elementOf('p', 'sv-note sv-words');
     this.side = elementOf('div', 'sv-signal-side');
     this.outcome = elementOf('div', 'sv-signal-outcome');
     this.densityBox = elementOf('div', 'sv-signal-density');
     this.densityBox.append(this.densityTitle, this.densityStage, this.densityTip);
     this.side.append(this.densityBox, this.outcome);
-    this.el.append(this.title, this.note, this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side,
+    this.el.append(this.head, this.note, this.stage, this.tip, this.checks, this.lineTitle, this.lineStage, this.side,
       this.words);
   }
 
@@ -334,7 +337,7 @@ class SignalPanel {
     this.density.size(this.densityStage.clientWidth, densityHeight);
     this.densityPlace = drawDensity(this.density, this.bins, this.inks);
     this.density.el.salviz = {bins: this.bins};
-    this.density.el.setAttribute('aria-label', densityText(this.bins));
+    this.density.el.setAttribute('aria-label', `${densityText(this.bins)} Left and right arrow keys read the bins.`);
     this.densityTip.textContent = densityText(this.bins);
   }
 
@@ -398,10 +401,29 @@ class SignalPanel {
     });
     this.density.el.addEventListener('pointerleave',
       () => { if (this.bins) this.densityTip.textContent = densityText(this.bins); });
+    this.density.el.addEventListener('keydown', e => this.readBin(e));
+  }
+
+  readBin(e) {
+    const by = plainKey(e, {ArrowLeft: -1, ArrowRight: 1});
+    if (!by || !this.densityPlace) return;
+    keepKey(e);
+    this.bin = Math.max(0, Math.min(densityCount - 1, (this.bin ?? -1) + by));
+    const {x, width} = this.densityPlace, text = densityText(this.bins, this.densityPlace,
+      [x + (this.bin + .5) * width / densityCount]);
+    this.densityTip.textContent = text;
+    this.ctx.announce(text);
   }
 }
 
 export const signalPanel = {
   name: 'signal', title: 'Signal', order: 70, shows: 'signals', still: 'signal', page: 'below',
+  help: {says: [
+    'The input, its saliency and, where training masks it, the masked copy, cell by cell, each with its scale below.',
+    'Saliency says to what the score reacts here, not where the class is; where the data tell the place, it is '
+      + 'outlined.'],
+  keys: [['← ↑ ↓ →', 'from cell to cell'], ['Enter', 'choose the feature of a series'],
+    ['← →', 'in the distribution: from bin to bin']]},
+  tour: 'the input and what the score reacts to; move over it, or with the arrow keys, to read the numbers.',
   view: SignalPanel,
 };

@@ -78,7 +78,9 @@ class Player {
 function moveStep(ctx, by) {
   const {store, state} = ctx, steps = store.shipped(state.run, state.probe), here = store.stepOf(state);
   const next = by > 0 ? steps.find(step => step > here) : steps.filter(step => step < here).at(-1);
-  if (next !== undefined) state.set({step: next, playing: false});
+  if (next === undefined) return;
+  state.set({step: next, playing: false});
+  ctx.announce(stepWords(store, state));
 }
 
 function svgNode(tag, attributes, title = '') {
@@ -122,7 +124,7 @@ class Time {
     this.curves = curvesView(ctx);
     this.buildControls();
     this.buildTrack();
-    this.el = elementOf('section', 'sv-panel sv-time', this.controls, this.track, this.note, this.curves.el);
+    this.el = elementOf('section', 'sv-panel sv-time', this.head, this.track, this.note, this.curves.el);
     this.el.setAttribute('aria-label', 'Time');
   }
 
@@ -136,7 +138,7 @@ class Time {
     this.speed = elementOf('select', 'sv-time-speed', ...timeSpeeds.map(s => new Option(`${s} a second`, s)));
     this.speed.addEventListener('change', () => state.set({speed: Number(this.speed.value)}));
     const speed = elementOf('label', 'sv-field', 'play', this.speed);
-    this.controls = elementOf('div', 'sv-time-controls', this.back, this.play, this.next, this.live, this.where, speed);
+    this.head = elementOf('div', 'sv-time-controls', this.back, this.play, this.next, this.live, this.where, speed);
     this.note = elementOf('p', 'sv-note');
   }
 
@@ -252,5 +254,11 @@ class Time {
 
 export const timePanel = {
   name: 'time', title: 'Time', order: 90, shows: 'anything', still: 'time', page: 'below', plotly: true,
+  help: {says: [
+    'Dots are the recorded steps; the curves are losses and scores of the training on the same axis of steps.',
+    'All panels show the chosen step; one run with one seed says little about another, however smooth its curves.'],
+  keys: [['← →', 'previous, next recorded step'], ['Home End', 'first, last step'], ['Space', 'play or pause'],
+    ['Enter', 'show or hide a curve']]},
+  tour: 'drag, play, or press [ and ] to see how all panels looked earlier in the training.',
   view: Time,
 };

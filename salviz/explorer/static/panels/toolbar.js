@@ -38,7 +38,8 @@ export function probeTitle(probe, classes = []) {
   return given ? `${probe.id}: ${shortText(visibleText(given.slice(0, 400)))}` : `${probe.id}`;
 }
 
-export function toolbar({store, state}) {
+// `more`: what else stands there.
+export function toolbar({store, state}, ...more) {
   const el = document.createElement('div'), where = document.createElement('span');
   const knows = document.createElement('p');
   el.className = 'sv-toolbar';
@@ -52,7 +53,7 @@ export function toolbar({store, state}) {
     v => state.set({palette: v}));
   const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
   const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
-  el.append(run.el, probe.el, where, special.el, words.el, palette.el, knows);
+  el.append(run.el, probe.el, where, special.el, words.el, palette.el, ...more, knows);
 
   const update = () => {
     run.fill(store.runs.map((r, i) => [String(i), r.title]));

@@ -57,11 +57,12 @@ class Triptych {
     this.title = elementOf('h3', 'sv-title');
     this.beside = choiceOf([['attribution', 'attribution of attention'], ['saliency', 'saliency of tokens']],
       what => { this.wanted = what; this.update(new Set(['size'])); });
-    const head = elementOf('div', 'sv-head');
+    const head = this.head = elementOf('div', 'sv-head');
     head.append(this.title, labelled('beside', this.beside));
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
-    this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r)});
+    this.maps = new MapRow({text: (r, c) => this.cellText(r, c), chooseRow: r => this.chooseRow(r),
+      announce: ctx.announce});
     this.bands = new SharpCanvas('sv-canvas');
     this.bandStage = elementOf('div', 'sv-stage');
     this.bandStage.append(this.bands.el);
@@ -272,5 +273,10 @@ class Triptych {
 
 export const triptychPanel = {
   name: 'triptych', title: 'Triptych', order: 30, tab: true, shows: 'maps', still: 'triptych',
+  help: {says: [
+    'Attention, an explanation of the same tokens beside it, and their signed difference; each has its scale below.',
+    'The difference compares ranks or shares within a row, as they have no common unit; where the two differ, neither '
+      + 'is shown to be right.'],
+  keys: [['← ↑ ↓ →', 'from cell to cell, in all three maps'], ['Enter', 'choose the row']]},
   view: Triptych,
 };

@@ -96,7 +96,8 @@ class WhatIfThreshold extends WhatIfGroup {
       v => shortNumber(v * v));
     this.controls.append(this.slider.el);
     this.maps = new WhatIfPair((i, j) => `${this.pair(i,
-      j)}: attention ${shortNumber(this.map.values[i * this.map.n + j])}`);
+      j)}: attention ${shortNumber(this.map.values[i * this.map.n + j])}`,
+      ctx.announce);
     this.result.append(this.maps.el);
   }
 
@@ -117,7 +118,7 @@ class WhatIfThreshold extends WhatIfGroup {
     setText(this.counts, words);
     const side = low => ({colours: Uint32Array.from(map.values, v => v >= low ? scaleColour(scale, v) : scale.blank),
       draw: () => {}, words});
-    this.maps.draw(map.n, [side(-1), side(threshold)], this.room);
+    this.maps.draw(map.n, [side(-1), side(threshold)], this.room, theme);
   }
 }
 
@@ -130,8 +131,8 @@ class WhatIf {
     this.where = elementOf('span', 'sv-whatif-where');
     this.note = elementOf('p', 'sv-note');
     this.list = elementOf('div', 'sv-groups');
-    this.el = elementOf('section', 'sv-panel sv-whatif', elementOf('div', 'sv-whatif-head', this.where, this.back),
-      this.note, this.list);
+    this.head = elementOf('div', 'sv-whatif-head', this.where, this.back);
+    this.el = elementOf('section', 'sv-panel sv-whatif', this.head, this.note, this.list);
     this.el.setAttribute('aria-label', 'What if');
   }
 
@@ -167,5 +168,11 @@ class WhatIf {
 
 export const whatIfPanel = {
   name: 'whatif', title: 'What if', order: 50, tab: true, shows: 'text', still: 'whatif',
+  help: {says: [
+    'Other settings of a method, recomputed from the arrays of this step and drawn beside what was recorded.',
+    'Nothing is trained anew: it shows what the rule would have chosen here, not what a model trained so would do.'],
+  keys: [['← →', 'move a slider'], ['Enter', 'open or close a method'],
+    ['← ↑ ↓ →', 'in a map: from cell to cell']]},
+  tour: 'move a slider to see what the method would have chosen with other settings.',
   view: WhatIf,
 };

@@ -1,5 +1,6 @@
 // What the parts of the what-if panel have in common: a slider, two maps side by side, a group for one method.
-import {CellGrid, CellPainter, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, CellPainter} from '../lib/canvas.js';
+import {CellStage} from '../lib/cells.js';
 import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
 import {quoted} from '../lib/words.js';
 import {entryTitle, methodArgs} from '../state/derive.js';
@@ -41,42 +42,40 @@ export function maskDiffer(a, b) {
 
 // Two maps of the chosen head, as recorded and as they would be, with a line that reads the cell below the pointer.
 export class WhatIfPair {
-  constructor(readCell) {
-    Object.assign(this, {readCell, painter: new CellPainter(), sides: [whatIfSide(), whatIfSide()]});
+  constructor(readCell, announce) {
     this.reading = elementOf('p', 'sv-note sv-pair-reading');
+    const side = () => whatIfSide(({row, column}) => readCell(row, column), announce, this.reading);
+    Object.assign(this, {painter: new CellPainter(), sides: [side(), side()]});
     this.el = elementOf('div', 'sv-pair', ...this.sides.map(s => s.el), this.reading);
-    for (const {canvas} of this.sides) {
-      canvas.el.addEventListener('mousemove', e => this.read(canvas, e));
-      canvas.el.addEventListener('mouseleave', () => setText(this.reading, ''));
-    }
-  }
-
-  read(canvas, e) {
-    const [x, y] = canvas.at(e);
-    setText(this.reading, this.grid?.inside(x, y) ? this.readCell(this.grid.rowAt(y), this.grid.columnAt(x)) : '');
+    for (const {cells} of this.sides)
+      cells.sharp.el.addEventListener('pointerleave', () => setText(this.reading, ''));
   }
 
   edge(room) { return Math.max(90, Math.min(300, Math.floor((room - 22) / 2))); }
 
   // sides: [{colours, draw(context, grid), words, nothing}], recorded first; nothing: what is not there.
-  draw(n, sides, room) {
+  draw(n, sides, room, theme) {
     const edge = this.edge(room);
     sides.forEach(({colours, draw, words, nothing}, i) => {
-      const {canvas, title} = this.sides[i];
+      const {cells, title} = this.sides[i], canvas = cells.sharp;
       setText(title, ['recorded', 'what if'][i] + (nothing ? `: ${nothing}` : ''));
       canvas.size(edge, edge);
       const axis = {count: n, from: 0, span: n};
-      this.grid = new CellGrid({x: 0, y: 0, width: edge, height: edge, columns: axis, rows: axis, ratio: canvas.ratio});
-      this.painter.paint(canvas.context, this.grid, colours);
-      draw(canvas.context, this.grid);
-      canvas.el.setAttribute('aria-label', words);
+      const grid = new CellGrid({x: 0, y: 0, width: edge, height: edge, columns: axis, rows: axis,
+        ratio: canvas.ratio});
+      this.painter.paint(canvas.context, grid, colours);
+      draw(canvas.context, grid);
+      canvas.el.setAttribute('aria-label', `${words} Arrow keys move from cell to cell.`);
+      cells.show([grid], theme);
     });
   }
 }
 
-function whatIfSide() {
-  const canvas = new SharpCanvas('sv-pair-map'), title = elementOf('figcaption');
-  return {canvas, title, el: elementOf('figure', 'sv-pair-side', title, canvas.el)};
+function whatIfSide(text, announce, reading) {
+  const cells = new CellStage({text, announce}), title = elementOf('figcaption');
+  cells.tip = reading;
+  cells.sharp.el.classList.add('sv-pair-map');
+  return {cells, title, el: elementOf('figure', 'sv-pair-side', title, cells.el)};
 }
 
 // One method's part of the panel: its controls, what they would have changed, and one sentence on what that means.

@@ -27,7 +27,7 @@ export class WhatIfRegion extends WhatIfGroup {
     this.protect = tickBox(protect => this.change({protect}));
     this.controls.append(this.p.el, this.q.el, labelled('region', this.region),
       labelled('protect special tokens', this.protect, 'sv-check'));
-    this.maps = new WhatIfPair((i, j) => this.cellWords(i, j));
+    this.maps = new WhatIfPair((i, j) => this.cellWords(i, j), ctx.announce);
     this.result.append(this.maps.el);
   }
 
@@ -149,7 +149,7 @@ export class WhatIfRegion extends WhatIfGroup {
         nothing: region.candidates ? '' : 'no region',
     });
     this.maps.draw(made.n, [side(was, `recorded region of ${this.headWords()}`), side(made, this.countWords())],
-      this.room);
+      this.room, this.ctx.state.theme);
   }
 
   cellWords(i, j) {

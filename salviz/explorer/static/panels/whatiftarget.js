@@ -27,7 +27,7 @@ export class WhatIfPattern extends WhatIfGroup {
     const rules = [labelled('row without a neighbour', this.boundary), labelled('several such tokens', this.multiple)];
     this.fields = [labelled('pattern', this.pattern), ...rules];
     this.controls.append(...this.fields);
-    this.maps = new WhatIfPair((i, j) => this.cellWords(i, j));
+    this.maps = new WhatIfPair((i, j) => this.cellWords(i, j), ctx.announce);
     this.result.append(this.maps.el);
   }
 
@@ -96,7 +96,7 @@ export class WhatIfPattern extends WhatIfGroup {
       draw: (context, grid) => target && drawTarget(context, grid, target.values, theme), words: this.lossWords(),
         nothing: target ? '' : 'no pattern',
     }));
-    this.maps.draw(this.attention.n, sides, this.room);
+    this.maps.draw(this.attention.n, sides, this.room, this.ctx.state.theme);
   }
 
   cellWords(i, j) {

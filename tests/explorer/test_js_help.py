@@ -1,0 +1,259 @@
+"""The explorer explains itself: question marks, all keys, a tour that is shown once, words for who listens, contrast,
+and an order that holds on narrow pages."""
+import pytest
+
+import invented
+from browser import browser, load, mount, new_page, page, settled, spoken  # noqa: F401, fixtures
+from salviz.explorer.described import meta
+from salviz.explorer.page import page_of, write_page
+from salviz.explorer.payload import pack_frame
+from salviz.explorer.program import panel_names
+
+tour_steps = ['Heads', 'Map', 'Sentence', 'What if', 'Time']
+
+def show(page, *snapshots, state=None, **kw):
+    "Mount the explorer on `snapshots`, by default two steps of a sentence under AD-DROP"
+    given = list(snapshots) or [invented.snapshot(step, 0, method='ADDrop') for step in (0, 10)]
+    mount(page, meta([given]), [pack_frame(s) for s in given], state=state, **kw)
+
+def press(page, *keys):
+    for key in keys: page.keyboard.press(key)
+    settled(page)
+
+def state(page, key): return page.evaluate('key => app.state[key]', key)
+
+def focused(page, selector): return page.evaluate('s => document.activeElement.matches(s)', selector)
+
+# --- question marks and keys
+
+def test_every_panel_explains_itself_in_two_sentences_and_names_its_keys(page):
+    load(page, 'panels.js')
+    helps = page.evaluate('() => sv.explorerPanels.map(({name, help}) => [name, help])')
+    assert [name for name, _ in helps] == list(panel_names)
+    for name, help_ in helps:
+        assert len(help_['says']) == 2 and all(s.endswith('.') and s.count('. ') == 0 for s in help_['says']), name
+        assert help_['keys'] and all(len(pair) == 2 and all(pair) for pair in help_['keys']), name
+
+def test_a_question_mark_opens_and_escape_closes_what_it_explains(page):
+    show(page, panels=['heads', 'map', 'sentence', 'time'])
+    assert page.locator('.sv-panel .sv-ask').count() == 4 and not page.locator('.sv-help >> visible=true').count()
+    page.click('.sv-map .sv-ask')
+    assert 'query (row) to a key (column)' in page.inner_text('.sv-map .sv-help')
+    assert page.get_attribute('.sv-map .sv-ask', 'aria-expanded') == 'true'
+    press(page, 'Escape')
+    assert not page.is_visible('.sv-map .sv-help') and focused(page, '.sv-map .sv-ask')
+    assert page.get_attribute('.sv-map .sv-ask', 'aria-expanded') == 'false'
+
+def test_the_question_mark_key_lists_all_keys_unless_somebody_writes(page):
+    show(page, panels=['heads', 'map', 'time'])
+    page.focus('.sv-heads canvas')
+    press(page, '?')
+    listed = page.inner_text('[aria-label="all keys"].sv-help')
+    assert all(title in listed for title in ('Everywhere', 'Heads', 'Map', 'Time')) and 'What if' not in listed
+    assert 'read the strips at this key' in listed
+    press(page, 'Escape')
+    assert not page.is_visible('[aria-label="all keys"].sv-help') and focused(page, '.sv-toolbar .sv-ask')
+    page.focus('.sv-toolbar select >> visible=true')
+    press(page, '?')
+    assert not page.is_visible('[aria-label="all keys"].sv-help')
+
+def test_keys_of_the_explorer_stay_in_it_and_those_with_control_do_not(page):
+    show(page, panels=['heads', 'map'])
+    page.evaluate('() => { window.heard = []; document.addEventListener("keydown", e => heard.push(e.key)); }')
+    page.focus('.sv-map canvas')
+    press(page, 'b', 'd', 'ArrowDown', '[', 'Shift+Enter', 'Control+b')
+    assert page.evaluate('() => heard') == ['Control', 'b']
+
+@pytest.mark.parametrize('back', [False, True])
+def test_the_tab_key_goes_through_all_controls_and_out_again(page, back):
+    show(page)
+    key = 'Shift+Tab' if back else 'Tab'
+    reached, inside = set(), '() => document.activeElement.closest(".salviz") !== null'
+    page.evaluate('''() => ["before", "after"].forEach((id, i) => {
+        const button = document.createElement("button");
+        button.id = id;
+        document.body[i ? "append" : "prepend"](button); })''')
+    page.focus('#after' if back else '#before')
+    for _ in range(200):
+        page.keyboard.press(key)
+        if not page.evaluate(inside): break
+        reached.add(page.evaluate('() => document.activeElement.closest(".sv-panel, .sv-toolbar, .sv-tabs").className'))
+        ring = page.evaluate('() => getComputedStyle(document.activeElement).outlineStyle')
+        assert ring != 'none', page.evaluate('() => document.activeElement.outerHTML.slice(0, 200)')
+    assert focused(page, '#before' if back else '#after')
+    for part in ('sv-toolbar', 'sv-tabs', 'sv-heads', 'sv-map', 'sv-sentence', 'sv-time'):
+        assert any(part in name for name in reached), part
+
+# --- who listens
+
+def test_a_cell_that_the_keys_move_to_is_said_with_its_place_in_the_row(page):
+    s = invented.snapshot(0, 0, method='ADDrop')
+    show(page, s, panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=2), row=2))
+    page.focus('.sv-map canvas')
+    press(page, 'ArrowDown', 'ArrowRight')
+    a, b = s.labels[2], s.labels[1]
+    spoken(page, f'layer 1, head 2, from “{a}” to “{b}”: attention ')
+    place = 1 + int((s.arrays['attention'][1, 2, 2] > s.arrays['attention'][1, 2, 2, 1]).sum())
+    ordinal = {1: '1st', 2: '2nd', 3: '3rd'}.get(place, f'{place}th')
+    assert f'{ordinal} of {len(s.labels)} in its row' in page.text_content('.sv-said').lower()
+    press(page, 's')
+    spoken(page, f'of “{b}”: ')
+
+def test_many_moves_are_said_once_when_they_end(page):
+    show(page, panels=['map'])
+    page.evaluate('''() => { window.heard = 0;
+        new MutationObserver(() => heard++).observe(document.querySelector(".sv-said"), {childList: true}); }''')
+    page.focus('.sv-map canvas')
+    press(page, *['ArrowRight']*12)
+    spoken(page, 'to “[SEP]”')
+    assert page.evaluate('() => heard') <= 4
+
+def test_a_step_and_a_panel_that_were_chosen_with_keys_are_said(page):
+    show(page)
+    page.focus('.sv-map canvas')
+    press(page, '[')
+    spoken(page, 'step 0')
+    page.focus('[role=tab][aria-selected=true]')
+    press(page, 'ArrowRight')
+    assert focused(page, '[role=tab][aria-selected=true]') and page.inner_text(':focus') == 'Triptych'
+    page.click('[aria-label="next recorded step"]')
+    spoken(page, 'step 10')
+
+@pytest.mark.parametrize('side', [0, 1])
+def test_the_maps_of_what_if_are_read_with_keys(page, side):
+    show(page, state=dict(tab='whatif'), panels=['whatif'])
+    page.locator('.sv-group[open] .sv-pair-map').nth(side).focus()
+    press(page, 'ArrowDown', 'ArrowRight')
+    read = page.inner_text('.sv-group[open] .sv-pair-reading')
+    assert 'query' in read and 'key' in read
+    spoken(page, read)
+
+def test_the_bins_of_a_distribution_are_read_with_keys(page):
+    show(page, invented.image(0), invented.image(10), panels=['signal'])
+    page.focus('.sv-signal-density canvas')
+    press(page, 'ArrowRight', 'ArrowRight')
+    read = page.text_content('.sv-signal-density .sv-tip')
+    assert 'from −0.95 to −0.9' in read and 'of the cells' in read
+    spoken(page, read)
+
+@pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
+def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
+    show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
+    named = page.eval_on_selector_all('.salviz canvas:not([tabindex="-1"])', """all => all.filter(c => c.checkVisibility())
+        .map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
+    assert named and all(role in ('img', 'application') and len(label or '') > 20 for role, label in named)
+
+contrast = '''() => {
+    const light = c => { const x = c / 255; return x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4; };
+    const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+    const over = (colours) => {
+        canvas.fillStyle = '#fff'; canvas.fillRect(0, 0, 1, 1);
+        for (const [colour, alpha] of colours) {
+            canvas.globalAlpha = alpha; canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+        canvas.globalAlpha = 1;
+        const [r, g, b] = canvas.getImageData(0, 0, 1, 1).data;
+        return .2126 * light(r) + .7152 * light(g) + .0722 * light(b); };
+    const own = e => [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+    const dead = e => e.closest(':disabled, [aria-disabled=true], .sv-said, option, svg');
+    return [...document.querySelectorAll('.salviz *')].filter(e => e.offsetParent && own(e) && !dead(e)).map(e => {
+        const chain = [];
+        for (let at = e; at; at = at.parentElement) chain.unshift(at);
+        const back = chain.map(at => [getComputedStyle(at).backgroundColor, 1]);
+        const alpha = chain.reduce((all, at) => all * Number(getComputedStyle(at).opacity), 1);
+        const [a, b] = [over(back), over([...back, [getComputedStyle(e).color, alpha]])].sort((x, y) => x - y);
+        return [(b + .05) / (a + .05), e.className, e.textContent.slice(0, 60)]; }); }'''
+
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+def test_texts_can_be_read_against_what_is_behind_them(page, theme):
+    seen = 0
+    for tab in ('map', 'compare', 'whatif'):
+        show(page, state=dict(tab=tab, colour='saliency'), theme=theme)
+        for ask in page.locator('.sv-ask >> visible=true').all(): ask.click()
+        page.evaluate('() => app.tour.start()')
+        settled(page)
+        ratios = page.evaluate(contrast)
+        seen += len(ratios)
+        assert [r for r in ratios if r[0] < 4.5] == []
+    assert seen > 200
+
+# --- the tour
+
+@pytest.fixture
+def whole(tmp_path_factory):
+    "A page of an explorer as a file, which has a storage"
+    folder = tmp_path_factory.mktemp('tour')
+    write_page(page_of(invented.run(folder/'run', 'ADDrop')), folder/'page.html', say=lambda said: None)
+    return (folder/'page.html').as_uri()
+
+def opened(p, url):
+    p.goto(url)
+    p.wait_for_function('() => window.salviz')
+    settled(p)
+    return p
+
+def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(browser, whole):
+    p = opened(new_page(browser, first_use=True), whole)
+    said = []
+    assert p.evaluate('() => document.activeElement === document.body'), 'it does not take the focus'
+    for k, title in enumerate(tour_steps):
+        text = p.inner_text('.sv-tour-text')
+        assert text.startswith(f'{k + 1} of 5. {title}: ')
+        said.append(text)
+        over = p.evaluate('''() => { const tour = document.querySelector('.sv-tour').getBoundingClientRect();
+            return [...document.querySelectorAll('.salviz canvas')].filter(c => c.checkVisibility()).some(c => {
+                const box = c.getBoundingClientRect();
+                return box.left < tour.right && tour.left < box.right && box.top < tour.bottom && tour.top < box.bottom;
+            }); }''')
+        assert not over and p.is_visible('.sv-tour')
+        p.click('.sv-tour button:text-is("Done")' if k == 4 else '.sv-tour button:text-is("Next")')
+        settled(p)
+    assert len(set(said)) == 5 and p.locator('.sv-tour').count() == 0
+    opened(p, whole)
+    assert p.locator('.sv-tour').count() == 0
+    p.click('.sv-toolbar .sv-ask')
+    p.click('button:text-is("Tour")')
+    assert p.inner_text('.sv-tour-text').startswith('1 of 5. Heads') and focused(p, '.sv-tour button')
+    press(p, 'Escape')
+    assert p.locator('.sv-tour').count() == 0 and p.errors == []
+    p.close()
+
+def test_who_skips_the_tour_does_not_see_it_again(browser, whole):
+    p = opened(new_page(browser, first_use=True), whole)
+    p.click('.sv-tour button:text-is("Skip")')
+    opened(p, whole)
+    assert p.locator('.sv-tour').count() == 0 and p.errors == []
+    p.close()
+
+def test_where_nothing_can_be_remembered_the_tour_waits_to_be_asked_for(page):
+    assert page.evaluate('() => { try { return localStorage.length >= 0; } catch { return false; } }') is False
+    show(page)
+    page.evaluate('() => app.tour.offer()')
+    assert page.locator('.sv-tour').count() == 0
+    page.evaluate('() => app.tour.start()')
+    assert page.inner_text('.sv-tour-text').startswith('1 of 5. ')
+
+def test_an_image_has_a_tour_of_its_own_panels(page):
+    show(page, invented.image(0), invented.image(10))
+    page.evaluate('() => app.tour.start()')
+    assert page.inner_text('.sv-tour-text').startswith('1 of 2. Signal: ')
+
+# --- narrow pages
+
+@pytest.mark.parametrize('width', [420, 560, 800, 880, 1280])
+@pytest.mark.parametrize('tokens', [3, 60])
+def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(page, width, tokens):
+    page.set_viewport_size(dict(width=width, height=900))
+    labels = ['[CLS]', *(f'wonderful{i}' for i in range(tokens)), '[SEP]']
+    show(page, *(invented.snapshot(step, 0, tokens=labels, method='ADDrop') for step in (0, 10)))
+    for ask in page.locator('.sv-ask >> visible=true').all(): ask.click()
+    page.evaluate('() => app.tour.start()')
+    settled(page)
+    assert page.evaluate('() => document.documentElement.scrollWidth') <= width
+    tops = page.evaluate('''() => ["heads", "map", "time"].map(name =>
+        document.querySelector(`.sv-${name}`).getBoundingClientRect().top)''')
+    assert tops[0] <= tops[1] < tops[2] and page.evaluate('''() => document.querySelector(".sv-map")
+        .compareDocumentPosition(document.querySelector(".sv-time")) === Node.DOCUMENT_POSITION_FOLLOWING''')
+    cut = page.eval_on_selector_all('.salviz button, .salviz label, .salviz p, .salviz h3, .salviz dd, .sv-tour-text',
+        """all => all.filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1
+            && getComputedStyle(e).display !== 'inline').map(e => e.outerHTML.slice(0, 120))""")
+    assert cut == []
