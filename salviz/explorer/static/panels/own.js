@@ -23,7 +23,8 @@ class Own {
     this.el.setAttribute('aria-label', 'Your own sentence');
     this.makeForm();
     this.makeAnswer();
-    this.el.append(elementOf('h3', 'sv-title', 'Your own sentence'), this.form, this.said, this.answer);
+    this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Your own sentence'));
+    this.el.append(this.head, this.form, this.said, this.answer);
   }
 
   makeForm() {
