@@ -11,8 +11,8 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'replaced_loo
            'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn',
            'enlarged', 'colour_bar', 'standing_room', 'signed_scale', 'share_scale', 'beyond', 'flow', 'signed_number',
            'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_places', 'legend_height', 'legend', 'patch',
-           'map_axes', 'mark_cells', 'mark_below', 'mark_inside', 'region_sample', 'cross_sample', 'minus_sample',
-           'beside', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
+           'map_axes', 'mark_cells', 'mark_below', 'mark_ties', 'mark_inside', 'region_sample', 'cross_sample',
+           'minus_sample', 'ties_sample', 'beside', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #003
 import inspect
@@ -708,6 +708,11 @@ def mark_below(ax, values, limit, pitch, at=lambda cell: cell):
     ax.scatter(at(x), at(y), s=max(.25*pitch, min(.55*pitch, 3))**2, marker='_', color=colours,
                linewidth=float(np.clip(pitch/12, .3, .6)))
 
+def mark_ties(ax, cells):
+    "Hatching over `cells`, bool [rows, columns]: what is equal has no ranks"
+    for y, a, b in row_boxes(cells):
+        ax.add_patch(Rectangle((a - .5, y - .5), b - a, 1, facecolor='none', edgecolor=grey, linewidth=0, hatch='////'))
+
 def mark_inside(ax, region, pitch):
     """Dashed lines around `region`, in its own cells, which are `pitch` points wide: they tell which side is inside
     without a colour that would be taken for a value"""
@@ -737,6 +742,8 @@ def _inner_border(
             lines.append([(y, x) for x, y in ends] if upright else ends)
     return np.array(lines, dtype=float).reshape(-1, 2, 2)
 
+
+# %% ../../nbs/10_figures/00_drawing.ipynb #0481
 def region_sample(pitch):
     "A legend's sample of what `mark_inside` draws"
     return patch(facecolor='white', edgecolor=ink, linewidth=.8 if pitch >= 7 else .5, linestyle=(0, (3, 1.6)))
@@ -748,6 +755,10 @@ def cross_sample(pitch):
 def minus_sample(ax):
     "A legend's sample of what `mark_below` draws"
     ax.scatter([7], [4.5], s=16, marker='_', color=ink, linewidth=.6)
+
+def ties_sample(ax):
+    "A legend's sample of what `mark_ties` draws"
+    patch(facecolor='white', edgecolor=grey, linewidth=0, hatch='//////')(ax)
 
 no_regions = 'The regions are not drawn: at this width cells are too small for them.'
 unmarked = 'Cells are too small for minus signs at this width: in print without colours the sign cannot be told.'

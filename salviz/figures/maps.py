@@ -17,9 +17,9 @@ from ..core.words import panel_letters
 from .drawing import (Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, faint,
                       figure_kind, fitted, flow, grey, ink, ink_on, label_room, least_cell,
                       legend, legend_height, map_axes, map_ticks, mark_below, mark_cells,
-                      mark_inside, middle, minus_sample, no_regions, of_words, panel_title,
+                      mark_inside, mark_ties, middle, minus_sample, no_regions, of_words, panel_title,
                       patch, power_of_ten, region_sample, replaced_look, share_scale, signed,
-                      signed_scale, text_width, thinned_note, unmarked, vermillion, word_box,
+                      signed_scale, text_width, thinned_note, ties_sample, unmarked, vermillion, word_box,
                       wrapped)
 from ..views.maps import (attention_map, coloured_sentences, compared, evolution, head_grid, masked_pairs,
                                pattern_residual, triptych)
@@ -99,9 +99,8 @@ def _draw_map(sheet, view, i, x, y, grid, show_x, show_y):
     lines = _name_lines(panel_names(view)[i], grid.side + grid.gap)
     for k, line in enumerate(lines):
         sheet.text(x, y - 4 - 10*(view.saliency is not None) - 9*(len(lines) - 1 - k), line, **panel_title)
-    if marked and tied is not None:
-        y_tied, x_tied = np.nonzero(tied[:, None] & np.ones(len(view.labels), dtype=bool))
-        ax.scatter(x_tied, y_tied, s=(.45*pitch)**2, marker='$=$', color=grey, linewidth=0)
+    if marked and tied is not None: mark_ties(ax, np.repeat(tied[:, None], len(view.labels), 1))
+    if marked and view.ties is not None: mark_ties(ax, view.ties[i])
     if marked and view.candidates is not None: mark_inside(ax, view.candidates[i], pitch)
     if marked and view.kinds[i] == 'signed': mark_below(ax, view.values[i], view.limits[i], pitch)
     if marked and view.discarded is not None: mark_cells(ax, *np.nonzero(view.discarded[i])[::-1], pitch)
@@ -122,15 +121,11 @@ def _entries(view, pitch):
     marks = [(view.candidates is not None, region_sample(pitch), 'candidate discard region'),
              (view.discarded is not None, cross_sample(pitch), 'discarded'),
              (_has_negative(view), minus_sample, 'clearly negative'),
-             (tied is not None, _tied_sample, 'tied: no ranks')]
+             (tied is not None or view.ties is not None and view.ties.any(), ties_sample, 'tied: no ranks')]
     entries = [(sample, text) for is_there, sample, text in marks if is_there and pitch >= least_cell]
     if tied is not None: missing[last, tied] = False # they are no gaps in what was recorded
     return entries + [(patch(facecolor=faint), 'no value')]*bool(missing.any())
 
-def _tied_sample(ax):
-    "A legend's sample of a tied cell"
-    patch(facecolor=faint)(ax)
-    ax.scatter([7], [4.5], s=16, marker='$=$', color=grey, linewidth=0)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #013
 def _label_lines(label, ticks, length):

@@ -23,11 +23,11 @@ from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, 
                       cross_sample, denser, drawable_view, ends, enlarged, faint, figure_kind,
                       figure_kinds, filled_box, fitted, flow, font_named, grey, ink, ink_on,
                       label_room, least_cell, legend, legend_height, lightness, map_axes,
-                      map_ticks, mark_below, mark_cells, mark_inside, middle, minus_sample,
+                      map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample,
                       narrowest, nice_below, no_regions, of_words, orange, own_style,
                       page_of_sheets, panel_title, patch, power_of_ten, region_sample,
                       replaced_look, share_scale, shares, signed_number, signed_scale,
-                      standing_room, text_width, thinned_note, token_ticks, unmarked,
+                      standing_room, text_width, thinned_note, ties_sample, token_ticks, unmarked,
                       vermillion, weight_of, word_boxes, wrapped)
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import attention_limit, same_scale
@@ -214,6 +214,7 @@ def _discard_region(view, width):
     pitch = side/len(view.labels)
     marked = pitch >= least_cell
     entries = [(region_sample(pitch), 'candidate discard region'), (cross_sample(pitch), 'discarded')]*marked
+    if marked and view.ties.any(): entries.append((ties_sample, 'tied: no ranks'))
     negative = signed_values and is_negative(view.values, view.limit).any()
     if marked and negative: entries.append((minus_sample, 'clearly negative'))
     if np.isnan(view.values).any(): entries.append((patch(color=faint), 'may not be attended to'))
@@ -226,6 +227,7 @@ def _discard_region(view, width):
         ax.set_xlabel('key (attended to)')
         ax.set_ylabel('query (attends)')
         if marked:
+            mark_ties(ax, view.ties)
             mark_inside(ax, view.candidates, pitch)
             if negative: mark_below(ax, view.values, view.limit, pitch)
             mark_cells(ax, *np.nonzero(view.discarded)[::-1], pitch)

@@ -388,6 +388,7 @@ class DiscardRegion(View):
     limit:float            # magnitude at either end of the colour scale; may be exceeded
     candidates:np.ndarray  # bool [query, key]
     discarded:np.ndarray   # bool [query, key]
+    ties:np.ndarray        # bool [query, key]: candidates because they are equal, see `tied_candidates`
     layer:int
     head:int
 
@@ -466,7 +467,7 @@ def discard_region(
                 + _draw_words(snapshot) + how + ''.join(f' {tie}' for tie in ties)
                 + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
         values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates),
-        discarded=fixed(discarded), layer=observed[row], head=head,
+        discarded=fixed(discarded), ties=fixed(candidates & tied[:, None]), layer=observed[row], head=head,
         notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
 
 def _under_regions(snapshot, view, observed):

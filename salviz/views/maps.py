@@ -146,6 +146,7 @@ class MapPanels(View):
     units:tuple                     # [panels] what the colour bar says
     candidates:np.ndarray = None    # bool, as `values`: candidate discard regions
     discarded:np.ndarray = None     # bool, as `values`
+    ties:np.ndarray = None          # bool, as `values`: candidates because they are equal
     saliency:np.ndarray = None      # [n] signed, drawn along the edges
     saliency_limit:float = 1.
 
@@ -197,14 +198,15 @@ def _regions(snapshot, view, m, units, asked):
     return regions
 
 def _ties_of(snapshot, m):
-    "A note about the rows of the head `m` whose candidates are tied, if its attribution is known"
+    "Candidates [query, key] of the head `m` in tied rows and a note about them, if its attribution is known"
     at = snapshot.layers.get('attention_attribution', [])
     args = methods_of(snapshot).get('ADDrop') or {}
-    if m.layer not in at or args.get('attribution') == 'random': return ()
+    if m.layer not in at or args.get('attribution') == 'random': return None, ()
     attribution = np.asarray(snapshot.arrays['attention_attribution'][at.index(m.layer), m.head], dtype=float)
     row = snapshot.layers['discard_candidates'].index(m.layer)
     candidates = np.asarray(snapshot.arrays['discard_candidates'][row, m.head], dtype=bool)
-    return ties_note(tied_candidates(candidates, ~m.blocked, attribution, args.get('p')))
+    tied = tied_candidates(candidates, ~m.blocked, attribution, args.get('p'))
+    return candidates & tied[:, None], ties_note(tied)
 
 def saliency_of(snapshot): # (name of the evidence or None, what to call it)
     "The saliency of the model that `snapshot` shows, else that of its method"
@@ -251,7 +253,9 @@ def attention_map(
     marked = [_regions(snapshot, name, m, units, asked) if overlays is None or asked else (None, None) for m in maps]
     regions = {k: fixed([r[i] for r in marked]) if all(r[i] is not None for r in marked)
                and (overlays is None or k in asked) else None for i, k in enumerate(_overlay_names[:2])}
-    ties = _ties_of(snapshot, maps[0]) if len(maps) == 1 and regions['candidates'] is not None else ()
+    one_region = len(maps) == 1 and regions['candidates'] is not None
+    tied, ties = _ties_of(snapshot, maps[0]) if one_region else (None, ())
+    if tied is not None: regions['ties'] = fixed([_on_units(tied, units, 'cells')])
     own, called = saliency_of(snapshot)
     if 'saliency' in asked and own is None: arrays_of(snapshot, name, 'saliency')
     saliency = fixed(_on_units(snapshot.arrays[own], units, 'row')) if 'saliency' in asked else None
@@ -346,7 +350,7 @@ def _tied_words(attribution, tied, name) -> tuple: # of notes
     why = ' (0: the prediction does not depend on them)' if none else ''
     rows = f'{tied.sum()} of {len(tied)} rows' if len(tied) > 1 else 'the row'
     return (f'Tied: in {rows} all values of the {name if none else "attention or of the " + name} are equal{why}, so '
-            'that there are no ranks to compare (=).',)
+            'that there are no ranks to compare (hatched).',)
 
 def triptych(
     snapshot,

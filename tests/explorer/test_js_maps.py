@@ -6,7 +6,7 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from browser import load, mount, new_page, settled, spoken
+from browser import evaluate_json, load, mount, new_page, settled, spoken
 from PIL import Image
 
 from salviz.explorer.codes import cube_code, cube_value, level_code, level_value
@@ -567,22 +567,41 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
                          [view.values[1].ravel().tolist(), n]) == view.tied.astype(int).tolist()
     said = hover_all(page, '.sv-triptych', 2)
     assert all('difference of ranks tied' in o for o in said[n:]) and not any('tied' in o for o in said[:n])
-    assert (f'Tied (=): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction does not '
-            'depend on them)' in page.text_content('.sv-triptych .sv-words'))
+    assert (f'Tied (hatched): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction '
+            'does not depend on them)' in page.text_content('.sv-triptych .sv-words'))
 
-def test_a_region_says_how_much_of_it_is_tied(page):
+def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
     s, n = unread(), len(words)
-    show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution'), panels=['map'])
+    show(page, [s], panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution',
+                                               overlays={**plain, 'candidates': True}))
     view = discard_region(s, 1, 0)
     many = int(s.arrays['discard_candidates'][1, 0].sum())
     assert view.subtitle.startswith(f'{many} of {n*n} positions are candidates ({n*(n - 1)} in tied rows), ')
     said = page.text_content('.sv-map')
     assert f'{many} of {n*n} positions are candidates (outlined, {n*(n - 1)} of them in tied rows)' in said
-    assert view.notes[0] in said
+    assert f'{view.notes[0]} They are hatched.' in said
+    grid = grid_of(page)
+    wide, high = (grid[k][1] - grid[k][0] for k in ('left', 'top'))
+    def at_the_middle_and_beside_it(): # a line of the hatching goes through a cell's middle, from corner to corner
+        middle = np.array(middles(grid), float)
+        places = (middle + [-.25*wide, -.25*high], middle + [-.25*wide, .05*high])
+        return [np.array(pixel_numbers(page, '.sv-map canvas', place)).reshape(n, n) for place in places]
+    line, beside = at_the_middle_and_beside_it()
+    assert (line[1:] != beside[1:]).all() and (line[0] == beside[0]).all(), 'rows that are tied are hatched, no others'
     cells = hover_all(page)
     assert 'tied with all others of its row' in cells[n + 2] and ' of 8' in cells[2] and 'tied' not in cells[2]
     page.evaluate('app.state.set({entry: {kind: "head", layer: 0, head: 0}})'); settled(page)
     assert 'Tied' not in page.text_content('.sv-map') and not discard_region(s, 0, 0).notes
+
+def test_of_the_largest_keys_of_a_row_none_is_shown_before_its_equals(page):
+    load(page, 'tokenmap.js')
+    rows = [[.25, .25, .25, .25], [.5, .2, .2, .1], [.9, 0, 0, .1], [0, 0, 0, 0]]
+    kept, tied = evaluate_json(page, """([rows, top]) => {
+        const values = Float32Array.from(rows.flat()), kept = sv.keptValues(values, 4, {top, threshold: 0});
+        return [[...kept].map(v => Number.isFinite(v)), sv.tiedAtTop(kept, 4, {top})]; }""", [rows, 2])
+    assert np.array(kept).reshape(4, 4).tolist() == [[True]*4, [True, True, True, False], [True, False, False, True],
+                                                     [False]*4]
+    assert tied == 2
 
 def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     a, b, other = [invented(0), invented(5)], [invented(5, seed=50)], [invented(5, labels=['[CLS]', 'else', '[SEP]'])]

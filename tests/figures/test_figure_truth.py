@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.patches import Patch
 
 import invented
 from every_kind import a_run
@@ -40,6 +41,13 @@ def test_a_region_says_how_much_of_it_is_tied():
         assert view.notes[0] == ('Tied: in 9 of 10 rows attributions are equal at the threshold, '
                                  'and all that are tied with it are candidates.')
         assert view.notes[0] in view.caption
+        ties = np.asarray(view.ties).reshape(10, 10)
+        assert not ties[0].any() and (ties[1:] == snap.arrays['discard_candidates'][2, 1][1:]).all()
+    for kind, at in (('discard_region', dict(layer=2, head=1)), ('attention_map', dict(layer=2, head=1)),
+                     ('triptych', dict(layer=2, head=1))):
+        hatched, plain = ([p for p in figure(snap, kind, **{**at, 'layer': layer}).findobj(Patch) if p.get_hatch()]
+                          for layer in (2, 0))
+        assert len(hatched) == 9 + 1 and not plain, 'nine tied rows and a sample of them in the legend'
     assert discard_region(snap, 2, 1).subtitle.startswith('93 of 100 positions are candidates (90 in tied rows), ')
     assert not discard_region(snap, 0, 1).notes and not attention_map(snap, 0, 1).notes
     region, may = np.array([[1, 1, 1, 0]]) > 0, np.ones((1, 4), bool)

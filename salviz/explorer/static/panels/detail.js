@@ -7,6 +7,7 @@ import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, quo
 import {CellStage, spokenText} from '../lib/cells.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
 import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
+import {tiedAtTop} from './tokenmap.js';
 import {shownUnits, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
 import {buttonOf, choiceOf, elementOf, labelled, rangeOf} from '../lib/controls.js';
@@ -149,7 +150,7 @@ class MapPanel {
   say() {
     const {state} = this.ctx, {frame, entry} = this;
     this.words.textContent = [overlayWords(frame, state, entry, this.marks),
-      this.sallm ? this.sallmWords() : ''].filter(Boolean).join(' ');
+      this.sallm ? this.sallmWords() : '', this.topWords()].filter(Boolean).join(' ');
     this.words.hidden = !this.words.textContent;
     this.sum.textContent = this.sumWords();
     this.sum.hidden = !this.sum.textContent;
@@ -164,6 +165,14 @@ class MapPanel {
     this.threshold.setAttribute('aria-valuetext', this.thresholdText.textContent);
     this.sharp.el.setAttribute('aria-label',
       `${this.kind} of ${entryTitle(entry)}, ${this.units.length} by ${this.units.length}. ${mapHelp}`);
+  }
+
+  topWords() {
+    if (!this.shown) return '';
+    const {state} = this.ctx, {values, count} = this.shown;
+    const rows = tiedAtTop(keptValues(values, count, state), count, state);
+    if (!rows) return '';
+    return `Tied: in ${rows} of ${count} rows keys are equal at place ${state.top}, and all of them are shown.`;
   }
 
   sallmWords() {

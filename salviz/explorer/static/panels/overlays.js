@@ -35,6 +35,7 @@ export function overlaysOf(frame, state, entry, probe, units) {
   }
   marks.allowedCount = region.allowed ? region.allowed.reduce((a, b) => a + b, 0) : n * n;
   marks.tied = tiedRegion(frame, region, entry, n);
+  marks.ties = marks.tied?.rows && !region.recomputed ? unitMask(marks.tied.mask, n, units) : null;
   if (!target || target.n !== n) return marks;
   marks.pattern = target.recomputed ? target.name : patternGiven(frame, entry.layer,
     entry.head) ?? patternWords(target.values, n, probe.labels);
@@ -45,12 +46,13 @@ export function overlaysOf(frame, state, entry, probe, units) {
   return marks;
 }
 
-// Rows of the region whose candidates are equal at the threshold, and how many candidates those rows have; null without
+// Rows of the region whose candidates are equal at the threshold, those candidates and how many they are; null without
 // ranks. Ties are not ranks:
 // all keys that are equal to the threshold are candidates, and where nothing reads a row, all of its keys are.
 export function tiedRegion(frame, region, entry, n) {
   const ranks = ranksOfHead(frame, entry.layer, entry.head), {candidates} = region;
   if (!ranks || candidates?.length !== n * n) return null;
+  const mask = new Uint8Array(n * n);
   let rows = 0, cells = 0;
   for (let r = 0; r < n; r++) {
     const row = ranks.subarray(r * n, (r + 1) * n), inside = row.filter((_, c) => candidates[r * n + c]),
@@ -59,8 +61,9 @@ export function tiedRegion(frame, region, entry, n) {
     if (!many && !moreThanAsked(frame, inside.length, allowed.length)) continue;
     rows++;
     cells += inside.length;
+    mask.set(candidates.subarray(r * n, (r + 1) * n), r * n);
   }
-  return {rows, cells, of: n};
+  return {rows, cells, mask, of: n};
 }
 
 function moreThanAsked(frame, candidates, allowed) {
@@ -168,8 +171,31 @@ export function drawTarget(context, grid, target, theme) {
   }));
 }
 
+const hatchedCell = 6, hatchLines = [-.45, 0, .45];
+
+// Ties are not ranks: where there is room for it, their cells are hatched, each by itself.
+export function tiesPath(grid, mask) {
+  const path = new Path2D(), inside = v => Math.max(-.5, Math.min(.5, v));
+  if (Math.min(grid.pitch, grid.rowPitch) < hatchedCell) return path;
+  eachCell(grid, (r, c, k) => {
+    if (!mask[k]) return;
+    const {width, height} = grid.box(r, c), [x, y] = grid.middle(r, c);
+    for (const shift of hatchLines) {
+      const [from, to] = [inside(-.5 - shift), inside(.5 - shift)];
+      path.moveTo(x + width * from, y + height * (from + shift));
+      path.lineTo(x + width * to, y + height * (to + shift));
+    }
+  });
+  return path;
+}
+
+function drawTies(context, grid, mask, theme) {
+  grid.clipped(context, () => overlayStroke(context, tiesPath(grid, mask), grid, theme, .75));
+}
+
 export function drawOverlays(context, grid, marks, shown, theme) {
   if (!marks) return;
+  if (shown.candidates && marks.ties) drawTies(context, grid, marks.ties, theme);
   if (shown.candidates && marks.candidates) drawRegion(context, grid, marks.candidates, theme);
   if (shown.target && marks.target) drawTarget(context, grid, marks.target, theme);
   if (shown.discarded && marks.discarded) drawCrosses(context, grid, marks.discarded, theme);
@@ -223,7 +249,8 @@ function regionWords(frame, state, marks) {
 
 function tieWords({rows, of}) {
   const where = rows === of ? 'every row' : rows === 1 ? 'one row' : `${rows} of ${of} rows`;
-  return ` Tied: in ${where} attributions are equal at the threshold, and all that are tied with it are candidates.`;
+  return ` Tied: in ${where} attributions are equal at the threshold, and all that are tied with it are candidates.`
+    + ' They are hatched.';
 }
 
 function patternLossWords(frame, entry, marks) {

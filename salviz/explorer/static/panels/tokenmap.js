@@ -1,7 +1,6 @@
 // A map as it is shown: on tokens, words or blocks of tokens, with what is blanked and the upper end of its scale; and
 // its drawing with labels.
 import {layersOf, mapNames, unitsOf} from '../state/derive.js';
-import {topMask} from '../lib/maths.js';
 import {ordinal, paintScale, valueWithStep} from '../lib/colour.js';
 import {axisTitles, columnLabels, quotedToken, rowLabels, shownToken} from '../lib/canvas.js';
 import {blockedKeys} from './overlays.js';
@@ -49,11 +48,23 @@ export function keptValues(values, count, {top, threshold}) {
   const out = values.map(v => threshold > 0 && Math.abs(v) < threshold ? NaN : v);
   for (let r = 0; top > 0 && r < count; r++) {
     const row = out.subarray(r * count, (r + 1) * count);
-    const kept = topMask(Array.from(row, v => Number.isFinite(v) ? Math.abs(v) : 0), top,
-      Array.from(row, v => Number(Number.isFinite(v))));
-    for (let c = 0; c < count; c++) if (!kept[c]) row[c] = NaN;
+    const least = leastOfTop(row, top);
+    for (let c = 0; c < count; c++) if (!(Math.abs(row[c]) >= least)) row[c] = NaN;
   }
   return out;
+}
+
+// The magnitude of the last of the `top` largest; those that are equal to it are none of them before the others.
+function leastOfTop(row, top) {
+  const sizes = Array.from(row, Math.abs).filter(size => size > 0).sort((a, b) => b - a);
+  return sizes[Math.min(top, sizes.length) - 1] ?? Infinity;
+}
+
+// In how many rows more than `top` keys are left, since they are equal.
+export function tiedAtTop(kept, count, {top}) {
+  if (!(top > 0 && top < count)) return 0;
+  const left = r => kept.subarray(r * count, (r + 1) * count).filter(Number.isFinite).length;
+  return Array.from({length: kept.length / count}, (_, r) => left(r)).filter(keys => keys > top).length;
 }
 
 export function largestOf(values) {

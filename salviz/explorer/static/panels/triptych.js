@@ -7,6 +7,7 @@ import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valu
 import {CellGrid, columnLabels, inksOf, labelRoom, quotedToken, SharpCanvas} from '../lib/canvas.js';
 import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
+import {tiesPath} from './overlays.js';
 import {choiceOf, elementOf, labelled} from '../lib/controls.js';
 
 const triptychKeys = ['run', 'probe', 'step', 'entry', 'row', 'hideSpecial', 'mergeWords', 'scale', 'palette', 'theme',
@@ -146,22 +147,12 @@ class Triptych {
           over: (context, grid) => this.markTied(context, grid)}];
   }
 
-  // Ties are not ranks: their cells carry an equals sign.
   markTied(context, grid) {
-    if (Math.min(grid.pitch, grid.rowPitch) < 6) return;
-    const {inks} = this.maps, count = this.units.length, arm = .22 * Math.min(grid.pitch, grid.rowPitch, 24),
-      path = new Path2D();
-    for (let r = 0; r < count; r++) {
-      if (!this.tied[r]) continue;
-      for (let c = 0; c < count; c++) {
-        const {x, y, width, height} = grid.box(r, c), middle = x + width / 2;
-        for (const at of [y + height / 2 - arm / 2, y + height / 2 + arm / 2]) { path.moveTo(middle - arm, at);
-          path.lineTo(middle + arm, at); }
-      }
-    }
+    const {inks} = this.maps, count = this.units.length;
+    const mask = Uint8Array.from({length: count * count}, (_, k) => this.tied[Math.floor(k / count)]);
     context.strokeStyle = inks.muted;
     context.lineWidth = 1;
-    context.stroke(path);
+    context.stroke(tiesPath(grid, mask));
   }
 
   tieWords() {
@@ -169,7 +160,8 @@ class Triptych {
     if (!rows) return '';
     const why = this.unread ? ' of the attribution are equal (0: the prediction does not depend on them)'
       : ' are equal';
-    return ` Tied (=): in ${rows} of ${this.tied.length} rows all values${why}, so there are no ranks to compare.`;
+    const where = `${rows} of ${this.tied.length} rows`;
+    return ` Tied (hatched): in ${where} all values${why}, so there are no ranks to compare.`;
   }
 
   besideSaliency(frame, saliency) {
