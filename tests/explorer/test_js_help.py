@@ -45,12 +45,12 @@ def test_a_question_mark_opens_and_escape_closes_what_it_explains(page):
     assert page.get_attribute('.sv-map .sv-ask', 'aria-expanded') == 'false'
 
 def test_the_question_mark_key_lists_all_keys_unless_somebody_writes(page):
-    show(page, panels=['heads', 'map', 'time'])
+    show(page, panels=['heads', 'map', 'signal', 'time'])
     page.focus('.sv-heads canvas')
     press(page, '?')
     listed = page.inner_text('[aria-label="all keys"].sv-help')
     assert all(title in listed for title in ('Everywhere', 'Heads', 'Map', 'Time')) and 'What if' not in listed
-    assert 'read the strips at this key' in listed
+    assert 'read the strips at this key' in listed and 'feature of a series' not in listed
     press(page, 'Escape')
     assert not page.is_visible('[aria-label="all keys"].sv-help') and focused(page, '.sv-toolbar .sv-ask')
     page.focus('.sv-toolbar select >> visible=true')
@@ -257,3 +257,52 @@ def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(pag
         """all => all.filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1
             && getComputedStyle(e).display !== 'inline').map(e => e.outerHTML.slice(0, 120))""")
     assert cut == []
+
+# --- a notebook that was run as a whole
+
+# As much of JupyterLab's page as a notebook of eight cells has; the explorer is in the third.
+lab_page = '''() => {
+    document.body.innerHTML = '<div class="jp-WindowedPanel-outer jp-Notebook" style="height: 600px; overflow: auto">'
+        + '<div class="jp-Cell" style="height: 500px"><div class="jp-InputPrompt">[*]:</div></div>'.repeat(8) + '</div>';
+    const cells = [...document.querySelectorAll('.jp-Cell')], box = document.createElement('div');
+    box.style.height = '400px';
+    cells[2].append(box);
+    Object.assign(window, {cells, outer: document.querySelector('.jp-Notebook'), box});
+    window.done = () => {
+        for (const prompt of document.querySelectorAll('.jp-InputPrompt')) prompt.textContent = '[1]:';
+        outer.scrollTop = outer.scrollHeight; };
+    window.top_ = () => box.getBoundingClientRect().top - outer.getBoundingClientRect().top; }'''
+
+def at_rest(page): page.wait_for_timeout(2600)
+
+def test_the_explorer_is_in_sight_while_all_cells_run_and_when_they_have(page):
+    load(page, 'sight.js')
+    page.evaluate(lab_page)
+    page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.keepInSight(box); }')
+    page.wait_for_function('() => outer.scrollTop > 0 && top_() < 300')
+    page.evaluate('done')
+    page.wait_for_function('() => top_() > 0 && top_() < 300')
+    at_rest(page)
+    page.evaluate('() => { outer.scrollTop = 0; }')
+    at_rest(page)
+    assert page.evaluate('() => outer.scrollTop') == 0, 'then it leaves the reader alone'
+
+def test_who_turned_to_something_else_is_not_fetched_back(page):
+    load(page, 'sight.js')
+    page.evaluate(lab_page)
+    page.evaluate('() => { cells.at(-1).classList.add("jp-mod-active"); sv.keepInSight(box); }')
+    page.wait_for_function('() => outer.scrollTop > 0')
+    page.mouse.move(300, 560)
+    page.mouse.wheel(0, 700)
+    page.evaluate('() => { cells.at(-1).dispatchEvent(new PointerEvent("pointerdown", {bubbles: true})); done(); }')
+    end = page.evaluate('() => outer.scrollTop')
+    at_rest(page)
+    assert page.evaluate('() => outer.scrollTop') == end > 0
+
+@pytest.mark.parametrize('active', [0, 2, 3])
+def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
+    load(page, 'sight.js')
+    page.evaluate(lab_page)
+    page.evaluate('k => { cells[k].classList.add("jp-mod-active"); sv.keepInSight(box); }', active)
+    at_rest(page)
+    assert page.evaluate('() => outer.scrollTop') == 0

@@ -12,7 +12,7 @@ import pytest
 from salviz.core.runs import Run
 from test_lab import lab
 
-from browser import browser # noqa: F401, a fixture
+from browser import browser, knows_the_tour # noqa: F401, a fixture
 
 setup = '''from salviz import *
 data = subset(load_text('movie-sentences'), 40, validation_size=10, test_size=10)
@@ -50,6 +50,7 @@ class Tab:
     def __init__(self, browser, server, name, height=1400):
         self.url, self.root, self.run = server
         self.page = browser.new_page(viewport=dict(width=1300, height=height))
+        self.page.add_init_script(knows_the_tour)
         self.name, self.errors, self.outside = name, [], []
         self.page.on('pageerror', lambda e: self.errors.append(str(e)))
         inside = self.url, self.url.replace('http', 'ws'), 'data:', 'blob:'
@@ -118,6 +119,18 @@ def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, browser, serve
     again.run_all(); again.ended(); again.drawn(); again.drawn('map')
     assert again.picture('heads') == first.picture('heads')
     again.close()
+
+def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
+    words = ['for i in range(12): print(i)']*6
+    t = tab('sight.ipynb', *words, "from salviz import Explorer\nExplorer('run')", *words, height=800)
+    t.run_all(); t.drawn(); t.ended()
+    t.page.wait_for_timeout(2500) # Lab ends at the last cell, and only then it is brought back
+    assert 0 < t.page.locator('.salviz').bounding_box()['y'] < 400
+    count = t.page.locator('.jp-Cell').count()
+    t.page.focus('.sv-heads canvas')
+    for key in ('a', 'b', 'd', 'd', 'ArrowDown', '?'): t.page.keyboard.press(key)
+    t.page.wait_for_selector('[aria-label="all keys"].sv-help')
+    assert t.page.locator('.jp-Cell').count() == count and t.page.locator('.jp-Cell.jp-mod-active').count() == 1
 
 def test_scrubbing_and_choosing_a_head_change_the_pixels(tab):
     t = tab('scrub.ipynb', "from salviz import Explorer\nExplorer('run')")

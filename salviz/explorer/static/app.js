@@ -192,6 +192,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
       panel.fitting = fitting.includes(panel);
       panel.el.hidden = !panel.fitting || panel.tab && panel !== tab;
     }
+    keys.fit();
     bar.update(changed);
     for (const panel of made) panel.update(changed);
     again(changed);

@@ -1,6 +1,7 @@
 // The explorer as a Jupyter widget: what the kernel sends fills one store, which all views of the widget share.
 import {mountApp} from './app.js';
 import {plotlyLoader} from './lib/plotly.js';
+import {keepInSight} from './lib/sight.js';
 import {State} from './state/state.js';
 import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
@@ -123,9 +124,13 @@ function widgetView({store, state, options, plotly}, session, el) {
   el.append(box);
   const app = mountApp(box, store, {state, panels: options.panels ?? null, plotly,
     request: what => session.request(what), own: session, firstUse: true});
+  // Another view of the same explorer was asked for by somebody who is there.
+  const offSight = session.seen ? () => {} : keepInSight(box);
+  session.seen = true;
   const offTheme = watchTheme(theme => state.set({theme}));
   return () => {
     offTheme();
+    offSight();
     app.destroy();
     box.remove();
   };

@@ -47,17 +47,17 @@ export function panelHelp({title, help: {says, keys}}) {
   return new Unfolding('?', `explain ${title}`, elementOf('p', 'sv-explained', says.join(' ')), keyTable(keys));
 }
 
-// All keys, panel by panel; `ask`: starts the tour.
+// All keys, panel by panel, of those that fit what is shown; `ask`: starts the tour.
 export function allKeys(panels, ask) {
   const list = new Unfolding('Keys', 'all keys');
   const tour = buttonOf('Tour', 'show the tour', ask), close = buttonOf('Close', 'close the list of keys', () => {
     list.show(false);
     list.button.focus();
   });
-  const groups = [['Everywhere', commonKeys], ...panels.map(({title, help}) => [title, help.keys])];
-  const parts = groups.map(([title, keys]) => elementOf('section', '', elementOf('h4', 'sv-subtitle', title),
-    keyTable(keys)));
-  list.el.append(elementOf('div', 'sv-key-groups', ...parts), elementOf('p', 'sv-tour-buttons', tour, close));
+  const part = (title, keys) => elementOf('section', '', elementOf('h4', 'sv-subtitle', title), keyTable(keys));
+  const parts = panels.map(({title, help}) => part(title, help.keys));
+  list.el.append(elementOf('div', 'sv-key-groups', part('Everywhere', commonKeys), ...parts), elementOf('p', 'sv-tour-buttons', tour, close));
   list.el.tabIndex = -1;
+  list.fit = () => panels.forEach(({fitting}, i) => { parts[i].hidden = !fitting; });
   return list;
 }

@@ -1,0 +1,56 @@
+// When all cells of a notebook are run JupyterLab ends at the last one, and the explorer is far above. It is brought
+// back into sight, at the start and at the end of the run, unless the reader has turned to something else.
+
+const sightSoon = 100, sightTries = 50, sightOften = 400, sightRoom = 300, sightSettles = 4;
+
+function sightCells(notebook) { return [...notebook.querySelectorAll('.jp-Cell')]; }
+
+// All were run, not this cell alone: only then is the last cell the active one, already while the others still run.
+function sightAllRun(box, notebook) {
+  const last = sightCells(notebook).at(-1);
+  return Boolean(last?.classList.contains('jp-mod-active')) && !last.contains(box);
+}
+
+function sightBusy(notebook) {
+  return [...notebook.querySelectorAll('.jp-InputPrompt')].some(prompt => prompt.textContent.includes('*'));
+}
+
+// Only the notebook is scrolled, never the page around it.
+function sightBring(box) {
+  const outer = box.closest('.jp-WindowedPanel-outer');
+  if (!outer || !box.clientHeight) return;
+  const [here, room] = [box, outer].map(el => el.getBoundingClientRect());
+  if (here.top >= room.top && here.top <= room.bottom - Math.min(sightRoom, here.height)) return;
+  outer.scrollTop += here.top - room.top - 8;
+}
+
+// Returns a function that ends it.
+export function keepInSight(box) {
+  let timer = null, touched = null, notebook = null;
+  const touch = event => { touched = event.target; };
+  const events = ['pointerdown', 'keydown', 'wheel'];
+  const end = () => {
+    clearTimeout(timer);
+    for (const name of events) document.removeEventListener(name, touch, true);
+    if (notebook) delete notebook.dataset.salvizInSight;
+  };
+  const elsewhere = () => touched && !box.contains(touched);
+  const follow = left => {
+    if (elsewhere() || !left) return void end();
+    sightBring(box);
+    timer = setTimeout(() => follow(sightBusy(notebook) ? sightSettles : left - 1), sightOften);
+  };
+  // A widget is in the page, and has a height, only some time after it was made.
+  const begin = left => {
+    const there = box.closest('.jp-Notebook');
+    if (left && !(there && box.clientHeight)) return void (timer = setTimeout(() => begin(left - 1), sightSoon));
+    // Of several explorers the first that is shown.
+    if (!there || there.dataset.salvizInSight || !sightAllRun(box, there)) return void end();
+    notebook = there;
+    notebook.dataset.salvizInSight = 'true';
+    return void follow(sightSettles);
+  };
+  for (const name of events) document.addEventListener(name, touch, {capture: true, passive: true});
+  begin(sightTries);
+  return end;
+}
