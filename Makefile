@@ -14,7 +14,7 @@ demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
 
 lab: .venv/.lab fetch
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --ContentsManager.pre_save_hook=salviz.explorer.strip_on_save nbs/quickstart.ipynb
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/quickstart.ipynb
 
 test: .venv/.dev .venv/.docs fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)

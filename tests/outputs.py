@@ -47,8 +47,8 @@ def text_of(x): return ''.join(x) if isinstance(x, list) else x
 
 
 def kept(outputs) -> list:
-    """What of `outputs` is worth keeping: not stderr, a page with its scripts, nor the live view of a widget without
-    kernel"""
+    """What of `outputs` is worth keeping: not stderr, a page with its scripts (its picture, if there is one), nor the
+    live view of a widget without kernel"""
     result = []
     for output in outputs:
         if output.get('name') == 'stderr': continue
@@ -56,7 +56,10 @@ def kept(outputs) -> list:
         if 'data' in output:
             twice = 'image/jpeg' if 'image/png' in output['data'] else None # a picture of Pillow comes as both
             output['data'] = {k: v for k, v in output['data'].items() if 'widget-view' not in k and k != twice}
-            if not output['data'] or len(text_of(output['data'].get('text/html', ''))) > longest_page: continue
+            if len(text_of(output['data'].get('text/html', ''))) > longest_page:
+                if 'image/png' not in output['data']: continue
+                del output['data']['text/html']
+            if not output['data']: continue
             output['metadata'] = {}
         if output['output_type'] == 'execute_result': output['execution_count'] = None
         if result and output['output_type'] == 'stream' == result[-1]['output_type']:

@@ -110,7 +110,7 @@ assert all(not isinstance(names[name], types.ModuleType) for name in salviz.__al
 assert names['demo'] is salviz.demo and callable(salviz.demo)
 from salviz.training import train
 from salviz.data import load_text
-from salviz.explorer import Explorer, strip_on_save
+from salviz.explorer import Explorer
 assert train.__module__ == 'salviz.training.trainer' and Explorer.__module__ == 'salviz.explorer.widget'
 '''
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)

@@ -32,6 +32,7 @@ class ExplorerView(anywidget.AnyWidget):
     options = T.Unicode('{}').tag(sync=True)  # JSON: panels, height, state (what is shown first)
     plotly = T.Bytes(b'').tag(sync=True)
     ui = T.Unicode('').tag(sync=True)         # JSON: what the reader has chosen; written by the browser only
+    place = T.Unicode('').tag(sync=True)      # the model that stands in outputs, see `salviz.explorer.page.output_html`
 
     def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, askers=(), **kw):
         self._runs, self._live, self._lock = [as_run(r) for r in runs], live, threading.RLock()

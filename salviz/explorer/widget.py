@@ -9,6 +9,8 @@ __all__ = ['over', 'held', 'in_words', 'Controls', 'Explorer', 'png']
 import asyncio
 import base64
 import json
+import os
+import sys
 import uuid
 from numbers import Integral, Real
 from pathlib import Path
@@ -20,7 +22,7 @@ from .codes import json_text
 from .courier import Courier
 from .described import as_run, counted, same_probe
 from .own import Asker
-from .page import plotly_gz
+from .page import output_html, page_of, plotly_gz, write_page
 from .program import check_panels, needs_plotly
 from .view import ExplorerView
 
@@ -128,6 +130,7 @@ class Explorer(W.VBox):
                                  layout=W.Layout(width='100%'))
         self.controls = None if training is None else Controls(training)
         super().__init__([o for o in (self.controls, self.view) if o is not None])
+        self.view.place = self.model_id
         if live:
             self._courier = Courier(self._follow, rate=2)
             self._unsubscribe = training.subscribe(lambda _: self._courier.call() if training.state in over else None)
@@ -278,14 +281,29 @@ def png(fig, dpi=110) -> bytes:
     from salviz.figures.drawing import rendered, small_png
     return small_png(rendered(fig, 'png', dpi), Quantize.MAXCOVERAGE)
 
+def _apart() -> bool:
+    "Is this a kernel of VS Code or Colab, where an output and the widgets may stand in documents of their own?"
+    return 'VSCODE_PID' in os.environ or 'google.colab' in sys.modules
+
 @patch
 def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
-    data = dict(W.VBox._repr_mimebundle_(self, **kw) or {})
+    data = dict(W.VBox._repr_mimebundle_(self, **kw) or {}) if _apart() else {}
     data['text/plain'] = repr(self)
     panels = json.loads(self.view.options).get('panels') or ()
     try: data['image/png'] = base64.b64encode(png(self._picture(panels[0] if len(panels) == 1 else None))).decode()
     except (ValueError, KeyError, OSError): pass # nothing was recorded yet, or not enough: the live view says so
+    if not _apart(): data['text/html'] = self._output(data.get('image/png', ''))
     return data
+
+@patch
+def _output(self:Explorer, picture, limit=2e6):
+    "An output that works without a kernel; beyond `limit` bytes it is the picture alone"
+    words, made = 'A picture of the explorer; trust this notebook or run the cell again to look around.', None
+    try: made = self._page(limit=limit, plotly=False)
+    except (ValueError, KeyError, OSError) as e:
+        why = 'nothing was recorded yet' if not picture else str(e).partition(':')[0]
+        words = f'To look around, run the cell again; no copy was kept in this notebook ({why}).'
+    return output_html(self.model_id, picture, words, made)
 
 # %% ../../nbs/11_explorer/08_widget.ipynb #058
 @patch
@@ -299,10 +317,13 @@ def to_html(self:Explorer,
     limit=200e6, # bytes that the file may have at most; None: any size
 ) -> Path:
     "Write a self-contained page, without network, that opens this run as it is seen here"
-    from salviz.explorer.page import page_of, write_page
     self._wait_for_look()
+    return write_page(self._page(probes, steps, layers, heads, limit=limit), path, force)
+
+@patch
+def _page(self:Explorer, probes=None, steps=None, layers=None, heads=None, **kw):
+    "A page of this explorer, as it is seen here"
     panels, metas = json.loads(self.view.options).get('panels'), self._metas()
     probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
     steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
-    made = page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(), limit=limit)
-    return write_page(made, path, force)
+    return page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(), **kw)

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import tracemalloc
-from types import SimpleNamespace
 
 import ipywidgets
 import matplotlib.image
@@ -22,7 +21,7 @@ import invented
 from browser import browser, new_page, page, send, settled # noqa: F401 (fixtures)
 from salviz.explorer.courier import Courier, even, Plan, thin_rows
 from salviz.explorer.program import panel_names
-from salviz.explorer.saving import strip_on_save, strip_views
+from salviz.explorer.saving import strip_views
 from salviz.explorer.view import ExplorerView
 from salviz.core.evidence import largest_saliency
 from salviz.explorer.widget import Controls, Explorer, in_words
@@ -359,7 +358,7 @@ def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypa
 
 def test_a_picture_stands_beside_the_live_view(run):
     found = Explorer(run)._repr_mimebundle_()
-    assert set(found) == {view_mime, 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50
+    assert set(found) == {'text/html', 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50
     assert found['text/plain'] == 'Explorer of run (2 sentences, 4 recorded steps)'
     assert repr(Explorer([invented.image()])) == 'Explorer of snapshots (1 image, 1 recorded steps)'
 
@@ -627,21 +626,3 @@ def test_dead_views_go_and_pictures_and_other_widgets_stay(tmp_path):
 def test_a_file_that_is_no_notebook_is_refused(tmp_path, text, said):
     (tmp_path/'a.ipynb').write_text(text)
     with pytest.raises(ValueError, match=said): strip_views(tmp_path/'a.ipynb')
-
-def test_saving_strips_only_when_the_kernel_is_gone(tmp_path):
-    "With the contents manager and the session table of a real server"
-    import sqlite3
-    from jupyter_server.services.contents.filemanager import FileContentsManager
-    class Sessions(SimpleNamespace): pass
-    db = sqlite3.connect(':memory:')
-    db.execute('CREATE TABLE session (session_id, path, name, type, kernel_id)')
-    db.execute("INSERT INTO session VALUES ('1', 'a.ipynb', '', 'notebook', 'alive')")
-    def saved(kernels):
-        manager = FileContentsManager(root_dir=str(tmp_path), pre_save_hook='salviz.explorer.strip_on_save')
-        server = SimpleNamespace(session_manager=SimpleNamespace(cursor=db.cursor()), kernel_manager=kernels)
-        model = dict(type='notebook', content=notebook(live), format='json')
-        strip_on_save(model, 'a.ipynb', SimpleNamespace(parent=server))
-        manager.save(dict(type='notebook', content=notebook(live), format='json'), 'b.ipynb')
-        assert view_mime not in nbformat.read(tmp_path/'b.ipynb', 4).cells[0].outputs[0].data
-        return view_mime in model['content'].cells[0].outputs[0].data
-    assert saved(['alive']) and not saved([])

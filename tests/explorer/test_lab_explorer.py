@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -254,6 +256,53 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     t.drawn('map')
 
+colours = """() => { const hash = text => [...text].reduce((sum, letter) => (sum*31 + letter.charCodeAt(0)) | 0, 0);
+    const name = e => String(e.className.baseVal ?? e.className).replace(/trace[0-9a-f]{6}/, 'trace');
+    return [...document.querySelectorAll('.sv-panel')].filter(p => p.offsetParent).map(p => [p.className,
+        [...p.querySelectorAll('canvas')].filter(c => c.offsetParent && c.width).map(c => hash(c.toDataURL())),
+        [...p.querySelectorAll('*')].map(e => { const s = getComputedStyle(e);
+            return [e.tagName, name(e), s.color, s.backgroundColor, s.fill, s.stroke].join(' '); })]); }"""
+
+def coloured(t):
+    "What every panel looks like, tab by tab: its canvases, and the colours of its elements"
+    result = {}
+    for title in t.page.locator('.sv-tab:visible').all_inner_texts():
+        t.page.click(f'.sv-tab:text-is("{title}")')
+        before, until = None, time.monotonic() + 20
+        while (now := t.page.evaluate(colours)) != before and time.monotonic() < until:
+            before = now
+            t.page.wait_for_timeout(700)
+        result[title] = {name: (pictures, elements) for name, pictures, elements in now}
+    return result
+
+@pytest.mark.parametrize('name', ['ad-drop', 'sallm', 'saliency-guided', 'attention-guidance'])
+def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_in_it(tab, name):
+    def opened(file):
+        t = tab(file, f"from salviz import Explorer\nExplorer('{name}', compare='plain')", height=2200)
+        t.page.goto(f'{t.url}/lab/tree/{file}?reset')
+        t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
+        t.run_all(); t.drawn(); t.drawn('map'); t.page.wait_for_selector('.sv-time .main-svg')
+        return t
+    t = opened(f'theme-{name}.ipynb')
+    light = coloured(t)
+    t.menu('Settings', 'Theme', 'JupyterLab Dark')
+    t.page.wait_for_selector('.salviz[data-theme=dark]')
+    dark, fresh = coloured(t), coloured(opened(f'dark-{name}.ipynb'))
+    t.menu('File', 'New', 'Text File')
+    t.page.wait_for_selector('.salviz', state='hidden')
+    t.menu('Settings', 'Theme', 'JupyterLab Light')
+    t.page.wait_for_selector('body[data-jp-theme-light=true]')
+    t.page.click(f'.lm-DockPanel-tabBar .lm-TabBar-tabLabel:text-is("theme-{name}.ipynb")')
+    t.page.wait_for_selector('.salviz:not([data-theme=dark])')
+    again = coloured(t)
+    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {4 + (name == 'sallm')}
+    for title in light:
+        for panel, (pictures, elements) in light[title].items():
+            assert dark[title][panel] == fresh[title][panel], (title, panel)
+            assert again[title][panel] == (pictures, elements), (title, panel)
+            assert dark[title][panel][1] != elements, (title, panel)
+            assert not set(dark[title][panel][0]) & set(pictures), (title, panel)
+
 def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
     t = tab('hover.ipynb', "from salviz import Explorer\nExplorer('run', panels=['map'])", height=1000)
     t.run_all(); t.drawn('map')
@@ -302,3 +351,50 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
         assert theirs.shape == ours.shape and (theirs != ours).sum() <= 16, panel
     assert [u for u in asked if not u.startswith(('file:', 'data:', 'blob:'))] == []
     page.close()
+
+def outputs(path): return [o for cell in json.loads(path.read_text())['cells'] for o in cell['outputs']]
+
+def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab, browser, server, tmp_path):
+    t = tab('saved.ipynb', "from salviz import Explorer\nExplorer('run')")
+    path = server[1]/'saved.ipynb'
+    t.run_all(); t.drawn(); t.drawn('map'); t.ended()
+    assert t.page.locator('[data-live] .salviz').count() == t.page.locator('.salviz').count() == 1
+    live = t.picture('map')
+    t.menu('File', 'Save Notebook')
+    until = time.monotonic() + 60
+    while not outputs(path) and time.monotonic() < until: t.page.wait_for_timeout(200)
+    assert set(outputs(path)[0]['data']) == {'text/html', 'image/png', 'text/plain'}
+    assert path.stat().st_size < 600_000 and 'widgets' not in json.loads(path.read_text())['metadata']
+    again = Tab(browser, server, 'saved.ipynb').open() # while the kernel is alive, the view is live
+    again.page.wait_for_selector('[data-live] .salviz', timeout=60000)
+    again.close()
+    t.menu('Kernel', 'Shut Down Kernel')
+    t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Unknown$/', timeout=30000)
+    dead = Tab(browser, server, 'saved.ipynb')
+    dead.page.goto(f'{dead.url}/doc/tree/saved.ipynb?reset')
+    dead.drawn(); dead.drawn('map')
+    assert dead.page.locator('[data-live]').count() == 0 and 'Error displaying' not in dead.page.inner_text('body')
+    assert dead.picture('map') == live and dead.step() == dead.run.steps[-1]
+    dead.scrub('Home')
+    assert dead.step() == 0 and dead.picture('map') != live
+    dead.close()
+    notebook_ = json.loads(path.read_text()) # what somebody else wrote is not trusted: its scripts do not run
+    notebook_['cells'][0]['outputs'][0]['data']['text/plain'] = ['from elsewhere']
+    (server[1]/'foreign.ipynb').write_text(json.dumps(notebook_))
+    foreign = Tab(browser, server, 'foreign.ipynb')
+    foreign.page.goto(f'{foreign.url}/doc/tree/foreign.ipynb?reset')
+    foreign.page.wait_for_function("() => document.querySelector('.jp-OutputArea-output img')?.naturalWidth > 300")
+    foreign.page.wait_for_timeout(3000)
+    assert foreign.page.locator('.salviz').count() == 0
+    assert 'trust this notebook or run the cell again' in foreign.page.inner_text('.jp-OutputArea-output')
+    foreign.close()
+    subprocess.run([sys.executable, '-m', 'jupyter', 'nbconvert', '--to', 'html', '--output-dir', tmp_path, path],
+                   check=True, capture_output=True)
+    static = browser.new_page(viewport=dict(width=1300, height=1400))
+    static.context.set_offline(True)
+    static.goto((tmp_path/'saved.html').as_uri(), wait_until='commit')
+    static.wait_for_selector('.sv-heads canvas', timeout=60000)
+    static.focus('.sv-time-range')
+    static.keyboard.press('Home')
+    static.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step 0')")
+    static.close()

@@ -7,12 +7,13 @@ import {State} from './state/state.js';
 import {sameProbe, Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
-function pageText(id) { return document.getElementById(id)?.textContent ?? ''; }
+// `source`: the document, or an element that holds the parts of a page.
+function pageText(source, id) { return source.querySelector(`#${id}`)?.textContent ?? ''; }
 
-function pageJson(id) { return JSON.parse(pageText(id) || 'null'); }
+function pageJson(source, id) { return JSON.parse(pageText(source, id) || 'null'); }
 
-function pageBytes(id) {
-  const binary = atob(pageText(id)), bytes = new Uint8Array(binary.length);
+function pageBytes(source, id) {
+  const binary = atob(pageText(source, id)), bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
   return bytes;
 }
@@ -26,8 +27,8 @@ function pageSame(store, {run, probe}) {
 
 // Frames of a sentence, once they are asked for: `ready` when the newest is there, `whole` when all are.
 class PageFrames {
-  constructor(store) {
-    this.store = store;
+  constructor(store, source) {
+    Object.assign(this, {store, source});
     this.opened = new Map();
   }
 
@@ -41,9 +42,9 @@ class PageFrames {
   }
 
   async unpack(id, first) {
-    const place = document.getElementById(id);
+    const place = this.source.querySelector(`#${id}`);
     if (!place) return;
-    const bytes = pageBytes(id);
+    const bytes = pageBytes(this.source, id);
     place.remove();
     await unpackPage(bytes, frame => {
       this.store.addFrame(frame);
@@ -65,10 +66,11 @@ function pageSay(el, text) {
   el.append(note);
 }
 
-export async function openPage(el) {
-  const store = new Store(), options = pageJson('salviz-options') ?? {}, frames = new PageFrames(store);
-  store.load(pageJson('salviz-meta'));
-  (pageJson('salviz-rows') ?? []).forEach((rows, run) => store.setRows(run, rows));
+export async function openPage(el, {source = document,
+  plotly = plotlyLoader(async () => pageBytes(source, 'salviz-plotly'))} = {}) {
+  const store = new Store(), options = pageJson(source, 'salviz-options') ?? {}, frames = new PageFrames(store, source);
+  store.load(pageJson(source, 'salviz-meta'));
+  (pageJson(source, 'salviz-rows') ?? []).forEach((rows, run) => store.setRows(run, rows));
   const state = new State(options.state ?? {}), first = store.run(state.run)?.probes[0];
   if (!store.probe(state.run, state.probe) && first) state.set({probe: first.id});
   const failed = error => pageSay(el,
@@ -76,14 +78,17 @@ export async function openPage(el) {
   const begun = frames.show(state);
   begun.whole.catch(failed);
   await begun.ready;
-  watchTheme(theme => {
+  const offTheme = watchTheme(theme => {
     state.set({theme});
-    document.documentElement.dataset.theme = theme;
+    if (source === document) document.documentElement.dataset.theme = theme;
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
-  const app = mountApp(el, store, {state, panels: options.panels ?? null,
-    plotly: plotlyLoader(async () => pageBytes('salviz-plotly')), firstUse: true});
-  return {...app, whole: () => frames.show(state).whole};
+  const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, firstUse: true});
+  const destroy = () => {
+    offTheme();
+    app.destroy();
+  };
+  return {...app, destroy, whole: () => frames.show(state).whole};
 }
 
 const pagePlace = document.getElementById('salviz-page');

@@ -1,5 +1,6 @@
 // The explorer as a Jupyter widget: what the kernel sends fills one store, which all views of the widget share.
 import {mountApp} from './app.js';
+import {Places} from './lib/places.js';
 import {plotlyLoader} from './lib/plotly.js';
 import {keepInSight} from './lib/sight.js';
 import {State} from './state/state.js';
@@ -143,7 +144,11 @@ export default () => {
   return {
     initialize({model}) {
       open(model);
-      return () => session?.close();
+      const places = new Places(model);
+      return () => {
+        places.close();
+        session?.close();
+      };
     },
     render({model, el}) { return widgetView(open(model), session, el); },
   };

@@ -1,0 +1,18 @@
+// The copy of an explorer in a saved notebook, which works without a kernel: the parts of a page in an output.
+import {openPage} from './page.js';
+
+function copyWithoutPlotly() {
+  return Promise.reject(new Error('a saved notebook keeps none; run the cell again, or write a page with to_html'));
+}
+
+export default async (place, styles, parts) => {
+  const source = document.createElement('div'), box = document.createElement('div'),
+    style = document.createElement('style');
+  source.innerHTML = parts;
+  style.textContent = styles;
+  if ('live' in place.dataset) return;
+  place.replaceChildren(style, box);
+  const app = await openPage(box, {source, plotly: copyWithoutPlotly});
+  if ('live' in place.dataset) app.destroy();
+  else place.salvizCopy = app;
+};

@@ -1,0 +1,64 @@
+// The live explorer in a notebook's outputs. These are HTML, so that what is saved of them needs no kernel; while there
+// is one, the widget looks for its places in the document and stands there itself.
+const placesTries = 50, placesWait = 200;
+
+export class Places {
+  constructor(model) {
+    this.model = model;
+    this.views = new Map();
+    this.seek = () => this.fill();
+    this.observer = new MutationObserver(this.seek);
+    this.observer.observe(document.body, {childList: true, subtree: true});
+    model.on('change:place', this.seek);
+    this.fill();
+  }
+
+  fill() {
+    const id = this.model.get('place');
+    if (!id) return;
+    for (const place of document.getElementsByClassName(`salviz-place-${id}`))
+      if (!this.views.has(place)) this.take(place, id);
+  }
+
+  // An output that is drawn anew takes over the view of the one that it replaces.
+  async take(place, id) {
+    const [left, view] = [...this.views].find(([old, made]) => made && !old.isConnected) ?? [];
+    this.views.delete(left);
+    this.views.set(place, view ?? null);
+    if (view) return void this.show(place, view);
+    try {
+      const made = await this.viewOf(id);
+      if (!place.isConnected) {
+        this.views.delete(place);
+        return void made.remove();
+      }
+      this.views.set(place, made);
+      this.show(place, made);
+    } catch (error) { console.warn('salviz: the live view could not be shown', error); }
+  }
+
+  // After a page was loaded again, models arrive one after the other.
+  async viewOf(id) {
+    const manager = this.model.widget_manager;
+    for (let tries = 1; ; tries++) {
+      try { return await manager.create_view(await manager.get_model(id)); } catch (error) {
+        if (tries === placesTries || this.closed) throw error;
+      }
+      await new Promise(done => setTimeout(done, placesWait));
+    }
+  }
+
+  show(place, {luminoWidget}) {
+    place.dataset.live = '';
+    place.salvizCopy?.destroy();
+    place.replaceChildren();
+    if (luminoWidget.isAttached) place.append(luminoWidget.node);
+    else luminoWidget.constructor.attach(luminoWidget, place);
+  }
+
+  close() {
+    this.closed = true;
+    this.observer.disconnect();
+    this.model.off('change:place', this.seek);
+  }
+}
