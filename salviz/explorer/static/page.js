@@ -3,6 +3,7 @@
 import {mountApp} from './app.js';
 import {unpackPage} from './state/codec.js';
 import {plotlyLoader} from './lib/plotly.js';
+import {stateOfLink} from './state/link.js';
 import {State} from './state/state.js';
 import {sameProbe, Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
@@ -65,11 +66,20 @@ function pageSay(el, text) {
   el.append(note);
 }
 
+// What the address asks for, null where it asks for nothing that can be shown.
+function pageAsked(el) {
+  try { return stateOfLink(location.hash); } catch (error) {
+    pageSay(el,
+      `The view in this page’s address could not be read (${error.message}); the page opens as it was saved.`);
+    return null;
+  }
+}
+
 export async function openPage(el) {
   const store = new Store(), options = pageJson('salviz-options') ?? {}, frames = new PageFrames(store);
   store.load(pageJson('salviz-meta'));
   (pageJson('salviz-rows') ?? []).forEach((rows, run) => store.setRows(run, rows));
-  const state = new State(options.state ?? {}), first = store.run(state.run)?.probes[0];
+  const state = new State({...options.state, ...pageAsked(el)}), first = store.run(state.run)?.probes[0];
   if (!store.probe(state.run, state.probe) && first) state.set({probe: first.id});
   const failed = error => pageSay(el,
     `A part of this page could not be read (${error.message}); it was damaged, save it anew.`);
@@ -81,8 +91,12 @@ export async function openPage(el) {
     document.documentElement.dataset.theme = theme;
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
-  const app = mountApp(el, store, {state, panels: options.panels ?? null,
+  const app = mountApp(el, store, {state, panels: options.panels ?? null, isPage: true,
     plotly: plotlyLoader(async () => pageBytes('salviz-plotly'))});
+  window.addEventListener('hashchange', () => {
+    const asked = pageAsked(el);
+    if (asked) state.set(asked);
+  });
   return {...app, whole: () => frames.show(state).whole};
 }
 

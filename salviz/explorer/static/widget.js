@@ -1,7 +1,7 @@
 // The explorer as a Jupyter widget: what the kernel sends fills one store, which all views of the widget share.
 import {mountApp} from './app.js';
 import {plotlyLoader} from './lib/plotly.js';
-import {State} from './state/state.js';
+import {State, wholeState} from './state/state.js';
 import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
@@ -26,10 +26,13 @@ class WidgetSession {
     this.plotly = plotlyLoader(async () => widgetBytes(model.get('plotly')));
     const listeners = {meta: () => this.readMeta(), rows: () => this.readRows(), index: () => this.readFrames()};
     for (const [name, listener] of Object.entries(listeners)) model.on(`change:${name}`, listener);
+    const asked = content => { if (content?.kind === 'state') this.state.set(wholeState(content.state)); };
+    model.on('msg:custom', asked);
     const offState = this.state.on(changed => this.follow(changed));
     this.close = () => {
       offState();
       clearTimeout(this.saving);
+      model.off('msg:custom', asked);
       for (const [name, listener] of Object.entries(listeners)) model.off(`change:${name}`, listener);
     };
     this.readMeta();
