@@ -37,6 +37,8 @@ class Look:
     evidence_name:str = None     # of a method's own; None or '': the first
     of_one_run:bool = False      # is the other side another step of the same run?
     saliency_limit:float = None  # where the colours of saliency end, if not at the sentence's own maximum
+    run:object = None            # where the snapshot comes from
+    other_run:object = None      # where the other side does
 
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])

@@ -86,6 +86,7 @@ def _is_study(source): return all(hasattr(source, k) for k in ('runs', 'results'
 
 def _opened(source):
     "`source` with the folders of runs and studies opened"
+    if isinstance(source, Seen): return source
     if isinstance(source, (list, tuple)): return [_opened(one) for one in source]
     if isinstance(source, dict): return {k: _opened(v) for k, v in source.items()}
     if not isinstance(source, (str, os.PathLike)): return source
@@ -111,10 +112,10 @@ def _seen(sources, step, probe) -> list: # of `Seen`
     "The snapshots that are meant: of each run at each step of each probe"
     out = []
     for source in sources:
-        if isinstance(source, Snapshot):
+        if isinstance(source, (Snapshot, Seen)):
             if chosen := [name for name, value in (('step', step), ('probe', probe)) if value is not None]:
                 raise ValueError(f'figure: {chosen[0]}= chooses from a run; this source is a snapshot already')
-            out.append(Seen(source, None))
+            out.append(source if isinstance(source, Seen) else Seen(source, None))
         elif isinstance(source, Run):
             pairs = product(_listed(step), _listed(0 if probe is None else probe))
             out += [Seen(telling_snapshot(source, p) if s is None else source.snapshot(s, p), source) for s, p in pairs]
@@ -390,7 +391,7 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Made:
                              'makes it')
         _without('a view', None, 'one snapshot, or what its function was given', step=step, probe=probe)
         return Made(sources, [[] for _ in sources])
-    if kind is None and not options and all(isinstance(one, (Run, Snapshot)) for one in sources):
+    if kind is None and not options and all(isinstance(one, (Run, Snapshot, Seen)) for one in sources):
         seen = _seen(sources, step, probe)
         made = [(view, [one]) for one in seen for view in _listed(view_for(one.snapshot))]
         return _finished(None, made, _runs_of(seen), [{}]*len(made))
@@ -466,8 +467,17 @@ def _views_to_draw(source, kind, step, probe, options): # (`Made`, the source wi
         source, options = _of_study(source, chosen, options)
     return _views_of(source, kind, step, probe, **options), source
 
+def _of_explorer(explorer, kind, step, probe, options): # (source, kind, probe, options)
+    "What is looked at in `explorer`; what `options` say comes first"
+    for name, value in (('step', step), ('probe', probe)):
+        if value is not None:
+            raise ValueError(f'figure: of an Explorer what is in view is drawn: leave {name}= out, or give its run')
+    shown = explorer.as_figure(kind)
+    return shown['source'], shown['kind'], shown['probe'], shown['options'] | options
+
 def figure(
-    # a view, snapshot, run, the folder of one, a list of these, a study or its folder, or a table (pandas) of numbers
+    # a view, snapshot, run, the folder of one, a list of these, a study or its folder, a table (pandas) of numbers, or
+    # an `Explorer`, of which what is in view is drawn
     source,
     # a name in `figure_kinds()`; None: draw the views, or the picture that is characteristic of the snapshot
     kind=None,
@@ -486,6 +496,7 @@ def figure(
     "A figure for a paper, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)"
     venue, _ = _venue_of(6.75 if width is None else width)
     look = {k: options.pop(k) for k in drawing_options if k in options}
+    if hasattr(source, 'as_figure'): source, kind, probe, options = _of_explorer(source, kind, step, probe, options)
     made, source = _views_to_draw(source, kind, step, probe, options)
     if interactive: fig = _pointed_at(made, width=width, font_size=font_size, **look)
     else:

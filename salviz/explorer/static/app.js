@@ -153,13 +153,13 @@ function appSettle(store, state) {
 }
 
 export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null,
-  request = () => {}, own = null, firstUse = false} = {}) {
+  request = () => {}, own = null, firstUse = false, isPage = false} = {}) {
   const shown = panels ?? panelNames, unknown = shown.filter(name => !panelNames.includes(name));
   if (unknown.length) throw new Error(`no panel ${unknown.join(', ')}; there are ${panelNames.join(', ')}`);
   const root = elementOf('div', 'salviz'), missing = elementOf('p', 'sv-note sv-missing'),
     spoken = elementOf('div', 'sv-said');
   spoken.setAttribute('aria-live', 'polite');
-  const voice = appVoice(spoken), ctx = {store, state, plotly, request, own, announce: voice.say};
+  const voice = appVoice(spoken), ctx = {store, state, plotly, request, own, isPage, announce: voice.say};
   appSettle(store, state);
 
   const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
@@ -178,7 +178,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   el.append(root);
 
   const update = changed => {
-    if (changed.has('meta') || changed.has('frames')) appSettle(store, state);
+    if (changed.has('meta') || changed.has('frames') || changed.has('entry')) appSettle(store, state);
     root.dataset.theme = state.theme;
     const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run)};
     seen.kinds = appKinds(seen);

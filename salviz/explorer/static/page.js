@@ -3,6 +3,7 @@
 import {mountApp} from './app.js';
 import {unpackPage} from './state/codec.js';
 import {plotlyLoader} from './lib/plotly.js';
+import {stateOfLink} from './state/link.js';
 import {State} from './state/state.js';
 import {sameProbe, Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
@@ -66,12 +67,24 @@ function pageSay(el, text) {
   el.append(note);
 }
 
+// What the address asks for, null where it asks for nothing that can be shown.
+function pageAsked(el) {
+  try { return stateOfLink(location.hash); } catch (error) {
+    pageSay(el,
+      `The view in this page’s address could not be read (${error.message}); the page opens as it was saved.`);
+    return null;
+  }
+}
+
+// A page of its own has an address that says what is in view; a copy within a notebook has none.
 export async function openPage(el, {source = document,
   plotly = plotlyLoader(async () => pageBytes(source, 'salviz-plotly'))} = {}) {
-  const store = new Store(), options = pageJson(source, 'salviz-options') ?? {}, frames = new PageFrames(store, source);
+  const store = new Store(), options = pageJson(source, 'salviz-options') ?? {}, frames = new PageFrames(store, source),
+    isPage = source === document;
   store.load(pageJson(source, 'salviz-meta'));
   (pageJson(source, 'salviz-rows') ?? []).forEach((rows, run) => store.setRows(run, rows));
-  const state = new State(options.state ?? {}), first = store.run(state.run)?.probes[0];
+  const state = new State({...options.state, ...(isPage ? pageAsked(el) : null)});
+  const first = store.run(state.run)?.probes[0];
   if (!store.probe(state.run, state.probe) && first) state.set({probe: first.id});
   const failed = error => pageSay(el,
     `A part of this page could not be read (${error.message}); it was damaged, save it anew.`);
@@ -80,11 +93,17 @@ export async function openPage(el, {source = document,
   await begun.ready;
   const offTheme = watchTheme(theme => {
     state.set({theme});
-    if (source === document) document.documentElement.dataset.theme = theme;
+    if (isPage) document.documentElement.dataset.theme = theme;
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
-  const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, firstUse: true});
+  const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, isPage, firstUse: true});
+  const moved = () => {
+    const asked = pageAsked(el);
+    if (asked) state.set(asked);
+  };
+  if (isPage) window.addEventListener('hashchange', moved);
   const destroy = () => {
+    window.removeEventListener('hashchange', moved);
     offTheme();
     app.destroy();
   };

@@ -3,7 +3,7 @@ import {mountApp} from './app.js';
 import {Places} from './lib/places.js';
 import {plotlyLoader} from './lib/plotly.js';
 import {keepInSight} from './lib/sight.js';
-import {State} from './state/state.js';
+import {State, wholeState} from './state/state.js';
 import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
@@ -100,6 +100,7 @@ class WidgetSession {
   }
 
   hear(content, buffers = []) {
+    if (content?.kind === 'state') this.state.set(wholeState(content.state));
     if (content?.kind !== 'own' || content.id !== this.waiting?.id) return;
     const {answered} = this.waiting;
     if (!content.more) this.waiting = null;

@@ -1,4 +1,5 @@
 // What stands above the panels: which run and sentence, how tokens are shown, which colours.
+import {keepMenu} from './keep.js';
 import {phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
@@ -39,7 +40,8 @@ export function probeTitle(probe, classes = []) {
 }
 
 // `more`: what else stands there.
-export function toolbar({store, state}, ...more) {
+export function toolbar(ctx, ...more) {
+  const {store, state} = ctx, keep = keepMenu(ctx);
   const el = document.createElement('div'), where = document.createElement('span');
   const knows = document.createElement('p');
   el.className = 'sv-toolbar';
@@ -53,7 +55,7 @@ export function toolbar({store, state}, ...more) {
     v => state.set({palette: v}));
   const special = toolbarCheck('special tokens', on => state.set({hideSpecial: !on}));
   const words = toolbarCheck('whole words', on => state.set({mergeWords: on}));
-  el.append(run.el, probe.el, where, special.el, words.el, palette.el, ...more, knows);
+  el.append(run.el, probe.el, where, special.el, words.el, palette.el, keep.el, ...more, knows);
 
   const update = () => {
     run.fill(store.runs.map((r, i) => [String(i), r.title]));
@@ -69,6 +71,7 @@ export function toolbar({store, state}, ...more) {
     special.show(!state.hideSpecial);
     words.show(state.mergeWords);
     where.textContent = toolbarWhere(store, state);
+    keep.update();
     const {text = '', close = false} = store.run(state.run)?.knows ?? {};
     setText(knows, `Best checkpoint: ${text}.`).hidden = !text;
     knows.classList.toggle('sv-failed', close);

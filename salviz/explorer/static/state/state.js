@@ -13,6 +13,12 @@ export const firstState = {
   playing: false, speed: 4, tab: 'map', theme: 'light',
 };
 
+// A whole view: `given`, and a fresh view for the rest. The theme is the page's, and nothing plays on its own.
+export function wholeState(given) {
+  const {theme, playing, ...fresh} = firstState;
+  return {...fresh, ...given};
+}
+
 // Another sentence has other tokens, so a choice among tokens does not outlive it.
 const stateResets = {probe: ['row', 'tokens'], run: ['row', 'tokens']};
 

@@ -1,0 +1,143 @@
+"""What is in view can be taken along: as a figure, as arrays, as a picture, as a line of Python, as an address."""
+import json
+
+import numpy as np
+import pytest
+
+import invented
+from every_kind import an_image
+from browser import browser, load, mount, new_page, page, settled # noqa: F401 (fixtures)
+from salviz.explorer.bertviz import bertviz_view
+from salviz.explorer.described import meta, run_meta
+from salviz.explorer.page import page_of, write_page
+from salviz.explorer.payload import pack_frame
+from salviz.explorer.widget import Explorer, state_names
+from salviz.figures.kinds import figure
+from salviz.views.maps import attention_map, compared, triptych
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory): return invented.run(tmp_path_factory.mktemp('keep')/'run', 'ADDrop')
+
+chosen = dict(probe=1, step=20, entry=dict(kind='head', layer=1, head=2))
+
+def opened(browser, path, fragment=''):
+    p = new_page(browser)
+    p.outside.clear()
+    p.goto(path.absolute().as_uri() + fragment)
+    p.wait_for_function('() => window.salviz')
+    p.evaluate('() => salviz.whole()')
+    settled(p)
+    return p
+
+def test_the_arrays_are_those_that_were_recorded(run):
+    kept, s = Explorer(run, state=chosen).snapshot(), run.snapshot(20, 1)
+    at = {k: v.index(1) for k, v in s.layers.items() if 1 in v}
+    assert kept.tokens == tuple(s.labels) and (kept.layer, kept.head, kept.step, kept.probe) == (1, 2, 20, 1)
+    for name, evidence in (('attention', 'attention'), ('attribution', 'attention_attribution'),
+                           ('candidates', 'discard_candidates'), ('discarded', 'discarded')):
+        assert np.array_equal(getattr(kept, name), s.arrays[evidence][at[evidence], 2]), name
+    mean = Explorer(run, state={**chosen, 'entry': dict(kind='all')}).snapshot()
+    assert np.allclose(mean.attention, s.arrays['attention'].mean((0, 1))) and mean.candidates is None
+
+@pytest.mark.parametrize('tab, made', [('map', attention_map), ('triptych', triptych), ('whatif', attention_map)])
+def test_the_figure_is_of_the_panel_in_view(run, tab, made):
+    fig = Explorer(run, state={**chosen, 'tab': tab}).figure(width='acl')
+    view = made(run.snapshot(20, 1), layer=1, head=2)
+    assert view.caption.split('. ')[0] in fig.caption
+    assert fig.get_figwidth() == pytest.approx(7.7/2.54) and any('Step 20' in fact for fact in fig.facts)
+    assert fig.facts == figure(Explorer(run, state={**chosen, 'tab': tab})).facts
+
+def test_of_a_comparison_b_is_the_later_step(run):
+    for here, there in ((20, 0), (0, 20)):
+        explorer = Explorer(run, state={**chosen, 'step': here, 'tab': 'compare', 'compare': dict(run=0, step=there)})
+        view = compared(run.snapshot(0, 1), run.snapshot(20, 1), layer=1, head=2)
+        assert '(b) B is step 20' in explorer.figure().caption and view.names[1] == 'B: step 20'
+
+def test_another_kind_takes_the_head_in_view_and_a_step_of_its_own_is_refused(run):
+    explorer = Explorer(run, state=chosen)
+    assert 'layer 1, head 2' in explorer.figure('evolution').caption.lower()
+    assert explorer.figure('loss_curves').caption
+    with pytest.raises(ValueError, match='leave step= out, or give its run'): figure(explorer, step=0)
+    with pytest.raises(ValueError, match="there is no kind 'heat'"): explorer.figure('heat')
+
+def test_an_image_has_its_own_figure_and_no_arrays_of_tokens():
+    explorer = Explorer([an_image('short')])
+    assert explorer.figure().caption
+    with pytest.raises(ValueError, match='an image or a series, which has no tokens'): explorer.snapshot()
+
+def test_the_state_makes_the_same_view_again(run):
+    explorer = Explorer(run, state={**chosen, 'palette': 'grey', 'theme': 'dark'})
+    state = json.loads(json.dumps(explorer.state))
+    assert state['palette'] == 'grey' and 'theme' not in state
+    again = Explorer(run, state=state)
+    assert again.state == state and np.array_equal(again.snapshot().attention, explorer.snapshot().attention)
+    explorer.state = dict(step=0)
+    assert explorer.snapshot().step == 0 and explorer.state['probe'] == 0
+    for wrong, said in ((dict(layer=1), 'state has no layer; it may hold run, probe'), ([1], 'state must be a dict')):
+        with pytest.raises(ValueError, match=said): explorer.state = wrong
+        with pytest.raises(ValueError, match=said): Explorer(run, state=wrong)
+
+def test_the_names_of_the_state_are_those_of_the_browser(page):
+    load(page, 'state.js')
+    assert page.evaluate('() => Object.keys(sv.firstState)') == state_names()
+
+def test_bertviz_shows_what_is_in_view(run):
+    assert 'probe 1 at step 20' in bertviz_view(Explorer(run, state=chosen)).title
+
+def kept_page(page, run, **state):
+    frames = [pack_frame(run.snapshot(s, q), full=[(1, 0)]) for s, q in run.recorded]
+    mount(page, meta([run_meta(run)]), frames, state={**chosen, **state}, rows={0: run.metrics})
+
+def test_the_python_line_makes_the_view_again(page, run):
+    kept_page(page, run, hideSpecial=True, whatIf=None, tokens=[1, 2])
+    page.locator('.sv-keep summary').click()
+    line = page.locator('.sv-keep-text').first.input_value()
+    assert page.locator('.sv-keep-text').count() == 1 # the link is a page's
+    again = eval(line, dict(Explorer=Explorer, run=run)) # noqa: S307, what a person would do with it
+    assert again.state == {**chosen, 'hideSpecial': True, 'tokens': [1, 2], 'run': 0}
+    page.evaluate('() => app.state.set({step: 0})'); settled(page)
+    assert '"step": 0' in page.locator('.sv-keep-text').first.input_value()
+    page.keyboard.press('Escape')
+    assert not page.locator('.sv-keep-body').is_visible()
+
+def test_the_picture_holds_the_map_and_its_words(page, run):
+    kept_page(page, run)
+    page.locator('.sv-keep summary').click()
+    with page.expect_download() as download: page.get_by_role('button', name='save what is in view').click()
+    assert download.value.suggested_filename == 'salviz-probe-1-step-20.png'
+    from PIL import Image
+    image = np.asarray(Image.open(download.value.path()).convert('RGB'))
+    width, height = page.eval_on_selector('.sv-map canvas', 'c => [c.width, c.height]')
+    assert image.shape[1] == width + 24 and height + 24 < image.shape[0] < height + 120
+    drawn = np.asarray(page.eval_on_selector('.sv-map canvas', '''c => {
+        const {data} = c.getContext('2d').getImageData(0, 0, c.width, c.height); return [...data]; }'''),
+        dtype=np.uint8).reshape(height, width, 4)
+    here, solid = image[-height - 12:-12, 12:-12], drawn[..., 3] == 255
+    assert solid.mean() > .2 and np.array_equal(here[solid], drawn[..., :3][solid])
+    assert (image[12:-height - 12] < 100).any() # words above
+
+def test_an_address_opens_the_same_view(browser, run, tmp_path):
+    path = write_page(page_of(run), tmp_path/'run.html')
+    p = opened(browser, path)
+    p.evaluate('() => { salviz.state.set({probe: 1, step: 10, tab: "triptych", entry: {kind: "head", layer: 0, '
+               'head: 1}}); }')
+    settled(p)
+    p.locator('.sv-keep summary').click()
+    link = p.locator('.sv-keep-text').nth(1).input_value()
+    assert link.startswith(path.absolute().as_uri() + '#view=')
+    first = p.evaluate('() => salviz.state.get()')
+    p.close()
+    again = opened(browser, path, link[link.index('#'):])
+    assert again.evaluate('() => salviz.state.get()') == first and again.locator('.sv-triptych canvas').count()
+    again.evaluate('link => { location.hash = link; }', '#view=' + '%7B%22probe%22%3A0%7D')
+    again.wait_for_function('() => salviz.state.probe === 0')
+    assert again.evaluate('() => salviz.state.tab') == 'map' and again.errors == []
+    again.close()
+
+@pytest.mark.parametrize('asked', ['%7B', '%7B%22hit%22%3A1%7D', '%7B%22entry%22%3A3%7D', '7', '%E0%A4%A'])
+def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp_path, asked):
+    path = write_page(page_of(run, panels=['map']), tmp_path/'run.html')
+    p = opened(browser, path, f'#view={asked}')
+    assert 'The view in this page’s address could not be read' in p.locator('.salviz-failed').inner_text()
+    assert p.locator('.sv-map canvas').count() and p.errors == []
+    p.close()
