@@ -335,8 +335,8 @@ function ownOutcome({sides, classes}) {
 export const ownPanel = {
   name: 'own', title: 'Your own sentence', order: 66, shows: 'text', still: 'sentence',
   help: {says: [
-    'A sentence that you type is asked of a model and stands beside the one in view: prediction, saliency, the map of the '
-      + 'head in view, and B − A where both have the same word.',
+    'A sentence that you type is asked of a model and stands beside the one in view: prediction, saliency, the map of '
+      + 'the head in view, and B − A where both have the same word.',
     'One pair of sentences shows what this model does with these words, not why, and not what it does in general.'],
   keys: [['Enter', 'ask; on a word: leave it out'], ['Delete', 'leave the word out'], ['← →', 'from word to word']]},
   view: Own,
