@@ -39,9 +39,12 @@ class Asker:
     def choices(self) -> list: # of [place, name]
         "What can be asked: 'now', the model as it is when it is asked, or the step of a kept checkpoint"
         kept = sorted(getattr(self.run, 'checkpoints', {}))
-        whose = 'the given model' if self.training is None else 'the model of this training'
-        now = [['now', f'{whose}, as it is now']] if self.model is not None else []
-        return [[step, f'checkpoint of step {step}'] for step in kept] + now
+        return [[place, self.name_of(place)] for place in [*kept, *(['now'] if self.model is not None else [])]]
+
+    def name_of(self, place) -> str:
+        "One of the `choices` in words"
+        if place != 'now': return f'checkpoint of step {place}'
+        return f'the {"given model" if self.training is None else "model of this training"}, as it is now'
 
     def attributions(self) -> list:
         "Names of the attributions that saliency may come from"
@@ -52,7 +55,7 @@ class Asker:
 
     def needs(self) -> str:
         "What is missing before a sentence can be asked, '' if nothing"
-        if self.model is not None or self.choices(): return ''
+        if self.model is not None or self._loaded[0] is not None or self.choices(): return ''
         name = ((getattr(self.run, 'config', None) or {}).get('model') or {}).get('name')
         return _no_weights + _from_packaged*(name == 'movie-minilm')
 
@@ -66,12 +69,11 @@ class Asker:
 def _model_at(self:Asker, choice):
     "(model, tokenizer) of one of the `choices`"
     from salviz.models.checkpoints import load_model
-    names = dict(self.choices())
-    if choice not in names:
-        there = ', '.join(names.values()) or 'nothing'
-        raise ValueError(f'there is no model {choice!r} to ask; there is {there}')
-    if choice == 'now': return self.model
-    if self._loaded[0] != choice: self._loaded = choice, load_model(self.run, choice)
+    if choice == 'now' and self.model is not None: return self.model
+    if self._loaded[0] == choice: return self._loaded[1]
+    if choice not in (names := dict(self.choices())):
+        raise ValueError(f'there is no model {choice!r} to ask; there is {", ".join(names.values())}')
+    self._loaded = choice, load_model(self.run, choice)
     return self._loaded[1]
 
 @patch
@@ -83,7 +85,7 @@ def __call__(self:Asker,
     "What the chosen model makes of `texts`"
     from salviz.probing.look import explain_alike
     from salviz.training.trainer import turn
-    if self.needs(): raise ValueError(self.needs())
+    if needs := self.needs(): raise ValueError(needs)
     if attribution is not None and attribution not in self.attributions():
         there = ', '.join(self.attributions())
         raise ValueError(f'saliency must come from one of {there}, got {attribution!r}')
@@ -99,7 +101,7 @@ def _reply(asker, question, attribution):
     choice, head = question['choice'], question.get('head')
     snapshots = asker(question['texts'], choice, attribution)
     for i, s in enumerate(snapshots): s.probe = i
-    content = dict(run=run_meta(snapshots), of=dict(asker.choices())[choice], attribution=question['attribution'],
+    content = dict(run=run_meta(snapshots), of=asker.name_of(choice), attribution=question['attribution'],
                    explains=[s.info['explains'] for s in snapshots])
     return content, [pack_frame(s, full=[tuple(head)] if head else None) for s in snapshots]
 

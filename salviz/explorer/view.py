@@ -249,7 +249,9 @@ def _deliver(self:ExplorerView, seconds=.1, send=True):
     if index != self._data['index']: state['index'] = index
     text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words()))
     if text != self._data['meta']: state['meta'] = text
-    if 'meta' in state or not self._data['own']: state['own'] = json_text([asker.offer() for asker in self._askers])
+    if 'meta' in state:
+        own = json_text([asker.offer() for asker in self._askers])
+        if own != self._data['own']: state['own'] = own
     wait = self._rows(state)
     if send: self._push(**state)
     else: self._data.update(state)

@@ -384,12 +384,13 @@ def explain_alike(
     model,                       # as for `explain_texts`
     tokenizer,
     texts,                       # a list of texts, or of pairs; the first one says which class is explained
-    saliency='input_x_gradient', # the name of an attribution, see `known_attributions`; this one takes one pass back
+    # the name of an attribution, see `known_attributions`: this one takes one pass back; None: attention and answers
+    saliency='input_x_gradient',
 ) -> list: # of `Snapshot`, one a text
     "Attention in `texts`, answers and saliency; of a classifier, saliency of the class that is predicted for the first"
     _check_whole(model, tokenizer, texts)
     target = None
-    if head_of(inside_peft(model)) == 'sequence':
+    if saliency is not None and head_of(inside_peft(model)) == 'sequence':
         first, = explain_texts(model, tokenizer, texts[:1], saliency=None, attribution=False)
         if 'probabilities' in first.arrays: target = int(first.arrays['probabilities'].argmax())
     snapshots = explain_texts(model, tokenizer, texts, target, saliency=saliency, attribution=False)

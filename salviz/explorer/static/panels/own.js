@@ -3,7 +3,8 @@
 import {alignWords, textPieces, withoutPiece} from '../lib/align.js';
 import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
 import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
-import {chipText, directionOf, paintToken, quoted, scaleBar, signWords} from '../lib/words.js';
+import {chipText, countWords, directionOf, paintToken, quoted, repeatNames, scaleBar} from '../lib/words.js';
+import {signWords} from '../lib/words.js';
 import {entryTitle} from '../state/derive.js';
 import {Store} from '../state/store.js';
 import {OwnMaps} from './ownmaps.js';
@@ -256,7 +257,7 @@ class Own {
     const {of, attribution, sides: [a, b]} = this.pair, name = attribution.replaceAll('_', ' ');
     const score = alike ? `for ${a.explains}` : `A for ${a.explains || 'nothing'}, B for ${b.explains || 'nothing'}`;
     const saliency = a.frame.get('saliency') ? ` Saliency: ${name}, ${score}.` : '';
-    const apart = alike ? '' : ' Two scores are explained, so their saliency is not subtracted.';
+    const apart = alike || !saliency ? '' : ' Two scores are explained, so their saliency is not subtracted.';
     return `A and B are both computed now, by ${of}; neither was recorded.${saliency}${apart} ${note}`.trim();
   }
 
@@ -270,16 +271,19 @@ class Own {
     const most = values => Math.max(0, ...values.filter(Number.isFinite).map(Math.abs));
     const ordinary = (values, side) => values.filter((_, k) => !units[side][k].special);
     const limit = most([...ordinary(first, 0), ...ordinary(second, 1)]);
+    const both = shown.columns.map(column => column.same && !units[0][column.first].special),
+      changes = difference.filter((_, k) => both[k]);
     const scale = colourScaleOf({limit, signed: what === 'saliency', ...look}),
-      apart = colourScaleOf({limit: most(difference), signed: true, ...look});
+      apart = colourScaleOf({limit: most(changes), signed: true, ...look});
     const columns = shown.columns.map((column, k) => ownColumn([units[0][column.first], units[1][column.second]],
       [first[column.first], second[column.second]], difference[k], scale, apart));
-    const names = elementOf('span', 'sv-own-column sv-own-names', ...['A', 'B', 'B − A'].map(name =>
+    const names = elementOf('span', 'sv-own-column sv-own-names sv-answer-names', ...['A', 'B', 'B − A'].map(name =>
       elementOf('span', 'sv-line-name', name)));
     this.line.dir = directionOf(this.text());
     this.line.replaceChildren(names, ...columns);
+    repeatNames(this.line);
     const scales = [[what === 'saliency' ? 'A and B' : 'A and B, attention', scale], ['B − A', apart]];
-    const same = shown.columns.filter(column => column.same).length, some = difference.some(Number.isFinite);
+    const same = both.filter(Boolean).length, some = changes.some(Number.isFinite);
     this.scale.replaceChildren(...scales.slice(0, some ? 2 : 1).map(([name, one]) =>
       elementOf('div', 'sv-own-scale', elementOf('div', 'sv-scale-kind', name), scaleBar(one))),
     elementOf('p', 'sv-note', ownLegend(what, shown, this.pair, state, same)));
@@ -289,7 +293,8 @@ class Own {
 function ownLegend(what, shown, pair, state, same) {
   const meaning = what === 'saliency' ? `Saliency: ${signWords(pair.sides[0].frame.info)}`
     : `Attention of ${shown.rowName} in ${entryTitle(state.entry)}.`;
-  return `${meaning} ${same} of the words and signs stand in both; elsewhere nothing is subtracted.`;
+  const shared = same ? `${countWords(same, 'word or sign', 'words and signs')} in both` : 'no word in both';
+  return `${meaning} There ${same > 1 ? 'are' : 'is'} ${shared}; elsewhere nothing is subtracted.`;
 }
 
 function ownChip(unit, value, scale) {
