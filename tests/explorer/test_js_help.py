@@ -193,12 +193,12 @@ def opened(p, url):
 
 def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(browser, whole):
     p = opened(new_page(browser, first_use=True), whole)
-    said = []
+    texts = []
     assert p.evaluate('() => document.activeElement === document.body'), 'it does not take the focus'
     for k, title in enumerate(tour_steps):
         text = p.inner_text('.sv-tour-text')
         assert text.startswith(f'{k + 1} of 5. {title}: ')
-        said.append(text)
+        texts.append(text)
         over = p.evaluate('''() => { const tour = document.querySelector('.sv-tour').getBoundingClientRect();
             return [...document.querySelectorAll('.salviz canvas')].filter(c => c.checkVisibility()).some(c => {
                 const box = c.getBoundingClientRect();
@@ -207,7 +207,7 @@ def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(b
         assert not over and p.is_visible('.sv-tour')
         p.click('.sv-tour button:text-is("Done")' if k == 4 else '.sv-tour button:text-is("Next")')
         settled(p)
-    assert len(set(said)) == 5 and p.locator('.sv-tour').count() == 0
+    assert len(set(texts)) == 5 and p.locator('.sv-tour').count() == 0
     opened(p, whole)
     assert p.locator('.sv-tour').count() == 0
     p.click('.sv-toolbar .sv-ask')
