@@ -139,8 +139,8 @@ def test_the_bins_of_a_distribution_are_read_with_keys(page):
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
 def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
     show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
-    named = page.eval_on_selector_all('.salviz canvas:not([tabindex="-1"])', """all => all.filter(c => c.checkVisibility())
-        .map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
+    named = page.eval_on_selector_all('.salviz canvas:not([tabindex="-1"])', """all => all
+        .filter(c => c.checkVisibility()).map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
     assert named and all(role in ('img', 'application') and len(label or '') > 20 for role, label in named)
 
 contrast = '''() => {
@@ -263,7 +263,8 @@ def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(pag
 # As much of JupyterLab's page as a notebook of eight cells has; the explorer is in the third.
 lab_page = '''() => {
     document.body.innerHTML = '<div class="jp-WindowedPanel-outer jp-Notebook" style="height: 600px; overflow: auto">'
-        + '<div class="jp-Cell" style="height: 500px"><div class="jp-InputPrompt">[*]:</div></div>'.repeat(8) + '</div>';
+        + '<div class="jp-Cell" style="height: 500px"><div class="jp-InputPrompt">[*]:</div></div>'.repeat(8)
+        + '</div>';
     const cells = [...document.querySelectorAll('.jp-Cell')], box = document.createElement('div');
     box.style.height = '400px';
     cells[2].append(box);

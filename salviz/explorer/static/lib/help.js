@@ -56,7 +56,8 @@ export function allKeys(panels, ask) {
   });
   const part = (title, keys) => elementOf('section', '', elementOf('h4', 'sv-subtitle', title), keyTable(keys));
   const parts = panels.map(({title, help}) => part(title, help.keys));
-  list.el.append(elementOf('div', 'sv-key-groups', part('Everywhere', commonKeys), ...parts), elementOf('p', 'sv-tour-buttons', tour, close));
+  list.el.append(elementOf('div', 'sv-key-groups', part('Everywhere', commonKeys), ...parts),
+    elementOf('p', 'sv-tour-buttons', tour, close));
   list.el.tabIndex = -1;
   list.fit = () => panels.forEach(({fitting}, i) => { parts[i].hidden = !fitting; });
   return list;
