@@ -39,7 +39,7 @@ def browser():
         _running.clear()
 
 # Who looks has seen the tour; said before the page's own scripts, where the page has a storage.
-knows_the_tour = "try { localStorage.setItem('salviz-tour', 'seen'); } catch { /* a page without an origin has none */ }"
+knows_the_tour = "try { localStorage.setItem('salviz-tour', 'seen'); } catch { /* it has none */ }"
 
 def new_page(browser, first_use=False, **kw):
     """An empty page that notes its errors in `errors` and what it asks of the network in `outside`; `first_use`: the

@@ -139,8 +139,8 @@ def test_the_bins_of_a_distribution_are_read_with_keys(page):
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
 def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
     show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
-    named = page.eval_on_selector_all('.salviz canvas:not([tabindex="-1"])', """all => all.filter(c => c.checkVisibility())
-        .map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
+    named = page.eval_on_selector_all('.salviz canvas:not([tabindex="-1"])', """all => all
+        .filter(c => c.checkVisibility()).map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
     assert named and all(role in ('img', 'application') and len(label or '') > 20 for role, label in named)
 
 contrast = '''() => {
@@ -193,12 +193,12 @@ def opened(p, url):
 
 def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(browser, whole):
     p = opened(new_page(browser, first_use=True), whole)
-    said = []
+    texts = []
     assert p.evaluate('() => document.activeElement === document.body'), 'it does not take the focus'
     for k, title in enumerate(tour_steps):
         text = p.inner_text('.sv-tour-text')
         assert text.startswith(f'{k + 1} of 5. {title}: ')
-        said.append(text)
+        texts.append(text)
         over = p.evaluate('''() => { const tour = document.querySelector('.sv-tour').getBoundingClientRect();
             return [...document.querySelectorAll('.salviz canvas')].filter(c => c.checkVisibility()).some(c => {
                 const box = c.getBoundingClientRect();
@@ -207,7 +207,7 @@ def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(b
         assert not over and p.is_visible('.sv-tour')
         p.click('.sv-tour button:text-is("Done")' if k == 4 else '.sv-tour button:text-is("Next")')
         settled(p)
-    assert len(set(said)) == 5 and p.locator('.sv-tour').count() == 0
+    assert len(set(texts)) == 5 and p.locator('.sv-tour').count() == 0
     opened(p, whole)
     assert p.locator('.sv-tour').count() == 0
     p.click('.sv-toolbar .sv-ask')
@@ -263,7 +263,8 @@ def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(pag
 # As much of JupyterLab's page as a notebook of eight cells has; the explorer is in the third.
 lab_page = '''() => {
     document.body.innerHTML = '<div class="jp-WindowedPanel-outer jp-Notebook" style="height: 600px; overflow: auto">'
-        + '<div class="jp-Cell" style="height: 500px"><div class="jp-InputPrompt">[*]:</div></div>'.repeat(8) + '</div>';
+        + '<div class="jp-Cell" style="height: 500px"><div class="jp-InputPrompt">[*]:</div></div>'.repeat(8)
+        + '</div>';
     const cells = [...document.querySelectorAll('.jp-Cell')], box = document.createElement('div');
     box.style.height = '400px';
     cells[2].append(box);
