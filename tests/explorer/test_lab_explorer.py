@@ -228,7 +228,7 @@ def coloured(t):
         result[title] = {name: (pictures, elements) for name, pictures, elements in now}
     return result
 
-@pytest.mark.parametrize('name', ['ad-drop', 'sallm', 'saliency-guided', 'attention-guidance'])
+@pytest.mark.parametrize('name', ['ad-drop', 'sallm'])
 def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_in_it(tab, name):
     def opened(file):
         t = tab(file, f"from salviz import Explorer\nExplorer('{name}', compare='plain')", height=2200)
@@ -244,11 +244,11 @@ def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_
     t.menu('File', 'New', 'Text File')
     t.page.wait_for_selector('.salviz', state='hidden')
     t.menu('Settings', 'Theme', 'JupyterLab Light')
-    t.page.wait_for_selector('body[data-jp-theme-light=true]')
+    t.page.wait_for_selector('body[data-jp-theme-light=true]', state='attached')
     t.page.click(f'.lm-DockPanel-tabBar .lm-TabBar-tabLabel:text-is("theme-{name}.ipynb")')
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     again = coloured(t)
-    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {4 + (name == 'sallm')}
+    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {4}
     for title in light:
         for panel, (pictures, elements) in light[title].items():
             assert dark[title][panel] == fresh[title][panel], (title, panel)
