@@ -316,6 +316,14 @@ def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
     return data
 
 @patch
+def _page(self:Explorer, probes=None, steps=None, layers=None, heads=None, **kw):
+    "A page of this explorer, as it is seen here"
+    panels, metas = json.loads(self.view.options).get('panels'), self._metas()
+    probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
+    steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
+    return page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(), **kw)
+
+@patch
 def _output(self:Explorer, picture, limit=2e6):
     "An output that works without a kernel; beyond `limit` bytes it is the picture alone"
     words, made = 'A picture of the explorer; trust this notebook or run the cell again to look around.', None
@@ -388,11 +396,3 @@ def to_html(self:Explorer,
     "Write a self-contained page, without network, that opens this run as it is seen here"
     self._wait_for_look()
     return write_page(self._page(probes, steps, layers, heads, limit=limit), path, force)
-
-@patch
-def _page(self:Explorer, probes=None, steps=None, layers=None, heads=None, **kw):
-    "A page of this explorer, as it is seen here"
-    panels, metas = json.loads(self.view.options).get('panels'), self._metas()
-    probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
-    steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
-    return page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(), **kw)

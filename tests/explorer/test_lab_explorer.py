@@ -275,7 +275,7 @@ def coloured(t):
         result[title] = {name: (pictures, elements) for name, pictures, elements in now}
     return result
 
-@pytest.mark.parametrize('name', ['ad-drop', 'sallm', 'saliency-guided', 'attention-guidance'])
+@pytest.mark.parametrize('name', ['ad-drop', 'sallm'])
 def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_in_it(tab, name):
     def opened(file):
         t = tab(file, f"from salviz import Explorer\nExplorer('{name}', compare='plain')", height=2200)
@@ -291,11 +291,11 @@ def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_
     t.menu('File', 'New', 'Text File')
     t.page.wait_for_selector('.salviz', state='hidden')
     t.menu('Settings', 'Theme', 'JupyterLab Light')
-    t.page.wait_for_selector('body[data-jp-theme-light=true]')
+    t.page.wait_for_selector('body[data-jp-theme-light=true]', state='attached')
     t.page.click(f'.lm-DockPanel-tabBar .lm-TabBar-tabLabel:text-is("theme-{name}.ipynb")')
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     again = coloured(t)
-    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {4 + (name == 'sallm')}
+    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {4}
     for title in light:
         for panel, (pictures, elements) in light[title].items():
             assert dark[title][panel] == fresh[title][panel], (title, panel)
@@ -352,6 +352,15 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
     assert [u for u in asked if not u.startswith(('file:', 'data:', 'blob:'))] == []
     page.close()
 
+def to_the_start(page):
+    "Look at the first step, once the frames of a copy are unpacked"
+    page.focus('.sv-time-range')
+    until = time.monotonic() + 20
+    while 'step 0' not in page.inner_text('.sv-where') and time.monotonic() < until:
+        page.keyboard.press('Home')
+        page.wait_for_timeout(200)
+    assert 'step 0' in page.inner_text('.sv-where')
+
 def outputs(path): return [o for cell in json.loads(path.read_text())['cells'] for o in cell['outputs']]
 
 def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab, browser, server, tmp_path):
@@ -375,8 +384,8 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     dead.drawn(); dead.drawn('map')
     assert dead.page.locator('[data-live]').count() == 0 and 'Error displaying' not in dead.page.inner_text('body')
     assert dead.picture('map') == live and dead.step() == dead.run.steps[-1]
-    dead.scrub('Home')
-    assert dead.step() == 0 and dead.picture('map') != live
+    to_the_start(dead.page)
+    assert dead.picture('map') != live
     dead.close()
     notebook_ = json.loads(path.read_text()) # what somebody else wrote is not trusted: its scripts do not run
     notebook_['cells'][0]['outputs'][0]['data']['text/plain'] = ['from elsewhere']
@@ -394,7 +403,5 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     static.context.set_offline(True)
     static.goto((tmp_path/'saved.html').as_uri(), wait_until='commit')
     static.wait_for_selector('.sv-heads canvas', timeout=60000)
-    static.focus('.sv-time-range')
-    static.keyboard.press('Home')
-    static.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step 0')")
+    to_the_start(static)
     static.close()
