@@ -68,10 +68,17 @@ def telling_entry(
     guided = [(l, int(h)) for i in of('guided') for h in np.flatnonzero(s.arrays['guided'][i])
               if (l := s.layers['guided'][i]) == closest or closest is None]
     if guided: return dict(zip(('layer', 'head'), guided[0]))
-    if rows := of('attention_attribution'):
+    rows = of('attention_attribution')
+    if rows and np.nan_to_num(s.arrays['attention_attribution'][rows]).any():
         i, head = telling_head(np.asarray(s.arrays['attention_attribution'][rows], dtype=float))
         return dict(layer=s.layers['attention_attribution'][rows[i]], head=head)
-    return dict(layer=s.layers['attention'][of('attention')[-1]], head=0) if of('attention') else {}
+    rows = of('attention')
+    if not rows: return {}
+    # of the last layer that has one, the first head most of whose rows are not all equal
+    spread = np.ptp(np.nan_to_num(s.arrays['attention'][rows]), -1) > 0
+    telling = spread.mean(-1) > .5
+    i = next((i for i in reversed(range(len(rows))) if telling[i].any()), len(rows) - 1)
+    return dict(layer=s.layers['attention'][rows[i]], head=int(np.argmax(telling[i])))
 
 # %% ../../nbs/09_views/02_maps.ipynb #012
 # what is asked for: the evidence

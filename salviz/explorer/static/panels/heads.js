@@ -77,6 +77,7 @@ class HeadsGrid {
     const started = performance.now(), {store, state} = this.ctx, frame = store.frameOf(state);
     this.frame = frame;
     this.name = mapNames[state.what];
+    if (['run', 'probe', 'step', 'what', 'sort'].some(key => changed.has(key))) this.tip.textContent = '';
     this.sort.value = state.sort;
     this.filter.value = String(state.filter);
     this.what.update(frame);

@@ -1,5 +1,5 @@
 // What the parts of the what-if panel have in common: a slider, two maps side by side, a group for one method.
-import {CellGrid, CellPainter, SharpCanvas} from '../lib/canvas.js';
+import {CellGrid, CellPainter, columnLabels, inksOf, labelRoom, rowLabels, SharpCanvas} from '../lib/canvas.js';
 import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
 import {quoted} from '../lib/words.js';
 import {entryTitle, methodArgs} from '../state/derive.js';
@@ -56,19 +56,24 @@ export class WhatIfPair {
     setText(this.reading, this.grid?.inside(x, y) ? this.readCell(this.grid.rowAt(y), this.grid.columnAt(x)) : '');
   }
 
-  edge(room) { return Math.max(90, Math.min(300, Math.floor((room - 22) / 2))); }
+  edge(room) { return Math.max(120, Math.min(380, Math.floor((room - 22) / 2))); }
 
   // sides: [{colours, draw(context, grid), words, nothing}], recorded first; nothing: what is not there.
-  draw(n, sides, room) {
-    const edge = this.edge(room);
+  draw(n, sides, room, {labels, is_special: special}, theme) {
+    const edge = this.edge(room), inks = inksOf(this.el, theme), {context} = this.sides[0].canvas;
+    const units = labels.map((label, i) => ({label, special: special[i]}));
+    const [left, top] = [.25, .22].map(part => labelRoom(context, labels, inks.bold, edge * part) + 6);
+    const side = edge - left - 1;
     sides.forEach(({colours, draw, words, nothing}, i) => {
       const {canvas, title} = this.sides[i];
       setText(title, ['recorded', 'what if'][i] + (nothing ? `: ${nothing}` : ''));
-      canvas.size(edge, edge);
-      const axis = {count: n, from: 0, span: n};
-      this.grid = new CellGrid({x: 0, y: 0, width: edge, height: edge, columns: axis, rows: axis, ratio: canvas.ratio});
+      canvas.size(edge, top + side + 1);
+      const axis = {count: n, from: 0, span: n}, {ratio} = canvas;
+      this.grid = new CellGrid({x: left, y: top, width: side, height: side, columns: axis, rows: axis, ratio});
       this.painter.paint(canvas.context, this.grid, colours);
       draw(canvas.context, this.grid);
+      columnLabels(canvas.context, this.grid, units, {y: top - 4, room: top - 6, inks});
+      rowLabels(canvas.context, this.grid, units, {x: left - 4, room: left - 6, inks});
       canvas.el.setAttribute('aria-label', words);
     });
   }
