@@ -195,3 +195,37 @@ def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
     banner.get_by_role('button').click(); settled(page)
     assert not banner.is_visible() and page.evaluate('() => app.state.whatIf') is None
     assert page.evaluate('() => document.querySelector(".sv-map canvas").toDataURL()') != drawn
+
+# ---- a mean over chosen heads
+
+pairs = [[0, 1], [1, 0], [1, 2]]
+some = dict(kind='mean', layer=0, head=1, heads=pairs)
+
+def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
+    kept_page(page, run, entry=dict(kind='head', layer=0, head=1))
+    def click(layer, head, *keys):
+        x, y = page.evaluate('''([layer, head]) => {
+            const t = document.querySelector('.sv-heads canvas').salviz.tiles.find(({entry}) => entry.kind === 'head'
+                && entry.layer === layer && entry.head === head); return [t.x + 5, t.y + 5]; }''', [layer, head])
+        page.click('.sv-heads canvas', position=dict(x=x, y=y), modifiers=list(keys)); settled(page)
+    click(1, 2, 'Shift'); click(1, 0, 'Control')
+    entry = page.evaluate('() => app.state.entry')
+    assert entry['kind'] == 'mean' and sorted(entry['heads']) == pairs
+    title = 'mean over layer 0 head 1; layer 1 heads 0, 2'
+    assert page.text_content('.sv-map h3') == title == page.text_content('.sv-heads .sv-tip')
+    exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].astype(float).mean(0)
+    load(page, 'derive.js')
+    drawn = page.evaluate('() => [...sv.mapOf(store.frameOf(app.state), app.state.entry, "attention").values]')
+    assert np.abs(np.reshape(drawn, exact.shape) - exact).max() < .01 # the codes' step
+    click(1, 2, 'Shift'); click(0, 1, 'Shift')
+    assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=0)
+
+def test_a_mean_over_chosen_heads_is_kept_like_any_view(run):
+    explorer = Explorer(run, state={**chosen, 'entry': some})
+    exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].mean(0)
+    assert np.allclose(explorer.snapshot().attention, exact, atol=1e-6)
+    for tab in ('map', 'triptych', 'compare'):
+        fig = Explorer(run, state={**chosen, 'entry': some, 'tab': tab}).figure()
+        assert 'mean over layer 0 head 1; layer 1 heads 0, 2' in fig.caption, tab
+    for panel in ('map', 'triptych', 'compare', 'sentence', 'heads', None): assert explorer.picture(panel)
+    assert Explorer(run, state=explorer.state).state == explorer.state
