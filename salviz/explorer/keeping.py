@@ -18,11 +18,12 @@ from ..views.maps import chosen_map, saliency_of
 
 # %% ../../nbs/11_explorer/13_keeping.ipynb #006
 # labels [n]; attention, attribution, candidates and discarded [query, key]; saliency [n]; layer and head: a number,
-# 'mean', 'rollout' or None
+# 'mean', 'rollout' or None; of a mean over chosen heads `head` is the list of (layer, head)
 Shown = namedtuple('Shown', 'tokens attention attribution saliency candidates discarded layer head step probe')
 
 def _map_there(s, name, place):
     "Was the map called `name` recorded at `place`?"
+    if 'mean_of' in place: return {layer for layer, _ in place['mean_of']} <= {*s.layers.get(name, [])}
     layer, head = place['layer'], place['head']
     if head == 'rollout': return name == 'attention'
     return name in s.arrays and (layer == 'mean' or layer in s.layers[name])
@@ -47,7 +48,8 @@ def arrays_of(look) -> Shown:
     saliency = saliency_of(s)[0]
     return Shown(tuple(s.labels), maps.get('attention'), maps.get('attribution'),
                  None if saliency is None else np.array(s.arrays[saliency]), regions.get('candidates'),
-                 regions.get('discarded'), place['layer'], place['head'], s.step, s.probe)
+                 regions.get('discarded'), place.get('layer', 'mean'), place.get('head', place.get('mean_of')), s.step,
+                 s.probe)
 
 # %% ../../nbs/11_explorer/13_keeping.ipynb #009
 def _map_options(look, state) -> dict:
@@ -82,7 +84,7 @@ def figure_arguments(
     elif takes == 'run': source, probe = [look.run], s.probe
     elif takes == 'runs': source = list(runs)
     if known and takes in ('snapshot', 'pair', 'run'):
-        options = place_of(look.entry) if look.entry.get('layer') is not None else {}
+        options = place_of(look.entry) if look.entry.get('layer') is not None or 'heads' in look.entry else {}
         options |= dict(words=state.get('mergeWords', False), special=not state.get('hideSpecial', False))
         if 'what' in known.options: options['what'] = 'attention' if options.get('head') == 'rollout' else look.shows()
         if 'overlays' in known.options: options |= _map_options(look, state)

@@ -32,7 +32,7 @@ class Look:
     other:object = None          # the other side of a comparison, a `Snapshot` of the same tokens
     other_name:str = 'other'
     rows:list = field(default_factory=list)    # its metrics
-    entry:dict = field(default_factory=dict)   # kind: head, heads, layers, all or rollout; layer; head
+    entry:dict = field(default_factory=dict)   # kind: head, heads, layers, all, rollout or mean; layer; head
     what:str = 'attention'       # or 'attribution'
     evidence_name:str = None     # of a method's own; None or '': the first
     of_one_run:bool = False      # is the other side another step of the same run?
@@ -43,7 +43,7 @@ class Look:
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])
         entry = dict(kind='head', head=0) | {k: v for k, v in self.entry.items() if v is not None}
-        if entry.get('layer') not in layers:
+        if entry['kind'] != 'mean' and entry.get('layer') not in layers:
             if entry['kind'] == 'head': entry |= telling_entry(self.snapshot)
             elif layers: entry['layer'] = layers[-1]
         self.entry = entry
@@ -64,8 +64,9 @@ class Look:
         return 'attribution' if self.evidence() == 'attention_attribution' else 'attention'
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #008
-def place_of(entry:dict) -> dict: # layer and head
+def place_of(entry:dict) -> dict: # layer and head, or mean_of
     "What the views of `salviz.views.maps` call the `entry` of a `Look`"
+    if entry.get('kind') == 'mean': return dict(mean_of=[tuple(pair) for pair in entry['heads']])
     kind, layer, head = entry.get('kind', 'head'), entry.get('layer'), entry.get('head', 0)
     return dict(head=dict(layer=layer, head=head), heads=dict(layer=layer, head='mean'),
                 layers=dict(layer='mean', head=head), all=dict(layer='mean', head='mean'),
@@ -99,7 +100,7 @@ def _map_part(look, width) -> Part:
     s, place = look.snapshot, place_of(look.entry)
     single = look.entry['kind'] == 'head'
     overlays = [overlay for overlay, k in (('candidates', 'discard_candidates'), ('discarded', 'discarded')) if single
-                and place['layer'] in s.layers.get(k, [])]
+                and place.get('layer') in s.layers.get(k, [])]
     view = attention_map(s, **place, what=look.shows(),
                          overlays=overlays + ['saliency']*(saliency_of(s)[0] is not None))
     if view.saliency is not None:
@@ -271,7 +272,7 @@ def _kind_view(still, look): # a view
         raise ValueError(f'a still is one of {", ".join(parts)}, whatif or a kind of figure of one snapshot, '
                          f'got {still!r}')
     place = place_of(look.entry)
-    return kind.make(look.snapshot, **{k: place[k] for k in ('layer', 'head') if k in kind.options})
+    return kind.make(look.snapshot, **{k: v for k, v in place.items() if k in kind.options})
 
 def alone(still, look): # a view, None where the part of that name is drawn
     "What `still` is when it is drawn by itself"

@@ -510,6 +510,19 @@ def test_the_widget_shows_what_the_kernel_sent_and_follows_updates(page, run):
     push(page, state)
     assert canvas(page, 'heads') != before
 
+def test_a_state_that_is_set_in_the_kernel_is_shown_in_the_browser(page, run, monkeypatch):
+    explorer, sent = Explorer(run, panels=['heads', 'map']), []
+    explorer.view.settle()
+    widget(page, explorer.view)
+    monkeypatch.setattr(explorer.view, 'send', sent.append)
+    explorer.state = dict(probe=1, step=10, hideSpecial=True)
+    page.evaluate('content => { for (const tell of model.listeners["msg:custom"] ?? []) tell(content); }', sent[0])
+    settled(page)
+    assert page.locator('.sv-toolbar select').nth(1).input_value() == '1'
+    assert ', step 10,' in page.text_content('.sv-where')
+    page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).hideSpecial')
+    page.evaluate('() => close1()')
+
 def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(page, run, browser):
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
     view.settle()

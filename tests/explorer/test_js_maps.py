@@ -309,7 +309,7 @@ def test_the_value_under_the_pointer_is_the_arrays_within_the_stated_step(page):
         exact = s.arrays['attention' if what == 'attention' else 'attention_attribution'][layer, head].astype(float)
         for k, said in enumerate(hover_all(page)):
             r, c = divmod(k, n)
-            m = re.fullmatch(r'layer (\d), head (\d), “(.*)” → “(.*)”: (\S+) ± (\S+?)((?:, .*)?)', said)
+            m = re.fullmatch(r'layer (\d), head (\d), step 0, “(.*)” → “(.*)”: (\S+) ± (\S+?)((?:, .*)?)', said)
             assert m and (int(m[1]), int(m[2]), m[3], m[4]) == (layer, head, words[r], words[c]), said
             value, step = number(m[5]), number(m[6])
             assert abs(value - exact[r, c]) <= step*1.0001, (said, exact[r, c])

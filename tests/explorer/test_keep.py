@@ -141,3 +141,91 @@ def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp
     assert 'The view in this page’s address could not be read' in p.locator('.salviz-failed').inner_text()
     assert p.locator('.sv-map canvas').count() and p.errors == []
     p.close()
+
+# ---- what is shown first, and what is said about it
+
+def with_attribution(run, step, attributed):
+    s = run.snapshot(step, 0)
+    if attributed is None:
+        s.arrays = {'attention': s.arrays['attention']}
+        s.layers = {'attention': s.layers['attention']}
+        s.info = {'pooled_row': 0}
+    else:
+        values = np.zeros_like(s.arrays['attention_attribution'])
+        values[:, :, 0] = 5.         # one bright row, as in a last layer
+        values[attributed] = 1.
+        s.arrays['attention_attribution'] = values
+    return s
+
+def test_a_live_run_moves_to_a_head_that_has_something_to_show(page, run):
+    first, later = (with_attribution(run, step, at) for step, at in ((0, None), (10, (0, 1))))
+    mount(page, meta([run_meta(run)]), [pack_frame(first)], panels=['heads', 'map'])
+    entry = lambda: page.evaluate('() => app.state.entry')
+    assert entry() == dict(kind='head', layer=1, head=0)
+    page.evaluate('bytes => { store.addFrame(Uint8Array.from(bytes)); }', list(pack_frame(later))); settled(page)
+    assert entry() == dict(kind='head', layer=0, head=1)
+    page.evaluate('() => app.state.set({entry: {kind: "head", layer: 1, head: 2}, step: 0})'); settled(page)
+    page.evaluate('() => app.state.set({step: 10})'); settled(page)
+    assert entry() == dict(kind='head', layer=1, head=2) # the reader's choice stays
+
+def test_a_head_whose_rows_are_ties_is_not_the_first(page, run):
+    s = with_attribution(run, 0, None)
+    s.arrays['attention'] = s.arrays['attention'].copy()
+    s.arrays['attention'][1, :2] = 1/len(s.tokens)
+    mount(page, meta([run_meta(run)]), [pack_frame(s)], panels=['map'])
+    assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=2)
+
+def test_a_reading_names_its_step_and_goes_with_it(page, run):
+    kept_page(page, run)
+    tip = lambda: page.text_content('.sv-map .sv-tip')
+    x, y = page.evaluate('() => document.querySelector(".sv-map canvas").salviz.grid.middle(1, 2)')
+    page.hover('.sv-map canvas', position=dict(x=x, y=y))
+    assert tip().startswith('layer 1, head 2, step 20, “')
+    for change in ('{step: 10}', '{entry: {kind: "head", layer: 0, head: 1}}', '{probe: 0}'):
+        page.hover('.sv-map canvas', position=dict(x=x + 1, y=y)); page.hover('.sv-map canvas', position=dict(x=x, y=y))
+        assert tip()
+        page.evaluate(f'() => app.state.set({change})'); settled(page)
+        assert tip() == '', change
+
+def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
+    kept_page(page, run, whatIf=dict(p=.5, q=.2))
+    banner = page.locator('.sv-banner')
+    assert banner.is_visible() and 'drawn with p 0.5, q 0.2. This was not recorded.' in banner.inner_text()
+    drawn = page.evaluate('() => document.querySelector(".sv-map canvas").toDataURL()')
+    banner.get_by_role('button').click(); settled(page)
+    assert not banner.is_visible() and page.evaluate('() => app.state.whatIf') is None
+    assert page.evaluate('() => document.querySelector(".sv-map canvas").toDataURL()') != drawn
+
+# ---- a mean over chosen heads
+
+pairs = [[0, 1], [1, 0], [1, 2]]
+some = dict(kind='mean', layer=0, head=1, heads=pairs)
+
+def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
+    kept_page(page, run, entry=dict(kind='head', layer=0, head=1))
+    def click(layer, head, *keys):
+        x, y = page.evaluate('''([layer, head]) => {
+            const t = document.querySelector('.sv-heads canvas').salviz.tiles.find(({entry}) => entry.kind === 'head'
+                && entry.layer === layer && entry.head === head); return [t.x + 5, t.y + 5]; }''', [layer, head])
+        page.click('.sv-heads canvas', position=dict(x=x, y=y), modifiers=list(keys)); settled(page)
+    click(1, 2, 'Shift'); click(1, 0, 'Control')
+    entry = page.evaluate('() => app.state.entry')
+    assert entry['kind'] == 'mean' and sorted(entry['heads']) == pairs
+    title = 'mean over layer 0 head 1; layer 1 heads 0, 2'
+    assert page.text_content('.sv-map h3') == title == page.text_content('.sv-heads .sv-tip')
+    exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].astype(float).mean(0)
+    load(page, 'derive.js')
+    drawn = page.evaluate('() => [...sv.mapOf(store.frameOf(app.state), app.state.entry, "attention").values]')
+    assert np.abs(np.reshape(drawn, exact.shape) - exact).max() < .01 # the codes' step
+    click(1, 2, 'Shift'); click(0, 1, 'Shift')
+    assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=0)
+
+def test_a_mean_over_chosen_heads_is_kept_like_any_view(run):
+    explorer = Explorer(run, state={**chosen, 'entry': some})
+    exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].mean(0)
+    assert np.allclose(explorer.snapshot().attention, exact, atol=1e-6)
+    for tab in ('map', 'triptych', 'compare'):
+        fig = Explorer(run, state={**chosen, 'entry': some, 'tab': tab}).figure()
+        assert 'mean over layer 0 head 1; layer 1 heads 0, 2' in fig.caption, tab
+    for panel in ('map', 'triptych', 'compare', 'sentence', 'heads', None): assert explorer.picture(panel)
+    assert Explorer(run, state=explorer.state).state == explorer.state

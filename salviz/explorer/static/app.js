@@ -3,7 +3,8 @@ import {patternShares} from './state/derive.js';
 import {State} from './state/state.js';
 import {stepWords} from './panels/time.js';
 import {probeTitle, toolbar} from './panels/toolbar.js';
-import {elementOf} from './lib/controls.js';
+import {shortNumber} from './lib/colour.js';
+import {buttonOf, elementOf, setText} from './lib/controls.js';
 import {allKeys, panelHelp} from './lib/help.js';
 import {Tour} from './lib/tour.js';
 // Written by `bundle` from the files in panels/: each exports what it is called, what it shows and its view.
@@ -11,6 +12,7 @@ import {explorerPanels} from './panels.js';
 
 const appEverything = ['frames', 'rows', 'meta', 'theme', 'size'];
 const appSoon = 100, appTries = 20, appPause = 250;
+const appSettledBy = ['meta', 'frames', 'entry', 'run', 'probe', 'step'];
 
 export const panelNames = explorerPanels.map(({name}) => name);
 
@@ -106,21 +108,54 @@ function tabsBar(tabbed, state) {
   return {el: bar, show};
 }
 
-// The head that tells most about a discard region: in the last layer of many classifiers all rows but one have no
-// gradient at all.
+const appWhatIfNames = {topShare: 'share of the target', binarised: 'binary target', maskedShare: 'masked share',
+  multiple: 'several of a kind', first: 'without a kept word before'};
+
+// As long as what-if settings are drawn, this says so wherever one looks; its button ends them.
+function whatIfBanner({state}) {
+  const said = elementOf('span'), el = elementOf('div', 'sv-banner', said,
+    buttonOf('Show what was recorded', 'end the what-if settings', () => state.set({whatIf: null})));
+  el.setAttribute('role', 'status');
+  const update = () => {
+    el.hidden = !state.whatIf;
+    const given = Object.entries(state.whatIf ?? {}).map(([name, value]) =>
+      `${appWhatIfNames[name] ?? name} ${typeof value === 'number' ? shortNumber(value) : value}`);
+    setText(said, `What if: drawn with ${given.join(', ')}. This was not recorded.`);
+  };
+  return {el, update};
+}
+
+// The head that tells most about a discard region, by the sum of magnitudes of its typical row (in the last layer of
+// many classifiers all rows but one have no gradient at all), else by that of all rows; null where all are 0.
 function appTellingHead(frame) {
-  const tensor = frame.get('attention_attribution'), n = tensor.shape.at(-1);
-  let best = {layer: tensor.layers[0], head: 0, sum: -1};
+  const tensor = frame.get('attention_attribution');
+  let best = null;
   tensor.layers.forEach((layer, i) => {
     for (let head = 0; head < tensor.shape[1]; head++) {
-      const values = tensor.at(i, head),
-        rows = Array.from({length: n},
-          (_, q) => values.subarray(q * n, q * n + n).reduce((a, v) => a + Math.abs(v || 0), 0));
-      const sum = rows.sort((a, b) => a - b)[n >> 1];
-      if (sum > best.sum) best = {layer, head, sum};
+      const sums = appRows(tensor, i, head).map(row => row.reduce((a, v) => a + Math.abs(v || 0), 0));
+      const total = sums.reduce((a, v) => a + v, 0), median = sums.sort((a, b) => a - b)[sums.length >> 1];
+      const more = median - (best?.median ?? 0) || total - (best?.total ?? 0);
+      if (total > 0 && more > 0) best = {layer, head, median, total};
     }
   });
-  return {kind: 'head', layer: best.layer, head: best.head};
+  return best && {kind: 'head', layer: best.layer, head: best.head};
+}
+
+function appRows(tensor, i, head) {
+  const n = tensor.shape.at(-1), values = tensor.at(i, head);
+  return Array.from({length: n}, (_, q) => values.subarray(q * n, q * n + n));
+}
+
+// Of the last layer that has one, the first head most of whose rows are not all equal: ties show nothing.
+function appUntiedHead(frame) {
+  const tensor = frame.get('attention');
+  for (let i = tensor.layers.length - 1; i >= 0; i--) {
+    for (let head = 0; head < tensor.shape[1]; head++) {
+      const rows = appRows(tensor, i, head), told = rows.filter(row => row.some(v => v !== row[0]));
+      if (told.length > rows.length / 2) return {kind: 'head', layer: tensor.layers[i], head};
+    }
+  }
+  return {kind: 'head', layer: tensor.layers.at(-1) ?? null, head: 0};
 }
 
 // The guided head that follows its pattern most, in the last layer that has one: in the first layers pretrained heads
@@ -135,21 +170,36 @@ function appGuidedHead(frame) {
 
 function appFirstEntry(frame) {
   if (frame.get('guided')?.values().includes(1)) return appGuidedHead(frame);
-  if (frame.get('attention_attribution')) return appTellingHead(frame);
-  return {kind: 'head', layer: frame.layers('attention').at(-1) ?? null, head: 0};
+  return (frame.get('attention_attribution') && appTellingHead(frame)) || appUntiedHead(frame);
 }
 
-// The first view of a run: a sentence that it has, and a head that shows what the method does.
-function appSettle(store, state) {
+// Has the head something to show at this step, of what the method is about?
+function appTells(frame, {layer, head}) {
+  const guided = frame.get('guided'), attributed = frame.get('attention_attribution');
+  if (guided?.values().includes(1))
+    return Boolean(guided.values()[guided.layers.indexOf(layer) * guided.shape[1] + head]);
+  const telling = attributed && appTellingHead(frame);
+  if (!telling || telling.layer === layer && telling.head === head) return true;
+  const i = attributed.layers.indexOf(layer);
+  return i >= 0 && appRows(attributed, i, head).filter(row => row.some(v => v)).length * 2 > attributed.shape.at(-1);
+}
+
+// The first view of a run: a sentence that it has, and a head that shows what the method does. While the reader has
+// chosen no other (`chosen` is what was chosen here), it is one that has something to show at the step in view.
+function appSettle(store, state, chosen) {
   const of = store.run(state.run);
   if (!of) return;
   if (!store.probe(state.run, state.probe) && of.probes.length) state.set({probe: of.probes[0].id});
   const frame = store.frameOf(state);
-  if (state.entry.layer !== null || !frame?.get('attention')) return;
+  if (!frame?.get('attention')) return;
+  const mine = JSON.stringify(state.entry) === chosen.entry;
+  if (state.entry.layer !== null && (!mine || appTells(frame, state.entry))) return;
   // In a plain epoch nothing is attributed; the last frame of the run in which the method was at work tells.
   const steps = store.shipped(state.run, state.probe).reverse(),
     frames = steps.slice(0, 8).map(step => store.frame(state.run, state.probe, step));
-  state.set({entry: appFirstEntry(frames.find(f => f.get('attention_attribution') || f.get('guided')) ?? frame)});
+  const telling = [frame, ...frames].find(f => f.get('attention_attribution') || f.get('guided')) ?? frame;
+  state.set({entry: appFirstEntry(telling)});
+  chosen.entry = JSON.stringify(state.entry);
 }
 
 export function mountApp(el, store, {state = new State(), panels = null, plotly = async () => null,
@@ -160,14 +210,16 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     spoken = elementOf('div', 'sv-said');
   spoken.setAttribute('aria-live', 'polite');
   const voice = appVoice(spoken), ctx = {store, state, plotly, request, own, isPage, announce: voice.say};
-  appSettle(store, state);
+  const chosen = {entry: null};
+  appSettle(store, state, chosen);
 
   const made = shown.map(name => new AppPanel(explorerPanels.find(panel => panel.name === name), ctx));
   const tabbed = made.filter(panel => panel.tab), tabs = tabsBar(tabbed, state);
   const tour = new Tour(() => made.filter(panel => panel.fitting), panel => panel.tab && state.set({tab: panel.name}));
   const keys = allKeys(made.filter(panel => panel.help), () => { keys.show(false); tour.start(); });
   const bar = toolbar(ctx, keys.button), body = elementOf('div', 'sv-body'), side = elementOf('div', 'sv-side');
-  root.append(bar.el, keys.el, missing, body, spoken);
+  const banner = whatIfBanner(ctx);
+  root.append(bar.el, keys.el, banner.el, missing, body, spoken);
   // Where the page is narrow, what shows a chosen head follows the heads.
   for (const panel of made) {
     if (panel === tabbed[0]) body.append(side);
@@ -178,7 +230,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
   el.append(root);
 
   const update = changed => {
-    if (changed.has('meta') || changed.has('frames') || changed.has('entry')) appSettle(store, state);
+    if (appSettledBy.some(key => changed.has(key))) appSettle(store, state, chosen);
     root.dataset.theme = state.theme;
     const seen = {probe: store.probe(state.run, state.probe), frame: store.frameOf(state), run: store.run(state.run)};
     seen.kinds = appKinds(seen);
@@ -194,6 +246,7 @@ export function mountApp(el, store, {state = new State(), panels = null, plotly 
     }
     keys.fit();
     bar.update(changed);
+    banner.update();
     for (const panel of made) panel.update(changed);
     again(changed);
   };

@@ -42,8 +42,11 @@ export class CellStage {
   }
 
   // The grids of what was drawn, all of as many cells: a cell is outlined in each of them.
-  show(grids, theme) {
+  // `about`: what all of it is of; words about a cell of something else do not stay.
+  show(grids, theme, about = '') {
     Object.assign(this, {grids, theme});
+    if (about !== this.about) this.say(this.cursor && this.about !== undefined ? this.text(this.cursor) : '');
+    this.about = about;
     this.outline();
   }
 

@@ -246,7 +246,8 @@ class MapPanel {
     if (row >= 0) this.drawChosen(inks, row, columns);
     if (this.sallm) this.drawSallm(inks);
     this.drawScales(inks);
-    this.cells.show([grid], state.theme);
+    const {run, probe, step} = this.frame;
+    this.cells.show([grid], state.theme, JSON.stringify([run, probe, step, this.entry, this.kind]));
   }
 
   drawSaliency(inks) {
@@ -327,7 +328,8 @@ class MapPanel {
     const rank = head ? rankWords(ranksOfHead(this.frame, this.entry.layer, this.entry.head), this.probe.tokens.length,
       query.tokens[0],
       key.tokens[0]) : '';
-    const name = this.kind === 'residual' ? `${entryTitle(this.entry)}, attention − pattern` : entryTitle(this.entry);
+    const where = `${entryTitle(this.entry)}, step ${this.frame.step}`;
+    const name = this.kind === 'residual' ? `${where}, attention − pattern` : where;
     if (!Number.isFinite(values[k]))
       return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;
     return cellWords(name, query, key, values[k], half(k), rank + this.markWords({row, column}));

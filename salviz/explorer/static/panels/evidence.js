@@ -105,8 +105,8 @@ class EvidencePanel {
   }
 
   choose(axis, value) {
-    const {state} = this.ctx, kind = state.entry.kind === 'head' ? 'head' : axis === 'head' ? 'head' : state.entry.kind;
-    state.set({entry: {...state.entry, kind, [axis]: value}});
+    const {state} = this.ctx, {heads, ...entry} = state.entry, one = entry.kind === 'mean' || axis === 'head';
+    state.set({entry: {...entry, kind: one ? 'head' : entry.kind, [axis]: value}});
   }
 
   update(changed) {

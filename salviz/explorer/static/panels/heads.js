@@ -37,6 +37,21 @@ export function whatChoice({state}) {
   return choice;
 }
 
+// Is the head of a tile among those whose mean is shown?
+function isOneOf(entry, tile) {
+  return entry.kind === 'mean' && tile.kind === 'head'
+    && entry.heads.some(([layer, head]) => layer === tile.layer && head === tile.head);
+}
+
+// Chosen with Shift or Ctrl: one head more, or one less; of one head left there is no mean.
+function meanWith(entry, {layer, head}) {
+  const before = entry.kind === 'mean' ? entry.heads : entry.kind === 'head' ? [[entry.layer, entry.head]] : [];
+  const others = before.filter(([l, h]) => l !== layer || h !== head);
+  const heads = others.length < before.length && others.length ? others : [...others, [layer, head]];
+  if (heads.length === 1) return {kind: 'head', layer: heads[0][0], head: heads[0][1]};
+  return {kind: 'mean', layer: heads[0][0], head: heads[0][1], heads};
+}
+
 function sameEntry(a, b) {
   if (a.kind !== b.kind) return false;
   return (a.layer === b.layer || !['head', 'heads'].includes(a.kind))
@@ -78,6 +93,7 @@ class HeadsGrid {
     const started = performance.now(), {store, state} = this.ctx, frame = store.frameOf(state);
     this.frame = frame;
     this.name = mapNames[state.what];
+    if (['run', 'probe', 'step', 'what', 'sort'].some(key => changed.has(key))) this.tip.textContent = '';
     this.sort.value = state.sort;
     this.filter.value = String(state.filter);
     this.what.update(frame);
@@ -193,7 +209,8 @@ class HeadsGrid {
     const {layers} = tensor;
     const size = `${layers.length} layers and ${tensor.shape[1]} heads`;
     sharp.el.setAttribute('aria-label',
-      `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose.`);
+      `${state.what} of ${size}; chosen: ${entryTitle(state.entry)}. Arrow keys choose, `
+      + 'a click with Shift or Ctrl adds a head to a mean.');
   }
 
   drawTile(tile, values = null) {
@@ -411,11 +428,10 @@ class HeadsGrid {
   }
 
   drawChosenTile(inks) {
-    const tile = this.tiles.find(t => sameEntry(t.entry, this.ctx.state.entry)), {css} = this.place,
-      path = new Path2D();
-    const {halo} = overlayInks(inks.theme);
-    if (!tile) return;
-    path.rect(tile.x - 1, tile.y - 1, css + 2, css + 2);
+    const {entry} = this.ctx.state, {css} = this.place, path = new Path2D(), {halo} = overlayInks(inks.theme);
+    const chosen = this.tiles.filter(t => sameEntry(t.entry, entry) || isOneOf(entry, t.entry));
+    if (!chosen.length) return;
+    for (const {x, y} of chosen) path.rect(x - 1, y - 1, css + 2, css + 2);
     doubleStroke(this.sharp.context, path, {ink: inks.accent, halo}, 2.5);
   }
 
@@ -451,16 +467,18 @@ class HeadsGrid {
     el.addEventListener('pointerleave', () => { this.tip.textContent = ''; });
     el.addEventListener('click', e => {
       const tile = this.place && this.tensor && this.tileAt(...this.sharp.at(e));
-      if (tile) this.choose(tile, false);
+      if (tile) this.choose(tile, false, e.shiftKey || e.ctrlKey || e.metaKey);
     });
     el.addEventListener('keydown', e => this.keyed(e));
   }
 
-  choose(tile, say) {
-    const {state} = this.ctx;
-    state.set({entry: {...state.entry, ...tile.entry}});
-    if (say) this.ctx.announce(this.tileText(tile));
-    this.tip.textContent = this.tileText(tile);
+  choose(tile, say, several = false) {
+    const {state} = this.ctx, adds = several && tile.entry.kind === 'head';
+    const entry = adds ? meanWith(state.entry, tile.entry) : tile.entry;
+    state.set({entry});
+    const text = entry.kind === 'mean' ? entryTitle(entry) : this.tileText({entry});
+    if (say) this.ctx.announce(text);
+    this.tip.textContent = text;
   }
 
   keyed(e) {

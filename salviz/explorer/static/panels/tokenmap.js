@@ -31,9 +31,17 @@ export function unitMap(map, units) {
   return {values, count, half: k => over(...cell(k), map.halfStep)};
 }
 
+// Keys that may not be attended to by any of the heads.
+function blockedOf(frame, {kind, layer, heads}) {
+  if (kind === 'rollout') return null;
+  if (kind !== 'mean') return blockedKeys(frame, layer ?? layersOf(frame, 'attention')[0]);
+  const each = [...new Set(heads.map(([of]) => of))].map(of => blockedKeys(frame, of));
+  return each.every(Boolean) ? each[0].map((_, k) => Number(each.every(blocked => blocked[k]))) : null;
+}
+
 // Keys that may not be attended to become NaN, so that they are not mistaken for small values.
 export function blankBlocked(values, frame, entry, map, units) {
-  const blocked = entry.kind === 'rollout' ? null : blockedKeys(frame, entry.layer ?? layersOf(frame, 'attention')[0]);
+  const blocked = blockedOf(frame, entry);
   if (blocked?.length !== map.n * map.n) return values;
   const plain = units.length === map.n && units.every((u, i) => u.block || u.tokens.length === 1 && u.tokens[0] === i);
   if (plain) return values.map((v, k) => blocked[k] ? NaN : v);

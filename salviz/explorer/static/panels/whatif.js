@@ -118,7 +118,7 @@ class WhatIfThreshold extends WhatIfGroup {
     setText(this.counts, words);
     const side = low => ({colours: Uint32Array.from(map.values, v => v >= low ? scaleColour(scale, v) : scale.blank),
       draw: () => {}, words});
-    this.maps.draw(map.n, [side(-1), side(threshold)], this.room, theme);
+    this.maps.draw(map.n, [side(-1), side(threshold)], this.room, this.probe, theme);
   }
 }
 

@@ -1,5 +1,5 @@
 // What the parts of the what-if panel have in common: a slider, two maps side by side, a group for one method.
-import {CellGrid, CellPainter} from '../lib/canvas.js';
+import {CellGrid, CellPainter, columnLabels, inksOf, labelRoom, rowLabels} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
 import {elementOf, labelled, rangeOf, setText} from '../lib/controls.js';
 import {quoted} from '../lib/words.js';
@@ -51,20 +51,24 @@ export class WhatIfPair {
       cells.sharp.el.addEventListener('pointerleave', () => setText(this.reading, ''));
   }
 
-  edge(room) { return Math.max(90, Math.min(300, Math.floor((room - 22) / 2))); }
+  edge(room) { return Math.max(120, Math.min(380, Math.floor((room - 22) / 2))); }
 
   // sides: [{colours, draw(context, grid), words, nothing}], recorded first; nothing: what is not there.
-  draw(n, sides, room, theme) {
-    const edge = this.edge(room);
+  draw(n, sides, room, {labels, is_special: special}, theme) {
+    const edge = this.edge(room), inks = inksOf(this.el, theme), {context} = this.sides[0].cells.sharp;
+    const units = labels.map((label, i) => ({label, special: special[i]}));
+    const [left, top] = [.25, .22].map(part => labelRoom(context, labels, inks.bold, edge * part) + 6);
+    const side = edge - left - 1;
     sides.forEach(({colours, draw, words, nothing}, i) => {
       const {cells, title} = this.sides[i], canvas = cells.sharp;
       setText(title, ['recorded', 'what if'][i] + (nothing ? `: ${nothing}` : ''));
-      canvas.size(edge, edge);
-      const axis = {count: n, from: 0, span: n};
-      const grid = new CellGrid({x: 0, y: 0, width: edge, height: edge, columns: axis, rows: axis,
-        ratio: canvas.ratio});
+      canvas.size(edge, top + side + 1);
+      const axis = {count: n, from: 0, span: n}, {ratio} = canvas;
+      const grid = new CellGrid({x: left, y: top, width: side, height: side, columns: axis, rows: axis, ratio});
       this.painter.paint(canvas.context, grid, colours);
       draw(canvas.context, grid);
+      columnLabels(canvas.context, grid, units, {y: top - 4, room: top - 6, inks});
+      rowLabels(canvas.context, grid, units, {x: left - 4, room: left - 6, inks});
       canvas.el.setAttribute('aria-label', `${words} Arrow keys move from cell to cell.`);
       cells.show([grid], theme);
     });

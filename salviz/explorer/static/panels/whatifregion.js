@@ -149,7 +149,7 @@ export class WhatIfRegion extends WhatIfGroup {
         nothing: region.candidates ? '' : 'no region',
     });
     this.maps.draw(made.n, [side(was, `recorded region of ${this.headWords()}`), side(made, this.countWords())],
-      this.room, this.ctx.state.theme);
+      this.room, this.probe, theme);
   }
 
   cellWords(i, j) {

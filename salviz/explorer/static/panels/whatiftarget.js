@@ -96,7 +96,7 @@ export class WhatIfPattern extends WhatIfGroup {
       draw: (context, grid) => target && drawTarget(context, grid, target.values, theme), words: this.lossWords(),
         nothing: target ? '' : 'no pattern',
     }));
-    this.maps.draw(this.attention.n, sides, this.room, this.ctx.state.theme);
+    this.maps.draw(this.attention.n, sides, this.room, this.probe, theme);
   }
 
   cellWords(i, j) {

@@ -50,15 +50,30 @@ function entryPairs(tensor, entry) {
   const layers = tensor.layers.map((_, i) => i), heads = Array.from({length: tensor.shape[1]}, (_, h) => h);
   if (entry.kind === 'heads') return heads.map(h => [tensor.layers.indexOf(entry.layer), h]);
   if (entry.kind === 'layers') return layers.map(i => [i, entry.head]);
+  if (entry.kind === 'mean') return entry.heads.map(([layer, head]) => [tensor.layers.indexOf(layer), head]);
   return layers.flatMap(i => heads.map(h => [i, h]));
 }
 
+// The chosen heads, layer by layer: "layer 0 head 2; layer 3 heads 1, 4".
+function headsWords(pairs) {
+  const byLayer = new Map();
+  const sorted = [...pairs].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  for (const [layer, head] of sorted) byLayer.set(layer, [...byLayer.get(layer) ?? [], head]);
+  return [...byLayer].map(([layer, heads]) => `layer ${layer} head${heads.length > 1 ? 's' : ''} ${heads.join(', ')}`)
+    .join('; ');
+}
+
 export function entryTitle(entry) {
+  if (entry.kind === 'mean') return `mean over ${headsWords(entry.heads)}`;
   if (entry.kind === 'heads') return `layer ${entry.layer}, mean over heads`;
   if (entry.kind === 'layers') return `head ${entry.head}, mean over layers`;
   if (entry.kind === 'all') return 'mean over all heads';
   if (entry.kind === 'rollout') return 'attention rollout';
   return `layer ${entry.layer}, head ${entry.head}`;
+}
+
+function meanThere(tensor, {heads}) {
+  return heads.length > 0 && heads.every(([layer, head]) => tensor.layers.includes(layer) && head < tensor.shape[1]);
 }
 
 function rolloutMap(frame) {
@@ -88,6 +103,7 @@ function entryMap(frame, entry, what) {
   const tensor = frame.get(name);
   if (!tensor || what === 'rank' || what === 'target') return null;
   if (entry.kind === 'rollout') return what === 'attention' ? rolloutMap(frame) : null;
+  if (entry.kind === 'mean' && !meanThere(tensor, entry)) return null;
   if (entry.kind === 'heads' && !tensor.layers.includes(entry.layer)) return null;
   if (entry.kind === 'layers' && !(entry.head < tensor.shape[1])) return null;
   return meanMaps(thumbs(frame, name, entryPairs(tensor, entry)));
