@@ -211,7 +211,8 @@ def _ipython_display_(self:Explorer, **kw):
 @patch(as_prop=True)
 def _look_to_come(self:Explorer):
     "What `explore` still computes, None if nothing is"
-    return None if self.training is None or hasattr(self.training, 'pause') else self.training
+    looking = getattr(self, 'training', None) # of an explorer that was refused there is nothing
+    return None if hasattr(looking, 'pause') else looking
 
 @patch
 def settle(self:Explorer,
