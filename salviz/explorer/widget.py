@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import threading
 import uuid
 from numbers import Integral, Real
 from pathlib import Path
@@ -121,7 +122,8 @@ class Explorer(W.VBox):
         if not budget > 0: raise ValueError(f'budget must be a number of bytes above 0, got {budget!r}')
         self.runs = [_opened(r) for r in (run, compare) if r is not None]
         state = None if state is None else checked_state(state)
-        self.training, self._display_id, self._loop, self._ended = training, None, None, False
+        self.training, self._display_id, self._loop = training, None, None
+        self._ending, self._ended, self._last_drawn = threading.Lock(), False, False
         live = training is not None and training.state not in over
         options = dict(panels=panels, height=height, state=state)
         trained = training if hasattr(training, 'pause') else None
@@ -136,6 +138,7 @@ class Explorer(W.VBox):
         if live:
             self._courier = Courier(self._follow, rate=2)
             self._unsubscribe = training.subscribe(lambda _: self._courier.call() if training.state in over else None)
+            if trained: training.at_end(self._end)
             if training.state in over: self._courier.call()
 
     # what is in view as a plain dict, for `Explorer(run, state=…)`; one that is set is shown
@@ -183,15 +186,33 @@ def _opened(run):
 # %% ../../nbs/11_explorer/09_widget.ipynb #048
 @patch
 def _follow(self:Explorer):
-    "At the end of training: send what is last and draw the picture anew"
-    if self.training.state not in over or self._ended: return
-    self._ended = True
-    self._unsubscribe()
-    self.view.end()
-    self.view.settle()
-    if self._display_id is None: return
-    if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self.refresh)
-    else: self.refresh()
+    "At the end of training: send what is last and draw the picture anew, in the kernel's own turn if it has one"
+    if self.training.state not in over: return
+    self._send_last()
+    if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._draw_last)
+    else: self._draw_last()
+
+@patch
+def _send_last(self:Explorer):
+    "Send what is last; once, and whoever comes second waits until it was sent"
+    with self._ending:
+        if self._ended: return
+        self._ended = True
+        self._unsubscribe()
+        self.view.end()
+        self.view.settle()
+
+@patch
+def _draw_last(self:Explorer):
+    if self._display_id is None or self._last_drawn: return
+    self._last_drawn = True
+    self.refresh()
+
+@patch
+def _end(self:Explorer):
+    "For whoever waits: a notebook keeps what came while the cell ran that waited"
+    self._send_last()
+    self._draw_last()
 
 @patch
 def refresh(self:Explorer):
@@ -223,6 +244,7 @@ def settle(self:Explorer,
         self._look_to_come.wait(timeout)
         self._courier.call()
         self._courier.flush()
+        self._draw_last()
     self.view.settle()
 
 @patch

@@ -59,7 +59,7 @@ class Training(Control):
         self._at, self._wish, self._wished = 'waiting', 'run', threading.Condition()
         # training has ended; the worker has told everybody
         self._ended, self._left = threading.Event(), threading.Event()
-        self._listeners, self._pace, self._todo = [], Pace(), _todo(job)
+        self._listeners, self._last_acts, self._pace, self._todo = [], [], Pace(), _todo(job)
         self._thread = threading.Thread(target=self._work, args=(job,), name=f'salviz training {job.run.path.name}',
                                         daemon=True)
 
@@ -132,6 +132,12 @@ def subscribe(self:Training, fn): # returns a function that ends this
     self._listeners = [*self._listeners, entry]
     def unsubscribe(): self._listeners = [other for other in self._listeners if other is not entry]
     return unsubscribe
+
+@patch
+def at_end(self:Training, fn):
+    """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it raises
+    goes into `subscriber_errors`"""
+    self._last_acts = [*self._last_acts, fn]
 
 @patch
 def _news(self:Training, at=None):
@@ -217,6 +223,9 @@ def _begin(self:Training):
 # %% ../../nbs/06_training/08_live.ipynb #027
 @patch
 def _result(self:Training) -> Run:
+    for fn in self._last_acts:
+        try: fn()
+        except Exception as e: self.subscriber_errors.append(e)
     if self.error is not None: raise self.error.with_traceback(self._trace)
     return self.run
 

@@ -379,6 +379,8 @@ class Pretended:
     def __init__(self, run):
         self.run, self.state, self.step, self.total, self.seconds_left, self.error, self.listeners, self.calls = (
             run, 'running', 3, 8, 75., None, [], [])
+        self.last_acts = []
+    def at_end(self, fn): self.last_acts.append(fn)
     def subscribe(self, fn):
         self.listeners.append(fn); return lambda: fn in self.listeners and self.listeners.remove(fn)
     def now(self, state, **kw):
@@ -442,9 +444,24 @@ def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     explorer = Explorer(training)
     explorer._ipython_display_(); explorer._loop = None
     training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._courier.flush()
+    for act in training.last_acts: act() # the end is not drawn twice
     assert [s[0] for s in shown] == ['display', 'update']
     assert shown[0][1] == shown[1][1]
     assert [s[2] for s in shown] == [False, True]
+
+def test_a_notebook_keeps_the_picture_of_the_end(tmp_path):
+    import nbclient, nbformat
+    begin = '''from salviz import *
+data = subset(load_text('movie-polarity'), 16, validation_size=4, test_size=4)
+model, tokenizer = load_classifier('movie-minilm')
+training = start_training(model, tokenizer, data, run_dir=%r, probes=1, snapshots=2, batch_size=8)
+Explorer(training)'''
+    cells = [begin % str(tmp_path/'a'), 'training.wait()', begin % str(tmp_path/'b'), 'await training']
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    nbclient.NotebookClient(notebook, timeout=300).execute()
+    for cell in notebook.cells[::2]:
+        output = cell.outputs[-1]['data']
+        assert 'image/png' in output and '(1 sentence, 2 recorded steps)' in output['text/plain']
 
 def test_a_real_training_is_watched_and_paused(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     from salviz.training.live import start_training

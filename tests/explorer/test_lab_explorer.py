@@ -295,7 +295,7 @@ def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_
     t.page.click(f'.lm-DockPanel-tabBar .lm-TabBar-tabLabel:text-is("theme-{name}.ipynb")')
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     again = coloured(t)
-    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {4}
+    assert len(dark) >= 3 and {len(shown) for shown in dark.values()} == {5}
     for title in light:
         for panel, (pictures, elements) in light[title].items():
             assert dark[title][panel] == fresh[title][panel], (title, panel)
