@@ -7,6 +7,7 @@ __all__ = ['as_run', 'same_probe', 'counted', 'saliency_scale', 'grown', 'run_me
 
 # %% ../../nbs/11_explorer/04_described.ipynb #ds03
 import math
+import re
 import zlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -140,6 +141,14 @@ def _readable(run, recorded):
         sentences[probe], classes = _sentence(s), s.classes
     return sorted(good), sentences, classes, notes
 
+def _wanted(file, probes, steps) -> bool:
+    "Does the damaged `file` matter to who asked for these `probes` and `steps`? None and negative ones ask for all"
+    at = re.fullmatch(r'snapshots/step-(\d+)\.probe-(\d+)\.safetensors', file)
+    def among(number, wanted):
+        listed = [wanted] if isinstance(wanted, int) else wanted
+        return listed is None or any(one == number or one < 0 for one in listed)
+    return not at or among(int(at[1]), steps) and among(int(at[2]), probes)
+
 def run_meta(
     run,          # see `as_run`
     probes=None,  # numbers of the probes to show; None: all
@@ -149,9 +158,12 @@ def run_meta(
 ) -> dict:
     "What there is to know about `run` before any frame of it is seen"
     run = as_run(run)
+    asked = probes, steps
     probes, steps = _choose(run.probes, probes, 'probes'), _choose(run.steps, steps, 'steps')
     wanted = [(s, p) for s, p in run.recorded if p in probes and s in steps]
     recorded, sentences, classes, notes = _readable(run, wanted)
+    scale = saliency_scale(run) # reads, and may meet what is damaged
+    damaged = [d for d in run.damaged if _wanted(d.file, *asked)]
     same = {same_probe(one): one['id'] for one in (matches or dict(probes=sentences.values()))['probes']}
     for one in sentences.values(): one['matches'] = same.get(same_probe(one))
     method, model = run.config.get('method') or {}, run.config.get('model') or {}
@@ -164,11 +176,11 @@ def run_meta(
                 total_steps=total, steps_per_epoch=an_epoch,
                 classes=list(classes), scores=scores_of(run.config),
                 cross_tuning=any(isinstance(one, dict) and bool(one.get('cross_tuning')) for one in parts.values()),
-                saliency=saliency_scale(run),
+                saliency=scale,
                 knows=dict(zip(('text', 'close'), run.knowledge() if hasattr(run, 'knowledge') else ('', False))),
                 recorded=recorded, probes=[sentences[p] for p in sorted(sentences)],
-                notes=[f'{d.file} {d.reason}' for d in run.damaged]
-                + [n for n in notes if not any(d.reason in n for d in run.damaged)]
+                notes=[f'{d.file} {d.reason}' for d in damaged]
+                + [n for n in notes if not any(d.reason in n for d in damaged)]
                 + [n for n in dict.fromkeys(map(unknown_task, sentences.values())) if n])
 
 # %% ../../nbs/11_explorer/04_described.ipynb #046

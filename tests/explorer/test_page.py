@@ -209,6 +209,11 @@ def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
     file.write_bytes(file.read_bytes()[:-8] + bytes(8*[7]))
     with pytest.raises(ValueError, match='checksum'): page_of(Run(run.path))
     assert page_of(Run(run.path), steps=[0, 20, 30]).frames == 6
+    known = Run(run.path)
+    for _ in range(2): # also where the damage is known
+        with pytest.raises(ValueError, match='checksum'): page_of(known, probes=[0])
+        assert page_of(known, steps=[0, 20, 30]).frames == 6
+        assert page_of(known, probes=[1]).frames == 4
     (run.path/'config.json').write_text('{')
     with pytest.raises(ValueError, match='not JSON'): page_text(run.path)
 
