@@ -166,7 +166,7 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
     for key in ('ArrowRight', 'ArrowUp', 'ArrowUp', 'ArrowUp', 'Enter'): page.keyboard.press(key)
     settled(page)
     assert page.evaluate('() => app.state.row') == 0
-    assert '“<img src' in text(page, '.sv-subtitle')
+    assert '“<img src' in text(page, '.sv-signal .sv-subtitle')
     assert page.query_selector('.salviz img') is None
     lines = page.eval_on_selector_all('.sv-signal canvas',
                                       'all => all.map(c => c.salviz && c.salviz.ends).filter(Boolean)')[0]
@@ -183,7 +183,7 @@ def test_panels_that_cannot_show_an_image_say_why(page):
     s = invented.snapshot()
     bare = Snapshot(**{**vars(s), 'arrays': {k: s.arrays[k] for k in ('saliency', 'probabilities')}, 'layers': {}})
     show(page, [bare])
-    assert visible(page) == ['sv-whatif', 'sv-sentence', 'sv-time'] # from the top, where there is one column
+    assert visible(page) == ['sv-whatif', 'sv-sentence', 'sv-own', 'sv-time'] # from the top, where there is one column
     assert 'This model has no attention' in text(page, '.sv-missing')
 
 # ---- labels of tokens, translations, scores

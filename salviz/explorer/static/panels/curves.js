@@ -329,7 +329,9 @@ class Curves {
   update(changed) {
     if (!this.asked) this.ask();
     const at = keys => keys.some(key => changed.has(key));
-    if (at(['rows', 'frames', 'meta', 'run', 'probe', 'theme', 'size'])) this.soon(at(['run', 'theme', 'size']));
+    // More words above or below leave the curves as wide as they are.
+    const resized = changed.has('size') && this.width !== this.el.clientWidth;
+    if (resized || at(['rows', 'frames', 'meta', 'run', 'probe', 'theme'])) this.soon(resized || at(['run', 'theme']));
     this.mark();
   }
 
@@ -357,7 +359,8 @@ class Curves {
 
   draw() {
     const {store, state} = this.ctx, run = store.run(state.run);
-    if (!this.Plotly || !this.el.clientWidth || !run) return;
+    this.width = this.Plotly && run && this.el.clientWidth;
+    if (!this.width) return;
     this.drawnAt = performance.now();
     const curves = curveSeries(store.rows(state.run), this.agreements.series(state.run));
     this.box(curves.length > 0);
