@@ -67,6 +67,7 @@ def reader(browser, address):
     opened, wrong = [], []
     def open(path, width=1300, color_scheme='light'):
         page = browser.new_page(viewport=dict(width=width, height=900), color_scheme=color_scheme)
+        page.set_default_timeout(90_000) # pages of megabytes, on a machine that does other things besides
         page.route(re.compile('.*'), lambda route: route.continue_() if route.request.url.startswith(address)
                    else (wrong.append(route.request.url), route.abort()))
         page.on('pageerror', lambda e: wrong.append(str(e)))
@@ -147,6 +148,7 @@ def test_search_finds_a_public_name(reader, name):
 
 def test_a_name_in_prose_leads_to_the_reference(reader):
     page = reader('quickstart.html')
+    alive(page) # nothing moves any more
     page.click('article a[href*="api/"]:has-text("start_training") >> nth=0')
     page.wait_for_url(re.compile(r'\.start_training$'))
 
