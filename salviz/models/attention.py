@@ -195,10 +195,9 @@ def check_observable(model, part=None):
 # %% ../../nbs/03_models/01_attention.ipynb #038
 class Maps:
     "Attention captured by `observe`: `maps[layer]` is [batch, heads, query, key], of the last pass through the model"
-    _with_vectors = False # are queries and keys kept as well? see `query_key`
     def __init__(self, name, layers=(), n_layers=0, drop=None, scale=None, after_dropout=False):
         self.name, self.layers, self.n_layers = name, layers, n_layers
-        self._drop, self._scale, self._after_dropout = drop or {}, scale or {}, after_dropout
+        self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
         self._begin()
 
     def _begin(self): self._calls, self._captured, self._keep, self._vectors = 0, {}, {}, {}

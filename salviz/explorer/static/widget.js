@@ -89,7 +89,7 @@ class WidgetSession {
   }
 
   // What a model is asked (a sentence of the reader's own, vectors of a head): what the kernel offers for each run, and
-  // its answers to the newest question of each kind, which come as messages, in parts, and are no part of what is saved.
+  // its answers to the newest question of each kind. They come as messages, in parts, and are no part of what is saved.
   // Where none comes, whoever waits says so. Views that ask the same are all answered.
   offers() { return widgetJson(this.model.get('own'), []); }
 
