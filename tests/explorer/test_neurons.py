@@ -1,4 +1,5 @@
 """Queries and keys of a head: what the kernel answers, what the page computes from it and says of it."""
+import json
 import re
 
 import numpy as np
@@ -15,7 +16,7 @@ from salviz.explorer.codes import encode_array
 from salviz.explorer.view import ExplorerView
 from salviz.explorer.widget import Explorer
 from salviz.models.attention import observe, query_key
-from test_explorer import widget
+from test_explorer import push, widget
 from test_own import Kernel, ask as ask_own, kept_run
 
 text, tab = 'the film was great', 'Query × key'
@@ -287,6 +288,43 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
     settled(page)
     assert 'reads this sentence as other tokens' in page.inner_text('.sv-neurons')
     assert not page.is_visible('.sv-neurons canvas >> nth=0')
+
+def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
+    page, kernel = opened
+    page.wait_for_timeout(300)
+    question, = kernel.asked()
+    *_, frame = by_hand(7, 16, causal=True, bias=True)
+    tokens = list(view._runs[0].snapshot(0, 0).tokens)
+    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the given model', tokens=tokens), [frame])
+    choose(page, tab='neurons', row=2, tokens=[5])
+    said = page.inner_text('.sv-neurons .sv-rowsum')
+    assert '16 products sum to' in said and '× 0.3 + bias' in said
+    assert 'this query may not attend to this key: weight 0.' in said
+    assert 'These are not the recorded weights' in page.inner_text('.sv-neurons')
+    blank = page.evaluate('''() => {
+        const canvas = document.querySelector('.sv-neurons canvas'), {grid, scales} = canvas.salviz;
+        const [x, y] = grid.middle(6, 8), ratio = window.devicePixelRatio;
+        const seen = canvas.getContext('2d').getImageData(x*ratio, y*ratio, 1, 1).data;
+        return [0, 8, 16].every((shift, c) => seen[c] === (scales.product.blank >> shift & 255)); }''')
+    assert blank
+
+def test_a_choice_beyond_the_sentence_is_no_choice(opened):
+    page, kernel = opened
+    answer(page, kernel)
+    choose(page, tab='neurons', row=99, tokens=[77])
+    assert head_of(page)['query'] == 0 and '“[CLS]” ×' in page.inner_text('.sv-neurons .sv-rowsum')
+
+def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
+    page, kernel = opened
+    answer(page, kernel)
+    assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
+    meta = json.loads(view.get_state('meta')['meta'])
+    meta['runs'][0]['recorded'].append([0, 9])
+    push(page, dict(meta=json.dumps(meta)))
+    assert 'further steps were recorded since: ask again' in page.inner_text('.sv-neurons')
+    page.click('.sv-neurons >> text=ask again')
+    answer(page, kernel)
+    assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
 
 def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view):
     page, kernel = opened

@@ -11,6 +11,7 @@ import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
 import {lateAfter, lateWords, modelNeeds, modelOffer} from './own.js';
 import {HeadProducts} from './products.js';
 
+const neuronsOf = ['run', 'probe', 'step', 'entry', 'row', 'tokens', 'theme', 'frames', 'meta', 'size'];
 const neuronsSoon = 200, neuronsKept = 8, neuronsLeading = 5;
 const neuronRows = {least: 12, most: 20, all: 560}, neuronColumns = {least: 2, most: 24}, vectorRow = 15;
 const neuronsHelp = 'Arrow keys move between keys (up, down) and neurons (left, right), Enter chooses the key.';
@@ -47,6 +48,7 @@ class Neurons {
   }
 
   update(changed) {
+    if (!neuronsOf.some(key => changed.has(key))) return;
     const {store, state} = this.ctx;
     this.frame = store.frameOf(state);
     this.probe = store.probe(state.run, state.probe);
@@ -114,11 +116,14 @@ class Neurons {
     if (JSON.stringify(given.tokens) !== JSON.stringify(tokens))
       return void this.rest(`${given.of} reads this sentence as other tokens than those in view `
         + `(${chipText(given.tokens.join(' '), 60)}), so its queries and keys are not theirs.`, true);
-    this.answers.set(this.asked, {of: given.of, numbers: new HeadProducts(decodeFrame(given.frames[0]))});
+    const numbers = new HeadProducts(decodeFrame(given.frames[0]));
+    this.answers.set(this.asked, {of: given.of, numbers, recorded: this.recorded(), compared: {}});
     if (this.answers.size > neuronsKept) this.answers.delete(this.answers.keys().next().value);
     this.rest('');
     this.show();
   }
+
+  recorded() { return this.ctx.store.run(this.ctx.state.run).recorded.length; }
 
   wait(text) {
     setText(this.said, text);
@@ -140,8 +145,9 @@ class Neurons {
     if (!there) return;
     const {state} = this.ctx, {numbers} = answer;
     this.numbers = numbers;
-    this.query = state.row ?? pooledRow(this.frame) ?? 0;
-    this.key = state.tokens[0] ?? numbers.strongest(this.query);
+    const within = (count, ...places) => places.find(at => at >= 0 && at < count && at !== null);
+    this.query = within(numbers.queries, state.row, pooledRow(this.frame), 0);
+    this.key = within(numbers.keys, state.tokens[0], numbers.strongest(this.query));
     const names = this.probe.labels.map((label, i) => [i, `${i} ${chipText(label, 20)}`]);
     fillChoice(this.queries, names, this.query);
     fillChoice(this.keys, names, this.key);
@@ -167,18 +173,26 @@ class Neurons {
     return `query ${names[0]} × key ${names[1]}: ${sums}; ${weight}.${most}`;
   }
 
+  // Where the weights of the answer are not those of the step in view, null if nowhere; undefined if nobody can tell.
+  unlike({numbers, compared}) {
+    const {entry} = this.ctx.state, {frame} = this, map = mapOf(frame, entry, 'attention');
+    if (!map.values || map.pooled > 1 || map.values.length !== numbers.attention.length) return undefined;
+    if (compared.frame !== frame) Object.assign(compared, {frame, worst: numbers.unlike(map)});
+    return compared.worst;
+  }
+
   // Which model computed this, and whether its weights are those in view.
-  tellOrigin({of, numbers}) {
-    const {entry} = this.ctx.state, map = mapOf(this.frame, entry, 'attention'), {labels} = this.probe;
-    const said = [`Computed now, by ${of}; no queries and keys are recorded.`], same = map.values
-      && map.pooled === 1 && map.values.length === numbers.attention.length;
-    const unlike = same ? numbers.unlike(map) : null;
+  tellOrigin(answer) {
+    const {of, numbers, recorded} = answer, unlike = this.unlike(answer), {probe: {labels}, frame} = this;
+    const said = [`Computed now, by ${of}; no queries and keys are recorded.`];
+    if (this.choice.value === 'now' && this.recorded() > recorded)
+      said[0] = `Computed by ${of}, when it was asked; further steps were recorded since: ask again.`;
     if (unlike) {
       const [query, key] = [unlike.query, unlike.key].map(i => quotedToken(labels[i], 20));
       said.push(`These are not the recorded weights: from ${query} to ${key} it is `
-        + `${numberWords(numbers.weight(unlike.query, unlike.key))} here, and at step ${this.frame.step} `
+        + `${numberWords(numbers.weight(unlike.query, unlike.key))} here, and at step ${frame.step} `
         + `${valueWithStep(unlike.recorded, unlike.half)} was recorded.`);
-    } else said.push(same ? `Its weights are those recorded at step ${this.frame.step}, up to rounding.`
+    } else said.push(unlike === null ? `Its weights are those recorded at step ${frame.step}, up to rounding.`
       : 'The whole map of this head is not here, so its weights cannot be compared with those recorded.');
     setText(this.about, said.join(' '));
     this.about.classList.toggle('sv-neurons-other', Boolean(unlike));
