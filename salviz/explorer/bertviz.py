@@ -154,7 +154,9 @@ def bertviz_view(
     force=False,     # show more than `_most_lines` lines
 ) -> BertvizView:
     "bertviz's head view or model view of one snapshot's attention; needs bertviz (`make lab` has it), and no network"
-    if kind not in ('head', 'model'): raise ValueError(f"kind must be 'head' or 'model', got {kind!r}")
+    if kind not in ('head', 'model'):
+        instead = '; its neuron view takes models of its own, use the tab Query × key of the Explorer'
+        raise ValueError(f"kind must be 'head' or 'model', got {kind!r}" + instead*(kind == 'neuron'))
     if theme not in (None, 'light', 'dark'):
         raise ValueError(f"theme must be 'light', 'dark' or None (as the page around it), got {theme!r}")
     s = _snapshot(run_or_snapshot, step, probe)

@@ -19,7 +19,7 @@ from ..core.runs import Snapshot
 from .codes import json_text
 from .courier import Courier, Plan, thin_rows
 from .described import as_run, grown, meta as describe, run_meta
-from .own import replies
+from .own import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
 from .program import bundle, styles
@@ -42,7 +42,7 @@ class ExplorerView(anywidget.AnyWidget):
             {}, {}, [], {}, set(), set())
         self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
         self._data = dict(meta='', rows='[]', index=[], own='')
-        self._askers, self._question, self._replies = list(askers), None, iter(())
+        self._askers, self._questions, self._replies = list(askers), {}, {}
         self._asking = Courier(self._answer, rate=20)
         try: self._loop = asyncio.get_running_loop()
         except RuntimeError: self._loop = None
@@ -135,7 +135,7 @@ def _notice(self:ExplorerView, run:int, item):
 def _ask(self:ExplorerView, content):
     "Remember a question of the page: {kind: 'probe' or 'map', run, probe, and for a map step, layer, head}"
     if not isinstance(content, dict): return
-    if content.get('kind') == 'own': return self._ask_own(content)
+    if content.get('kind') in _answerers: return self._ask_model(content)
     names = dict(probe=('run', 'probe'), map=('run', 'probe', 'step', 'layer', 'head')).get(content.get('kind'))
     if names is None or not all(isinstance(content.get(k), int) for k in names): return
     with self._lock: self._asked.append((content['kind'], *(content[k] for k in names)))
@@ -297,21 +297,26 @@ def end(self:ExplorerView):
     self._courier.call()
 
 # %% ../../nbs/11_explorer/08_view.ipynb #vw42
+_answerers = dict(own=replies, vectors=vector_replies)
+
 def _well_formed(content, runs) -> bool:
-    "Is `content` a question that `salviz.explorer.own.replies` can read?"
+    "Is `content` a question that `salviz.explorer.own` can read?"
     texts, head, run = content.get('texts'), content.get('head'), content.get('run')
     def sentence(parts): return isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts)
     def pair(head): return isinstance(head, list) and len(head) == 2 and all(isinstance(k, int) for k in head)
-    return (isinstance(content.get('id'), str) and isinstance(run, int) and 0 <= run < runs
-            and isinstance(texts, list) and 0 < len(texts) <= 2 and all(map(sentence, texts))
-            and isinstance(content.get('choice'), (int, str)) and isinstance(content.get('attribution'), str)
+    if not (isinstance(content.get('id'), str) and isinstance(run, int) and 0 <= run < runs
+            and isinstance(texts, list) and 0 < len(texts) <= 2 and isinstance(content.get('choice'), (int, str))):
+        return False
+    if content['kind'] == 'vectors':
+        return sentence(texts) and all(isinstance(content.get(name), int) for name in ('layer', 'head', 'length'))
+    return (all(map(sentence, texts)) and isinstance(content.get('attribution'), str)
             and (head is None or pair(head)))
 
 @patch
-def _ask_own(self:ExplorerView, content):
-    "Remember a question about other sentences, and see to it that it is answered when the kernel is free"
+def _ask_model(self:ExplorerView, content):
+    "Remember a question that a model answers, and see to it that it is answered when the kernel is free"
     if not _well_formed(content, len(self._askers)): return
-    self._question = content
+    self._questions[content['kind']] = content
     self._wake()
 
 @patch
@@ -322,11 +327,11 @@ def _wake(self:ExplorerView):
 
 @patch
 def _answer(self:ExplorerView):
-    "Send the next part of the answer to the newest question"
-    question, self._question = self._question, None
-    if question is not None: self._replies = replies(self._askers, question)
-    part = next(self._replies, None)
-    if part is None: return
-    self.send(*part)
-    self._wake()
+    "Send the next part of the answer to the newest question of each kind"
+    asked, self._questions = self._questions, {}
+    for kind, question in asked.items(): self._replies[kind] = _answerers[kind](self._askers, question)
+    for kind, parts in list(self._replies.items()):
+        if (part := next(parts, None)) is None: del self._replies[kind]
+        else: self.send(*part)
+    if self._replies: self._wake()
 

@@ -6,11 +6,12 @@ copying a model file"""
 # %% auto #0
 __all__ = ['attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'layer_count', 'head_count', 'check_layers',
            'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps', 'probabilities',
-           'observe', 'layer_modules', 'layers_kept']
+           'observe', 'QueryKey', 'query_key', 'layer_modules', 'layers_kept']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy, inspect, operator, threading
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -196,10 +197,10 @@ class Maps:
     "Attention captured by `observe`: `maps[layer]` is [batch, heads, query, key], of the last pass through the model"
     def __init__(self, name, layers=(), n_layers=0, drop=None, scale=None, after_dropout=False):
         self.name, self.layers, self.n_layers = name, layers, n_layers
-        self._drop, self._scale, self._after_dropout = drop or {}, scale or {}, after_dropout
+        self._drop, self._scale, self._after_dropout, self._with_vectors = drop or {}, scale or {}, after_dropout, False
         self._begin()
 
-    def _begin(self): self._calls, self._captured, self._keep = 0, {}, {}
+    def _begin(self): self._calls, self._captured, self._keep, self._vectors = 0, {}, {}, {}
 
     def _next_layer(self):
         self._calls += 1
@@ -348,6 +349,7 @@ def _observed_attention(module, query, key, value, attention_mask, dropout=0., s
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     keep = _masked(maps, layer, _structure(module, query, key, attention_mask, is_causal),
                    (*query.shape[:3], key.shape[2]))
+    if maps._with_vectors: maps._vectors[layer] = query, key, scaling, position_bias
     A = probabilities(module, query, key, keep, scaling, position_bias)
     if not maps._after_dropout: A = _capture(maps, layer, A)
     A = F.dropout(A, dropout, module.training)
@@ -478,6 +480,52 @@ def observe(
     observed = tuple(sorted({*check_layers(model, layers, part=part), *scale}))
     maps = Maps(_named(model, part), observed, layer_count(model, part), drop, scale, after_dropout)
     with _switched(stack, maps, part): yield maps
+
+# %% ../../nbs/03_models/01_attention.ipynb #qk02
+@dataclass(frozen=True)
+class QueryKey:
+    "The vectors that one head multiplies in one pass, and what comes of them"
+    query:torch.Tensor      # [batch, query, d]
+    key:torch.Tensor        # [batch, key, d]
+    scaling:float           # factor of their products
+    bias:torch.Tensor       # of the scores, [batch, query, key]; None: there is none
+    allowed:torch.Tensor    # bool [batch, query, key]: may the query attend the key?
+    attention:torch.Tensor  # [batch, query, key], as `observe` captures it
+
+    @property
+    def scores(self) -> torch.Tensor: # [batch, query, key]
+        "What the softmax is taken of; the lowest number where a key is not allowed"
+        scores = self.query @ self.key.transpose(1, 2) * self.scaling
+        if self.bias is not None: scores = scores + self.bias
+        return scores.masked_fill(~self.allowed, torch.finfo(scores.dtype).min)
+
+def query_key(
+    model,       # in eval mode; a transformers model, or a module around one
+    inputs:dict, # what its forward takes
+    layer:int,   # negative counts from the last
+    head:int,    # among the query heads
+    part=None,   # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross' (query: target, key: source)
+) -> QueryKey:
+    "Queries and keys of one head of `model` as they enter their product"
+    if model.training:
+        raise ValueError('query_key: the model must be in eval mode, since dropout makes every pass another one; call '
+                         'model.eval() first')
+    stack, name = check_part(model, part)[1], _named(model, part)
+    if disentangled(stack):
+        raise ValueError(f'{name} adds products with positions to those of queries and keys, so that these alone do '
+                         f'not give its scores; {_proven.replace("DeBERTa, ", "")} have them')
+    (layer,), heads = check_layers(model, layer, 'layer', part), head_count(model, part)
+    if isinstance(head, bool) or not hasattr(head, '__index__') or not 0 <= operator.index(head) < heads:
+        raise ValueError(f'head: {name} has the heads 0 to {heads - 1} in a layer, got {head!r}')
+    with torch.no_grad(), observe(model, layer, part=part) as maps:
+        maps._with_vectors = True
+        model(**inputs)
+    query, key, scaling, bias = maps._vectors[layer]
+    shape = maps[layer].shape
+    return QueryKey(query[:, head], key[:, head], query.shape[-1]**-.5 if scaling is None else float(scaling),
+                    None if bias is None else bias.expand(shape)[:, head], maps.allowed(layer)[:, 0],
+                    maps[layer][:, head])
+
 
 # %% ../../nbs/03_models/01_attention.ipynb #102
 def layer_modules(model, part=None) -> list:

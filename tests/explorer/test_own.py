@@ -25,16 +25,16 @@ def explorer(tiny_bert, tiny_tokenizer):
 
 class Kernel:
     "Answers the questions of `page` as the view's kernel does"
-    def __init__(self, page, view):
-        self.page, self.view, self.sent, self.heard = page, view, [], 0
+    def __init__(self, page, view, kind='own'):
+        self.page, self.view, self.kind, self.sent, self.heard = page, view, kind, [], 0
         view._loop = None # the one that runs here is playwright's
         view.send = lambda content, buffers: self.sent.append((content, buffers))
 
     def asked(self):
-        "Questions about sentences that nobody has read yet"
+        "Questions of this kind that nobody has read yet"
         every = self.page.evaluate('() => model.sent')
         fresh, self.heard = every[self.heard:], len(every)
-        return [message for message in fresh if message['kind'] == 'own']
+        return [message for message in fresh if message['kind'] == self.kind]
 
     def tell(self, content, buffers):
         send(self.page, answer=dict(content=content, buffers=list(buffers)))

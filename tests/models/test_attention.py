@@ -28,10 +28,10 @@ from transformers import (AlbertConfig, AlbertForSequenceClassification, Attenti
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
-from helpers import alike, all_alike
+from helpers import alike, all_alike, same, state
 from salviz.models.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled,
                               head_count, layer_count, layers_kept, observe,
-                              own_attention)
+                              own_attention, query_key)
 
 PAD = 1
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, intermediate_size=24,
@@ -1353,3 +1353,72 @@ def test_layers_are_kept_in_eval_mode_only_and_by_their_number():
         with pytest.raises(ValueError, match='has the layers 0 to 2'): start(3)
     with pytest.raises(ValueError, match='must be in eval mode, since dropout'):
         layers_kept(model.train(), inputs).__enter__()
+
+
+# queries and keys
+
+
+def softmax_by_hand(scores, allowed):
+    "Softmax of a row in Python's own floats; the mean of all keys where none is allowed"
+    if not any(allowed): return [1/len(scores)]*len(scores)
+    top = max(s for s, ok in zip(scores, allowed) if ok)
+    weights = [math.exp(s - top) if ok else 0. for s, ok in zip(scores, allowed)]
+    return [w/math.fsum(weights) for w in weights]
+
+
+@pytest.mark.parametrize('arch,padding', [(a, p) for a, p in cases if a not in own_forward])
+def test_softmax_of_queries_times_keys_is_the_observed_attention(arch, padding):
+    model, inputs, head = built(arch, torch.float64), batch(padding), 3
+    with observe(model) as maps: model(**inputs)
+    for layer in maps:
+        qk, mask = query_key(model, inputs, layer, head), inputs['attention_mask']
+        q, k = qk.query.tolist(), qk.key.tolist()
+        bias = torch.zeros_like(qk.attention) if qk.bias is None else qk.bias
+        ours = torch.zeros_like(qk.attention)
+        for b, i in [(b, i) for b in range(len(q)) for i in range(len(q[b]))]:
+            sums = [math.fsum(x*y for x, y in zip(q[b][i], k[b][j])) for j in range(len(k[b]))]
+            scores = [s*qk.scaling + bias[b, i, j].item() for j, s in enumerate(sums)]
+            allowed = [own_mask(arch, mask, layer, b, i, j) for j in range(len(scores))]
+            ours[b, i] = torch.tensor(softmax_by_hand(scores, allowed), dtype=torch.float64)
+        real = mask.bool() # rows of pads may see nothing, and models differ in what they make of that
+        theirs = maps[layer][:, head].to(ours.dtype)
+        assert alike(ours[real], theirs[real], dtype=coarsest(arch, torch.float64))
+        assert alike(qk.attention[real], theirs[real], dtype=coarsest(arch, torch.float64))
+        assert alike(qk.scores.softmax(-1)[real], ours[real], dtype=coarsest(arch, torch.float64))
+
+
+def test_queries_and_keys_are_the_heads_part_of_the_projections():
+    model, inputs = built('bert', torch.float64), batch()
+    attention, states = model.bert.encoder.layer[1].attention.self, model.bert(**inputs, output_hidden_states=True)
+    x, qk = states.hidden_states[1], query_key(model, inputs, 1, 2)
+    assert alike(qk.query, attention.query(x)[..., 8:12]) and alike(qk.key, attention.key(x)[..., 8:12])
+    assert qk.scaling == .5
+
+
+def test_grouped_query_heads_have_the_key_of_their_group_and_positions_are_rotated():
+    model, inputs = built('llama', torch.float64), batch('none')
+    one, two, three = (query_key(model, inputs, 0, head) for head in (0, 1, 2))
+    assert torch.equal(one.key, two.key) and not torch.equal(one.key, three.key)
+    same = dict(input_ids=torch.full((1, 5), 7), attention_mask=torch.ones(1, 5, dtype=torch.long))
+    keys = query_key(model, same, 0, 0).key[0]
+    assert not torch.allclose(keys[0], keys[1]) and alike(keys[0].norm(), keys[4].norm())
+
+
+def test_what_has_no_queries_and_keys_of_its_own_is_refused_by_name():
+    with pytest.raises(ValueError, match='DebertaForSequenceClassification adds products with positions'):
+        query_key(built('deberta'), batch(), 0, 0)
+    with pytest.raises(ValueError, match='head: BertForSequenceClassification has the heads 0 to 3 in a layer, got 4'):
+        query_key(built('bert'), batch(), 0, 4)
+    with pytest.raises(ValueError, match='layer: BertForSequenceClassification has the layers 0 to 2'):
+        query_key(built('bert'), batch(), 3, 0)
+    with pytest.raises(ValueError, match='query_key: the model must be in eval mode'):
+        query_key(built('bert').train(), batch(), 0, 0)
+
+
+def test_asking_for_queries_and_keys_leaves_model_and_later_observations_as_they_were():
+    model, inputs = built('bert'), batch()
+    before = state(model)
+    query_key(model, inputs, 0, 0)
+    assert same(before, state(model))
+    with observe(model) as maps: model(**inputs)
+    assert maps._vectors == {}

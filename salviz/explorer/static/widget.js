@@ -8,7 +8,7 @@ import {Store} from './state/store.js';
 import {watchTheme} from './lib/theme.js';
 
 const widgetSaveAfter = 400;
-const widgetElsewhere = 'Another view of this explorer has asked since; press Look to ask again.';
+const widgetElsewhere = 'Another view of this explorer has asked since; ask again.';
 // All pages that show one widget hear the answers of its kernel.
 const widgetName = Math.random().toString(36).slice(2);
 
@@ -30,7 +30,7 @@ class WidgetSession {
     this.asked = new Set();
     this.plotly = plotlyLoader(async () => widgetBytes(model.get('plotly')));
     this.questions = 0;
-    this.waiting = null;
+    this.waiting = new Map();
     const listeners = {'change:meta': () => this.readMeta(), 'change:rows': () => this.readRows(),
       'change:index': () => this.readFrames(), 'change:own': () => this.state.touch('meta'),
       'msg:custom': (content, buffers) => this.hear(content, buffers)};
@@ -88,23 +88,25 @@ class WidgetSession {
       }
   }
 
-  // Sentences of the reader's own: what the kernel offers for each run, and its answers to a question, which come as
-  // messages, in parts, and are no part of what is saved. Where none comes, whoever waits says so.
+  // What a model is asked (a sentence of the reader's own, vectors of a head): what the kernel offers for each run, and
+  // its answers to the newest question of each kind. They come as messages, in parts, and are no part of what is saved.
+  // Where none comes, whoever waits says so. Views that ask the same are all answered.
   offers() { return widgetJson(this.model.get('own'), []); }
 
   ask(question, answered) {
-    const id = `${widgetName} ${this.questions += 1}`;
-    this.waiting?.answered({error: widgetElsewhere});
-    this.waiting = {id, answered};
-    return this.model.send({kind: 'own', id, ...question});
+    const {kind} = question, id = `${widgetName} ${this.questions += 1}`, asked = JSON.stringify(question),
+      before = this.waiting.get(kind), same = before?.asked === asked;
+    if (!same) for (const tell of before?.listeners ?? []) tell({error: widgetElsewhere});
+    this.waiting.set(kind, {id, asked, listeners: [...same ? before.listeners : [], answered]});
+    return this.model.send({...question, id});
   }
 
   hear(content, buffers = []) {
     if (content?.kind === 'state') this.state.set(wholeState(content.state));
-    if (content?.kind !== 'own' || content.id !== this.waiting?.id) return;
-    const {answered} = this.waiting;
-    if (!content.more) this.waiting = null;
-    answered({...content, frames: buffers.map(widgetBytes)});
+    const waiting = this.waiting.get(content?.kind);
+    if (!waiting || content.id !== waiting.id) return;
+    if (!content.more) this.waiting.delete(content.kind);
+    for (const tell of waiting.listeners) tell({...content, frames: buffers.map(widgetBytes)});
   }
 
   save() {

@@ -10,12 +10,17 @@ import {Store} from '../state/store.js';
 import {OwnMaps} from './ownmaps.js';
 import {pairOf} from './ownpair.js';
 
-const ownLate = 4000, ownKept = 8;
+export const lateAfter = 4000;
+const ownKept = 8;
 const ownColours = [['saliency', 'saliency'], ['attention', 'attention']];
-const ownNoKernel = 'A sentence of your own needs a kernel with a model, and this page has none. In a notebook, '
-  + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer) has this field open.';
-const ownLateWords = 'No answer yet. It comes when the kernel is free; a kernel that is gone gives none: then run the '
-  + 'cell again.';
+const ownNoKernel = 'This needs a kernel with a model, and this page has none. In a notebook, '
+  + 'Explorer(run, model=(model, tokenizer)) or explore(model, tokenizer) has one.';
+export const lateWords = 'No answer yet. It comes when the kernel is free; a kernel that is gone gives none: then run '
+  + 'the cell again.';
+
+// What the kernel offers for the run in view, and what is missing before its model can be asked, '' if nothing.
+export function modelOffer({own, state}) { return own?.offers()[state.run] ?? null; }
+export function modelNeeds(ctx) { return modelOffer(ctx)?.needs ?? ownNoKernel; }
 
 class Own {
   constructor(ctx) {
@@ -66,8 +71,8 @@ class Own {
     this.answer.hidden = true;
   }
 
-  offer() { return this.ctx.own?.offers()[this.ctx.state.run] ?? null; }
-  needs() { return this.ctx.own ? this.offer()?.needs ?? ownNoKernel : ownNoKernel; }
+  offer() { return modelOffer(this.ctx); }
+  needs() { return modelNeeds(this.ctx); }
   text() { return this.fields.map(field => field.value); }
 
   update(changed) {
@@ -202,10 +207,10 @@ class Own {
     const other = this.beside.value === 'view' ? this.base : this.asked[Number(this.beside.value)];
     const choice = this.offer().choices.find(([value]) => String(value) === this.choice.value)[0];
     this.wait('asking …');
-    this.late = setTimeout(() => { if (turn === this.turn) this.wait(ownLateWords); }, ownLate);
+    this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
     try {
-      await this.ctx.own.ask({run: state.run, texts: [other, texts], choice, attribution: this.attribution.value,
-        head: kind === 'head' && layer !== null ? [layer, head] : null},
+      await this.ctx.own.ask({kind: 'own', run: state.run, texts: [other, texts], choice,
+        attribution: this.attribution.value, head: kind === 'head' && layer !== null ? [layer, head] : null},
       given => { if (turn === this.turn) this.take(given, texts); });
     } catch (error) {
       if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);

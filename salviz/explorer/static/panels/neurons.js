@@ -1,0 +1,333 @@
+// Panel 'neurons': why a query attends to a key, as products of the numbers of their vectors; asked of a model where
+// there is one, once for each head: its queries and keys are chosen here.
+import {colourScale, colourScaleOf, paintScale, valueWithStep} from '../lib/colour.js';
+import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks} from '../lib/canvas.js';
+import {quotedToken, rowLabels, shownToken} from '../lib/canvas.js';
+import {CellStage, spokenText} from '../lib/cells.js';
+import {buttonOf, choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
+import {chipText, countWords, numberWords} from '../lib/words.js';
+import {decodeFrame} from '../state/codec.js';
+import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
+import {lateAfter, lateWords, modelNeeds, modelOffer} from './own.js';
+import {HeadProducts} from './products.js';
+
+const neuronsOf = ['run', 'probe', 'step', 'entry', 'row', 'tokens', 'theme', 'frames', 'meta', 'size'];
+const neuronsSoon = 200, neuronsKept = 8, neuronsLeading = 5;
+const neuronRows = {least: 12, most: 20, all: 560}, neuronColumns = {least: 2, most: 24}, vectorRow = 15;
+const neuronsHelp = 'Arrow keys move between keys (up, down) and neurons (left, right), Enter chooses the key.';
+
+class Neurons {
+  constructor(ctx) {
+    Object.assign(this, {ctx, answers: new Map(), failed: null, turn: 0, painter: new CellPainter()});
+    this.cells = new CellStage({text: cell => this.cellText(cell), announce: ctx.announce,
+      spoken: cell => spokenText(this.cellText(cell)), choose: ({row}) => this.chooseKey(row),
+      first: () => ({row: this.key, column: 0}), pointed: (x, y) => this.pointed(x, y),
+      moved: cell => this.follow(cell)});
+    const {el: stage, sharp, tip} = this.cells;
+    Object.assign(this, {stage, sharp, tip});
+    this.build();
+  }
+
+  build() {
+    this.el = elementOf('section', 'sv-panel sv-neurons');
+    this.el.setAttribute('aria-label', 'Query × key');
+    this.title = elementOf('h3', 'sv-title');
+    this.again = buttonOf('ask again', 'compute queries and keys again', () => this.askAgain());
+    this.head = elementOf('div', 'sv-head', this.title, this.again);
+    this.choice = choiceOf([], () => this.look());
+    this.choiceField = labelled('ask', this.choice);
+    this.queries = choiceOf([], query => this.ctx.state.set({row: Number(query)}));
+    this.keys = choiceOf([], key => this.chooseKey(Number(key)));
+    this.pair = elementOf('span', 'sv-neurons-pair', labelled('query', this.queries), labelled('key', this.keys));
+    this.controls = elementOf('div', 'sv-controls', this.choiceField, this.pair);
+    this.said = elementOf('p', 'sv-note');
+    this.said.setAttribute('role', 'status');
+    this.sum = elementOf('p', 'sv-rowsum');
+    this.about = elementOf('p', 'sv-note');
+    this.el.append(this.head, this.controls, this.said, this.sum, this.stage, this.tip, this.about);
+  }
+
+  update(changed) {
+    if (!neuronsOf.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx;
+    this.frame = store.frameOf(state);
+    this.probe = store.probe(state.run, state.probe);
+    setText(this.title, `Query × key: ${entryTitle(state.entry)}`);
+    this.fill(changed.has('step') || changed.has('run'));
+    this.look();
+  }
+
+  // Of several models, that of the step in view where it was kept.
+  fill(fresh) {
+    const {store, state} = this.ctx, {choices = []} = modelOffer(this.ctx) ?? {},
+      there = value => choices.some(([place]) => String(place) === String(value)), step = store.stepOf(state);
+    const kept = there(this.choice.value) ? this.choice.value : choices.at(-1)?.[0] ?? '';
+    fillChoice(this.choice, choices, fresh && there(step) ? step : kept);
+    this.choiceField.hidden = choices.length < 2;
+  }
+
+  // What there is to ask; a string where there is nothing, in the words that say why.
+  question() {
+    const {run, entry: {kind, layer, head}} = this.ctx.state, needs = modelNeeds(this.ctx);
+    if (needs) return needs;
+    if (!this.probe) return 'There is no sentence to show.';
+    if (kind !== 'head' || layer === null)
+      return 'Queries and keys are those of one head: choose one head, under Heads.';
+    const [choice] = modelOffer(this.ctx).choices.find(([place]) => String(place) === this.choice.value);
+    return {kind: 'vectors', run, texts: this.probe.texts, choice, layer, head, length: this.probe.tokens.length};
+  }
+
+  look() {
+    const question = this.question(), text = JSON.stringify(question);
+    if (text !== this.asked) {
+      this.asked = text;
+      this.turn++;
+      clearTimeout(this.soon);
+      this.rest(typeof question === 'string' ? question : '');
+      if (typeof question !== 'string' && !this.answers.has(text)) {
+        this.wait('asking …');
+        this.soon = setTimeout(() => this.ask(question), neuronsSoon);
+      }
+    }
+    this.again.hidden = typeof question === 'string';
+    this.show();
+  }
+
+  askAgain() {
+    this.answers.clear();
+    this.asked = '';
+    this.look();
+  }
+
+  // The newest question counts; what an earlier one is answered comes too late.
+  async ask(question) {
+    const turn = this.turn;
+    this.late = setTimeout(() => { if (turn === this.turn) this.wait(lateWords); }, lateAfter);
+    try {
+      await this.ctx.own.ask(question, given => { if (turn === this.turn) this.take(given); });
+    } catch (error) {
+      if (turn === this.turn) this.rest(`The question could not be sent (${error.message}); run the cell again.`, true);
+    }
+  }
+
+  take(given) {
+    if (given.error) return void this.rest(given.error, true);
+    const {tokens} = this.probe;
+    if (JSON.stringify(given.tokens) !== JSON.stringify(tokens))
+      return void this.rest(`${given.of} reads this sentence as other tokens than those in view `
+        + `(${chipText(given.tokens.join(' '), 60)}), so its queries and keys are not theirs.`, true);
+    const numbers = new HeadProducts(decodeFrame(given.frames[0]));
+    this.answers.set(this.asked, {of: given.of, numbers, recorded: this.recorded(), compared: {}});
+    if (this.answers.size > neuronsKept) this.answers.delete(this.answers.keys().next().value);
+    this.rest('');
+    this.show();
+  }
+
+  recorded() { return this.ctx.store.run(this.ctx.state.run).recorded.length; }
+
+  wait(text) {
+    setText(this.said, text);
+    this.said.classList.remove('sv-failed');
+    this.el.setAttribute('aria-busy', 'true');
+  }
+
+  rest(text, failed = false) {
+    clearTimeout(this.late);
+    setText(this.said, text);
+    this.said.classList.toggle('sv-failed', failed);
+    this.el.removeAttribute('aria-busy');
+  }
+
+  show() {
+    const answer = this.answers.get(this.asked), there = Boolean(answer);
+    for (const part of [this.pair, this.sum, this.stage, this.tip, this.about]) part.hidden = !there;
+    this.said.hidden = !this.said.textContent;
+    if (!there) return;
+    const {state} = this.ctx, {numbers} = answer;
+    this.numbers = numbers;
+    const within = (count, ...places) => places.find(at => at >= 0 && at < count && at !== null);
+    this.query = within(numbers.queries, state.row, pooledRow(this.frame), 0);
+    this.key = within(numbers.keys, state.tokens[0], numbers.strongest(this.query));
+    const names = this.probe.labels.map((label, i) => [i, `${i} ${chipText(label, 20)}`]);
+    fillChoice(this.queries, names, this.query);
+    fillChoice(this.keys, names, this.key);
+    const words = this.sumWords(), fresh = words !== this.sum.textContent;
+    setText(this.sum, words);
+    if (fresh) this.ctx.announce(spokenText(words));
+    this.tellOrigin(answer);
+    if (this.stage.clientWidth) this.draw();
+  }
+
+  // "query “was” × key “film”: 32 products sum to 4.31, × 0.1768 = 0.762; weight 0.12."
+  sumWords() {
+    const {numbers, query, key, probe} = this, names = [query, key].map(i => quotedToken(probe.labels[i], 20));
+    const {neurons, sum} = numbers.leading(query, key, neuronsLeading), {size, scaling} = numbers;
+    const bias = numbers.bias ? ` + bias ${numberWords(numbers.biasOf(query, key))}` : '';
+    const sums = `${size} products sum to ${numberWords(numbers.sum(query, key), 4)}, `
+      + `× ${numberWords(scaling, 4)}${bias} = ${numberWords(numbers.score(query, key))}`;
+    const weight = numbers.mayAttend(query, key) ? `weight ${numberWords(numbers.weight(query, key))}`
+      : 'but this query may not attend to this key: weight 0';
+    const most = !neurons.length ? ' All products are 0.' : neurons.length === size ? ''
+      : ` The ${countWords(neurons.length, 'product')} largest in size, of neurons ${neurons.join(', ')}, `
+        + `sum to ${numberWords(sum, 4)}.`;
+    return `query ${names[0]} × key ${names[1]}: ${sums}; ${weight}.${most}`;
+  }
+
+  // Where the weights of the answer are not those of the step in view, null if nowhere; undefined if nobody can tell.
+  unlike({numbers, compared}) {
+    const {entry} = this.ctx.state, {frame} = this, map = mapOf(frame, entry, 'attention');
+    if (!map.values || map.pooled > 1 || map.values.length !== numbers.attention.length) return undefined;
+    if (compared.frame !== frame) Object.assign(compared, {frame, worst: numbers.unlike(map)});
+    return compared.worst;
+  }
+
+  // Which model computed this, and whether its weights are those in view.
+  tellOrigin(answer) {
+    const {of, numbers, recorded} = answer, unlike = this.unlike(answer), {probe: {labels}, frame} = this;
+    const said = [`Computed now, by ${of}; no queries and keys are recorded.`];
+    if (this.choice.value === 'now' && this.recorded() > recorded)
+      said[0] = `Computed by ${of}, when it was asked; further steps were recorded since: ask again.`;
+    if (unlike) {
+      const [query, key] = [unlike.query, unlike.key].map(i => quotedToken(labels[i], 20));
+      said.push(`These are not the recorded weights: from ${query} to ${key} it is `
+        + `${numberWords(numbers.weight(unlike.query, unlike.key))} here, and at step ${frame.step} `
+        + `${valueWithStep(unlike.recorded, unlike.half)} was recorded.`);
+    } else said.push(unlike === null ? `Its weights are those recorded at step ${frame.step}, up to rounding.`
+      : 'The whole map of this head is not here, so its weights cannot be compared with those recorded.');
+    setText(this.about, said.join(' '));
+    this.about.classList.toggle('sv-neurons-other', Boolean(unlike));
+  }
+
+  // Labels and numbers on the left, neurons in columns; two vectors above, a row for each key below.
+  layout(inks) {
+    const {numbers: {keys, size}, probe: {labels}} = this, ratio = window.devicePixelRatio || 1;
+    const avail = this.stage.clientWidth, {context} = this.sharp,
+      label = Math.max(58, labelRoom(context, labels, inks.bold, Math.min(110, avail * .22)));
+    const left = label + 6 + 88, pitch = Math.max(neuronRows.least, Math.min(neuronRows.most, neuronRows.all / keys)),
+      across = Math.min(size * neuronColumns.most, Math.max(size * neuronColumns.least, avail - left - 3));
+    const columns = {count: size, from: 0, span: size},
+      grid = (y, count, height) => new CellGrid({x: left, y, width: across, height, columns,
+        rows: {count, from: 0, span: count}, ratio});
+    const vectors = grid(16, 2, 2 * vectorRow), products = grid(66, keys, keys * pitch);
+    return {label, vectors, products, scaleY: 66 + keys * pitch + 26, width: Math.max(left + across + 3, 320),
+      height: 66 + keys * pitch + 52};
+  }
+
+  draw() {
+    const {theme} = this.ctx.state, inks = inksOf(this.el, theme), {numbers, query, key, sharp} = this,
+      {context} = sharp;
+    const place = this.place = this.layout(inks), {vectors, products} = place;
+    sharp.size(place.width, place.height);
+    const scale = limit => colourScaleOf({limit, signed: true, linear: true, theme});
+    this.scales = {product: scale(numbers.most.product), vector: scale(numbers.most.vector)};
+    this.paint(vectors, this.scales.vector, [...numbers.queryOf(query), ...numbers.keyOf(key)], inks);
+    this.paint(products, this.scales.product, Array.from({length: numbers.keys}, (_, k) =>
+      [...numbers.products(query, k).map(v => numbers.mayAttend(query, k) ? v : NaN)]).flat(), inks);
+    this.drawWords(inks);
+    const path = new Path2D(), {x, width} = products, y = products.top(key);
+    path.rect(x - .5, y - .5, width + 1, products.top(key + 1) - y + 1);
+    doubleStroke(context, path, {ink: inks.accent, halo: overlayInks(theme).halo}, 1.5);
+    this.drawScales(inks);
+    sharp.el.salviz = {grid: products, vectors, scales: this.scales, query, key, numbers};
+    sharp.el.setAttribute('aria-label', `Products of query ${quotedToken(this.probe.labels[query])} with `
+      + `${countWords(numbers.keys, 'key')}, ${countWords(numbers.size, 'neuron')} each. ${neuronsHelp}`);
+    this.cells.show([products], theme, `${this.asked} ${query}`);
+  }
+
+  paint(grid, scale, values, inks) {
+    const {context} = this.sharp;
+    this.painter.paint(context, grid, paintScale(scale, values, new Uint32Array(values.length)));
+    context.strokeStyle = inks.line;
+    context.lineWidth = 1;
+    context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
+  }
+
+  drawWords(inks) {
+    const {numbers, query, key, probe, place: {label, vectors, products}} = this, {context} = this.sharp;
+    const units = probe.labels.map((text, i) => ({label: text, special: Boolean(probe.is_special[i])}));
+    rowLabels(context, products, units, {x: label, room: label, inks, marked: new Set([key])});
+    const write = (text, x, y, ink = inks.fg, font = inks.font) => {
+      Object.assign(context, {font, fillStyle: ink, textAlign: 'right', textBaseline: 'middle'});
+      context.fillText(text, x, y);
+    };
+    const score = label + 48, weight = label + 90, middle = (grid, row) => grid.middle(row, 0)[1] + .5;
+    write('key', label, products.y - 8, inks.muted, inks.small);
+    write('score', score, products.y - 8, inks.muted, inks.small);
+    write('weight', weight, products.y - 8, inks.muted, inks.small);
+    for (let k = 0; k < numbers.keys; k++) {
+      const may = numbers.mayAttend(query, k), y = middle(products, k), font = k === key ? inks.bold : inks.font;
+      write(may ? neuronsScore(numbers.score(query, k)) : '–', score, y, inks.fg, font);
+      write(may ? neuronsWeight(numbers.weight(query, k)) : '–', weight, y, inks.fg, font);
+    }
+    [['query', query], ['key', key]].forEach(([name, at], row) =>
+      write(`${name} ${neuronsCut(shownToken(probe.labels[at]))}`, weight, middle(vectors, row)));
+    this.drawNumbers(inks);
+  }
+
+  // Numbers of neurons above their columns, as many as have room.
+  drawNumbers(inks) {
+    const {context} = this.sharp, {vectors} = this.place, {size} = this.numbers;
+    const every = [1, 2, 4, 8, 16, 32, 64].find(step => step * vectors.pitch >= 24) ?? 128;
+    Object.assign(context, {font: inks.small, fillStyle: inks.muted, textAlign: 'center', textBaseline: 'bottom'});
+    for (let i = 0; i < size; i += every) context.fillText(String(i), vectors.middle(0, i)[0], vectors.y - 2);
+    context.textAlign = 'right';
+    context.fillText('neuron', vectors.x - 6, vectors.y - 2);
+  }
+
+  drawScales(inks) {
+    const {scaleY: y, products, width} = this.place, {context} = this.sharp, x = Math.min(products.x, 16);
+    const part = Math.min(260, (width - 2 * x - 30) / 2);
+    colourScale(context, this.scales.product, {x, y, width: part, title: 'products (linear, of this head)', inks});
+    colourScale(context, this.scales.vector, {x: x + part + 30, y, width: part, title: 'query, key (linear)', inks});
+  }
+
+  // "neuron 17: query “was” 1.2 × key “film” −0.43 = −0.52; score 0.76, weight 0.12"
+  cellText({row, column}) {
+    const {numbers, query, probe} = this, [q, k] = [numbers.queryOf(query)[column], numbers.keyOf(row)[column]];
+    const names = [query, row].map(i => quotedToken(probe.labels[i], 20));
+    const pair = numbers.mayAttend(query, row) ? `score ${numberWords(numbers.score(query, row))}, `
+      + `weight ${numberWords(numbers.weight(query, row))}` : 'this query may not attend to this key';
+    return `neuron ${column}: query ${names[0]} ${numberWords(q)} × key ${names[1]} ${numberWords(k)} `
+      + `= ${numberWords(q * k)}; ${pair}`;
+  }
+
+  pointed(x, y) {
+    const {vectors} = this.place, cell = this.cells.cellAt(x, y);
+    if (cell || !vectors.inside(x, y)) return {cell, text: cell ? this.cellText(cell) : ''};
+    const column = vectors.columnAt(x), isKey = vectors.rowAt(y) === 1, at = isKey ? this.key : this.query;
+    const value = (isKey ? this.numbers.keyOf(at) : this.numbers.queryOf(at))[column];
+    const name = `${isKey ? 'key' : 'query'} ${quotedToken(this.probe.labels[at], 20)}`;
+    return {cell: null, text: `neuron ${column} of ${name}: ${numberWords(value)}`};
+  }
+
+  chooseKey(key) { this.ctx.state.set({tokens: [key]}); }
+
+  // What the arrow keys move to is in view.
+  follow({row}) {
+    const {y, height} = this.place.products.box(row, 0), {stage} = this;
+    if (y < stage.scrollTop) stage.scrollTop = y;
+    else if (y + height > stage.scrollTop + stage.clientHeight) stage.scrollTop = y + height - stage.clientHeight;
+  }
+
+  destroy() {
+    clearTimeout(this.soon);
+    clearTimeout(this.late);
+    this.turn++;
+  }
+}
+
+function neuronsScore(score) {
+  return Math.abs(score) < 1000 ? score.toFixed(2).replace('-', '−') : numberWords(score); }
+function neuronsWeight(weight) { return weight > 0 && weight < .0005 ? '<0.001' : weight.toFixed(3); }
+function neuronsCut(text) { return chipText(text, 12); }
+
+export const neuronsPanel = {
+  name: 'neurons', title: 'Query × key', order: 45, tab: true, shows: 'maps', still: 'map',
+  help: {says: [
+    'Each row is a key and each column a neuron of the chosen head: orange products of query and key raise the score '
+      + 'and blue ones lower it, and the softmax of the scores of all keys is the row of attention.',
+    'Two vectors say how this weight comes about, not what a neuron stands for, and a model computes them now, which '
+      + 'may have other weights than the step in view.'],
+  keys: [['↑ ↓', 'from key to key'], ['← →', 'from neuron to neuron'], ['Enter', 'choose the key']]},
+  view: Neurons,
+};

@@ -1,0 +1,349 @@
+"""Queries and keys of a head: what the kernel answers, what the page computes from it and says of it."""
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import invented
+from browser import browser, load, new_page, page, send, settled, spoken # noqa: F401 (fixtures)
+from salviz.core.runs import Run
+from salviz.explorer.own import Asker, vector_replies
+from salviz.explorer.page import page_of, write_page
+from salviz.explorer.payload import frame_bytes, unpack_frame
+from salviz.explorer.codes import encode_array
+from salviz.explorer.view import ExplorerView
+from salviz.explorer.widget import Explorer
+from salviz.models.attention import observe, query_key
+from test_explorer import push, widget
+from test_own import Kernel, ask as ask_own, kept_run
+
+text, tab = 'the film was great', 'Query × key'
+
+def asked(**changes):
+    return dict(kind='vectors', id='x', run=0, texts=[text], choice='now', layer=1, head=0, length=7) | changes
+
+def answered(asker, **changes):
+    (content, frames), = vector_replies([asker], asked(**changes))
+    assert 'error' not in content, content
+    return content, unpack_frame(frames[0])
+
+# --- in the kernel
+
+def test_the_vectors_that_are_sent_give_the_models_own_attention(tiny_bert, tiny_tokenizer):
+    model = tiny_bert().eval()
+    content, there = answered(Asker(model=(model, tiny_tokenizer)))
+    inputs = tiny_tokenizer(text, return_tensors='pt')
+    with torch.no_grad(), observe(model) as maps: model(**inputs)
+    x = there['arrays']
+    scores = x['query'].astype(float) @ x['key'].T.astype(float)*there['info']['scaling']
+    weights = np.exp(scores)/np.exp(scores).sum(-1, keepdims=True)
+    assert np.abs(weights - maps[1][0, 0].numpy()).max() < 1e-6 and np.abs(weights - x['attention']).max() < 1e-6
+    assert content['tokens'] == tiny_tokenizer.convert_ids_to_tokens(inputs['input_ids'][0])
+    assert content['of'] == 'the given model, as it is now' and x['allowed'].all() and 'bias' not in x
+
+def test_a_sentence_that_was_recorded_cut_is_cut_in_the_same_way(tiny_bert, tiny_tokenizer):
+    with pytest.warns(UserWarning, match='longer than 4 tokens'):
+        content, there = answered(Asker(model=(tiny_bert(), tiny_tokenizer)), length=4)
+    assert len(content['tokens']) == 4 == len(there['arrays']['query'])
+
+def test_a_sentence_of_one_word_is_not_too_short(tiny_bert, tiny_tokenizer):
+    content, there = answered(Asker(model=(tiny_bert(), tiny_tokenizer)), texts=['film'], length=3)
+    assert content['tokens'] == ['[CLS]', 'film', '[SEP]'] and there['arrays']['attention'].shape == (3, 3)
+
+def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
+    asker = Asker(Run(run.path))
+    first, last = (answered(asker, choice=step)[1]['arrays']['query'] for step in (min(run.checkpoints),
+                                                                                  max(run.checkpoints)))
+    assert first.shape == last.shape and not np.allclose(first, last)
+
+@pytest.mark.parametrize('wrong, words', [
+    (dict(head=9), 'head: BertForSequenceClassification has the heads 0 to'),
+    (dict(layer=7), 'layer: BertForSequenceClassification has the layers 0 to'),
+    (dict(choice=5), 'there is no model 5 to ask'), (dict(length=10**6), 'max_length must be at most')])
+def test_what_cannot_be_answered_is_said(tiny_bert, tiny_tokenizer, wrong, words):
+    (content, frames), = vector_replies([Asker(model=(tiny_bert(), tiny_tokenizer))], asked(**wrong))
+    assert words in content['error'] and not frames and not content['more']
+
+@pytest.fixture
+def view(tiny_bert, tiny_tokenizer):
+    "The view of an explorer of a sentence and of the model that read it"
+    from salviz.probing.look import explore
+    view = explore(tiny_bert(), tiny_tokenizer, [text, 'a fine scene'], saliency=None, attribution=False).view
+    view.settle()
+    return view
+
+@pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a']]), dict(texts=['a']*3),
+                                   dict(run=7), dict(layer=None), dict(head='1'), dict(length=2.5), dict(choice=None),
+                                   dict(id=1)])
+def test_questions_that_nobody_can_have_asked_are_passed_over(view, wrong):
+    view._loop, sent = None, []
+    view.send = lambda content, buffers: sent.append(content)
+    for question in (asked(**wrong), asked()):
+        view._handle_custom_msg(question, [])
+        view._asking.flush()
+    assert [content['kind'] for content in sent] == ['vectors'] and 'error' not in sent[0]
+
+def test_a_question_of_one_kind_does_not_end_the_answer_to_another(view):
+    view._loop, sent = None, []
+    view.send = lambda content, buffers: sent.append((content['kind'], content['more']))
+    view._wake = lambda: None
+    view._handle_custom_msg(dict(kind='own', id='a', run=0, texts=[[text]], choice='now', head=None,
+                                 attribution='input_x_gradient'), [])
+    view._answer()
+    view._handle_custom_msg(asked(), [])
+    for _ in range(3): view._answer()
+    assert sorted(sent) == [('own', False), ('own', True), ('vectors', False)] and not view._replies
+
+# --- in the page
+
+def by_hand(n=5, size=6, seed=0, bias=False, causal=False):
+    "Invented vectors of one head, as arrays and as a frame"
+    rng = np.random.default_rng(seed)
+    x = {name: rng.normal(size=(n, size)).astype(np.float32) for name in ('query', 'key')}
+    if bias: x['bias'] = rng.normal(size=(n, n)).astype(np.float32)
+    allowed = np.tril(np.ones((n, n), bool)) if causal else np.ones((n, n), bool)
+    scores = x['query'].astype(float) @ x['key'].T.astype(float)*.3 + x.get('bias', 0)
+    weights = np.exp(scores)*allowed
+    x['attention'] = (weights/weights.sum(-1, keepdims=True)).astype(np.float32)
+    blocks = {name: encode_array(name, values, 'f32') for name, values in x.items()}
+    blocks['allowed'] = encode_array('allowed', allowed, 'bits')
+    return x, scores, allowed, frame_bytes(dict(run=0, probe=0, step=0, info=dict(scaling=.3)), blocks)
+
+@pytest.mark.parametrize('bias, causal, size', [(False, False, 6), (True, False, 33), (False, True, 64),
+                                                (True, True, 128)])
+def test_products_sums_and_scores_of_the_page_are_those_of_numpy(page, bias, causal, size):
+    x, scores, allowed, frame = by_hand(7, size, bias=bias, causal=causal)
+    load(page, 'products.js', 'codec.js')
+    send(page, frame=frame)
+    page.evaluate('() => { window.head = new sv.HeadProducts(sv.decodeFrame(frame)); }')
+    got = page.evaluate('''() => Array.from({length: 49}, (_, i) => [Math.floor(i/7), i % 7]).map(([q, k]) => ({
+        products: [...head.products(q, k)], sum: head.sum(q, k), score: head.score(q, k), weight: head.weight(q, k),
+        may: head.mayAttend(q, k), leading: head.leading(q, k)}))''')
+    q, k = x['query'].astype(float), x['key'].astype(float)
+    for (i, j), there in zip(np.ndindex(7, 7), got):
+        products = q[i]*k[j]
+        assert np.array_equal(there['products'], products)
+        assert there['sum'] == pytest.approx(products.sum(), abs=1e-12)
+        assert there['score'] == pytest.approx(scores[i, j], abs=1e-12)
+        assert there['weight'] == x['attention'][i, j] and there['may'] == allowed[i, j]
+        five = np.argsort(-abs(products))[:5]
+        assert there['leading']['neurons'] == five.tolist()
+        assert there['leading']['sum'] == pytest.approx(products[five].sum(), abs=1e-12)
+    most = page.evaluate('() => head.most')
+    assert most['product'] == np.abs(q[:, None]*k).max() and most['vector'] == max(abs(q).max(), abs(k).max())
+    assert page.evaluate('() => [0, 1, 2].map(q => head.strongest(q))') == x['attention'].argmax(-1)[:3].tolist()
+
+def test_products_that_are_zero_lead_nothing(page):
+    zeros = {name: encode_array(name, np.zeros((2, 3)), 'f32') for name in ('query', 'key')}
+    zeros |= dict(attention=encode_array('attention', np.full((2, 2), .5), 'f32'),
+                  allowed=encode_array('allowed', np.ones((2, 2), bool), 'bits'))
+    load(page, 'products.js', 'codec.js')
+    send(page, frame=frame_bytes(dict(run=0, probe=0, step=0, info=dict(scaling=1.)), zeros))
+    assert page.evaluate('() => new sv.HeadProducts(sv.decodeFrame(frame)).leading(0, 1)') == dict(neurons=[], sum=0)
+
+def test_weights_of_another_model_are_told_from_rounding(page):
+    x, _, _, frame = by_hand(7, 6)
+    load(page, 'products.js', 'codec.js')
+    def unlike(recorded):
+        send(page, frame=frame, recorded=recorded.ravel().tolist())
+        return page.evaluate('''() => new sv.HeadProducts(sv.decodeFrame(frame))
+            .unlike({values: recorded, halfStep: () => .002})''')
+    assert unlike(x['attention'].astype(float)) is None and unlike(x['attention'] + .0019) is None
+    other = x['attention'].astype(float).copy()
+    other[3, 2] += .05; other[5, 1] += .02
+    there = unlike(other)
+    assert (there['query'], there['key']) == (3, 2) and there['recorded'] == pytest.approx(other[3, 2])
+
+@pytest.fixture
+def opened(page, view):
+    "The page of `view` with the panel open, and its kernel"
+    widget(page, view)
+    page.click(f'.sv-tab:has-text("{tab}")')
+    settled(page)
+    return page, Kernel(page, view, 'vectors')
+
+def answer(page, kernel):
+    page.wait_for_timeout(300)
+    contents = kernel.answer()
+    settled(page)
+    return contents
+
+def head_of(page): return page.evaluate('() => document.querySelector(".sv-neurons canvas").salviz')
+
+def choose(page, **state):
+    page.evaluate('state => model.listeners["msg:custom"].forEach(tell => tell({kind: "state", state}, []))', state)
+    settled(page)
+
+def test_nothing_is_asked_before_the_panel_is_open_and_then_once_a_head(page, view):
+    widget(page, view)
+    kernel = Kernel(page, view, 'vectors')
+    page.wait_for_timeout(400)
+    assert kernel.asked() == []
+    page.click(f'.sv-tab:has-text("{tab}")')
+    first, = answer(page, kernel)
+    assert page.is_visible('.sv-neurons canvas') and first['kind'] == 'vectors'
+    page.select_option('.sv-neurons-pair select >> nth=0', '3'); settled(page)
+    page.select_option('.sv-neurons-pair select >> nth=1', '2'); settled(page)
+    page.wait_for_timeout(300)
+    assert kernel.asked() == []
+
+def test_the_pair_in_words_is_what_the_model_computes(opened, view, tiny_bert, tiny_tokenizer):
+    page, kernel = opened
+    answer(page, kernel)
+    page.select_option('.sv-neurons-pair select >> nth=0', '3'); settled(page)
+    page.select_option('.sv-neurons-pair select >> nth=1', '2'); settled(page)
+    layer, head = map(int, re.findall(r'\d+', page.inner_text('.sv-neurons .sv-title')))
+    vectors = query_key(tiny_bert().eval(), tiny_tokenizer(text, return_tensors='pt'), layer, head)
+    products = (vectors.query[0, 3].double()*vectors.key[0, 2].double()).numpy()
+    said = page.inner_text('.sv-neurons .sv-rowsum').replace('−', '-')
+    sum_, scaling, score, weight = map(float, re.search(
+        r'products sum to (\S+), × (\S+) = (\S+); weight (\S+)\. ', said).groups())
+    assert f'query “wa” × key “film”: {len(products)} products' in said
+    assert sum_ == pytest.approx(products.sum(), rel=1e-3) and scaling == pytest.approx(vectors.scaling, rel=1e-3)
+    assert score == pytest.approx(products.sum()*vectors.scaling, rel=6e-3)
+    assert weight == pytest.approx(vectors.attention[0, 3, 2].item(), rel=6e-3)
+    five = np.argsort(-abs(products))[:5]
+    listed = re.search(r'5 products largest in size, of neurons ([\d, ]+), sum to (\S+)\.', said)
+    assert listed[1] == ', '.join(map(str, five)) and float(listed[2]) == pytest.approx(products[five].sum(), rel=1e-3)
+    assert 'Its weights are those recorded at step 0' in page.inner_text('.sv-neurons')
+
+def test_the_colours_are_the_products_on_a_linear_scale(opened):
+    page, kernel = opened
+    answer(page, kernel)
+    told = page.evaluate('''() => {
+        const canvas = document.querySelector('.sv-neurons canvas'), {grid, scales, query, numbers} = canvas.salviz;
+        const ratio = window.devicePixelRatio, context = canvas.getContext('2d'), out = [];
+        for (let k = 0; k < numbers.keys; k++) for (let i = 0; i < numbers.size; i++) {
+            const [x, y] = grid.middle(k, i), seen = context.getImageData(x*ratio, y*ratio, 1, 1).data;
+            const table = scales.product.table, place = .5 + numbers.products(query, k)[i]/scales.product.limit/2;
+            const wanted = table[Math.round(255*place)];
+            out.push(Math.max(...[0, 8, 16].map((shift, c) => Math.abs(seen[c] - (wanted >> shift & 255)))));
+        }
+        return [out, scales.product.linear && scales.product.signed]; }''')
+    assert max(told[0]) <= 4 and told[1]
+
+def test_weights_of_another_step_are_said_to_be_others(page, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
+    run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
+    explorer = Explorer(run, state=dict(tab='neurons', entry=dict(kind='head', layer=1, head=0)))
+    explorer.view.settle()
+    widget(page, explorer.view)
+    kernel, steps = Kernel(page, explorer.view, 'vectors'), sorted(run.checkpoints)
+    content, = answer(page, kernel)
+    recorded = max(step for step, _ in run.recorded)
+    assert content['of'] == f'checkpoint of step {recorded}'
+    assert f'those recorded at step {recorded}' in page.inner_text('.sv-neurons')
+    page.select_option('.sv-neurons .sv-controls select >> nth=0', str(steps[0])); settled(page)
+    answer(page, kernel)
+    said = page.inner_text('.sv-neurons')
+    assert f'by checkpoint of step {steps[0]}' in said and 'These are not the recorded weights' in said
+    assert f'at step {recorded}' in said
+
+def test_a_mean_over_heads_has_no_vectors(opened):
+    page, kernel = opened
+    answer(page, kernel)
+    choose(page, tab='neurons', entry=dict(kind='heads', layer=1))
+    assert 'choose one head' in page.inner_text('.sv-neurons') and not page.is_visible('.sv-neurons canvas >> nth=0')
+    page.wait_for_timeout(300)
+    assert kernel.asked() == []
+    choose(page, tab='neurons', entry=dict(kind='head', layer=0, head=1))
+    answer(page, kernel)
+    assert page.is_visible('.sv-neurons canvas >> nth=0') and 'layer 0, head 1' in page.inner_text('.sv-neurons')
+
+def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
+    page, kernel = opened
+    answer(page, kernel)
+    page.focus('.sv-neurons canvas >> nth=0')
+    for key in ('ArrowDown', 'Home', 'ArrowUp', 'ArrowUp', 'ArrowUp', 'ArrowUp', 'ArrowUp', 'ArrowDown', 'ArrowRight'):
+        page.keyboard.press(key)
+    assert page.inner_text('.sv-neurons .sv-tip').startswith('neuron 1: query “[CLS]”')
+    assert '× key “the”' in page.inner_text('.sv-neurons .sv-tip')
+    spoken(page, 'key “the”')
+    page.keyboard.press('Enter'); settled(page)
+    assert '× key “the”:' in page.inner_text('.sv-neurons .sv-rowsum') and head_of(page)['key'] == 1
+    spoken(page, 'products sum to')
+
+def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
+    page, kernel = opened
+    page.wait_for_timeout(300)
+    question, = kernel.asked()
+    kernel.tell(dict(kind='vectors', id=question['id'], more=False, error='A training is going on'), [])
+    settled(page)
+    assert page.inner_text('.sv-neurons .sv-note >> nth=0') == 'A training is going on'
+    assert page.get_attribute('.sv-neurons', 'aria-busy') is None
+    assert not page.is_visible('.sv-neurons canvas >> nth=0')
+    page.click('.sv-neurons >> text=ask again')
+    answer(page, kernel)
+    assert page.is_visible('.sv-neurons canvas >> nth=0') and 'training' not in page.inner_text('.sv-neurons')
+
+def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened):
+    page, kernel = opened
+    page.wait_for_timeout(300)
+    question, = kernel.asked()
+    *_, frame = by_hand(3)
+    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the given model', tokens=['<s>', 'a', '</s>']),
+                [frame])
+    settled(page)
+    assert 'reads this sentence as other tokens' in page.inner_text('.sv-neurons')
+    assert not page.is_visible('.sv-neurons canvas >> nth=0')
+
+def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
+    page, kernel = opened
+    page.wait_for_timeout(300)
+    question, = kernel.asked()
+    *_, frame = by_hand(7, 16, causal=True, bias=True)
+    tokens = list(view._runs[0].snapshot(0, 0).tokens)
+    kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the given model', tokens=tokens), [frame])
+    choose(page, tab='neurons', row=2, tokens=[5])
+    said = page.inner_text('.sv-neurons .sv-rowsum')
+    assert '16 products sum to' in said and '× 0.3 + bias' in said
+    assert 'this query may not attend to this key: weight 0.' in said
+    assert 'These are not the recorded weights' in page.inner_text('.sv-neurons')
+    blank = page.evaluate('''() => {
+        const canvas = document.querySelector('.sv-neurons canvas'), {grid, scales} = canvas.salviz;
+        const [x, y] = grid.middle(6, 8), ratio = window.devicePixelRatio;
+        const seen = canvas.getContext('2d').getImageData(x*ratio, y*ratio, 1, 1).data;
+        return [0, 8, 16].every((shift, c) => seen[c] === (scales.product.blank >> shift & 255)); }''')
+    assert blank
+
+def test_a_choice_beyond_the_sentence_is_no_choice(opened):
+    page, kernel = opened
+    answer(page, kernel)
+    choose(page, tab='neurons', row=99, tokens=[77])
+    assert head_of(page)['query'] == 0 and '“[CLS]” ×' in page.inner_text('.sv-neurons .sv-rowsum')
+
+def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
+    page, kernel = opened
+    answer(page, kernel)
+    assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
+    meta = json.loads(view.get_state('meta')['meta'])
+    meta['runs'][0]['recorded'].append([0, 9])
+    push(page, dict(meta=json.dumps(meta)))
+    assert 'further steps were recorded since: ask again' in page.inner_text('.sv-neurons')
+    page.click('.sv-neurons >> text=ask again')
+    answer(page, kernel)
+    assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
+
+def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view):
+    page, kernel = opened
+    ask_own(page, 'the film was awful')
+    page.wait_for_timeout(300)
+    for kind in ('own', 'vectors'): Kernel(page, view, kind).answer()
+    assert page.is_visible('.sv-own-answer') and page.is_visible('.sv-neurons canvas >> nth=0')
+
+def test_without_a_model_it_says_what_it_needs(page, browser, tmp_path):
+    run = invented.run(tmp_path/'run')
+    explorer = ExplorerView([run], askers=[Asker(run)])
+    explorer.settle()
+    widget(page, explorer)
+    page.click(f'.sv-tab:has-text("{tab}")'); settled(page)
+    assert 'This needs a model, and this run has kept no weights' in page.inner_text('.sv-neurons')
+    path = write_page(page_of(run), tmp_path/'page.html', say=lambda said: None)
+    p = new_page(browser)
+    p.goto(path.as_uri())
+    p.click(f'.sv-tab:has-text("{tab}")')
+    p.wait_for_selector('.sv-neurons >> text=needs a kernel with a model')
+    assert p.errors == []
+    p.close()
