@@ -121,11 +121,10 @@ class Explorer(W.VBox):
             raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
         if not budget > 0: raise ValueError(f'budget must be a number of bytes above 0, got {budget!r}')
         self.runs = [_opened(r) for r in (run, compare) if r is not None]
-        state = None if state is None else checked_state(state)
         self.training, self._display_id, self._loop = training, None, None
         self._ending, self._ended, self._last_drawn = threading.Lock(), False, False
         live = training is not None and training.state not in over
-        options = dict(panels=panels, height=height, state=state)
+        options = dict(panels=panels, height=height, state=None if state is None else checked_state(state))
         trained = training if hasattr(training, 'pause') else None
         askers = [Asker(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
         self.view = ExplorerView(self.runs, probes, steps, budget, live, askers,
@@ -151,8 +150,7 @@ class Explorer(W.VBox):
 
     def close(self):
         if self._look_to_come: self._look_to_come.stop()
-        for part in (getattr(self, 'view', None), getattr(self, 'controls', None)):
-            if part is not None: part.close()
+        for part in filter(None, [getattr(self, name, None) for name in ('view', 'controls')]): part.close()
         super().close()
 
 # %% ../../nbs/11_explorer/09_widget.ipynb #047b
