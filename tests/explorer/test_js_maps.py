@@ -536,7 +536,7 @@ def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
     assert (third()[:, ordinary] == colours[signed_place(difference, np.abs(difference).max())]).mean() > .9
     assert (third()[:, ~ordinary] == page.evaluate('sv.blankColour("light")')).all()
     said = hover_all(page, '.sv-triptych', 0)[2*n + 3]
-    assert said.startswith('“film” → “is”: attention ') and 'difference' in said
+    assert said.startswith('layer 0, head 0, step 0, “film” → “is”: attention ') and 'difference' in said
 
 def unread():
     "A snapshot whose heads of layer 1 have attributions in the first row alone, as the last layer of a classifier has"
