@@ -22,6 +22,7 @@ from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Snapshot
 from salviz.core.text import align
 from salviz.training.trainer import train
+from salviz.views.base import masked_sentence
 
 panels = ['sentence', 'time', 'whatif']
 probes = ['the film was fine , warm and funny .', 'this dull story of one silly actor .']
@@ -230,6 +231,22 @@ def test_masked_copy_stands_below_its_words(page, runs):
     assert float(text(page, '.sv-class-box .sv-note').split('= ')[1].replace('−', '-')) == pytest.approx(
         maths.kl(p, q), rel=.6, abs=1e-9)
     assert 'predicted' in text(page, f'.sv-class:nth-child({p.argmax() + 1})')
+
+@pytest.mark.parametrize('ranking, values, lost, tied', [
+    ('signed', [0, -1., 0., 0., 2., 0], [1], 0), ('signed', [0, 0., 0., 0., 2., 0], [1], 3),
+    ('magnitude', [0, -.5, .5, 1., 2., 0], [1, 2], 0), ('magnitude', [0, -.5, 1., .5, -.5, 0], [1, 3], 3)])
+def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, lost, tied):
+    s = by_hand(['[CLS]', 'a', 'very', 'good', 'film', '[SEP]'],
+                info=dict(methods=dict(SaliencyGuided=dict(ranking=ranking)), masked_labels=list('abcdef')),
+                is_masked=np.isin(np.arange(6), lost), method_saliency=np.array(values))
+    show(page, [s], panels=['sentence'])
+    said = text(page, '.sv-sentence')
+    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in said
+    assert ('Tied' in said) == bool(tied)
+    if tied: assert f'at the border {tied} words have the same recorded saliency, so which of them are replaced' in said
+    caption = masked_sentence(s).caption
+    assert (f'at the border {tied} words have the same recorded saliency' in caption) == bool(tied)
+    assert ('Tied' in caption) == bool(tied)
 
 def test_gold_label_and_prediction_are_marked(page):
     show(page, [by_hand(['[CLS]', 'good', '[SEP]'])], panels=['sentence'])
