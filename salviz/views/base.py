@@ -114,6 +114,8 @@ def layer_row(snapshot, view, name, layer, default=0):
 def check_heads(view, heads, count):
     "Refuse numbers in `heads` that are no head of `count`"
     for head in heads:
+        if not isinstance(head, Integral):
+            raise ValueError(f'{view}: head must be the number of a head, got {head!r:.80}')
         if not 0 <= head < count: raise ValueError(f'{view}: head={head} does not exist; available: 0 to {count - 1}')
 
 # %% ../../nbs/09_views/00_base.ipynb #022
