@@ -431,7 +431,7 @@ class HeadsGrid {
       context.fillStyle = inks.muted;
       context.fillText(css < 34 ? `${layer}.${head}` : `L${layer} H${head}`, tile.x + css / 2, tile.y + css + 7);
       context.fillStyle = inks.fg;
-      const number = Number.isFinite(score) ? `${tied.has(score) ? '= ' : ''}${shortNumber(score)}` : '–',
+      const number = Number.isFinite(score) ? `${tied.has(score) ? '=' : ''}${shortNumber(score)}` : '–',
         said = this.ctx.state.sort === 'order' ? '' : number;
       context.fillText(said, tile.x + css / 2, tile.y + css + 18);
     }
