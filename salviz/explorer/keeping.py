@@ -31,8 +31,9 @@ def _map_there(s, name, place):
 def _regions_in(look) -> list: # [(what an overlay is called, evidence)]
     "The regions that were recorded for the head in view; none of a mean"
     names = dict(candidates='discard_candidates', discarded='discarded')
-    layers, entry = look.snapshot.layers, look.entry
-    return [(name, k) for name, k in names.items() if entry['kind'] == 'head' and entry['layer'] in layers.get(k, [])]
+    if look.entry['kind'] != 'head': return []
+    layers, layer = look.snapshot.layers, look.entry.get('layer')
+    return [(name, k) for name, k in names.items() if layer in layers.get(k, [])]
 
 def arrays_of(look) -> Shown:
     "What `look` shows, as it was recorded"
@@ -66,17 +67,28 @@ def _own_kind(look, tab):
     if tab == 'compare' and look.other is not None: return 'compared'
     return 'triptych' if tab == 'triptych' else 'attention_map'
 
+def _place(look, kind, known, given) -> dict: # layer and head, or mean_of
+    "Of what heads the map in view is, where the options `given` do not say others; `known`: what `kind` takes"
+    if look.entry.get('layer') is None and 'heads' not in look.entry or 'mean_of' in given: return {}
+    place = place_of(look.entry)
+    if 'mean_of' in place and {'layer', 'head'} & {*given}: return {}
+    if 'mean_of' in place and 'head' in known.options and 'mean_of' not in known.options:
+        raise ValueError(f'figure: {kind} is not made of a mean over chosen heads, which is in view; choose one '
+                         'head in the explorer, or give layer= and head=')
+    return place
+
 def figure_arguments(
     look,      # a `salviz.explorer.stills.Look`
     state={},  # of the explorer
     runs=(),   # all that it shows
     kind=None, # a kind of figure; None: that of the panel in view
+    given={},  # options that come before those of what is in view
 ) -> dict: # source, kind, probe, options
     "What `salviz.figures.kinds.figure` is told to draw what is in view"
     kind, s = kind or _own_kind(look, state.get('tab')), look.snapshot
     known, seen = figure_kinds().get(kind), lambda s, run: Seen(s, run if isinstance(run, Run) else None)
     takes, here = known.takes if known else 'snapshot', seen(s, look.run)
-    source, probe, options = [here], None, {}
+    source, probe, options = [here], None, dict(given)
     if takes == 'pair':
         if look.other is None: raise ValueError(f'figure: {kind} takes two snapshots; one is in view')
         source = [seen(look.other, look.other_run), here]
@@ -84,8 +96,10 @@ def figure_arguments(
     elif takes == 'run': source, probe = [look.run], s.probe
     elif takes == 'runs': source = list(runs)
     if known and takes in ('snapshot', 'pair', 'run'):
-        options = place_of(look.entry) if look.entry.get('layer') is not None or 'heads' in look.entry else {}
-        options |= dict(words=state.get('mergeWords', False), special=not state.get('hideSpecial', False))
-        if 'what' in known.options: options['what'] = 'attention' if options.get('head') == 'rollout' else look.shows()
-        if 'overlays' in known.options: options |= _map_options(look, state)
-    return dict(source=source, kind=kind, probe=probe, options={k: v for k, v in options.items() if k in known.options})
+        shown = _place(look, kind, known, given)
+        shown |= dict(words=state.get('mergeWords', False), special=not state.get('hideSpecial', False))
+        if 'what' in known.options: shown['what'] = 'attention' if shown.get('head') == 'rollout' else look.shows()
+        if 'overlays' in known.options: shown |= _map_options(look, state)
+        if {'layer', 'head', 'mean_of'} & {*given}: shown.pop('overlays', None) # those in view are of another map
+        options = {k: v for k, v in shown.items() if k in known.options} | options
+    return dict(source=source, kind=kind, probe=probe, options=options)

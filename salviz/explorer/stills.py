@@ -218,11 +218,13 @@ def own_view(look, name=None): # of evidence of a method's own, at the layer and
         raise ValueError(f'the snapshot of step {s.step}, probe {s.probe} holds no evidence of a method of its own')
     name = name or (look.evidence_name if look.evidence_name in own else next(iter(own)))
     axes, x, place = own[name], s.arrays[name], {}
+    entry = look.entry # a mean is not drawn of numbers whose meaning is the method's: the first of its heads is
+    if entry['kind'] == 'mean': entry = dict(zip(('layer', 'head'), entry['heads'][0]))
     inside = 2 if axes[-2:] == ('query', 'key') else 1 if axes[-1:] == ('token',) else min(2, len(axes))
     for axis in axes[:len(axes) - inside]:
         known = (s.layers.get(name, []) if axis == 'layer' else range(x.shape[axes.index('head')]) if axis == 'head'
                  else ())
-        if look.entry.get(axis) in known: place[axis] = look.entry[axis]
+        if entry.get(axis) in known: place[axis] = entry[axis]
     return evidence_view(s, name, **place)
 
 def _shelves(made, width): # of [(view, x)]

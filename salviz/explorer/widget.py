@@ -388,10 +388,10 @@ def snapshot(self:Explorer): # a `salviz.explorer.keeping.Shown`
     return arrays_of(self._recorded_look())
 
 @patch
-def as_figure(self:Explorer, kind=None) -> dict: # source, kind, probe, options
-    "What is in view, as `salviz.figures.kinds.figure` is told it"
+def as_figure(self:Explorer, kind=None, given={}) -> dict: # source, kind, probe, options
+    "What is in view, as `salviz.figures.kinds.figure` is told it; the options `given` come first"
     from salviz.explorer.keeping import figure_arguments
-    return figure_arguments(self._recorded_look(), self._state(), self.runs, kind)
+    return figure_arguments(self._recorded_look(), self._state(), self.runs, kind, given)
 
 @patch
 def figure(self:Explorer,

@@ -472,8 +472,8 @@ def _of_explorer(explorer, kind, step, probe, options): # (source, kind, probe, 
     for name, value in (('step', step), ('probe', probe)):
         if value is not None:
             raise ValueError(f'figure: of an Explorer what is in view is drawn: leave {name}= out, or give its run')
-    shown = explorer.as_figure(kind)
-    return shown['source'], shown['kind'], shown['probe'], shown['options'] | options
+    shown = explorer.as_figure(kind, options)
+    return shown['source'], shown['kind'], shown['probe'], shown['options']
 
 def figure(
     # a view, snapshot, run, the folder of one, a list of these, a study or its folder, a table (pandas) of numbers, or

@@ -114,6 +114,8 @@ def layer_row(snapshot, view, name, layer, default=0):
 def check_heads(view, heads, count):
     "Refuse numbers in `heads` that are no head of `count`"
     for head in heads:
+        if not isinstance(head, Integral):
+            raise ValueError(f'{view}: head must be the number of a head, got {head!r:.80}')
         if not 0 <= head < count: raise ValueError(f'{view}: head={head} does not exist; available: 0 to {count - 1}')
 
 # %% ../../nbs/09_views/00_base.ipynb #022
@@ -307,6 +309,15 @@ def _masked_texts(snapshot, view):
     return list(tokens if tokens is not None else labels), list(labels)
 
 # %% ../../nbs/09_views/00_base.ipynb #043
+def _tied_words(snapshot, values, replaced):
+    "In words, whether kept words have the largest of the `values` [W] of `replaced` ones"
+    args = methods_of(snapshot).get('SaliencyGuided') or {}
+    size = np.abs(values) if args.get('ranking') == 'magnitude' else values
+    equal = size == size[replaced].max(initial=-np.inf)
+    if not (equal & ~replaced).any(): return ''
+    return (f' Tied: at the border {equal.sum()} words have the same recorded saliency, so which of them are replaced '
+            'means nothing.')
+
 def masked_sentence(snapshot) -> MaskedSentence:
     "The sentence coloured by saliency above its masked copy (saliency guided training)"
     name = 'masked_sentence'
@@ -331,7 +342,8 @@ def masked_sentence(snapshot) -> MaskedSentence:
         title=title_of(snapshot), subtitle='   '.join(facts),
         caption='The sentence X, its words coloured by the saliency they are ranked by, above its masked copy X̃: '
         f'{count}, those with the lowest '
-                f'saliency, each by a neighbouring word that is kept. {_draw_words(snapshot)}',
+                f'saliency, each by a neighbouring word that is kept.{_tied_words(snapshot, pooled, replaced)} '
+                f'{_draw_words(snapshot)}',
         labels=labels, is_special=fixed(special), saliency=fixed(pooled), limit=robust_limit(pooled, 1.),
         masked_labels=masked, is_replaced=fixed(replaced), sources=fixed(sources), **answers,
         notes=not_finite(saliency=pooled[~special], **_given(answers)))

@@ -191,7 +191,49 @@ def test_the_pointer_says_the_cell_and_the_keys_move(page):
     assert abs(value - s.arrays['plain map'][2, 3]) <= step < .02
     page.focus('.sv-evidence canvas'); page.mouse.move(0, 0)
     for key in ('ArrowRight', 'ArrowRight', 'ArrowDown'): page.keyboard.press(key)
-    assert shown(page, '.sv-evidence .sv-tip').startswith('“it” → “it”: ')
+    assert shown(page, '.sv-evidence .sv-tip').startswith('step 10, “it” → “it”: ')
+
+def test_a_reading_names_its_layer_head_and_step_and_goes_with_them(page):
+    frames = [pack_frame(snapshot(n, step, probe)) for probe, n in enumerate((7, 3)) for step in (0, 10)]
+    mount(page, meta([[snapshot(n, step, probe) for probe, n in enumerate((7, 3)) for step in (0, 10)]]), frames,
+          dict(step=10), ['evidence'])
+    tip = lambda: page.text_content('.sv-evidence .sv-tip')
+    cell = lambda: page.evaluate('''() => { const [x, y] = document.querySelector('.sv-evidence canvas').salviz.grid
+        .middle(0, 1); return {x, y}; }''')
+    here = dict(step=10, probe=0, entry=dict(kind='head', layer=2, head=1))
+    places = (('pull', 'canvas >> nth=0', 'layer 2, head 1, step 10, “[CLS]” → “it”: '),
+              ('by head', '.sv-own-line .sv-word >> nth=2', 'layer 2, head 1, step 10, “is”: '),
+              ('gate', '.sv-own-table td >> nth=1', 'step 10, '))
+    changes = (dict(step=0), dict(entry=dict(kind='head', layer=5, head=1)), dict(probe=1))
+    for name, at, starts in places:
+        for change in changes:
+            page.evaluate('state => app.state.set(state)', here | dict(evidence=name)); settled(page)
+            page.mouse.move(0, 0)
+            page.hover(f'.sv-evidence {at}', position=cell() if name == 'pull' else None)
+            assert tip().startswith(starts), (name, tip())
+            page.mouse.move(0, 0) # a token that is drawn anew below the pointer would be read anew
+            page.evaluate('state => app.state.set(state)', change); settled(page)
+            if name != 'gate' or 'entry' not in change: assert tip() == '', (name, change) # a table has all heads
+    page.evaluate('state => app.state.set(state)', here | dict(evidence='pull')); settled(page)
+    page.hover('.sv-evidence canvas >> nth=0', position=cell())
+    page.evaluate("() => app.state.set({evidence: 'total'})"); settled(page)
+    assert tip().startswith('step 10: −1.25')
+
+@pytest.mark.parametrize('entry, said', [
+    (dict(kind='mean', heads=[[2, 1], [5, 2]]), 'mean over layer 2 head 1; layer 5 head 2'),
+    (dict(kind='heads', layer=2, head=0), 'layer 2, mean over heads'), (dict(kind='all'), 'mean over all heads')])
+def test_evidence_of_ones_own_is_not_averaged_and_that_is_said(page, entry, said):
+    s = snapshot(7)
+    mount(page, meta([[s]]), [pack_frame(s)], dict(evidence='pull', entry=entry), ['evidence'])
+    note = lambda: page.locator('.sv-evidence > .sv-note').first.inner_text()
+    place = dict(mean='layer 2, head 1', heads='layer 2, head 0', all='layer 5, head 0')[entry['kind']]
+    assert f'Chosen is {said}; what a method recorded of its own is not averaged, so this is {place} alone.' in note()
+    assert page.evaluate("() => [...document.querySelectorAll('.sv-evidence select')].slice(1).map(s => s.value)"
+                         ) == re.findall(r'\d', place)
+    for name, alone in (('each layer', entry['kind'] != 'heads'), ('plain map', False)):
+        page.evaluate('name => app.state.set({evidence: name})', name); settled(page)
+        assert ('is not averaged' in note()) == alone, name
+
 
 
 def test_a_narrow_page_is_not_wider_than_it_is(page):
@@ -266,6 +308,8 @@ def test_stills_and_the_exported_page_show_it(run, tmp_path):
     texts = ' '.join(o.get_text() for o in explorer.picture().findobj(Text))
     assert 'pull, layer 5, head 0' in texts and 'more of the evidence are not shown here' in texts
     assert 'gate' in ' '.join(o.get_text() for o in explorer.picture('evidence').findobj(Text))
+    mean = Explorer(run, state=dict(evidence='pull', entry=dict(kind='mean', heads=[[2, 1], [5, 2]])))
+    assert 'pull, layer 2, head 1' in ' '.join(o.get_text() for o in mean.picture().findobj(Text))
     assert '<script>document.title' not in page_text(run)
 
 

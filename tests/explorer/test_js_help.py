@@ -307,3 +307,16 @@ def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
     page.evaluate('k => { cells[k].classList.add("jp-mod-active"); sv.keepInSight(box); }', active)
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == 0
+
+@pytest.mark.parametrize('width', [520, 800, 950, 1280])
+def test_the_question_mark_stays_in_the_first_line_of_its_head(page, width):
+    page.set_viewport_size(dict(width=width, height=900))
+    show(page)
+    for tab in ('map', 'triptych', 'compare'):
+        page.evaluate('tab => app.state.set({tab})', tab); settled(page)
+        asks = page.evaluate("""() => [...document.querySelectorAll('.sv-head > .sv-ask')].filter(a => a.offsetParent)
+            .map(ask => { const box = ask.getBoundingClientRect(), head = ask.parentElement.getBoundingClientRect(),
+                over = [...ask.parentElement.children].filter(el => el !== ask && el.offsetParent)
+                    .map(el => el.getBoundingClientRect()).some(o => o.right > box.left && o.top < box.bottom);
+                return [box.top - head.top, head.right - box.right, over]; })""")
+        assert len(asks) >= 2 and all(abs(down) < 1 and abs(left) < 1 and not over for down, left, over in asks), asks

@@ -514,6 +514,25 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
     page.evaluate('app.state.set({filter: 0, sort: "order"})'); settled(page)
     assert tiles() == list(np.ndindex(2, 3))
 
+def test_equal_heads_are_no_ranking_and_that_is_said(page):
+    s = invented()
+    s.arrays['attention'][0] = s.arrays['attention'][0, 0] # three heads of one layer are the same
+    show(page, [s], state=dict(sort='entropy'), panels=['heads'])
+    note = lambda: page.inner_text('.sv-heads .sv-note')
+    layers = lambda: [t['entry']['layer'] for t in tiles_of(page)['tiles']]
+    alike = layers().index(0)
+    assert layers()[alike:alike + 3] == [0]*3
+    assert note() == ('Tied: 3 of 6 heads have the entropy of another one (=); equal heads stand in the order of '
+                      'layers and heads.')
+    page.evaluate('n => app.state.set({filter: n})', alike + 2); settled(page)
+    assert note().endswith(f'The first {alike + 2} end among equals.')
+    page.evaluate('n => app.state.set({filter: n})', alike + 3); settled(page)
+    assert note().endswith('layers and heads.')
+    page.evaluate('app.state.set({filter: 0, sort: "change"})'); settled(page) # of the first step: 0 for all
+    assert note().startswith('Tied: all have the same change; ')
+    page.evaluate('app.state.set({sort: "order"})'); settled(page)
+    assert 'Tied' not in page.text_content('.sv-heads .sv-note')
+
 # ---- triptych and compare
 
 def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
@@ -536,7 +555,7 @@ def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
     assert (third()[:, ordinary] == colours[signed_place(difference, np.abs(difference).max())]).mean() > .9
     assert (third()[:, ~ordinary] == page.evaluate('sv.blankColour("light")')).all()
     said = hover_all(page, '.sv-triptych', 0)[2*n + 3]
-    assert said.startswith('“film” → “is”: attention ') and 'difference' in said
+    assert said.startswith('layer 0, head 0, step 0, “film” → “is”: attention ') and 'difference' in said
 
 def unread():
     "A snapshot whose heads of layer 1 have attributions in the first row alone, as the last layer of a classifier has"

@@ -1,6 +1,7 @@
 """The sentence, time and what-if panels in a real browser: what they show is what the arrays say, whatever the
 tokens are."""
 import json
+import re
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from salviz.explorer.payload import pack_frame, unpack_frame
 from salviz.core.runs import Snapshot
 from salviz.core.text import align
 from salviz.training.trainer import train
+from salviz.views.base import masked_sentence
 
 panels = ['sentence', 'time', 'whatif']
 probes = ['the film was fine , warm and funny .', 'this dull story of one silly actor .']
@@ -231,6 +233,22 @@ def test_masked_copy_stands_below_its_words(page, runs):
         maths.kl(p, q), rel=.6, abs=1e-9)
     assert 'predicted' in text(page, f'.sv-class:nth-child({p.argmax() + 1})')
 
+@pytest.mark.parametrize('ranking, values, lost, tied', [
+    ('signed', [0, -1., 0., 0., 2., 0], [1], 0), ('signed', [0, 0., 0., 0., 2., 0], [1], 3),
+    ('magnitude', [0, -.5, .5, 1., 2., 0], [1, 2], 0), ('magnitude', [0, -.5, 1., .5, -.5, 0], [1, 3], 3)])
+def test_which_of_equal_words_is_masked_means_nothing(page, ranking, values, lost, tied):
+    s = by_hand(['[CLS]', 'a', 'very', 'good', 'film', '[SEP]'],
+                info=dict(methods=dict(SaliencyGuided=dict(ranking=ranking)), masked_labels=list('abcdef')),
+                is_masked=np.isin(np.arange(6), lost), method_saliency=np.array(values))
+    show(page, [s], panels=['sentence'])
+    said = text(page, '.sv-sentence')
+    assert f'{len(lost)} of 4 words, those with the lowest saliency, are replaced' in said
+    assert ('Tied' in said) == bool(tied)
+    if tied: assert f'at the border {tied} words have the same recorded saliency, so which of them are replaced' in said
+    caption = masked_sentence(s).caption
+    assert (f'at the border {tied} words have the same recorded saliency' in caption) == bool(tied)
+    assert ('Tied' in caption) == bool(tied)
+
 def test_gold_label_and_prediction_are_marked(page):
     show(page, [by_hand(['[CLS]', 'good', '[SEP]'])], panels=['sentence'])
     assert text(page, '.sv-predicted').split() == ['yes', '0.75', 'label', 'predicted']
@@ -409,6 +427,51 @@ def test_clicking_a_curve_jumps_to_the_nearest_shipped_step(page, runs):
     page.mouse.up()
     page.wait_for_function('() => app.state.step !== null')
     assert state(page)['step'] == min(run.steps[::2], key=lambda s: abs(s - run.steps[1]))
+
+def test_curves_are_read_with_the_keyboard(page, runs):
+    run = runs['addrop']
+    show(page, run, panels=['time'], plotly=True)
+    page.wait_for_selector('.sv-curves .main-svg')
+    read = lambda: text(page, '.sv-curves .sv-tip')
+    number = lambda name, said: float(re.search(rf'(?:: |; ){re.escape(name)} ([\d.−e]+)', said)[1].replace('−', '-'))
+    train = {row['step']: row for row in run.metrics if row['kind'] == 'train'}
+    loss = 'task (the total)'
+    page.focus('.sv-curve-plot')
+    assert read() == ''
+    page.keyboard.press('End')
+    last = max(train)
+    assert read().startswith(f'step {last}: ') and number(loss, read()) == pytest.approx(train[last]['loss'], rel=.01)
+    for k in range(1, 4):
+        page.keyboard.press('ArrowLeft')
+        said = read()
+        assert said.startswith(f'step {last - k}: ')
+        assert number(loss, said) == pytest.approx(train[last - k]['loss'], rel=.01)
+    evals = [row for row in run.metrics if row['kind'] == 'eval' and row.get('split', 'validation') == 'validation'
+             and row['step'] <= last - 3]
+    assert number('validation accuracy', said) == pytest.approx(evals[-1]['accuracy'], rel=.01)
+    assert f'(at step {evals[-1]["step"]})' in said.split('validation accuracy')[1] and 'macro-F1' not in said
+    spoken(page, said)
+    place = page.evaluate('step => { const p = document.querySelector(".sv-curve-plot"), a = p._fullLayout.xaxis; '
+                          'return p.getBoundingClientRect().x + a._offset + a.d2p(step); }', last - 3)
+    assert abs(page.query_selector('.sv-curve-read').bounding_box()['x'] + 1 - place) < 1
+    page.keyboard.press('Enter')
+    settled(page)
+    assert state(page)['step'] == min(run.steps, key=lambda s: abs(s - last + 3)) and read() == said
+    page.click(f'.sv-curve-key:text-is("{loss}")') # what is hidden is not read
+    page.focus('.sv-curve-plot')
+    page.keyboard.press('Home')
+    assert loss not in read() and read().startswith(f'step {min(run.steps)}: ')
+    page.focus('.sv-time-range')
+    assert read() == '' and not page.is_visible('.sv-curve-read')
+
+def test_of_many_rows_the_running_mean_is_read_as_well(page):
+    load(page, 'curves.js')
+    said = page.evaluate("""() => { const x = Array.from({length: 600}, (_, i) => i + 1);
+        const few = {name: 'score', marks: true, x: [40, 80], y: [.25, .75]};
+        const many = {name: 'total', x, y: x.map(v => v % 2 + 1)};
+        return [30, 50, 80].map(step => sv.curveReading([many, few], step)); }""")
+    total = 'total 1, running mean 1.48'
+    assert said == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
 
 def test_a_hundred_updates_keep_the_same_plot(page, runs):
     run = runs['guided']

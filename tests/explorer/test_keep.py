@@ -175,17 +175,31 @@ def test_a_head_whose_rows_are_ties_is_not_the_first(page, run):
     mount(page, meta([run_meta(run)]), [pack_frame(s)], panels=['map'])
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=2)
 
-def test_a_reading_names_its_step_and_goes_with_it(page, run):
-    kept_page(page, run)
-    tip = lambda: page.text_content('.sv-map .sv-tip')
-    x, y = page.evaluate('() => document.querySelector(".sv-map canvas").salviz.grid.middle(1, 2)')
-    page.hover('.sv-map canvas', position=dict(x=x, y=y))
-    assert tip().startswith('layer 1, head 2, step 20, “')
-    for change in ('{step: 10}', '{entry: {kind: "head", layer: 0, head: 1}}', '{probe: 0}'):
-        page.hover('.sv-map canvas', position=dict(x=x + 1, y=y)); page.hover('.sv-map canvas', position=dict(x=x, y=y))
-        assert tip()
-        page.evaluate(f'() => app.state.set({change})'); settled(page)
+@pytest.mark.parametrize('panel, steps', [('map', 'step 20'), ('triptych', 'step 20'),
+                                          ('compare', 'A step 0, B step 20')])
+def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
+    kept_page(page, run, tab=panel, compare=dict(run=0, step=0))
+    tip, canvas = (lambda: page.text_content(f'.sv-{panel} .sv-tip')), f'.sv-{panel} .sv-stage canvas >> nth=0'
+    x, y = page.evaluate('''panel => { const {grid, grids} = document.querySelector(`.sv-${panel} canvas`).salviz;
+                            return (grid ?? grids[2]).middle(1, 2); }''', panel)
+    for change in (dict(step=10), dict(entry=dict(kind='head', layer=0, head=1)), dict(probe=0)):
+        page.evaluate('state => app.state.set(state)', chosen); settled(page)
+        page.mouse.move(0, 0)
+        page.hover(canvas, position=dict(x=x, y=y))
+        assert tip().startswith(f'layer 1, head 2, {steps}, “'), tip()
+        page.evaluate('state => app.state.set(state)', change); settled(page)
         assert tip() == '', change
+
+@pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
+def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run, panel):
+    kept_page(page, run, tab=panel, compare=dict(run=0, step=0))
+    page.focus(f'.sv-{panel} .sv-stage canvas >> nth=0')
+    for key in ['ArrowDown']*10 + ['ArrowRight']*10: page.keyboard.press(key)
+    n = len(run.snapshot(20, 0).tokens)
+    assert '“[SEP]” → “[SEP]”' in page.text_content(f'.sv-{panel} .sv-tip') and n < len(run.snapshot(20, 1).tokens)
+    page.keyboard.press('{'); settled(page)
+    assert page.evaluate('() => app.state.probe') == 0 and page.text_content(f'.sv-{panel} .sv-tip') == ''
+    assert page.text_content(f'.sv-{panel}').count('could not be drawn') == 0
 
 def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))

@@ -45,17 +45,24 @@ export class CellStage {
   // `about`: what all of it is of; words about a cell of something else do not stay.
   show(grids, theme, about = '') {
     Object.assign(this, {grids, theme});
+    if (!this.has(this.cursor)) this.cursor = null;
+    if (!this.has(this.hover)) this.hover = null;
     if (about !== this.about) this.say(this.cursor && this.about !== undefined ? this.text(this.cursor) : '');
     this.about = about;
     this.outline();
+  }
+
+  // Another sentence may have fewer tokens.
+  has(cell) {
+    const {rows, columns} = this.grids[0] ?? {};
+    return Boolean(cell && rows) && cell.row < rows.count && cell.column < columns.count;
   }
 
   outline() {
     const cell = this.hover ?? this.cursor, {context} = this.over;
     this.over.size(this.sharp.width, this.sharp.height);
     if (!cell || !this.grids.length) return;
-    const {rows, columns} = this.grids[0];
-    if (cell.row >= rows.count || cell.column >= columns.count) return;
+    const {columns} = this.grids[0];
     for (const grid of this.grids) {
       const {x, y, width, height} = grid.box(cell.row, cell.column), path = new Path2D();
       const draw = () => doubleStroke(context, path, overlayInks(this.theme), 1.5);

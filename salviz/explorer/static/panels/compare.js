@@ -2,7 +2,7 @@
 import {entryTitle, mapOf, pooledRow} from '../state/derive.js';
 import {attentionLimit, colourScaleOf, percent, valueWithStep} from '../lib/colour.js';
 import {quotedToken} from '../lib/canvas.js';
-import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {blankBlocked, largestOf, readingKey, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {drawOverlays, overlaysOf} from './overlays.js';
 import {MapRow} from './maprow.js';
 import {choiceOf, elementOf, fillChoice, labelled} from '../lib/controls.js';
@@ -56,8 +56,9 @@ class Compare {
     if (!this.items || !this.maps.el.clientWidth) return;
     const row = this.units.findIndex(u => u.tokens.includes(state.row ?? pooledRow(this.frame)));
     const label = `A, B and B − A of ${entryTitle(state.entry)}.`;
-    this.maps.draw({items: this.items, units: this.units, row, framed: state.row !== null && row >= 0, label}, this.el,
-      state.theme);
+    const about = readingKey(this.sides.map(({frame}) => frame), state.entry, this.what);
+    this.maps.draw({items: this.items, units: this.units, row, framed: state.row !== null && row >= 0, label, about},
+      this.el, state.theme);
     this.words.textContent = this.sayChange();
   }
 
@@ -78,7 +79,7 @@ class Compare {
   }
 
   compareMaps(probe, title) {
-    const {store, state} = this.ctx, what = state.what === 'attribution' ? 'attribution' : 'attention',
+    const {store, state} = this.ctx, what = this.what = state.what === 'attribution' ? 'attribution' : 'attention',
       shown = [[store.run(state.run).title, this.frame], [title, this.match.frame]];
     // Of one run B is the later step, whichever is in view.
     if (this.match.run === state.run && this.match.frame.step < this.frame.step) shown.reverse();
@@ -122,10 +123,12 @@ class Compare {
   cellText(row, column) {
     const k = row * this.units.length + column, [query, key] = [row, column].map(i => quotedToken(this.units[i].label)),
       [a, b] = this.sides;
-    if (!Number.isFinite(this.difference[k])) return `${query} → ${key}: left out on one side`;
+    const steps = `A step ${a.frame.step}, B step ${b.frame.step}`,
+      where = `${entryTitle(this.ctx.state.entry)}, ${steps}, ${query} → ${key}`;
+    if (!Number.isFinite(this.difference[k])) return `${where}: left out on one side`;
     const half = a.half(k) + b.half(k);
     const said = side => valueWithStep(side.values[k], side.half(k));
-    return `${query} → ${key}: A ${said(a)}, B ${said(b)}, B − A ${valueWithStep(this.difference[k], half)}`;
+    return `${where}: A ${said(a)}, B ${said(b)}, B − A ${valueWithStep(this.difference[k], half)}`;
   }
 
   // Half of the summed differences of a row is the attention that went elsewhere.

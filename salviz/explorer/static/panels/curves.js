@@ -1,5 +1,6 @@
 // Curves of a run: losses, scores and weights over the steps, in one plotly figure that is updated in place.
 import {pooledRow, rowOrMean} from '../state/derive.js';
+import {keepKey, plainKey} from '../lib/cells.js';
 import {spearman} from '../lib/maths.js';
 import {countWords, numberWords} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
@@ -212,6 +213,22 @@ export function wantsLog(curves) {
     && losses.every(c => c.y.every(v => v > 0));
 }
 
+// Of many rows the line that is drawn is a running mean.
+function isMeaned({x, marks}) { return x.length >= smoothFrom && !marks; }
+function runningMean({x, y}) { return smoothed(y, Math.round(x.length / 60)); }
+
+// "step 20: total 0.31, validation accuracy 0.75 (at step 15)": the values of curves at a step, or the last before it.
+export function curveReading(curves, step) {
+  const parts = curves.map(curve => {
+    const {name, x, y} = curve, at = x.findLastIndex(v => v <= step);
+    if (at < 0) return '';
+    const mean = isMeaned(curve) ? `, running mean ${numberWords(runningMean(curve)[at])}` : '',
+      earlier = x[at] === step ? '' : ` (at step ${x[at]})`;
+    return `${name} ${numberWords(y[at])}${mean}${earlier}`;
+  });
+  return `step ${step}: ${parts.filter(Boolean).join('; ') || 'no curve begins before it'}`;
+}
+
 function curveTraces(curves, colours, hidden) {
   const axis = k => k ? String(k + 1) : '';
   const traces = [];
@@ -219,8 +236,7 @@ function curveTraces(curves, colours, hidden) {
     const common = {type: 'scatter', xaxis: 'x', yaxis: `y${axis(curve.row)}`, visible: !hidden.has(curve.name),
       cliponaxis: false};
     const line = {color: colours[curve.colour], width: 1.8, dash: curve.dash ?? 'solid'};
-    const many = curve.x.length >= smoothFrom && !curve.marks;
-    const drawn = thinned(curve.x, many ? smoothed(curve.y, Math.round(curve.x.length / 60)) : curve.y);
+    const many = isMeaned(curve), drawn = thinned(curve.x, many ? runningMean(curve) : curve.y);
     const faint = {mode: 'lines', line: {...line, width: 1}, opacity: .28, hoverinfo: 'skip', name: ''};
     if (many) traces.push({...common, ...thinned(curve.x, curve.y), ...faint});
     const marker = {size: 6, symbol: curve.dash ? 'circle-open' : 'circle'},
@@ -316,13 +332,20 @@ class Curves {
     this.legend = elementOf('div', 'sv-curve-keys');
     this.plot = elementOf('div', 'sv-curve-plot');
     this.marker = elementOf('div', 'sv-curve-now');
+    this.reader = elementOf('div', 'sv-curve-now sv-curve-read');
+    this.tip = elementOf('output', 'sv-tip');
     this.note = elementOf('p', 'sv-note');
-    this.el = elementOf('div', 'sv-curves', this.legend, elementOf('div', 'sv-curve-box', this.plot, this.marker),
-      this.note);
+    this.el = elementOf('div', 'sv-curves', this.legend,
+      elementOf('div', 'sv-curve-box', this.plot, this.marker, this.reader), this.tip, this.note);
     this.legend.setAttribute('role', 'group');
     this.legend.setAttribute('aria-label', 'curves: press to show or hide');
-    this.plot.setAttribute('role', 'img');
-    this.marker.hidden = true;
+    this.plot.setAttribute('role', 'application');
+    this.plot.tabIndex = 0;
+    this.plot.addEventListener('keydown', e => this.keyed(e));
+    this.plot.addEventListener('blur', () => this.read(null));
+    // What the keys move to is announced, whole and once.
+    this.tip.setAttribute('aria-live', 'off');
+    this.marker.hidden = this.reader.hidden = true;
     this.agreements = new Agreements(ctx.store, () => this.draw());
   }
 
@@ -377,12 +400,39 @@ class Curves {
     for (const curve of curves) curve.row = kinds.indexOf(curve.subplot);
     setText(this.note, curveNote(curves, run, logLoss));
     legendButtons(this.legend, curves, colours, this.hidden, name => this.toggle(name));
-    this.plot.setAttribute('aria-label', curveSummary(curves, last));
+    this.plot.setAttribute('aria-label', `${curveSummary(curves, last)}. Arrow keys read them step by step.`);
+    const seen = curves.filter(curve => !this.hidden.has(curve.name));
+    this.readable = {run: state.run, curves: seen, steps: [...new Set(seen.flatMap(c => c.x))].sort((a, b) => a - b)};
+    this.read(this.readAt?.run === state.run ? this.readAt.step : null);
     const layout = curveLayout(this.plot, {kinds, last, spans: epochSpans(run, last), logLoss, theme, run: state.run});
     this.react(curveTraces(curves, colours, this.hidden), layout);
   }
 
-  box(shown) { this.plot.parentNode.hidden = this.legend.hidden = !shown; }
+  box(shown) { this.plot.parentNode.hidden = this.legend.hidden = this.tip.hidden = !shown; }
+
+  // Which step the keys go to: the next one that has a value, from the step in view.
+  keyed(e) {
+    const {steps} = this.readable ?? {}, end = steps?.length - 1;
+    if (!(end >= 0)) return;
+    const from = this.readAt?.step ?? this.ctx.store.stepOf(this.ctx.state) ?? steps[0],
+      before = steps.findLastIndex(step => step < from), at = steps.findLastIndex(step => step <= from);
+    const [back, on] = this.readAt ? [before, at + 1] : [at, at];
+    const to = plainKey(e, {ArrowLeft: back, ArrowRight: on, PageDown: before - 9, PageUp: at + 10, Home: 0, End: end});
+    if (to !== undefined) {
+      const step = steps[Math.max(0, Math.min(end, to))];
+      this.read(step);
+      this.ctx.announce(curveReading(this.readable.curves, step));
+    } else if (plainKey(e, {Enter: true}) && this.readAt) this.jump(this.readAt.step);
+    else return;
+    keepKey(e);
+  }
+
+  // The step that is read, with a line through all curves; null: none.
+  read(step) {
+    this.readAt = step === null ? null : {run: this.readable.run, step};
+    setText(this.tip, step === null ? '' : curveReading(this.readable.curves, step));
+    this.mark();
+  }
 
   // One drawing at a time; while one is under way only the newest is kept.
   react(traces, layout) {
@@ -418,14 +468,18 @@ class Curves {
 
   // A line of our own above the plot: moving it costs nothing, so playing stays smooth.
   mark() {
-    const axis = this.plot._fullLayout?.xaxis, step = this.ctx.store.stepOf(this.ctx.state),
-      size = this.plot._fullLayout?._size;
+    this.place(this.marker, this.ctx.store.stepOf(this.ctx.state));
+    this.place(this.reader, this.readAt?.step ?? null);
+  }
+
+  place(line, step) {
+    const axis = this.plot._fullLayout?.xaxis, size = this.plot._fullLayout?._size;
     const at = axis && step !== null ? axis.d2p(step) : NaN;
-    this.marker.hidden = !(at >= -1 && at <= axis?._length + 1);
-    if (this.marker.hidden) return;
-    this.marker.style.transform = `translateX(${axis._offset + at}px)`;
-    this.marker.style.top = `${size.t}px`;
-    this.marker.style.height = `${size.h}px`;
+    line.hidden = !(at >= -1 && at <= axis?._length + 1);
+    if (line.hidden) return;
+    line.style.transform = `translateX(${axis._offset + at}px)`;
+    line.style.top = `${size.t}px`;
+    line.style.height = `${size.h}px`;
   }
 
   destroy() {
@@ -437,7 +491,7 @@ class Curves {
 function curveNote(curves, run, log) {
   const said = [];
   if (run.cross_tuning) said.push('Shaded epochs drop attention (AD-DROP), the others are plain fine-tuning.');
-  if (curves.some(c => c.x.length >= smoothFrom && !c.marks))
+  if (curves.some(isMeaned))
     said.push('Lines are running means, every step stands behind them, faint.');
   if (log) said.push('The losses differ by far, so their axis is logarithmic.');
   return said.join(' ');

@@ -7,8 +7,7 @@ import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, quo
 import {CellStage, spokenText} from '../lib/cells.js';
 import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from './overlays.js';
 import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
-import {tiedAtTop} from './tokenmap.js';
-import {shownUnits, unitMap} from './tokenmap.js';
+import {readingKey, readingPlace, shownUnits, tiedAtTop, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
 import {buttonOf, choiceOf, elementOf, labelled, rangeOf} from '../lib/controls.js';
 
@@ -246,8 +245,7 @@ class MapPanel {
     if (row >= 0) this.drawChosen(inks, row, columns);
     if (this.sallm) this.drawSallm(inks);
     this.drawScales(inks);
-    const {run, probe, step} = this.frame;
-    this.cells.show([grid], state.theme, JSON.stringify([run, probe, step, this.entry, this.kind]));
+    this.cells.show([grid], state.theme, readingKey([this.frame], this.entry, this.kind));
   }
 
   drawSaliency(inks) {
@@ -328,7 +326,7 @@ class MapPanel {
     const rank = head ? rankWords(ranksOfHead(this.frame, this.entry.layer, this.entry.head), this.probe.tokens.length,
       query.tokens[0],
       key.tokens[0]) : '';
-    const where = `${entryTitle(this.entry)}, step ${this.frame.step}`;
+    const where = readingPlace(this.entry, this.frame.step);
     const name = this.kind === 'residual' ? `${where}, attention − pattern` : where;
     if (!Number.isFinite(values[k]))
       return `${name}, ${quotedToken(query.label)} may not attend to ${quotedToken(key.label)}`;

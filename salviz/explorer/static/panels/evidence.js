@@ -1,11 +1,11 @@
 // Panel 'evidence': what a method of one's own shows, in a plain form: a map, the tokens with their numbers, or a table
 // of numbers.
-import {visibleTokens} from '../state/derive.js';
+import {entryTitle, visibleTokens} from '../state/derive.js';
 import {colourScale, colourScaleOf, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
 import {axisTitles, CellGrid, CellPainter, columnLabels, inksOf, labelRoom, quotedToken} from '../lib/canvas.js';
 import {rowLabels} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
-import {coloursOf, shownUnits} from './tokenmap.js';
+import {coloursOf, readingKey, shownUnits} from './tokenmap.js';
 import {chipText, cutText, isCut, paintToken, scaleBar, visibleText} from '../lib/words.js';
 import {choiceOf, elementOf, fillChoice, labelled, setText} from '../lib/controls.js';
 
@@ -32,18 +32,27 @@ function evidenceForm(axes) {
   return {form: 'table', inside: Math.min(2, axes.length)};
 }
 
-// Which slice of the tensor is shown: the layer and head of the entry where it has them, else its last layer and first
-// head.
+// Which slice of the tensor is shown: the layer and head of the entry (of a mean the first of its heads) where it has
+// them, else its last layer and first head.
 function evidencePlace(tensor, outer, entry) {
+  const [layer, head] = entry.heads?.[0] ?? [entry.layer, entry.head];
   return outer.map((axis, k) => {
     const count = tensor.shape[k], layers = axis === 'layer' ? tensor.layers : null;
-    const wanted = layers ? layers.indexOf(entry.layer) : axis === 'head' ? entry.head : 0;
+    const wanted = layers ? layers.indexOf(layer) : axis === 'head' ? head : 0;
     return {axis, count, layers, at: wanted >= 0 && wanted < count ? wanted : layers ? count - 1 : 0};
   });
 }
 
 function placeWords(places) {
   return places.map(({axis, layers, at}) => `${axis} ${layers ? layers[at] : at}`).join(', '); }
+
+// The axes over which the view is a mean.
+function meanAxes({kind, heads = []}) {
+  if (kind === 'head') return [];
+  if (kind === 'heads') return ['head'];
+  if (kind === 'layers') return ['layer'];
+  return heads.length && heads.every(([layer]) => layer === heads[0][0]) ? ['head'] : ['layer', 'head'];
+}
 
 // The numbers of the slice, and how far each can be from what the method said.
 export function evidenceSlice(tensor, places, inside) {
@@ -155,9 +164,18 @@ class EvidencePanel {
     const largest = whole ? Math.max(Math.abs(tensor.spec.low), Math.abs(tensor.spec.high))
       : largestFinite(this.slice.values);
     this.whole = whole;
+    this.where = [placeWords(this.places), `step ${frame.step}`].filter(Boolean).join(', ');
     this.scale = colourScaleOf({limit: this.slice.truth ? 1 : largest, signed, linear: true, palette: state.palette,
       theme: state.theme});
-    return more.trim();
+    return `${this.meanWords()}${more}`.trim();
+  }
+
+  // Numbers whose meaning nobody here knows, truths among them, are not averaged.
+  meanWords() {
+    const {entry} = this.ctx.state, {places} = this, averaged = meanAxes(entry);
+    if (!places.some(({axis}) => averaged.includes(axis))) return '';
+    return `Chosen is ${entryTitle(entry)}; what a method recorded of its own is not averaged, `
+      + `so this is ${placeWords(places)} alone.`;
   }
 
   fillChoices() {
@@ -207,7 +225,7 @@ class EvidencePanel {
     this.sharp.el.setAttribute('aria-label',
       `${visibleText(this.shownName)} ${placeWords(this.places)}. Arrow keys move from cell to cell.`);
     this.sharp.el.salviz = {grid: this.grid, units: this.units, scale: this.scale};
-    this.cells.show([this.grid], state.theme);
+    this.cells.show([this.grid], state.theme, this.about());
   }
 
   // A colour alone would not tell what is not finite from a small number.
@@ -242,8 +260,12 @@ class EvidencePanel {
     const n = this.tensor.shape.at(-1), [query, key] = [row, column].map(i => quotedToken(this.units[i].label));
     const blocks = this.tensor.pooled > 1 && !this.slice.truth ? ' (the largest magnitude of a block)'
       : this.tensor.pooled > 1 ? ' (anywhere in the block)' : '';
-    return `${query} → ${key}: ${evidenceWord(this.slice, this.at[row] * n + this.at[column])}${blocks}`;
+    const word = evidenceWord(this.slice, this.at[row] * n + this.at[column]);
+    return `${this.where}, ${query} → ${key}: ${word}${blocks}`;
   }
+
+  // What a reading is of.
+  about() { return readingKey([this.frame], this.shownName, this.places.map(({at}) => at)); }
 
   // ---- tokens
 
@@ -263,7 +285,7 @@ class EvidencePanel {
       node.setAttribute('aria-label', said);
       node.title = isCut(probe.labels[i]) ? `${visibleText(probe.labels[i].slice(0, 400))}: ${evidenceWord(slice, i)}`
         : said;
-      node.addEventListener('pointerenter', () => setText(this.tip, said));
+      node.addEventListener('pointerenter', () => this.cells.say(`${this.where}, ${said}`));
       return node;
     }));
   }
@@ -310,7 +332,7 @@ class EvidencePanel {
     cell.textContent = slice.truth ? value ? 'yes' : 'no' : Number.isFinite(value) ? shortNumber(value) : 'not finite';
     if (inside) paintToken(cell, Number.isFinite(value) ? scaleColour(this.scale, value) : null);
     cell.title = said;
-    cell.addEventListener('pointerenter', () => setText(this.tip, said));
+    cell.addEventListener('pointerenter', () => this.cells.say(`${this.where}, ${said}`));
     return cell;
   }
 
@@ -335,8 +357,8 @@ class EvidencePanel {
     const barred = form !== 'map' && coloured;
     this.legend.hidden = !barred;
     if (barred) this.legend.replaceChildren(scaleBar(this.scale));
-    if (!this.cells.hover && !this.cells.cursor)
-      setText(this.tip, form === 'table' && slice.values.length === 1 ? evidenceWord(slice, 0) : '');
+    if (form !== 'map') this.cells.show([], this.ctx.state.theme, this.about());
+    if (form === 'table' && slice.values.length === 1) this.cells.say(`${this.where}: ${evidenceWord(slice, 0)}`);
   }
 }
 

@@ -122,8 +122,30 @@ class HeadsGrid {
     const unscored = state.sort !== 'order' && !this.scored().scores.some(Number.isFinite);
     if (unscored) return `No head has a ${shortScores[state.sort]} at this step; the heads stand in their order.`;
     const tokens = store.probe(state.run, state.probe).tokens.length;
-    return tensor.pooled > 1
+    const thumbnails = tensor.pooled > 1
       ? `Thumbnails of ${tensor.pooled} × ${tensor.pooled} blocks: the sentence has ${tokens} tokens.` : '';
+    return [thumbnails, this.tieWords()].filter(Boolean).join(' ');
+  }
+
+  // The scores that more than one head has.
+  tiedScores() {
+    const {sort} = this.ctx.state, seen = new Set(), tied = new Set();
+    if (sort === 'order') return tied;
+    for (const score of this.scored().scores.filter(Number.isFinite)) (seen.has(score) ? tied : seen).add(score);
+    return tied;
+  }
+
+  // Equal heads stand one behind the other, which is no ranking.
+  tieWords() {
+    const {sort, filter} = this.ctx.state, tied = this.tiedScores();
+    if (!tied.size) return '';
+    const {scores, direction} = this.scored(), name = shortScores[sort],
+      sorted = scores.filter(Number.isFinite).sort((a, b) => direction * (a - b));
+    const many = sorted.filter(score => tied.has(score)).length;
+    const who = many === sorted.length && tied.size === 1 ? `all have the same ${name}`
+      : `${many} of ${sorted.length} heads have the ${name} of another one (=)`;
+    const cut = filter && sorted[filter - 1] === sorted[filter] ? ` The first ${filter} end among equals.` : '';
+    return `Tied: ${who}; equal heads stand in the order of layers and heads.${cut}`;
   }
 
   scored() { return headScores(this.ctx.store, this.ctx.state, this.ctx.state.sort); }
@@ -401,7 +423,7 @@ class HeadsGrid {
   }
 
   drawScores(inks) {
-    const {context} = this.sharp, {css} = this.place;
+    const {context} = this.sharp, {css} = this.place, tied = this.tiedScores();
     context.textAlign = 'center';
     for (const tile of this.tiles) {
       const score = this.scoreOf(tile.entry), {layer, head} = tile.entry;
@@ -409,7 +431,8 @@ class HeadsGrid {
       context.fillStyle = inks.muted;
       context.fillText(css < 34 ? `${layer}.${head}` : `L${layer} H${head}`, tile.x + css / 2, tile.y + css + 7);
       context.fillStyle = inks.fg;
-      const said = this.ctx.state.sort === 'order' ? '' : Number.isFinite(score) ? shortNumber(score) : '–';
+      const number = Number.isFinite(score) ? `${tied.has(score) ? '=' : ''}${shortNumber(score)}` : '–',
+        said = this.ctx.state.sort === 'order' ? '' : number;
       context.fillText(said, tile.x + css / 2, tile.y + css + 18);
     }
   }

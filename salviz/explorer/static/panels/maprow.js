@@ -17,8 +17,9 @@ export class MapRow {
     Object.assign(this, {el, sharp, tip});
   }
 
-  // `items`: [{title, values, scale, scaleTitle, over(context, grid)}]; `row`: the framed one, or -1.
-  draw({items, units, row, framed, label}, host, theme) {
+  // `items`: [{title, values, scale, scaleTitle, over(context, grid)}]; `row`: the framed one, or -1; `about`: what a
+  // reading is of.
+  draw({items, units, row, framed, label, about}, host, theme) {
     if (!this.el.clientWidth) return;
     Object.assign(this, {items, units, theme});
     this.inks = inksOf(host, theme);
@@ -28,7 +29,7 @@ export class MapRow {
     items.forEach((item, i) => this.drawItem(item, this.place.grids[i], i, framed ? row : -1));
     this.sharp.el.salviz = {grids: this.place.grids, units, scales: items.map(item => item.scale)};
     this.row = row;
-    this.cells.show(this.place.grids, theme);
+    this.cells.show(this.place.grids, theme, about);
   }
 
   layout() {

@@ -1,4 +1,5 @@
 // Saliency guided training: the masked copy of a sentence, word by word, and what it does to the prediction.
+import {evidenceOf, methodArgs} from '../state/derive.js';
 import {kl} from '../lib/maths.js';
 import {shortNumber} from '../lib/colour.js';
 import {chipText, wordGroups} from '../lib/words.js';
@@ -54,9 +55,22 @@ export function copyCount(words) {
   return {replaced: of.filter(w => w.replaced).length, of: of.length};
 }
 
-export function copySentence(words) {
-  const {replaced, of} = copyCount(words);
-  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a neighbour that is kept`;
+// How many words have the saliency that is the highest of the replaced ones, where kept words have it as well.
+function tiedAtBorder(words, frame) {
+  const saliency = (evidenceOf(frame, 'method_saliency', 'SaliencyGuided') ?? frame.get('saliency'))?.values();
+  if (!saliency) return 0;
+  const bySize = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude', sums = words.filter(w => !w.special)
+    .map(({tokens, replaced}) => ({replaced, sum: tokens.reduce((sum, k) => sum + saliency[k], 0)}))
+    .map(({replaced, sum}) => ({replaced, sum: bySize ? Math.abs(sum) : sum}));
+  const border = Math.max(...sums.filter(w => w.replaced).map(w => w.sum)), equal = sums.filter(w => w.sum === border);
+  return equal.some(w => !w.replaced) ? equal.length : 0;
+}
+
+export function copySentence(words, frame) {
+  const {replaced, of} = copyCount(words), tied = tiedAtBorder(words, frame);
+  const ties = tied ? ` Tied: at the border ${tied} words have the same recorded saliency, so which of them are `
+    + 'replaced means nothing.' : '';
+  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a neighbour that is kept.${ties}`;
 }
 
 export function divergenceOf(frame) {

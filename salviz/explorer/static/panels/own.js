@@ -65,7 +65,7 @@ class Own {
     this.line = elementOf('div', 'sv-line sv-own-pair');
     this.scale = elementOf('div', 'sv-own-scales');
     this.outcome = elementOf('div', 'sv-own-outcome');
-    this.maps = new OwnMaps();
+    this.maps = new OwnMaps(this.ctx.announce);
     this.answer = elementOf('div', 'sv-own-answer', this.about, labelled('Colour by', this.colour), this.line,
       this.scale, this.outcome, this.maps.el);
     this.answer.hidden = true;

@@ -3,15 +3,15 @@ import {attentionLimit, colourScaleOf, shortNumber, valueWithStep} from '../lib/
 import {quotedToken} from '../lib/canvas.js';
 import {elementOf, setText} from '../lib/controls.js';
 import {entryTitle} from '../state/derive.js';
-import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {blankBlocked, largestOf, readingKey, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
 
 const ownStateOfUnits = {hideSpecial: false, mergeWords: true};
 
 export class OwnMaps {
-  constructor() {
+  constructor(announce) {
     this.parts = ['A', 'B', 'B − A'].map((name, i) => {
-      const row = new MapRow({text: (r, c) => this.cellText(i, r, c), chooseRow: () => {}});
+      const row = new MapRow({text: (r, c) => this.cellText(i, r, c), chooseRow: () => {}, announce});
       return {name, row, el: elementOf('div', 'sv-own-map', row.el, row.tip)};
     });
     this.note = elementOf('p', 'sv-note');
@@ -22,6 +22,7 @@ export class OwnMaps {
     const {maps, sides} = shown, there = maps.every(map => map.values);
     this.el.hidden = !there;
     if (!there) return;
+    this.about = readingKey([], state.entry, sides.map(({probe}) => probe.labels));
     const title = entryTitle(state.entry), look = {palette: state.palette, theme: state.theme};
     this.shown = sides.map(({probe, frame}, i) => {
       const units = shownUnits(probe, ownStateOfUnits, maps[i]), map = unitMap(maps[i], units);
@@ -37,7 +38,7 @@ export class OwnMaps {
   drawPart(i, title, {values, scale, units}, host, theme) {
     const {name, row} = this.parts[i];
     row.draw({items: [{title: `${name}: ${title}`, values, scale, scaleTitle: i < 2 ? 'attention' : 'B − A'}], units,
-      row: -1, framed: false, label: `${name} of ${title}.`}, host, theme);
+      row: -1, framed: false, label: `${name} of ${title}.`, about: this.about}, host, theme);
   }
 
   // Rows and columns of B − A are the words that stand in both sentences.

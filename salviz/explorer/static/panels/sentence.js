@@ -328,7 +328,7 @@ class Sentence {
     const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
     const here = state.colour === 'saliency' && frame?.info?.awaited;
     const why = frame ? here || (missingColour[state.colour] ?? values.note) : away;
-    const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy)}.` : '';
+    const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy, frame)}` : '';
     setText(this.legend, !frame || !values[state.colour] ? why
       : legendWords(frame, probe, state, values, store.saliencyScale(state).words) + copied);
     this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));

@@ -258,7 +258,8 @@ export const timePanel = {
     'Dots are the recorded steps; the curves are losses and scores of the training on the same axis of steps.',
     'All panels show the chosen step; one run with one seed says little about another, however smooth its curves.'],
   keys: [['← →', 'previous, next recorded step'], ['Home End', 'first, last step'], ['Space', 'play or pause'],
-    ['Enter', 'show or hide a curve']]},
+    ['← → ⇞ ⇟', 'on the curves: read them step by step'],
+    ['Enter', 'there: the nearest recorded step; on a name: show or hide its curve']]},
   tour: 'drag, play, or press [ and ] to see how all panels looked earlier in the training.',
   view: Time,
 };

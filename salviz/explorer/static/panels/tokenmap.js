@@ -1,6 +1,6 @@
 // A map as it is shown: on tokens, words or blocks of tokens, with what is blanked and the upper end of its scale; and
 // its drawing with labels.
-import {layersOf, mapNames, unitsOf} from '../state/derive.js';
+import {entryTitle, layersOf, mapNames, unitsOf} from '../state/derive.js';
 import {ordinal, paintScale, valueWithStep} from '../lib/colour.js';
 import {axisTitles, columnLabels, quotedToken, rowLabels, shownToken} from '../lib/canvas.js';
 import {blockedKeys} from './overlays.js';
@@ -118,6 +118,14 @@ export function drawTokenMap(sharp, painter, grid,
   context.strokeRect(grid.x - .5, grid.y - .5, grid.width + 1, grid.height + 1);
   if (titles) axisTitles(context, grid, {keyY: grid.y - edge - rooms.key - 14, queryX: grid.x - edge - rooms.query - 16,
     inks});
+}
+
+// "layer 3, head 7, step 20": what a reading is of.
+export function readingPlace(entry, step) { return `${entryTitle(entry)}, step ${step}`; }
+
+// What else must stay the same for a reading to stay: sentence, step and run of each frame, and `more`.
+export function readingKey(frames, ...more) {
+  return JSON.stringify([frames.map(({run, probe, step}) => [run, probe, step]), ...more]);
 }
 
 // "layer 3, head 7, “the” → “film”: 0.0312 ± 0.0007"

@@ -5,7 +5,7 @@ import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, rowOrMean, saliency
 import {ranksOf, spearman, tiedRows} from '../lib/maths.js';
 import {attentionLimit, colourScaleOf, cssColour, scaleColour, shortNumber, valueWithStep} from '../lib/colour.js';
 import {CellGrid, columnLabels, inksOf, labelRoom, quotedToken, SharpCanvas} from '../lib/canvas.js';
-import {blankBlocked, largestOf, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
+import {blankBlocked, largestOf, readingKey, readingPlace, scaleLimit, shownUnits, unitMap} from './tokenmap.js';
 import {MapRow} from './maprow.js';
 import {tiesPath} from './overlays.js';
 import {choiceOf, elementOf, labelled} from '../lib/controls.js';
@@ -83,7 +83,8 @@ class Triptych {
     const row = this.units.findIndex(u => u.tokens.includes(state.row ?? pooledRow(store.frameOf(state))));
     this.row = row < 0 && (state.row ?? pooledRow(store.frameOf(state))) !== null ? 0 : row;
     const label = `Attention, ${this.kind} and their difference for ${entryTitle(state.entry)}.`;
-    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: this.row >= 0, label}, this.el,
+    const about = readingKey([this.frame], state.entry, this.kind);
+    this.maps.draw({items: this.items, units: this.units, row: this.row, framed: this.row >= 0, label, about}, this.el,
       state.theme);
     this.drawBands();
     this.words.textContent = this.sayAgreement();
@@ -91,7 +92,7 @@ class Triptych {
 
   look() {
     const {store, state} = this.ctx, frame = store.frameOf(state), probe = store.probe(state.run, state.probe);
-    this.items = null;
+    Object.assign(this, {frame, items: null});
     if (!probe) return 'There is no sentence to show.';
     if (!frame) return store.why(state.run, state.probe, store.stepOf(state))
       || 'Nothing is recorded for this sentence yet.';
@@ -191,7 +192,8 @@ class Triptych {
     const value = item => this.band(item)[column];
     const said = this.items.map(item => `${item.title} ${Number.isFinite(value(item)) ? shortNumber(value(item))
       : 'left out'}`);
-    return `mean over rows → ${quotedToken(this.units[column].label)}: ${said.join(', ')}`;
+    const where = readingPlace(this.ctx.state.entry, this.frame.step);
+    return `${where}, mean over rows → ${quotedToken(this.units[column].label)}: ${said.join(', ')}`;
   }
 
   cellText(row, column) {
@@ -199,7 +201,7 @@ class Triptych {
     const gap = missing => missing ? missing(row) : 'left out';
     const said = this.items.map(({title, values, half, missing}) =>
       `${title} ${Number.isFinite(values[k]) ? valueWithStep(values[k], half(k)) : gap(missing)}`);
-    return `${query} → ${key}: ${said.join(', ')}`;
+    return `${readingPlace(this.ctx.state.entry, this.frame.step)}, ${query} → ${key}: ${said.join(', ')}`;
   }
 
   // Three rows of cells with the tokens above them: the chosen row of each map.
