@@ -101,13 +101,23 @@ class Tab:
         self.page.close()
         assert errors == [] and outside == []
 
+class NotebookTab(Tab):
+    "The same in Jupyter Notebook, which the same server serves"
+    def open(self):
+        self.page.goto(f'{self.url}/notebooks/{self.name}')
+        self.page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status=idle]', timeout=90000)
+        self.page.get_by_text('Python 3 (ipykernel)').first.wait_for(timeout=30000)
+        self.page.wait_for_load_state('networkidle')
+        self.errors.clear() # what Notebook stumbles over while it loads its settings is not ours
+        return self
+
 @pytest.fixture
 def tab(browser, server):
     "Function that opens a new notebook of the given cells; at the end nothing may have gone wrong or left the machine"
     opened = []
-    def make(name, *sources, **kw):
+    def make(name, *sources, kind=Tab, **kw):
         notebook(server[1]/name, *sources)
-        opened.append(Tab(browser, server, name, **kw).open())
+        opened.append(kind(browser, server, name, **kw).open())
         return opened[-1]
     yield make
     for t in opened: t.close()
@@ -405,3 +415,22 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     static.wait_for_selector('.sv-heads canvas', timeout=60000)
     to_the_start(static)
     static.close()
+
+def test_in_jupyter_notebook_it_is_live_and_its_saved_copy_works_without_kernel(tab, browser, server):
+    t = tab('notebook7.ipynb', "from salviz import Explorer\nExplorer('ad-drop')", kind=NotebookTab)
+    path = server[1]/'notebook7.ipynb'
+    t.run_all(); t.drawn(); t.drawn('map'); t.ended()
+    assert t.page.locator('[data-live] .salviz').count() == t.page.locator('.salviz').count() == 1
+    live, step = t.picture('map'), t.step()
+    t.menu('File', 'Save Notebook')
+    until = time.monotonic() + 60
+    while not outputs(path) and time.monotonic() < until: t.page.wait_for_timeout(200)
+    assert set(outputs(path)[0]['data']) == {'text/html', 'image/png', 'text/plain'}
+    t.menu('Kernel', 'Shut Down Kernel')
+    again = NotebookTab(browser, server, 'notebook7.ipynb').open()
+    again.drawn(); again.drawn('map')
+    assert again.page.locator('[data-live]').count() == 0 and 'Error displaying' not in again.page.inner_text('body')
+    assert again.picture('map') == live and again.step() == step
+    to_the_start(again.page)
+    assert again.picture('map') != live
+    again.close()
