@@ -363,6 +363,13 @@ def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
                                                                      ['validation Spearman', 1]]
     assert names(dict(loss=.4, f1=.5)) == [['validation loss', 0], ['validation F1', 1]]
 
+def test_a_mean_over_some_of_the_sentences_says_of_how_many(page):
+    load(page, 'curves.js')
+    name = lambda probes, of: page.evaluate(
+        'known => sv.curveSeries([], {x: [0], y: [.5], ...known})[0].name', dict(probes=probes, of=of))
+    assert name(1, 8) == 'agreement of attention and saliency (1 of 8 sentences)'
+    assert name(8, 8) == 'agreement of attention and saliency (8 sentences)'
+
 def test_thirty_steps_a_second_are_all_shown(page):
     show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(31)],
          panels=['sentence', 'time'], state=dict(step=0, speed=30), plotly=True)

@@ -148,7 +148,7 @@ class Agreements {
     }
     const x = [...bySteps.keys()].sort((a, b) => a - b);
     return {x, y: x.map(step => bySteps.get(step).reduce((a, b) => a + b, 0) / bySteps.get(step).length),
-      probes: probes.size};
+      probes: probes.size, of: this.store.run(run)?.probes.length ?? 0};
   }
 }
 
@@ -184,6 +184,11 @@ function validationLoss(rows) {
     ...rowSeries(evals, squared ? 'mse' : 'loss')};
 }
 
+// A page unpacks a sentence when it is looked at: the mean is over those that are here.
+function agreementOf({probes, of}) {
+  return probes < of ? `${probes} of ${countWords(of, 'sentence')}` : countWords(probes, 'sentence');
+}
+
 function scoreCurves(rows, agreement) {
   const evals = validationRows(rows), few = {marks: true, subplot: 1};
   const others = [...new Set(evals.flatMap(row =>
@@ -193,8 +198,8 @@ function scoreCurves(rows, agreement) {
     {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
     ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few,
       ...rowSeries(evals, name)})),
-    {name: `agreement of attention and saliency (${countWords(agreement.probes, 'sentence')})`, colour: 4, ...few,
-      x: agreement.x, y: agreement.y},
+    {name: `agreement of attention and saliency (${agreementOf(agreement)})`, colour: 4, ...few, x: agreement.x,
+      y: agreement.y},
   ];
   return curves.filter(curve => curve.x.length);
 }
