@@ -45,8 +45,20 @@ def of_texts(folder, shape):
             'attention, saliency': plain, 'saliency': [drop, plain], 'is_masked, masked_input': masked,
             "info['token_predictions']": invented.tagged(tokens=words, gold=gold, said=answers),
             "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
+            "info['continuation']": wrote(words),
             'prediction': scored(tokens), 'evidence that no other kind knows': own_map(drop),
             'attention, twice': [drop, other], 'rows of metrics': [drop, other, guided], 'snapshots': [drop, other]}
+
+
+def wrote(tokens):
+    "A text whose last three tokens a model wrote, or two of three"
+    made, count = invented.snapshot(0, 0, tokens, 'ADDrop'), min(3, len(tokens) - 1)
+    g, start = np.random.default_rng(0), len(tokens) - count
+    seen = np.arange(len(tokens)) < start + np.arange(count)[:, None]
+    made.arrays['continuation_saliency'] = (g.normal(size=seen.shape) * seen).astype(np.float32)
+    made.info['continuation'] = dict(start=start, tokens=made.labels[start:], probability=[.4, .03, .97][:count],
+                                     others=[[[compound, .3], ['the', .1]]] * count)
+    return made
 
 
 def scored(tokens):

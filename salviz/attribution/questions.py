@@ -77,7 +77,10 @@ def words_of(
     columns = getattr(inputs, 'column_names', None)
     if isinstance(inputs, dict) or columns is not None and 'text' not in columns: return None
     if columns is None: texts, pairs = _text_columns(inputs)
-    else: texts, pairs = list(inputs['text']), list(inputs['text_pair']) if 'text_pair' in columns else None
+    else:
+        task = tasks.get(head_task(model))
+        second = 'target_text' if task and task.causal else 'text_pair'
+        texts, pairs = list(inputs['text']), list(inputs[second]) if second in columns else None
     return [text.words for text in align_batch(tokenizer, texts, pairs, longest_input(model, tokenizer))]
 
 def as_batch(
@@ -100,7 +103,9 @@ def _is(target, name) -> bool: return isinstance(target, str) and target == name
 def score_target(
     model,
     batch:dict,         # with tensors where `model` lives
-    target='predicted', # 'predicted', 'gold', a class, or a function of (outputs, rows)
+    # 'predicted', 'gold', a class, of a causal language model a token that may come next, or a function of
+    # (outputs, rows)
+    target='predicted',
     batch_size:int=32,  # rows in a forward pass
 ):
     """What is to be explained in `batch` by the task of `model`'s head: 'predicted', int64 [batch], or a function of
@@ -118,14 +123,17 @@ def score_target(
         if _is(target, 'gold'): return batch['labels'] if classes else attribution_target(task, batch, batch['labels'])
     if whole(target) and classes and 0 <= target < model.config.num_labels:
         return torch.full((len(every_row(batch)),), int(target), device=device_of(model))
+    if whole(target) and task.causal and 0 <= target < model.get_input_embeddings().num_embeddings:
+        labels = task.unlabelled(batch)
+        return attribution_target(task, batch, torch.where(labels == -100, labels, int(target)))
     if not _is(target, 'predicted'):
-        one = f'a class of the {model.config.num_labels}, ' if classes else ''
+        one = (f'a class of the {model.config.num_labels}, ' if classes else
+               'the id of the token that may come after the text, ' if task.causal else '')
         raise ValueError(f"target must be 'predicted', 'gold', {one}or a function of (outputs, rows) for "
                          f"{type(model).__name__} ({name}), "
                          f'got {target!r}')
     if classes: return 'predicted'
-    if task.per_token and 'labels' not in batch:   # every token is asked about
-        batch = batch | dict(labels=batch['input_ids'].masked_fill(~batch['attention_mask'].bool(), -100))
+    if task.per_token and 'labels' not in batch: batch = batch | dict(labels=task.unlabelled(batch))
     parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size)]
     with undisturbed(model), torch.no_grad():
         labels = torch.cat([task.predicted(model(**model_inputs(part, model)), part) for part in parts])

@@ -158,6 +158,7 @@ def _are_texts(x): return _is_series(x) and not _is_array(x) and (not isinstance
 
 kinds |= { # where one function takes less, or other things, than the others
     'save_figure.caption': Kind(_is_flag, 'True or False'),
+    'load_text.label': Kind(lambda x: x is None or _is_text(x), 'the name of a column, or None for plain texts'),
     'figure.columns': Kind(_is_whole, 'a whole number'),
     'small_model.layers': Kind(_counts(1000), 'a number of layers'),
     'small_model.heads': Kind(_counts(1000), 'a number of heads'),

@@ -222,13 +222,14 @@ def grow(x:np.ndarray, bits=None, exponent=None) -> np.ndarray:
     return np.ldexp(x.astype(np.float32 if -100 < exponent < 110 else np.float64), exponent)
 
 # %% ../../nbs/01_core/10_runs.ipynb #023
-# L recorded layers, H heads, n tokens (query, key), C classes, m target tokens of a translation, 1 a single number
+# L recorded layers, H heads, n tokens (query, key), C classes, m target tokens of a translation, g generated ones,
+# 1 a single number
 shapes = dict(
     attention='LHnn', attention_attribution='LHnn', attribution_ranks='LHnn', discard_candidates='LHnn',
     discarded='LHnn', pattern_target='LHnn', guided='LH',
     saliency='n', saliency_target='n', method_saliency='n', masked_input='n', is_masked='n', rationale='n',
     probabilities='C', masked_probabilities='C',
-    token_confidence='n', target_probability='m', prediction='1')
+    continuation_saliency='gn', token_confidence='n', target_probability='m', prediction='1')
 
 # %% ../../nbs/01_core/10_runs.ipynb #025
 signal_shapes = dict( # c channels, h height, w width; T time steps, F features

@@ -6,13 +6,13 @@ model"""
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
            'Sources', 'one_table', 'from_hub', 'refuse_rows', 'stratified_order', 'checked_shares', 'cut_rows',
-           'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'data_task',
-           'data_classes', 'encode', 'encode_texts', 'Collator', 'reads_types', 'model_inputs']
+           'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'align_answers',
+           'data_task', 'data_classes', 'encode', 'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import hashlib, html, inspect, json, re, warnings
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
 
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
-from ..core.text import align_batch
+from ..core.text import align_batch, readable
 from ..measures.tasks import tasks
 
 # %% ../../nbs/02_data/00_texts.ipynb #006
@@ -614,10 +614,41 @@ def _encode_targets(targets, tokenizer, max_length):
     for i, x in zip(long, shorter): cut[i], ids[i] = len(ids[i]) - len(x), x
     return ids, cut
 
+# %% ../../nbs/02_data/00_texts.ipynb #clm2
+def _ended(t, tokenizer):
+    "`t` with the end token of `tokenizer` behind it, if that is not there already"
+    end = tokenizer.eos_token_id
+    if end is None or t.input_ids[-1] == end: return t
+    def more(x, value): return np.append(x, value).astype(x.dtype)
+    return replace(t, tokens=[*t.tokens, *tokenizer.convert_ids_to_tokens([end])],
+                   labels=[*t.labels, *readable(tokenizer, [end])], input_ids=more(t.input_ids, end),
+                   offsets=np.concatenate([t.offsets, [[0, 0]]]), segments=more(t.segments, -1),
+                   word_ids=more(t.word_ids, -1), is_special=more(t.is_special, True))
+
+def align_answers(
+    tokenizer,       # a fast tokenizer of transformers
+    prompts,         # list of str
+    answers,         # list of str, one for each prompt
+    max_length=None, # prompt and answer are cut to this many tokens, special ones included; None = never cut
+) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
+    "`prompts` with their `answers` as `align_batch` gives pairs, each with an end token behind it"
+    room = None if max_length is None else max_length - (tokenizer.eos_token_id is not None)
+    return [_ended(t, tokenizer) for t in align_batch(tokenizer, prompts, answers, room)]
+
+def _next_labels(t, asked):
+    "The token that follows each token of `t`, -100 where it is not asked for: about 'all', or about the 'answer'"
+    after, labels = np.arange(1, len(t.input_ids)), np.full(len(t.input_ids), -100)
+    answer = np.flatnonzero(t.segments == 1)
+    first = 1 if asked == 'all' else answer[0] if len(answer) else len(labels)
+    labels[after[after >= first] - 1] = t.input_ids[after[after >= first]]
+    return labels
+
 # %% ../../nbs/02_data/00_texts.ipynb #086
-def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None):
+def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
+                  asked=None):
     "Columns for some texts (str or lists of words) with what belongs to them, and how many tokens were cut from each"
-    aligned = align_batch(tokenizer, text, text_pair, max_length=max_length)
+    align = align_answers if asked == 'answer' else align_batch
+    aligned = align(tokenizer, text, text_pair, max_length)
     columns = dict(input_ids=[a.input_ids for a in aligned],
                    attention_mask=[np.ones(len(a.input_ids), int) for a in aligned],
                    word_ids=[a.word_ids for a in aligned], segments=[a.segments for a in aligned],
@@ -625,10 +656,12 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
         plain = [' '.join(t) if isinstance(t, list) else t for t in text]
-        columns['token_type_ids'] = tokenizer(plain, text_pair, truncation=True,
-                                              max_length=max_length)['token_type_ids']
+        types = tokenizer(plain, text_pair, truncation=True, max_length=max_length)['token_type_ids']
+        # an end token that was put behind is of the last text
+        columns['token_type_ids'] = [[*x, x[-1]][:n] for x, n in zip(types, columns['length'])]
     cut = [a.truncated for a in aligned]
     if label is not None: columns['labels'] = label
+    if asked is not None: columns['labels'] = [_next_labels(a, asked) for a in aligned]
     if tags is not None: columns['labels'] = [_token_labels(a.word_ids, t) for a, t in zip(aligned, tags)]
     if target_text is not None:
         columns['labels'], cut_there = _encode_targets(target_text, tokenizer, max_length)
@@ -654,16 +687,23 @@ def _warn_cut(cut, max_length):
             f'{max(longer, default=0)} tokens at most)')
     if longer: warnings.warn(warning, stacklevel=3)
 
-def _encode_all(tokenizer, max_length, first_id, labels_type=None, **columns):
+def _encode_all(tokenizer, max_length, first_id, labels_type=None, asked=None, **columns):
     "An encoded Dataset and how many tokens were cut from each text; `columns` as `_encode_chunk` takes them"
     chunks, cut, n = [], [], len(columns['text'])
     for start in range(0, n, 2000):
         stop = min(start + 2000, n)
-        encoded, cut_here = _encode_chunk(tokenizer, max_length, **{name: x[start:stop] for name, x in columns.items()})
+        some = {name: x[start:stop] for name, x in columns.items()}
+        encoded, cut_here = _encode_chunk(tokenizer, max_length, asked=asked, **some)
         encoded['example_id'] = list(range(first_id + start, first_id + stop))
         types = Features({name: labels_type if name == 'labels' else _types[name] for name in encoded})
         chunks.append(Dataset.from_dict(encoded, types)); cut += cut_here
     return concatenate_datasets(chunks), cut
+
+# %% ../../nbs/02_data/00_texts.ipynb #clm3
+def _refuse_unasked(encoded, split):
+    "Refuse rows of which no token is to be predicted"
+    bad = [i for i, labels in enumerate(encoded['labels']) if not any(label != -100 for label in labels)]
+    refuse_rows(bad, split, 'there is no token to predict (a text of one token, or an answer that was cut off whole)')
 
 # %% ../../nbs/02_data/00_texts.ipynb #089
 def data_task(
@@ -699,7 +739,8 @@ def encode(
     tokenizer,       # a fast tokenizer of transformers
     # tokens that a text (or target) may have, special ones included; None = what the tokenizer allows, 512 at most
     max_length=None,
-    # what for; None = as the columns say; 'masked_lm' and 'replaced_token_detection' take the texts without labels
+    # what for; None = as the columns say; 'masked_lm' and 'replaced_token_detection' take the texts without labels,
+    # 'causal_lm' makes them of the texts, or of the answers (target_text) to them
     task=None,
     first_id=0,      # number of the first example
     # the same shape: input_ids, attention_mask, [token_type_ids], [labels], example_id, word_ids, segments,
@@ -714,9 +755,14 @@ def encode(
         here = _check_task(task, part)
         names = dict(text='words' if 'words' in part.column_names else 'text', text_pair='text_pair')
         if here: names |= {name: name for name in tasks[here].columns[1:]}
+        causal = here is not None and tasks[here].causal
+        asked = None if not causal else 'answer' if 'target_text' in part.column_names else 'all'
+        if asked == 'answer': names['text_pair'] = 'target_text'
         columns = {argument: list(part[name]) for argument, name in names.items() if name in part.column_names}
         labels_type = part.features['label'] if 'label' in columns else Sequence(Value('int32'))
-        parts[split], cut_here = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, **columns)
+        parts[split], cut_here = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, asked,
+                                              **columns)
+        if asked: _refuse_unasked(parts[split], split or 'the data')
         cut += cut_here
     _warn_cut(cut, max_length)
     return DatasetDict(parts) if isinstance(data, dict) else parts['']

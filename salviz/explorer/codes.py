@@ -142,7 +142,8 @@ codecs = dict(
     discarded='bits', guided='bits',
     is_masked='bits', rationale='bits', pattern_target='table8', saliency='f32', method_saliency='f32',
     saliency_target='f32',
-    probabilities='f32', masked_probabilities='f32', masked_input='i32', token_confidence='f32',
+    continuation_saliency='f32', probabilities='f32', masked_probabilities='f32', masked_input='i32',
+    token_confidence='f32',
     target_probability='f32', prediction='f32',
     input='level8', saliency_map='level8', method_saliency_map='level8', masked_map='level8', is_masked_map='bits',
     informative='bits')

@@ -21,8 +21,8 @@ from .drawing import (Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, f
                       patch, power_of_ten, region_sample, replaced_look, share_scale, signed,
                       signed_scale, text_width, thinned_note, ties_sample, unmarked, vermillion, word_box,
                       wrapped)
-from ..views.maps import (attention_map, coloured_sentences, compared, evolution, head_grid, masked_pairs,
-                               pattern_residual, triptych)
+from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
+                               masked_pairs, pattern_residual, triptych)
 from ..views.base import is_negative
 
 # %% ../../nbs/10_figures/02_maps.ipynb #008
@@ -301,6 +301,13 @@ def _coloured_sentences(view, width):
         if negative:
             legend(sheet, left + 190*beside, tops[-1] + (2 if beside else 24 + 8*len(label)), room, [_underlined])
     return Body(float(tops[-1]) + 24 + 8*len(label) + 14*(negative and not beside), draw)
+
+# %% ../../nbs/10_figures/02_maps.ipynb #clm2
+@figure_kind('continuation', continuation, 'what each token that a language model wrote rests on',
+             "info['continuation']", lists=['tokens'])
+def _continuation(view, width):
+    "The written tokens, each above what stands before it"
+    return _coloured_sentences(view, width)
 
 # %% ../../nbs/10_figures/02_maps.ipynb #028
 def _pair_columns(view, at, room, size):

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['classification_metrics', 'regression_metrics', 'masked_metrics', 'detection_metrics', 'entities', 'is_bio',
-           'token_metrics', 'translation_metrics', 'train_test_gap', 'attention_agreement', 'run_agreement']
+           'token_metrics', 'translation_metrics', 'next_token_metrics', 'train_test_gap', 'attention_agreement',
+           'run_agreement']
 
 # %% ../../nbs/07_measures/00_scores.ipynb #003
 import numpy as np
@@ -130,6 +131,18 @@ def translation_metrics(
     right = [y == p for y, p in _labelled(labels, predictions) if len(y)]
     return dict(accuracy=_share(np.concatenate(right) if right else []),
                 exact_match=_share([matches.all() for matches in right]))
+
+# %% ../../nbs/07_measures/00_scores.ipynb #clm2
+def next_token_metrics(
+    labels,      # int [examples, tokens]: the token that follows, -100 where none is asked about
+    predictions, # float [examples, tokens, 2]: the token that is expected, and -log p of the one that follows (nats)
+) -> dict: # {'accuracy', 'perplexity'}, NaN if nothing is labelled
+    "How well a causal language model knows the next token"
+    expected, surprise = ([np.asarray(p)[..., i] for p in predictions] for i in range(2))
+    y, p = _side_by_side(_labelled(labels, [x.astype(np.int64) for x in expected]))
+    nats = [s[np.asarray(label) != -100] for label, s in zip(labels, surprise)]
+    total = np.concatenate(nats).astype(np.float64).mean() if len(y) else np.nan
+    return dict(accuracy=_share(y == p), perplexity=float(np.exp(total)))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #032
 def train_test_gap(

@@ -15,7 +15,7 @@ import numpy as np
 from fastcore.basics import patch
 
 from .scores import (classification_metrics, detection_metrics, masked_metrics, regression_metrics,
-                                    token_metrics, translation_metrics)
+                                    next_token_metrics, token_metrics, translation_metrics)
 
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt06
 def check_labels(where, labels, classes:int):
@@ -71,6 +71,12 @@ modalities = dict(text=Modality('sentence', 'sentences', 'tokens'), image=Modali
 def _any_labels(feature) -> bool: return True
 def _no_labels(where, split, classes): "Labels that a task makes itself need no check"
 
+def _check_prompts(where, split, classes):
+    "Refuse second texts beside which nobody can tell whether they are asked about"
+    if 'text_pair' in split.column_names:
+        raise ValueError('train: causal_lm reads texts, or prompts (text) with their answers (target_text); the '
+                         f'{where} split has a column text_pair: make it part of text, or rename it to target_text')
+
 @dataclass(frozen=True)
 class Facts:
     "What is known of a task without a network; without further words: one class for each text"
@@ -83,6 +89,8 @@ class Facts:
     several:bool=False           # may an example have several classes at once?
     self_supervised:bool=False   # does it make its labels from the text?
     teacher_forced:bool=False    # does a pass read the labels, each before the next is asked for?
+    causal:bool=False            # is each token of a text to be predicted from those before it?
+    optional:tuple=()            # further columns that the task reads where they are there
     pseudo_labels:bool=True      # can the answer of a pass stand in for a label?
     classes:tuple=()             # names of the classes, where the task itself fixes them
     fits:object=_any_labels       # function of the feature of the labels: are they of this task?
@@ -113,7 +121,7 @@ class Facts:
     def used(self) -> set:
         "Columns that the task itself makes into numbers, where they are there"
         also = ('text_pair',) if 'text' in self.columns else ('informative',) if self.modality != 'text' else ()
-        return {*self.columns, *also}
+        return {*self.columns, *self.optional, *also}
 
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt12
 @patch
@@ -165,6 +173,11 @@ tasks = {t.name: t for t in (
                              'what the model says; a dot: original'))),
     Facts('seq2seq', ('text', 'target_text'), 'load_pairs', has_classes=False, teacher_forced=True, check=_no_labels,
           metrics=translation_metrics, metric='loss', words=Words('the target tokens')),
+    Facts('causal_lm', ('text',), per_token=True, has_classes=False, self_supervised=True, causal=True,
+          optional=('target_text',), check=_check_prompts, metrics=next_token_metrics, metric='loss',
+          words=Words('what the model expects next', unit='next tokens', one='next token',
+                      outcome='The model expects {right} of {of} as they come.',
+                      lines=('next', 'the token that follows', 'model', 'the token that the model expects'))),
     Facts('image_classification', ('pixel_values', 'label'), 'load_images', modality='image'),
     Facts('series_classification', ('values', 'label'), 'load_series', modality='series'))}
 

@@ -24,7 +24,7 @@ from ..attribution.reading import real_tokens
 from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, kept_count, region_names
 from .base import FineTuning, Method, Plan, check_choice, check_share
-from ..models.tasks import attribution_target, task_of, tasks
+from ..models.tasks import attribution_target, last_asked, task_of, tasks
 from ..models.draws import keyed_below, keyed_order, keyed_uniform
 from ..models.loading import device_of, undisturbed
 
@@ -84,6 +84,8 @@ class ADDrop(Method):
         target='pseudo',
         # candidates: 'high' attributions, 'low' ones (section 2.2), or 'low_released' (its code)
         region='high',
+        # of a causal language model: the score is a mean over 'all' tokens that are asked about, or of the 'last' one
+        places='all',
         protect_special=False,  # never drop special tokens as keys? They are then not counted in `p` either
         first_pass='train',     # mode of the pass that is attributed: 'train' (the released code) or 'eval' (the paper)
         attribution='gradient', # 'gradient' (GA), 'integrated_gradients' (IGA), 'attention' (AA) or 'random' (RD)
@@ -104,13 +106,13 @@ class ADDrop(Method):
         self.target, self.region, self.protect_special, self.first_pass = target, region, protect_special, first_pass
         self.attribution, self.steps, self.nodes, self.reading = attribution, steps, nodes, reading
         self.random_form, self.after_dropout, self.attribution_dtype = random_form, after_dropout, attribution_dtype
-        self.pseudo_label = pseudo_label
+        self.pseudo_label, self.places = pseudo_label, places
         check_share(self, 'p', 'share of each row that may be dropped')
         is_probability = isinstance(q, (int, float)) and not isinstance(q, bool) and 0 < q <= 1
         self.require(is_probability, 'q must be above 0 and at most 1 (probability with which a candidate is dropped; '
                      f'1 drops them all), got {q!r}')
         choices = dict(target=('pseudo', 'gold'), region=region_names, first_pass=('train', 'eval'),
-                       cross_tuning=(True, False), protect_special=(True, False),
+                       cross_tuning=(True, False), protect_special=(True, False), places=('all', 'last'),
                        attribution=('gradient', 'integrated_gradients', 'attention', 'random'),
                        reading=('paper', 'standard'), random_form=('region', 'positions'), after_dropout=(True, False),
                        attribution_dtype=('float32', 'bfloat16'), pseudo_label=pseudo_labels)
@@ -134,6 +136,9 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
     check_observable(model)
     check_layers(model, self.layers)
     if self.attribution == 'random': check_sight(model, self.layers)
+    self.require(self.places == 'all' or tasks[task_of(model)].causal,
+                 "places='last' is for causal_lm, which is asked about many tokens, got a model for "
+                 f'{task_of(model)}; leave it out')
     meant = self.pseudo_label == 'fixed' or tasks[task_of(model)].pseudo_labels
     self.require(meant, f"pseudo_label='each_step' has no meaning in a {task_of(model)}, whose score is minus the "
                  'squared '
@@ -147,6 +152,9 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
 def explained(self:ADDrop, model, batch, progress):
     "What the attribution differentiates, as a function of (outputs, rows)"
     task, labels = tasks[task_of(model)], batch.get('labels')
+    if self.places == 'last':
+        labels = last_asked(labels if labels is not None else task.unlabelled(batch))
+        batch = {**batch, 'labels': labels}
     if not task.pseudo_labels and labels is None: return lambda outputs, rows: task.own_score(outputs, batch, None)
     if self.target == 'gold' and labels is not None: return attribution_target(task, batch, labels)
     at_the_pass = self.attribution != 'integrated_gradients' or self.pseudo_label == 'each_step'
@@ -314,6 +322,7 @@ def row_ranks(
 _read_by = dict( # option: (attributions that read it, why the others do not)
     target=(('gradient', 'integrated_gradients'), 'no label is explained there'),
     region=(('gradient', 'integrated_gradients', 'attention'), 'random numbers are neither high nor low'),
+    places=(('gradient', 'integrated_gradients'), 'no label is explained there'),
     first_pass=(('gradient', 'integrated_gradients', 'attention'), 'there is no first pass'),
     steps=(('integrated_gradients',), 'there is no path with steps on it'),
     nodes=(('integrated_gradients',), 'there is no path with nodes on it'),

@@ -74,10 +74,10 @@ Term.__doc__ = "A loss per example, `loss` [batch], and the factor `weight` with
 served = dict(
     FineTuning=tasks.keys(),
     SalLM=('classification',),
-    SaliencyGuided=('classification', 'image_classification', 'series_classification'),
-    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq'),
+    SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
+    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
-                       'seq2seq'))
+                       'seq2seq', 'causal_lm'))
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
 class Method:

@@ -5,9 +5,9 @@ a trace"""
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'twin', 'weights_version', 'device_of',
-           'full_precision', 'inside_peft', 'model_name', 'weights_checksum', 'pooled_rows', 'tasks_of_kind',
-           'class_config', 'without_shard_bars', 'decoder_start', 'target_start', 'taught_file', 'is_taught', 'teach',
-           'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
+           'full_precision', 'inside_peft', 'model_name', 'weights_checksum', 'pooled_rows', 'looks_ahead',
+           'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start', 'taught_file',
+           'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
 import copy
@@ -154,6 +154,19 @@ def pooled_rows(
     raise ValueError(f'{type(model).__name__} {why}. A pooled row exists in encoders that read [CLS] or <s> and in '
                      'decoder-only classifiers')
 
+# %% ../../nbs/03_models/03_loading.ipynb #clm2
+def looks_ahead(model) -> bool:
+    "Does what `model` says at a token hang on later ones? Asked of a text of three tokens"
+    ids, kept = torch.tensor([[1, 2, 3]], device=device_of(model)), []
+    def keep(module, args, output):
+        kept.append(output.detach().requires_grad_())
+        return kept[0]
+    with undisturbed(model), torch.enable_grad():
+        hook = model.get_input_embeddings().register_forward_hook(keep)
+        try: logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        finally: hook.remove()
+        return bool(torch.autograd.grad(logits[:, :2].double().square().sum(), kept[0])[0][:, 2].any())
+
 # %% ../../nbs/03_models/03_loading.ipynb #022
 _packaged_models = 'minilm', 'movie-minilm'
 
@@ -178,10 +191,19 @@ def _explained(name, silence):
         raise ValueError(f'{str(name)!r} cannot be loaded: {str(e).strip().partition(chr(10))[0]} ({packaged})') from e
 
 # %% ../../nbs/03_models/03_loading.ipynb #024
+_look_back = frozenset('gpt_neox gpt_neox_japanese'.split()) # whatever their is_decoder says
+
+def _is_decoder(config):
+    "Do language models with this `config` look back only? BERT and its kin do so with is_decoder=True"
+    one_stack = not getattr(config, 'is_encoder_decoder', False)
+    return one_stack and (getattr(config, 'is_decoder', True) or config.model_type in _look_back)
+
 def tasks_of_kind(config) -> list:
     "The tasks for which models with this `config` have a head"
-    return [task for task, head in task_heads().items() if type(config) in head.kinds
-            and head.name in head.kinds[type(config)].__name__]
+    def has(task, head):
+        kind = head.kinds[type(config)].__name__ if type(config) in head.kinds else ''
+        return kind and head.is_in(kind) and (not tasks[task].causal or _is_decoder(config))
+    return [task for task, head in task_heads().items() if has(task, head)]
 
 def _check_head(name, config, task):
     "Refuse a `task` that models like `name` have no head for"
@@ -206,7 +228,7 @@ def class_config(num_labels=None, labels=None) -> dict:
 def _class_count(name, config, num_labels, labels, replace, head=tasks['classification'].head):
     "How many classes the head gets; `replace` = a trained head with another number may be thrown away"
     wanted = class_config(num_labels, labels).get('num_labels')
-    trained = config.num_labels if any(head.name in a for a in config.architectures or ()) else None
+    trained = config.num_labels if any(map(head.is_in, config.architectures or ())) else None
     if wanted is not None and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
         raise ValueError(f'num_labels must be a positive number of classes, got {wanted!r}')
     if trained and wanted not in (None, trained) and not replace:
@@ -315,7 +337,7 @@ def _load(task, name, seed, count, **kwargs):
         if _other_head(config, head): _draw_head(model)
         if classes: teach(model, name)
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
-    is_trained = head.name in ' '.join(config.architectures or ()) and model.config.num_labels == config.num_labels
+    is_trained = head.is_in(' '.join(config.architectures or ())) and model.config.num_labels == config.num_labels
     model.has_new_head = not is_trained
     _give_padding(model, tokenizer)
     decoder_start(model)
@@ -356,7 +378,7 @@ def load_model_for(
                          f'labels={labels!r}')
     def count(config):
         if not own.has_classes and needed is None: return {}
-        trained = any(head.name in a for a in config.architectures or ())
+        trained = any(map(head.is_in, config.architectures or ()))
         if own.per_token and num_labels is None and labels is None and not trained:
             raise ValueError(f'{str(name)!r} has no trained head for tokens; name the tags with labels=[...], or give '
                              'num_labels')

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from ..models.attention import attention_parts, check_observable, observe, query_key
 from ..attribution.attention import attention_attribution
-from ..attribution.reading import target_scores
+from ..attribution.reading import Reading, target_scores
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import encode_texts, model_inputs
@@ -30,7 +30,7 @@ from ..models.loading import (device_of, inside_peft, load_classifier, longest_i
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.tasks import head_of
 from ..core.runs import Snapshot
-from ..core.text import align_batch
+from ..core.text import align_batch, continued
 
 # %% ../../nbs/08_probing/03_look.ipynb #008
 def _read_texts(
@@ -207,13 +207,13 @@ def _rows_at_once(model, n):
     vocabulary = model.config.get_text_config().vocab_size if head_of(model) in ('causal', 'masked') else 0
     return max(1, min(32, most_tokens_at_once // n, 2**26 // max(32, n*vocabulary)))
 
-def _saliency(model, inputs, score, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
+def _saliency(model, inputs, score, said, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
     "What each token does to `score`"
     rows = _rows_at_once(model, inputs['input_ids'].shape[1])
     values = input_saliency(model, inputs, saliency, score, steps, batch_size=rows, baseline=baseline)
     return dict(saliency=values[0].float().cpu().numpy()), {}
 
-def _attribution(model, inputs, score) -> tuple: # ({name: array}, {name: layers})
+def _attribution(model, inputs, score, said) -> tuple: # ({name: array}, {name: layers})
     "What each attention position does to `score`, and its rank in its row"
     maps, allowed = attention_attribution(model, inputs, score)
     arrays = dict(attention_attribution=np.stack([b[0].float().cpu().numpy() for b in maps.values()]),
@@ -268,21 +268,24 @@ class _Wanted:
     attribution:bool=True
     baseline:int=0        # the token where paths of the saliency start
     notes:tuple=()        # what is to be said about it
+    generated:bool=False  # are the tokens that the model wrote explained, each for itself?
 
     def parts(self) -> dict: # {name in words: function of (model, inputs, score)}
         "What is computed, in this order"
-        def salient(model, inputs, score):
-            return _saliency(model, inputs, score, self.saliency, self.steps, self.baseline)
-        every = {'attention attribution': self.attribution and _attribution, 'saliency': self.saliency and salient}
+        def salient(*question): return _saliency(*question, self.saliency, self.steps, self.baseline)
+        def of_each(*question): return _saliency_of_each(*question, self.saliency, self.steps, self.baseline)
+        every = {'attention attribution': self.attribution and _attribution, 'saliency': self.saliency and salient,
+                 'saliency of the continuation': self.saliency and self.generated and of_each}
         return {name: part for name, part in every.items() if part}
 
     def passes(self, model, n) -> dict: # {name in words: how often}
         "How often `model` runs for a text of `n` tokens, as far as it is known: once where it is not"
         groups = math.ceil(self.steps / _rows_at_once(model, n))
         of_saliency = groups if self.saliency == 'integrated_gradients' else 1
-        return {name: of_saliency if name == 'saliency' else 1 for name in self.parts()}
+        return {name: of_saliency if name.startswith('saliency') else 1 for name in self.parts()}
 
-_evidence_order = 'attention', 'saliency', 'attention_attribution', 'attribution_ranks', 'probabilities'
+_evidence_order = ('attention', 'saliency', 'continuation_saliency', 'attention_attribution', 'attribution_ranks',
+                   'probabilities')
 
 def _extended(snapshot, arrays, layers, wanted) -> Snapshot:
     "`snapshot` with further `arrays`, and what is to be known about them"
@@ -303,26 +306,89 @@ class _Looked:
     questions:list     # of each, its inputs and the score to explain; None: nothing is explained
     wanted:_Wanted
 
-def _snapshot(number, text, attention, said, probabilities, names, model, notes) -> Snapshot:
+def _snapshot(number, text, attention, said, probabilities, names, model, notes, written) -> Snapshot:
     "What one forward pass shows of a text"
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=said.explains,
                 notes=notes + said.notes)
     if said.row is not None: info['pooled_row'] = said.row
+    if written is not None: info['continuation'] = written
     arrays = dict(attention=attention) | ({} if probabilities is None else dict(probabilities=probabilities))
     read = {k: getattr(text, k) for k in ('texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special')}
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
                     layers=dict(attention=list(range(len(attention)))), **read)
 
-def _first_look(whole, tokenizer, texts, target, position, saliency, steps, attribution, max_length) -> _Looked:
+# %% ../../nbs/08_probing/03_look.ipynb #clm2
+def _continuations(
+    model, tokenizer, aligned, generate, longest,
+) -> tuple: # (encoded rows, `TokenText`s, the places where the continuations begin)
+    "What `model` writes behind each of the texts `aligned`"
+    if head_of(model) != 'causal':
+        raise ValueError(f'generate: {type(model).__name__} does not write on; a causal language model does')
+    whole = isinstance(generate, int) and not isinstance(generate, bool) and generate > 0
+    if not whole and not isinstance(generate, dict):
+        raise ValueError('generate must be the number of tokens to write, or a dict of arguments of model.generate, '
+                         f'got {generate!r}')
+    settings = dict(max_new_tokens=generate, do_sample=False) if whole else dict(generate)
+    rows, texts, starts = [], [], []
+    for text in aligned:
+        prompt = continued(tokenizer, text, [])
+        ids = torch.tensor([prompt.input_ids.tolist()], device=device_of(model))
+        if ids.shape[1] + settings.get('max_new_tokens', 1) > longest:
+            raise ValueError(f'generate: the text has {ids.shape[1]} tokens and the model takes {longest}, so at most '
+                             f'{max(0, longest - ids.shape[1])} can follow; give fewer, or a shorter text')
+        with undisturbed(model, seed=0), torch.no_grad():
+            made = model.generate(ids, attention_mask=torch.ones_like(ids),
+                                  pad_token_id=_baseline_token(model, tokenizer)[0], **settings)
+        starts.append(ids.shape[1])
+        texts.append(continued(tokenizer, text, made[0, ids.shape[1]:].tolist()))
+        rows.append(dict(input_ids=texts[-1].input_ids.tolist(), attention_mask=[1]*len(texts[-1].tokens)))
+    return rows, texts, starts
+
+def _said_of(
+    tokenizer, text,
+    start,    # the place of the first of them
+    logits,   # [tokens, vocabulary]
+    others=5, # tokens that might have come instead
+) -> dict: # start, tokens, probability, others [[token, probability]]
+    "What is known of each token in the continuation of `text`"
+    p = logits[start - 1:-1].float().softmax(-1)
+    ids = torch.as_tensor(text.input_ids[start:], device=p.device)
+    rest = p.scatter(1, ids[:, None], 0.).topk(min(others, p.shape[1] - 1))
+    return dict(start=start, tokens=text.labels[start:], probability=p.gather(1, ids[:, None])[:, 0].tolist(),
+                others=[[[name, q] for name, q in zip(_written(tokenizer, i.tolist()), values.tolist())]
+                        for i, values in zip(rest.indices, rest.values)])
+
+def _saliency_of_each(
+    model, inputs, score, start, saliency, steps, baseline,
+) -> tuple: # ({name: array}, {name: layers})
+    "What each token does to the logit of each token from place `start` on, where the one before it stands"
+    ids, method = inputs['input_ids'][0], attribution_named(saliency)
+    def of(place): return lambda outputs, rows: outputs.logits[:, place - 1, ids[place]]
+    options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
+    with undisturbed(model):
+        for p in model.parameters(): p.requires_grad_(False)
+        reading = Reading(model, inputs, None, [of(i) for i in range(start, len(ids))], _rows_at_once(model, len(ids)))
+        values = method(reading, **options)[0][:, 0]
+    return dict(continuation_saliency=values.float().cpu().numpy()), {}
+
+# %% ../../nbs/08_probing/03_look.ipynb #clm4
+def _first_look(
+    whole, tokenizer, texts, target, position, saliency, steps, attribution, max_length, generate=None,
+) -> _Looked:
     "One forward pass of each of `texts`; the arguments are those of `explain_texts`"
     model = _check_door(whole, tokenizer, saliency)
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
     encoded, aligned = encode_texts(texts, tokenizer, pairs, longest), align_batch(tokenizer, texts, pairs, longest)
     _check_tokens(model, encoded)
+    starts = [None]*len(texts)
+    if generate is not None:
+        encoded, aligned, starts = _continuations(model, tokenizer, aligned, generate, longest)
     targets, positions = _each(target, len(texts), 'target'), _each(position, len(texts), 'position')
     with undisturbed(model):
         looked = [_look(model, row) for row in encoded]
+        if generate is not None:
+            positions = [start - 1 if p is None else p for start, p in zip(starts, positions)]
         answers = [answer(model, outputs, inputs, tokenizer, *rest)
                    for (outputs, _, inputs), *rest in zip(looked, aligned, targets, positions)]
         with torch.no_grad():
@@ -335,12 +401,14 @@ def _first_look(whole, tokenizer, texts, target, position, saliency, steps, attr
     if whole is not model:
         about.append(f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
     snapshots = []
-    for i, ((_, attention, _), said, text) in enumerate(zip(looked, answers, aligned)):
+    for i, ((outputs, attention, _), said, text) in enumerate(zip(looked, answers, aligned)):
+        written = None if generate is None else _said_of(tokenizer, text, starts[i], outputs.logits[0])
         p = None if said.logits is None else _class_probabilities(model, said.logits, ids)
-        snapshots.append(_snapshot(i, text, attention, said, p, names, model_name(whole), about))
-    questions = [(inputs, said.score) if said.score else None for (_, _, inputs), said in zip(looked, answers)]
+        snapshots.append(_snapshot(i, text, attention, said, p, names, model_name(whole), about, written))
+    questions = [(inputs, said.score, start) if said.score else None
+                 for (_, _, inputs), said, start in zip(looked, answers, starts)]
     return _Looked(model, snapshots, questions,
-                   _Wanted(saliency, steps, attribution, baseline, tuple(notes*has_baseline)))
+                   _Wanted(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
 
 
 # %% ../../nbs/08_probing/03_look.ipynb #0323
@@ -355,11 +423,14 @@ def explain_texts(
     saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
+    # tokens that a causal language model writes behind each text, the likeliest each time, or a dict of arguments of
+    # model.generate; each of them is explained
+    generate=None,
     max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
 ) -> list: # of `Snapshot`, one a text, all of step 0
     "What `model` attends to in `texts` and what its answers rest on; nothing of the model is changed"
     looked = _first_look(inside_peft(model), tokenizer, texts, target, position, saliency, steps, attribution,
-                         max_length)
+                         max_length, generate)
     snapshots, wanted = [], looked.wanted
     with undisturbed(looked.model):
         for snapshot, question in zip(looked.snapshots, looked.questions):
@@ -496,7 +567,8 @@ def _news(self:Looking):
 def _await(self:Looking, probe, how):
     "Let the snapshot of `probe` say what it lacks, and `how` that is"
     snapshot = self.run.snapshot(0, probe)
-    there = {'attention attribution': 'attention_attribution', 'saliency': 'saliency'}
+    there = {'attention attribution': 'attention_attribution', 'saliency': 'saliency',
+             'saliency of the continuation': 'continuation_saliency'}
     missing = [name for name in self._looked.wanted.parts() if there[name] not in snapshot.arrays]
     info = {k: v for k, v in snapshot.info.items() if k != 'awaited'}
     if missing:
@@ -576,6 +648,9 @@ def explore(
     saliency='integrated_gradients', # the name of an attribution, see `known_attributions`, or None
     steps:int=20,                    # of integrated gradients
     attribution:bool=True,           # attribute attention as well?
+    # tokens that a causal language model writes behind each text, the likeliest each time, or a dict of arguments of
+    # model.generate; each of them is explained
+    generate=None,
     max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
     **kwargs,                        # of `Explorer`
     # an `Explorer` of attention [layers, heads, query, key], saliency [tokens] and attribution of each text
@@ -586,14 +661,15 @@ def explore(
     `picture` and `to_html` wait as well, `close()` ends it
 
     Example: `explore()`, `explore(texts='a charming film')`,
-    `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`"""
+    `explore(model, tokenizer, ['a charming film', 'a dull film'], target='positive')`,
+    `explore(language_model, tokenizer, 'a charming', generate=8)`"""
     if model is None and tokenizer is None: model, tokenizer = load_classifier('movie-minilm')
     if model is None or tokenizer is None:
         raise ValueError('explore: model and tokenizer belong together; give both, or neither')
     if texts is None: texts = list(shown_texts)
     from salviz.explorer.widget import Explorer, as_run
     looked = _first_look(inside_peft(model), tokenizer, texts, target, position, saliency, steps, attribution,
-                         max_length)
+                         max_length, generate)
     looking, kwargs = Looking(as_run(looked.snapshots), looked), dict(model=(model, tokenizer)) | kwargs
     if not looking.total: return Explorer(looked.snapshots, **kwargs)
     explorer = Explorer(looking, **kwargs)

@@ -11,10 +11,10 @@ import numpy as np
 from fastcore.basics import patch
 
 from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
-from ..data.texts import Collator, encode, encode_texts
+from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..measures.tasks import modalities
 from ..models.tasks import task_of, tasks
-from ..models.loading import decoder_start, longest_input
+from ..models.loading import decoder_start, longest_input, looks_ahead
 from ..models.corruption import corruptions
 from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..core.text import align_batch
@@ -58,10 +58,17 @@ def class_names(model, task, features) -> list:
                          f'load it with num_labels={len(names)}')
     return names
 
+def _check_sight(model, task):
+    "Refuse a `model` that sees what a causal `task` asks about"
+    if task.causal and looks_ahead(model):
+        raise ValueError(f'train: {type(model).__name__} sees the tokens that it is asked to predict; build it with '
+                         'is_decoder=True in its config, or take a model that looks back only, such as GPT-2')
+
 def check_data(model, data):
     """Refuse `data` whose splits are missing or empty, or whose examples and labels `model` cannot be trained on;
     return the class names"""
     task = tasks[task_of(model)]
+    _check_sight(model, task)
     _check_splits(data, task.name)
     further_columns(data, task.used)
     names = class_names(model, task, data['train'].features)
@@ -107,6 +114,8 @@ def _is_pair(x): return isinstance(x, (list, tuple)) and len(x) == 2
 
 def _own_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
     "Texts or pairs of texts of one's own, as probes of `task`"
+    if task.causal and not all(isinstance(text, str) for text in probes) and all(map(_is_pair, probes)):
+        return datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*probes)))))
     if task.per_example or task.self_supervised:
         if all(isinstance(text, str) for text in probes): return list(probes), None
         if all(map(_is_pair, probes)): return tuple(map(list, zip(*probes)))
@@ -126,13 +135,19 @@ class Feed:
     def __init__(self, model, tokenizer):
         self.task, self.model, self.tokenizer, self.kinds = tasks[task_of(model)], model, tokenizer, {}
 
+    def as_read(self, part):
+        "The split `part` with second texts in the column text_pair"
+        answered = self.task.causal and 'target_text' in part.column_names
+        return part.rename_column('target_text', 'text_pair') if answered else part
+
     def learn(self, data):
         "Remember what becomes of the further columns of `data` {split: Dataset}, if it is not known"
+        data = {split: self.as_read(part) for split, part in data.items()}
         self.kinds |= column_kinds(data, {*self.task.used, *self.kinds}, of_text=self.task.modality == 'text')
 
     def _with_columns(self, encoded, part, where):
         "The split `encoded` with the further columns of `part`"
-        return with_columns(encoded, part, self.kinds, where, self._align)
+        return with_columns(encoded, self.as_read(part), self.kinds, where, self._align)
 
     def encode(self, data):
         "The splits of `data`, encoded, with labels, example ids and their further columns"
@@ -145,6 +160,7 @@ class Feed:
         "`batch` as the task wants it seen in `step`"
         return batch
 
+# %% ../../nbs/06_training/00_feed.ipynb #clm1
 class TextFeed(Feed):
     "Texts for `model`"
     def __init__(self, model, tokenizer, max_length=None, mlm_probability=.15):
@@ -155,7 +171,9 @@ class TextFeed(Feed):
         start = decoder_start(model) if self.task.teacher_forced else None
         self._collate = Collator(tokenizer, decoder_start=start, labels=self.task.label_collator(model))
 
-    def _align(self, texts, pairs): return align_batch(self.tokenizer, texts, pairs, self.longest)
+    def _align(self, texts, pairs):
+        align = align_answers if self.task.causal and pairs is not None else align_batch
+        return align(self.tokenizer, texts, pairs, self.longest)
 
     def _encoded(self, data): return encode(data, self.tokenizer, self.longest, task=self.task.name)
 
@@ -167,7 +185,7 @@ class TextFeed(Feed):
     def encode(self, data):
         "As every feed; in pre-training what corrupts the texts is made here, from the training split"
         encoded = super().encode(data)
-        if self.task.self_supervised:
+        if self.task.name in corruptions:
             self.corruption = corruptions[self.task.name].learned(self.tokenizer, encoded['train'], self.share)
         return encoded
 
@@ -184,14 +202,15 @@ def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Datase
     if isinstance(probes, datasets.Dataset): self.learn(dict(probes=probes))
     chosen = choose_probes(data, probes, seed)
     if not isinstance(chosen, datasets.Dataset): chosen = _own_texts(chosen, task)
+    if isinstance(chosen, tuple) and task.causal: chosen = datasets.Dataset.from_dict(dict(text=chosen[0]))
     if isinstance(chosen, tuple):
         encoded = encode_texts(chosen[0], tokenizer, chosen[1], self.longest, first_id)
         return encoded, self._align(*chosen)
-    one_text, columns = task.per_example or task.self_supervised, chosen.column_names
+    one_text, columns = (task.per_example or task.self_supervised) and not task.causal, chosen.column_names
     lacking = {task.columns[0], *(() if one_text else task.columns)} - {*columns}
     if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(columns)}')
-    texts = list(chosen[task.columns[0]])
-    pairs = list(chosen['text_pair']) if one_text and 'text_pair' in columns else None
+    texts, read = list(chosen[task.columns[0]]), self.as_read(chosen)
+    pairs = list(read['text_pair']) if (one_text or task.causal) and 'text_pair' in read.column_names else None
     if one_text: encoded = encode_texts(texts, tokenizer, pairs, self.longest, first_id)
     else: encoded = encode(chosen, tokenizer, self.longest, task=task.name, first_id=first_id)
     if task.per_example and 'label' in columns: encoded = encoded.add_column('labels', list(chosen['label']))

@@ -155,7 +155,7 @@ def _task_loss(self:MethodTrainer, model, inputs, return_outputs):
     "What evaluation knows: the mean task loss, and what is predicted"
     outputs = model(**model_inputs(inputs, model))
     loss = self.task.loss(outputs, inputs).mean()
-    return (loss, dict(predictions=self.task.predicted(outputs, inputs))) if return_outputs else loss
+    return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs))) if return_outputs else loss
 
 # %% ../../nbs/06_training/06_method_trainer.ipynb #025
 @patch

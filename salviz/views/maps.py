@@ -7,7 +7,7 @@ runs; coloured sentences; masked pairs"""
 __all__ = ['Units', 'Map', 'units_of', 'telling_entry', 'heads_words', 'chosen_map', 'MapPanels', 'AttentionMap',
            'attention_limit', 'same_scale', 'saliency_of', 'attention_map', 'Triptych', 'triptych', 'PatternResidual',
            'pattern_residual', 'Compared', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid',
-           'ColouredSentences', 'coloured_sentences', 'MaskedPairs', 'masked_pairs']
+           'ColouredSentences', 'coloured_sentences', 'Continuation', 'continuation', 'MaskedPairs', 'masked_pairs']
 
 # %% ../../nbs/09_views/02_maps.ipynb #003
 from collections import namedtuple
@@ -731,6 +731,47 @@ def coloured_sentences(
         continues=fixed(np.concatenate(pieces)),
         names=tuple(given if names is None else names), limit=end, unit=unit,
         notes=not_finite(values=values[~np.concatenate(special)]))
+
+# %% ../../nbs/09_views/02_maps.ipynb #clm2
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Continuation(ColouredSentences):
+    "Tokens that a language model wrote, each as a heading above the text that it rests on"
+
+def _heading_of(written, g):
+    "The `g`-th written token, its probability, and the likeliest other one"
+    def chance(p): return number_words(p, 2)
+    other = written['others'][g][:1]
+    instead = f'   likeliest other: {cut_name(other[0][0])} {chance(other[0][1])}' if other else ''
+    return f"{cut_name(written['tokens'][g])}   probability {chance(written['probability'][g])}{instead}"
+
+def continuation(
+    snapshot,     # of a text that a causal language model wrote on, see `explore` with generate
+    tokens=None,  # numbers of the written tokens, from 0; None: all of them
+    words=False,  # colour words (sum over their pieces), not tokens
+    limit=None,   # saliency at the ends of the scale; None: the largest magnitude of all
+) -> Continuation:
+    "What each token that a model wrote rests on"
+    name, written = 'continuation', snapshot.info.get('continuation')
+    if not written: raise ValueError(f"{name}: the snapshot holds no info['continuation'], what a model wrote")
+    values, = arrays_of(snapshot, name, 'continuation_saliency')
+    count, start = len(written['tokens']), written['start']
+    asked = range(count) if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
+    bad = [g for g in asked if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < count]
+    if bad or not len(asked):
+        raise ValueError(f'{name}: tokens must be numbers of written tokens, from 0 to {count - 1}, got {tokens!r}')
+    def before(g):
+        n = start + g
+        return replace(snapshot, arrays=dict(saliency=values[g, :n]), layers={}, tokens=snapshot.tokens[:n],
+                       labels=snapshot.labels[:n], word_ids=snapshot.word_ids[:n], is_special=snapshot.is_special[:n])
+    view = coloured_sentences([before(g) for g in asked], words, [_heading_of(written, g) for g in asked], limit)
+    many = 'A token' if len(asked) == 1 else f'{len(asked)} tokens'
+    caption = (f'{many} that the model wrote, above the text before, coloured by {view.unit} for the logit of that '
+               'token: orange for, blue (underlined where it is clearly negative) against it'
+               + ('; all on one scale.' if len(asked) > 1 else '.')
+               + ' Beside the token its probability and the likeliest other one.')
+    title = f'what {"each" if len(asked) > 1 else "a"} written token rests on'
+    kept = {f: getattr(view, f) for f in view.__dataclass_fields__}
+    return Continuation(**kept | dict(title=title, caption=caption))
 
 # %% ../../nbs/09_views/02_maps.ipynb #052
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -279,10 +279,11 @@ def test_token_tasks_without_a_label_are_undefined_and_odd_shapes_refused(task):
 
 
 def test_every_task_has_metrics_and_one_of_them_or_the_loss_chooses_the_checkpoint():
-    sample = dict(classification=([0, 1], [0, 1]), regression=([0., 1.], [0., 1.]))
+    sample = dict(classification=([0, 1], [0, 1]), regression=([0., 1.], [0., 1.]),
+                  causal_lm=([[1, 0]], [[[1, .5], [0, .5]]]), tokens=([[1, 0]], [[1, 0]]))
+    of_tokens = 'token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq'
     for task, facts in tasks.items():
-        kind = 'regression' if task == 'regression' else 'classification'
-        got = facts.metrics(*(sample[kind] if task.endswith(kind) and task != 'token_classification'
-                              else ([[1, 0]], [[1, 0]])))
+        kind = 'tokens' if task in of_tokens else task if task in sample else 'classification'
+        got = facts.metrics(*sample[kind])
         assert got and facts.metric in {*got, 'loss'}, task
         assert facts.best == dict(name=facts.metric, greater_is_better=facts.metric != 'loss'), task

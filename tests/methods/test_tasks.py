@@ -22,7 +22,8 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 
 kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'),
              token_classification=('bert', 'gpt2', 'deberta-v2'),
-             masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 'bart', 't5'))
+             masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 'bart', 't5'),
+             causal_lm=('gpt2', 'llama'))
 nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18),
             series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
 rows = [(task, kind) for table in (kinds, nets) for task, some in table.items() for kind in some]
@@ -59,7 +60,7 @@ def examples(task, tiny_data):
         return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'],
                                                                         label=[
             x - .5 + len(t) / 90 for t, x in zip(d['text'], d['label'])])) for k, d in small.items()})
-    if task == 'seq2seq':
+    if task in ('seq2seq', 'causal_lm'):
         return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'],
                                                                         target_text=[
             ' '.join(t.split()[::-1]) for t in d['text']])) for k, d in small.items()})
@@ -75,7 +76,7 @@ def examples(task, tiny_data):
 
 def labels_of(task, data):
     if task == 'token_classification': return dict(labels=data['train'].features['tags'].feature.names)
-    return {} if task in ('regression', 'masked_lm', 'replaced_token_detection', 'seq2seq') else dict(num_labels=2)
+    return dict(num_labels=2) if tasks[task].has_classes else {}
 
 @pytest.fixture
 def tokens(tiny_tokenizer):
@@ -136,7 +137,8 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('classification', 'llama', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
             ('token_classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('seq2seq', 'marian', ('ADDrop', 'AttentionGuidance')),
-            ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance'))]
+            ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance')),
+            ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance'))]
 
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
@@ -172,6 +174,7 @@ def test_two_targets_for_one_head_are_refused(tmp_path, tiny_data, tokens):
 served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert', 'ADDrop'),
                ('masked_lm', 'bert', 'AttentionGuidance'),
                ('replaced_token_detection', 'electra', 'AttentionGuidance'), ('seq2seq', 'marian', 'ADDrop'),
+               ('causal_lm', 'gpt2', 'ADDrop'), ('causal_lm', 'llama', 'SaliencyGuided'),
                ('series_classification', SeriesLSTM, 'SaliencyGuided'),
                ('image_classification', DigitCNN, 'SaliencyGuided'), ('classification', TextLSTM, 'SaliencyGuided')]
 

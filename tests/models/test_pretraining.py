@@ -262,8 +262,8 @@ def test_letters_that_were_never_seen_are_unknown_and_typed_special_tokens_are_n
 kinds = {'bert': 'classification regression token_classification masked_lm',
          'electra': 'classification regression token_classification masked_lm replaced_token_detection',
          'deberta-v2': 'classification regression token_classification masked_lm',
-         'gpt2': 'classification regression token_classification',
-         'llama': 'classification regression token_classification', 'marian': 'seq2seq', 't5': 'seq2seq'}
+         'gpt2': 'classification regression token_classification causal_lm',
+         'llama': 'classification regression token_classification causal_lm', 'marian': 'seq2seq', 't5': 'seq2seq'}
 
 @pytest.mark.parametrize('kind,task', [(kind, task) for kind, names in kinds.items() for task in names.split()])
 def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task):

@@ -1,0 +1,170 @@
+// Panel 'continuation': a text that the model has written on. Each token that it wrote can be chosen: what it rests on,
+// how probable it was, and what might have come instead.
+import {colourScaleOf, scaleColour, shortNumber} from '../lib/colour.js';
+import {chipText, directionOf, numberWords, paintToken, quoted, scaleBar, visibleText} from '../lib/words.js';
+import {elementOf, setText} from '../lib/controls.js';
+
+const continuationKeys = ['frames', 'meta', 'run', 'probe', 'step', 'row', 'palette', 'theme'];
+
+// {start, tokens, probability, others, saliency (values of each written token, or null), n} of a frame, else null.
+export function continuationOf(frame) {
+  const said = frame?.info?.continuation;
+  if (!said?.tokens?.length || !Number.isInteger(said.start)) return null;
+  const tensor = frame.get('continuation_saliency'), [count, n] = tensor?.shape ?? [0, 0];
+  const values = tensor && count === said.tokens.length ? tensor.values() : null;
+  const saliency = values && said.tokens.map((_, g) => values.subarray(g * n, (g + 1) * n));
+  return {...said, saliency, n};
+}
+
+function hasContinuation(frame) { return Boolean(continuationOf(frame)); }
+
+// Which of the written tokens is chosen: the one that the model said at the chosen row, else the first.
+export function writtenAt({start, tokens}, row) {
+  const g = row === null ? 0 : row - (start - 1);
+  return g >= 0 && g < tokens.length ? g : 0;
+}
+
+// The largest magnitude among the tokens that written token `g` can rest on; special ones set no scale.
+function largestBefore(values, upTo, special) {
+  return values.reduce((most, v, i) =>
+    i < upTo && !special[i] && Number.isFinite(v) ? Math.max(most, Math.abs(v)) : most, 0);
+}
+
+class Continuation {
+  constructor(ctx) {
+    Object.assign(this, {ctx, chips: []});
+    this.line = elementOf('div', 'sv-line');
+    this.line.setAttribute('role', 'listbox');
+    this.line.setAttribute('aria-orientation', 'horizontal');
+    this.line.setAttribute('aria-label', 'tokens that the model wrote: choose one to see what it rests on');
+    this.about = elementOf('p', 'sv-reading');
+    this.reading = elementOf('p', 'sv-reading');
+    this.scale = elementOf('div', 'sv-sentence-scale');
+    this.legend = elementOf('p', 'sv-note');
+    this.el = elementOf('section', 'sv-panel sv-continuation',
+      elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Continuation')),
+      this.line, this.about, this.reading, this.scale, this.legend);
+    this.el.setAttribute('aria-label', 'Continuation');
+    this.head = this.el.firstChild;
+    this.listen();
+  }
+
+  listen() {
+    const of = e => this.chips.indexOf(e.target.closest?.('.sv-chip'));
+    this.line.addEventListener('click', e => this.choose(of(e) - this.written.start));
+    this.line.addEventListener('mouseover', e => this.read(of(e)));
+    this.line.addEventListener('mouseleave', () => this.read(-1));
+    this.line.addEventListener('keydown', e => {
+      const step = {ArrowRight: 1, ArrowLeft: -1}[e.key] * (this.line.dir === 'rtl' ? -1 : 1), last = this.count() - 1;
+      const to = {Home: 0, End: last}[e.key] ?? this.chosen() + step;
+      if (!Number.isFinite(to) || e.ctrlKey || e.metaKey || e.altKey) return;
+      this.choose(Math.max(0, Math.min(last, to)));
+      this.focused = true;
+      e.preventDefault();
+      e.stopPropagation();
+    });
+  }
+
+  count() { return this.written?.tokens.length ?? 0; }
+
+  chosen() { return this.written ? writtenAt(this.written, this.ctx.state.row) : 0; }
+
+  // The row that the model read when it wrote the token; every other panel shows it then.
+  choose(g) {
+    if (!this.written || g < 0 || g >= this.count()) return;
+    this.ctx.state.set({row: this.written.start - 1 + g});
+    this.speak = true;
+  }
+
+  update(changed) {
+    if (!continuationKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx;
+    this.frame = store.frameOf(state);
+    this.probe = store.probe(state.run, state.probe);
+    this.written = this.probe ? continuationOf(this.frame) : null;
+    for (const part of [this.line, this.about, this.reading, this.scale]) part.hidden = !this.written;
+    if (!this.written) {
+      setText(this.legend, 'The model has written nothing behind this text.');
+      return;
+    }
+    this.build();
+    this.paint();
+    this.say();
+  }
+
+  build() {
+    const {run, probe} = this.ctx.state, {labels, is_special: special, texts} = this.probe, {start} = this.written;
+    const key = [run, probe, start, labels.join('\u0000')].join();
+    if (key === this.built) return;
+    this.built = key;
+    this.chips = labels.map((label, i) => {
+      const text = elementOf('bdi', '', chipText(label));
+      text.dir = 'auto';
+      const kinds = `${special[i] ? ' sv-special' : ''}${i < start ? '' : ' sv-written'}`;
+      const chip = elementOf('span', `sv-chip${kinds}`, text);
+      if (i >= start) chip.setAttribute('role', 'option');
+      else chip.setAttribute('role', 'presentation');
+      return chip;
+    });
+    this.line.dir = directionOf(texts);
+    this.line.replaceChildren(...this.chips);
+  }
+
+  paint() {
+    const {state} = this.ctx, {start, saliency, tokens} = this.written, g = this.chosen(), values = saliency?.[g];
+    const special = this.probe.is_special, limit = values ? largestBefore(values, start + g, special) : 0;
+    const scale = colourScaleOf({limit, signed: true, palette: state.palette, theme: state.theme});
+    this.chips.forEach((chip, i) => {
+      const counts = values && i < start + g && !special[i] && limit > 0;
+      paintToken(chip, counts ? scaleColour(scale, values[i]) : null);
+      chip.classList.toggle('sv-row', i === start + g);
+      chip.classList.toggle('sv-later', i > start + g);
+      if (i < start) return;
+      chip.setAttribute('aria-selected', String(i === start + g));
+      chip.tabIndex = i === start + g ? 0 : -1;
+    });
+    if (this.focused) this.chips[start + g]?.focus();
+    this.focused = false;
+    this.scale.hidden = !limit;
+    this.scale.replaceChildren(...(limit ? [scaleBar(scale, 'of this token')] : []));
+    this.values = values;
+    this.shown = tokens[g];
+  }
+
+  say() {
+    const {frame} = this, {start, probability, others, tokens} = this.written, g = this.chosen();
+    const instead = (others?.[g] ?? []).map(([name, p]) => `${quoted(name)} ${numberWords(p, 2)}`).join(', ');
+    const before = this.probe.labels[start + g - 1];
+    setText(this.about, `${quoted(tokens[g])}, written behind ${quoted(before)}: probability `
+      + `${numberWords(probability[g], 2)}${instead ? `. Instead: ${instead}` : ''}.`);
+    const by = frame.info?.saliency_method?.replaceAll('_', ' ');
+    const what = `Saliency (${by ? `${by}, ` : ''}for the logit of ${quoted(tokens[g])} behind ${quoted(before)}): `
+      + 'orange speaks for it, blue against it; the colours are scaled to this token. Dashed: what was written later, '
+      + 'on which it cannot rest.';
+    setText(this.legend, this.values ? what : frame.info?.awaited ?? 'No saliency was computed.');
+    if (this.speak) this.ctx.announce(this.about.textContent);
+    this.speak = false;
+    this.read(-1);
+  }
+
+  read(i) {
+    const g = this.chosen(), known = this.values && i >= 0 && i < this.written.start + g;
+    const label = this.probe?.labels[i];
+    const words = known ? `${quoted(label)}: saliency ${shortNumber(this.values[i])} for ${quoted(this.shown)}`
+      : i >= 0 && label !== undefined ? visibleText(label) : 'Choose a framed token; the map and the sentence show the '
+        + 'row that the model read when it wrote it.';
+    setText(this.reading, words);
+  }
+}
+
+export const continuationPanel = {
+  name: 'continuation', title: 'Continuation', order: 58, shows: 'text', still: 'continuation', page: 'below',
+  help: {says: [
+    'What the model wrote behind the text, token by token. The chosen one is ringed; the tokens before it are coloured '
+      + 'by what they did for its logit.',
+    'Each token has a scale of its own: a strong colour says what matters most for this token, not that the model '
+      + 'was sure of it.'],
+  keys: [['← →', 'from token to token that was written'], ['Home End', 'the first, the last of them']]},
+  fits: hasContinuation, absent: 'The model has written nothing behind the texts of this run.',
+  view: Continuation,
+};

@@ -1,0 +1,132 @@
+"""A text that a language model wrote on: what is recorded of it against one pass for each token, and what the page
+makes of it."""
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import invented
+from browser import browser, page, settled # noqa: F401 (fixtures)
+from helpers import alike
+from salviz.core.runs import Snapshot
+from salviz.explorer.page import page as page_text
+from salviz.figures.kinds import figure
+from salviz.models.corruption import small_model
+from salviz.probing.look import explain_texts, explore
+
+@pytest.fixture
+def writer(tiny_tokenizer):
+    "A language model in float64 and its tokenizer, whose texts begin and end with a special token"
+    tokenizer = copy.deepcopy(tiny_tokenizer)
+    tokenizer.eos_token = tokenizer.sep_token
+    model = small_model('causal_lm', tokenizer, kind='llama', hidden=16, heads=2, max_length=32, seed=3)
+    return model.double(), tokenizer
+
+@pytest.mark.parametrize('text, count', [('a good film', 5), ('film', 1), ('the film is not bad but it is long', 12)])
+def test_each_written_token_is_explained_by_a_pass_of_its_own(writer, text, count):
+    "greedy decoding, softmax and input x gradient, one token after the other on the text that is there so far"
+    model, tokenizer = writer
+    s, = explain_texts(model, tokenizer, text, generate=count, saliency='input_x_gradient')
+    ids, said = tokenizer(text)['input_ids'][:-1], s.info['continuation']   # nothing is written behind the end
+    assert said['start'] == len(ids) and len(said['tokens']) <= count
+    for g in range(len(said['tokens'])):
+        x = model.get_input_embeddings()(torch.tensor([ids])).detach().requires_grad_()
+        logits = model(inputs_embeds=x).logits[0, -1]
+        p, best = logits.softmax(-1), int(logits.argmax())
+        assert tokenizer.convert_ids_to_tokens(best) == s.tokens[len(ids)]
+        assert said['probability'][g] == pytest.approx(p[best].item(), rel=1e-5)
+        order = [i for i in p.argsort(descending=True).tolist() if i != best][:5]
+        assert [q for _, q in said['others'][g]] == pytest.approx([p[i].item() for i in order], rel=1e-5)
+        saliency = (torch.autograd.grad(logits[best], x)[0] * x).sum(-1)[0].detach()
+        made = torch.from_numpy(s.arrays['continuation_saliency'][g])
+        assert alike(made[:len(ids)], saliency.float(), size=4096) and not made[len(ids):].any()
+        ids = [*ids, best]
+    assert len(said['tokens']) == count or ids[-1] == tokenizer.eos_token_id
+    assert s.texts[0] == text and len(s.texts) == 2 and len(s.tokens) == len(ids)
+
+def test_what_cannot_be_written_is_refused_at_the_door(writer, tiny_bert, tiny_tokenizer):
+    model, tokenizer = writer
+    with pytest.raises(ValueError, match='BertForSequenceClassification does not write on'):
+        explain_texts(tiny_bert(), tiny_tokenizer, 'a film', generate=3)
+    for bad in (0, -1, True, 'five', 2.5):
+        with pytest.raises(ValueError, match='generate must be the number of tokens to write'):
+            explain_texts(model, tokenizer, 'a film', generate=bad)
+    with pytest.raises(ValueError, match='the model takes 32, so at most 29 can follow'):
+        explain_texts(model, tokenizer, 'a film', generate=30)
+    with pytest.raises(ValueError, match='a single text can be continued, got a pair of texts'):
+        explain_texts(model, tokenizer, [('a film', 'a film')], generate=3)
+
+def test_arguments_of_generate_are_handed_on_and_draws_can_be_repeated(writer):
+    model, tokenizer = writer
+    drawn = dict(max_new_tokens=6, do_sample=True, temperature=2.)
+    before = torch.get_rng_state()
+    one, two = (explain_texts(model, tokenizer, 'a film', generate=drawn, saliency=None, attribution=False)[0].tokens
+                for _ in range(2))
+    plain = explain_texts(model, tokenizer, 'a film', generate=6, saliency=None, attribution=False)[0].tokens
+    assert one == two != plain and torch.equal(before, torch.get_rng_state())
+
+def test_the_explorer_waits_for_the_saliency_of_the_continuation(writer):
+    model, tokenizer = writer
+    explorer = explore(model, tokenizer, 'a good film', generate=4, steps=3)
+    explorer.settle(120)
+    assert 'continuation_saliency' in explorer.look().snapshot.arrays
+    explorer.close()
+
+# --- on the page
+
+def written(saliency=True):
+    "One text that a model wrote on"
+    tokens = ['[CLS]', 'a', 'charming', 'film', 'and', '<b>x', '.']
+    values = np.array([[9., .1, -.4, .2, 0, 0, 0], [9., 0, 0, .1, .3, 0, 0], [9., 0, 0, 0, 0, 0, 0]],
+                      np.float32)
+    said = dict(start=4, tokens=tokens[4:], probability=[.5, .25, .125],
+                others=[[['but', .2], ['<i>', .1]]]*3)
+    n = len(tokens)
+    attention = np.tril(np.ones((n, n), np.float32)) / np.arange(1, n + 1, dtype=np.float32)[:, None]
+    arrays = dict(attention=np.broadcast_to(attention, (1, 2, n, n)).copy())
+    if saliency: arrays['continuation_saliency'] = values
+    word_ids = [-1, *range(n - 1)]
+    return Snapshot(0, 0., 0, arrays, tokens=tokens, words=tokens[1:], word_ids=word_ids,
+                    info=dict(continuation=said, saliency_method='input_x_gradient'))
+
+def opened(page, snapshot):
+    "The page of `snapshot` in the browser"
+    page.set_content(page_text([snapshot]))
+    page.wait_for_selector('.sv-sentence .sv-chip')
+    settled(page)
+    return page.locator('.sv-continuation')
+
+def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its_row(page):
+    panel = opened(page, written())
+    chips = panel.locator('.sv-chip')
+    assert panel.locator('.sv-row').inner_text() == 'and' and 'probability 0.5' in panel.inner_text()
+    panel.locator('.sv-written').nth(1).click()
+    settled(page)
+    said = panel.inner_text()
+    assert '‘<b>x’' in re.sub('[⁨⁩]', '', said) and 'probability 0.25' in said
+    assert '‘but’ 0.2, ‘<i>’ 0.1' in re.sub('[⁨⁩]', '', said)
+    assert page.evaluate('document.querySelectorAll(".sv-continuation b").length') == 0
+    painted = chips.evaluate_all('cells => cells.map(c => Boolean(c.style.background || c.style.backgroundColor))')
+    assert painted == [False, True, True, True, True, False, False]  # special, before, itself, later
+    panel.locator('.sv-row').press('ArrowLeft')
+    settled(page)
+    assert panel.locator('.sv-row').inner_text() == 'and'
+    assert page.evaluate('document.activeElement.textContent') == 'and'
+    panel.locator('.sv-row').press('End')
+    settled(page)
+    # nothing spoke for the last one: no colours, which would be none
+    assert panel.locator('.sv-row').inner_text() == '.' and panel.locator('.sv-scale-bar').count() == 0
+
+def test_without_saliency_the_panel_says_so_and_without_a_continuation_it_is_not_there(page):
+    panel = opened(page, written(saliency=False))
+    assert 'No saliency was computed.' in panel.inner_text()
+    assert not opened(page, invented.snapshot(0, 0)).is_visible()
+
+def test_the_figure_draws_the_tokens_that_are_asked_for(tmp_path, writer):
+    model, tokenizer = writer
+    s, = explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)
+    for tokens in (None, [0], [1, 2]): assert figure(s, 'continuation', tokens=tokens).citations is not None
+    with pytest.raises(ValueError, match='tokens must be numbers of written tokens, from 0 to'):
+        figure(s, 'continuation', tokens=[9])
