@@ -137,7 +137,7 @@ class Explorer(W.VBox):
         if live:
             self._courier = Courier(self._follow, rate=2)
             self._unsubscribe = training.subscribe(lambda _: self._courier.call() if training.state in over else None)
-            if trained: training.at_end(self._end)
+            if trained: self._forget_end = training.at_end(self._end)
             if training.state in over: self._courier.call()
 
     # what is in view as a plain dict, for `Explorer(run, state=…)`; one that is set is shown
@@ -148,10 +148,14 @@ class Explorer(W.VBox):
                  for run in self._metas()]
         return f'Explorer of {" and ".join(shown)}'
 
-    def close(self):
-        if self._look_to_come: self._look_to_come.stop()
-        for part in filter(None, [getattr(self, name, None) for name in ('view', 'controls')]): part.close()
-        super().close()
+# %% ../../nbs/11_explorer/09_widget.ipynb #close-1
+@patch
+def close(self:Explorer):
+    "End what still computes for it, and let go of its training and of the page"
+    if self._look_to_come: self._look_to_come.stop()
+    for end in ('_unsubscribe', '_forget_end'): getattr(self, end, lambda: None)()
+    for part in filter(None, [getattr(self, name, None) for name in ('view', 'controls')]): part.close()
+    W.VBox.close(self)
 
 # %% ../../nbs/11_explorer/09_widget.ipynb #047b
 def _check_numbers(name, x):
@@ -202,8 +206,9 @@ def _send_last(self:Explorer):
 
 @patch
 def _draw_last(self:Explorer):
-    if self._display_id is None or self._last_drawn: return
-    self._last_drawn = True
+    with self._ending:
+        if self._display_id is None or self._last_drawn: return
+        self._last_drawn = True
     self.refresh()
 
 @patch

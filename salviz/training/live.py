@@ -134,10 +134,13 @@ def subscribe(self:Training, fn): # returns a function that ends this
     return unsubscribe
 
 @patch
-def at_end(self:Training, fn):
+def at_end(self:Training, fn): # returns a function that ends this
     """Let whoever waits for the end, by `wait` or `await`, call `fn()` in his thread before he goes on; what it raises
     goes into `subscriber_errors`"""
-    self._last_acts = [*self._last_acts, fn]
+    entry = (fn,)
+    self._last_acts = [*self._last_acts, entry]
+    def forget(): self._last_acts = [other for other in self._last_acts if other is not entry]
+    return forget
 
 @patch
 def _news(self:Training, at=None):
@@ -223,7 +226,7 @@ def _begin(self:Training):
 # %% ../../nbs/06_training/08_live.ipynb #027
 @patch
 def _result(self:Training) -> Run:
-    for fn in self._last_acts:
+    for fn, in self._last_acts:
         try: fn()
         except Exception as e: self.subscriber_errors.append(e)
     if self.error is not None: raise self.error.with_traceback(self._trace)

@@ -380,7 +380,9 @@ class Pretended:
         self.run, self.state, self.step, self.total, self.seconds_left, self.error, self.listeners, self.calls = (
             run, 'running', 3, 8, 75., None, [], [])
         self.last_acts = []
-    def at_end(self, fn): self.last_acts.append(fn)
+    def at_end(self, fn):
+        self.last_acts.append(fn)
+        return lambda: self.last_acts.remove(fn)
     def subscribe(self, fn):
         self.listeners.append(fn); return lambda: fn in self.listeners and self.listeners.remove(fn)
     def now(self, state, **kw):
@@ -389,6 +391,13 @@ class Pretended:
     def pause(self): self.calls.append('pause'); self.now('paused')
     def resume(self): self.calls.append('resume'); self.now('running')
     def stop(self): self.calls.append('stop'); self.now('stopped')
+
+def test_a_closed_explorer_asks_its_training_for_nothing_more(run):
+    training = Pretended(run)
+    explorer = Explorer(training)
+    assert len(training.last_acts) == 1 and len(training.listeners) >= 1
+    explorer.close()
+    assert training.last_acts == [] and training.listeners == []
 
 def test_buttons_pause_resume_and_stop_and_text_is_never_html(run):
     training = Pretended(run)

@@ -362,6 +362,8 @@ def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
     assert names(dict(loss=6., mse=6., pearson=.1, spearman=.2)) == [['validation MSE', 0], ['validation Pearson', 1],
                                                                      ['validation Spearman', 1]]
     assert names(dict(loss=.4, f1=.5)) == [['validation loss', 0], ['validation F1', 1]]
+    # perplexity says what the loss says, on a scale beside which a share could not be seen
+    assert names(dict(loss=4.9, perplexity=142., accuracy=.1)) == [['validation loss', 0], ['validation accuracy', 1]]
 
 def test_a_mean_over_some_of_the_sentences_says_of_how_many(page):
     load(page, 'curves.js')
@@ -369,6 +371,20 @@ def test_a_mean_over_some_of_the_sentences_says_of_how_many(page):
         'known => sv.curveSeries([], {x: [0], y: [.5], ...known})[0].name', dict(probes=probes, of=of))
     assert name(1, 8) == 'agreement of attention and saliency (1 of 8 sentences)'
     assert name(8, 8) == 'agreement of attention and saliency (8 sentences)'
+
+def test_a_curve_that_was_hidden_stays_hidden_while_its_name_grows(page):
+    load(page, 'curves.js')
+    shown = page.evaluate('''() => {
+        const [one, all] = [1, 2].map(probes => sv.curveSeries([], {x: [0], y: [.5], probes, of: 2})[0]);
+        return [one.name !== all.name, one.id === all.id && Boolean(one.id)]; }''')
+    assert shown == [True, True]
+    show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(3)], panels=['time'],
+         plotly=True)
+    page.wait_for_selector('.sv-curves .main-svg')
+    key = page.locator('.sv-curve-key', has_text='agreement')
+    key.click()
+    assert key.get_attribute('data-name') == 'agreement' and key.get_attribute('aria-pressed') == 'false'
+    assert page.evaluate('document.querySelector(".sv-curve-plot").data.map(t => t.visible)') == [False]
 
 def test_thirty_steps_a_second_are_all_shown(page):
     show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(31)],

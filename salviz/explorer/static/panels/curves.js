@@ -14,7 +14,7 @@ const curveColours = {
 const notATerm = new Set(['kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
 // What an evaluation tells besides scores; losses have other sizes than they and stand with those of the training.
 const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1',
-  'mse']);
+  'mse', 'perplexity']);
 const subplotTitles = ['loss', 'score', 'weight'], subplotHeights = [150, 110, 70];
 const smoothFrom = 120;
 
@@ -198,8 +198,8 @@ function scoreCurves(rows, agreement) {
     {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
     ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few,
       ...rowSeries(evals, name)})),
-    {name: `agreement of attention and saliency (${agreementOf(agreement)})`, colour: 4, ...few, x: agreement.x,
-      y: agreement.y},
+    {id: 'agreement', name: `agreement of attention and saliency (${agreementOf(agreement)})`, colour: 4, ...few,
+      x: agreement.x, y: agreement.y},
   ];
   return curves.filter(curve => curve.x.length);
 }
@@ -234,11 +234,14 @@ export function curveReading(curves, step) {
   return `step ${step}: ${parts.filter(Boolean).join('; ') || 'no curve begins before it'}`;
 }
 
+// What a curve is known by while its name grows: 1 of 8 sentences, 2 of 8, …
+function curveKey({id, name}) { return id ?? name; }
+
 function curveTraces(curves, colours, hidden) {
   const axis = k => k ? String(k + 1) : '';
   const traces = [];
   for (const curve of curves) {
-    const common = {type: 'scatter', xaxis: 'x', yaxis: `y${axis(curve.row)}`, visible: !hidden.has(curve.name),
+    const common = {type: 'scatter', xaxis: 'x', yaxis: `y${axis(curve.row)}`, visible: !hidden.has(curveKey(curve)),
       cliponaxis: false};
     const line = {color: colours[curve.colour], width: 1.8, dash: curve.dash ?? 'solid'};
     const many = isMeaned(curve), drawn = thinned(curve.x, many ? runningMean(curve) : curve.y);
@@ -319,10 +322,10 @@ function legendButtons(el, curves, colours, hidden, toggle) {
   const buttons = curves.map(curve => {
     const button = elementOf('button', 'sv-curve-key',
       elementOf('span', curve.dash ? 'sv-swatch sv-dotted' : 'sv-swatch'), curve.name);
-    button.dataset.name = curve.name;
-    button.setAttribute('aria-pressed', String(!hidden.has(curve.name)));
+    button.dataset.name = curveKey(curve);
+    button.setAttribute('aria-pressed', String(!hidden.has(curveKey(curve))));
     button.firstChild.style.color = colours[curve.colour];
-    button.addEventListener('click', () => toggle(curve.name));
+    button.addEventListener('click', () => toggle(curveKey(curve)));
     return button;
   });
   el.replaceChildren(...buttons);
@@ -406,7 +409,7 @@ class Curves {
     setText(this.note, curveNote(curves, run, logLoss));
     legendButtons(this.legend, curves, colours, this.hidden, name => this.toggle(name));
     this.plot.setAttribute('aria-label', `${curveSummary(curves, last)}. Arrow keys read them step by step.`);
-    const seen = curves.filter(curve => !this.hidden.has(curve.name));
+    const seen = curves.filter(curve => !this.hidden.has(curveKey(curve)));
     this.readable = {run: state.run, curves: seen, steps: [...new Set(seen.flatMap(c => c.x))].sort((a, b) => a - b)};
     this.read(this.readAt?.run === state.run ? this.readAt.step : null);
     const layout = curveLayout(this.plot, {kinds, last, spans: epochSpans(run, last), logLoss, theme, run: state.run});
