@@ -19,7 +19,8 @@ from transformers import TrainingArguments
 
 from ..core.runs import Held, Run, untouched, untrained
 from ..data.texts import fingerprint
-from ..models.attention import head_count, layer_count
+from ..models.adapters import adapter_facts, check_adapted, is_adapted
+from ..models.attention import head_count, layer_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.loading import model_name, weights_checksum
 from ..methods.base import FineTuning, Method, check_cite, served
@@ -80,8 +81,10 @@ def _size(model) -> dict:
 
 def run_config(model, data, method:Method, settings:Settings, task) -> dict:
     "The config of a run"
+    facts, model = adapter_facts(model) if is_adapted(model) else {}, unwrapped(model)
     return dict(method=dict(name=method.name, args=plain(method.args()), cite=check_cite(method)),
-                model={'name': model_name(model), 'class': type(model).__name__, **_size(model)}, task=task.name,
+                model={'name': model_name(model), 'class': type(model).__name__, **_size(model), **facts},
+                task=task.name,
                 best_metric=task.best,
                 data=dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
                           sizes={k: len(d) for k, d in data.items()}),
@@ -155,7 +158,7 @@ def _open_run(
 @dataclass
 class Job:
     "A training that was checked and whose run is open"
-    model:object
+    model:object            # the one inside, where peft put an adapter into it
     tokenizer:object
     data:dict               # raw splits
     method:Method
@@ -171,6 +174,7 @@ class Job:
     checkpoint:Path = None  # to go on from
     held:Held = None        # the folder, in the process that writes there
     progress:bool = False   # show progress bars?
+    adapted:object = None   # peft's model around `model`, None without an adapter
 
     def close(self):
         "Let others train in the run's folder"
@@ -204,6 +208,8 @@ def open_job(
     if not isinstance(method, Method):
         known = ', '.join(f'{name}(...)' for name in served)
         raise ValueError(f'train: method must be a method object ({known}), got {method!r}')
+    check_adapted(model)
+    given, model = model, unwrapped(model)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, '
                          'such as those of the head')
@@ -217,10 +223,10 @@ def open_job(
     if settings.saliency is not None: check_saliency(model, feed, chosen, settings)
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings.epochs)
-    home, config = Path(args.output_dir).parent, run_config(model, data, method, settings, feed.task)
+    home, config = Path(args.output_dir).parent, run_config(given, data, method, settings, feed.task)
     run, checkpoint, held = _open_run(home, config, method, resume, weights_checksum(model), args.process_index == 0)
     return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home,
-               checkpoint, held, progress)
+               checkpoint, held, progress, given if is_adapted(given) else None)
 
 # %% ../../nbs/06_training/04_job.ipynb #055
 def _place(run_dir, resume, method, settings, task) -> TrainingArguments:

@@ -19,6 +19,7 @@ from transformers import Trainer
 from ..core.runs import outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
 from ..data.texts import model_inputs
+from ..models.adapters import read_adapter, write_adapter
 from ..models.checkpoints import refuse_damaged
 from ..models.loading import undisturbed
 from ..methods.base import Progress
@@ -69,6 +70,7 @@ class MethodTrainer(Trainer):
         self.method, self.feed, self.task, self.settings = job.method, job.feed, job.feed.task, job.settings
         self.data, self.encoded, self.probe_set = job.data, job.encoded, job.probe_set
         self.steps_per_epoch, self.show_progress = job.steps_per_epoch, job.progress
+        self.adapted = job.adapted # peft's model around `model`: its checkpoints hold the adapter alone
         # the run's folder, the same in all processes, while only the first one writes there
         self.run, self.home, self.share = job.run, job.home, share
         self.tokenizer, self.collate = self.processing_class, self.data_collator
@@ -233,6 +235,19 @@ def leave(self:MethodTrainer):
         finally: self.args.save_only_model = only_model
     raise Stopped(f'stopped after step {step}')
 
+# %% ../../nbs/06_training/06_method_trainer.ipynb #m030a
+@patch
+def _save(self:MethodTrainer, output_dir=None, state_dict=None):
+    "Of an adapted model the adapter alone"
+    if self.adapted is None: return Trainer._save(self, output_dir, state_dict)
+    write_adapter(self.adapted, output_dir)
+    if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
+
+@patch
+def _load_from_checkpoint(self:MethodTrainer, resume_from_checkpoint, model=None):
+    if self.adapted is None: return Trainer._load_from_checkpoint(self, resume_from_checkpoint, model)
+    read_adapter(self.adapted, resume_from_checkpoint)
+
 # %% ../../nbs/06_training/06_method_trainer.ipynb #m011
 @patch
 def _determine_best_metric(self:MethodTrainer, metrics, trial):
@@ -247,7 +262,7 @@ def _load_best_model(self:MethodTrainer):
     folder = Path(self.args.output_dir)/Path(self.state.best_model_checkpoint).name
     refuse_damaged(folder, 'train')
     self.state.best_model_checkpoint = str(folder)
-    Trainer._load_best_model(self)
+    self._load_from_checkpoint(folder) if self.adapted is not None else Trainer._load_best_model(self)
 
 @patch
 def _issue_warnings_after_load(self:MethodTrainer, load_result):
