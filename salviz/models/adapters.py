@@ -44,16 +44,18 @@ _why_not = dict(ADALORA='adds a loss of its own and moves ranks between layers a
                 XLORA='runs the model twice in each pass',
                 ADAPTION_PROMPT='adds a second attention to that of the model')
 
-def _check_kind(config):
+def _check_kind(config, who):
     "Refuse the kind of an adapter with this `config` if it cannot be trained"
     kind = config.peft_type.value
     if kind not in adapter_kinds:
         why = _why_not.get(kind, 'has not been tried with the methods here')
-        raise ValueError(f'train: {kind} {why}; take one of {", ".join(adapter_kinds)} '
+        raise ValueError(f'{who}: {kind} {why}; take one of {", ".join(adapter_kinds)} '
                          '(DoRA and rsLoRA are LORA)')
     if getattr(config, 'alora_invocation_tokens', None):
-        raise ValueError('train: activated LoRA (alora_invocation_tokens) depends on where certain tokens stand, which '
+        raise ValueError(f'{who}: activated LoRA (alora_invocation_tokens) depends on where certain tokens stand, which '
                          'is not known inside of the model; leave alora_invocation_tokens out')
+    if getattr(config, 'megatron_config', None):
+        raise ValueError(f'{who}: megatron_config has peft load a module by its name; leave it out')
 
 def _check_quantised(model):
     "Refuse a quantised `model` where it cannot run"
@@ -73,7 +75,7 @@ def check_adapted(model):
             raise ValueError(f'train: {type(model).__name__} holds layers of peft; give the model that get_peft_model '
                              'returned, so that its checkpoints can hold the adapter alone')
         return
-    _check_kind(model.active_peft_config)
+    _check_kind(model.active_peft_config, 'train')
     _check_quantised(unwrapped(model))
     if len(model.peft_config) > 1:
         raise ValueError(f'train: the model has the adapters {", ".join(model.peft_config)}, and a checkpoint holds '
@@ -146,7 +148,7 @@ def _refuse_base(why):
 
 def _base_by_name(folder, kind, told):
     "The base that a run has `told` of, of the class `kind`, with the config in `folder`"
-    name = told.get('name')
+    name, dtype = told.get('name'), getattr(torch, str(told.get('dtype')), None)
     if name is None: _refuse_base('the base of this adapter was built from scratch, and has no name to load it by')
     try:
         path = asset('minilm') if name in ('minilm', *taught_classes) else name
@@ -154,7 +156,7 @@ def _base_by_name(folder, kind, told):
         with without_shard_bars(reports=False), forked_random(0):
             model = kind.from_pretrained(path, config=config, revision=told.get('revision'), local_files_only=True,
                                          use_safetensors=True, trust_remote_code=False, ignore_mismatched_sizes=True,
-                                         dtype=getattr(torch, told['dtype']))
+                                         dtype=dtype if isinstance(dtype, torch.dtype) else None)
     except (OSError, ValueError) as e:
         reason = str(e).strip().partition('\n')[0]
         _refuse_base(f'the base {name!r} of this adapter is not here ({reason})')
@@ -178,6 +180,7 @@ def load_adapted(
     "The model whose adapter is in `folder`, with the adapter in its place"
     peft = peft_room()
     config = peft.PeftConfig.from_pretrained(str(folder))
+    _check_kind(config, 'load_model')
     model = _base_by_name(folder, kind, told) if base is None else _plain_copy(base, kind)
     _check_quantised(model)
     config.inference_mode, config.base_model_name_or_path = False, None

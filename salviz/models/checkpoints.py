@@ -157,6 +157,6 @@ def load_model(
     with without_shard_bars():
         tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None
         if is_adapter:
-            told = run.config['model'].get('base', {})
+            told = (run.config.get('model') or {}).get('base') or {}
             return load_adapted(path, kind, told, base), tokenizer
         return kind.from_pretrained(path, use_safetensors=True, **local).eval(), tokenizer
