@@ -75,8 +75,8 @@ def check_adapted(model):
             raise ValueError(f'train: {type(model).__name__} holds layers of peft; give the model that get_peft_model '
                              'returned, so that its checkpoints can hold the adapter alone')
         return
+    _check_quantised(unwrapped(model)) # which refuses prompts
     _check_kind(model.active_peft_config, 'train')
-    _check_quantised(unwrapped(model))
     if len(model.peft_config) > 1:
         raise ValueError(f'train: the model has the adapters {", ".join(model.peft_config)}, and a checkpoint holds '
                          'one; remove the others with model.delete_adapter(name)')
@@ -104,7 +104,7 @@ def _settings_of(config) -> dict:
     "What the `config` of an adapter says beyond the defaults of its kind, as JSON can hold it"
     usual = type(config)().to_dict()
     hidden = 'base_model_name_or_path', 'inference_mode', 'peft_version', 'auto_mapping', 'peft_type'
-    given = {k: v for k, v in config.to_dict().items() if k not in hidden and v != usual.get(k)}
+    given = {k: v for k, v in config.to_dict().items() if k not in hidden and (v != usual.get(k) or k == 'r')}
     for k, v in given.items(): # get_peft_model adds names to the lists of a config that is used again
         if isinstance(v, (set, list, tuple)) and all(isinstance(x, str) for x in v): given[k] = sorted({*v})
     return json.loads(json.dumps(dict(kind=config.peft_type.value, **given), default=str))
