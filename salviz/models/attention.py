@@ -6,10 +6,10 @@ copying a model file"""
 # %% auto #0
 __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'layer_count', 'head_count',
            'check_layers', 'own_attention', 'additions', 'rounding', 'disentangled', 'check_observable', 'Maps',
-           'probabilities', 'observe', 'QueryKey', 'query_key', 'layer_modules', 'layers_kept']
+           'probabilities', 'eager_passes', 'observe', 'QueryKey', 'query_key', 'layer_modules', 'layers_kept']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
-import copy, inspect, operator, threading
+import copy, inspect, operator, sys, threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -199,10 +199,7 @@ def check_observable(model, part=None):
     why = _reason(stack, part)
     if isinstance(model, nn.DataParallel):
         why = 'the replicas of nn.DataParallel share one state', 'use DistributedDataParallel'
-    whole = attention_stack(model)
-    if any(hasattr(m, '_orig_mod') or getattr(m, '_compiled_call_impl', None) for m in (model, whole, stack)):
-        why = 'it is compiled', 'observe the model as it was before torch.compile'
-    if why: raise ValueError(f'{type(whole).__name__} cannot be observed: {why[0]}; {why[1]}')
+    if why: raise ValueError(f'{type(attention_stack(model)).__name__} cannot be observed: {why[0]}; {why[1]}')
     return stack
 
 # %% ../../nbs/03_models/01_attention.ipynb #038
@@ -452,6 +449,15 @@ def _switched(stack, maps, part=None):
         for hook in hooks: hook.remove()
         for m, c in plain: m.__dict__['config'] = c
 
+# %% ../../nbs/03_models/01_attention.ipynb #cm02
+@contextmanager
+def eager_passes():
+    "A block in which what torch.compile has compiled runs as it was written, so that hooks in it are called"
+    if 'torch._dynamo' not in sys.modules: # nothing is compiled yet
+        yield
+        return
+    with torch.compiler.set_stance('force_eager'): yield
+
 # %% ../../nbs/03_models/01_attention.ipynb #069
 def _by_layer(model, part, given, name, check, allowed):
     """The dictionary `given` with checked layers as keys; every value has to pass `check`, else the error says what
@@ -492,7 +498,7 @@ def observe(
     stack, part = check_observable(model, part), check_part(model, part)[0]
     observed = tuple(sorted({*check_layers(model, layers, part=part), *scale}))
     maps = Maps(_named(model, part), observed, layer_count(model, part), drop, scale, after_dropout)
-    with _switched(stack, maps, part): yield maps
+    with eager_passes(), _switched(stack, maps, part): yield maps
 
 # %% ../../nbs/03_models/01_attention.ipynb #qk02
 @dataclass(frozen=True)
@@ -601,13 +607,13 @@ def layers_kept(
     try:
         for m in encoder: m.forward = kept.around(m.forward, lambda: None)
         for m in layers: m.forward = kept.around(m.forward, lambda: getattr(stack.config, '_maps', None))
-        with torch.no_grad(): model(**inputs)
+        with torch.no_grad(), eager_passes(): model(**inputs)
         below = layer_count(model, 'encoder') if encoder else 0
         # else no call can be told its layer, and every pass is a whole one
         known = len(kept.outputs) == below + layer_count(model, part)
         def start(layer): kept.start = known * (below + check_layers(model, layer, part=part)[0])
         start(0)
-        yield start
+        with eager_passes(): yield start
     finally:
         hook.remove()
         for m, was in before.items():

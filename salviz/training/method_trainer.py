@@ -70,6 +70,7 @@ class MethodTrainer(Trainer):
         self.method, self.feed, self.task, self.settings = job.method, job.feed, job.feed.task, job.settings
         self.data, self.encoded, self.probe_set = job.data, job.encoded, job.probe_set
         self.steps_per_epoch, self.show_progress = job.steps_per_epoch, job.progress
+        self.compiling, self._compiled = job.compiling, None
         self.adapted = job.adapted # peft's model around `model`: its checkpoints hold the adapter alone
         # the run's folder, the same in all processes, while only the first one writes there
         self.run, self.home, self.share = job.run, job.home, share
@@ -139,10 +140,17 @@ def create_scheduler(self:MethodTrainer, num_training_steps, optimizer=None):
 
 # %% ../../nbs/06_training/06_method_trainer.ipynb #022
 @patch
+def _called(self:MethodTrainer, model):
+    "What is called for `model`: the same compiled, if that is asked for"
+    if self.compiling is None: return model
+    if self._compiled is None: self._compiled = torch.compile(model, **self.compiling)
+    return self._compiled
+
+@patch
 def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_items_in_batch=None):
     "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
     if not model.training: return self._task_loss(model, inputs, return_outputs)
-    terms = step_terms(self.method, model, self.accelerator.unwrap_model(model), inputs, self.progress(),
+    terms = step_terms(self.method, self._called(model), self.accelerator.unwrap_model(model), inputs, self.progress(),
                        self.task.name)
     n = num_items_in_batch if num_items_in_batch is not None else len(inputs['example_id'])
     loss = sum(t.weight * t.loss.sum() for t in terms.values()) / n
@@ -155,7 +163,7 @@ def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_it
 @patch
 def _task_loss(self:MethodTrainer, model, inputs, return_outputs):
     "What evaluation knows: the mean task loss, and what is predicted"
-    outputs = model(**model_inputs(inputs, model))
+    outputs = self._called(model)(**model_inputs(inputs, model))
     loss = self.task.loss(outputs, inputs).mean()
     return (loss, dict(predictions=self.task.predicted(outputs, inputs))) if return_outputs else loss
 
