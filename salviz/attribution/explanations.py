@@ -21,7 +21,8 @@ from .saliency import completeness
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..data.texts import model_inputs
-from ..models.loading import device_of, inside_peft, target_start, undisturbed
+from ..models.attention import unwrapped
+from ..models.loading import device_of, target_start, undisturbed
 
 # %% ../../nbs/04_attribution/08_explanations.ipynb #008
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def explain(
     they were
 
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
-    model, options = inside_peft(model), _settled_options(method, options)
+    model, options = unwrapped(model), _settled_options(method, options)
     inputs = [inputs] if isinstance(inputs, str) else inputs
     batch = as_batch(model, inputs, tokenizer)
     if not whole(seed) or not 0 <= seed < 2**32:
@@ -206,7 +207,7 @@ def explain_data(
     # classes first
 ) -> list:
     "What each token, pixel or cell of every example does to its score, an array an example"
-    model = inside_peft(model)
+    model = unwrapped(model)
     data, collate, order = encoded_for(model, data, tokenizer)
     _settled_options(method, options)
     check_counts(batch_size=batch_size)

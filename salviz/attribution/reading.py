@@ -16,7 +16,7 @@ from torch import nn
 
 from .registry import readings
 from ..data.texts import model_inputs
-from ..models.attention import attention_stack
+from ..models.attention import attention_stack, eager_passes
 
 # %% ../../nbs/04_attribution/01_reading.ipynb #007b
 scores = 'logit', 'log_probability'
@@ -115,7 +115,8 @@ def embeddings_replaced(model, x):
         return x
     handles = [source.register_forward_pre_hook(enter), source.register_forward_hook(leave)]
     handles += [m.register_forward_hook(hook) for m in word_embeddings(model)]
-    try: yield
+    try:
+        with eager_passes(): yield
     finally:
         for handle in handles: handle.remove()
     if calls != [x.shape]:

@@ -120,7 +120,8 @@ def _of_run(path):
 def _model_named(model) -> str:
     "What people call `model`, a PyTorch module: what it was loaded from, else its class"
     name = getattr(model, 'name_or_path', '') or ''
-    if not name: return type(model).__name__
+    inner = getattr(model, 'get_base_model', lambda: model)() # in peft's hands: the one that it has adapted
+    if not name: return type(inner).__name__
     return _model_words(_of_run(name)) or known_as(name)
 
 def measured_words(models, data, count=None) -> str:

@@ -1255,7 +1255,8 @@ def _about(config):
     def line(title, x, parts): return f'  {title:9} {_name(x)}' + (f' ({", ".join(parts)})' if parts else '')
     return [line('method', method, [f'{k}={v!r}' for k, v in args.items()]),
             line('model', model,
-                 [f'{size[k]} {k}'.removesuffix(' class') for k in ('class', 'layers', 'heads') if k in size]),
+                 [f'{size[k]} {k}'.removesuffix(' class') for k in ('class', 'layers', 'heads') if k in size]
+                 + ([f"adapter {size['adapter'].get('kind', '?')}"] if isinstance(size.get('adapter'), dict) else [])),
             line('data', data, [f'{v} {k}' for k, v in splits.items()])]
 
 _said = dict(macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson', mse='mean squared error')

@@ -23,7 +23,7 @@ from fastcore.meta import delegates
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from ..models.attention import check_layers, check_observable, head_count
+from ..models.attention import check_layers, check_observable, head_count, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
 from ..attribution.registry import attribution_named, known_attributions
@@ -561,8 +561,10 @@ def _check_teacher(self:SalLM, model, tokenizer):
 @patch
 def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
     "The teacher that was given; a run's best checkpoint is loaded once"
-    if isinstance(self.teacher, torch.nn.Module): return self.teacher, None
-    if self._loaded is None: self._loaded = load_model(self.teacher)
+    if isinstance(self.teacher, torch.nn.Module): return unwrapped(self.teacher), None
+    if self._loaded is None:
+        model, tokenizer = load_model(self.teacher)
+        self._loaded = unwrapped(model), tokenizer
     return self._loaded
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
@@ -636,7 +638,9 @@ def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     self.require(wrong is None, f'the teacher of this run cannot be opened: {wrong}; {again}')
     there, done = state
     if not done: trainer.train_copy(FineTuning(), path, resume=there)
-    try: teacher = load_model(path)
+    try:
+        model, tokenizer = load_model(path, base=trainer.adapted)
+        teacher = unwrapped(model), tokenizer
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as e:
         why = f'{type(e).__name__}: {e}'
         raise ValueError(f'SalLM: the checkpoint of the teacher in {path} cannot be read ({why}); {again}') from None

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, read_object, remove_checkpoint,
                               resume_files, slim_checkpoint)
 from . import nets
+from .adapters import adapter_file, load_adapted
 from .loading import without_shard_bars
 
 # %% ../../nbs/03_models/07_checkpoints.ipynb #c009
@@ -30,7 +31,7 @@ def refuse_damaged(folder, who):
     if wrong: raise ValueError(f'{who}: {folder/wrong[0].file} {wrong[0].reason}; restore this file from a copy')
 
 # %% ../../nbs/03_models/07_checkpoints.ipynb #051
-_needed = ('model*.safetensors', 'optimizer.pt', 'scheduler.pt', 'rng_state*.pth', 'trainer_state.json')
+_needed = ('*model*.safetensors', 'optimizer.pt', 'scheduler.pt', 'rng_state*.pth', 'trainer_state.json')
 
 def _opens(file) -> bool:
     "Is a file of a checkpoint whole, as far as its own format tells?"
@@ -140,16 +141,22 @@ def _step_of(run, checkpoint):
 def load_model(
     run,               # a `Run` or its path
     checkpoint='best', # 'best', 'last' or the step of one of its checkpoints
+    base=None,         # of an adapter: the model that it was put into, where that cannot be loaded by its name
 ) -> tuple: # (model in eval mode, tokenizer; None where there is none)
     "The model and tokenizer of a checkpoint of `run`; code that came with it is never run"
     run = run if isinstance(run, Run) else Run(run)
     if not run.written_checkpoints: raise FileNotFoundError(f'load_model: {run.path} has no checkpoint')
     path = run.written_checkpoints[_step_of(run, checkpoint)]
     refuse_damaged(path, 'load_model')
-    kind = _class_of(path)
+    kind, is_adapter = _class_of(path), (path/adapter_file).exists()
+    if base is not None and not is_adapter:
+        raise ValueError(f'load_model: {path} holds a whole model and no adapter, leave base out')
     # which asks for a config that transformers knows
     reads = PreTrainedTokenizerFast if kind.__module__ == nets.__name__ else AutoTokenizer
     local = dict(trust_remote_code=False, local_files_only=True)
     with without_shard_bars():
         tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None
+        if is_adapter:
+            told = (run.config.get('model') or {}).get('base') or {}
+            return load_adapted(path, kind, told, base), tokenizer
         return kind.from_pretrained(path, use_safetensors=True, **local).eval(), tokenizer

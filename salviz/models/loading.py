@@ -5,7 +5,7 @@ a trace"""
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'twin', 'weights_version', 'device_of',
-           'full_precision', 'inside_peft', 'model_name', 'weights_checksum', 'pooled_rows', 'looks_ahead',
+           'full_precision', 'model_name', 'checksum_of', 'weights_checksum', 'pooled_rows', 'looks_ahead',
            'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start', 'taught_file',
            'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
 
@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
+from .attention import unwrapped
 from .tasks import head_of, task_heads, tasks
 
 # %% ../../nbs/03_models/03_loading.ipynb #006
@@ -100,28 +101,22 @@ def full_precision(net):
     finally:
         if casting is not None: net.__dict__['forward'] = casting
 
-# %% ../../nbs/03_models/03_loading.ipynb #014h
-def inside_peft(model):
-    "The transformers model in which peft put adapters such as LoRA; `model` itself if it is none of peft's"
-    config = getattr(model, 'active_peft_config', None)
-    if config is None: return model
-    if config.is_prompt_learning:
-        raise ValueError(f'{type(model).__name__}: {config.peft_type.value} puts further tokens before a text, which '
-                         'nothing can place in it; give a model with adapters inside of its layers, such as LoRA')
-    return model.get_base_model()
-
 # %% ../../nbs/03_models/03_loading.ipynb #014e
 def model_name(model) -> str:
     "What `model` was loaded from: a name on the Hub, the last part of a path, or else its class"
     name = model.name_or_path
     return (Path(name).name if Path(name).exists() else name) if name else type(model).__name__
 
-def weights_checksum(model) -> int:
-    "A number that changes with `model`'s weights"
+def checksum_of(tensors) -> int:
+    "A number that changes with the numbers in `tensors`"
     crc = 0
-    for p in model.state_dict().values():
+    for p in tensors:
         crc = zlib.crc32(p.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy(), crc)
     return crc
+
+def weights_checksum(model) -> int:
+    "A number that changes with `model`'s weights"
+    return checksum_of(model.state_dict().values())
 
 # %% ../../nbs/03_models/03_loading.ipynb #016
 reads_first = frozenset(
@@ -138,7 +133,8 @@ def pooled_rows(
     batch:dict, # with input_ids [batch, n], as `Collator` makes it
 ) -> torch.Tensor: # long [batch]
     "The query row of the last layer whose state the head of `model` reads, per example"
-    config, ids = model.config.get_text_config(), batch['input_ids']
+    model, ids = unwrapped(model), batch['input_ids']
+    config = model.config.get_text_config()
     heads = {c.__name__.removesuffix('ForSequenceClassification') for c in type(model).__mro__
              if c.__name__.endswith('ForSequenceClassification')}
     pooling = None if heads & reads_last else getattr(config, 'classifier_pooling', None)

@@ -22,6 +22,7 @@ from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPI
                           ElectraConfig, ElectraForPreTraining)
 
 from ..measures.tasks import Facts, tasks
+from .attention import unwrapped
 
 # %% ../../nbs/03_models/02_tasks.ipynb #015
 def example_mean(
@@ -230,7 +231,7 @@ heads = dict(ForSequenceClassification='sequence', ForNextSentencePrediction='se
 
 def head_name(model) -> str: # '' for none of them
     "Which of `heads` tells the head of `model`, by the name of its class or of one that it inherits from"
-    return next((end for c in type(model).__mro__ for end in heads if c.__name__.endswith(end)), '')
+    return next((end for c in type(unwrapped(model)).__mro__ for end in heads if c.__name__.endswith(end)), '')
 
 def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', or '' for none of them
     "What the head of `model` answers for"
@@ -238,6 +239,7 @@ def head_of(model) -> str: # 'sequence', 'causal', 'masked', 'token', 'span', or
 
 def task_of(model) -> str:
     "The task of `model`'s head, a key of `tasks`, or an error that names what is supported"
+    model = unwrapped(model)
     name, config = type(model).__name__, getattr(model, 'config', None)
     if getattr(model, 'salviz_task', None) in tasks: return model.salviz_task
     said = head_name(model) or name

@@ -12,7 +12,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..measures.agreement import likeness
-from ..models.attention import check_layers, check_observable, head_count, observe
+from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.questions import encoded_for, head_task, score_target
 from ..attribution.reading import what_is_read
 from ..attribution.registry import known_attributions
@@ -239,7 +239,7 @@ def gradient_sizes(
     "Sizes of the gradients with respect to everything that `models` read in `data` (Ismail et al. 2021, figure 2)"
     if size not in ('magnitude', 'signed'): raise ValueError(f"size must be 'magnitude' or 'signed', got {size!r}")
     parts, text = [], False
-    for name, model in (models if isinstance(models, dict) else {type(models).__name__: models}).items():
+    for name, model in (models if isinstance(models, dict) else {type(unwrapped(models)).__name__: models}).items():
         rows, collate, _ = encoded_for(model, data, tokenizer, max_length)
         text = 'input_ids' in rows.column_names
         if size == 'signed' and 'input_ids' in rows.column_names:

@@ -19,14 +19,14 @@ import torch
 from fastcore.basics import patch
 from transformers import PreTrainedModel
 
-from ..models.attention import attention_parts, check_observable, observe, query_key
+from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import Reading, target_scores
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import encode_texts, model_inputs
 from ..methods.ad_drop import row_ranks
-from ..models.loading import (device_of, inside_peft, load_classifier, longest_input, model_name, new_head_note,
+from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note,
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.tasks import head_of
 from ..core.runs import Snapshot
@@ -429,7 +429,7 @@ def explain_texts(
     max_length=None,                 # tokens that a text may have; None: what the model takes, 512 at most
 ) -> list: # of `Snapshot`, one a text, all of step 0
     "What `model` attends to in `texts` and what its answers rest on; nothing of the model is changed"
-    looked = _first_look(inside_peft(model), tokenizer, texts, target, position, saliency, steps, attribution,
+    looked = _first_look(unwrapped(model), tokenizer, texts, target, position, saliency, steps, attribution,
                          max_length, generate)
     snapshots, wanted = [], looked.wanted
     with undisturbed(looked.model):
@@ -443,7 +443,7 @@ def explain_texts(
 # %% ../../nbs/08_probing/03_look.ipynb #own2
 def _check_whole(model, tokenizer, texts):
     "Refuse texts without a word, or longer than `model` takes"
-    longest = longest_input(inside_peft(model), tokenizer)
+    longest = longest_input(unwrapped(model), tokenizer)
     for text in texts:
         parts = [text] if isinstance(text, str) else list(text)
         if not all(part.strip() for part in parts): raise ValueError('the text is empty; type at least one word')
@@ -461,7 +461,7 @@ def explain_alike(
     "Attention in `texts`, answers and saliency; of a classifier, saliency of the class that is predicted for the first"
     _check_whole(model, tokenizer, texts)
     target = None
-    if saliency is not None and head_of(inside_peft(model)) == 'sequence':
+    if saliency is not None and head_of(unwrapped(model)) == 'sequence':
         first, = explain_texts(model, tokenizer, texts[:1], saliency=None, attribution=False)
         if 'probabilities' in first.arrays: target = int(first.arrays['probabilities'].argmax())
     snapshots = explain_texts(model, tokenizer, texts, target, saliency=saliency, attribution=False)
@@ -478,7 +478,7 @@ def text_query_key(
     max_length=None,       # tokens that the text may have; None: what the model takes, 512 at most
 ) -> tuple: # (its tokens, `QueryKey` of a batch of one)
     "Queries and keys of one head in `text`; of an encoder-decoder, in its encoder"
-    model = _check_door(inside_peft(model), tokenizer, None)
+    model = _check_door(unwrapped(model), tokenizer, None)
     texts, pairs = _read_texts([text])
     longest = longest_input(model, tokenizer, max_length)
     encoded = encode_texts(texts, tokenizer, pairs, longest)
@@ -668,7 +668,7 @@ def explore(
         raise ValueError('explore: model and tokenizer belong together; give both, or neither')
     if texts is None: texts = list(shown_texts)
     from salviz.explorer.widget import Explorer, as_run
-    looked = _first_look(inside_peft(model), tokenizer, texts, target, position, saliency, steps, attribution,
+    looked = _first_look(unwrapped(model), tokenizer, texts, target, position, saliency, steps, attribution,
                          max_length, generate)
     looking, kwargs = Looking(as_run(looked.snapshots), looked), dict(model=(model, tokenizer)) | kwargs
     if not looking.total: return Explorer(looked.snapshots, **kwargs)

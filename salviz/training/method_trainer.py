@@ -19,6 +19,7 @@ from transformers import Trainer
 from ..core.runs import outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
 from ..data.texts import model_inputs
+from ..models.adapters import read_adapter, write_adapter
 from ..models.checkpoints import refuse_damaged
 from ..models.loading import undisturbed
 from ..methods.base import Progress
@@ -69,6 +70,8 @@ class MethodTrainer(Trainer):
         self.method, self.feed, self.task, self.settings = job.method, job.feed, job.feed.task, job.settings
         self.data, self.encoded, self.probe_set = job.data, job.encoded, job.probe_set
         self.steps_per_epoch, self.show_progress = job.steps_per_epoch, job.progress
+        self.compiling, self._compiled = job.compiling, None
+        self.adapted = job.adapted # peft's model around `model`: its checkpoints hold the adapter alone
         # the run's folder, the same in all processes, while only the first one writes there
         self.run, self.home, self.share = job.run, job.home, share
         self.tokenizer, self.collate = self.processing_class, self.data_collator
@@ -137,10 +140,17 @@ def create_scheduler(self:MethodTrainer, num_training_steps, optimizer=None):
 
 # %% ../../nbs/06_training/06_method_trainer.ipynb #022
 @patch
+def _called(self:MethodTrainer, model):
+    "What is called for `model`: the same compiled, if that is asked for"
+    if self.compiling is None: return model
+    if self._compiled is None: self._compiled = torch.compile(model, **self.compiling)
+    return self._compiled
+
+@patch
 def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_items_in_batch=None):
     "Sum of all weighted terms over the examples of `inputs`, divided by the number of examples in the step"
     if not model.training: return self._task_loss(model, inputs, return_outputs)
-    terms = step_terms(self.method, model, self.accelerator.unwrap_model(model), inputs, self.progress(),
+    terms = step_terms(self.method, self._called(model), self.accelerator.unwrap_model(model), inputs, self.progress(),
                        self.task.name)
     n = num_items_in_batch if num_items_in_batch is not None else len(inputs['example_id'])
     loss = sum(t.weight * t.loss.sum() for t in terms.values()) / n
@@ -153,7 +163,7 @@ def compute_loss(self:MethodTrainer, model, inputs, return_outputs=False, num_it
 @patch
 def _task_loss(self:MethodTrainer, model, inputs, return_outputs):
     "What evaluation knows: the mean task loss, and what is predicted"
-    outputs = model(**model_inputs(inputs, model))
+    outputs = self._called(model)(**model_inputs(inputs, model))
     loss = self.task.loss(outputs, inputs).mean()
     return (loss, dict(predictions=self.task.read_by_metrics(outputs, inputs))) if return_outputs else loss
 
@@ -233,6 +243,19 @@ def leave(self:MethodTrainer):
         finally: self.args.save_only_model = only_model
     raise Stopped(f'stopped after step {step}')
 
+# %% ../../nbs/06_training/06_method_trainer.ipynb #m030a
+@patch
+def _save(self:MethodTrainer, output_dir=None, state_dict=None):
+    "Of an adapted model the adapter alone"
+    if self.adapted is None: return Trainer._save(self, output_dir, state_dict)
+    write_adapter(self.adapted, output_dir)
+    if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
+
+@patch
+def _load_from_checkpoint(self:MethodTrainer, resume_from_checkpoint, model=None):
+    if self.adapted is None: return Trainer._load_from_checkpoint(self, resume_from_checkpoint, model)
+    read_adapter(self.adapted, resume_from_checkpoint)
+
 # %% ../../nbs/06_training/06_method_trainer.ipynb #m011
 @patch
 def _determine_best_metric(self:MethodTrainer, metrics, trial):
@@ -247,7 +270,7 @@ def _load_best_model(self:MethodTrainer):
     folder = Path(self.args.output_dir)/Path(self.state.best_model_checkpoint).name
     refuse_damaged(folder, 'train')
     self.state.best_model_checkpoint = str(folder)
-    Trainer._load_best_model(self)
+    self._load_from_checkpoint(folder) if self.adapted is not None else Trainer._load_best_model(self)
 
 @patch
 def _issue_warnings_after_load(self:MethodTrainer, load_result):

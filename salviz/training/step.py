@@ -9,7 +9,7 @@ __all__ = ['input_kept', 'run_passes', 'step_terms']
 import contextlib
 
 from ..data.texts import model_inputs
-from ..models.attention import observe
+from ..models.attention import eager_passes, observe
 from ..models.loading import full_precision
 from ..models.tasks import tasks
 from ..attribution.reading import word_embeddings
@@ -31,7 +31,8 @@ def input_kept(net, inputs:dict, wanted=True):
             kept.append(x)
             return x
         handles = [m.register_forward_hook(hook) for m in word_embeddings(net)]
-        try: yield inputs, kept
+        try:
+            with eager_passes(): yield inputs, kept
         finally:
             for h in handles: h.remove()
 

@@ -411,17 +411,17 @@ def _measure(self:Study, cell, run, pair, again=()):
                                    'again') from None
         else:
             asked = arguments_of(m)
-            if pair is None and {'model', 'tokenizer'} & set(asked): pair = _on_device(run)
+            if pair is None and {'model', 'tokenizer'} & set(asked): pair = _on_device(run, lambda: self._load(cell)[0])
             x = _called(m, dict(run=run, data=self._data(cell), **dict(zip(('model', 'tokenizer'), pair or ()))),
                         cell.seed)
         known[name] = dict(value=_number(name, x), version=version)
         self._keep(cell.name, measures=known)
 
-def _on_device(run):
-    "Model and tokenizer of the best checkpoint, where training would have them"
+def _on_device(run, untrained):
+    "Model and tokenizer of the best checkpoint, where training would have them; `untrained` gives an adapter its base"
     import torch
     from salviz.models.checkpoints import load_model
-    model, tokenizer = load_model(run)
+    model, tokenizer = load_model(run, base=untrained() if 'adapter' in (run.config.get('model') or {}) else None)
     return model.to('cuda' if torch.cuda.is_available() else 'cpu'), tokenizer
 
 def _called(f, offered, seed):

@@ -190,7 +190,8 @@ def train_copy(
     resume=False,
 ) -> Run:
     "Train a copy of the model as it is now with another `method`, and the same data and settings, within this training"
-    return train(copy.deepcopy(self.model), self.tokenizer, self.data, method, run_dir, resume=resume,
+    model = self.model if self.adapted is None else self.adapted
+    return train(copy.deepcopy(model), self.tokenizer, self.data, method, run_dir, resume=resume,
                  progress=self.show_progress, **vars(self.settings))
 
 # %% ../../nbs/06_training/07_trainer.ipynb #x007
