@@ -26,7 +26,7 @@ from salviz.training.trainer import load_model, train
 pytestmark = pytest.mark.numeric
 inside = ['query', 'value', 'c_attn', 'q_proj', 'v_proj', 'query_proj', 'value_proj', 'q', 'v']
 task_types = dict(classification='SEQ_CLS', regression='SEQ_CLS', token_classification='TOKEN_CLS',
-                  seq2seq='SEQ_2_SEQ_LM')
+                  seq2seq='SEQ_2_SEQ_LM', causal_lm='CAUSAL_LM')
 
 def with_lora(model, task='classification', **options):
     "`model` in peft's hands, with LoRA in queries and values"
@@ -41,7 +41,8 @@ def moved(before, model): return {k for k, x in model.state_dict().items() if no
 
 rows = [('classification', 'bert'), ('classification', 'gpt2'), ('classification', 'llama'),
         ('classification', 'deberta-v2'), ('regression', 'bert'), ('token_classification', 'bert'),
-        ('masked_lm', 'bert'), ('replaced_token_detection', 'electra'), ('seq2seq', 'marian'), ('seq2seq', 't5')]
+        ('masked_lm', 'bert'), ('replaced_token_detection', 'electra'), ('seq2seq', 'marian'), ('seq2seq', 't5'),
+        ('causal_lm', 'gpt2'), ('causal_lm', 'llama')]
 
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: x)
 def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_path, tiny_data, tokens):
