@@ -93,7 +93,7 @@ def _attention_beside_saliency(view, width, high=46):
     return _aligned_strips(view, _strips(view, high), flagged, width)
 
 @figure_kind('explanation_beside_rationale', explanation_beside_rationale,
-             'what a model rests on beside what a person marked', 'rationale, and explanation or saliency',
+             'what a model rests on beside the rationale of the data', 'rationale, and explanation or saliency',
              cites=('eraser',), dense=dict(high=34))
 def _explanation_beside_rationale(view, width, high=60):
     "A strip of bars `high` points high, shaded where the rationale marks a token"

@@ -221,7 +221,8 @@ def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head
 
 def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
-    model = small_model('classification', tiny_tokenizer, kind='gpt2', layers=2, heads=2, hidden=16, num_labels=2).eval()
+    sizes = dict(layers=2, heads=2, hidden=16, num_labels=2)
+    model = small_model('classification', tiny_tokenizer, kind='gpt2', **sizes).eval()
     batch, method = batch_of(data, tiny_tokenizer, range(4)), RationaleGuided(rows='all', loss='mse')
     plan = method.plan(model, batch, Progress())
     _, maps = run_passes(model, model, batch, plan)
@@ -302,7 +303,8 @@ def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_
     assert losses[-1] < .95*losses[0]
 
 def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
-    run = train(tiny_bert(), tiny_tokenizer, data, RationaleGuided(weight=2., schedule='linear'), tmp_path/'run', **quick)
+    method = RationaleGuided(weight=2., schedule='linear')
+    run = train(tiny_bert(), tiny_tokenizer, data, method, tmp_path/'run', **quick)
     share = np.mean([r is not None for r in data['train']['rationale']])
     weights = [r['rationale_weight'] for r in run.train_rows]
     assert weights == pytest.approx([2/share*(1 - k/5) for k in range(5)])
@@ -338,18 +340,21 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokeniz
             with pytest.raises(KeyboardInterrupt): train(model, tiny_tokenizer, data, method, tmp_path/name, **settings)
             model = tiny_bert()
         run = train(model, tiny_tokenizer, data, method, tmp_path/name, resume=at is not None, **settings)
-        ends.append(([r['loss'] for r in run.train_rows], torch.cat([p.detach().flatten() for p in model.parameters()])))
+        weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+        ends.append(([r['loss'] for r in run.train_rows], weights))
     assert ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
 
 
 # ---- refusals ----
 
 @pytest.mark.parametrize('kwargs, words', [
-    (dict(explanation='occlusion'), "explanation='occlusion' has no gradient that could train; take one of 'attention'"),
+    (dict(explanation='occlusion'),
+     "explanation='occlusion' has no gradient that could train; take one of 'attention'"),
     (dict(explanation='eyes'), 'explanation must be one of'),
     (dict(loss='hinge'), "loss must be one of 'mse'"),
     (dict(loss='kl', normalise='sigmoid'), "loss='kl' needs values of at least 0"),
-    (dict(explanation='input_x_gradient', loss='order', normalise='largest'), "take one of 'share', 'softmax', 'sigmoid'"),
+    (dict(explanation='input_x_gradient', loss='order', normalise='largest'),
+     "take one of 'share', 'softmax', 'sigmoid'"),
     (dict(loss='bce', normalise='none'), "loss='bce' needs values"),
     (dict(weight=-1), 'weight must be a finite number'), (dict(heads=[]), 'heads must be None'),
     (dict(rows='last'), 'rows must be one of'), (dict(steps=0), 'steps must be a whole number'),

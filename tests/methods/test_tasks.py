@@ -56,7 +56,8 @@ def examples(task, tiny_data):
     "Small data for `task`; every third text without a rationale"
     data = raw_examples(task, tiny_data)
     if 'text' not in data['train'].column_names or task == 'seq2seq': return data
-    def marked(texts): return [None if i % 3 == 1 else [int(len(w) > 4) for w in t.split()] for i, t in enumerate(texts)]
+    def marked(texts):
+        return [None if i % 3 == 1 else [int(len(w) > 4) for w in t.split()] for i, t in enumerate(texts)]
     flags = datasets.Sequence(datasets.Value('int64'))
     return datasets.DatasetDict({k: d.add_column('rationale', marked(d['text']), feature=flags)
                                  for k, d in data.items()})
@@ -267,7 +268,8 @@ def train_all(folder, out, batch_size):
         data = examples(task, tiny)
         train(without_dropout(model_for(task, kind, data, tokenizer)),
               tokenizer if tasks[task].modality == 'text' else None, data, made(name),
-              run_dir=f'{out}/{task}-{named(kind)}-{name}', **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
+              run_dir=f'{out}/{task}-{named(kind)}-{name}',
+              **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
 def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and scores within rounding"
