@@ -564,6 +564,7 @@ def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationa
     s.arrays['rationale'][:] = False
     assert 'marks nothing' in explanation_beside_rationale(s).notes[0]
     for of in ('saliency', 'attention'): assert np.isfinite(explanation_beside_rationale(made(), of).auprc)
-    with pytest.raises(ValueError, match="of must be 'explanation', 'saliency'"): explanation_beside_rationale(s, 'rationale')
+    with pytest.raises(ValueError, match="of must be 'explanation', 'saliency'"):
+        explanation_beside_rationale(s, 'rationale')
     del s.arrays['rationale']
     with pytest.raises(ValueError, match='rationale'): explanation_beside_rationale(s)
