@@ -22,7 +22,7 @@ _rooms = {
     'attribution.saliency': 'input_saliency',
     'attribution.attention': 'attention_attribution',
     'attribution.explanations': 'explain explain_data explainers',
-    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance Method Plan Term',
+    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance RationaleGuided Method Plan Term',
     'training.trainer': 'train',
     'training.live': 'start_training Training',
     'training.study': 'Study',
@@ -34,7 +34,8 @@ _rooms = {
     'probing.corpus': 'head_table gradient_sizes',
     'probing.antecedents': 'antecedent_accuracy antecedent_report',
     'probing.look': 'explore',
-    'views.base': 'attention_beside_saliency masked_sentence discard_region guided_heads signal_view '
+    'views.base': 'attention_beside_saliency explanation_beside_rationale masked_sentence discard_region '
+                  'guided_heads signal_view '
                   'saliency_distribution token_labels translation scored_sentence pattern_shares view_for',
     'figures.drawing': 'save_figure',
     'figures.kinds': 'figure bibtex',

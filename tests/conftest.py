@@ -92,7 +92,8 @@ long_files = ['test_house', 'test_docs', 'test_lab_explorer', 'test_cli', 'test_
 
 # What compares numbers that torch computed: again, in another arithmetic, by `make arithmetic`.
 numeric_files = {f'test_{room}' for room in (
-    'attention attribution ad_drop saliency_guided attention_guidance sallm explanations faithfulness corpus '
+    'attention attribution ad_drop saliency_guided attention_guidance sallm rationale_guided explanations faithfulness '
+    'corpus '
     'antecedents '
     'nets pretraining signals').split()}
 numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')

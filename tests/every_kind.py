@@ -36,13 +36,15 @@ def of_texts(folder, shape):
     guided, masked, plain = (a_run(folder, name, method, probes=probes, **kw)
                              for name, method in (('guided', 'AttentionGuidance'), ('masked', 'SaliencyGuided'),
                                                   ('sallm', 'SalLM')))
+    marked = a_run(folder, 'marked', 'RationaleGuided', probes=probes, **kw)
     words = tokens or ['[CLS]', 'ada', 'love', '##lace', 'lives', 'in', 'london', '[SEP]']
     gold = [None, *('B-ORGANISATION' if i % 3 else 'O' for i in range(len(words) - 2)), None]
     answers = [None, *('O' for _ in words[2:]), None]
     target = [*words[1:-1], '</s>']
     return {'attention': drop, 'attention, attention_attribution or saliency': drop,
             'discard_candidates, discarded': drop, 'attention, pattern_target, guided': guided,
-            'attention, saliency': plain, 'saliency': [drop, plain], 'is_masked, masked_input': masked,
+            'attention, saliency': plain, 'rationale, and explanation or saliency': marked,
+            'saliency': [drop, plain], 'is_masked, masked_input': masked,
             "info['token_predictions']": invented.tagged(tokens=words, gold=gold, said=answers),
             "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
             "info['continuation']": wrote(words),

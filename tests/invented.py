@@ -7,7 +7,8 @@ from salviz.core.runs import Run, Snapshot, sealed, write_whole
 sentence = ['[CLS]', 'still', ',', 'this', 'is', 'unforget', '##table', '[SEP]']
 methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), AttentionGuidance=dict(share=.5),
                SaliencyGuided=dict(masked_share=.3, first='next', ranking='signed'),
-               SalLM=dict(top_share=.1, binarised=True), FineTuning={})
+               SalLM=dict(top_share=.1, binarised=True), RationaleGuided=dict(explanation='attention', loss='kl'),
+               FineTuning={})
 
 def evidence(method, n, layers, heads, rng):
     "Arrays of a snapshot of `method`"
@@ -28,6 +29,10 @@ def evidence(method, n, layers, heads, rng):
                     masked_input=np.arange(n), masked_probabilities=np.array([.4, .6], np.float32))
     if method == 'SalLM':
         out |= dict(method_saliency=rng.normal(size=n).astype(np.float32), saliency_target=np.full(n, 1/n, np.float32))
+    if method == 'RationaleGuided':
+        marked = np.arange(n) % 4 == 1
+        out |= dict(explanation=rng.dirichlet(np.ones(n)).astype(np.float32), rationale=marked,
+                    rationale_target=marked.astype(np.float32))
     return out
 
 def snapshot(step=0, probe=0, tokens=sentence, method='FineTuning', layers=2, heads=3, seed=None):

@@ -97,7 +97,8 @@ def outcome(call) -> tuple: # ('fine', 'helpful', 'unhelpful' or 'hangs', what w
 
 def doors(tiny_bert, tokenizer, data, folder):
     "{name: (function, {argument: a value that is meant})} of public functions"
-    made = {m: invented.run(folder/m, m) for m in ('SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance')}
+    made = {m: invented.run(folder/m, m) for m in ('SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance',
+                                                         'RationaleGuided')}
     snap = {m: r.snapshot() for m, r in made.items()}
     model = tiny_bert().eval()
     texts = pd.DataFrame(dict(text=data['train']['text'],
@@ -166,6 +167,9 @@ def doors(tiny_bert, tokenizer, data, folder):
                           first='next', target='gold', fill='uniform', passes='eval'),
         ADDrop=of(salviz.ADDrop, p=.3, q=.2, layers=None, target='pseudo', region='high', first_pass='train',
                   attribution='gradient', reading='paper', random_form='region'),
+        RationaleGuided=of(salviz.RationaleGuided, explanation='attention', loss='kl', weight=1., schedule='constant',
+                           normalise=None, layers=(-1,), heads=None, per_head=False, rows='pooled', specials=False,
+                           ranking='signed', target='gold', steps=3, delta=.5, margin=1., negatives=1),
         AttentionGuidance=of(salviz.AttentionGuidance, patterns=None, share=.5, alpha=None, layers=None,
                              boundary='uniform', multiple='uniform', reduction='mean', schedule='linear',
                              constant_steps=5),
@@ -195,6 +199,7 @@ def doors(tiny_bert, tokenizer, data, folder):
         gradient_sizes=of(salviz.gradient_sizes, models=dict(a=model), data=few, tokenizer=tokenizer,
                           target='predicted', size='magnitude', batch_size=4, progress=False),
         plausibility_table=of(salviz.plausibility_table, methods=dict(a=[np.zeros(2)]), rationales=[np.array([1, 0])]),
+        explanation_beside_rationale=of(salviz.explanation_beside_rationale, snapshot=snap['RationaleGuided'], of=None),
         attention_beside_saliency=of(salviz.attention_beside_saliency, snapshot=snap['SalLM'], layer=None),
         masked_sentence=of(salviz.masked_sentence, snapshot=snap['SaliencyGuided']),
         discard_region=of(salviz.discard_region, snapshot=snap['ADDrop'], layer=None, head=None),

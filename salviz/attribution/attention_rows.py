@@ -37,9 +37,11 @@ def _attention_and_gradients(
         outputs = reading.model(**reading.inputs)
         A = [maps[l] for l in maps.layers]
         gradients = [g if len(A) > 1 else g[None]
-                     for g in (gradients_of(reading.scores_of(outputs), A) if differentiate else ())]
+                     for g in (gradients_of(reading.scores_of(outputs), A, reading.create_graph)
+                               if differentiate else ())]
         allowed = torch.stack([maps.allowed(l) for l in maps.layers]) & real_tokens(reading.inputs)[:, None, :, None]
-    A = _chosen_heads(torch.where(allowed, torch.stack(A).detach(), 0.), heads)
+    A = torch.stack(A) if reading.create_graph else torch.stack(A).detach()
+    A = _chosen_heads(torch.where(allowed, A, 0.), heads)
     return A, _chosen_heads(torch.where(allowed, torch.stack(gradients), 0.), heads) if differentiate else None
 
 def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
@@ -76,7 +78,7 @@ def _by_rollout(reading, *, residual=.5, heads=None, row=None):
         rolled[i, at[:, None], at] = torch.from_numpy(rollout(A[:, i][..., at[:, None], at], residual)).to(rolled)
     return _of_what_is_read(reading, _row_of(reading, rolled, row))
 
-@attribution('gradient_x_attention')
+@attribution('gradient_x_attention', is_trainable=True)
 def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
     "Attention times its gradient, summed over heads and queries"
     A, G = _attention_and_gradients(reading, layers, heads)
@@ -84,7 +86,7 @@ def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
     return _of_what_is_read(reading, parts.sum((3, 4)).mean(1))
 
 @attribution('attention_gradient', cite='hao2021selfattention', says='attention_slope', is_linear=True,
-             of_attention='gradient')
+             of_attention='gradient', is_trainable=True)
 def _by_attention_gradient(reading, *, layers=-1, heads=None):
     "GA: the gradient with respect to attention, summed over heads and queries"
     return _of_what_is_read(reading, _attention_and_gradients(reading, layers, heads)[1].sum((3, 4)).mean(1))

@@ -173,14 +173,18 @@ class Reading:
         batch_size=32,          # rows in a forward pass
         seed=0,                 # of attributions that draw
         scores_here=None,       # [targets, rows] at what is read, if they are known
+        create_graph=False,     # keep the graph of what is read and of gradients, to train on them?
     ):
         rows = every_row(batch) if rows is None else rows
         self.model, self.batch, self.rows, self.targets = model, batch, rows, list(targets)
         self.batch_size, self.seed, self._scores_here = batch_size, seed, scores_here
+        self.create_graph = create_graph
         self.inputs = {k: v[rows] for k, v in model_inputs(batch, model).items()}
         self.name = what_is_read(self.inputs)
         self.is_text, x = self.name == 'input_ids', self.inputs[self.name]
-        with torch.no_grad(): self.x = (source_stack(model).get_input_embeddings()(x) if self.is_text else x).detach()
+        with torch.set_grad_enabled(create_graph):
+            self.x = source_stack(model).get_input_embeddings()(x) if self.is_text else x
+        if not create_graph: self.x = self.x.detach()
         self.real = real_tokens(self.inputs) if self.is_text else None
 
     def __len__(self): return len(self.rows)
@@ -188,7 +192,8 @@ class Reading:
     def one(self, i):
         "The same of example `i` alone"
         targets = [t[i:i + 1] if isinstance(t, torch.Tensor) else t for t in self.targets]
-        return Reading(self.model, self.batch, self.rows[i:i + 1], targets, self.batch_size, self.seed)
+        return Reading(self.model, self.batch, self.rows[i:i + 1], targets, self.batch_size, self.seed,
+                       create_graph=self.create_graph)
 
     def parts(self) -> list:
         "Of each example, what is real"
@@ -230,14 +235,18 @@ def scores_here(self:Reading) -> torch.Tensor: # [targets, rows]
 def gradients(self:Reading, points) -> torch.Tensor: # [targets, copies, rows, ...]
     "One pass forward, one back for each target, at `points` [copies, rows, ...]"
     with differentiable(self.model):
-        at = points.flatten(0, 1).detach().requires_grad_()
+        at = points.flatten(0, 1)
+        if not (self.create_graph and at.requires_grad): at = at.detach().requires_grad_()
         scores = self.scores_of(self.outputs(at), len(points))
-        return torch.stack([g.unflatten(0, points.shape[:2]) for g in gradients_of(scores, [at])])
+        return torch.stack([g.unflatten(0, points.shape[:2]) for g in gradients_of(scores, [at], self.create_graph)])
 
 def gradients_of(
     scores, at,
+    create_graph=False, # of the gradients themselves, to train on them
     # a tensor for each score, of the shape of the tensor in `at`; several tensors: stacked
 ) -> list:
     "The gradient of the sum of each of `scores`, which share a graph, with respect to the tensors `at`"
-    made = [torch.autograd.grad(s.sum(), at, retain_graph=i + 1 < len(scores)) for i, s in enumerate(scores)]
+    last = len(scores) - 1
+    made = [torch.autograd.grad(s.sum(), at, retain_graph=create_graph or i < last, create_graph=create_graph)
+            for i, s in enumerate(scores)]
     return [g[0] if len(at) == 1 else torch.stack(g) for g in made]

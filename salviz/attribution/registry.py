@@ -35,6 +35,8 @@ class Attribution:
     of_gradient:object=None
     of_attention:str=None    # the method of `attention_attribution` whose maps it adds up
     copies:int=1             # of every example that go through the model at once at least
+    # do its values keep their graph in a `Reading` that asks for it, so that a loss on them trains the model?
+    is_trainable:bool=False
 
     @property
     def options(self) -> dict:

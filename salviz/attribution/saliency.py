@@ -64,7 +64,8 @@ for _kind, _facts in dict(gradient=dict(cite='simonyan2013deep', says='slope', i
                           gradient_norm=dict(cite='simonyan2013deep', says='size', trains_on=('input_ids',)),
                           gradient_abs=dict(cite='simonyan2013deep', says='size', trains_on=('input_ids',)),
                           input_x_gradient=dict(is_linear=True)).items():
-    attribution(_kind, of_gradient=partial(reduced, kind=_kind), **_facts)(_at_the_input(_kind))
+    _facts |= dict(of_gradient=partial(reduced, kind=_kind), is_trainable=True)
+    attribution(_kind, **_facts)(_at_the_input(_kind))
 
 # %% ../../nbs/04_attribution/03_saliency.ipynb #032
 def baseline_embedding(
@@ -96,7 +97,7 @@ def _path_gain(reading, start) -> torch.Tensor: # [targets, rows]
     "What the scores gained on the way from `start` to what is read"
     return reading.scores_here - reading.scores(start[None])[:, 0]
 
-@attribution('integrated_gradients', cite='sundararajan2017axiomatic', is_linear=True)
+@attribution('integrated_gradients', cite='sundararajan2017axiomatic', is_linear=True, is_trainable=True)
 def by_integrated_gradients(reading, *, steps=20, baseline=None):
     "Gradient averaged from the baseline to the input, times their difference"
     check_counts(steps=steps)

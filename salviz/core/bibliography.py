@@ -33,6 +33,24 @@ papers = { # methods, by the name of their class
     'SalLM': ('misc', 'lake2021sallm', dict(author='Lake, Wyatt and Ren, Xiang',
         title='Training Language Models with Saliency Explanations', year=2021,
         howpublished='Poster, USC Viterbi SHINE')),
+    'RationaleGuided': _proceedings('joshi2022ertest',
+        'Joshi, Brihi and Chan, Aaron and Liu, Ziyi and Nie, Shaoliang and Sanjabi, Maziar and Firooz, Hamed and '
+        'Ren, Xiang', '{ER-Test}: Evaluating Explanation Regularization Methods for Language Models',
+        'Findings of the Association for Computational Linguistics: {EMNLP} 2022', 2022),
+    'unirex': _proceedings('chan2022unirex',
+        'Chan, Aaron and Sanjabi, Maziar and Mathias, Lambert and Tan, Liang and Nie, Shaoliang and Peng, Xiaochang '
+        'and Ren, Xiang and Firooz, Hamed',
+        '{UNIREX}: A Unified Learning Framework for Language Model Rationale Extraction',
+        'Proceedings of the 39th International Conference on Machine Learning', 2022),
+    'rationale-contrast': _proceedings('resck2024tradeoff',
+        'Resck, Lucas and Raimundo, Marcos M. and Poco, Jorge',
+        'Exploring the Trade-off Between Model Performance and Explanation Plausibility of Text Classifiers Using '
+        'Human Rationales', 'Findings of the Association for Computational Linguistics: {NAACL} 2024', 2024,
+        pages='4190--4216', doi='10.18653/v1/2024.findings-naacl.262'),
+    'rationale-order': _proceedings('huang2021exploring',
+        'Huang, Quzhe and Zhu, Shengqi and Feng, Yansong and Zhao, Dongyan',
+        'Exploring Distantly-Labeled Rationales in Neural Network Models',
+        'Proceedings of the 59th Annual Meeting of the Association for Computational Linguistics', 2021),
     # measures
     'eraser': _proceedings('deyoung2020eraser',
         'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '

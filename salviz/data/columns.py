@@ -95,17 +95,23 @@ def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the colu
 # %% ../../nbs/02_data/03_columns.ipynb #013
 def token_rationales(
     texts,      # `TokenText`s
-    rationales, # of each: flags per word, spans [start, end] of characters ([segment, start, end] in pairs), or None
+    # of each: flags per word, or the share of annotators who marked it; spans [start, end] of characters ([segment,
+    # start, end] in pairs), or None
+    rationales,
     where='probes', # what the error calls them
-) -> list: # of flags per token, or None
+) -> list: # of flags (or shares) per token, or None
     "Which tokens of `texts` are marked by human `rationales`; an empty list marks nothing"
     def flags(i, t, r):
         if r is None: return None
-        expected = (f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words, or of [start, end] for '
-                    'the characters marked')
+        expected = (f'{where}: the rationale of row {i} must be a list of 0 or 1 for its words (or of shares between '
+                    'them), or of [start, end] for the characters marked')
         if not isinstance(r, (list, tuple)):
             raise ValueError(f'{expected}, got {r!r}; rename the column if it is something else')
         spans = all(isinstance(span, (list, tuple)) for span in r)
+        if any(isinstance(x, float) and 0 < x < 1 for x in r):
+            shares = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
+            if not shares: raise ValueError(f'{expected}; got {r!r:.80}')
+            return token_values([t], [r], 'rationale', where)[0]
         try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
         except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
@@ -157,7 +163,9 @@ def with_columns(
                               else token_values(some, values, name, where))
     for name in names:
         values, feature = aligned.get(name), part.features[name]
-        if name == 'rationale' and name in along: feature = Sequence(Value('bool'))
+        if name == 'rationale' and name in along:
+            soft = any(isinstance(x, float) for row in values if row for x in row)
+            feature = Sequence(Value('float32' if soft else 'bool'))
         if values is None: values = list(part[name])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
@@ -214,7 +222,9 @@ def collated(
         values = [row[name] for row in rows]
         if kind == 'rationale':
             batch['has_rationale'] = torch.tensor([x is not None for x in values])
-            batch[name] = _padded([x or [] for x in values], tokens).bool()
+            soft = any(isinstance(x[0], float) for x in values if x)
+            marked = _padded([torch.as_tensor(x or [], dtype=torch.float32) for x in values], tokens)
+            batch[name] = marked if soft else marked.bool()
         elif kind == 'words':
             padded = _padded(values, tokens)
             batch[name] = padded.float() if padded.is_floating_point() else padded

@@ -31,9 +31,9 @@ from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, 
                       vermillion, weight_of, word_boxes, wrapped)
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import attention_limit, same_scale
-from ..views.base import (attention_beside_saliency, discard_region, evidence_view, guided_heads, is_negative,
-                               masked_sentence, outline, pattern_shares, saliency_distribution, scored_sentence,
-                               signal_view, token_labels, translation)
+from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
+                               guided_heads, is_negative, masked_sentence, outline, pattern_shares,
+                               saliency_distribution, scored_sentence, signal_view, token_labels, translation)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #006
 def _strips(view, high=46):
@@ -59,24 +59,18 @@ def _strip(sheet, x, y, width, height, values, name, colour, low, high):
     return ax
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #008
-@figure_kind('attention_beside_saliency', attention_beside_saliency,
-             "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
-def _attention_beside_saliency(view, width, high=46):
-    "Aligned strips of bars over the sentence, each `high` points"
+def _aligned_strips(view, rows, flagged, width):
+    "Strips of bars over the sentence, `rows` as `_strips` gives them, with a shade where a token is `flagged`"
     left, gap, n = 52, 7, len(view.labels)
     room = width*72 - left - 8
     per_line = int(np.ceil(n / np.ceil(n / (room // 6.6))))
     pitch = min(room/per_line, 42)
-    rows = _strips(view, high)
     parts = [slice(i, min(i + per_line, n)) for i in range(0, n, per_line)]
     ticks = [token_ticks(view.labels[part], view.is_special[part], pitch, along=True) for part in parts]
     heights = [sum(h + gap for *_, h in rows) - gap + t.reach + 10 for t in ticks]
     def draw(sheet):
         ranges = [(np.nanmin(np.r_[v, 0]), np.nanmax(np.r_[v, 0])) for _, v, _, _ in rows]
         ranges = [(low, high if high > low else 1.) for low, high in ranges]
-        target = np.zeros(n) if view.target is None else np.nan_to_num(view.target)
-        # only a binarised target has columns to shade
-        flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all()
         top = 0
         for part, t, height in zip(parts, ticks, heights):
             y = top
@@ -88,6 +82,22 @@ def _attention_beside_saliency(view, width, high=46):
             ax.tick_params(axis='x', length=0)
             top += height
     return Body(sum(heights) - 6, draw)
+
+@figure_kind('attention_beside_saliency', attention_beside_saliency,
+             "the pooled row's attention, saliency and target (SalLM)", 'attention, saliency', dense=dict(high=28))
+def _attention_beside_saliency(view, width, high=46):
+    "Aligned strips of bars over the sentence, each `high` points"
+    target = np.zeros(len(view.labels)) if view.target is None else np.nan_to_num(view.target)
+    # only a binarised target has columns to shade
+    flagged = (target > 0) & np.isclose(target[target > 0], target.max()).all()
+    return _aligned_strips(view, _strips(view, high), flagged, width)
+
+@figure_kind('explanation_beside_rationale', explanation_beside_rationale,
+             'what a model rests on beside the rationale of the data', 'rationale, and explanation or saliency',
+             cites=('eraser',), dense=dict(high=34))
+def _explanation_beside_rationale(view, width, high=60):
+    "A strip of bars `high` points high, shaded where the rationale marks a token"
+    return _aligned_strips(view, [(view.explanation_name, view.explanation, blue, high)], view.is_marked, width)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #011
 def _size(view): return 8 if len(view.labels) <= 60 else 7 # points of its words

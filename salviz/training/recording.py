@@ -208,7 +208,8 @@ def _arrays(
                                   j, None), saliency_map=_own(own, j, None))
         if row.get('informative') is not None: arrays['informative'] = np.array(row['informative'], bool)
     else: arrays['saliency'] = _own(own, j, real)
-    if row.get('rationale') is not None and real is not None: arrays['rationale'] = np.array(row['rationale'], bool)
+    if row.get('rationale') is not None and real is not None:
+        arrays['rationale'] = np.asarray(row['rationale']) >= .5
     for k, x in looked['evidence'].items():
         name, axes = _stored_name(k), looked['axes'].get(k)
         self.method.require(name not in arrays,

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['axes_meaning', 'answer_views', 'View', 'method_title', 'title_of', 'which_snapshot', 'methods_of', 'arrays_of',
            'fixed', 'not_finite', 'layer_row', 'check_heads', 'AttentionBesideSaliency', 'attention_beside_saliency',
-           'class_words', 'MaskedSentence', 'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline',
-           'DiscardRegion', 'blocked_keys', 'telling_head', 'tied_candidates', 'ties_note', 'discard_region',
-           'pattern_name', 'own_patterns', 'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares',
-           'pattern_shares', 'SignalView', 'signal_view', 'SaliencyDistribution', 'saliency_distribution',
-           'answer_view', 'answer_shown', 'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence',
-           'scored_sentence', 'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'ExplanationBesideRationale', 'explanation_beside_rationale', 'class_words', 'MaskedSentence',
+           'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
+           'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name', 'own_patterns',
+           'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView',
+           'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
+           'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence', 'EvidenceView',
+           'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from dataclasses import dataclass, field, replace
@@ -215,6 +216,63 @@ def attention_beside_saliency(
         saliency_name='saliency (this model)' if own == 'saliency' else "saliency (the method's)",
         teacher_saliency=teacher, target=target, agreement=agreement, special_share=outside,
         notes=not_finite(attention=attention, saliency=saliency), **_words_about(snapshot))
+
+# %% ../../nbs/09_views/00_base.ipynb #rv-2
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExplanationBesideRationale(View):
+    "What the model rests on, token by token, and what is marked; special tokens are NaN"
+    explanation:np.ndarray # [n]
+    explanation_name:str   # what it is
+    is_marked:np.ndarray   # bool [n]: by the rationale
+    token_f1:float         # of as many tokens as are marked; NaN where ties decide, or nothing is marked
+    auprc:float            # NaN where nothing is marked, or all tokens have the same value
+
+def _pointed_at(values, marked) -> tuple: # (token F1, AUPRC, notes)
+    "How well the highest of `values` are those that are `marked`"
+    from salviz.measures.plausibility import auprc, hard_rationale, token_f1
+    k, none = int(marked.sum()), float('nan')
+    if not k: return none, none, ('The rationale marks nothing, so agreement has no number.',)
+    if k == len(marked): return none, none, ('The rationale marks every token, so agreement has no number.',)
+    if np.ptp(values) == 0: return none, none, ('All tokens have the same value: the explanation points nowhere.',)
+    low, high = np.sort(values)[::-1][[k, k - 1]]
+    tied = int((values == low).sum()) if low == high else 0
+    note = (f'{tied} tokens tie at the border of the {k} highest: which of them are chosen means nothing.',)*bool(tied)
+    f1 = none if tied else token_f1([hard_rationale(values, k)], [marked]).f1
+    return f1, auprc(values, marked), note
+
+# %% ../../nbs/09_views/00_base.ipynb #rv-3
+def explanation_beside_rationale(
+    snapshot,
+    of=None, # 'explanation' (what was taught), 'saliency' or 'attention'; None: the first of them that is there
+) -> ExplanationBesideRationale:
+    "What was taught, saliency or attention beside the rationale of the data"
+    name = 'explanation_beside_rationale'
+    if of is None: of = 'explanation' if 'explanation' in snapshot.arrays else 'saliency'
+    check_choice('of', of, ('explanation', 'saliency', 'attention'))
+    values, marked = arrays_of(snapshot, name, of, 'rationale')
+    special, which = np.asarray(snapshot.is_special), ''
+    if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is nothing to compare')
+    if of == 'attention':
+        row, layer = layer_row(snapshot, name, 'attention', None, default=-1)
+        values, row_words, heads, _ = _compared_row(snapshot, values[row], layer)
+        which = f' {row_words} in layer {layer}, {heads}'
+    marked = np.asarray(marked, bool) & ~special
+    given = np.where(np.isfinite(values), values, 0.).astype(float)
+    f1, area, notes = _pointed_at(given[~special], marked[~special])
+    words = dict(explanation='the explanation that is taught', saliency='saliency (this model)',
+                 attention='attention')[of]
+    chance = marked.sum()/(~special).sum()
+    return ExplanationBesideRationale(
+        title=title_of(snapshot),
+        subtitle=f'token F1 = {number_words(f1)}   AUPRC = {number_words(area)} (a random order: '
+                 f'{chance:.2f} on average){class_words(snapshot)}',
+        caption=f'{words[0].upper()}{words[1:]}{which}, token by token; shaded is what the rationale of the data marks '
+                f'({int(marked.sum())} of {int((~special).sum())} tokens, special tokens, grey, left out). Token F1 '
+                f'of as many tokens as are marked: {number_words(f1)}; area under the precision-recall curve: '
+                f'{number_words(area)}, where a random order has {chance:.2f} on average.',
+        explanation=fixed(np.where(special, np.nan, values).astype(float)),
+        explanation_name='explanation (taught)' if of == 'explanation' else words, is_marked=fixed(marked),
+        token_f1=f1, auprc=area, notes=(*notes, *not_finite(**{of: values})), **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #027
 def class_words(snapshot):
@@ -1050,11 +1108,12 @@ _of_methods = { # which snapshots a picture can be made of, and what that takes
     masked_sentence: (_holds('is_masked', 'masked_input'), 'is_masked, masked_input'),
     signal_view: (_holds('input', 'saliency_map'), 'input, saliency_map')}
 _of_any_task = {
+    explanation_beside_rationale: (_holds('explanation', 'rationale'), 'explanation, rationale'),
     attention_beside_saliency: (_holds('attention', 'saliency'), 'attention, saliency'),
     evidence_view: (lambda s: bool(own_evidence(s)), "evidence of a method of one's own")}
 _of_method = dict(ADDrop=[discard_region], AttentionGuidance=[guided_heads],
                   SaliencyGuided=[masked_sentence, signal_view],
-                  SalLM=[attention_beside_saliency])
+                  SalLM=[attention_beside_saliency], RationaleGuided=[explanation_beside_rationale])
 
 class Views(list):
     "Several views of one snapshot, with one caption"

@@ -749,9 +749,9 @@ def test_a_human_rationale_is_what_is_coloured_and_its_absence_is_said(page):
     words, marked = ['[CLS]', 'a', 'lovely', 'film', '[SEP]'], np.array([False, False, True, False, False])
     show(page, [by_hand(words, rationale=marked)], panels=['sentence'], state=dict(colour='rationale'))
     backs = [back for back, _ in fills(page)]
-    assert backs[2] != backs[1] == backs[3] and 'what people marked' in text(page, '.sv-sentence')
+    assert backs[2] != backs[1] == backs[3] and 'what the rationale of the data marks' in text(page, '.sv-sentence')
     show(page, [by_hand(words)], panels=['sentence'], state=dict(colour='rationale'))
-    assert 'There is no human rationale for this sentence' in text(page, '.sv-sentence')
+    assert 'The data have no rationale for this sentence' in text(page, '.sv-sentence')
 
 @pytest.mark.parametrize('width', [1300, 500])
 def test_names_of_epochs_stay_within_their_epochs(page, runs, width):

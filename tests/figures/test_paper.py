@@ -326,7 +326,7 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
 
 def test_every_method_cites_the_key_that_its_entry_in_the_bibliography_has():
     methods = {name: getattr(salviz.methods, name) for name in served}
-    assert len(methods) == 5 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
+    assert len(methods) == 6 and [name for name, method in methods.items() if method.cite is None] == ['FineTuning']
     for name, method in methods.items():
         if method.cite is None: continue
         key = re.match(r'@\w+\{([^,]+),', bibtex(name))[1]

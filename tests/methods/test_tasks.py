@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
+from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
 from salviz.methods.base import served
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -32,13 +32,15 @@ named = lambda x: x if isinstance(x, str) else x.__name__
 methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tuning=False),
                SaliencyGuided=lambda: SaliencyGuided(masked_share=.4),
                AttentionGuidance=lambda: AttentionGuidance(patterns={'first': [0], 'prev': [1]}, boundary='zero',
-                                                           alpha=3.), SalLM=lambda: SalLM(steps=2))
+                                                           alpha=3.), SalLM=lambda: SalLM(steps=2),
+               RationaleGuided=lambda: RationaleGuided('input_x_gradient', 'mse', ranking='magnitude'))
 evidence = dict(ADDrop={'attention_attribution', 'discard_candidates', 'discarded'},
                 AttentionGuidance={'pattern_target', 'guided'},
                 SalLM={'saliency_target', 'method_saliency'}, FineTuning=set(),
+                RationaleGuided={'explanation', 'rationale_target'},
                 SaliencyGuided={'masked_input', 'is_masked', 'method_saliency'})
 terms = dict(ADDrop=set(), FineTuning=set(), SaliencyGuided={'consistency'}, AttentionGuidance={'attention_guidance'},
-             SalLM={'saliency_agreement'})
+             SalLM={'saliency_agreement'}, RationaleGuided={'rationale'})
 
 def signals(shape, column, rows=24):
     "Two classes of random signals, one of which is brighter"
@@ -52,7 +54,17 @@ def signals(shape, column, rows=24):
     return datasets.DatasetDict(train=part(rows), validation=part(8), test=part(8))
 
 def examples(task, tiny_data):
-    "Small data for `task`, made of the two classes of sentences"
+    "Small data for `task`; every third text without a rationale"
+    data = raw_examples(task, tiny_data)
+    if 'text' not in data['train'].column_names or task == 'seq2seq': return data
+    def marked(texts):
+        return [None if i % 3 == 1 else [int(len(w) > 4) for w in t.split()] for i, t in enumerate(texts)]
+    flags = datasets.Sequence(datasets.Value('int64'))
+    return datasets.DatasetDict({k: d.add_column('rationale', marked(d['text']), feature=flags)
+                                 for k, d in data.items()})
+
+def raw_examples(task, tiny_data):
+    "The same without rationales, made of the two classes of sentences"
     small = datasets.DatasetDict({k: d.select(range(n)) for (k, d), n in zip(tiny_data.items(), (24, 8, 8))})
     if task == 'image_classification': return signals((3, 8, 8), 'pixel_values')
     if task == 'series_classification': return signals((12, 3), 'values')
@@ -138,7 +150,9 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('token_classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('seq2seq', 'marian', ('ADDrop', 'AttentionGuidance')),
             ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance')),
-            ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance'))]
+            ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
+            ('classification', 'bert', ('RationaleGuided', 'SaliencyGuided', 'ADDrop')),
+            ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance'))]
 
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
@@ -176,7 +190,16 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('replaced_token_detection', 'electra', 'AttentionGuidance'), ('seq2seq', 'marian', 'ADDrop'),
                ('causal_lm', 'gpt2', 'ADDrop'), ('causal_lm', 'llama', 'SaliencyGuided'),
                ('series_classification', SeriesLSTM, 'SaliencyGuided'),
-               ('image_classification', DigitCNN, 'SaliencyGuided'), ('classification', TextLSTM, 'SaliencyGuided')]
+               ('image_classification', DigitCNN, 'SaliencyGuided'), ('classification', TextLSTM, 'SaliencyGuided'),
+               ('classification', 'bert', 'RationaleGuided'), ('regression', 'llama', 'RationaleGuided'),
+               ('classification', 'gpt2', 'RationaleGuided of attention'),
+               ('classification', 'bert', 'RationaleGuided of integrated gradients'),
+               ('classification', 'bert', 'RationaleGuided by contrast')]
+methods_besides = {
+    'RationaleGuided of attention': lambda: RationaleGuided(rows='mean', layers=None),
+    'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
+    'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive')}
+def made(name): return {**methods, **methods_besides}[name]()
 
 def without_dropout(model):
     for m in model.modules():
@@ -192,7 +215,7 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = without_dropout(model_for(task, kind, data, tokens))
         if tasks[task].modality != 'text': data = data.with_format(None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, methods[name](),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name),
                     run_dir=tmp_path/str(pieces),
                     **{**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces, 'snapshots': 0})
         ends.append((torch.cat([p.detach().flatten() for p in model.parameters()]),
@@ -207,7 +230,7 @@ def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, t
         model, seen = model_for(task, kind, data, tokens), set()
         linear = next(m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d)))
         linear.register_forward_hook(lambda m, i, out: seen.add(out.dtype) if m.training else None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, methods[name](),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name),
                     run_dir=tmp_path/str(len(losses)),
                     **{**quick, 'snapshots': 0, 'args': dict(use_cpu=True, **precision)})
         losses.append(run.train_rows[0]['loss'])
@@ -247,8 +270,9 @@ def train_all(folder, out, batch_size):
     for task, kind, name in served_rows:
         data = examples(task, tiny)
         train(without_dropout(model_for(task, kind, data, tokenizer)),
-              tokenizer if tasks[task].modality == 'text' else None, data, methods[name](),
-              run_dir=f'{out}/{task}-{named(kind)}', **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
+              tokenizer if tasks[task].modality == 'text' else None, data, made(name),
+              run_dir=f'{out}/{task}-{named(kind)}-{name}',
+              **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
 def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and scores within rounding"
@@ -263,7 +287,7 @@ def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
         assert [p.exitcode for p in processes] == [0]*len(processes), ''.join(
             p.read_text() for p in tmp_path.glob('*.err'))[-3000:]
     for task, kind, name in served_rows:
-        a, b = (Run(tmp_path/o/f'{task}-{named(kind)}') for o in ('one', 'two'))
+        a, b = (Run(tmp_path/o/f'{task}-{named(kind)}-{name}') for o in ('one', 'two'))
         assert b.finished and len(a.train_rows) == len(b.train_rows) == 3 and a.recorded == b.recorded
         assert np.allclose([r['loss'] for r in a.train_rows], [r['loss'] for r in b.train_rows], rtol=1e-6), task
         for k, v in a.eval_rows[-1].items():

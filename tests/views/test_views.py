@@ -543,3 +543,28 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_n
     assert view.agreement == pytest.approx(attention_agreement(snap))
     assert view.attention_name == 'attention (mean over rows)'
     assert 'mean over their rows; this model pools none' in view.caption
+
+
+def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationale_decide():
+    from salviz.measures.plausibility import auprc, hard_rationale, token_f1
+    from salviz.views.base import explanation_beside_rationale
+    def made(): return invented.snapshot(10, 0, method='RationaleGuided')
+    s = made()
+    view, kept = explanation_beside_rationale(s), ~np.asarray(s.is_special)
+    x, marked = s.arrays['explanation'][kept].astype(float), s.arrays['rationale'][kept]
+    assert view.auprc == auprc(x, marked) and not view.notes
+    assert view.token_f1 == token_f1([hard_rationale(x, int(marked.sum()))], [marked]).f1
+    assert isinstance(view_for(s), type(view)) and np.isnan(view.explanation[[0, -1]]).all()
+    s.arrays['explanation'][:] = .5
+    flat = explanation_beside_rationale(s)
+    assert np.isnan([flat.token_f1, flat.auprc]).all() and 'points nowhere' in flat.notes[0]
+    s.arrays['explanation'][1] = .7
+    tied = explanation_beside_rationale(s)
+    assert np.isnan(tied.token_f1) and np.isfinite(tied.auprc) and 'tie at the border' in tied.notes[0]
+    s.arrays['rationale'][:] = False
+    assert 'marks nothing' in explanation_beside_rationale(s).notes[0]
+    for of in ('saliency', 'attention'): assert np.isfinite(explanation_beside_rationale(made(), of).auprc)
+    with pytest.raises(ValueError, match="of must be 'explanation', 'saliency'"):
+        explanation_beside_rationale(s, 'rationale')
+    del s.arrays['rationale']
+    with pytest.raises(ValueError, match='rationale'): explanation_beside_rationale(s)

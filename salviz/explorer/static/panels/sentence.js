@@ -10,7 +10,7 @@ import {choiceOf, elementOf, labelled, setText, tickBox} from '../lib/controls.j
 
 const colourChoices = [
   ['saliency', 'saliency'], ['attention', 'attention of the chosen row'], ['difference', 'attention − |saliency|'],
-    ['rationale', 'human rationale'],
+    ['rationale', 'rationale of the data'],
 ];
 const sentenceKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'tokens', 'colour', 'ownScale',
   'hideSpecial', 'mergeWords', 'palette', 'theme', 'size'];
@@ -99,7 +99,7 @@ function legendWords(frame, probe, state, values, scaleWords) {
   if (state.colour === 'attention') said.push(`${from}.`);
   if (state.colour === 'difference')
     said.push(`${from} minus |saliency|, ${overOrdinary}: orange is attended to more than it matters, blue less.`);
-  if (state.colour === 'rationale') said.push('Coloured: what people marked as the reason.');
+  if (state.colour === 'rationale') said.push('Coloured: what the rationale of the data marks.');
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && Number.isFinite(values.specialShare))
     said.push(`Special tokens are left out of the scale; they get ${percent(values.specialShare)} of the attention.`);
   if (state.colour !== 'saliency' && state.colour !== 'rationale' && !values.pieces.length)
@@ -113,7 +113,7 @@ function legendWords(frame, probe, state, values, scaleWords) {
 const missingColour = {
   saliency: 'No saliency was recorded at this step.',
   difference: 'A difference needs both saliency and the attention of a row.',
-  rationale: 'There is no human rationale for this sentence.',
+  rationale: 'The data have no rationale for this sentence.',
 };
 
 function unitWords(values, k, frame, probe) {
@@ -382,7 +382,7 @@ export const sentencePanel = {
   name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
   help: {says: [
     'The tokens as the model reads them, coloured by saliency, by the attention of the chosen row, by their '
-      + 'difference, or by the human rationale, on the scale below.',
+      + 'difference, or by the rationale of the data, on the scale below.',
     'The line below the scale says what a colour means; saliency is about this model’s answer, not about what the '
       + 'sentence means.'],
   keys: [['← →', 'from token to token'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
