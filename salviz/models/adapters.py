@@ -52,8 +52,8 @@ def _check_kind(config, who):
         raise ValueError(f'{who}: {kind} {why}; take one of {", ".join(adapter_kinds)} '
                          '(DoRA and rsLoRA are LORA)')
     if getattr(config, 'alora_invocation_tokens', None):
-        raise ValueError(f'{who}: activated LoRA (alora_invocation_tokens) depends on where certain tokens stand, which '
-                         'is not known inside of the model; leave alora_invocation_tokens out')
+        raise ValueError(f'{who}: activated LoRA (alora_invocation_tokens) depends on where certain tokens stand, '
+                         'which is not known inside of the model; leave alora_invocation_tokens out')
     if getattr(config, 'megatron_config', None):
         raise ValueError(f'{who}: megatron_config has peft load a module by its name; leave it out')
 

@@ -43,6 +43,8 @@ _unserved_arguments = frozenset("""
     remove_unused_columns label_names logging_nan_inf_filter gradient_checkpointing activation_checkpointing
     auto_find_batch_size use_liger_kernel load_best_model_at_end metric_for_best_model greater_is_better
     ignore_data_skip neftune_noise_alpha deepspeed fsdp""".split())
+# {argument of `TrainingArguments`: of torch.compile}
+_compiling = dict(torch_compile=None, torch_compile_backend='backend', torch_compile_mode='mode')
 
 # %% ../../nbs/06_training/04_job.ipynb #046
 def _check_args(args:dict):
@@ -80,9 +82,6 @@ def training_arguments(
     return args
 
 # %% ../../nbs/06_training/04_job.ipynb #jc02
-# {argument of `TrainingArguments`: of torch.compile}
-_compiling = dict(torch_compile=None, torch_compile_backend='backend', torch_compile_mode='mode')
-
 def _lacks_for_inductor() -> str: # '' if there is nothing
     "What is missing here for inductor, torch's own backend"
     compiler = os.environ.get('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')

@@ -112,7 +112,7 @@ def test_other_kinds_are_refused_by_name_before_a_run_is_opened(tmp_path, tiny_b
 
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_the_plan_of_ad_drop_on_an_adapter_is_the_equations_applied_to_the_merged_model(kind):
-    "The base is frozen, so nothing below the first adapter has a gradient; what is attributed is the attention all the same"
+    "The base is frozen, so that nothing below the first adapter has a gradient; attention is attributed all the same"
     model = with_lora(tiny(kind)).double().eval()
     with torch.no_grad():
         for name, x in model.named_parameters():
@@ -249,8 +249,8 @@ def test_two_processes_train_an_adapter_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and adapters within rounding"
     tokens.save_pretrained(tmp_path/'tokenizer'); tiny_data.save_to_disk(tmp_path/'data')
     def begin(out, batch_size, **env):
-        return forked.begin(trained_by_many, tmp_path, tmp_path/out, batch_size, said=tmp_path/f'{out}{env.get("RANK")}',
-                            env=env)
+        said = tmp_path/f'{out}{env.get("RANK")}'
+        return forked.begin(trained_by_many, tmp_path, tmp_path/out, batch_size, said=said, env=env)
     group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(34500 + os.getpid() % 2000), WORLD_SIZE='2',
                  LOCAL_WORLD_SIZE='2')
     for processes in ([begin('one', 8)], [begin('two', 4, RANK=r, LOCAL_RANK=r, **group) for r in '01']):

@@ -63,7 +63,8 @@ def test_merged_or_not_the_maps_and_attributions_are_the_same(kind, model, tiny_
         inputs = model_inputs(batch, m)
         q = query_key(m, inputs, -1, 1)
         seen.append([logits, maps.stacked(), q.scores, attention_attribution(m, inputs)[0],
-                     input_saliency(m, inputs, 'integrated_gradients', steps=4), input_saliency(m, inputs, 'gradient_norm')])
+                     input_saliency(m, inputs, 'integrated_gradients', steps=4),
+                     input_saliency(m, inputs, 'gradient_norm')])
     assert same(state(wrapped), before)
     for x, y, without in zip(*(map(flat, s) for s in seen)):
         assert alike(x, y, size=256)
