@@ -23,7 +23,6 @@ from salviz.models.attention import unwrapped
 from salviz.training.study import Study
 from salviz.training.trainer import load_model, train
 
-pytestmark = pytest.mark.numeric
 inside = ['query', 'value', 'c_attn', 'q_proj', 'v_proj', 'query_proj', 'value_proj', 'q', 'v']
 task_types = dict(classification='SEQ_CLS', regression='SEQ_CLS', token_classification='TOKEN_CLS',
                   seq2seq='SEQ_2_SEQ_LM', causal_lm='CAUSAL_LM')
@@ -39,10 +38,11 @@ def with_lora(model, task='classification', **options):
 def state_of(model): return {k: x.clone() for k, x in model.state_dict().items()}
 def moved(before, model): return {k for k, x in model.state_dict().items() if not torch.equal(x, before[k])}
 
-rows = [('classification', 'bert'), ('classification', 'gpt2'), ('classification', 'llama'),
-        ('classification', 'deberta-v2'), ('regression', 'bert'), ('token_classification', 'bert'),
-        ('masked_lm', 'bert'), ('replaced_token_detection', 'electra'), ('seq2seq', 'marian'), ('seq2seq', 't5'),
-        ('causal_lm', 'gpt2'), ('causal_lm', 'llama')]
+rows = [('classification', 'bert'), ('classification', 'gpt2'), ('token_classification', 'bert'),
+        ('masked_lm', 'bert'), ('seq2seq', 'marian'), ('causal_lm', 'gpt2')]
+rows += [pytest.param(*row, marks=pytest.mark.slow) for row in (
+    ('classification', 'llama'), ('classification', 'deberta-v2'), ('regression', 'bert'),
+    ('replaced_token_detection', 'electra'), ('seq2seq', 't5'), ('causal_lm', 'llama'))]
 
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: x)
 def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_path, tiny_data, tokens):
@@ -110,6 +110,7 @@ def test_other_kinds_are_refused_by_name_before_a_run_is_opened(tmp_path, tiny_b
             train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
         assert not (tmp_path/'run').exists()
 
+@pytest.mark.numeric
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_the_plan_of_ad_drop_on_an_adapter_is_the_equations_applied_to_the_merged_model(kind):
     "The base is frozen, so that nothing below the first adapter has a gradient; attention is attributed all the same"
@@ -245,6 +246,7 @@ def trained_by_many(folder, out, batch_size):
         train(model, tokenizer, data, methods[name](), run_dir=f'{out}/{i}',
               **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
+@pytest.mark.slow
 def test_two_processes_train_an_adapter_like_one(tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and adapters within rounding"
     tokens.save_pretrained(tmp_path/'tokenizer'); tiny_data.save_to_disk(tmp_path/'data')

@@ -40,7 +40,9 @@ def inputs(tiny_tokenizer, tiny_data):
 methods = dict(plain=FineTuning, guided=lambda: SaliencyGuided(masked_share=.4),
                ad_drop=lambda: ADDrop(p=.4, q=.5), guidance=lambda: AttentionGuidance(share=.5, alpha=10.))
 
-@pytest.mark.parametrize('name, lora', [('plain', True), ('guided', False), ('ad_drop', False), ('guidance', True)])
+slow = [pytest.param(*row, marks=pytest.mark.slow) for row in (('ad_drop', False), ('guidance', True))]
+
+@pytest.mark.parametrize('name, lora', [('plain', True), ('guided', False), *slow])
 def test_a_compiled_training_has_the_losses_of_one_that_is_not(name, lora, tmp_path, tiny_bert, tiny_tokenizer,
                                                                tiny_data, backend):
     runs = []
@@ -95,6 +97,7 @@ def test_a_model_that_was_compiled_in_place_is_observed_too(tiny_bert, inputs, b
     with torch.no_grad(), observe(model) as maps: model(**inputs)
     assert torch.equal(maps.stacked(), expected.stacked()) and backend.runs == runs > 0
 
+@pytest.mark.slow
 def test_one_compiled_training_does_not_have_the_next_one_compiled(tmp_path, tiny_bert, tiny_tokenizer, tiny_data,
                                                                   backend):
     settings = {**quick, 'snapshots': 0, 'epochs': 1}
