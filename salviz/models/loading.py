@@ -133,11 +133,21 @@ reads_last = frozenset('Generic BioGpt Bloom CTRL Falcon GPT2 GPTBigCode GPTJ GP
                        'OpenAIGPT OPT'.split())
 
 # %% ../../nbs/03_models/03_loading.ipynb #018
+_reads_first_of_image = frozenset('DeiTForImageClassification ViTForImageClassification '
+                                  'ViTMSNForImageClassification'.split())
+
+def _pooled_of_images(model, pixels):
+    "`pooled_rows` of images"
+    if not _reads_first_of_image.isdisjoint(c.__name__ for c in type(model).__mro__):
+        return torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
+    raise ValueError(f'{type(model).__name__} is not among the heads that are known to read [CLS] alone')
+
 def pooled_rows(
-    model,      # a sequence classifier of transformers
-    batch:dict, # with input_ids [batch, n], as `Collator` makes it
+    model,      # a sequence or image classifier of transformers
+    batch:dict, # with input_ids [batch, n], as `Collator` makes it, or pixel_values
 ) -> torch.Tensor: # long [batch]
     "The query row of the last layer whose state the head of `model` reads, per example"
+    if 'pixel_values' in batch: return _pooled_of_images(model, batch['pixel_values'])
     config, ids = model.config.get_text_config(), batch['input_ids']
     heads = {c.__name__.removesuffix('ForSequenceClassification') for c in type(model).__mro__
              if c.__name__.endswith('ForSequenceClassification')}
@@ -180,14 +190,16 @@ def _explained(name, silence):
 # %% ../../nbs/03_models/03_loading.ipynb #024
 def tasks_of_kind(config) -> list:
     "The tasks for which models with this `config` have a head"
+    def named(kinds): # of DeiT two classes are listed
+        return [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))]
     return [task for task, head in task_heads().items() if type(config) in head.kinds
-            and head.name in head.kinds[type(config)].__name__]
+            and head.name in named(head.kinds[type(config)])[0]]
 
 def _check_head(name, config, task):
     "Refuse a `task` that models like `name` have no head for"
     can = tasks_of_kind(config)
     if task in can: return
-    usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5')
+    usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')
     with_one = ", ".join(kind for kind in usual if task in tasks_of_kind(AutoConfig.for_model(kind)))
     raise ValueError(f'{str(name)!r} is a {config.model_type} model, for which transformers has no '
                      f'{tasks[task].head.said} '
@@ -298,7 +310,7 @@ def new_head_note(model) -> str: # '' if its head was trained, or nobody can tel
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _load(task, name, seed, count, **kwargs):
-    "The model `name` with a head for `task`, and its tokenizer; `count` says from its config what the head needs"
+    "The model `name` with a head for `task`, and its tokenizer, if any; `count`: from its config, what the head needs"
     shared, head = {k: kwargs[k] for k in ('revision', 'token', 'cache_dir', 'subfolder', 'trust_remote_code')
                     if k in kwargs}, tasks[task].head
     path, local, silence = _locate(name, kwargs.get('revision'))
@@ -314,11 +326,13 @@ def _load(task, name, seed, count, **kwargs):
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)
         if _other_head(config, head): _draw_head(model)
         if classes: teach(model, name)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
+        tokenizer = (AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
+                     if tasks[task].modality == 'text' else None)
     is_trained = head.name in ' '.join(config.architectures or ()) and model.config.num_labels == config.num_labels
     model.has_new_head = not is_trained
-    _give_padding(model, tokenizer)
-    decoder_start(model)
+    if tokenizer is not None:
+        _give_padding(model, tokenizer)
+        decoder_start(model)
     return model.eval(), tokenizer
 
 # %% ../../nbs/03_models/03_loading.ipynb #042
@@ -337,17 +351,17 @@ def load_classifier(
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
 def load_model_for(
-    task,            # one that texts are trained for
+    task,            # one that models of transformers are trained for
     name='minilm',   # packaged model, folder, or repository on the Hub
     num_labels=None, # of a task that has classes: their number, as for `load_classifier`
     labels=None,     # their names
     seed=0,          # of a new head
     **kwargs,        # further arguments of transformers' from_pretrained
-): # (model in eval mode, tokenizer)
+): # (model in eval mode, tokenizer; None for images)
     "A model of transformers with a head for `task`, and its tokenizer; a new head depends on `seed` alone"
     if task not in task_heads():
         raise ValueError(f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
-                         'Images and series have nets of their own in salviz.models.nets')
+                         'Series have nets of their own in salviz.models.nets')
     own, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')
     if not own.has_classes and (labels is not None or num_labels not in (None, needed)):

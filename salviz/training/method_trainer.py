@@ -9,12 +9,13 @@ __all__ = ['lengths_of', 'LengthBuckets', 'NonFiniteLoss', 'MethodTrainer']
 import itertools
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from fastcore.basics import patch
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 
 from ..core.runs import outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
@@ -232,6 +233,17 @@ def leave(self:MethodTrainer):
         try: self._save_checkpoint(self.model, trial=None)
         finally: self.args.save_only_model = only_model
     raise Stopped(f'stopped after step {step}')
+
+# %% ../../nbs/06_training/06_method_trainer.ipynb #vis30
+@patch
+def _save(self:MethodTrainer, output_dir=None, state_dict=None):
+    # under the names of the modules that are here: transformers writes ViT and others under older ones, which Trainer
+    # cannot load into the model when it resumes or goes back to the best checkpoint
+    model = self.model
+    if not isinstance(model, PreTrainedModel): return Trainer._save(self, output_dir, state_dict)
+    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+    try: Trainer._save(self, output_dir, state_dict)
+    finally: del model.save_pretrained
 
 # %% ../../nbs/06_training/06_method_trainer.ipynb #m011
 @patch
