@@ -319,9 +319,9 @@ def drawn(png):
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
-    for panel in (None, *(o for o in panel_names if o not in ('signal', 'evidence'))):
+    for panel in (None, *(o for o in panel_names if o not in ('signal', 'patches', 'evidence'))):
         assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
-    for panel in ('signal', 'evidence'):   # there is neither an image nor a series, nor anything of a method's own
+    for panel in ('signal', 'patches', 'evidence'):   # there is neither an image nor a series, nor anything of a method's own
         with pytest.raises(ValueError): explorer.picture(panel)
 
 @pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated,
