@@ -16,6 +16,7 @@ from .registry import attribution
 from ..core.maths import rollout
 from ..models.attention import observe
 from ..models.loading import pooled_rows
+from ..models.patches import patch_grid
 
 # %% ../../nbs/04_attribution/07_attention_rows.ipynb #052
 def _chosen_heads(maps, heads):
@@ -48,16 +49,25 @@ def _row_of(reading, A, row=None) -> torch.Tensor: # [rows, key]
     """The pooled row of maps [rows, query, key], or the mean over real rows; `row` None: pooled where the head reads
     one row"""
     if row not in (None, 'pooled', 'mean'): raise ValueError(f"row must be 'pooled', 'mean' or None, got {row!r}")
-    real = real_tokens(reading.inputs)
+    real = real_tokens(reading.inputs).expand(A.shape[:2])
     if row != 'mean':
         try: return A[torch.arange(len(A), device=A.device), pooled_rows(reading.model, reading.inputs)]
         except (ValueError, KeyError):
             if row == 'pooled': raise
     return (A * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
+def _on_pixels(reading, per_key) -> torch.Tensor: # [targets, rows, height, width]
+    "Numbers of patches, which stand behind the tokens that are none, on their pixels"
+    rows, columns, first = patch_grid(reading.model)
+    height, width = (n // of for n, of in zip(reading.x.shape[-2:], (rows, columns)))
+    on_grid = per_key[..., first:].unflatten(-1, (rows, columns)) / (height*width)
+    return on_grid.repeat_interleave(height, -2).repeat_interleave(width, -1)
+
 def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or [targets, rows, time, features]
-    "Numbers of keys [rows, n] or [targets, rows, n] as numbers of what is read, for each target"
+    """Numbers of keys [rows, n] or [targets, rows, n] as numbers of what is read, for each target; a patch's number is
+    shared out evenly among its pixels"""
     if per_key.dim() == 2: per_key = per_key.expand(len(reading.targets), -1, -1)
+    if reading.name == 'pixel_values': return _on_pixels(reading, per_key)
     features = reading.x.shape[-1]
     return per_key if reading.is_text else (per_key / features)[..., None].expand(*per_key.shape, features)
 
@@ -73,7 +83,7 @@ def _by_rollout(reading, *, residual=.5, heads=None, row=None):
     "A row of attention rollout through all layers"
     A, _ = _attention_and_gradients(reading, None, heads, differentiate=False)
     A, rolled = A.cpu().double().numpy(), reading.x.new_zeros(len(reading), *A.shape[-2:])
-    for i, real in enumerate(real_tokens(reading.inputs)):
+    for i, real in enumerate(real_tokens(reading.inputs).expand(rolled.shape[:2])):
         at = real.nonzero()[:, 0].cpu()
         rolled[i, at[:, None], at] = torch.from_numpy(rollout(A[:, i][..., at[:, None], at], residual)).to(rolled)
     return _of_what_is_read(reading, _row_of(reading, rolled, row))

@@ -133,9 +133,13 @@ def differentiable(model):
 
 # %% ../../nbs/04_attribution/01_reading.ipynb #019
 def real_tokens(inputs:dict) -> torch.Tensor:
-    "bool [batch, n]: which tokens of `inputs` (steps of a series) are not padding"
+    "bool [batch, n], of images without `is_special` [batch, 1]: which tokens (steps of a series) are not padding"
     mask = inputs.get('attention_mask')
     if mask is not None: return mask.bool()
+    # an image has no padding; how many tokens it becomes is known where a feed says which of them are no patches
+    if 'pixel_values' in inputs:
+        if 'is_special' in inputs: return torch.ones_like(inputs['is_special'], dtype=torch.bool)
+        return inputs['pixel_values'].new_ones(len(inputs['pixel_values']), 1, dtype=torch.bool)
     x = inputs[what_is_read(inputs)]
     return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
 

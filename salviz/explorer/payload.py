@@ -111,7 +111,7 @@ _info = ('method', 'args', 'methods', 'seed', 'drawn_step', 'method_epoch', 'pha
          'saliency_method', 'saliency_says', 'explains',
          'notes', 'awaited', 'masked_tokens', 'masked_labels', 'task', 'modality', 'token_labels', 'token_predictions',
          'target_tokens', 'predicted_tokens', 'right_classes',
-         'feature_names', 'continuation')
+         'feature_names', 'continuation', 'patches')
 
 def method_args(info:dict, name:str) -> dict:
     "The arguments of the method `name` as `info` of a snapshot tells them; {} if it had no part in it"

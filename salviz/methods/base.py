@@ -75,7 +75,7 @@ served = dict(
     FineTuning=tasks.keys(),
     SalLM=('classification',),
     SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
-    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm'),
+    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'image_classification'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
                        'seq2seq', 'causal_lm'),
     RationaleGuided=('classification', 'regression'))

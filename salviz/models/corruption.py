@@ -140,8 +140,9 @@ def small_model(
     **config,        # further values of the kind's config, such as attention_probs_dropout_prob
 ): # model in eval mode
     "A model for `task` with random weights, which depend on `seed` alone"
-    if task not in task_heads():
-        raise ValueError(f'small_model has no head for task={task!r}; available: {", ".join(task_heads())}. '
+    of_text = [name for name in task_heads() if tasks[name].modality == 'text']
+    if task not in of_text:
+        raise ValueError(f'small_model has no head for task={task!r}; available: {", ".join(of_text)}. '
                          'Images and series have nets of their own in salviz.models.nets')
     if hidden % heads: raise ValueError(f'hidden must be a multiple of the {heads} heads, got {hidden}')
     kind, longest = kind or tasks[task].head.small, max_length or min(tokenizer.model_max_length, 512)

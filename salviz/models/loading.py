@@ -128,13 +128,23 @@ reads_last = frozenset('Generic BioGpt Bloom CTRL Falcon GPT2 GPTBigCode GPTJ GP
                        'OpenAIGPT OPT'.split())
 
 # %% ../../nbs/03_models/03_loading.ipynb #018
+_reads_first_of_image = frozenset('DeiTForImageClassification ViTForImageClassification '
+                                  'ViTMSNForImageClassification'.split())
+
+def _pooled_of_images(model, pixels):
+    "`pooled_rows` of images"
+    if not _reads_first_of_image.isdisjoint(c.__name__ for c in type(model).__mro__):
+        return torch.zeros(len(pixels), dtype=torch.long, device=pixels.device)
+    raise ValueError(f'{type(model).__name__} is not among the heads that are known to read [CLS] alone')
+
 def pooled_rows(
-    model,      # a sequence classifier of transformers
-    batch:dict, # with input_ids [batch, n], as `Collator` makes it
+    model,      # a sequence or image classifier of transformers
+    batch:dict, # with input_ids [batch, n], as `Collator` makes it, or pixel_values
 ) -> torch.Tensor: # long [batch]
     "The query row of the last layer whose state the head of `model` reads, per example"
-    model, ids = unwrapped(model), batch['input_ids']
-    config = model.config.get_text_config()
+    model = unwrapped(model)
+    if 'pixel_values' in batch: return _pooled_of_images(model, batch['pixel_values'])
+    config, ids = model.config.get_text_config(), batch['input_ids']
     heads = {c.__name__.removesuffix('ForSequenceClassification') for c in type(model).__mro__
              if c.__name__.endswith('ForSequenceClassification')}
     pooling = None if heads & reads_last else getattr(config, 'classifier_pooling', None)
@@ -197,15 +207,16 @@ def _is_decoder(config):
 def tasks_of_kind(config) -> list:
     "The tasks for which models with this `config` have a head"
     def has(task, head):
-        kind = head.kinds[type(config)].__name__ if type(config) in head.kinds else ''
-        return kind and head.is_in(kind) and (not tasks[task].causal or _is_decoder(config))
+        kinds = head.kinds[type(config)] if type(config) in head.kinds else ()
+        first = (kinds if isinstance(kinds, tuple) else (kinds,))[:1] # of DeiT two classes are listed
+        return any(head.is_in(kind.__name__) for kind in first) and (not tasks[task].causal or _is_decoder(config))
     return [task for task, head in task_heads().items() if has(task, head)]
 
 def _check_head(name, config, task):
     "Refuse a `task` that models like `name` have no head for"
     can = tasks_of_kind(config)
     if task in can: return
-    usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5')
+    usual = ('bert', 'roberta', 'electra', 'deberta-v2', 'gpt2', 'llama', 'marian', 'bart', 't5', 'vit', 'deit', 'beit')
     with_one = ", ".join(kind for kind in usual if task in tasks_of_kind(AutoConfig.for_model(kind)))
     raise ValueError(f'{str(name)!r} is a {config.model_type} model, for which transformers has no '
                      f'{tasks[task].head.said} '
@@ -316,7 +327,7 @@ def new_head_note(model) -> str: # '' if its head was trained, or nobody can tel
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
 def _load(task, name, seed, count, **kwargs):
-    "The model `name` with a head for `task`, and its tokenizer; `count` says from its config what the head needs"
+    "The model `name` with a head for `task`, and its tokenizer, if any; `count`: from its config, what the head needs"
     shared, head = {k: kwargs[k] for k in ('revision', 'token', 'cache_dir', 'subfolder', 'trust_remote_code')
                     if k in kwargs}, tasks[task].head
     path, local, silence = _locate(name, kwargs.get('revision'))
@@ -332,11 +343,13 @@ def _load(task, name, seed, count, **kwargs):
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)
         if _other_head(config, head): _draw_head(model)
         if classes: teach(model, name)
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
+        tokenizer = (AutoTokenizer.from_pretrained(path, local_files_only=local, **shared)
+                     if tasks[task].modality == 'text' else None)
     is_trained = head.is_in(' '.join(config.architectures or ())) and model.config.num_labels == config.num_labels
     model.has_new_head = not is_trained
-    _give_padding(model, tokenizer)
-    decoder_start(model)
+    if tokenizer is not None:
+        _give_padding(model, tokenizer)
+        decoder_start(model)
     return model.eval(), tokenizer
 
 # %% ../../nbs/03_models/03_loading.ipynb #042
@@ -355,17 +368,17 @@ def load_classifier(
 
 # %% ../../nbs/03_models/03_loading.ipynb #049
 def load_model_for(
-    task,            # one that texts are trained for
+    task,            # one that models of transformers are trained for
     name='minilm',   # packaged model, folder, or repository on the Hub
     num_labels=None, # of a task that has classes: their number, as for `load_classifier`
     labels=None,     # their names
     seed=0,          # of a new head
     **kwargs,        # further arguments of transformers' from_pretrained
-): # (model in eval mode, tokenizer)
+): # (model in eval mode, tokenizer; None for images)
     "A model of transformers with a head for `task`, and its tokenizer; a new head depends on `seed` alone"
     if task not in task_heads():
         raise ValueError(f'load_model_for has no head for task={task!r}; available: {", ".join(task_heads())}. '
-                         'Images and series have nets of their own in salviz.models.nets')
+                         'Series have nets of their own in salviz.models.nets')
     own, head = tasks[task], tasks[task].head
     needed = head.config.get('num_labels')
     if not own.has_classes and (labels is not None or num_labels not in (None, needed)):

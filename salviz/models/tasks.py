@@ -15,9 +15,10 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING,
-                          MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-                          MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, AutoModelForCausalLM, AutoModelForMaskedLM,
+from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+                          MODEL_FOR_MASKED_LM_MAPPING, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+                          MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+                          AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM,
                           AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoModelForTokenClassification,
                           ElectraConfig, ElectraForPreTraining)
 
@@ -216,7 +217,12 @@ _computing = dict(
     causal_lm=(NextTokens, Head(
         'causal language-modelling head', ('ForCausalLM', 'LMHeadModel'), AutoModelForCausalLM,
         MODEL_FOR_CAUSAL_LM_MAPPING, lambda said, config: said in ('ForCausalLM', 'LMHeadModel'), small='gpt2')),
-    image_classification=(Task, None), series_classification=(Task, None))
+    image_classification=(Task, Head(
+        'image classification head', 'ForImageClassification', AutoModelForImageClassification,
+        MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+        lambda said, config: said == 'ForImageClassification' and config.num_labels > 1
+        and config.problem_type in (None, 'single_label_classification'), small='')),
+    series_classification=(Task, None))
 
 tasks.update({name: kind(**{**vars(tasks[name]), 'head': head}) for name, (kind, head) in _computing.items()})
 
@@ -227,7 +233,8 @@ def task_heads() -> dict: # {task: `Head`}
 # %% ../../nbs/03_models/02_tasks.ipynb #029
 # {end of the name of a class of transformers: what its head answers for}
 heads = dict(ForSequenceClassification='sequence', ForNextSentencePrediction='sequence', ForCausalLM='causal',
-             LMHeadModel='causal', ForMaskedLM='masked', ForTokenClassification='token', ForQuestionAnswering='span')
+             LMHeadModel='causal', ForMaskedLM='masked', ForTokenClassification='token', ForQuestionAnswering='span',
+             ForImageClassification='image')
 
 def head_name(model) -> str: # '' for none of them
     "Which of `heads` tells the head of `model`, by the name of its class or of one that it inherits from"
@@ -245,11 +252,13 @@ def task_of(model) -> str:
     said = head_name(model) or name
     task = next((task for task, head in task_heads().items() if head.fits(said, config)), None)
     if task: return task
-    if said == 'ForSequenceClassification':
+    if said in ('ForSequenceClassification', 'ForImageClassification'):
+        loader = 'load_classifier(name' if said == 'ForSequenceClassification' else (
+            "load_model_for('image_classification', name")
         raise ValueError(f'{name} has num_labels={config.num_labels} and problem_type={config.problem_type!r}: '
                          'single-label classification with at '
                          'least two classes and regression with one number can be trained; load the model with '
-                         'load_classifier(name, num_labels=...)')
+                         f'{loader}, num_labels=...)')
     raise ValueError(f'{name} has no head for a task that can be trained; available: {", ".join(tasks)}. '
                      'Load the model with load_classifier(name, num_labels=...) or load_model_for(task, name)')
 

@@ -16,6 +16,7 @@ from ..measures.tasks import modalities
 from ..models.tasks import task_of, tasks
 from ..models.loading import decoder_start, longest_input, looks_ahead
 from ..models.corruption import corruptions
+from ..models.patches import check_images, reads_patches, special_tokens
 from ..data.signals import SignalCollator, encode_signals, signal_info
 from ..core.text import align_batch
 
@@ -72,6 +73,8 @@ def check_data(model, data):
     _check_splits(data, task.name)
     further_columns(data, task.used)
     names = class_names(model, task, data['train'].features)
+    if task.modality == 'image':
+        for d in data.values(): check_images(model, d.features['pixel_values'].shape)
     for name, d in data.items():
         task.check(name, d, len(names))
         _check_texts(name, d, ('text', 'text_pair', 'target_text'))
@@ -222,6 +225,8 @@ class SignalFeed(Feed):
     def __init__(self, model, tokenizer=None, max_length=None, mlm_probability=.15):
         super().__init__(model, None)
         self._collate, self.feature_names = SignalCollator(), None
+        # of a model that reads patches: which of its tokens are none
+        self._special = special_tokens(model) if reads_patches(model) else None
         given = dict(tokenizer=tokenizer, max_length=max_length)
         bad = [k for k, v in given.items() if v is not None]
         if bad:
@@ -232,6 +237,7 @@ class SignalFeed(Feed):
         "`rows` as a batch, numbers in the precision of the model"
         kind = next(self.model.parameters()).dtype
         batch = {k: v.to(kind) if v.is_floating_point() else v for k, v in self._collate(rows).items()}
+        if self._special is not None: batch['is_special'] = self._special.expand(len(rows), -1)
         return batch | collated(rows, self.kinds)
 
     def _encoded(self, data):

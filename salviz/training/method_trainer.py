@@ -9,12 +9,13 @@ __all__ = ['lengths_of', 'LengthBuckets', 'NonFiniteLoss', 'MethodTrainer']
 import itertools
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from fastcore.basics import patch
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 
 from ..core.runs import outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
@@ -246,10 +247,18 @@ def leave(self:MethodTrainer):
 # %% ../../nbs/06_training/06_method_trainer.ipynb #m030a
 @patch
 def _save(self:MethodTrainer, output_dir=None, state_dict=None):
-    "Of an adapted model the adapter alone"
-    if self.adapted is None: return Trainer._save(self, output_dir, state_dict)
-    write_adapter(self.adapted, output_dir)
-    if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
+    "Of an adapted model the adapter alone; others under the names of their modules"
+    if self.adapted is not None:
+        write_adapter(self.adapted, output_dir)
+        if self.tokenizer is not None: self.tokenizer.save_pretrained(output_dir)
+        return
+    # transformers writes ViT, GPT-NeoX and others under older names, which Trainer cannot load into the model when it
+    # resumes or goes back to the best checkpoint
+    model = self.model
+    if not isinstance(model, PreTrainedModel): return Trainer._save(self, output_dir, state_dict)
+    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+    try: Trainer._save(self, output_dir, state_dict)
+    finally: del model.save_pretrained
 
 @patch
 def _load_from_checkpoint(self:MethodTrainer, resume_from_checkpoint, model=None):

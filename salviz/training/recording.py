@@ -25,6 +25,7 @@ from .settings import plain
 from .step import input_kept
 from ..methods.base import Progress, Term, Together, plan_of, terms_of
 from ..models.tasks import attribution_target
+from ..models.patches import patch_grid, reads_patches
 from ..models.loading import device_of, full_precision, new_head_note, pooled_rows, undisturbed
 from ..core.runs import Snapshot, plain_name
 from ..core.text import readable
@@ -98,6 +99,7 @@ def look(self:Recorder, model, batch, progress) -> dict:
     axes = {name: self._axes_of(name, x, axes.get(name), known, maps) for name, x in shown.items()
             if plain_name(_stored_name(name)) not in known_evidence}
     return dict(axes=axes, outputs=outputs, maps=maps, plan=plan, terms=terms, evidence=shown, saliency=saliency,
+                patches=patch_grid(model)._asdict() if reads_patches(model) else None,
                 predicted=predicted, given=batch, batch=known, rows=self._rows(model, batch),
                 note=new_head_note(model) if progress.step == 0 else '')
 
@@ -234,6 +236,7 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
                 example_id=int(row['example_id']),
                 **self.saliency.in_a_run(), **more)
     if method.cite: info['cite'] = plain(method.cite)
+    if looked['patches']: info['patches'] = looked['patches']
     if looked['note']: info['notes'] = [looked['note']]
     if getattr(self.feed, 'feature_names', None): info['feature_names'] = list(self.feed.feature_names)
     if looked['rows'] is not None: info['pooled_row'] = int(looked['rows'][j]) - int(np.argmax(real))

@@ -6,7 +6,7 @@ import pytest
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
 from salviz.explorer.codes import level_code, level_value
-from salviz.core.maths import pattern_share, saliency_target
+from salviz.core.maths import pattern_share, rollout, saliency_target
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
@@ -356,3 +356,52 @@ def test_mean_tiles_of_a_long_sentence_wait_until_the_reader_stays(page):
     assert now == [True, False, False, False, False]
     page.wait_for_timeout(400)
     assert all(page.evaluate(spot, kind) for kind in ('heads', 'layers', 'all', 'rollout'))
+
+def of_patches(step=0, probe=0, **more):
+    "An image in 2 by 3 patches behind [CLS], as a vision transformer with AD-DROP records it"
+    rng = np.random.default_rng([step, probe])
+    attention = rng.dirichlet(np.ones(7), (2, 2, 7))
+    region = rng.uniform(size=attention.shape) < .4
+    s = invented.image(step, probe, masked=False, **more)
+    s.arrays |= dict(attention=attention, discard_candidates=region,
+                     discarded=region & (rng.uniform(size=region.shape) < .5))
+    s.layers |= {name: [0, 1] for name in ('attention', 'discard_candidates', 'discarded')}
+    s.info |= dict(patches=dict(rows=2, columns=3, first=1), pooled_row=0, method='ADDrop', methods=dict(ADDrop={}))
+    return s
+
+def test_a_patch_is_chosen_on_the_image_and_what_it_attends_to_stands_beside_it(page):
+    s = of_patches()
+    show(page, [s], panels=['patches'], state=dict(entry=dict(kind='head', layer=1, head=0)))
+    A = s.arrays['attention']
+    def drawn(): return np.array(page.eval_on_selector('.sv-patches canvas', 'c => [...c.salviz.values]'))
+    assert abs(drawn() - A[1, 0, 0, 1:]).max() < .01     # [CLS], whose row the head reads
+    box = page.query_selector('.sv-patches canvas').bounding_box()
+    x, y = page.eval_on_selector('.sv-patches canvas', 'c => c.salviz.grids[0].middle(1, 2)')
+    page.mouse.click(box['x'] + x, box['y'] + y)
+    settled(page)
+    assert abs(drawn() - A[1, 0, 6, 1:]).max() < .01 and page.evaluate('app.state.row') == 6
+    discarded = int(s.arrays['discarded'][1, 0, 6].sum())
+    said = text(page, '.sv-patches .sv-words')
+    assert f'discarded: {discarded}, crossed out' in said and 'to [CLS]' in said
+    set_state(page, entry=dict(kind='heads', layer=0), row=1)
+    assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
+    set_state(page, entry=dict(kind='rollout'))
+    assert abs(drawn() - rollout(A)[1, 1:]).max() < .01 and 'Rollout' in text(page, '.sv-patches .sv-words')
+
+def test_patches_are_read_with_the_keyboard(page):
+    s = of_patches(channels=3)
+    show(page, [s], panels=['patches'], state=dict(entry=dict(kind='head', layer=0, head=1), row=1))
+    page.focus('.sv-patches canvas')
+    for key, cell in (('ArrowRight', '0, 0'), ('ArrowRight', '0, 1'), ('ArrowDown', '1, 1')):
+        page.keyboard.press(key)
+        assert f'patch 0, 0 → patch {cell}: attention ' in text(page, '.sv-patches .sv-tip')
+    page.keyboard.press('Enter')
+    settled(page)
+    assert page.evaluate('app.state.row') == 5 and page.input_value('.sv-patches select >> nth=1') == '5'
+
+def test_an_image_without_patches_has_no_panel_of_patches(page):
+    show(page, [invented.image()])
+    assert 'sv-patches' not in visible(page)
+    show(page, [of_patches()])
+    assert {'sv-signal', 'sv-patches'} <= {*visible(page)}
+    assert 'no attention was recorded' not in text(page, '.sv-signal .sv-words')

@@ -23,7 +23,8 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'),
              token_classification=('bert', 'gpt2', 'deberta-v2'),
              masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 'bart', 't5'),
-             causal_lm=('gpt2', 'llama'))
+             causal_lm=('gpt2', 'llama'),
+             image_classification=('vit', 'deit', 'beit', 'dinov2', 'dinov2_with_registers', 'vit_msn', 'ijepa'))
 nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18),
             series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
 rows = [(task, kind) for table in (kinds, nets) for task, some in table.items() for kind in some]
@@ -109,7 +110,17 @@ def tiny_bart(head, tokenizer, **config):
         return kind.from_config(BartConfig(vocab_size=len(tokenizer), d_model=32, max_position_embeddings=64, **sides,
                                            **special, **config))
 
+def tiny_vision(kind):
+    from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, AutoConfig
+    config = AutoConfig.for_model(kind, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                                  intermediate_size=32, image_size=8, patch_size=4, num_channels=3, num_labels=2)
+    classes = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return (classes[0] if isinstance(classes, tuple) else classes)(config)
+
 def model_for(task, kind, data, tokenizer, **kwargs):
+    if task == 'image_classification' and isinstance(kind, str): return tiny_vision(kind)
     if kind == 'bart': return tiny_bart(task, tokenizer)
     if isinstance(kind, str):
         return small_model(task, tokenizer, kind=kind, layers=2, heads=4, hidden=32, **labels_of(task, data), **kwargs)
@@ -136,8 +147,8 @@ def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(ta
         assert terms[name] <= {*run.train_rows[0]}
         assert any(not torch.equal(start[k], v) for k, v in model.state_dict().items())
         s = run.snapshot()
-        expected = (evidence[name] if tokenizer else {f'{o}_map' for o in ('masked', 'is_masked', 'method_saliency')}
-                    if name == 'SaliencyGuided' else set())
+        expected = ({f'{o}_map' for o in ('masked', 'is_masked', 'method_saliency')}
+                    if name == 'SaliencyGuided' and not tokenizer else evidence[name])
         assert expected <= {*s.arrays}
         assert ('attention' in s.arrays) == attends and s.info['task'] == task and s.info['methods'].keys() == {name}
         assert run.config['best_metric']['name'] in run.eval_rows[-1]
@@ -150,6 +161,7 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('token_classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('seq2seq', 'marian', ('ADDrop', 'AttentionGuidance')),
             ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance')),
+            ('image_classification', 'vit', ('SaliencyGuided', 'ADDrop')),
             ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
             ('classification', 'bert', ('RationaleGuided', 'SaliencyGuided', 'ADDrop')),
             ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance'))]
@@ -159,10 +171,14 @@ def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, na
     data = examples(task, tiny_data)
     method = methods[names[0]]()
     for name in names[1:]: method = method + methods[name]()
-    run = train(model_for(task, kind, data, tokens), tokens, data, method, run_dir=tmp_path/'run', **quick)
+    tokenizer = tokens if tasks[task].modality == 'text' else None
+    run = train(model_for(task, kind, data, tokens), tokenizer, data, method, run_dir=tmp_path/'run', **quick)
     s = run.snapshot()
     assert [*s.info['methods']] == [*names] and s.info['method'] == ' + '.join(names)
-    assert set().union(*(evidence[n] for n in names)) <= {*s.arrays}
+    in_a_map = lambda name: f'{name}_map' if name in ('is_masked', 'method_saliency') else name.replace('input', 'map')
+    expected = set().union(*({x if tokenizer or n != 'SaliencyGuided' else in_a_map(x) for x in evidence[n]}
+                             for n in names))
+    assert expected <= {*s.arrays}
     assert all(x.dtype == np.float32 for k, x in s.arrays.items() if k.startswith('method_saliency'))
     assert set().union(*(terms[n] for n in names)) <= {*run.train_rows[0]}
     row = run.train_rows[0]
@@ -190,7 +206,8 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('replaced_token_detection', 'electra', 'AttentionGuidance'), ('seq2seq', 'marian', 'ADDrop'),
                ('causal_lm', 'gpt2', 'ADDrop'), ('causal_lm', 'llama', 'SaliencyGuided'),
                ('series_classification', SeriesLSTM, 'SaliencyGuided'),
-               ('image_classification', DigitCNN, 'SaliencyGuided'), ('classification', TextLSTM, 'SaliencyGuided'),
+               ('image_classification', DigitCNN, 'SaliencyGuided'), ('image_classification', 'vit', 'ADDrop'),
+               ('classification', TextLSTM, 'SaliencyGuided'),
                ('classification', 'bert', 'RationaleGuided'), ('regression', 'llama', 'RationaleGuided'),
                ('classification', 'gpt2', 'RationaleGuided of attention'),
                ('classification', 'bert', 'RationaleGuided of integrated gradients'),

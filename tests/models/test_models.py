@@ -382,8 +382,9 @@ def test_classification_is_what_load_classifier_gives():
      'bert '
      'serves classification, regression'),
     (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
-    (dict(task='image_classification'),
-     "no head for task='image_classification'; available: classification, .*salviz.models.nets"),
+    (dict(task='image_classification'), 'has no image classification head .kinds with one: vit, deit, beit.'),
+    (dict(task='series_classification'),
+     "no head for task='series_classification'; available: classification, .*salviz.models.nets"),
     (dict(task='masked_lm', labels=['a', 'b']), 'masked_lm has no classes, so num_labels and labels do not apply'),
     (dict(task='regression', num_labels=2), 'regression has no classes'),
     (dict(task='token_classification'), 'has no trained head for tokens; name the tags with labels=')])
@@ -394,7 +395,8 @@ def test_a_task_that_a_model_cannot_serve_is_refused_with_what_can(arguments, re
 def test_heads_are_refused_where_the_table_of_transformers_means_something_else(tmp_path):
     "BART stands in the table of masked language models, as a writer of whole texts"
     assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'regression', 'seq2seq']
-    assert tasks_of_kind(AutoConfig.for_model('vit')) == []
+    assert tasks_of_kind(AutoConfig.for_model('vit')) == ['image_classification']
+    assert tasks_of_kind(AutoConfig.for_model('clap')) == []
     save(tmp_path); encoder_decoder('bart').save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='is a bart model, for which transformers has no masked-language-model head'):
         load_model_for('masked_lm', tmp_path)

@@ -353,7 +353,7 @@ class SignalPanel {
     if (this.place.grids[0].across < shown.columns && shown.modality === 'series')
       said.push('Several time steps share a pixel; the one that differs most from 0 is drawn.');
     if (shown.informative) said.push('The outline is where the data were made to tell the class.');
-    said.push(`A network for ${this.probe.modality === 'series'
+    if (!frame.info?.patches) said.push(`A network for ${this.probe.modality === 'series'
       ? 'series' : 'images'} has no tokens, and no attention was recorded, `
       + 'so the panels of heads, maps and sentences are not shown.');
     return said.join(' ');

@@ -1,0 +1,223 @@
+// Panel 'patches': an image with the grid of patches that a vision transformer reads; a patch is chosen, and beside it
+// stands what it attends to, patch by patch.
+import {headCount, layersOf, mapOf, pooledRow} from '../state/derive.js';
+import {colourScale, colourScaleOf, colourTable, paintScale, valueWithStep} from '../lib/colour.js';
+import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, overlayInks} from '../lib/canvas.js';
+import {CellStage} from '../lib/cells.js';
+import {elementOf, fillChoice, choiceOf, labelled} from '../lib/controls.js';
+import {signalOf} from '../state/signaldata.js';
+
+const patchKeys = ['run', 'probe', 'step', 'entry', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
+const patchGap = 24, patchTitle = 20, patchLegend = 48, patchTallest = 300, patchStacks = 460;
+
+function patchEntries(frame) {
+  const layers = layersOf(frame, 'attention'), heads = headCount(frame, 'attention');
+  const one = (layer, head) => [JSON.stringify({kind: 'head', layer, head}), `layer ${layer}, head ${head}`];
+  const means = layers.map(layer => [JSON.stringify({kind: 'heads', layer}), `layer ${layer}, mean over heads`]);
+  return [[JSON.stringify({kind: 'rollout'}), 'attention rollout'], [JSON.stringify({kind: 'all'}),
+    'mean over all heads'], ...means,
+  ...layers.flatMap(layer => Array.from({length: heads}, (_, head) => one(layer, head)))];
+}
+
+class PatchesPanel {
+  constructor(ctx) {
+    this.ctx = ctx;
+    this.cells = new CellStage({text: cell => this.cellText(cell), announce: ctx.announce,
+      choose: cell => ctx.state.set({row: this.tokenOf(cell)}), first: () => this.cellOf(this.query) ?? {row: 0,
+        column: 0}});
+    const {el: stage, sharp, tip} = this.cells;
+    Object.assign(this, {stage, sharp, tip, painter: new CellPainter(), pixels: new CellPainter()});
+    this.el = elementOf('section', 'sv-panel sv-patches');
+    this.el.setAttribute('aria-label', 'Patches');
+    this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Patches'));
+    this.entries = choiceOf([], entry => ctx.state.set({entry: JSON.parse(entry)}));
+    this.queries = choiceOf([], row => ctx.state.set({row: Number(row)}));
+    this.head.append(labelled('attention of', this.entries), labelled('from', this.queries));
+    this.note = elementOf('p', 'sv-note');
+    this.words = elementOf('p', 'sv-note sv-words');
+    this.el.append(this.head, this.note, this.stage, this.tip, this.words);
+  }
+
+  tokenOf({row, column}) { return this.grid.first + row * this.grid.columns + column; }
+
+  cellOf(token) {
+    const k = token - this.grid.first;
+    return k < 0 ? null : {row: Math.floor(k / this.grid.columns), column: k % this.grid.columns};
+  }
+
+  nameOf(token) {
+    const cell = this.cellOf(token);
+    if (cell) return `patch ${cell.row}, ${cell.column}`;
+    return token ? `extra token ${token}` : '[CLS]';
+  }
+
+  update(changed) {
+    if (!patchKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx;
+    this.frame = store.frameOf(state);
+    const why = this.look();
+    this.note.textContent = why;
+    this.note.hidden = !why;
+    for (const el of [this.stage, this.tip, this.words]) el.hidden = Boolean(why);
+    if (why || !this.stage.clientWidth) return;
+    this.inks = inksOf(this.el, state.theme);
+    this.draw();
+    this.words.textContent = this.sayWords();
+  }
+
+  // What is to be drawn; returns a sentence on what is missing.
+  look() {
+    const {store, state} = this.ctx, {frame} = this;
+    if (!frame) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing is recorded here yet.';
+    this.grid = frame.info?.patches;
+    this.shown = signalOf(frame);
+    if (!this.grid || !this.shown?.input) return 'No image with patches was recorded at this step.';
+    const count = this.grid.first + this.grid.rows * this.grid.columns;
+    fillChoice(this.entries, patchEntries(frame), JSON.stringify(state.entry));
+    this.query = state.row !== null && state.row < count ? state.row : pooledRow(frame) ?? this.grid.first;
+    fillChoice(this.queries, Array.from({length: count}, (_, k) => [String(k), this.nameOf(k)]), this.query);
+    const map = mapOf(frame, state.entry, 'attention');
+    if (!map.values) return map.note;
+    if (map.pooled > 1) return this.missingFull();
+    this.map = map;
+    this.row = map.values.subarray(this.query * count, (this.query + 1) * count);
+    return '';
+  }
+
+  // Many patches are shipped as thumbnails; the whole map of a chosen head is asked for.
+  missingFull() {
+    const {state, request} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = state.entry;
+    if (kind !== 'head') return 'So many patches are shipped as thumbnails; choose a single head.';
+    const key = JSON.stringify([run, probe, step, layer, head]);
+    if (this.asked !== key) request({kind: 'map', run, probe, step, layer, head});
+    this.asked = key;
+    return 'The whole map of this head is not here; a running kernel sends it.';
+  }
+
+  layout() {
+    const {shown, grid} = this, width = this.stage.clientWidth, across = width < patchStacks ? 1 : 2,
+      room = (width - 4 - (across - 1) * patchGap) / across;
+    const side = Math.min(room, patchTallest * shown.columns / shown.rows), high = side * shown.rows / shown.columns;
+    const tall = patchTitle + high + patchLegend;
+    const place = (i, rows, columns) => new CellGrid({x: 2 + (i % across) * (side + patchGap),
+      y: Math.floor(i / across) * tall + patchTitle, width: side, height: high,
+      columns: {count: columns, from: 0, span: columns}, rows: {count: rows, from: 0, span: rows},
+      ratio: window.devicePixelRatio || 1});
+    return {image: place(0, shown.rows, shown.columns),
+      grids: [0, 1].map(i => place(i, grid.rows, grid.columns)), width, height: Math.ceil(2 / across) * tall};
+  }
+
+  draw() {
+    const {state} = this.ctx, {sharp, shown, grid, inks, row} = this, {context} = sharp, place = this.layout();
+    const onGrid = row.subarray(grid.first), limit = Math.max(...Array.from(onGrid).filter(Number.isFinite), 0);
+    const scale = colourScaleOf({limit, palette: state.palette, theme: state.theme});
+    sharp.size(place.width, place.height);
+    this.pixels.paint(context, place.image, this.imageColours());
+    this.painter.paint(context, place.grids[1], paintScale(scale, onGrid, new Uint32Array(onGrid.length)));
+    const titles = ['image, and its patches', `attention from ${this.nameOf(this.query)}`];
+    place.grids.forEach((one, i) => {
+      this.drawLines(one);
+      this.drawRegion(one);
+      const chosen = this.cellOf(this.query);
+      if (chosen) this.frameCell(one, chosen);
+      Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
+      context.fillText(fitText(context, titles[i], one.width), one.x, one.y - 4);
+    });
+    const [, right] = place.grids;
+    colourScale(context, scale, {x: right.x, y: right.y + right.height + 20, width: Math.min(220, right.width),
+      title: 'attention', inks});
+    sharp.el.setAttribute('aria-label', `Image in ${grid.rows} by ${grid.columns} patches, and attention from `
+      + `${this.nameOf(this.query)}. Arrow keys move from patch to patch, Enter chooses the patch.`);
+    sharp.el.salviz = {grids: place.grids, values: onGrid, scale};
+    this.cells.show(place.grids, inks.theme, `${JSON.stringify(state.entry)} ${this.query} ${this.frame.step}`);
+  }
+
+  imageColours() {
+    const {input: {values, channels}, low, high} = this.shown, table = colourTable('grey', 'dark');
+    const part = v => Math.max(0, Math.min(255, Math.round(255 * (v - low) / (high - low || 1))));
+    if (channels?.length !== 3) return Uint32Array.from(values, v => table[part(v)]);
+    const [r, g, b] = channels;
+    return Uint32Array.from(r, (_, k) => ((255 << 24) | (part(b[k]) << 16) | (part(g[k]) << 8) | part(r[k])) >>> 0);
+  }
+
+  drawLines(grid) {
+    const {context} = this.sharp;
+    context.strokeStyle = this.inks.muted;
+    context.lineWidth = .5;
+    for (let r = 0; r <= grid.rows.count; r++) this.line(grid.x, grid.top(r), grid.x + grid.width, grid.top(r));
+    for (let c = 0; c <= grid.columns.count; c++) this.line(grid.left(c), grid.y, grid.left(c), grid.y + grid.height);
+  }
+
+  line(x0, y0, x1, y1) {
+    const {context} = this.sharp;
+    context.beginPath();
+    context.moveTo(x0, y0);
+    context.lineTo(x1, y1);
+    context.stroke();
+  }
+
+  frameCell(grid, {row, column}) {
+    const {x, y, width, height} = grid.box(row, column), path = new Path2D();
+    path.rect(x + 1, y + 1, width - 2, height - 2);
+    doubleStroke(this.sharp.context, path, {ink: this.inks.accent, halo: overlayInks(this.inks.theme).halo}, 2);
+  }
+
+  // {candidates, discarded} of the keys of the chosen query, where the chosen head has them.
+  region() {
+    const {entry} = this.ctx.state, names = {candidates: 'discard_candidates', discarded: 'discarded'};
+    if (entry.kind !== 'head') return {};
+    return Object.fromEntries(Object.entries(names).flatMap(([name, of]) => {
+      const tensor = this.frame.get(of), i = tensor?.layers.indexOf(entry.layer) ?? -1;
+      if (i < 0 || tensor.shape.at(-1) !== this.row.length) return [];
+      const from = this.query * this.row.length;
+      return [[name, tensor.bit(i, entry.head).subarray(from, from + this.row.length)]];
+    }));
+  }
+
+  // A discarded key is crossed out.
+  drawRegion(grid) {
+    const {discarded} = this.region(), path = new Path2D();
+    discarded?.forEach((is, token) => {
+      const cell = this.cellOf(token);
+      if (!is || !cell) return;
+      const {x, y, width, height} = grid.box(cell.row, cell.column), by = Math.min(width, height) / 4;
+      for (const sign of [1, -1]) {
+        path.moveTo(x + width / 2 - by, y + height / 2 - sign * by);
+        path.lineTo(x + width / 2 + by, y + height / 2 + sign * by);
+      }
+    });
+    doubleStroke(this.sharp.context, path, overlayInks(this.inks.theme), 1.25);
+  }
+
+  sayWords() {
+    const {grid, row, map, query} = this, {candidates, discarded} = this.region(),
+      total = x => x.reduce((a, b) => a + b, 0);
+    const others = Array.from({length: grid.first}, (_, k) => `${this.nameOf(k)} ${this.valueOf(k)}`);
+    const said = others.length ? [`Not on the grid, from ${this.nameOf(query)}: to ${others.join(', to ')}.`] : [];
+    if (map.note) said.push(`Rollout goes ${map.note}; it has no step of precision.`);
+    if (candidates) said.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
+      + `discarded: ${total(discarded ?? [])}, crossed out where they are on the grid.`);
+    said.push('The colours follow the square root of attention, up to the largest patch of this query.');
+    return said.join(' ');
+  }
+
+  valueOf(token) {
+    return valueWithStep(this.row[token], this.map.halfStep(this.query * this.row.length + token));
+  }
+
+  cellText(cell) {
+    const token = this.tokenOf(cell), {candidates, discarded} = this.region();
+    const dropped = discarded?.[token] ? ' (discarded)' : candidates?.[token] ? ' (in the discard region)' : '';
+    return `${this.nameOf(this.query)} → ${this.nameOf(token)}: attention ${this.valueOf(token)}${dropped}`;
+  }
+}
+
+export const patchesPanel = {
+  name: 'patches', title: 'Patches', order: 75, shows: 'signals', still: 'signal',
+  help: {says: [
+    'The image in the patches that the model reads, and beside it how much the chosen patch attends to each of them.',
+    'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.'],
+  keys: [['← ↑ ↓ →', 'from patch to patch'], ['Enter', 'choose the patch']]},
+  fits: frame => Boolean(frame?.info?.patches && frame.get('attention') && frame.get('input')),
+  view: PatchesPanel,
+};
