@@ -207,13 +207,13 @@ def _rows_at_once(model, n):
     vocabulary = model.config.get_text_config().vocab_size if head_of(model) in ('causal', 'masked') else 0
     return max(1, min(32, most_tokens_at_once // n, 2**26 // max(32, n*vocabulary)))
 
-def _saliency(model, inputs, score, said, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
+def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: # ({name: array}, {name: layers})
     "What each token does to `score`"
     rows = _rows_at_once(model, inputs['input_ids'].shape[1])
     values = input_saliency(model, inputs, saliency, score, steps, batch_size=rows, baseline=baseline)
     return dict(saliency=values[0].float().cpu().numpy()), {}
 
-def _attribution(model, inputs, score, said) -> tuple: # ({name: array}, {name: layers})
+def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers})
     "What each attention position does to `score`, and its rank in its row"
     maps, allowed = attention_attribution(model, inputs, score)
     arrays = dict(attention_attribution=np.stack([b[0].float().cpu().numpy() for b in maps.values()]),
