@@ -832,7 +832,7 @@ def test_probes_without_labels_are_explained_for_the_class_that_the_teacher_pred
 def make_trainer(run, **kwargs):
     return SimpleNamespace(model=make_bert(), run=run, tokenizer=tokenizer, data=raw, encoded=data, probe_set=probes,
                            collate=collate,
-                           args=SimpleNamespace(train_batch_size=4), show_progress=False, home=run.path,
+                           args=SimpleNamespace(train_batch_size=4), show_progress=False, home=run.path, adapted=None,
                            share=lambda x: x, is_world_process_zero=lambda: True, **kwargs)
 
 
