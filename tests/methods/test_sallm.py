@@ -1249,7 +1249,7 @@ def test_a_teacher_that_was_trained_partly_is_continued_and_a_finished_one_is_us
     teacher = Run.create(run.path/'teacher', {})
     teacher.set_state(first_weights=1)
     if finished: teacher.finish()
-    monkeypatch.setattr(room, 'load_model', lambda path: (make_bert(1), tokenizer))
+    monkeypatch.setattr(room, 'load_model', lambda path, base=None: (make_bert(1), tokenizer))
     def train_copy(method, run_dir, resume): calls.append((resume, run_dir, method.name))
     SalLM(steps=2).prepare(make_trainer(run, train_copy=train_copy))
     assert calls == ([] if finished else [(True, run.path/'teacher', 'FineTuning')])
