@@ -58,10 +58,11 @@ def examples(task, tiny_data):
     "Small data for `task`; every third text without a rationale"
     data = raw_examples(task, tiny_data)
     if 'text' not in data['train'].column_names or task == 'seq2seq': return data
-    def marked(texts):
-        return [None if i % 3 == 1 else [int(len(w) > 4) for w in t.split()] for i, t in enumerate(texts)]
+    def marked(d): # of a prompt with its answer, in both
+        texts = zip(d['text'], d['target_text'] if 'target_text' in d.column_names else [''] * len(d))
+        return [None if i % 3 == 1 else [int(len(w) > 4) for w in f'{a} {b}'.split()] for i, (a, b) in enumerate(texts)]
     flags = datasets.Sequence(datasets.Value('int64'))
-    return datasets.DatasetDict({k: d.add_column('rationale', marked(d['text']), feature=flags)
+    return datasets.DatasetDict({k: d.add_column('rationale', marked(d), feature=flags)
                                  for k, d in data.items()})
 
 def raw_examples(task, tiny_data):
