@@ -13,7 +13,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from transformers import (AlbertConfig, AlbertForSequenceClassification, ElectraConfig, ElectraForPreTraining,
                           MarianConfig, MarianMTModel)
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
-from transformers import GPT2Config, GPT2ForSequenceClassification, T5Config, T5ForConditionalGeneration
+from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
+from transformers import T5Config, T5ForConditionalGeneration
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
 from helpers import word_tokenizer
@@ -609,8 +610,11 @@ made = dict(
     token_classification=lambda: BertForTokenClassification(BertConfig(**small, num_labels=5)),
     masked_lm=lambda: BertForMaskedLM(BertConfig(**small)),
     replaced_token_detection=lambda: ElectraForPreTraining(ElectraConfig(**small, embedding_size=16)),
-    seq2seq=make_marian, t5=make_t5)
+    seq2seq=make_marian, t5=make_t5,
+    causal_lm=lambda: GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4,
+                                                 n_positions=32, pad_token_id=0, initializer_range=.2)))
 tasks_of = dict(albert='classification', t5='seq2seq')
+looking_back = {0: {'first': [1, 2]}, 1: {'prev': [0], 'first': [3]}}, 'zero'
 
 # no labels and no segments: check(...) needs neither
 bare = data.select_columns(['input_ids', 'attention_mask', 'length'])
@@ -639,7 +643,8 @@ def task_batch(name, side='right', seed=0):
         return made_up | dict(labels=labels,
                               decoder_input_ids=torch.cat([torch.zeros(len(rows), 1).long(),
                                                            labels[:, :-1].clamp(min=0)], 1))
-    n_labels = dict(token_classification=5, masked_lm=len(tokenizer), replaced_token_detection=2)[task]
+    n_labels = dict(token_classification=5, masked_lm=len(tokenizer), replaced_token_detection=2,
+                    causal_lm=len(tokenizer))[task]
     labels = torch.randint(n_labels, ids.shape, generator=g)
     counts = (mask.bool() if task == 'replaced_token_detection'
               else mask.bool() & (torch.rand(ids.shape, generator=g) < .5))
@@ -662,12 +667,14 @@ def eager_attentions(model, batch):
 def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, reduction, side):
     model, given = make_model(name), task_batch(name, side)
     heads = {0: {'next': [1], 'period': [0, 3]}, 1: {'prev': [0], 'delim': [2], 'first': [1, 3]}}
-    method = AttentionGuidance(heads, alpha=1, reduction=reduction)
+    boundary = 'uniform'
+    if name == 'causal_lm': heads, boundary = looking_back # the patterns that a causal head can follow
+    method = AttentionGuidance(heads, alpha=1, reduction=reduction, boundary=boundary)
     method.check(model, tokenizer, bare, epochs=1)
     plan = method.plan(model, given, Progress())
     with observe(model, layers=list(plan.layers)) as maps: outputs = model(**model_inputs(given))
     term = method.terms(dict(main=outputs), maps, plan, given, Progress())['attention_guidance']
-    expected = reference_loss(eager_attentions(model, given), heads, reduction, batch=given)
+    expected = reference_loss(eager_attentions(model, given), heads, reduction, boundary, batch=given)
     np.testing.assert_allclose(term.loss.detach().numpy(), expected, rtol=5e-5)
 
 
@@ -697,12 +704,14 @@ def test_alpha_none_weighs_the_guidance_against_the_tasks_own_loss_on_the_first_
     model, given, seen = make_model(name), task_batch(name), []
     def spy(task_loss, guidance): seen.append((task_loss, guidance)); return comparable_alpha(task_loss, guidance)
     monkeypatch.setattr(attention_guidance, 'comparable_alpha', spy)
-    method = AttentionGuidance()
+    method = (AttentionGuidance(looking_back[0], boundary='zero') if name == 'causal_lm' else AttentionGuidance())
     method.check(model, tokenizer, bare, epochs=1)
     method.prepare(make_trainer(tmp_path, model, lambda: [given]))
     with torch.no_grad(): outputs = model(**model_inputs(given))
     heads = {layer: dict(next=[0], prev=[1]) for layer in range(3 if name == 'albert' else 2)}
-    guidance = reference_loss(eager_attentions(model, given), heads, 'mean', batch=given)
+    boundary = 'uniform'
+    if name == 'causal_lm': heads, boundary = looking_back
+    guidance = reference_loss(eager_attentions(model, given), heads, 'mean', boundary, batch=given)
     assert seen[0][0] == pytest.approx(reference_task_loss(tasks_of.get(name, name), outputs, given), rel=1e-4)
     assert seen[0][1] == pytest.approx(sum(guidance) / len(guidance), rel=1e-4)
     assert Run(tmp_path/'run').state['alpha'] == comparable_alpha(*seen[0]) == method._alpha
