@@ -160,8 +160,8 @@ class Continuation {
 export const continuationPanel = {
   name: 'continuation', title: 'Continuation', order: 62, shows: 'text', still: 'continuation', page: 'below',
   help: {says: [
-    'What the model wrote behind the text, token by token. The chosen one is ringed; the tokens before it are coloured '
-      + 'by what they did for its logit.',
+    'What the model wrote behind the text, token by token: the chosen one is ringed, the tokens before it are '
+      + 'coloured by what they did for its logit.',
     'Each token has a scale of its own: a strong colour says what matters most for this token, not that the model '
       + 'was sure of it.'],
   keys: [['← →', 'from token to token that was written'], ['Home End', 'the first, the last of them']]},
