@@ -71,9 +71,9 @@ def house(tmp_path_factory):
 def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
     _, told = house
     assert json.loads(told['options'])['panels'] == ['longest', 'time']
-    assert 'const longestPanel' in told['program'] and 'signalPanel, evidencePanel' in told['program']
+    assert 'const longestPanel' in told['program'] and 'signalPanel, patchesPanel, evidencePanel' in told['program']
     order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
-    assert order.index('longestPanel') == order.index('sentencePanel') + 1
+    assert order.index('sentencePanel') < order.index('longestPanel') == order.index('ownPanel') - 1
 
 @pytest.mark.parametrize('name', ['whole', 'chosen'])
 def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, name):
@@ -83,7 +83,7 @@ def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, 
     p.wait_for_selector('.sv-longest')
     assert p.inner_text('.sv-longest') == 'The longest token is unforget.'
     assert p.locator('.sv-failed').count() == 0 and p.errors == []
-    assert p.locator('.sv-panel').count() == (13 if name == 'whole' else 2)
+    assert p.locator('.sv-panel').count() == (14 if name == 'whole' else 2)
     p.close()
 
 def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house):
