@@ -1,4 +1,5 @@
 """Rationale-guided training against slow references in float64, written from the equations; and what it refuses."""
+import copy
 import math
 
 import datasets
@@ -151,6 +152,7 @@ saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gr
 def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind, data, tiny_tokenizer):
     "Of weights in every part of the model, word embeddings included; and the saliency is what others see"
     from salviz.attribution.saliency import input_saliency
+    tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
     model = small_model('classification', tiny_tokenizer, kind=kind, layers=2, heads=2, hidden=16, num_labels=2)
     model = model.double().train()
@@ -220,6 +222,7 @@ def test_attention_is_taught_in_the_rows_and_heads_that_are_named(rows, per_head
     assert (ours > 0).any() and ours[2] == 0
 
 def test_the_future_of_a_decoder_is_not_asked(data, tiny_tokenizer):
+    tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
     tiny_tokenizer.eos_token = tiny_tokenizer.sep_token
     sizes = dict(layers=2, heads=2, hidden=16, num_labels=2)
     model = small_model('classification', tiny_tokenizer, kind='gpt2', **sizes).eval()
