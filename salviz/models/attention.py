@@ -450,13 +450,24 @@ def _switched(stack, maps, part=None):
         for m, c in plain: m.__dict__['config'] = c
 
 # %% ../../nbs/03_models/01_attention.ipynb #cm02
+class _Asked:
+    "How many blocks, in all threads, ask for passes as they were written: torch has one stance for all of them"
+    lock, blocks, stance = threading.Lock(), 0, None
+
 @contextmanager
 def eager_passes():
     "A block in which what torch.compile has compiled runs as it was written, so that hooks in it are called"
     if 'torch._dynamo' not in sys.modules: # nothing is compiled yet
         yield
         return
-    with torch.compiler.set_stance('force_eager'): yield
+    with _Asked.lock:
+        if not _Asked.blocks: _Asked.stance = torch.compiler.set_stance('force_eager')
+        _Asked.blocks += 1
+    try: yield
+    finally:
+        with _Asked.lock:
+            _Asked.blocks -= 1
+            if not _Asked.blocks: _Asked.stance.__exit__(None, None, None)
 
 # %% ../../nbs/03_models/01_attention.ipynb #069
 def _by_layer(model, part, given, name, check, allowed):

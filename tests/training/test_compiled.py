@@ -8,7 +8,7 @@ from helpers import alike
 from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided
-from salviz.models.attention import layers_kept, observe, query_key
+from salviz.models.attention import eager_passes, layers_kept, observe, query_key
 from salviz.models.tasks import task_of
 from salviz.training import job as room
 from salviz.training.trainer import load_model, train
@@ -87,6 +87,13 @@ def test_a_compiled_model_is_observed_as_it_was_written(tiny_bert, inputs, backe
     assert (backend.graphs, backend.runs) == (graphs, runs)
     with torch.no_grad(): assert alike(compiled(**inputs).logits, plain)
     assert backend.runs > runs
+
+def test_blocks_that_overlap_as_those_of_two_threads_do_leave_compiling_on(tiny_bert, inputs, backend):
+    one, other = eager_passes(), eager_passes()
+    one.__enter__(); other.__enter__()
+    one.__exit__(None, None, None); other.__exit__(None, None, None)
+    with torch.no_grad(): torch.compile(tiny_bert().eval(), backend=backend)(**inputs)
+    assert backend.runs
 
 def test_a_model_that_was_compiled_in_place_is_observed_too(tiny_bert, inputs, backend):
     model = tiny_bert().eval()
