@@ -625,6 +625,10 @@ def _ended(t, tokenizer):
                    offsets=np.concatenate([t.offsets, [[0, 0]]]), segments=more(t.segments, -1),
                    word_ids=more(t.word_ids, -1), is_special=more(t.is_special, True))
 
+def _room(tokenizer, max_length):
+    "The tokens of `max_length` that are left for a prompt with its answer, before an end token"
+    return None if max_length is None else max_length - (tokenizer.eos_token_id is not None)
+
 def align_answers(
     tokenizer,       # a fast tokenizer of transformers
     prompts,         # list of str
@@ -632,8 +636,8 @@ def align_answers(
     max_length=None, # prompt and answer are cut to this many tokens, special ones included; None = never cut
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
     "`prompts` with their `answers` as `align_batch` gives pairs, each with an end token behind it"
-    room = None if max_length is None else max_length - (tokenizer.eos_token_id is not None)
-    return [_ended(t, tokenizer) for t in align_batch(tokenizer, prompts, answers, room)]
+    pairs = align_batch(tokenizer, prompts, answers, _room(tokenizer, max_length))
+    return [_ended(t, tokenizer) for t in pairs]
 
 def _next_labels(t, asked):
     "The token that follows each token of `t`, -100 where it is not asked for: about 'all', or about the 'answer'"
@@ -656,7 +660,8 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
         plain = [' '.join(t) if isinstance(t, list) else t for t in text]
-        types = tokenizer(plain, text_pair, truncation=True, max_length=max_length)['token_type_ids']
+        room = _room(tokenizer, max_length) if asked == 'answer' else max_length # cut where `aligned` was cut
+        types = tokenizer(plain, text_pair, truncation=True, max_length=room)['token_type_ids']
         # an end token that was put behind is of the last text
         columns['token_type_ids'] = [[*x, x[-1]][:n] for x, n in zip(types, columns['length'])]
     cut = [a.truncated for a in aligned]

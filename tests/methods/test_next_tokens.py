@@ -225,6 +225,17 @@ def test_answers_keep_their_end_when_they_are_cut(tiny_tokenizer):
         assert len(t.tokens) == len(t.labels) == len(t.offsets) == len(t.segments) == len(t.word_ids) == len(
             t.is_special) == len(t.input_ids)
 
+@pytest.mark.parametrize('template_ends', [True, False])
+def test_token_types_of_answers_are_those_of_their_segments_wherever_they_are_cut(template_ends):
+    tokenizer = train_tokenizer(['a b c d e f g h i o p q r s t u'], 60) # as an encoder's, [SEP] behind each text
+    if not template_ends: tokenizer.eos_token = tokenizer.mask_token
+    row = datasets.Dataset.from_dict(dict(text=['a b c d e f g h i'], target_text=['o p q r s t u']))
+    for longest in range(6, 24):
+        one, = encode(row, tokenizer, longest, task='causal_lm')
+        types, segments = one['token_type_ids'], one['segments']
+        assert len(types) == len(segments) <= longest
+        assert all(t == s for t, s in zip(types, segments) if s >= 0) and types[-1] == 1
+
 def test_why_this_next_token_is_what_explain_answers_without_labels(tiny_tokenizer):
     tokenizer = copy.deepcopy(tiny_tokenizer)
     model = small_model('causal_lm', tokenizer, hidden=16, heads=2, max_length=64).double()
