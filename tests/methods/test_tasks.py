@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
+from salviz.methods import ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided, SalLM
 from salviz.methods.base import served
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
