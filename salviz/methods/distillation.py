@@ -69,7 +69,7 @@ class Distillation(Method):
 
     def __init__(self,
         # a finished run or its path (best checkpoint), the path of a checkpoint, a model, or what `load_model_for` loads
-        teacher,
+        teacher=None,
         explanation='input_x_gradient', # what is compared: 'attention', 'rollout', or one of `teachable`
         weight=1.,      # λ of the explanations; 0: plain distillation
         temperature=1., # τ of the logits
@@ -242,8 +242,10 @@ def _known(self:Distillation, batch) -> tuple: # (logits, explanation or None)
     "What the teacher said of the examples of `batch`"
     explanations, logits = self._kept
     explanation = explanations.lookup(batch)
-    at = torch.searchsorted(explanations.example_id, batch['example_id'])
-    return logits.to(at.device)[at], explanation if self.weight else None
+    at = torch.searchsorted(explanations.example_id, batch['example_id']).clamp(max=len(logits) - 1)
+    known = explanations.example_id[at] == batch['example_id']
+    logits = torch.where(known[:, None], logits.to(at.device)[at], math.nan) # which the trainer refuses
+    return logits, explanation if self.weight else None
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-037
 @patch

@@ -3,20 +3,20 @@ and what it refuses."""
 import copy
 import math
 
-import datasets
 import numpy as np
 import pytest
 import torch
 
 from helpers import alike
-from test_tasks import Distillation, examples, model_for, tasks, without_dropout
+from test_tasks import examples, model_for, without_dropout
 from salviz.core.runs import Run
 from salviz.data.texts import model_inputs
-from salviz.methods import AttentionGuidance, SaliencyGuided
+from salviz.methods import AttentionGuidance, Distillation, SaliencyGuided
 from salviz.methods.base import Progress
 from salviz.methods.distillation import explanation_loss, logit_loss
 from salviz.models.corruption import small_model
 from salviz.models.nets import DigitCNN, SeriesLSTM, TextLSTM, small_net
+from salviz.models.tasks import tasks
 from salviz.training.feed import feed_for
 from salviz.training.step import step_terms
 from salviz.training.trainer import load_model, train
