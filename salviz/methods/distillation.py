@@ -68,7 +68,7 @@ class Distillation(Method):
     cite = ['parchamiaraghi2024good', 'hinton2015distilling']
 
     def __init__(self,
-        # a finished run or its path (best checkpoint), the path of a checkpoint, a model, or what `load_model_for` loads
+        # a finished run or its path (best checkpoint), path of a checkpoint, a model, or a name for `load_model_for`
         teacher=None,
         explanation='input_x_gradient', # what is compared: 'attention', 'rollout', or one of `teachable`
         weight=1.,      # λ of the explanations; 0: plain distillation
@@ -286,8 +286,8 @@ def check(self:Distillation, model, tokenizer, data, epochs):
     Method.check(self, model, tokenizer, data, epochs)
     task, name = tasks[task_of(model)], self.args()['teacher']
     teacher, its_tokenizer = self.loaded(model)
-    self.require(teacher is not unwrapped(model), 'the teacher is the very model that is trained, and would change with '
-                                                  'it; give a copy (copy.deepcopy) or a run')
+    self.require(teacher is not unwrapped(model), 'the teacher is the very model that is trained, and would change '
+                                                  'with it; give a copy (copy.deepcopy) or a run')
     self.require(task_of(teacher) == task.name, f'the teacher {name} was made for {task_of(teacher)}, the model for '
                                                 f'{task.name}; use a teacher of the same task')
     if task.has_classes: self._check_classes(teacher, model)
