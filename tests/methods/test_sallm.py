@@ -18,7 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForSequenceClassification,
+from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForMaskedLM,
+                          BertForSequenceClassification,
                           GPT2Config,
                           GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, ModernBertConfig,
                           ModernBertForSequenceClassification)
@@ -767,8 +768,9 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
     assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
     with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='SalLM: does not serve regression; it serves classification'):
-        SalLM().check(make_bert(num_labels=1), tokenizer, data, 1)
+    masked = BertForMaskedLM(make_bert().config)
+    with pytest.raises(ValueError, match='SalLM: does not serve masked_lm; it serves classification, regression, '):
+        SalLM().check(masked, tokenizer, data, 1)
 
 
 def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
