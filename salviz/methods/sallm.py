@@ -244,19 +244,16 @@ def asked_rows(
     if task.causal: return is_asked.long().argmax(1)
     real = batch['attention_mask'].long()
     place = (real.cumsum(1) - 1).clamp(min=0)
-    text = (real * (place + 1) * (batch['input_ids'] + 1)).sum(1) # what surrounds a text has no say in its number
+    # a number for the text, in which what surrounds it has no say
+    token = ((batch['input_ids'] + 1) * 0x9e3779b1 + place * 0x85ebca77) & 0xffffffff
+    text = (real * ((token ^ (token >> 15)) * 0x2c1b3c6d & 0xffffffff)).sum(1)
     drawn = keyed_uniform(text, (place,), seed=0, step=0, stream=_word_stream)
     return torch.where(is_asked, drawn, -1.).argmax(1)
 
-def counted_tokens(
-    model, batch:dict,
-    rows:torch.Tensor, # see `asked_rows`
-) -> torch.Tensor: # bool [batch, tokens]
-    "Real tokens that are not special; of a prompt with its answer the prompt's, of a tagged word those of other words"
-    task, counts = tasks[task_of(model)], real_tokens(batch) & ~batch['is_special']
-    if task.causal: return counts & (batch['segments'] == 0)
-    if not task.per_token: return counts
-    return counts & (batch['word_ids'] != batch['word_ids'].gather(1, rows[:, None]))
+def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
+    "The tokens that a target may mark: real ones that are not special, of a prompt with its answer the prompt's alone"
+    counts = real_tokens(batch) & ~batch['is_special']
+    return counts & (batch['segments'] == 0) if tasks[task_of(model)].causal else counts
 
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
@@ -485,7 +482,7 @@ class SalLM(Method):
         explanations=None, # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
         after_dropout=False, # look at attention before its dropout (the equation), or after it (the released code)
         padded_to=None,  # of loss='released': positions of a row; None: as many as its batch has
-        # what is most salient: 'signed' (most positive) or 'magnitude'; None: 'magnitude' of a regression, else 'signed'
+        # what is most salient: 'signed' (most positive), 'magnitude', or None: the size for a score, else the sign
         ranking=None,
         unlabelled=None, # texts (or pairs) without labels: a list or a Dataset; see below
         unlabelled_ratio=1,     # of them that each labelled example brings into its step
@@ -569,11 +566,11 @@ def _check_arguments(self:SalLM):
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
 @patch
-def _asked(self:SalLM, model, batch) -> tuple: # (saliency [batch, tokens], what `layer_loss` takes between maps and heads)
-    "What the attention of `model` is asked in `batch`"
+def _asked(self:SalLM, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
+    "What the attention of `model` is asked in `batch`, as `layer_loss` takes it"
     saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
     rows = asked_rows(model, batch) if self.rows == 'pooled' else None
-    counts = counted_tokens(model, batch, rows)
+    counts = counted_tokens(model, batch)
     default = 'magnitude' if task_of(model) == 'regression' else 'signed'
     ranked = saliency.abs() if (self.ranking or default) == 'magnitude' else saliency
     return saliency, (saliency_target(ranked, counts, self.top_share, self.binarised), counts, rows, real)
@@ -862,7 +859,7 @@ def _begun(self:SalLM, name, teacher, trainer, splits) -> tuple: # (`Unfinished`
 @patch
 def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
     "Write `teacher`'s explanations of all examples into the run, as arrays `name`, and then `state`"
-    if isinstance(teacher, torch.nn.Module) and not isinstance(self.teacher, torch.nn.Module): teacher.to(device_of(trainer.model))
+    if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
     run, splits = trainer.run, [*self._splits(trainer).values()]
     unfinished, content = self._begun(name, teacher, trainer, splits)
     skip, bar = len(unfinished), tqdm(total=sum(map(len, splits)), initial=len(unfinished), desc='SalLM: explanations',
