@@ -5,8 +5,8 @@ import {kl} from '../lib/maths.js';
 import {chipText, listWords, paintToken} from '../lib/words.js';
 import {drawTarget, patternWords} from './overlays.js';
 import {largest, WhatIfGroup, WhatIfPair, whatIfSlider, whyNoMap} from './whatifgroup.js';
-import {askedRow, evidenceOf, mapOf, mayBeMarked, methodNames, patternGiven, patternOf, ranksBySize,
-  sallmTarget} from '../state/derive.js';
+import {evidenceOf, mapOf, methodNames, patternGiven, patternOf} from '../state/derive.js';
+import {askedRow, mayBeMarked, ranksBySize, sallmTarget} from '../state/derive.js';
 import {targetOf} from '../state/derive.js';
 
 const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
