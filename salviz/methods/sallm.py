@@ -514,9 +514,6 @@ class SalLM(Method):
         return {**super().args(), 'teacher': named(self.teacher), 'explanations': named(self.given),
                 'unlabelled': self._unlabelled_named}
 
-    def prescribes(self, model):
-        heads = range(head_count(model)) if self.heads is None else self.heads
-        return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #055
 @patch
@@ -564,7 +561,39 @@ def _check_arguments(self:SalLM):
                  "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its weights are "
                  "to be used")
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-0
+@patch
+def _unlabelled_texts(self:SalLM): # a Dataset with text, [text_pair]; None without any
+    "The texts without labels, as one Dataset"
+    x = self.unlabelled
+    if x is None: return None
+    if isinstance(x, Dataset): return x.select_columns([c for c in ('text', 'text_pair') if c in x.column_names])
+    if all(isinstance(text, str) for text in x): return Dataset.from_dict(dict(text=list(x)))
+    return Dataset.from_dict(dict(zip(('text', 'text_pair'), map(list, zip(*x)))))
+
+@patch
+def _check_unlabelled(self:SalLM):
+    "Refuse `unlabelled` texts that are none, and numbers that do nothing without them"
+    x, ratio = self.unlabelled, self.unlabelled_ratio
+    pairs = isinstance(x, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 2 for t in x)
+    texts = isinstance(x, (list, tuple)) and all(isinstance(t, str) for t in x)
+    ok = x is None or isinstance(x, Dataset) and 'text' in x.column_names or pairs or texts
+    self.require(ok and (x is None or len(x)), 'unlabelled must be None, a list of texts or of pairs of texts, or a '
+                                               f'Dataset with the column text, none of them empty; got {x!r:.80}')
+    self.require(type(ratio) is int and ratio >= 1,
+                 f'unlabelled_ratio must be a whole number of at least 1, got {ratio!r}')
+    if self.unlabelled_weight is not None: check_weight(self, 'unlabelled_weight')
+    self.require(x is not None or (ratio == 1 and self.unlabelled_weight is None),
+                 'unlabelled_ratio and unlabelled_weight are for unlabelled=, the texts without labels; leave them out')
+
+
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
+@patch
+def prescribes(self:SalLM, model) -> dict: # {layer: heads}
+    "The heads whose attention is asked"
+    heads = range(head_count(model)) if self.heads is None else self.heads
+    return {l: tuple(heads) for l in check_layers(model, self.layers)}
+
 @patch
 def _asked(self:SalLM, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
     "What the attention of `model` is asked in `batch`, as `layer_loss` takes it"
@@ -641,24 +670,6 @@ def check(self:SalLM, model, tokenizer, data, epochs):
     if self.given is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
 
 @patch
-def _check_task(self:SalLM, model, data):
-    "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
-    task = tasks[task_of(model)]
-    self.require(task.name == 'classification' or self.target in ('gold', 'predicted'),
-                 f"target={self.target!r} is a mean over classes, which {task.name} does not choose among; take 'gold' "
-                 "or 'predicted'")
-    if not task.per_token: return
-    self.require(self.rows == 'pooled', f"rows={self.rows!r} is for one answer a text; in {task.name} the row is asked "
-                                        'that says what is explained, leave rows out')
-    for name, x in dict(unlabelled=self.unlabelled is None, teacher=self.teacher is not False).items():
-        self.require(x, f'{name}={getattr(self, name)!r:.40} is for classification and regression, got {task.name}')
-    if not task.causal: return
-    for name in ('train', 'probes'):
-        bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
-        self.require(not bare, f'row {bare[:1]} of {name} is a plain text: none of its tokens is the answer whose '
-                               'explanation could be taught; give prompts (text) with answers (target_text)')
-
-@patch
 def _check_teacher(self:SalLM, model, tokenizer):
     "The teacher that was given, if it speaks of the same tokens and classes as `model`"
     teacher, its_tokenizer = self._load_teacher()
@@ -689,32 +700,28 @@ def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
         self._loaded = unwrapped(model), tokenizer
     return self._loaded
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #060a
+@patch
+def _check_task(self:SalLM, model, data):
+    "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
+    task = tasks[task_of(model)]
+    self.require(task.name == 'classification' or self.target in ('gold', 'predicted'),
+                 f"target={self.target!r} is a mean over classes, which {task.name} does not choose among; take 'gold' "
+                 "or 'predicted'")
+    if not task.per_token: return
+    self.require(self.rows == 'pooled', f"rows={self.rows!r} is for one answer a text; in {task.name} the row is asked "
+                                        'that says what is explained, leave rows out')
+    for name, x in dict(unlabelled=self.unlabelled is None, teacher=self.teacher is not False).items():
+        self.require(x, f'{name}={getattr(self, name)!r:.40} is for classification and regression, got {task.name}')
+    if not task.causal: return
+    for name in ('train', 'probes'):
+        bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
+        self.require(not bare, f'row {bare[:1]} of {name} is a plain text: none of its tokens is the answer whose '
+                               'explanation could be taught; give prompts (text) with answers (target_text)')
+
+
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2
 _companion_stream = 0x51de # keeps these draws apart from those of other methods in the same step
-
-@patch
-def _unlabelled_texts(self:SalLM): # a Dataset with text, [text_pair]; None without any
-    "The texts without labels, as one Dataset"
-    x = self.unlabelled
-    if x is None: return None
-    if isinstance(x, Dataset): return x.select_columns([c for c in ('text', 'text_pair') if c in x.column_names])
-    if all(isinstance(text, str) for text in x): return Dataset.from_dict(dict(text=list(x)))
-    return Dataset.from_dict(dict(zip(('text', 'text_pair'), map(list, zip(*x)))))
-
-@patch
-def _check_unlabelled(self:SalLM):
-    "Refuse `unlabelled` texts that are none, and numbers that do nothing without them"
-    x, ratio = self.unlabelled, self.unlabelled_ratio
-    pairs = isinstance(x, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 2 for t in x)
-    texts = isinstance(x, (list, tuple)) and all(isinstance(t, str) for t in x)
-    ok = x is None or isinstance(x, Dataset) and 'text' in x.column_names or pairs or texts
-    self.require(ok and (x is None or len(x)), 'unlabelled must be None, a list of texts or of pairs of texts, or a '
-                                               f'Dataset with the column text, none of them empty; got {x!r:.80}')
-    self.require(type(ratio) is int and ratio >= 1,
-                 f'unlabelled_ratio must be a whole number of at least 1, got {ratio!r}')
-    if self.unlabelled_weight is not None: check_weight(self, 'unlabelled_weight')
-    self.require(x is not None or (ratio == 1 and self.unlabelled_weight is None),
-                 'unlabelled_ratio and unlabelled_weight are for unlabelled=, the texts without labels; leave them out')
 
 @patch
 def _encoded(
