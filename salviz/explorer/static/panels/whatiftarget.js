@@ -144,7 +144,7 @@ export class WhatIfTarget extends WhatIfGroup {
     const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
       : ranksBySize(frame) ? `The target is the size of the saliency${teacher}, in proportion`
         : `The target is the saliency${teacher}: positive values in proportion, negative ones 0`;
-    const row = frame.get('asked_row') ? 'that says what is explained' : 'that the classifier reads';
+    const row = frame.get('own/asked_row') ? 'that says what is explained' : 'that the classifier reads';
     setText(this.lesson, `${made}. The loss pulls the attention of the row ${row} towards it.`);
     setText(this.counts, this.lossWords());
     this.draw();

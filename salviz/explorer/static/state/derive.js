@@ -346,7 +346,7 @@ export function targetOf(frame, state, layer, head, probe = null) {
 
 // The row whose attention SalLM asks: that of the word or answer that is explained, else the one that the head reads.
 export function askedRow(frame) {
-  const flags = frame?.get('asked_row');
+  const flags = frame?.get('own/asked_row');
   return flags ? flags.values().findIndex(Boolean) : pooledRow(frame);
 }
 
