@@ -73,7 +73,7 @@ Term.__doc__ = "A loss per example, `loss` [batch], and the factor `weight` with
 # %% ../../nbs/05_methods/00_base.ipynb #026
 served = dict(
     FineTuning=tasks.keys(),
-    SalLM=('classification',),
+    SalLM=('classification', 'regression', 'token_classification', 'causal_lm'),
     SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
     ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'image_classification'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',

@@ -166,7 +166,9 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('image_classification', 'vit', ('SaliencyGuided', 'ADDrop')),
             ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
             ('classification', 'bert', ('RationaleGuided', 'SaliencyGuided', 'ADDrop')),
-            ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance'))]
+            ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance')),
+            ('token_classification', 'bert', ('SalLM', 'ADDrop')), ('causal_lm', 'gpt2', ('SalLM', 'ADDrop')),
+            ('regression', 'bert', ('SalLM', 'ADDrop'))]
 
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
@@ -214,7 +216,9 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('classification', 'gpt2', 'RationaleGuided of attention'),
                ('classification', 'bert', 'RationaleGuided of integrated gradients'),
                ('classification', 'bert', 'RationaleGuided by contrast'), ('classification', 'bert', 'Distillation'),
-               ('causal_lm', 'gpt2', 'Distillation'), ('image_classification', DigitCNN, 'Distillation')]
+               ('causal_lm', 'gpt2', 'Distillation'), ('image_classification', DigitCNN, 'Distillation'),
+               ('classification', 'bert', 'SalLM with texts without labels'), ('regression', 'bert', 'SalLM'),
+               ('token_classification', 'bert', 'SalLM'), ('causal_lm', 'gpt2', 'SalLM')]
 
 class TaughtByACopy(Distillation):
     "Distillation whose teacher is the model as it was before training, disturbed"
@@ -227,6 +231,8 @@ class TaughtByACopy(Distillation):
 TaughtByACopy.__name__ = 'Distillation'
 
 methods_besides = {
+    'SalLM with texts without labels': lambda: SalLM(steps=2, unlabelled_ratio=2, unlabelled=[
+        'a film . about nothing', 'fun', 'dull , long and dull . no end of it', 'one two', 'three words here']),
     'RationaleGuided of attention': lambda: RationaleGuided(rows='mean', layers=None),
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
     'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
