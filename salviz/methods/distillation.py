@@ -285,6 +285,7 @@ def check(self:Distillation, model, tokenizer, data, epochs):
     "Refuse a teacher of something else, and explanations that one of the two does not have"
     Method.check(self, model, tokenizer, data, epochs)
     task, name = tasks[task_of(model)], self.args()['teacher']
+    self.require(self.teacher_layers not in ([], ()), 'teacher_layers must name at least one layer, or be None')
     teacher, its_tokenizer = self.loaded(model)
     self.require(teacher is not unwrapped(model), 'the teacher is the very model that is trained, and would change '
                                                   'with it; give a copy (copy.deepcopy) or a run')

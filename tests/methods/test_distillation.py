@@ -355,6 +355,7 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     refuses('has another vocabulary than the model', wider)
     refuses('cannot read the .* tokens of the longest example', other('classification', 'bert', tokens, max_length=8))
     refuses("layers.*layers 0 to 0", explanation='attention', teacher_layers=[3])
+    refuses('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
     refuses("identically zero", explanation='gradient')
     lstm = small_net('text-lstm', num_labels=2, tokenizer=tokens)
     refuses('the teacher: .*teach a saliency', lstm, explanation='attention')
