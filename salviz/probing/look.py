@@ -516,7 +516,8 @@ def text_query_key(
 
 
 # %% ../../nbs/08_probing/03_look.ipynb #img2
-most_images, _most_of_pixel = 64, 100. # looked at in one call: each has maps of all heads; the size of normalised numbers
+most_images = 64      # looked at in one call: each has maps of all heads
+_most_of_pixel = 100. # larger ones are no normalised numbers
 
 def _columns_of(images) -> tuple: # (images, their labels or None, names of the classes or None)
     "What rows of a data set hold; anything else are images without labels"
@@ -576,7 +577,8 @@ def _classes_of(model, classes, of_data):
     count = model.config.num_labels
     own = _names_of(model, count, classes)
     if classes is not None and (len(own) != count or len({*own}) < count):
-        raise ValueError(f'classes must name the {count} classes of the model, each once, got {", ".join(map(str, own))}')
+        raise ValueError(f'classes must name the {count} classes of the model, each once, got '
+                         f'{", ".join(map(str, own))}')
     unnamed = own == [f'LABEL_{i}' for i in range(count)]
     return list(of_data) if unnamed and of_data and len(of_data) == count else list(map(str, own))
 
