@@ -165,6 +165,8 @@ kinds |= { # where one function takes less, or other things, than the others
     'small_model.max_length': Kind(_counts(10**6), 'a number of tokens'),
     'plausibility_table.methods': Kind(_dict_of(_is_there), 'a dict {name: attributions}'),
     'train_tokenizer.texts': Kind(_are_texts, 'a list of texts'),
+    'explore.labels': Kind(_either(_one_or_more(_either(_is_whole, _is_text)), _has('dtype', 'shape')),
+                           'the class of each image, by name or number'),
     'patch_attention.layer': Kind(_either(_is_whole, _is_text, _list_of(_is_whole)),
                                   'the number of a layer, or a list of them'),
     'attention_attribution.layers': Kind(_one_or_more(_is_whole), 'a list of numbers of layers'),

@@ -384,8 +384,9 @@ def _patch_attention(view, width):
     room, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
     fit = int((room + gap)//(max(min(150., 180/shape), 62) + gap)) # of a narrow image there is room for more
     across = min(count, max(4 if width >= 5 else 3 if width >= 3.7 else 2, min(fit, 6)))
-    slot = (room - gap*(across - 1))/across
-    wide = min(slot, 150., 180/shape)
+    most = (room - gap*(across - 1))/across
+    wide = min(most, 150., 180/shape)
+    slot = min(most, max(wide, 180)) # a title needs more room than a narrow image
     high, lines = wide*shape, [_name_lines(name, slot + gap - 4) for name in names]
     tops, y = [], 0
     for row in range(0, count, across):

@@ -63,6 +63,13 @@ def check_patches(
         said = [' × '.join(map(str, size)) for size in (wanted, shape)]
         raise ValueError(f'{name} reads images of {said[0]} (channels, height, width), the data have {said[1]}; resize '
                          'the images before load_images, or make the model with such num_channels and image_size')
+    if getattr(config, 'window_size', None):
+        raise ValueError(f'{name} attends within windows of an image, so its maps are not of a grid of patches; use '
+                         'ViT, DeiT, BEiT or DINOv2')
+    if any(size % part for size, part in zip(wanted[1:], _two(config.patch_size))):
+        said = [' × '.join(map(str, size)) for size in (_two(config.patch_size), wanted[1:])]
+        raise ValueError(f'{name} reads patches of {said[0]} pixels, which leave a rest of {said[1]}; make the model '
+                         'with a patch_size that divides its image_size')
     image = torch.zeros(1, *shape, device=device_of(model), dtype=next(model.parameters()).dtype)
     with undisturbed(model), torch.no_grad(), observe(model) as maps:
         model(pixel_values=image)

@@ -61,12 +61,12 @@ def _names_of(model, count, classes=None):
     "Names of the `count` classes of `model`: `classes`, or else those in its config"
     return list(classes or [str(model.config.id2label.get(i, i)) for i in range(count)])
 
-def _class(model, target, count, classes=None):
-    "The class number that `target`, a name or number, stands for; `count` classes"
+def _class(model, target, count, classes=None, what='target'):
+    "The class number that `target`, a name or number, stands for; `count` classes; an error calls it `what`"
     names = _names_of(model, count, classes)
     if isinstance(target, str) and target in names: return names.index(target)
     if isinstance(target, int) and not isinstance(target, bool) and 0 <= target < count: return target
-    raise ValueError(f'target must be one of the classes {", ".join(map(repr, names))}, or a number from 0 to '
+    raise ValueError(f'{what} must be one of the classes {", ".join(map(repr, names))}, or a number from 0 to '
                      f'{count - 1}, got {target!r}')
 
 def _token(tokenizer, target, count):
@@ -590,9 +590,9 @@ def _labels_of(
 ) -> tuple: # (a class number or None for each of `count` images, notes)
     "The classes of images, by the names that the model knows"
     if given is not None:
-        given = _array(given).tolist() if not isinstance(given, str) else given
+        if hasattr(given, 'shape'): given = _array(given).tolist()
         each = _each(given, count, 'labels', 'image')
-        return [_class(model, one, len(names), names) for one in each], []
+        return [_class(model, one, len(names), names, 'labels') for one in each], []
     if labels is None: return [None]*count, []
     labels = _array(labels).tolist()
     if of_data and {*of_data} <= {*names}: return [names.index(of_data[i]) for i in labels], []

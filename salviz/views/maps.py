@@ -839,17 +839,16 @@ class PatchAttention(View):
     on_image:bool      # are the colours mixed with the image?
 
 def _queries_of(view, patches, grid):
-    "The token of each of `patches`, a (row, column), None for [CLS], or a list of these"
+    "Place and token of each of `patches`, a (row, column), None for [CLS] or else the first patch, or a list of these"
     rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
     pair = lambda p: isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
     asked = [patches] if patches is None or pair(patches) or not isinstance(patches, (list, tuple)) else list(patches)
     if not asked: raise ValueError(f'{view}: patch=[] names no patch; give (row, column), or None for [CLS]')
     for p in asked:
-        if p is None and not first:
-            raise ValueError(f'{view}: this model has no [CLS]; give patch=(row, column)')
         if p is not None and not (pair(p) and 0 <= p[0] < rows and 0 <= p[1] < columns):
             raise ValueError(f'{view}: patch must be (row, column), from (0, 0) to ({rows - 1}, {columns - 1}), or '
                              f'None for [CLS], got {p!r:.80}')
+    asked = [(0, 0) if p is None and not first else p for p in asked]
     return [(None, 0) if p is None else (tuple(map(int, p)), first + p[0]*columns + p[1]) for p in asked]
 
 def _patch_name(place): return '[CLS]' if place is None else f'patch {place[0]}, {place[1]}'
@@ -866,7 +865,7 @@ def patch_attention(
     snapshot,      # of an image that a vision transformer read
     layer=None,    # a model's layer, a list of them, 'mean', or None, as for `attention_map`
     head=None,     # a number, a list of them, 'mean', 'rollout', or None
-    patch=None,    # (row, column) of the patch that attends, or a list of them; None: [CLS]
+    patch=None,    # (row, column) of the patch that attends, or a list of them; None: [CLS], else the first
     mean_of=None,  # (layer, head) pairs whose mean is shown, in place of layer and head
     limit=None,    # end of the colour scale; None: from the values
     on_image=False,# mix the colours with the image? They are no longer those of the scale then
