@@ -803,10 +803,7 @@ def _work(self:Looking):
         self._news()
 
 
-# %% ../../nbs/08_probing/03_look.ipynb #041
-shown_texts = ('One of the best movies of the year.', 'One of the worst movies of the year.',
-               'The film is not bad, but it never surprises.', 'Very well written and very well acted.')
-
+# %% ../../nbs/08_probing/03_look.ipynb #041c
 def _check_of_images(model, of_text):
     "Refuse arguments `of_text` beside images, and images without a model"
     if model is None: raise ValueError('explore: images need their model; give model=')
@@ -819,6 +816,10 @@ def _check_of_texts(model, of_images):
         raise ValueError(f'explore: {", ".join(given)} belong to images=, which are not given')
     if getattr(model, 'main_input_name', '') == 'pixel_values':
         raise ValueError(f'explore: {type(model).__name__} reads images; give them with images=')
+
+# %% ../../nbs/08_probing/03_look.ipynb #041
+shown_texts = ('One of the best movies of the year.', 'One of the worst movies of the year.',
+               'The film is not bad, but it never surprises.', 'Very well written and very well acted.')
 
 def explore(
     # a transformers model, with or without a head, or one that peft put LoRA into; None: the packaged classifier

@@ -24,7 +24,8 @@ from ..core.words import number_words, panel_letters
 from ..core.doors import check_choice
 from .base import (View, arrays_of, axes_meaning, blocked_keys, check_heads, class_words, closest_layer,
                                cut_name, fixed, layer_row, masked_sentence, method_title, methods_of, not_finite,
-                               own_patterns, pattern_name, robust_limit, shown_image, telling_head, tied_candidates, ties_note,
+                               own_patterns, pattern_name, robust_limit, shown_image,
+                               telling_head, tied_candidates, ties_note,
                                title_of, which_snapshot)
 
 # %% ../../nbs/09_views/02_maps.ipynb #008
