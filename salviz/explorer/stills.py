@@ -329,7 +329,8 @@ def _of_page(look, where) -> list: # of `Panel`
     "The panels that stand `where` in a page of several, as far as they show what `look` is of"
     shown = ('signals', 'anything') if _is_signal(look.snapshot) else ('maps', 'text', 'anything')
     there = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
-             and (panel.still != 'evidence' or own_evidence(look.snapshot))]
+             and (panel.still != 'evidence' or own_evidence(look.snapshot))
+             and (panel.name != 'patches' or 'patches' in look.snapshot.info)]
     # of an image or series a comparison is one of its saliency
     beside_signal = where == 'below' and _is_signal(look.snapshot) and look.other is not None
     return there[:1] + [panels()['compare']] + there[1:] if beside_signal else there
