@@ -471,7 +471,8 @@ def _front_entries(view):
     at = ', '.join(f'{r:g}' for r in view.reference)
     area = [(patch(facecolor=blue, alpha=.14, linewidth=0), f'dominated by the front; hypervolume down to ({at})')]
     knee = [(lambda ax: _knee_mark(ax, 7, 4.5, 5.5), 'knee')]
-    return [*((sample(s), words[s]) for s in kinds), *knee*bool(view.frame['is_knee'].any()), *area*bool(len(view.stairs))]
+    has_knee = bool(view.frame['is_knee'].any())
+    return [*((sample(s), words[s]) for s in kinds), *knee*has_knee, *area*bool(len(view.stairs))]
 
 def _draw_front(ax, view, x_range, y_range):
     "Area, staircase, intervals and points"

@@ -195,7 +195,8 @@ class Study(StudyResults):
         grown = read_study(self.folder).get('grown') if (self.folder/'study.json').exists() else None
         self._take_in(grown or {})
         self.manifest = dict(format=1, design=self._design(), cells=[c.described() for c in self.cells],
-                             measures=list(self.measures), better=dict(better or {}), **(dict(grown=grown) if grown else {}))
+                             measures=list(self.measures), better=dict(better or {}))
+        if grown: self.manifest['grown'] = grown
         self._agree(extend)
 
     def is_current(self, measure, known, run):

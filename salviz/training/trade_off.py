@@ -132,9 +132,9 @@ def _trained(study):
     if not len(missing): return
     first = missing.iloc[0]
     why = f': {first["error"]}' if first['error'] else ''
-    raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished, first {Path(first["run"]).name} '
-                       f'({first["state"]}{why}). The next value is chosen by all of them: call pareto again when '
-                       'they are, with the same study')
+    raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished, first '
+                       f'{Path(first["run"]).name} ({first["state"]}{why}). The next value is chosen by all of them: '
+                       'call pareto again when they are, with the same study')
 
 def pareto(
     study,               # a `Study` with `setting` among its settings; it grows by the values that are added
