@@ -60,6 +60,11 @@ class RationalePlausibility:
         self.attribution, self.target, self.splits, self.ranking = attribution, target, tuple(splits), ranking
         self.most, self.options = most, options
 
+    @property
+    def version(self) -> str:
+        "What a study knows the measure by"
+        return f'1 {vars(self)}'
+
     def __call__(self, model, tokenizer, data) -> dict:
         scores = {}
         for split in self.splits:
