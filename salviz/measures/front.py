@@ -219,6 +219,7 @@ def _area(frame, measures, better, reference):
     signs = np.array([-1. if better[m] == 'higher' else 1. for m in measures])
     return dominated_area(_costs(frame, measures, better), np.asarray(reference)*signs)
 
+# %% ../../nbs/07_measures/06_front.ipynb #fr21b
 def front_of(
     results,            # a study, or a tidy table: method, settings, seed, [run,] measures
     x='validation_accuracy',

@@ -32,6 +32,7 @@ def marked_words(
     flags = [pool_words(np.asarray(row['rationale'], dtype=float), row['word_ids'], how='max') >= .5 for row in encoded]
     return encoded, flags
 
+# %% ../../nbs/06_training/10_trade_off.ipynb #td07b
 class RationalePlausibility:
     "A measure of a study: SPLIT_token_f1 and SPLIT_auprc of an attribution against the rationales of each split"
     def __init__(self,

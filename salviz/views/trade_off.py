@@ -78,6 +78,7 @@ def trade_off(
     measures = front.measures if shown == 'chosen' else front.reported
     return _view_of(front, measures, shown)
 
+# %% ../../nbs/09_views/03_trade_off.ipynb #vt09b
 def _points(front, measures):
     "The points of `front` by `measures`, as a `TradeOff` has them"
     out = pd.DataFrame(dict(name=[value_words(v) for v in front.values], value=front.values))

@@ -1,18 +1,18 @@
 "A front that is trained: killed and continued, refused at the door, measured by what people marked."
+import runpy
 import textwrap
 
 import numpy as np
 import pytest
-import torch
 from datasets import DatasetDict
 
 import forked
 from salviz.attribution.explanations import explain_data
 from salviz.core.text import find_words
 from salviz.data.texts import subset
-from salviz.measures.front import between
+from salviz.measures.front import between, front_of
 from salviz.measures.plausibility import plausibility
-from salviz.methods import FineTuning, RationaleGuided
+from salviz.methods import RationaleGuided
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.training.study import Study
 from salviz.training.trade_off import RationalePlausibility, marked_words, pareto
@@ -29,12 +29,16 @@ design = textwrap.dedent("""
     data = datasets.load_from_disk(home)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     def bert(seed):
-        return small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16, num_labels=2), tokenizer
+        model = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16, num_labels=2)
+        return model, tokenizer
     def right(run): return .9 - .02*run.config['method']['args']['weight']**.7
-    def plausible(run): return .2 + .5*run.config['method']['args']['weight']/(1 + run.config['method']['args']['weight'])
+    def plausible(run):
+        weight = run.config['method']['args']['weight']
+        return .2 + .5*weight/(1 + weight)
     def study(folder, weight=(0, .1, 10), **kw):
-        usual = dict(model=bert, data=data, methods=dict(guided=RationaleGuided), seeds=(0,), measures=[right, plausible],
-                     better=dict(right='higher', plausible='higher'), settings=dict(weight=list(weight)), epochs=1,
+        usual = dict(model=bert, data=data, methods=dict(guided=RationaleGuided), seeds=(0,), epochs=1,
+                     measures=[right, plausible],
+                     better=dict(right='higher', plausible='higher'), settings=dict(weight=list(weight)),
                      batch_size=8, learning_rate=1e-3, snapshots=0, probes=1, progress=False)
         return Study(folder, **{**usual, **kw})
     def front(folder, **kw): return pareto(study(folder), 'right', 'plausible', **{**dict(start=3, budget=6), **kw})
@@ -59,10 +63,7 @@ def home(tmp_path_factory, data):
 
 @pytest.fixture(scope='module')
 def made(home):
-    names = dict(home=str(home/'data'))
-    exec(compile(design, str(home/'design.py'), 'exec'), names)
     (home/'design.py').write_text(f'home = {str(home/"data")!r}\n{design}') # where the source of its measures is read
-    import runpy
     return runpy.run_path(str(home/'design.py'))
 
 
@@ -130,10 +131,10 @@ def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     model = small_model('classification', tokenizer, seed=0, **sizes)
     text = data['test']['text'][0]
     first, second = find_words(text)[:2]
-    def part(rationale): return data['test'].select([0]).remove_columns('rationale').add_column('rationale', [rationale])
+    one = data['test'].select([0]).remove_columns('rationale')
     shares = [.75, .25, *[0.]*(len(find_words(text)) - 2)]
     for rationale in (shares, [[first[0], first[1]]]):
-        (flags,) = marked_words(model, tokenizer, part(rationale))[1]
+        (flags,) = marked_words(model, tokenizer, one.add_column('rationale', [rationale]))[1]
         assert flags.tolist() == [True, *[False]*(len(flags) - 1)]
 
 
@@ -166,7 +167,6 @@ def test_a_study_that_gives_no_front_is_refused_before_training(made, tmp_path, 
 
 
 def test_an_opened_study_gives_its_front_and_is_not_trained(home, whole):
-    from salviz.measures.front import front_of
     opened = Study.open(home/'whole')
     assert front_of(opened, 'right', 'plausible').values == whole.values
     with pytest.raises(ValueError, match='front_of gives the front that is there'): pareto(opened, 'right', 'plausible')
