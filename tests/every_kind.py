@@ -123,10 +123,15 @@ def of_numbers(shape):
     sizes = [dict(method=m, gradient=abs(x)) for m in methods for x in rng.normal(size=30)]
     numbers = [dict(layer=l, head=h, entropy=rng.random()) for l in range(depth) for h in range(heads)]
     results = [dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in trained for z in range(3)]
-    curve, grid, sizes, numbers, results = map(pd.DataFrame, (curve, grid, sizes, numbers, results))
+    weights = dict(short=(0, .1, 1), long=(0, .1, 1, 3, 10), sixty=np.geomspace(.001, 100, 12), three=(1,))[shape]
+    front = [dict(method=methods[0], weight=w, seed=z, validation_accuracy=.9 - .02*i + .01*rng.random(),
+                  validation_token_f1=.3 + .03*i*(i != 2) + .01*rng.random())
+             for i, w in enumerate(weights) for z in range(1 if shape == 'three' else 3)]
+    curve, grid, sizes, numbers, results, front = map(pd.DataFrame, (curve, grid, sizes, numbers, results, front))
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
             'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
-            'columns layer, head, and the number': numbers, 'a table of results': results}
+            'columns layer, head, and the number': numbers, 'a table of results': results,
+            'columns method, seed, a setting and two measures': front}
 
 
 def everything(folder, shape='short'):
