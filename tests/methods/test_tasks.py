@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
+from salviz.methods import (ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided,
+                            SalLM)
 from salviz.methods.base import served
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -212,11 +213,24 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('classification', 'bert', 'RationaleGuided'), ('regression', 'llama', 'RationaleGuided'),
                ('classification', 'gpt2', 'RationaleGuided of attention'),
                ('classification', 'bert', 'RationaleGuided of integrated gradients'),
-               ('classification', 'bert', 'RationaleGuided by contrast')]
+               ('classification', 'bert', 'RationaleGuided by contrast'), ('classification', 'bert', 'Distillation'),
+               ('causal_lm', 'gpt2', 'Distillation'), ('image_classification', DigitCNN, 'Distillation')]
+
+class TaughtByACopy(Distillation):
+    "Distillation whose teacher is the model as it was before training, disturbed"
+    def check(self, model, *args):
+        self.teacher = copy.deepcopy(model)
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            for p in self.teacher.parameters(): p += .1*torch.randn_like(p)
+        super().check(model, *args)
+TaughtByACopy.__name__ = 'Distillation'
+
 methods_besides = {
     'RationaleGuided of attention': lambda: RationaleGuided(rows='mean', layers=None),
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
-    'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive')}
+    'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
+    'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.)}
 def made(name): return {**methods, **methods_besides}[name]()
 
 def without_dropout(model):
