@@ -78,13 +78,16 @@ served = dict(
     ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'image_classification'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
                        'seq2seq', 'causal_lm'),
-    RationaleGuided=('classification', 'regression'))
+    RationaleGuided=('classification', 'regression'),
+    Distillation=('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
+                  'series_classification'))
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
 class Method:
     "A way to train with explanations; see `plan` and `terms`"
     cite = None   # the paper: a BibTeX entry as text, a key of `salviz.core.bibliography`, or a list of these
     serves = None # tasks that a method of your own serves; None: what the table `served` says, else all
+    task_weight = 1. # of the loss of the task itself; less in a method that puts another loss in its place
 
     @property
     def name(self) -> str:
@@ -328,6 +331,9 @@ class Together(Method):
 
     def served_tasks(self) -> tuple:
         return tuple(t for t in tasks if all(t in method.served_tasks() for method in self.methods))
+
+    @property
+    def task_weight(self): return math.prod(method.task_weight for method in self.methods)
 
     def phase(self, progress) -> str:
         phases = [method.phase(progress) for method in self.methods]
