@@ -9,9 +9,9 @@ __all__ = ['axes_meaning', 'answer_views', 'View', 'method_title', 'title_of', '
            'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
            'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name', 'own_patterns',
            'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView',
-           'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
-           'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence', 'EvidenceView',
-           'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'shown_image', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown',
+           'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence',
+           'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from dataclasses import dataclass, field, replace
@@ -746,6 +746,13 @@ def _signal_parts(snapshot, x, masked):
     if beyond:
         notes.append(f'{beyond} pixels of the masked copy lie beyond the range of the input and are shown as its ends.')
     return _as_shown(x, span), masked if masked is None else _as_shown(masked, span), span, notes
+
+def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 to 1, notes)
+    "The image of `snapshot` as it is shown; an error carries the name of the `view`"
+    x, = arrays_of(snapshot, view, 'input')
+    check_choice(f"{view}: snapshot.info['modality']", snapshot.info.get('modality'), ('image',))
+    image, _, _, notes = _signal_parts(snapshot, x, None)
+    return image, notes
 
 def _optional(snapshot, name):
     "The evidence `name`, None if it is not there"
