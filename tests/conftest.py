@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import traced
 from arithmetic import chosen
 from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
+from forked import cheaply
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
@@ -36,6 +37,7 @@ def what_it_depends_on(request):
 @pytest.fixture(autouse=True, scope='session')
 def arithmetic():
     "Which arithmetic the tests run in; see arithmetic.py"
+    cheaply()
     with chosen(): yield
 
 good, bad = 'fine warm funny moving lovely'.split(), 'dull cold silly empty clumsy'.split()

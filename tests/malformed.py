@@ -64,7 +64,7 @@ def is_helpful(error) -> bool:
     at = error.__traceback__
     while at.tb_next: at = at.tb_next
     path = Path(at.tb_frame.f_code.co_filename)
-    ours = (path.parent in (package, package/'methods')
+    ours = (package in path.parents
             and any(first <= at.tb_lineno <= last for first, last in _raises(path)))
     said = str(error.args[0]) if error.args else ''
     # the system names the file, and what is wrong with it
