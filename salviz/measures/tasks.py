@@ -196,7 +196,7 @@ tasks = {t.name: t for t in (
     Facts('question_answering', ('text', 'answer'), 'load_questions', per_token=True, has_classes=False,
           paired=True, classes=('outside', 'answer'), fits=_is_span, check=_check_spans,
           metrics=span_metrics, metric='f1',
-          words=Words('the answer that is found', unit='tokens of the context', one='token of its context',
+          words=Words('the answer that is found', unit='context tokens', one='context token',
                       usual='outside', rare='in the answer', rare_one='answer token', dot=True,
                       outcome='The model is right about {right} of {of}.',
                       lines=('gold', 'is this token in the answer? a dot: it is not', 'model',

@@ -224,10 +224,16 @@ class Spans(TokenTask):
         first, last = (x[:, None] for x in best_span(start, end, self.asked(batch)))
         return torch.where(self.asked(batch), ((first <= at) & (at <= last)).long(), -100)
 
-    def score(self, outputs, batch, labels):
+    def _at_ends(self, both, labels):
+        "The sum over the first and the last token of the answer, of start and end [batch, tokens] each"
         inside = (labels == 1).int()
         ends = inside.argmax(1), inside.shape[1] - 1 - inside.flip(1).argmax(1)
-        return sum(x.gather(1, i[:, None])[:, 0] for x, i in zip(self.log_probabilities(outputs, batch), ends)) / 2
+        return sum(x.gather(1, at[:, None])[:, 0] for x, at in zip(both, ends))
+
+    def score(self, outputs, batch, labels): return self._at_ends(self.log_probabilities(outputs, batch), labels) / 2
+
+    def own_score(self, outputs, batch, labels):
+        return self._at_ends((full(outputs.start_logits), full(outputs.end_logits)), labels)
 
     def example(self, outputs, predicted, batch, j):
         "As of every token task; probable is that the answer has begun and has not ended, one independent of the other"

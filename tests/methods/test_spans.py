@@ -169,7 +169,7 @@ def test_probes_of_ones_own_have_no_right_answer(data, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r'or pairs \(question, context\)'):
         train(made(tokenizer), tokenizer, data, run_dir=tmp_path/'other', **quick | dict(probes=['alone']))
 
-def test_an_explanation_is_of_half_the_log_probability_of_the_span(data, tokenizer, batch):
+def test_what_the_model_says_is_explained_by_logits_and_the_right_answer_by_its_log_probability(data, tokenizer, batch):
     model, rows = made(tokenizer).double(), data['train'].select(range(6))
     outputs = model(**{k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')})
     predicted = task.predicted(outputs, batch)
@@ -178,8 +178,10 @@ def test_an_explanation_is_of_half_the_log_probability_of_the_span(data, tokeniz
         explained = explain(model, of, 'input_x_gradient', tokenizer=tokenizer, target=target)
         for b, (flags, real) in enumerate(zip(labels, batch['attention_mask'].bool())):
             at = (flags == 1).nonzero()[:, 0]
-            p = [x[b, real].log_softmax(0)[i] for x, i in ((outputs.start_logits, at[0]), (outputs.end_logits, at[-1]))]
-            torch.testing.assert_close(explained.score[b], sum(p) / 2, rtol=1e-9, atol=0)
+            both = [(x[b, real], i) for x, i in ((outputs.start_logits, at[0]), (outputs.end_logits, at[-1]))]
+            expected = (sum(x[i] for x, i in both) if target == 'predicted' else
+                        sum(x.log_softmax(0)[i] for x, i in both) / 2)
+            torch.testing.assert_close(explained.score[b], expected, rtol=1e-9, atol=0)
     with pytest.raises(ValueError, match='needs pairs of a question and its context'):
         explain(model, ['who sees ?'], 'input_x_gradient', tokenizer=tokenizer)
 
@@ -190,4 +192,6 @@ def test_a_look_explains_the_span_that_the_task_predicts(data, tokenizer, batch)
     for s, flags in zip(seen, predicted):
         names = {1: 'answer', 0: 'outside', -100: None}
         assert s.info['token_predictions'] == [names[f] for f in flags.tolist()[:len(s.tokens)]]
-        assert s.info['task'] == 'question_answering' and 'saliency' in s.arrays
+        assert s.info['task'] == 'question_answering'
+        own, = explain(model, [s.texts], 'integrated_gradients', tokenizer=tokenizer, steps=2).examples()
+        np.testing.assert_allclose(s.arrays['saliency'], own, rtol=1e-4, atol=1e-6)
