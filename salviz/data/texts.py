@@ -588,9 +588,11 @@ def _answer_span(answer, context) -> tuple: # (start, end); None: there is no an
     elif isinstance(answer, str):
         text, start = answer, context.find(answer) if context.count(answer) == 1 else -1
     elif _missing(answer) or not len(answer): return None
-    else: text, start = context[answer[0]:answer[-1]], answer[0]
-    if not text.strip(): return ()
-    return (start, start + len(text)) if start >= 0 and context[start:start + len(text)] == text else ()
+    else:
+        start, end = answer if len(answer) == 2 else (0, 0)
+        return (start, end) if 0 <= start < end <= len(context) and context[start:end].strip() else ()
+    stands_there = start >= 0 and text.strip() and context[start:start + len(text)] == text
+    return (start, start + len(text)) if stands_there else ()
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa05
 def load_questions(
