@@ -42,6 +42,21 @@ def check_tags(where, words, tags, classes:int):
         if bad:
             raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
 
+# %% ../../nbs/07_measures/04_tasks.ipynb #qa01
+def _is_span(feature) -> bool: return str(getattr(getattr(feature, 'feature', None), 'dtype', '')).startswith('int')
+
+def _check_spans(where, split, classes):
+    "Refuse questions without a context, and answers that are no span of its characters"
+    if 'text_pair' not in split.column_names:
+        raise ValueError('train: question_answering needs the context of each question in a column text_pair; the '
+                         f'{where} split has {", ".join(split.column_names)} (see load_questions)')
+    def fits(context, span):
+        return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
+    bad = [i for i, pair in enumerate(zip(split['text_pair'], split['answer'])) if not fits(*pair)]
+    if bad:
+        raise ValueError('train: answers must be [start, end] of characters in the context (text_pair), got '
+                         f'{split["answer"][bad[0]]} in row {bad[0]} of the {where} split ({len(bad)} such rows)')
+
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt09
 @dataclass(frozen=True)
 class Words:
@@ -76,20 +91,6 @@ def _check_prompts(where, split, classes):
     if 'text_pair' in split.column_names:
         raise ValueError('train: causal_lm reads texts, or prompts (text) with their answers (target_text); the '
                          f'{where} split has a column text_pair: make it part of text, or rename it to target_text')
-
-def _is_span(feature) -> bool: return str(getattr(getattr(feature, 'feature', None), 'dtype', '')).startswith('int')
-
-def _check_spans(where, split, classes):
-    "Refuse questions without a context, and answers that are no span of its characters"
-    if 'text_pair' not in split.column_names:
-        raise ValueError('train: question_answering needs the context of each question in a column text_pair; the '
-                         f'{where} split has {", ".join(split.column_names)} (see load_questions)')
-    def fits(context, span):
-        return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
-    bad = [i for i, pair in enumerate(zip(split['text_pair'], split['answer'])) if not fits(*pair)]
-    if bad:
-        raise ValueError('train: answers must be [start, end] of characters in the context (text_pair), got '
-                         f'{split["answer"][bad[0]]} in row {bad[0]} of the {where} split ({len(bad)} such rows)')
 
 @dataclass(frozen=True)
 class Facts:

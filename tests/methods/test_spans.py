@@ -45,7 +45,8 @@ def batch(data, tokenizer): return Collator(tokenizer)(list(encode(data['train']
 def ends_by_transformers(tokenizer, question, context, span, max_length=None):
     "The tokens of the answer as the tokenizer itself finds its characters"
     encoded = tokenizer(question, context, max_length=max_length, truncation=max_length is not None)
-    return encoded, encoded.char_to_token(span[0], sequence_index=1), encoded.char_to_token(span[1] - 1, sequence_index=1)
+    first, last = (encoded.char_to_token(at, sequence_index=1) for at in (span[0], span[1] - 1))
+    return encoded, first, last
 
 def test_labels_are_the_tokens_of_the_answers_characters_and_context_alone_is_asked(data, tokenizer):
     for row, source in zip(encode(data['train'], tokenizer), data['train']):
