@@ -75,10 +75,11 @@ served = dict(
     FineTuning=tasks.keys(),
     SalLM=('classification', 'regression', 'token_classification', 'causal_lm'),
     SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
-    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'image_classification'),
+    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'question_answering',
+            'image_classification'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
-                       'seq2seq', 'causal_lm'),
-    RationaleGuided=('classification', 'regression'),
+                       'seq2seq', 'causal_lm', 'question_answering'),
+    RationaleGuided=('classification', 'regression', 'question_answering'),
     Distillation=('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
                   'series_classification'))
 

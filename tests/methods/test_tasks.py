@@ -24,7 +24,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=
 kinds = dict(classification=('bert', 'gpt2', 'llama', 'deberta-v2'), regression=('bert', 'gpt2', 'llama', 'deberta-v2'),
              token_classification=('bert', 'gpt2', 'deberta-v2'),
              masked_lm=('bert', 'deberta-v2'), replaced_token_detection=('electra',), seq2seq=('marian', 'bart', 't5'),
-             causal_lm=('gpt2', 'llama'),
+             causal_lm=('gpt2', 'llama'), question_answering=('bert', 'gpt2'),
              image_classification=('vit', 'deit', 'beit', 'dinov2', 'dinov2_with_registers', 'vit_msn', 'ijepa'))
 nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18),
             series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
@@ -59,8 +59,9 @@ def examples(task, tiny_data):
     "Small data for `task`; every third text without a rationale"
     data = raw_examples(task, tiny_data)
     if 'text' not in data['train'].column_names or task == 'seq2seq': return data
-    def marked(d): # of a prompt with its answer, in both
-        texts = zip(d['text'], d['target_text'] if 'target_text' in d.column_names else [''] * len(d))
+    def marked(d): # of a prompt with its answer, or a question with its context, in both
+        second = next((name for name in ('target_text', 'text_pair') if name in d.column_names), None)
+        texts = zip(d['text'], d[second] if second else [''] * len(d))
         return [None if i % 3 == 1 else [int(len(w) > 4) for w in f'{a} {b}'.split()] for i, (a, b) in enumerate(texts)]
     flags = datasets.Sequence(datasets.Value('int64'))
     return datasets.DatasetDict({k: d.add_column('rationale', marked(d), feature=flags)
@@ -79,6 +80,11 @@ def raw_examples(task, tiny_data):
         return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(text=d['text'],
                                                                         target_text=[
             ' '.join(t.split()[::-1]) for t in d['text']])) for k, d in small.items()})
+    if task == 'question_answering': # what is the third word from the end?
+        def spans(d): return [[len(' '.join(w[:-3])) + (len(w) > 3), len(' '.join(w[:-2]))]
+                              for w in (t.split() for t in d['text'])]
+        return datasets.DatasetDict({k: datasets.Dataset.from_dict(dict(
+            text=['what is funny ?'] * len(d), text_pair=d['text'], answer=spans(d))) for k, d in small.items()})
     if task == 'token_classification':
         features = datasets.Features(dict(words=datasets.Sequence(datasets.Value('string')),
                                           tags=datasets.Sequence(datasets.ClassLabel(names=['O', 'B-word', 'I-word']))))
@@ -209,6 +215,7 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('masked_lm', 'bert', 'AttentionGuidance'),
                ('replaced_token_detection', 'electra', 'AttentionGuidance'), ('seq2seq', 'marian', 'ADDrop'),
                ('causal_lm', 'gpt2', 'ADDrop'), ('causal_lm', 'llama', 'SaliencyGuided'),
+               ('question_answering', 'bert', 'ADDrop'),
                ('series_classification', SeriesLSTM, 'SaliencyGuided'),
                ('image_classification', DigitCNN, 'SaliencyGuided'), ('image_classification', 'vit', 'ADDrop'),
                ('classification', TextLSTM, 'SaliencyGuided'),
