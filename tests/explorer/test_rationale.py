@@ -106,3 +106,8 @@ def test_any_method_shows_the_rationales_of_its_data_and_a_sentence_without_one_
 def test_a_run_without_rationales_has_no_such_panel(page):
     panel = opened(page, invented.snapshot(0, 0))
     assert not panel.is_visible() and 'no rationales' in page.inner_text('.sv-missing')
+
+def test_panels_without_anything_to_show_say_nothing_about_the_model(page):
+    s = invented.snapshot(0, 0)
+    mount(page, meta([[s]]), [pack_frame(s)])
+    assert not page.locator('.sv-continuation').is_visible() and not page.locator('.sv-missing').is_visible()

@@ -231,8 +231,8 @@ class Rationale {
     const {agreement: {k, n, isFlat, chosen}} = this.shown, {unit} = this, said = [this.what()];
     if (!isFlat) said.push('The colours are scaled to this sentence at this step.');
     said.push(this.isSoft()
-      ? `Bar below a ${unit}: the share of the annotators who marked it; filled ones, from one half on, count as marked `
-        + `(${k} of ${countWords(n, unit)}).`
+      ? `Bar below a ${unit}: the share of the annotators who marked it; filled ones, from one half on, count as `
+        + `marked (${k} of ${countWords(n, unit)}).`
       : `Underlined: what the rationale of the data marks (${k} of ${countWords(n, unit)}).`);
     if (chosen) said.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as are marked.`);
     if (this.unit === 'word') said.push('Words are sums over their pieces, marked if a piece is.');
@@ -302,7 +302,7 @@ class Rationale {
 }
 
 export const rationalePanel = {
-  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', still: 'explanation_beside_rationale',
+  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', still: 'explanation_beside_rationale', page: 'below',
   help: {says: [
     'The sentence coloured by what the model rests on, underlined where people marked it, and how well the two agree '
       + 'at this step and over the steps.',
