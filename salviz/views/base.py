@@ -280,8 +280,8 @@ def explanation_beside_rationale(
                  f'{class_words(snapshot)}',
         caption=f'{words[0].upper()}{words[1:]}{which}, token by token; shaded is what the rationale of the data marks '
                 f'({int(marked.sum())} of {int((~special).sum())} tokens, special tokens, grey, left out). Token F1 '
-                f'of as many tokens as are marked: {number_words(f1)}; F1 of their spans (intersection over union of at '
-                f'least 0.5): {number_words(spans)}; area under the precision-recall curve: {number_words(area)}'
+                f'of as many tokens as are marked: {number_words(f1)}; F1 of their spans (intersection over union of '
+                f'at least 0.5): {number_words(spans)}; area under the precision-recall curve: {number_words(area)}'
                 f'{random and f" ({random})"}.',
         explanation=fixed(np.where(special, np.nan, values).astype(float)),
         explanation_name='explanation (taught)' if of == 'explanation' else words, is_marked=fixed(marked),

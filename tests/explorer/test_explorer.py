@@ -319,10 +319,9 @@ def drawn(png):
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
-    one, two = ('rationale',), ('evidence',)
-    of_some = one*(method != 'RationaleGuided') + two*(method not in ('RationaleGuided', 'Distillation'))
+    some = dict(rationale=['RationaleGuided'], evidence=['RationaleGuided', 'Distillation'])
     # neither an image nor a series nor a trade-off, nor (but for some methods) a rationale or what no other panel knows
-    elsewhere = 'signal', 'patches', 'tradeoff', 'continuation', *of_some
+    elsewhere = ['signal', 'patches', 'tradeoff', 'continuation', *(k for k, of in some.items() if method not in of)]
     for panel in (None, *(o for o in panel_names if o not in elsewhere)):
         assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
     for panel in elsewhere:
