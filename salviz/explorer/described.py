@@ -80,6 +80,7 @@ def _sentence(snapshot):
                 words=snapshot.words,
                 word_ids=snapshot.word_ids.tolist(), is_special=snapshot.is_special.tolist(), label=snapshot.label,
                 matches=None,
+                has_rationale='rationale' in snapshot.arrays,
                 task=facts_of(snapshot.info).name, modality=snapshot.info.get('modality', 'text'),
                 input=None if seen is None else zlib.crc32(np.ascontiguousarray(seen, dtype='<f4').tobytes()))
 

@@ -299,7 +299,9 @@ def alone(still, look): # a view, None where the part of that name is drawn
 
 def _part_of(still, look, width) -> Part:
     "What `still` is among others"
-    return parts[still](look, width) if still in parts else _of_view(_kind_view(still, look), width)
+    if still in parts: return parts[still](look, width)
+    view = _kind_view(still, look)
+    return _titled(figure_kinds()[still].about, view, width)
 
 def _sheet(look, width, height, notes=()):
     "An empty sheet with the words about `look` above"
@@ -334,12 +336,15 @@ def _made(look, panel, width, notes):
     try: return _part_of(panel.still, look, width)
     except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
 
+# panels that only some snapshots have something for: pictures of others are no poorer without
+_of_some = dict(evidence=own_evidence, continuation=lambda s: s.info.get('continuation'),
+                rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info)
+
 def _of_page(look, where) -> list: # of `Panel`
     "The panels that stand `where` in a page of several, as far as they show what `look` is of"
     shown = ('signals', 'anything') if _is_signal(look.snapshot) else ('maps', 'text', 'anything')
     there = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
-             and (panel.still != 'evidence' or own_evidence(look.snapshot))
-             and (panel.name != 'patches' or 'patches' in look.snapshot.info)]
+             and _of_some.get(panel.name, bool)(look.snapshot)]
     # of an image or series a comparison is one of its saliency
     beside_signal = where == 'below' and _is_signal(look.snapshot) and look.other is not None
     return there[:1] + [panels()['compare']] + there[1:] if beside_signal else there

@@ -235,20 +235,22 @@ class ExplanationBesideRationale(View):
     explanation_name:str   # what it is
     is_marked:np.ndarray   # bool [n]: by the rationale
     token_f1:float         # of as many tokens as are marked; NaN where ties decide, or nothing is marked
+    iou_f1:float           # of the spans that they are; NaN where `token_f1` is
     auprc:float            # NaN where nothing is marked, or all tokens have the same value
 
-def _pointed_at(values, marked) -> tuple: # (token F1, AUPRC, notes)
+def _pointed_at(values, marked) -> tuple: # (token F1, span F1, AUPRC, AUPRC of a random order, notes)
     "How well the highest of `values` are those that are `marked`"
-    from salviz.measures.plausibility import auprc, hard_rationale, token_f1
-    k, none = int(marked.sum()), float('nan')
-    if not k: return none, none, ('The rationale marks nothing, so agreement has no number.',)
-    if k == len(marked): return none, none, ('The rationale marks every token, so agreement has no number.',)
-    if np.ptp(values) == 0: return none, none, ('All tokens have the same value: the explanation points nowhere.',)
+    from salviz.measures.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
+    k, none = int(marked.sum()), (float('nan'),)*4
+    if not k: return *none, ('The rationale marks nothing, so agreement has no number.',)
+    if k == len(marked): return *none, ('The rationale marks every token, so agreement has no number.',)
+    if np.ptp(values) == 0: return *none, ('All tokens have the same value: the explanation points nowhere.',)
     low, high = np.sort(values)[::-1][[k, k - 1]]
     tied = int((values == low).sum()) if low == high else 0
     note = (f'{tied} tokens tie at the border of the {k} highest: which of them are chosen means nothing.',)*bool(tied)
-    f1 = none if tied else token_f1([hard_rationale(values, k)], [marked]).f1
-    return f1, auprc(values, marked), note
+    chosen = [hard_rationale(values, k)]
+    f1, spans = none[:2] if tied else (measure(chosen, [marked]).f1 for measure in (token_f1, iou_f1))
+    return f1, spans, auprc(values, marked), random_auprc(len(marked), k), note
 
 # %% ../../nbs/09_views/00_base.ipynb #rv-3
 def explanation_beside_rationale(
@@ -268,21 +270,22 @@ def explanation_beside_rationale(
         which = f' {row_words} in layer {layer}, {heads}'
     marked = np.asarray(marked, bool) & ~special
     given = np.where(np.isfinite(values), values, 0.).astype(float)
-    f1, area, notes = _pointed_at(given[~special], marked[~special])
+    f1, spans, area, chance, notes = _pointed_at(given[~special], marked[~special])
     words = dict(explanation='the explanation that is taught', saliency='saliency (this model)',
                  attention='attention')[of]
-    chance = marked.sum()/(~special).sum()
+    random = '' if np.isnan(chance) else f'a random order: {number_words(chance)} on average'
     return ExplanationBesideRationale(
         title=title_of(snapshot),
-        subtitle=f'token F1 = {number_words(f1)}   AUPRC = {number_words(area)} (a random order: '
-                 f'{chance:.2f} on average){class_words(snapshot)}',
+        subtitle=f'token F1 = {number_words(f1)}   AUPRC = {number_words(area)}{random and f" ({random})"}'
+                 f'{class_words(snapshot)}',
         caption=f'{words[0].upper()}{words[1:]}{which}, token by token; shaded is what the rationale of the data marks '
                 f'({int(marked.sum())} of {int((~special).sum())} tokens, special tokens, grey, left out). Token F1 '
-                f'of as many tokens as are marked: {number_words(f1)}; area under the precision-recall curve: '
-                f'{number_words(area)}, where a random order has {chance:.2f} on average.',
+                f'of as many tokens as are marked: {number_words(f1)}; F1 of their spans (intersection over union of '
+                f'at least 0.5): {number_words(spans)}; area under the precision-recall curve: {number_words(area)}'
+                f'{random and f" ({random})"}.',
         explanation=fixed(np.where(special, np.nan, values).astype(float)),
         explanation_name='explanation (taught)' if of == 'explanation' else words, is_marked=fixed(marked),
-        token_f1=f1, auprc=area, notes=(*notes, *not_finite(**{of: values})), **_words_about(snapshot))
+        token_f1=f1, iou_f1=spans, auprc=area, notes=(*notes, *not_finite(**{of: values})), **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #027
 def class_words(snapshot):
