@@ -77,7 +77,7 @@ served = dict(
     SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
     ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'image_classification'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
-                       'seq2seq', 'causal_lm'),
+                       'seq2seq', 'causal_lm', 'image_classification'),
     RationaleGuided=('classification', 'regression'))
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
