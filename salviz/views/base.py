@@ -90,9 +90,17 @@ def _evidence_of(
     return own if own in snapshot.arrays else name
 
 # %% ../../nbs/09_views/00_base.ipynb #016
+def _patch_names(rows, columns, first):
+    "Names of the tokens of an image: [CLS] and others before its patches, then row and column of each patch"
+    before = [f'extra {i}' if i else '[CLS]' for i in range(first)]
+    return (*before, *(f'{r}, {c}' for r in range(rows) for c in range(columns)))
+
 def _words_about(snapshot):
-    "Labels and special flags, as the views of tokens take them"
-    return dict(labels=tuple(snapshot.labels), is_special=fixed(snapshot.is_special))
+    "Labels and special flags, as the views of tokens take them; of an image in patches those of its tokens"
+    grid = snapshot.info.get('patches')
+    if grid is None: return dict(labels=tuple(snapshot.labels), is_special=fixed(snapshot.is_special))
+    names = _patch_names(**grid)
+    return dict(labels=names, is_special=fixed(np.arange(len(names)) < grid['first']))
 
 def not_finite(**arrays):
     "Notes about values of `arrays` that are not finite"
