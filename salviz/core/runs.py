@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['shapes', 'signal_shapes', 'Damage', 'resume_files', 'write_whole', 'to_json', 'sealed', 'write_object', 'read_object',
            'plain_name', 'shrink', 'grow', 'Snapshot', 'encode_arrays', 'encode_snapshot', 'read_header',
-           'decode_snapshot', 'Run', 'untouched', 'untrained', 'open_run', 'RunInUse', 'Held', 'write_manifest',
-           'read_manifest', 'checkpoint_damage', 'remove_checkpoint', 'slim_checkpoint', 'outdated', 'runs_table']
+           'decode_snapshot', 'Run', 'untouched', 'untrained', 'open_run', 'RunInUse', 'Held', 'snapshot_file',
+           'snapshot_numbers', 'write_manifest', 'read_manifest', 'checkpoint_damage', 'remove_checkpoint',
+           'slim_checkpoint', 'outdated', 'runs_table']
 
 # %% ../../nbs/01_core/10_runs.ipynb #003
 import io
@@ -648,6 +649,16 @@ def _tell(self:Run, item):
         warnings.warn(f'a subscriber of run {self.path.name} failed ({type(e).__name__}: {e}); the run goes on',
                       stacklevel=4)
 
+# %% ../../nbs/01_core/10_runs.ipynb #047b
+def snapshot_file(step:int, probe:int) -> str: # below the folder of a run
+    "The file of what was recorded of `probe` at `step`"
+    return f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'
+
+def snapshot_numbers(name:str): # (step, probe); None if no snapshot is called so
+    "What the `name` of a snapshot's file says"
+    numbers = re.fullmatch(r'step-(\d{8,})\.probe-(\d{3,})\.safetensors', name)
+    return numbers and (int(numbers[1]), int(numbers[2]))
+
 # %% ../../nbs/01_core/10_runs.ipynb #048
 @patch
 def log(self:Run, row:dict):
@@ -667,7 +678,7 @@ def save(self:Run, snapshot:Snapshot):
     "Store `snapshot`; one of the same step and probe is replaced"
     data = encode_snapshot(snapshot)
     with self._writing:
-        write_whole(self.path/'snapshots'/f'step-{snapshot.step:08d}.probe-{snapshot.probe:03d}.safetensors', data)
+        write_whole(self.path/snapshot_file(snapshot.step, snapshot.probe), data)
     if self._listeners: self._tell(decode_snapshot(data))
 
 # %% ../../nbs/01_core/10_runs.ipynb #051
@@ -725,12 +736,12 @@ def eval_rows(self:Run) -> list:
 # %% ../../nbs/01_core/10_runs.ipynb #055
 def _sound(path):
     "None if the file at `path` is a snapshot that belongs there, otherwise the reason why not"
-    name = re.fullmatch(r'step-(\d{8,})\.probe-(\d{3,})\.safetensors', path.name)
-    if not name: return 'has no name of a snapshot (step-00000120.probe-003.safetensors)'
+    numbers = snapshot_numbers(path.name)
+    if not numbers: return 'has no name of a snapshot (step-00000120.probe-003.safetensors)'
     try: meta = _header_of(path, _read_meta)
     except ValueError as e: return str(e)
     told = meta['step'], meta['probe']
-    if told != (int(name[1]), int(name[2])): return 'says in its header that it is step {} of probe {}'.format(*told)
+    if told != numbers: return 'says in its header that it is step {} of probe {}'.format(*told)
 
 def _header_of(path, read):
     "What `read` finds in the header of the file at `path`"
@@ -796,8 +807,7 @@ def snapshot(
     if not steps: raise KeyError(f'no probe {probe!r} in {self.path.name}; there are {_listed(self.probes)}')
     if step in steps: return self._load(paths[step, probe])
     if -len(steps) <= step < 0: return self._load(paths[steps[step], probe])
-    reason = next((d.reason for d in wrong if d.file == f'snapshots/step-{step:08d}.probe-{probe:03d}.safetensors'),
-                  None)
+    reason = next((d.reason for d in wrong if d.file == snapshot_file(step, probe)), None)
     why = f': its file {reason}' if reason else ''
     raise KeyError(f'no step {step} of probe {probe} in {self.path.name}{why}; there are {_listed(steps)}')
 

@@ -6,10 +6,11 @@
 __all__ = ['rationale_sources', 'merged', 'rationale_spans', 'load_rationales']
 
 # %% ../../nbs/02_data/02_rationales.ipynb #003
-import json, re, warnings
+import json, numbers, re, warnings
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
@@ -28,43 +29,73 @@ def merged(
     "Spans of characters that cover each run of marked `pieces`"
     return [[pieces[a][0], pieces[b - 1][1]] for a, b in spans_of(flags)]
 
+_readings = 'any', 'majority', 'share'
+
+def _word_shares(text, pieces, shares):
+    "The largest of the `shares` of `pieces` that each word of `text` touches; 0 where it touches none"
+    of_characters = np.zeros(len(text))
+    for (start, end), share in zip(pieces, shares): of_characters[start:end] = share
+    return [float(of_characters[start:end].max()) for start, end in find_words(text)]
+
+def _marked(sides, annotators):
+    """The rationale of texts, of which `sides` holds [(text, pieces, share of the annotators who marked each piece)]:
+    spans, or shares of words"""
+    if annotators == 'share': return [x for side in sides for x in _word_shares(*side)]
+    spans = [[segment, *span] for segment, (text, pieces, shares) in enumerate(sides)
+             for span in merged(pieces, [x > 0 if annotators == 'any' else x >= .5 for x in shares])]
+    return spans if len(sides) == 2 else [span[1:] for span in spans]
+
 # %% ../../nbs/02_data/02_rationales.ipynb #009
 def rationale_spans(
     texts,     # one or two str
-    rationale, # spans, flags a word, or None
-): # list of spans, or None
+    rationale, # spans; flags a word, or the share of the annotators who marked it; or None
+    annotators='any', # what becomes of shares, see `load_rationales`
+): # list of spans (of a share for each word with 'share'), or None
     "`rationale` as spans of characters, checked against `texts`"
     if rationale is None or isinstance(rationale, float) and rationale != rationale: return None
     rationale = [list(mark) if hasattr(mark, '__len__') else mark for mark in rationale]
+    as_spans = rationale and all(isinstance(mark, list) for mark in rationale)
+    if as_spans and annotators != 'share': return _checked_spans(texts, rationale)
+    return _marked(_spans_as_sides(texts, rationale) if as_spans else _flags_as_sides(texts, rationale), annotators)
+
+def _checked_spans(texts, spans):
     pair = len(texts) == 2
-    if rationale and all(isinstance(mark, list) for mark in rationale):
-        for mark in rationale:
-            segment, start, end = ([] if pair else [0]) + mark if len(mark) == 2 + pair else (0, 0, 0)
-            if segment not in range(len(texts)) or not 0 <= start < end <= len(texts[segment]):
-                raise ValueError(f'spans must be {"[segment, start, end]" if pair else "[start, end]"} inside of a '
-                                 f'text of {" and ".join(str(len(t)) for t in texts)} characters, got {mark}')
-        return [[int(x) for x in mark] for mark in rationale]
-    if any(isinstance(mark, list) or mark not in (0, 1) for mark in rationale):
-        raise ValueError(f'a rationale is a list of spans or of flags (0 or 1), got {rationale!r:.80}')
+    for mark in spans:
+        segment, start, end = ([] if pair else [0]) + mark if len(mark) == 2 + pair else (0, 0, 0)
+        if segment not in range(len(texts)) or not 0 <= start < end <= len(texts[segment]):
+            raise ValueError(f'spans must be {"[segment, start, end]" if pair else "[start, end]"} inside of a '
+                             f'text of {" and ".join(str(len(t)) for t in texts)} characters, got {mark}')
+    return [[int(x) for x in mark] for mark in spans]
+
+def _spans_as_sides(texts, spans):
+    spans = [mark if len(texts) == 2 else [0, *mark] for mark in _checked_spans(texts, spans)]
+    mine = [[(a, b) for side, a, b in spans if side == segment] for segment in range(len(texts))]
+    return [(text, pieces, [1.]*len(pieces)) for text, pieces in zip(texts, mine)]
+
+def _flags_as_sides(texts, flags):
+    "What `_marked` asks for, of flags or shares for the words of `texts`, or of an empty list: nothing is marked"
+    is_share = [isinstance(x, numbers.Real) and 0 <= x <= 1 for x in flags]
+    if not all(is_share):
+        raise ValueError('a rationale is a list of spans, of flags (0 or 1) or of shares (from 0 to 1), got '
+                         f'{flags!r:.80}')
     counts = [[len(cut(t)) for t in texts] for cut in (find_words, spaced_words)]
-    if rationale and len(rationale) not in map(sum, counts):
-        raise ValueError(f'there are {len(rationale)} flags for {sum(counts[0])} words ({sum(counts[1])} between '
+    if flags and len(flags) not in map(sum, counts):
+        raise ValueError(f'there are {len(flags)} flags for {sum(counts[0])} words ({sum(counts[1])} between '
                          'spaces)')
-    cut = find_words if len(rationale) == sum(counts[0]) else spaced_words
-    spans, at = [], 0
-    for segment, text in enumerate(texts if rationale else ()):
-        pieces = cut(text)
-        spans += [[segment, *span] if pair else span for span in merged(pieces, rationale[at:at + len(pieces)])]
+    cut = find_words if len(flags) == sum(counts[0]) else spaced_words
+    sides, at = [], 0
+    for text in texts:
+        pieces = cut(text) if flags else []
+        sides.append((text, pieces, flags[at:at + len(pieces)]))
         at += len(pieces)
-    return spans
+    return sides
 
 # %% ../../nbs/02_data/02_rationales.ipynb #012
 _hate = 'hatespeech', 'normal', 'offensive' # the order of the Hub's class numbers
 
-def _voted(lists, annotators):
-    "Flags that any, or at least half, of the `lists` set"
-    need = 1 if annotators == 'any' else len(lists)/2
-    return [sum(map(bool, each)) >= need for each in zip(*lists)]
+def _shares(lists):
+    "The share of the `lists` of flags that set each of them"
+    return [sum(map(bool, each))/len(lists) for each in zip(*lists)]
 
 def _hatexplain(row, annotators):
     people = row['annotators']
@@ -74,20 +105,22 @@ def _hatexplain(row, annotators):
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
-    return dict(text=text, label=label, rationale=merged(pieces, _voted(lists, annotators)) if lists else None)
+    return dict(text=text, label=label,
+                rationale=_marked([(text, pieces, _shares(lists))], annotators) if lists else None)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015
 _star = re.compile(r'\*[^*]+\*')
 
 def _esnli(row, annotators):
-    sides, spans = [row['Sentence1'], row['Sentence2']], []
-    for segment, text in enumerate(sides):
+    texts, sides = [row['Sentence1'], row['Sentence2']], []
+    for segment, text in enumerate(texts):
         pieces = spaced_words(text)
         marked = [row.get(f'Sentence{segment + 1}_marked_{person}') for person in (1, 2, 3)]
         lists = [[bool(_star.search(w)) for w in m.split()] for m in marked if isinstance(m, str) and m.strip()]
-        if not lists or any(len(flags) != len(pieces) for flags in lists): spans = None; break
-        spans += [[segment, *span] for span in merged(pieces, _voted(lists, annotators))]
-    return dict(text=sides[0], text_pair=sides[1], label=row['gold_label'], rationale=spans)
+        if not lists or any(len(flags) != len(pieces) for flags in lists): sides = None; break
+        sides.append((text, pieces, _shares(lists)))
+    return dict(text=texts[0], text_pair=texts[1], label=row['gold_label'],
+                rationale=_marked(sides, annotators) if sides else None)
 
 def _runs(tokens, spans):
     "(text, spans of characters) of `tokens` and spans [start, end) of them"
@@ -161,21 +194,29 @@ def _eraser(row, tokens, query):
     spans = [s if len(texts) == 2 else s[1:] for s in spans] if row['evidences'] else None
     return dict(zip(('text', 'text_pair'), texts)) | dict(label=row['classification'], rationale=spans)
 
-def _eraser_folder(folder):
+def _eraser_folder(folder, annotators='any'):
     "{split: examples} of a folder of ERASER"
     tables = {split: read_jsonl(folder/f'{name}.jsonl')
               for split, name in dict(train='train', validation='val', test='test').items()
               if (folder/f'{name}.jsonl').is_file()}
     query, tokens = len({row.get('query') for rows in tables.values() for row in rows}) > 1, _documents(folder)
-    return {split: _examples(rows, lambda row, _: _eraser(row, tokens, query), 'any', split)
+    return {split: _examples(rows, lambda row, _: _eraser(row, tokens, query), annotators, split)
             for split, rows in tables.items()}
 
 # %% ../../nbs/02_data/02_rationales.ipynb #023
+def _as_asked(example, annotators):
+    "`example` with shares of words where its reader, who knows of one annotator alone, gave spans"
+    rationale = example and example['rationale']
+    if annotators == 'share' and rationale is not None and all(isinstance(mark, list) for mark in rationale):
+        texts = [example[side] for side in ('text', 'text_pair') if side in example]
+        example['rationale'] = rationale_spans(texts, rationale, annotators)
+    return example
+
 def _examples(rows, read, annotators, split):
     "What `read` makes of each of `rows`, without those it leaves out"
     read_rows = []
     for i, row in enumerate(rows):
-        try: read_rows.append(read(row, annotators))
+        try: read_rows.append(_as_asked(read(row, annotators), annotators))
         except (ValueError, KeyError, TypeError) as e:
             refuse_rows([i], split, f'the rationale cannot be read ({str(e) or type(e).__name__})')
     undecided, lost = sum(f is None for f in read_rows), sum(f.get('lost', 0) for f in read_rows if f)
@@ -230,7 +271,8 @@ def _generic(text, text_pair, label, rationale):
         if isinstance(given, str): given = json.loads(given) if given.strip() else None
         parts = [row[text]] + ([row[text_pair]] if text_pair else [])
         parts = [p if isinstance(p, str) else ' '.join(p) for p in parts]
-        return dict(zip(('text', 'text_pair'), parts)) | dict(label=row[label], rationale=rationale_spans(parts, given))
+        return dict(zip(('text', 'text_pair'), parts)) | dict(label=row[label],
+                                                                    rationale=rationale_spans(parts, given, annotators))
     return read
 
 def _shape_of(rows, columns, split):
@@ -259,7 +301,7 @@ def _parts(source, columns, config, revision, annotators):
         if not (path/'train.jsonl').is_file():
             raise ValueError(f'{source} is neither a folder of ERASER (train.jsonl, docs) nor of HateXplain '
                              '(dataset.json, post_id_divisions.json); name its files in a dictionary')
-        return _eraser_folder(path), None
+        return _eraser_folder(path, annotators), None
     if isinstance(source, str) and path.suffix.lower() not in readers and not path.is_file():
         repository, branch = rationale_sources.get(source, (source, None))
         source = from_hub(source, config, revision or branch, f'known by name: {", ".join(rationale_sources)}',
@@ -282,17 +324,19 @@ def load_rationales(
     text='text',          # column with the texts (or lists of tokens), where the data have no published shape
     text_pair=None,       # column with second texts
     label='label',        # column with the classes
-    rationale='rationale',# column with flags a word, spans of characters, or nothing
-    annotators='any',     # of several people: a word counts if any marked it, or 'majority': half of them or more
+    rationale='rationale',# column with flags a word, spans of characters, shares of annotators a word, or nothing
+    # of several people: a word counts if any marked it, or 'majority': half of them or more; 'share': of each word the
+    # share that marked it
+    annotators='any',
     config=None,          # configuration of a data set on the Hub
     revision=None,        # of a data set on the Hub
     splits=(.8, .1, .1),  # shares of train, validation and test, for those that are missing
     seed=0,               # of the cut into splits
     labels=None,          # names of the classes in order
 ) -> DatasetDict: # train, validation, test with text, [text_pair], label, rationale
-    """Texts with a class and a human rationale: spans [start, end] of characters ([segment, start, end] in pairs),
-    or None where nobody was asked"""
-    check_choice('annotators', annotators, ('any', 'majority'))
+    """Texts with a class and a human rationale: spans [start, end] of characters ([segment, start, end] in pairs), or
+    with 'share' a number from 0 to 1 for each word (those of `find_words`); None where nobody was asked"""
+    check_choice('annotators', annotators, _readings)
     parts, names = _parts(source, (text, text_pair, label, rationale), config, revision, annotators)
     examples, frames, numbers = [], {}, {name: i for i, name in enumerate(names or ())}
     for split, rows in parts.items():
@@ -305,7 +349,7 @@ def load_rationales(
     # which cuts the splits and reads the labels; a text is the number of its row
     data = load_text(frames, splits=splits, seed=seed, labels=labels or names)
     types = dict(text=Value('string'), text_pair=Value('string'), label=data['train'].features['label'],
-                 rationale=Sequence(Sequence(Value('int64'))))
+                 rationale=Sequence(Value('float32') if annotators == 'share' else Sequence(Value('int64'))))
     kept = [c for c in types if c in examples[0] or c == 'label']
     info = DatasetInfo(features=Features({c: types[c] for c in kept}),
                        dataset_name=str(source) if isinstance(source, str) else type(source).__name__)

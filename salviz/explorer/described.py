@@ -7,7 +7,6 @@ __all__ = ['as_run', 'same_probe', 'counted', 'saliency_scale', 'grown', 'run_me
 
 # %% ../../nbs/11_explorer/04_described.ipynb #ds03
 import math
-import re
 import zlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from ..core.evidence import largest_saliency
 from ..core.names import methods_words, scores_of
-from ..core.runs import Snapshot, open_run
+from ..core.runs import Snapshot, open_run, snapshot_numbers
 from .codes import _finite, json_text
 from ..measures.tasks import Modality, facts_of, modalities, unknown_task
 
@@ -143,11 +142,11 @@ def _readable(run, recorded):
 
 def _wanted(file, probes, steps) -> bool:
     "Does the damaged `file` matter to who asked for these `probes` and `steps`? None and negative ones ask for all"
-    at = re.fullmatch(r'snapshots/step-(\d+)\.probe-(\d+)\.safetensors', file)
+    at = snapshot_numbers(Path(file).name)
     def among(number, wanted):
         listed = [wanted] if isinstance(wanted, int) else wanted
         return listed is None or any(one == number or one < 0 for one in listed)
-    return not at or among(int(at[1]), steps) and among(int(at[2]), probes)
+    return not at or among(at[0], steps) and among(at[1], probes)
 
 def run_meta(
     run,          # see `as_run`

@@ -9,7 +9,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from salviz.training.feed import TextFeed, token_rationales
 from salviz.data.rationales import joined, load_rationales, merged, rationale_sources, rationale_spans
-from salviz.core.text import align_batch
+from salviz.core.text import align_batch, find_words, spaced_words
 
 
 def said(row):
@@ -61,8 +61,17 @@ def test_half_of_those_who_marked_are_a_majority(hate):
     assert said(rows['you are utter filth today']) == ['filth']
     assert said(rows['so bad']) == ['so bad']
     assert said(rows['vile stuff']) == ['vile']
-    with pytest.raises(ValueError, match="annotators must be 'any' or 'majority', got 'all'"):
+    with pytest.raises(ValueError, match="annotators must be 'any', 'majority' or 'share', got 'all'"):
         load_rationales(hate, annotators='all')
+
+
+@pytest.mark.filterwarnings('ignore:left out')
+def test_shares_of_annotators_are_one_number_a_word(hate):
+    data = load_rationales(hate, annotators='share')
+    rows = {row['text']: row['rationale'] for row in data['train']}
+    assert np.allclose(rows['you are utter filth today'], [1/3, 0, 1/3, 2/3, 0])
+    assert np.allclose(rows['vile stuff'], [2/3, 0]) and rows['so bad'] == [.5, 1.] and rows['a fine day'] is None
+    assert str(data['train'].features['rationale'].feature.dtype) == 'float32'
 
 
 @pytest.mark.filterwarnings('ignore:left out')
@@ -131,6 +140,10 @@ def test_the_files_of_e_snli_have_stars_around_words(tmp_path):
     assert data['validation'][2]['rationale'] is None and data['validation'][2]['label'] == 0
     agreed = load_rationales(files, annotators='majority')['validation']
     assert [said(row) for row in agreed.select([0, 1])] == [['smiles', 'present.'], ['friends.']]
+    shared = load_rationales(files, annotators='share')['validation']
+    # A woman smiles at the child . | A woman is present .
+    assert np.allclose(shared[0]['rationale'], [0, 1/3, 1, 0, 0, 0, 0, 0, 1/3, 0, 2/3, 2/3])
+    assert shared[2]['rationale'] is None
 
 
 def test_erasers_e_snli_on_the_hub_has_tokens_and_offsets():
@@ -205,6 +218,8 @@ def test_a_folder_of_eraser_has_token_offsets_into_its_documents(tmp_path, as_fi
     assert data['train'][0]['text'] == 'the plot is thin . no\u00a0fun at all'
     assert said(data['train'][0]) == ['thin', 'no\u00a0fun at']
     assert data['train'][1] == dict(text='great fun', label=1, rationale=None)  # no evidence: nobody was asked
+    shared = load_rationales(tmp_path/'movies', annotators='share')['train'] # one annotator: all or nothing
+    assert shared[0]['rationale'] == [0, 0, 0, 1, 0, 1, 1, 1, 0] and shared[1]['rationale'] is None
 
 
 def test_queries_that_differ_are_second_texts_and_premise_and_hypothesis_are_a_pair(tmp_path):
@@ -290,9 +305,26 @@ def test_spans_and_flags_are_checked_against_their_text():
                                       (['a b'], [[2, 2]], 'inside of a text'),
                                       (['a', 'b'], [[0, 1]], r'\[segment, start, end\] inside of a text of 1 and 1'),
                                       (['a', 'b'], [[2, 0, 1]], 'inside of a text'),
-                                      (['a b'], [1, .5], 'spans or of flags'),
-                                      (['a b'], [1, [0, 1]], 'spans or of flags')):
+                                      (['a b'], [1, 1.5], 'a list of spans, of flags'),
+                                      (['a b'], [1, -.5], 'a list of spans, of flags'),
+                                      (['a b'], [1, float('nan')], 'a list of spans, of flags'),
+                                      (['a b'], [None, 1], 'a list of spans, of flags'),
+                                      (['a b'], [1, [0, 1]], 'a list of spans, of flags')):
         with pytest.raises(ValueError, match=message): rationale_spans(texts, rationale)
+
+
+def test_a_share_of_a_word_is_the_largest_of_what_it_holds():
+    g = np.random.default_rng(0)
+    for text in ("isn't it  good .", 'so-called "art"', 'x'):
+        words, spaced = find_words(text), spaced_words(text)
+        shares = g.random(len(spaced)).tolist()
+        want = [max(x for (a, b), x in zip(spaced, shares) if a < end and start < b) for start, end in words]
+        got = rationale_spans([text], shares, 'share')
+        if len(words) != len(spaced): assert got == want
+        for threshold, how in ((0, 'any'), (.5, 'majority')):
+            marked = {i for a, b in rationale_spans([text], shares, how) for i in range(a, b) if not text[i].isspace()}
+            units = spaced if len(words) != len(spaced) else words
+            assert marked == {i for (a, b), x in zip(units, shares) if x > threshold for i in range(a, b)}
 
 
 def test_pieces_merge_into_runs():
