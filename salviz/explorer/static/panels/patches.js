@@ -238,8 +238,7 @@ export const patchesPanel = {
   name: 'patches', title: 'Patches', order: 75, shows: 'signals', still: 'signal',
   help: {says: [
     'The image in the patches that the model reads, and beside it how much the chosen patch attends to each of them.',
-    'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.',
-    'Dots mark what a guided head is asked to look at, crosses what AD-DROP discarded.'],
+    'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.'],
   keys: [['← ↑ ↓ →', 'from patch to patch'], ['Enter', 'choose the patch']]},
   fits: frame => Boolean(frame?.info?.patches && frame.get('attention') && frame.get('input')),
   view: PatchesPanel,
