@@ -81,8 +81,9 @@ served = dict(
     RationaleGuided=('classification', 'regression'))
 
 why_not_served = { # {(method, task): why, where that is not plain}
-    ('SalLM', 'image_classification'): 'its explanations are of tokens of a text; take AttentionGuidance or ADDrop',
-    ('RationaleGuided', 'image_classification'): 'its rationales mark words of a text, and images carry no such column; '
+    ('SalLM', 'image_classification'): "The teacher's explanations are kept by the tokens of a text; take "
+                                       'AttentionGuidance or ADDrop',
+    ('RationaleGuided', 'image_classification'): 'Rationales mark words of a text, and images carry no such column; '
                                                  'take SaliencyGuided'}
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
@@ -123,7 +124,7 @@ class Method:
         examples) or `epochs`"""
         task, here = task_of(model), self.served_tasks()
         why = why_not_served.get((self.name, task))
-        self.require(task in here, f'does not serve {task}; it serves {", ".join(here)}{f": {why}" if why else ""}')
+        self.require(task in here, f'does not serve {task}; it serves {", ".join(here)}{f". {why}" if why else ""}')
         self.require(getattr(self, 'layers', None) not in ([], ()),
                      'layers must name at least one layer, or be None for all')
 
