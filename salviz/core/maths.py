@@ -99,7 +99,8 @@ def pattern_matrix(
     return P
 
 # %% ../../nbs/01_core/06_maths.ipynb #mpat2
-patch_patterns = dict( # {name: which keys a patch looks at, by the rows and columns that they lie below and right of it}
+# {name: which keys a patch looks at, by the rows and columns that they lie below it and right of it}
+patch_patterns = dict(
     same=lambda down, right: (down == 0) & (right == 0),
     right=lambda down, right: (down == 0) & (right == 1),
     left=lambda down, right: (down == 0) & (right == -1),

@@ -107,8 +107,8 @@ class AttentionGuidance(Method):
         reduction='mean',   # 'mean' (code) or 'sum' (eq. 2 and 3)
         schedule='linear',  # 'linear' (paper) or 'constant-then-linear' (code)
         constant_steps=20_000, # steps before 'constant-then-linear' begins to fall
-        # {name: function(tokens) -> [n, n] (on images function(grid)), or matrix}: patterns of one's own, to be named in
-        # `patterns`
+        # {name: function(tokens) -> [n, n] (on images function(grid)), or matrix}: patterns of one's own, to be named
+        # in `patterns`
         own=None,
         after_dropout=False, # look at attention before its dropout (the equations) or after it (the authors' code)
     ):
@@ -455,8 +455,8 @@ def _check_reach(self:AttentionGuidance, model, heads, batch):
 def _check_patches(self:AttentionGuidance, heads, train, grid):
     "Refuse options of texts, and patterns that fit no patches on `grid`"
     self.require((self.boundary, self.multiple) == ('uniform', 'uniform'),
-                 'boundary and multiple are for texts; on images a patch without the neighbour is not asked, and several '
-                 'keys get equal shares: leave them out')
+                 'boundary and multiple are for texts; on images a patch without the neighbour is not asked, and '
+                 'several keys get equal shares: leave them out')
     image = dict(pixel_values=torch.zeros(1, *train.features['pixel_values'].shape))
     for name, (target, guided) in self.targets(heads, image, grid).items():
         self.require(bool(guided.all()), f'pattern {name!r} asks no patch for anything on {grid.rows} × {grid.columns} '

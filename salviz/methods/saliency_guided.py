@@ -210,7 +210,8 @@ class SaliencyGuided(Method):
         self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = (
             masked_share, weight, saliency, ranking, first, target)
         self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score
-        self.unit, self.mask_token_id, self.chosen = unit, None, {} # {class of the model: what `default_saliency` found}
+        self.unit = unit
+        self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
         check_weight(self)
         check_choice(self, 'saliency', (None, *known_attributions()))
