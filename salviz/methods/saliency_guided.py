@@ -256,7 +256,7 @@ def terms(self:SaliencyGuided, outputs, maps, plan, batch, progress) -> dict:
     if loss.dim() > 1: loss = example_mean(loss, batch['labels'] != -100)
     return dict(consistency=Term(loss, self.weight))
 
-# %% ../../nbs/05_methods/03_saliency_guided.ipynb #043
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgp06
 @patch
 def patch_size(self:SaliencyGuided, model, x) -> tuple: # (height, width), or None
     "Size of the patches of the images `x` [..., height, width] that `model` reads, where whole ones are masked"
@@ -276,6 +276,7 @@ def _check_unit(self:SaliencyGuided, model):
                  f'masked_share={self.masked_share:g} of {count} patches is less than one patch, so nothing would be '
                  f'masked; choose at least {1/count:.3g}')
 
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #043
 @patch
 def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inputs
     "The encoded example `row` alone; options that do not go with it are refused"

@@ -56,7 +56,8 @@ def reference_pattern(name, rows, columns, first):
         else: P[q] = None
     return P
 
-@pytest.mark.parametrize('grid', [PatchGrid(2, 3, 1), PatchGrid(4, 4, 2), PatchGrid(1, 3, 0), PatchGrid(3, 1, 5)], ids=str)
+@pytest.mark.parametrize('grid', [PatchGrid(2, 3, 1), PatchGrid(4, 4, 2), PatchGrid(1, 3, 0), PatchGrid(3, 1, 5)],
+                         ids=str)
 def test_every_pattern_of_patches_is_that_of_a_loop(grid):
     n = grid.first + grid.rows*grid.columns
     for name in patch_pattern_names(grid.first):
