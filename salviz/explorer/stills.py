@@ -23,6 +23,7 @@ from ..views.curves import styles_of
 from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title, title_of,
                           attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
                           signal_view, view_for)
+from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #006
 @dataclass
@@ -39,6 +40,7 @@ class Look:
     saliency_limit:float = None  # where the colours of saliency end, if not at the sentence's own maximum
     run:object = None            # where the snapshot comes from
     other_run:object = None      # where the other side does
+    front:object = None          # the `Front` that the run is one of
 
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])
@@ -263,9 +265,15 @@ def _named(view):
     return F.drawable(cut_name(view.name), set()) + ''.join(place)
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #028
+def _tradeoff_part(look, width) -> Part:
+    "The front that the run is one of"
+    if look.front is None: raise ValueError('there is no front here; open Explorer(pareto(study))')
+    return _of_view(trade_off(look.front), width)
+
 # a still that is no kind of figure
 parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare=_compare_part, sentence=_sentence_part,
-             time=_time_part, signal=_signal_part, evidence=_evidence_part)
+             time=_time_part, signal=_signal_part, evidence=_evidence_part,
+             tradeoff=_tradeoff_part)
 
 def _kind_view(still, look): # a view
     "The figure of the kind `still`, at the layer and head of `look` where it has them"
@@ -281,6 +289,7 @@ def alone(still, look): # a view, None where the part of that name is drawn
     s, entry = look.snapshot, look.entry
     if still == 'whatif': return view_for(s)
     if still == 'evidence': return own_view(look)
+    if still == 'tradeoff' and look.front is not None: return trade_off(look.front)
     if _is_signal(s) and still in ('sentence', 'signal'): return signal_view(s)
     if still == 'sentence': return masked_sentence(s) if 'is_masked' in s.arrays else answer_shown(s)
     if still == 'map' and _is_guided(s, entry): return guided_heads(s, layer=entry['layer'], heads=[entry['head']])
@@ -329,7 +338,8 @@ def _of_page(look, where) -> list: # of `Panel`
     "The panels that stand `where` in a page of several, as far as they show what `look` is of"
     shown = ('signals', 'anything') if _is_signal(look.snapshot) else ('maps', 'text', 'anything')
     there = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
-             and (panel.still != 'evidence' or own_evidence(look.snapshot))]
+             and (panel.still != 'evidence' or own_evidence(look.snapshot))
+             and (panel.name != 'patches' or 'patches' in look.snapshot.info)]
     # of an image or series a comparison is one of its saliency
     beside_signal = where == 'below' and _is_signal(look.snapshot) and look.other is not None
     return there[:1] + [panels()['compare']] + there[1:] if beside_signal else there

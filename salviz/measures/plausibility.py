@@ -25,6 +25,9 @@ def check_pairs(
     rationales, # one array of flags (0 or 1) an example, or None where there is none
 ) -> list: # of (values, flags)
     "The examples that have a rationale, as float and bool arrays of equal length"
+    for name, x in dict(values=values, rationales=rationales).items():
+        if not hasattr(x, '__len__') or isinstance(x, (str, type)):
+            raise ValueError(f'{name} must be a list with one entry for each example, got {x!r:.80}')
     if len(values) != len(rationales):
         raise ValueError(f'values and rationales must be equally many examples, got {len(values)} and '
                          f'{len(rationales)}')

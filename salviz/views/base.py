@@ -9,9 +9,9 @@ __all__ = ['axes_meaning', 'answer_views', 'View', 'method_title', 'title_of', '
            'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
            'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name', 'own_patterns',
            'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView',
-           'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
-           'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence', 'EvidenceView',
-           'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'shown_image', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown',
+           'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence',
+           'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from dataclasses import dataclass, field, replace
@@ -158,6 +158,13 @@ def _asked_of(snapshot) -> tuple: # (observed layers, heads, 'pooled' or 'mean')
               else [l % count if count else l for l in ([layers] if isinstance(layers, int) else layers)])
     return tuple(l for l in observed if l in layers), args.get('heads'), args.get('rows', 'pooled')
 
+def _row_name(snapshot, row_said):
+    "Whose attention it is, in a few words"
+    pooled, asked_row = snapshot.info.get('pooled_row'), snapshot.arrays.get('asked_row')
+    if row_said == 'of all rows (their mean)' or pooled is None and asked_row is None:
+        return 'attention (mean over rows)'
+    return f'attention (row {snapshot.labels[int(np.argmax(asked_row)) if pooled is None else pooled]})'
+
 def _listed(name, numbers):
     "'head 3', or 'heads 1, 3'"
     return f'{name}{"s" if len(numbers) > 1 else ""} {", ".join(map(str, numbers))}'
@@ -172,9 +179,13 @@ def _compared_row(
     if heads is not None: check_heads('attention_beside_saliency', heads, len(maps))
     mean = maps[slice(None) if heads is None else list(heads)].mean(0)
     pooled, ordinary = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special)
+    asked_row = snapshot.arrays.get('asked_row')
     which = 'mean over heads' if heads is None else f'{"mean over " if len(heads) > 1 else ""}{_listed("head", heads)}'
     if rows == 'mean': row, row_said = mean.mean(0), 'of all rows (their mean)'
     elif pooled is not None: row, row_said = mean[pooled], 'of the pooled row'
+    elif asked_row is not None:
+        at = int(np.argmax(asked_row))
+        row, row_said = mean[at], f'of the row that says what is explained, {snapshot.labels[at]!r},'
     else:
         row = mean[ordinary].mean(0)
         row_said = 'of the tokens that are not special (mean over their rows; this model pools none)'
@@ -201,7 +212,7 @@ def attention_beside_saliency(
     regularised = _asked_of(snapshot)[0]
     row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer,
                            default=-1)
-    special, pooled = np.asarray(snapshot.is_special), snapshot.info.get('pooled_row')
+    special = np.asarray(snapshot.is_special)
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is nothing to compare')
     attention, row_said, which, asked = _compared_row(snapshot, attention[row], layer)
     target = snapshot.arrays.get('saliency_target')
@@ -219,8 +230,7 @@ def attention_beside_saliency(
                 f'normalised over the tokens that are not special (special tokens, grey, receive {outside:.0%} of the '
                 f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}',
         attention=_normalised(attention, special),
-        attention_name='attention (mean over rows)' if pooled is None or row_said == 'of all rows (their mean)'
-        else f'attention (row {snapshot.labels[pooled]})',
+        attention_name=_row_name(snapshot, row_said),
         saliency=_normalised(saliency, special),
         saliency_name='saliency (this model)' if own == 'saliency' else "saliency (the method's)",
         teacher_saliency=teacher, target=target, agreement=agreement, special_share=outside,
@@ -752,6 +762,13 @@ def _signal_parts(snapshot, x, masked):
     if beyond:
         notes.append(f'{beyond} pixels of the masked copy lie beyond the range of the input and are shown as its ends.')
     return _as_shown(x, span), masked if masked is None else _as_shown(masked, span), span, notes
+
+def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 to 1, notes)
+    "The image of `snapshot` as it is shown; an error carries the name of the `view`"
+    x, = arrays_of(snapshot, view, 'input')
+    check_choice(f"{view}: snapshot.info['modality']", snapshot.info.get('modality'), ('image',))
+    image, _, _, notes = _signal_parts(snapshot, x, None)
+    return image, notes
 
 def _optional(snapshot, name):
     "The evidence `name`, None if it is not there"

@@ -319,12 +319,13 @@ def drawn(png):
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
     explorer = Explorer(invented.run(tmp_path/method, method))
-    for panel in (None, *(o for o in panel_names if o not in ('signal', 'patches', 'evidence', 'continuation'))):
+    elsewhere = 'signal', 'patches', 'evidence', 'tradeoff', 'continuation'
+    for panel in (None, *(o for o in panel_names if o not in elsewhere)):
         assert drawn(rendered(explorer.picture(panel), 'png', 50)) > 20, panel
-    # there is neither an image nor a series, nor (but for one method) anything that no other panel knows
-    taught = method == 'RationaleGuided'
+    # there is neither an image nor a series, nor (but for two methods) anything that no other panel knows
+    taught = method in ('RationaleGuided', 'Distillation')
     if taught: assert drawn(rendered(explorer.picture('evidence'), 'png', 50)) > 20
-    for panel in ('signal', 'patches', 'continuation', *(() if taught else ('evidence',))):
+    for panel in ('signal', 'patches', 'tradeoff', 'continuation', *(() if taught else ('evidence',))):
         with pytest.raises(ValueError): explorer.picture(panel)
 
 @pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated,

@@ -38,7 +38,7 @@ class AppPanel {
 
   // Has it something to show? A panel that had, in this run, stays at a step that gives it nothing.
   hasToShow({kinds, frame}) {
-    if (this.fits?.(frame)) this.runs.add(this.ctx.state.run);
+    if (this.fits?.(frame, this.ctx.store)) this.runs.add(this.ctx.state.run);
     return kinds.includes(this.shows) && (!this.fits || this.runs.has(this.ctx.state.run));
   }
 
