@@ -22,7 +22,8 @@ _rooms = {
     'attribution.saliency': 'input_saliency',
     'attribution.attention': 'attention_attribution',
     'attribution.explanations': 'explain explain_data explainers',
-    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance RationaleGuided Method Plan Term',
+    'methods': 'FineTuning SalLM SaliencyGuided ADDrop AttentionGuidance RationaleGuided Distillation Method Plan '
+               'Term',
     'training.trainer': 'train',
     'training.live': 'start_training Training',
     'training.study': 'Study',

@@ -106,6 +106,8 @@ def doors(tiny_bert, tokenizer, data, folder):
     tags = pd.DataFrame(dict(words=[t.split() for t in data['train']['text']],
                              tags=[['O']*(len(t.split()) - 1) + ['X'] for t in data['train']['text']]))
     pairs = pd.DataFrame(dict(text=data['train']['text'], target_text=data['test']['text'][:1]*len(data['train'])))
+    questions = pd.DataFrame(dict(question=['what ?']*len(data['train']), context=data['train']['text'],
+                                  answer=[[0, 3]]*len(data['train'])))
     marked = texts.assign(rationale=[[1] + [0]*(len(t.split()) - 1) for t in data['train']['text']])
     series = (np.random.default_rng(0).normal(size=(30, 6, 3)), np.arange(30) % 2)
     images = (np.random.default_rng(0).random((30, 1, 8, 8)), np.arange(30) % 2)
@@ -137,6 +139,8 @@ def doors(tiny_bert, tokenizer, data, folder):
                        labels=None),
         load_pairs=of(salviz.load_pairs, source=pairs, text='text', target_text='target_text', splits=(.8, .1, .1),
                       seed=0),
+        load_questions=of(salviz.load_questions, source=questions, question='question', context='context', answer=None,
+                          splits=(.8, .1, .1), seed=0),
         load_rationales=of(salviz.load_rationales, source=marked, text='text', text_pair=None, label='label',
                            rationale='rationale', annotators='any', splits=(.8, .1, .1), seed=0, labels=None),
         load_images=of(salviz.load_images, source=images, labels=None, normalise=None, splits=(.8, .1, .1), seed=0),

@@ -6,8 +6,9 @@ model"""
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
            'Sources', 'one_table', 'from_hub', 'refuse_rows', 'stratified_order', 'checked_shares', 'cut_rows',
-           'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'subset', 'fingerprint', 'align_answers',
-           'data_task', 'data_classes', 'encode', 'encode_texts', 'Collator', 'reads_types', 'model_inputs']
+           'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions', 'subset',
+           'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within', 'encode_texts',
+           'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
 import hashlib, html, inspect, json, re, warnings
@@ -23,7 +24,7 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
 
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
-from ..core.text import align_batch, readable
+from ..core.text import align_batch, rationale_flags, readable
 from ..measures.tasks import tasks
 
 # %% ../../nbs/02_data/00_texts.ipynb #006
@@ -539,6 +540,92 @@ def load_pairs(
         parts[split] = _dataset(columns, types, source)
     return _make_missing(parts, splits, seed)
 
+# %% ../../nbs/02_data/00_texts.ipynb #qa02
+def _fact(pick, chance, verb):
+    "A sentence with `verb`, and {question: its answer}"
+    subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
+    place = f"{pick('preposition')} {place}"
+    return f'{subject} {verb} {thing} {place} .', {f'who {verb} ?': subject, f'{verb} what ?': thing,
+                                                   f'{verb} where ?': place}
+
+def made_questions(
+    size:int,    # number of questions, all about different contexts
+    seed=0,      # which ones
+    sentences=2, # of each context, 1 to 7; they share no verb
+) -> Dataset: # columns question, context and answer, [start, end] in characters
+    "Who does what where?"
+    rng, rows = np.random.default_rng(seed), {}
+    def pick(kind): return _lexicon[kind][rng.integers(len(_lexicon[kind]))]
+    while len(rows) < size:
+        facts = [_fact(pick, rng.random, verb) for verb in rng.permutation(_lexicon['verb'])[:sentences]]
+        texts, about = [text for text, _ in facts], int(rng.integers(sentences))
+        question, answer = list(facts[about][1].items())[rng.integers(3)]
+        before = ' '.join([*texts[:about], '']).lstrip()
+        start = len(before) + f' {texts[about]}'.index(f' {answer} ')
+        rows[' '.join(texts)] = question, ' '.join(texts), [start, start + len(answer)]
+    return Dataset.from_dict(dict(zip(('question', 'context', 'answer'), map(list, zip(*rows.values())))))
+
+# %% ../../nbs/02_data/00_texts.ipynb #qa04
+def _squad(path):
+    "The questions of a file in SQuAD's own form"
+    try:
+        articles = json.loads(Path(path).read_text(encoding='utf-8'))['data']
+        return _frame([dict(question=q['question'], context=p['context'], answers=dict(
+            text=[a['text'] for a in q['answers']], answer_start=[a['answer_start'] for a in q['answers']]))
+            for article in articles for p in article['paragraphs'] for q in p['qas']])
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(f"{path} is not in SQuAD's form (data, paragraphs, qas, answers): {type(e).__name__}: {e}"
+                         ) from None
+
+_question_sources = Sources({'made-questions': lambda: dict(train=made_questions(4000))}, {**readers, '.json': _squad})
+
+def _answer_span(answer, context) -> tuple: # (start, end); None: there is no answer; (): not in the context
+    "Where the first `answer` stands in `context`, in characters"
+    if isinstance(answer, dict): # SQuAD's
+        texts, starts = (list(answer.get(k) if answer.get(k) is not None else ()) for k in ('text', 'answer_start'))
+        if not texts: return None
+        text, start = texts[0], starts[0] if starts else -1
+    elif isinstance(answer, str):
+        text, start = answer, context.find(answer) if context.count(answer) == 1 else -1
+    elif _missing(answer) or not len(answer): return None
+    else:
+        start, end = answer if len(answer) == 2 else (0, 0)
+        return (start, end) if 0 <= start < end <= len(context) and context[start:end].strip() else ()
+    stands_there = start >= 0 and text.strip() and context[start:start + len(text)] == text
+    return (start, start + len(text)) if stands_there else ()
+
+# %% ../../nbs/02_data/00_texts.ipynb #qa05
+def load_questions(
+    # 'made-questions', name on the Hub, path (.json as of SQuAD, .csv, .jsonl, .parquet), data frame, Dataset, or a
+    # dict
+    source,
+    *,
+    question='question', # column with the questions
+    context='context',   # column with the texts that answer them
+    # column with the answers: {'text': [...], 'answer_start': [...]}, [start, end] in characters, or a text that stands
+    # once in its context; None: 'answers' if there is such a column, else 'answer'
+    answer=None,
+    config=None,         # configuration of a data set on the Hub
+    splits=(.8, .1, .1), # shares of train, validation and test, for those that are missing
+    seed=0,              # of the cut into splits, which is random
+    revision=None,       # of a data set on the Hub
+) -> DatasetDict: # train, validation, test with the columns text, text_pair and answer, [start, end] in characters
+    "Questions with their contexts, and the span of each that answers, in three splits"
+    tables, parts = _drop_unusable(_tables(source, config, revision, _question_sources), None), {}
+    types = dict(text=Value('string'), text_pair=Value('string'), answer=Sequence(Value('int64')))
+    for split, table in tables.items():
+        there = list(table.columns) if isinstance(table, pd.DataFrame) else table.column_names
+        name = answer or ('answers' if 'answers' in there else 'answer')
+        columns = dict(text=_texts(table, question, split, 'question'),
+                       text_pair=_texts(table, context, split, 'context'))
+        spans = [_answer_span(*pair) for pair in zip(_column(table, name, split, 'answer'), columns['text_pair'])]
+        refuse_rows([i for i, span in enumerate(spans) if span is None], split,
+                    f'column {name!r} holds no answer (leave out what cannot be answered)')
+        refuse_rows([i for i, span in enumerate(spans) if not span], split,
+                    f'column {name!r} names no answer in the context (or a text that stands there more than once)')
+        parts[split] = _dataset(columns | dict(answer=spans), types, source)
+    return _make_missing(parts, splits, seed)
+
 # %% ../../nbs/02_data/00_texts.ipynb #076
 def _rows_wanted(size, n, name):
     "The number of rows out of `n` that `size` asks for; `name` is the argument's name"
@@ -647,9 +734,20 @@ def _next_labels(t, asked):
     labels[after[after >= first] - 1] = t.input_ids[after[after >= first]]
     return labels
 
+# %% ../../nbs/02_data/00_texts.ipynb #qa08
+def _answer_labels(t, span):
+    """1 at the tokens of the `TokenText` `t` that answer, 0 elsewhere in the context, -100 outside of it; -100
+    everywhere if a part of `span` was cut off"""
+    inside = np.flatnonzero(rationale_flags(t, [(1, *span)]))
+    context = t.segments == 1
+    if not len(inside) or t.offsets[context, 1].max() < len(t.texts[1][:span[1]].rstrip()): return np.full(len(t), -100)
+    labels = np.where(context, 0, -100)
+    labels[inside[0]:inside[-1] + 1] = 1
+    return labels
+
 # %% ../../nbs/02_data/00_texts.ipynb #086
 def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target_text=None, label=None,
-                  asked=None):
+                  answer=None, asked=None):
     "Columns for some texts (str or lists of words) with what belongs to them, and how many tokens were cut from each"
     align = align_answers if asked == 'answer' else align_batch
     aligned = align(tokenizer, text, text_pair, max_length)
@@ -668,6 +766,7 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
     if label is not None: columns['labels'] = label
     if asked is not None: columns['labels'] = [_next_labels(a, asked) for a in aligned]
     if tags is not None: columns['labels'] = [_token_labels(a.word_ids, t) for a, t in zip(aligned, tags)]
+    if answer is not None: columns['labels'] = [_answer_labels(a, span) for a, span in zip(aligned, answer)]
     if target_text is not None:
         columns['labels'], cut_there = _encode_targets(target_text, tokenizer, max_length)
         cut = [max(both) for both in zip(cut, cut_there)]
@@ -708,11 +807,13 @@ def _encode_all(tokenizer, max_length, first_id, labels_type=None, asked=None, *
 def _refuse_unasked(encoded, split):
     "Refuse rows of which no token is to be predicted"
     bad = [i for i, labels in enumerate(encoded['labels']) if not any(label != -100 for label in labels)]
-    refuse_rows(bad, split, 'there is no token to predict (a text of one token, or an answer that was cut off whole)')
+    refuse_rows(bad, split, 'there is no token to predict (a text of one token, or an answer that was cut off; '
+                            'answers_within leaves out what is cut off from a context)')
+
 
 # %% ../../nbs/02_data/00_texts.ipynb #089
 def data_task(
-    data, # a Dataset or DatasetDict from `load_text`, `load_tokens` or `load_pairs`
+    data, # a Dataset or DatasetDict from `load_text`, `load_tokens`, `load_pairs` or `load_questions`
 ):
     "The task that the columns of `data` are made for, or `None` for plain text"
     part = data['train'] if isinstance(data, dict) else data
@@ -740,7 +841,8 @@ def _check_task(task, part):
 
 # %% ../../nbs/02_data/00_texts.ipynb #092
 def encode(
-    data,            # a Dataset or DatasetDict as `load_text`, `load_tokens` or `load_pairs` returns it
+    # a Dataset or DatasetDict as `load_text`, `load_tokens`, `load_pairs` or `load_questions` returns it
+    data,
     tokenizer,       # a fast tokenizer of transformers
     # tokens that a text (or target) may have, special ones included; None = what the tokenizer allows, 512 at most
     max_length=None,
@@ -756,7 +858,7 @@ def encode(
     for split, part in (data if isinstance(data, dict) else {'': data}).items():
         if not {'text', 'words'} & {*part.column_names}:
             raise ValueError(f'there is no column text, only {", ".join(part.column_names)}; data comes from '
-                             'load_text, load_tokens or load_pairs')
+                             'load_text, load_tokens, load_pairs or load_questions')
         here = _check_task(task, part)
         names = dict(text='words' if 'words' in part.column_names else 'text', text_pair='text_pair')
         if here: names |= {name: name for name in tasks[here].columns[1:]}
@@ -767,10 +869,27 @@ def encode(
         labels_type = part.features['label'] if 'label' in columns else Sequence(Value('int32'))
         parts[split], cut_here = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, asked,
                                               **columns)
-        if asked: _refuse_unasked(parts[split], split or 'the data')
+        if asked or 'answer' in columns: _refuse_unasked(parts[split], split or 'the data')
         cut += cut_here
     _warn_cut(cut, max_length)
     return DatasetDict(parts) if isinstance(data, dict) else parts['']
+
+# %% ../../nbs/02_data/00_texts.ipynb #qa10
+def answers_within(
+    data:DatasetDict, # what `load_questions` returns
+    tokenizer,        # a fast tokenizer of transformers
+    max_length=None,  # as for `encode`
+) -> DatasetDict:
+    "`data` without the questions whose answer is cut off; a warning counts them"
+    longest = _longest(tokenizer, max_length)
+    def fits(part):
+        texts = align_batch(tokenizer, list(part['text']), list(part['text_pair']), longest)
+        return [i for i, (t, span) in enumerate(zip(texts, part['answer'])) if 1 in _answer_labels(t, span)]
+    kept = {split: part.select(fits(part)) for split, part in data.items()}
+    total, n = (sum(map(len, parts.values())) for parts in (data, kept))
+    if n < total: warnings.warn(f'{total - n} of {total} answers lie behind {longest} tokens and were left out',
+                                stacklevel=2)
+    return DatasetDict(kept)
 
 # %% ../../nbs/02_data/00_texts.ipynb #099
 def encode_texts(

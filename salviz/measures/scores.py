@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['classification_metrics', 'regression_metrics', 'masked_metrics', 'detection_metrics', 'entities', 'is_bio',
-           'token_metrics', 'translation_metrics', 'next_token_metrics', 'train_test_gap', 'attention_agreement',
-           'run_agreement']
+           'token_metrics', 'translation_metrics', 'next_token_metrics', 'span_metrics', 'train_test_gap',
+           'attention_agreement', 'run_agreement']
 
 # %% ../../nbs/07_measures/00_scores.ipynb #003
 import numpy as np
@@ -143,6 +143,16 @@ def next_token_metrics(
     nats = [s[np.asarray(label) != -100] for label, s in zip(labels, surprise)]
     total = np.concatenate(nats).astype(np.float64).mean() if len(y) else np.nan
     return dict(accuracy=_share(y == p), perplexity=float(np.exp(total)))
+
+# %% ../../nbs/07_measures/00_scores.ipynb #qa02
+def span_metrics(
+    labels,      # int [examples, tokens]: 1 in the answer, 0 elsewhere in the context, -100 not asked
+    predictions, # int [examples, tokens]: the same of the answer that is predicted
+) -> dict: # {'exact_match', 'f1'}, means over the examples that have an answer; NaN if none has
+    "How well answers are found in their contexts (Rajpurkar et al. 2016, over tokens)"
+    pairs = [(y == 1, p == 1) for y, p in _labelled(labels, predictions) if (y == 1).any()]
+    return dict(exact_match=_share([(y == p).all() for y, p in pairs]),
+                f1=_share([2*(y & p).sum()/(y.sum() + p.sum()) for y, p in pairs]))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #032
 def train_test_gap(

@@ -15,7 +15,7 @@ import numpy as np
 from fastcore.basics import patch
 
 from .scores import (classification_metrics, detection_metrics, masked_metrics, regression_metrics,
-                                    next_token_metrics, token_metrics, translation_metrics)
+                                    next_token_metrics, span_metrics, token_metrics, translation_metrics)
 
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt06
 def check_labels(where, labels, classes:int):
@@ -41,6 +41,21 @@ def check_tags(where, words, tags, classes:int):
         bad = [t for t in given if type(t) is not int or not 0 <= t < classes]
         if bad:
             raise ValueError(f'train: tags must be 0 to {classes - 1}, got {bad[0]!r} in row {i} of the {where} split')
+
+# %% ../../nbs/07_measures/04_tasks.ipynb #qa01
+def _is_span(feature) -> bool: return str(getattr(getattr(feature, 'feature', None), 'dtype', '')).startswith('int')
+
+def _check_spans(where, split, classes):
+    "Refuse questions without a context, and answers that are no span of its characters"
+    if 'text_pair' not in split.column_names:
+        raise ValueError('train: question_answering needs the context of each question in a column text_pair; the '
+                         f'{where} split has {", ".join(split.column_names)} (see load_questions)')
+    def fits(context, span):
+        return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
+    bad = [i for i, pair in enumerate(zip(split['text_pair'], split['answer'])) if not fits(*pair)]
+    if bad:
+        raise ValueError('train: answers must be [start, end] of characters in the context (text_pair), got '
+                         f'{split["answer"][bad[0]]} in row {bad[0]} of the {where} split ({len(bad)} such rows)')
 
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt09
 @dataclass(frozen=True)
@@ -90,6 +105,7 @@ class Facts:
     self_supervised:bool=False   # does it make its labels from the text?
     teacher_forced:bool=False    # does a pass read the labels, each before the next is asked for?
     causal:bool=False            # is each token of a text to be predicted from those before it?
+    paired:bool=False            # is each text asked about a second one, text_pair?
     optional:tuple=()            # further columns that the task reads where they are there
     pseudo_labels:bool=True      # can the answer of a pass stand in for a label?
     classes:tuple=()             # names of the classes, where the task itself fixes them
@@ -178,6 +194,14 @@ tasks = {t.name: t for t in (
           words=Words('what the model expects next', unit='next tokens', one='next token',
                       outcome='The model expects {right} of {of} as they come.',
                       lines=('next', 'the token that follows', 'model', 'the token that the model expects'))),
+    Facts('question_answering', ('text', 'answer'), 'load_questions', per_token=True, has_classes=False,
+          paired=True, classes=('outside', 'answer'), fits=_is_span, check=_check_spans,
+          metrics=span_metrics, metric='f1',
+          words=Words('the answer that is found', unit='context tokens', one='context token',
+                      usual='outside', rare='in the answer', rare_one='answer token', dot=True,
+                      outcome='The model is right about {right} of {of}.',
+                      lines=('gold', 'is this token in the answer? a dot: it is not', 'model',
+                             'does the model answer with it? a dot: it does not'))),
     Facts('image_classification', ('pixel_values', 'label'), 'load_images', modality='image'),
     Facts('series_classification', ('values', 'label'), 'load_series', modality='series'))}
 

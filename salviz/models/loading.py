@@ -281,7 +281,7 @@ def decoder_start(model):
 def target_start(model):
     """Id of the token with which a batch begins the decoder's input; `None` where `model` takes no such input: it
     has no decoder, or is a classifier"""
-    return None if head_of(model) in ('sequence', 'token') else decoder_start(model) # those feed it themselves
+    return None if head_of(model) in ('sequence', 'token', 'span') else decoder_start(model) # those feed it themselves
 
 # %% ../../nbs/03_models/03_loading.ipynb #038
 def _other_head(config, head):
@@ -388,7 +388,7 @@ def load_model_for(
     def count(config):
         if not own.has_classes and needed is None: return {}
         trained = any(map(head.is_in, config.architectures or ()))
-        if own.per_token and num_labels is None and labels is None and not trained:
+        if own.per_token and own.has_classes and num_labels is None and labels is None and not trained:
             raise ValueError(f'{str(name)!r} has no trained head for tokens; name the tags with labels=[...], or give '
                              'num_labels')
         size = _class_count(name, config, num_labels if own.has_classes else needed, labels,

@@ -30,7 +30,7 @@ from ..methods.ad_drop import row_ranks
 from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note,
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
-from ..models.tasks import head_of
+from ..models.tasks import best_span, head_of
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
 
@@ -56,6 +56,7 @@ class Answer:
     row:int=None                                  # the query row whose state the head reads
     logits:torch.Tensor=None                      # [C] of the classes or tokens that it chose from
     notes:list = field(default_factory=list)      # sentences on what is missing and why
+    token_predictions:list=None                   # [n] of a span: 'answer', 'outside', None where it cannot lie
 
 def _names_of(model, count, classes=None):
     "Names of the `count` classes of `model`: `classes`, or else those in its config"
@@ -134,17 +135,18 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
                   f'the logit of {what} {labels[at]!r} at position {at} ({why})', at, row)
 
 # %% ../../nbs/08_probing/03_look.ipynb #019
-def _by_span(model, outputs, labels, is_special):
-    """The `Answer` of a question answering model: the likeliest start and the likeliest end from there on, among
+def _by_span(model, outputs, text):
+    """The `Answer` of a question answering model: the likeliest span of the second text, of a single text of its
     ordinary tokens"""
-    start, end = outputs.start_logits[0].float(), outputs.end_logits[0].float()
-    blocked = torch.tensor(is_special, device=start.device)
-    a = int(start.masked_fill(blocked, -torch.inf).argmax())
-    b = a + int(end.masked_fill(blocked, -torch.inf)[a:].argmax())
+    start, end, labels = outputs.start_logits.float(), outputs.end_logits.float(), text.labels
+    allowed = torch.tensor(text.segments == len(text.texts) - 1, device=start.device)
+    if not allowed.any(): return Answer(notes=['The text is cut before its second part: attention only.'])
+    a, b = map(int, best_span(start, end, allowed[None]))
+    shown = [None if not may else 'answer' if a <= i <= b else 'outside' for i, may in enumerate(allowed.tolist())]
     return Answer(lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b],
                   f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as '
                   'end '
-                  'of the answer (predicted)', a)
+                  'of the answer (predicted)', a, token_predictions=shown)
 
 def answer(
     model, outputs,
@@ -164,7 +166,7 @@ def answer(
     if head in ('', 'span', 'sequence', 'image') and position is not None:
         raise ValueError(f'{name} has no output for each token, so position must be None, got {position!r}')
     if head in ('sequence', 'image'): return _by_example(model, outputs, inputs, target, classes)
-    if head == 'span': return _by_span(model, outputs, text.labels, text.is_special)
+    if head == 'span': return _by_span(model, outputs, text)
     if head: return _by_token(model, outputs, inputs, tokenizer, text.labels, head, target, position)
     why = 'has no head' if not hasattr(outputs, 'logits') else 'has a head whose output may mean anything'
     return Answer(notes=[f'{name} {why}, so there is no score to explain: attention only. '
@@ -332,6 +334,7 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
     "What one forward pass shows of a text or image; `read` are fields of a `Snapshot`, `more` entries of its info"
     info = dict(args={}, seed=0, drawn_step=0, example_id=number, model=model, explains=said.explains,
                 notes=notes + said.notes, **more)
+    if said.token_predictions: info |= dict(task='question_answering', token_predictions=said.token_predictions)
     if said.row is not None: info['pooled_row'] = said.row
     own = {} if probabilities is None else dict(probabilities=probabilities)
     arrays = dict(read.pop('arrays', {}), attention=attention, **own)
@@ -339,7 +342,6 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
                     layers=dict(attention=list(range(len(attention)))), **read)
 
 _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
-
 
 # %% ../../nbs/08_probing/03_look.ipynb #clm2
 def _continuations(

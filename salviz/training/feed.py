@@ -119,14 +119,15 @@ def _own_texts(probes, task) -> tuple: # (texts, pairs or None), or a `Dataset`
     "Texts or pairs of texts of one's own, as probes of `task`"
     if task.causal and not all(isinstance(text, str) for text in probes) and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(('text', 'target_text'), map(list, zip(*probes)))))
-    if task.per_example or task.self_supervised:
+    if task.per_example or task.self_supervised or task.paired and all(map(_is_pair, probes)):
         if all(isinstance(text, str) for text in probes): return list(probes), None
         if all(map(_is_pair, probes)): return tuple(map(list, zip(*probes)))
         raise ValueError('probes must be a list of texts, or a list of pairs of texts, and not a mixture')
     if task.teacher_forced and all(map(_is_pair, probes)):
         return datasets.Dataset.from_dict(dict(zip(task.columns, map(list, zip(*probes)))))
     raise ValueError(f'probes must be a number, a split or a Dataset for {task.name}'
-                     f'{", or pairs (text, target text)" if task.teacher_forced else ""}, got a '
+                     f'{", or pairs (text, target text)" if task.teacher_forced else ""}'
+                     f'{", or pairs (question, context)" if task.paired else ""}, got a '
                      f'{type(probes).__name__}')
 
 # %% ../../nbs/06_training/00_feed.ipynb #017
@@ -213,7 +214,8 @@ def probes(self:TextFeed, data, probes, seed:int=0) -> tuple: # (encoded `Datase
     lacking = {task.columns[0], *(() if one_text else task.columns)} - {*columns}
     if lacking: raise ValueError(f'probes has no column {", ".join(sorted(lacking))}; it has {", ".join(columns)}')
     texts, read = list(chosen[task.columns[0]]), self.as_read(chosen)
-    pairs = list(read['text_pair']) if (one_text or task.causal) and 'text_pair' in read.column_names else None
+    with_pairs = one_text or task.causal or task.paired
+    pairs = list(read['text_pair']) if with_pairs and 'text_pair' in read.column_names else None
     if one_text: encoded = encode_texts(texts, tokenizer, pairs, self.longest, first_id)
     else: encoded = encode(chosen, tokenizer, self.longest, task=task.name, first_id=first_id)
     if task.per_example and 'label' in columns: encoded = encoded.add_column('labels', list(chosen['label']))

@@ -25,7 +25,7 @@ from salviz.training.trainer import load_model, train
 
 inside = ['query', 'value', 'c_attn', 'q_proj', 'v_proj', 'query_proj', 'value_proj', 'q', 'v']
 task_types = dict(classification='SEQ_CLS', regression='SEQ_CLS', token_classification='TOKEN_CLS',
-                  seq2seq='SEQ_2_SEQ_LM', causal_lm='CAUSAL_LM')
+                  seq2seq='SEQ_2_SEQ_LM', causal_lm='CAUSAL_LM', question_answering='QUESTION_ANS')
 
 def with_lora(model, task='classification', **options):
     "`model` in peft's hands, with LoRA in queries and values"
@@ -42,7 +42,8 @@ rows = [('classification', 'bert'), ('classification', 'gpt2'), ('token_classifi
         ('masked_lm', 'bert'), ('seq2seq', 'marian'), ('causal_lm', 'gpt2')]
 rows += [pytest.param(*row, marks=pytest.mark.slow) for row in (
     ('classification', 'llama'), ('classification', 'deberta-v2'), ('regression', 'bert'),
-    ('replaced_token_detection', 'electra'), ('seq2seq', 't5'), ('causal_lm', 'llama'))]
+    ('replaced_token_detection', 'electra'), ('seq2seq', 't5'), ('causal_lm', 'llama'),
+    ('question_answering', 'bert'))]
 
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: x)
 def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_path, tiny_data, tokens):

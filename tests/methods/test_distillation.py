@@ -216,7 +216,7 @@ def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_
     own, its = s.arrays['explanation'], s.arrays['teacher_explanation']
     assert own.shape == its.shape and own.any() and its.any()
     if tokenizer: assert own.shape == (len(s.tokens),) and not own[s.is_special].any() and not its[s.is_special].any()
-    assert s.losses['explanation'] == pytest.approx(1 - slow_similarity(own.flatten(), its.flatten()), abs=1e-4)
+    assert s.losses['explanation'] == pytest.approx(1 - slow_similarity(own.flatten(), its.flatten()), abs=1e-3)
     last = run.snapshot(-1, 0).arrays
     assert np.allclose(last['teacher_explanation'], its, atol=1e-6) and not np.allclose(last['explanation'], own)
     assert [r for r in run.path.rglob('*') if 'teacher' in r.name] == []

@@ -259,11 +259,10 @@ def test_letters_that_were_never_seen_are_unknown_and_typed_special_tokens_are_n
     assert all(tokenizer.decode(tokenizer(t)['input_ids'],
                                 skip_special_tokens=True).replace(' ', '') == t.lower().replace(' ', '') for t in texts)
 
-kinds = {'bert': 'classification regression token_classification masked_lm',
-         'electra': 'classification regression token_classification masked_lm replaced_token_detection',
-         'deberta-v2': 'classification regression token_classification masked_lm',
-         'gpt2': 'classification regression token_classification causal_lm',
-         'llama': 'classification regression token_classification causal_lm', 'marian': 'seq2seq', 't5': 'seq2seq'}
+shared = 'classification regression token_classification question_answering'
+kinds = {'bert': f'{shared} masked_lm', 'electra': f'{shared} masked_lm replaced_token_detection',
+         'deberta-v2': f'{shared} masked_lm', 'gpt2': f'{shared} causal_lm', 'llama': f'{shared} causal_lm',
+         'marian': 'seq2seq', 't5': 'seq2seq'}
 
 @pytest.mark.parametrize('kind,task', [(kind, task) for kind, names in kinds.items() for task in names.split()])
 def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task):
@@ -278,10 +277,13 @@ def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task)
             else Dataset.from_dict(dict(text=texts[:3] + ['Dog.'])))
     rows = list(encode(data, t))
     collate = Collator(t, decoder_start=model.config.decoder_start_token_id if task == 'seq2seq' else None)
+    def logits(rows):
+        outputs = model(**model_inputs(collate(rows)))
+        return outputs.start_logits if task == 'question_answering' else outputs.logits
     with torch.no_grad():
-        together = model(**model_inputs(collate(rows))).logits
+        together = logits(rows)
         for i, row in enumerate(rows):
-            alone = model(**model_inputs(collate([row]))).logits[0]
+            alone = logits([row])[0]
             torch.testing.assert_close(together[i, :len(alone)] if alone.dim() > 0
                                        and task not in ('classification', 'regression') else together[i], alone,
                                        rtol=1e-4, atol=1e-5)

@@ -179,12 +179,13 @@ def test_a_question_answering_model_is_explained_at_its_likeliest_span(arch):
                                                                          'Rome is in the film'), tokenizer_for(arch)
     s, = explain_texts(model, tokenizer, [pair])
     inputs = dict(tokenizer(*pair, return_tensors='pt'))
-    outputs = model(**inputs)
-    ordinary = [i for i, special in enumerate(s.is_special) if not special]
-    a = max(ordinary, key=lambda i: outputs.start_logits[0, i].item())
-    b = max((i for i in ordinary if i >= a), key=lambda i: outputs.end_logits[0, i].item())
+    outputs, rome = model(**inputs), [i for i, flag in enumerate(tokenizer(*pair).sequence_ids()) if flag == 1]
+    a, b = max(((i, j) for i in rome for j in rome if j >= i),
+               key=lambda span: (outputs.start_logits[0, span[0]] + outputs.end_logits[0, span[1]]).item())
     assert f'(position {a}) as start' in s.info['explains']
     assert f'(position {b}) as end' in s.info['explains']
+    assert s.info['token_predictions'] == [None if i not in rome else 'answer' if a <= i <= b else 'outside'
+                                           for i in range(len(s.tokens))]
     assert s.texts == pair
     expected = input_saliency(model, inputs,
                               target=lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b])

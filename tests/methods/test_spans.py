@@ -1,0 +1,198 @@
+"""Questions whose answer is a span of a text: labels, loss, prediction and scores against obvious references, and
+what trains on them."""
+import datasets
+import numpy as np
+import pytest
+import torch
+
+from salviz.attribution.explanations import explain
+from salviz.core.runs import Run
+from salviz.data.texts import Collator, answers_within, encode, load_questions, made_questions
+from salviz.measures.scores import span_metrics
+from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
+from salviz.models.corruption import small_model, train_tokenizer
+from salviz.models.tasks import best_span, longest_answer, task_of, tasks
+from salviz.probing.look import explain_texts
+from salviz.training.trainer import load_model, train
+from salviz.views.base import token_labels
+
+task = tasks['question_answering']
+quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)
+
+@pytest.fixture(scope='module')
+def data():
+    "Questions with contexts of uneven lengths; every third without a rationale, which marks the verb in both texts"
+    def rationale(i, d):
+        verb = d['text'][i].split()[d['text'][i].startswith('who')]
+        return None if i % 3 == 1 else [int(word == verb) for word in f"{d['text'][i]} {d['text_pair'][i]}".split()]
+    flags = datasets.Sequence(datasets.Value('int64'))
+    loaded = load_questions(dict(train=made_questions(37), validation=made_questions(12, 1), test=made_questions(8, 2)))
+    return datasets.DatasetDict({k: d.add_column('rationale', [rationale(i, d) for i in range(len(d))], feature=flags)
+                                 for k, d in loaded.items()})
+
+@pytest.fixture(scope='module')
+def tokenizer(data):
+    "Words fall into pieces"
+    return train_tokenizer([f'{q} {c}' for q, c in zip(data['train']['text'], data['train']['text_pair'])][:9],
+                           vocab_size=70, max_length=128)
+
+def made(tokenizer, kind='bert', **config):
+    return small_model('question_answering', tokenizer, kind, layers=2, heads=2, hidden=16, **config)
+
+@pytest.fixture(scope='module')
+def batch(data, tokenizer): return Collator(tokenizer)(list(encode(data['train'].select(range(6)), tokenizer)))
+
+def ends_by_transformers(tokenizer, question, context, span, max_length=None):
+    "The tokens of the answer as the tokenizer itself finds its characters"
+    encoded = tokenizer(question, context, max_length=max_length, truncation=max_length is not None)
+    first, last = (encoded.char_to_token(at, sequence_index=1) for at in (span[0], span[1] - 1))
+    return encoded, first, last
+
+def test_labels_are_the_tokens_of_the_answers_characters_and_context_alone_is_asked(data, tokenizer):
+    for row, source in zip(encode(data['train'], tokenizer), data['train']):
+        encoded, first, last = ends_by_transformers(tokenizer, source['text'], source['text_pair'], source['answer'])
+        assert row['input_ids'] == encoded['input_ids']
+        of_context = [s == 1 for s in encoded.sequence_ids()]
+        assert row['labels'] == [-100 if not c else int(first <= i <= last) for i, c in enumerate(of_context)]
+
+def test_the_loss_is_that_of_transformers_for_each_text_alone_whatever_it_is_padded_to(data, tokenizer, batch):
+    model = made(tokenizer).double()
+    assert (batch['attention_mask'] == 0).any()
+    inputs = {k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')}
+    outputs, expected, said = model(**inputs), [], []
+    for source in data['train'].select(range(6)):
+        encoded, first, last = ends_by_transformers(tokenizer, source['text'], source['text_pair'], source['answer'])
+        own = {k: torch.tensor([v]) for k, v in encoded.items()}
+        alone = model(**own, start_positions=torch.tensor([first]), end_positions=torch.tensor([last]))
+        expected.append(alone.loss)
+        said.append(task.predicted(alone, dict(segments=torch.tensor([[-1 if s is None else s
+                                                                       for s in encoded.sequence_ids()]]))))
+    losses = task.loss(outputs, batch)
+    torch.testing.assert_close(losses, torch.stack(expected), rtol=1e-12, atol=0)
+    grads = [torch.autograd.grad(x, list(model.parameters()), retain_graph=True, allow_unused=True)
+             for x in (losses.sum(), sum(expected))]
+    for a, b in zip(*grads):
+        if b is not None: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    for whole, alone in zip(task.predicted(outputs, batch), said):
+        assert whole[:alone.shape[1]].tolist() == alone[0].tolist() and (whole[alone.shape[1]:] == -100).all()
+
+def test_the_prediction_is_the_best_of_all_spans_that_may_be():
+    g = torch.Generator().manual_seed(0)
+    n = longest_answer + 9
+    start, end, allowed = *torch.randn(2, 8, n, generator=g, dtype=torch.float64), torch.rand(8, n, generator=g) < .7
+    end[0, -1], start[0, 0], allowed[0] = 50., 50., True # the best pair is too long
+    end[1, 2], start[1, 5], allowed[1] = 50., 50., True  # and that of the second ends before it starts
+    for b, (a, z) in enumerate(zip(*best_span(start, end, allowed))):
+        spans = {(i, j): start[b, i] + end[b, j] for i in range(n) for j in range(i, min(n, i + longest_answer))
+                 if allowed[b, i] and allowed[b, j]}
+        assert (int(a), int(z)) == max(spans, key=spans.get)
+
+def test_exact_match_and_f1_are_those_of_sets_of_places():
+    rng, labels, predictions, exact, f1 = np.random.default_rng(0), [], [], [], []
+    for _ in range(40):
+        n, offset = rng.integers(4, 12), rng.integers(0, 3)
+        spans = [sorted(rng.integers(0, n, 2)) for _ in range(2)]
+        if rng.random() < .3: spans[1] = spans[0]
+        gold, answer = ({*range(a, z + 1)} for a, z in spans)
+        flags = [[-100]*offset + [int(i in some) for i in range(n)] for some in (gold, answer)]
+        labels.append(flags[0] + [-100]); predictions.append(flags[1] + [-100])
+        both = len(gold & answer)
+        precision, recall = both/len(answer), both/len(gold)
+        exact.append(gold == answer); f1.append(2*precision*recall/(precision + recall) if both else 0.)
+    assert span_metrics(labels, predictions) == pytest.approx(dict(exact_match=np.mean(exact), f1=np.mean(f1)))
+
+def test_an_answer_that_is_cut_off_in_whole_or_in_part_is_refused_or_left_out(data, tokenizer):
+    part, longest = data['train'], 40
+    kept = []
+    for i, source in enumerate(part):
+        encoded, first, last = ends_by_transformers(tokenizer, source['text'], source['text_pair'], source['answer'],
+                                                    longest)
+        if first is not None and last is not None: kept.append(i)
+    assert 0 < len(kept) < len(part)
+    with pytest.raises(ValueError, match=f'answers_within .* in {len(part) - len(kept)} rows'):
+        encode(part, tokenizer, longest)
+    with pytest.warns(UserWarning, match=f'{len(part) - len(kept)} of {len(part)} answers lie behind 40 tokens'):
+        within = answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
+    assert within['text_pair'] == [part['text_pair'][i] for i in kept]
+    with pytest.warns(UserWarning, match='were cut'): assert len(encode(within, tokenizer, longest)) == len(kept)
+
+bad = [(lambda d: d.remove_columns('text_pair'), 'needs the context of each question in a column text_pair'),
+       (lambda d: d.map(lambda r: dict(answer=[3, 900])), r'in the context .text_pair., got \[3, 900\] in row 0'),
+       (lambda d: d.map(lambda r: dict(answer=[5, 5])), 'answers must be'),
+       (lambda d: d.map(lambda r: dict(answer=[])), 'answers must be')]
+
+@pytest.mark.parametrize('spoil, reason', bad)
+def test_answers_that_are_no_span_of_a_context_are_refused_before_anything_is_written(
+    spoil, reason, data, tokenizer, tmp_path):
+    spoilt = datasets.DatasetDict(data | dict(train=spoil(data['train'].remove_columns('rationale').select([0, 1]))))
+    with pytest.raises(ValueError, match=reason):
+        train(made(tokenizer), tokenizer, spoilt, run_dir=tmp_path/'run', progress=False)
+    assert not (tmp_path/'run').exists()
+
+methods = [lambda: ADDrop(p=.4, q=.5, cross_tuning=False) + RationaleGuided(rows='mean')] + [
+    pytest.param(make, marks=pytest.mark.slow) for make in ( # each of them is trained by test_tasks.py as well
+        FineTuning, lambda: AttentionGuidance(patterns={'prev': [1]}, boundary='zero', alpha=3.),
+        lambda: RationaleGuided('input_x_gradient', 'mse', ranking='magnitude'))]
+
+@pytest.mark.parametrize('make', methods)
+def test_methods_train_on_questions_and_a_snapshot_shows_both_spans(make, data, tokenizer, tmp_path):
+    run = train(made(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
+    assert all(np.isfinite(r['loss']) for r in run.train_rows) and len(run.train_rows) == 5
+    assert run.best_metric[0] == 'f1' and {'f1', 'exact_match', 'loss'} <= {*run.eval_rows[-1]}
+    s, again = Run(run.path).snapshot(), load_model(run)[0]
+    assert task_of(again) == 'question_answering'
+    question = dict(zip(data['validation']['text_pair'], data['validation']))[s.texts[1]]
+    gold = [l for l, g in zip(s.labels, s.info['token_labels']) if g == 'answer']
+    start, end = question['answer']
+    assert ''.join(gold) == s.texts[1][start:end].replace(' ', '')
+    with torch.no_grad():
+        outputs = again(**{k: v for k, v in tokenizer(*s.texts, return_tensors='pt').items()})
+    shown = np.flatnonzero([p == 'answer' for p in s.info['token_predictions']])
+    of_context = torch.tensor([[g is not None for g in s.info['token_labels']]])
+    assert (shown[0], shown[-1]) == tuple(map(int, best_span(outputs.start_logits, outputs.end_logits, of_context)))
+    p = [x[0].softmax(0).numpy() for x in (outputs.start_logits, outputs.end_logits)]
+    inside = p[0][:shown[0] + 1].sum() * p[1][shown[0]:].sum()
+    assert s.arrays['token_confidence'][shown[0]] == pytest.approx(inside, rel=1e-4)
+    view = token_labels(s)
+    assert view.gold == tuple(s.info['token_labels']) and 'in the answer: ' in view.subtitle
+
+@pytest.mark.parametrize('make', [lambda: SaliencyGuided(), lambda: SalLM(steps=2)])
+def test_what_does_not_serve_questions_is_refused_by_name(make, data, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match='does not serve question_answering; it serves'):
+        train(made(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
+
+def test_probes_of_ones_own_have_no_right_answer(data, tokenizer, tmp_path):
+    own = [('who sees ?', 'the dog sees a house .')]
+    run = train(made(tokenizer), tokenizer, data, run_dir=tmp_path/'run', **quick | dict(probes=own))
+    s = run.snapshot()
+    assert s.texts == own[0] and 'token_labels' not in s.info and 'answer' in s.info['token_predictions']
+    assert token_labels(s).subtitle.startswith('no labels')
+    with pytest.raises(ValueError, match=r'or pairs \(question, context\)'):
+        train(made(tokenizer), tokenizer, data, run_dir=tmp_path/'other', **quick | dict(probes=['alone']))
+
+def test_what_the_model_says_is_explained_by_logits_and_the_right_answer_by_its_log_probability(data, tokenizer, batch):
+    model, rows = made(tokenizer).double(), data['train'].select(range(6))
+    outputs = model(**{k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')})
+    predicted = task.predicted(outputs, batch)
+    pairs = list(zip(rows['text'], rows['text_pair']))
+    for target, of, labels in (('predicted', pairs, predicted), ('gold', rows, batch['labels'])):
+        explained = explain(model, of, 'input_x_gradient', tokenizer=tokenizer, target=target)
+        for b, (flags, real) in enumerate(zip(labels, batch['attention_mask'].bool())):
+            at = (flags == 1).nonzero()[:, 0]
+            both = [(x[b, real], i) for x, i in ((outputs.start_logits, at[0]), (outputs.end_logits, at[-1]))]
+            expected = (sum(x[i] for x, i in both) if target == 'predicted' else
+                        sum(x.log_softmax(0)[i] for x, i in both) / 2)
+            torch.testing.assert_close(explained.score[b], expected, rtol=1e-9, atol=0)
+    with pytest.raises(ValueError, match='needs pairs of a question and its context'):
+        explain(model, ['who sees ?'], 'input_x_gradient', tokenizer=tokenizer)
+
+def test_a_look_explains_the_span_that_the_task_predicts(data, tokenizer, batch):
+    model, rows = made(tokenizer), data['train'].select(range(2))
+    seen = explain_texts(model, tokenizer, list(zip(rows['text'], rows['text_pair'])), steps=2)
+    predicted = task.predicted(model(**{k: batch[k] for k in ('input_ids', 'attention_mask', 'token_type_ids')}), batch)
+    for s, flags in zip(seen, predicted):
+        names = {1: 'answer', 0: 'outside', -100: None}
+        assert s.info['token_predictions'] == [names[f] for f in flags.tolist()[:len(s.tokens)]]
+        assert s.info['task'] == 'question_answering'
+        own, = explain(model, [s.texts], 'integrated_gradients', tokenizer=tokenizer, steps=2).examples()
+        np.testing.assert_allclose(s.arrays['saliency'], own, rtol=1e-4, atol=1e-6)
