@@ -97,7 +97,7 @@ def _run_examples(a):
 def _run_train(a):
     import salviz
     from salviz import methods
-    known = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided']
+    known = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
     if a.method not in known: raise ValueError(f'unknown method {a.method!r}; available: {", ".join(known)}')
     method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
     data = _load_data(a)
@@ -367,7 +367,8 @@ def parser() -> argparse.ArgumentParser:
         help='packaged name, hub name, CSV or JSONL file (default %(default)s)')
     arg('--model', type=named, default='minilm', help='packaged name, hub name or path (default %(default)s)')
     arg('--method', default='FineTuning',
-        help='FineTuning, SalLM, SaliencyGuided, ADDrop, AttentionGuidance or RationaleGuided (default %(default)s)')
+        help='FineTuning, SalLM, SaliencyGuided, ADDrop, AttentionGuidance, RationaleGuided or Distillation '
+        '(default %(default)s)')
     arg('--set', nargs='*', default=[], metavar='NAME=VALUE', help='arguments of the method, such as p=.3')
     for name, default in (('text', 'text'), ('text-pair', None), ('label', 'label')):
         arg(f'--{name}', default=default, help=f'column of the data (default {default})')

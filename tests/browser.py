@@ -1,6 +1,7 @@
 """The explorer's JavaScript in a real Chromium, without Jupyter: a page, the modules of salviz/explorer/static in
 it, the whole app on given frames."""
 import base64
+import functools
 import json
 import os
 import shutil
@@ -63,10 +64,15 @@ def page(browser):
     p.close()
     assert errors == [] and outside == []
 
+@functools.cache
+def joined(*modules):
+    "`modules` of salviz/explorer/static, and what they import, as one that puts what they export into `window.sv`"
+    return f'{bundle(*modules)}\nwindow.sv = {{{", ".join(exported(*modules))}}};\n'
+
 def load(page, *modules):
     "Put `modules` of salviz/explorer/static, and what they import, into `page`; what they export is in `window.sv`"
-    source = f'{bundle(*modules)}\nwindow.sv = {{{", ".join(exported(*modules))}}};\n'
-    page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))", source)
+    page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))",
+                  joined(*modules))
 
 def send(page, /, **values):
     """Put each of `values` (JSON, bytes as Uint8Array, lists of bytes as lists of those) into `page` as a variable

@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import traced
 from arithmetic import chosen
 from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
+from forked import cheaply
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
@@ -36,6 +37,7 @@ def what_it_depends_on(request):
 @pytest.fixture(autouse=True, scope='session')
 def arithmetic():
     "Which arithmetic the tests run in; see arithmetic.py"
+    cheaply()
     with chosen(): yield
 
 good, bad = 'fine warm funny moving lovely'.split(), 'dull cold silly empty clumsy'.split()
@@ -95,7 +97,7 @@ numeric_files = {f'test_{room}' for room in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm rationale_guided explanations faithfulness '
     'corpus '
     'antecedents '
-    'nets pretraining signals next_tokens rationale_guided').split()}
+    'nets pretraining signals next_tokens rationale_guided distillation').split()}
 numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
 
 def pytest_collection_modifyitems(items):

@@ -86,6 +86,19 @@ def an_image(shape, step=10):
     return made
 
 
+def in_patches(shape):
+    "An image in patches: few, many, a high narrow one, or of hardly any pixels"
+    rows, columns = dict(short=(3, 4), long=(12, 3), sixty=(14, 14), three=(1, 2))[shape]
+    first = 5 if shape == 'long' else 1
+    made = an_image('short' if shape == 'three' else shape)
+    colours = 3 if shape == 'sixty' else 1
+    g, n = np.random.default_rng(0), first + rows*columns
+    made.arrays['input'] = g.normal(size=(colours, rows, columns) if shape == 'three' else (colours, 4*rows, 4*columns))
+    made.arrays['attention'], made.layers['attention'] = g.dirichlet(np.full(n, .3), (2, 2, n)), [0, 1]
+    made.info['patches'] = dict(rows=rows, columns=columns, first=first)
+    return made
+
+
 def a_series(shape):
     "A series: short, with long names of its features, long, or of three steps"
     if shape == 'long':
@@ -110,15 +123,21 @@ def of_numbers(shape):
     sizes = [dict(method=m, gradient=abs(x)) for m in methods for x in rng.normal(size=30)]
     numbers = [dict(layer=l, head=h, entropy=rng.random()) for l in range(depth) for h in range(heads)]
     results = [dict(method=m, seed=z, accuracy=rng.random(), macro_f1=rng.random()) for m in trained for z in range(3)]
-    curve, grid, sizes, numbers, results = map(pd.DataFrame, (curve, grid, sizes, numbers, results))
+    weights = dict(short=(0, .1, 1), long=(0, .1, 1, 3, 10), sixty=np.geomspace(.001, 100, 12), three=(1,))[shape]
+    front = [dict(method=methods[0], weight=w, seed=z, validation_accuracy=.9 - .02*i + .01*rng.random(),
+                  validation_token_f1=.3 + .03*i*(i != 2) + .01*rng.random())
+             for i, w in enumerate(weights) for z in range(1 if shape == 'three' else 3)]
+    curve, grid, sizes, numbers, results, front = map(pd.DataFrame, (curve, grid, sizes, numbers, results, front))
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
             'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
-            'columns layer, head, and the number': numbers, 'a table of results': results}
+            'columns layer, head, and the number': numbers, 'a table of results': results,
+            'columns method, seed, a setting and two measures': front}
 
 
 def everything(folder, shape='short'):
     "{kind: (source, options)} of every kind; a series is one kind more"
     made = of_texts(folder, shape) | of_numbers(shape)
+    made |= {'attention and input of an image in patches': in_patches(shape)}
     made |= {'input, saliency_map': an_image(shape), 'saliency_map, twice': [an_image(shape, s) for s in (0, 20)]}
     kinds = {name: (made[kind.needs], dict(kind.example)) for name, kind in figure_kinds().items()}
     results, options = kinds['metric_table']

@@ -8,6 +8,7 @@ sentence = ['[CLS]', 'still', ',', 'this', 'is', 'unforget', '##table', '[SEP]']
 methods = dict(ADDrop=dict(p=.3, q=.4, region='high', cross_tuning=True), AttentionGuidance=dict(share=.5),
                SaliencyGuided=dict(masked_share=.3, first='next', ranking='signed'),
                SalLM=dict(top_share=.1, binarised=True), RationaleGuided=dict(explanation='attention', loss='kl'),
+               Distillation=dict(explanation='input_x_gradient', temperature=1.),
                FineTuning={})
 
 def evidence(method, n, layers, heads, rng):
@@ -33,6 +34,8 @@ def evidence(method, n, layers, heads, rng):
         marked = np.arange(n) % 4 == 1
         out |= dict(explanation=rng.dirichlet(np.ones(n)).astype(np.float32), rationale=marked,
                     rationale_target=marked.astype(np.float32))
+    if method == 'Distillation':
+        out |= {name: rng.normal(size=n).astype(np.float32) for name in ('explanation', 'teacher_explanation')}
     return out
 
 def snapshot(step=0, probe=0, tokens=sentence, method='FineTuning', layers=2, heads=3, seed=None):

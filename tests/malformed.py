@@ -64,7 +64,7 @@ def is_helpful(error) -> bool:
     at = error.__traceback__
     while at.tb_next: at = at.tb_next
     path = Path(at.tb_frame.f_code.co_filename)
-    ours = (path.parent in (package, package/'methods')
+    ours = (package in path.parents
             and any(first <= at.tb_lineno <= last for first, last in _raises(path)))
     said = str(error.args[0]) if error.args else ''
     # the system names the file, and what is wrong with it
@@ -174,6 +174,8 @@ def doors(tiny_bert, tokenizer, data, folder):
         RationaleGuided=of(salviz.RationaleGuided, explanation='attention', loss='kl', weight=1., schedule='constant',
                            normalise=None, layers=(-1,), heads=None, per_head=False, rows='pooled', specials=False,
                            ranking='signed', target='gold', steps=3, delta=.5, margin=1., negatives=1),
+        Distillation=of(salviz.Distillation, teacher='minilm', explanation='attention', weight=1., temperature=2.,
+                        alpha=0., layers=(-1,), teacher_layers=None, rows='pooled', specials=False, steps=3),
         AttentionGuidance=of(salviz.AttentionGuidance, patterns=None, share=.5, alpha=None, layers=None,
                              boundary='uniform', multiple='uniform', reduction='mean', schedule='linear',
                              constant_steps=5),

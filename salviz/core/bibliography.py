@@ -51,6 +51,12 @@ papers = { # methods, by the name of their class
         'Huang, Quzhe and Zhu, Shengqi and Feng, Yansong and Zhao, Dongyan',
         'Exploring Distantly-Labeled Rationales in Neural Network Models',
         'Proceedings of the 59th Annual Meeting of the Association for Computational Linguistics', 2021),
+    'Distillation': _proceedings('parchamiaraghi2024good',
+        'Parchami-Araghi, Amin and B{\\"o}hle, Moritz and Rao, Sukrut and Schiele, Bernt',
+        'Good Teachers Explain: Explanation-Enhanced Knowledge Distillation', 'European Conference on Computer Vision',
+        2024),
+    'soft-labels': _preprint('hinton2015distilling', 'Hinton, Geoffrey and Vinyals, Oriol and Dean, Jeff',
+        'Distilling the Knowledge in a Neural Network', 2015, '1503.02531'),
     # measures
     'eraser': _proceedings('deyoung2020eraser',
         'DeYoung, Jay and Jain, Sarthak and Rajani, Nazneen Fatema and Lehman, Eric and Xiong, Caiming and Socher, '

@@ -79,7 +79,7 @@ def runs_words(groups:dict) -> str: # '' or a sentence
 # %% ../../nbs/01_core/03_names.ipynb #02t
 method_titles = dict(FineTuning='Fine-tuning', SalLM='SalLM', SaliencyGuided='Saliency guided training',
                      ADDrop='AD-DROP', AttentionGuidance='Attention guidance',
-                     RationaleGuided='Rationale-guided training')
+                     RationaleGuided='Rationale-guided training', Distillation='Explanation-enhanced distillation')
 
 def methods_words(name) -> str:
     "What people call the methods `name`, such as 'ADDrop + SalLM'"

@@ -132,11 +132,13 @@ def page_of(
     state=None,  # what is shown first
     limit=200e6, # bytes that the page may have at most; None: any size
     plotly=True, # does it carry plotly, if a panel draws with it?
+    front=None,  # see `front_meta`; then there may be more runs
 ) -> Page:
     "The page of `runs`, packed but not written"
     one = not isinstance(runs, (list, tuple)) or (runs and isinstance(runs[0], Snapshot))
     runs, panels = [as_run(r) for r in ([runs] if one else runs)], check_panels(panels)
-    if not 1 <= len(runs) <= 2: raise ValueError(f'a page shows one run, or two to compare; got {len(runs)}')
+    if not runs or len(runs) > 2 and front is None:
+        raise ValueError(f'a page shows one run, or two to compare; got {len(runs)}')
     for run in runs:
         if not run.recorded:
             raise ValueError(f'{run.path} holds no snapshots: nothing was recorded, so there is nothing to show')
@@ -151,7 +153,7 @@ def page_of(
     shipped = (f'When this page was written: {"; ".join(left)}. Write it again with other probes=, steps=, layers=.'
                if left else '')
     carried = base64.b64encode(plotly_gz()).decode() if plotly and needs_plotly(panels) else ''
-    texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped))),
+    texts = [('application/json', 'salviz-meta', json_text(describe(metas, shipped, front))),
              ('application/json', 'salviz-rows', json_text([thin_rows(r.metrics) for r in runs])),
              ('application/json', 'salviz-options', json_text(dict(panels=panels, state=dict(state or {}))))]
     frames, count, weights = _frames(runs, metas, layers, heads, limit, len(carried) + sum(len(t) for *_, t in texts))

@@ -118,6 +118,14 @@ def method_args(info:dict, name:str) -> dict:
     if name in (info.get('methods') or {}): return info['methods'][name] or {}
     return (info.get('args') or {}) if info.get('method', name) == name else {}
 
+# of an image in patches every head travels whole, up to so many cells: the panel shows one row of it, and rollout
+_of_patches, _most_cells = ('attention', 'discard_candidates', 'discarded'), 10**7
+
+def _is_whole(snapshot, name, x):
+    "Does the evidence `x` travel as it is, and not as thumbnails?"
+    if x.ndim < 4 or x.shape[-1] <= most_tokens: return True
+    return 'patches' in snapshot.info and name in _of_patches and x.size <= _most_cells
+
 def _arrays(snapshot, full, names, layers):
     """{name: (array, layers or None, cells of a thumbnail or None)} of what a frame of `snapshot` holds, and where
     its ranks come from"""
@@ -128,7 +136,7 @@ def _arrays(snapshot, full, names, layers):
     for name in [there for k in codecs for there in have if there == k or there.startswith(f'{k} (')]:
         if names is not None and name not in names: continue
         x, at = _of_layers(have[name], of.get(name), layers)
-        if x.ndim < 4 or x.shape[-1] <= most_tokens: out[name] = x, at, None; continue
+        if _is_whole(snapshot, name, x): out[name] = x, at, None; continue
         if name not in ('attribution_ranks', 'discarded'):
             small = pool_cells(x, pooling[codec_of(name)])
             out[name] = small, at, small.shape[-1]

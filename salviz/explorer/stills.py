@@ -23,6 +23,7 @@ from ..views.curves import styles_of
 from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title, title_of,
                           attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
                           signal_view, view_for)
+from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #006
 @dataclass
@@ -39,6 +40,7 @@ class Look:
     saliency_limit:float = None  # where the colours of saliency end, if not at the sentence's own maximum
     run:object = None            # where the snapshot comes from
     other_run:object = None      # where the other side does
+    front:object = None          # the `Front` that the run is one of
 
     def __post_init__(self):
         layers = self.snapshot.layers.get(self.evidence(), [])
@@ -263,9 +265,15 @@ def _named(view):
     return F.drawable(cut_name(view.name), set()) + ''.join(place)
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #028
+def _tradeoff_part(look, width) -> Part:
+    "The front that the run is one of"
+    if look.front is None: raise ValueError('there is no front here; open Explorer(pareto(study))')
+    return _of_view(trade_off(look.front), width)
+
 # a still that is no kind of figure
 parts = dict(heads=_heads_part, map=_map_part, triptych=_triptych_part, compare=_compare_part, sentence=_sentence_part,
-             time=_time_part, signal=_signal_part, evidence=_evidence_part)
+             time=_time_part, signal=_signal_part, evidence=_evidence_part,
+             tradeoff=_tradeoff_part)
 
 def _kind_view(still, look): # a view
     "The figure of the kind `still`, at the layer and head of `look` where it has them"
@@ -281,6 +289,7 @@ def alone(still, look): # a view, None where the part of that name is drawn
     s, entry = look.snapshot, look.entry
     if still == 'whatif': return view_for(s)
     if still == 'evidence': return own_view(look)
+    if still == 'tradeoff' and look.front is not None: return trade_off(look.front)
     if _is_signal(s) and still in ('sentence', 'signal'): return signal_view(s)
     if still == 'sentence': return masked_sentence(s) if 'is_masked' in s.arrays else answer_shown(s)
     if still == 'map' and _is_guided(s, entry): return guided_heads(s, layer=entry['layer'], heads=[entry['head']])
@@ -290,7 +299,9 @@ def alone(still, look): # a view, None where the part of that name is drawn
 
 def _part_of(still, look, width) -> Part:
     "What `still` is among others"
-    return parts[still](look, width) if still in parts else _of_view(_kind_view(still, look), width)
+    if still in parts: return parts[still](look, width)
+    view = _kind_view(still, look)
+    return _titled(figure_kinds()[still].about, view, width)
 
 def _sheet(look, width, height, notes=()):
     "An empty sheet with the words about `look` above"
@@ -325,11 +336,15 @@ def _made(look, panel, width, notes):
     try: return _part_of(panel.still, look, width)
     except (ValueError, KeyError) as e: notes.append(f'No {panel.name}: {e.args[0]}.')
 
+# panels that only some snapshots have something for: pictures of others are no poorer without
+_of_some = dict(evidence=own_evidence, continuation=lambda s: s.info.get('continuation'),
+                rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info)
+
 def _of_page(look, where) -> list: # of `Panel`
     "The panels that stand `where` in a page of several, as far as they show what `look` is of"
     shown = ('signals', 'anything') if _is_signal(look.snapshot) else ('maps', 'text', 'anything')
     there = [panel for panel in panels().values() if panel.page == where and panel.shows in shown
-             and (panel.still != 'evidence' or own_evidence(look.snapshot))]
+             and _of_some.get(panel.name, bool)(look.snapshot)]
     # of an image or series a comparison is one of its saliency
     beside_signal = where == 'below' and _is_signal(look.snapshot) and look.other is not None
     return there[:1] + [panels()['compare']] + there[1:] if beside_signal else there

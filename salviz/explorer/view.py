@@ -34,7 +34,7 @@ class ExplorerView(anywidget.AnyWidget):
     ui = T.Unicode('').tag(sync=True)         # JSON: what the reader has chosen; written by the browser only
     place = T.Unicode('').tag(sync=True)      # the model that stands in outputs, see `salviz.explorer.page.output_html`
 
-    def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, askers=(), **kw):
+    def __init__(self, runs, probes=None, steps=None, budget=256e6, live=False, askers=(), front=None, **kw):
         self._runs, self._live, self._lock = [as_run(r) for r in runs], live, threading.RLock()
         self._chosen = None if probes is None else {int(p) for p in np.ravel(probes)}, None
         self._plan, self._full, self._slots, self._free, self._stamp = Plan(budget), {}, {}, [], 0
@@ -43,7 +43,7 @@ class ExplorerView(anywidget.AnyWidget):
         self._sent_at, self._sent_rows, self._rows_due, self._resend_after = {}, None, 0., None
         self._data = dict(meta='', rows='[]', index=[], own='')
         self._askers, self._questions, self._replies = list(askers), {}, {}
-        self._asking = Courier(self._answer, rate=20)
+        self._asking, self._front = Courier(self._answer, rate=20), front
         try: self._loop = asyncio.get_running_loop()
         except RuntimeError: self._loop = None
         self._describe(probes, steps)
@@ -247,7 +247,7 @@ def _deliver(self:ExplorerView, seconds=.1, send=True):
     index = [None]*(len(self._slots) + len(self._free))
     for key, (slot, stamp) in self._slots.items(): index[slot] = [*key, stamp]
     if index != self._data['index']: state['index'] = index
-    text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words()))
+    text = json_text(describe([dict(m, live=self._live) for m in self._metas], self._words(), self._front))
     if text != self._data['meta']: state['meta'] = text
     if 'meta' in state:
         own = json_text([asker.offer() for asker in self._askers])

@@ -22,7 +22,7 @@ from fastcore.basics import patch
 
 from .codes import json_text
 from .courier import Courier
-from .described import as_run, counted, same_probe
+from .described import as_run, counted, front_meta, is_front, runs_of_front, same_probe
 from .own import Asker
 from .page import output_html, page_of, plotly_gz, write_page
 from .program import check_panels, needs_plotly, static_text
@@ -99,7 +99,7 @@ class Explorer(W.VBox):
     Example: `Explorer('runs/ad-drop', compare='runs/plain', panels=['heads', 'saliency'])`"""
     def __init__(self,
         # a `Run`, the path of one, the name of one that comes with salviz ('plain', 'sallm', 'saliency-guided',
-        # 'ad-drop', 'attention-guidance'), a training from `start_training`, or a list of `Snapshot`
+        # 'ad-drop', 'attention-guidance'), a training from `start_training`, a list of `Snapshot`, or a `Front`
         run,
         compare=None, # another one, to compare with
         probes=None,  # numbers of the examples to show; None: all
@@ -120,14 +120,16 @@ class Explorer(W.VBox):
         if height is not None and not (isinstance(height, Real) and 100 <= height <= 10000):
             raise ValueError(f'height must be between 100 and 10000 pixels, or None, got {height!r}')
         if not budget > 0: raise ValueError(f'budget must be a number of bytes above 0, got {budget!r}')
-        self.runs = [_opened(r) for r in (run, compare) if r is not None]
+        self.front, described, runs = None, None, [r for r in (run, compare) if r is not None]
+        if is_front(run): self.front, runs, described, state = run, *_of_front(run, compare, state)
+        self.runs = [_opened(r) for r in runs]
         self.training, self._display_id, self._loop = training, None, None
         self._ending, self._ended, self._last_drawn = threading.Lock(), False, False
         live = training is not None and training.state not in over
         options = dict(panels=panels, height=height, state=None if state is None else checked_state(state))
         trained = training if hasattr(training, 'pause') else None
         askers = [Asker(opened, *(None, None) if i else (model, trained)) for i, opened in enumerate(self.runs)]
-        self.view = ExplorerView(self.runs, probes, steps, budget, live, askers,
+        self.view = ExplorerView(self.runs, probes, steps, budget, live, askers, described,
                                  options=json_text({k: v for k, v in options.items() if v is not None}),
                                  plotly=plotly_gz() if needs_plotly(panels) else b'',
                                  layout=W.Layout(width='100%'))
@@ -176,6 +178,16 @@ def checked_state(state) -> dict:
     if unknown := [name for name in state if name not in state_names()]:
         raise ValueError(f'state has no {", ".join(map(str, unknown))}; it may hold {", ".join(state_names())}')
     return dict(state)
+
+def _of_front(front, compare, state):
+    "Runs of `front`, what the panel is told of it, and the state, at the knee's run first"
+    if compare is not None:
+        raise ValueError('Explorer: the runs of a front are compared with one another in the panel Compare; leave out '
+                         'compare=')
+    runs = runs_of_front(front)
+    described = front_meta(front, runs)
+    knee = next((p['run'] for p in described['points'] if p['is_knee'] and p['run'] is not None), 0)
+    return [run for run in runs if run is not None], described, {'run': knee, **(state or {})}
 
 def _opened(run):
     "`run` as something to look at, or an error that says what would do"
@@ -284,7 +296,8 @@ def look(self:Explorer):
     run, other, other_run, name = self.runs[at], None, None, ''
     against = state.get('compare') or {}
     if len(self.runs) > 1:
-        i = 1 - at
+        i = against.get('run') if len(self.runs) > 2 else 1 - at
+        i = i if i is not None and i != at else (at + 1) % len(self.runs)
         name, match = metas[i]['name'], next((p['id'] for p in metas[i]['probes'] if _same(p, metas[at], probe)), None)
         wanted = step if against.get('step') is None else against['step']
         steps = [s for p, s in metas[i]['recorded'] if p == match]
@@ -297,7 +310,7 @@ def look(self:Explorer):
     return Look(run.snapshot(step, probe), other, name, run.metrics, state.get('entry') or {},
                 state.get('what', 'attention'), state.get('evidence'), of_one_run=len(self.runs) == 1,
                 saliency_limit=None if state.get('ownScale') else metas[at]['saliency']['limit'],
-                run=run, other_run=other_run)
+                run=run, other_run=other_run, front=self.front)
 
 def _same(sentence, m, probe):
     "Is `sentence` that of `probe` in the run described by `m`?"
@@ -347,7 +360,8 @@ def _page(self:Explorer, probes=None, steps=None, layers=None, heads=None, **kw)
     panels, metas = json.loads(self.view.options).get('panels'), self._metas()
     probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
     steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
-    return page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(), **kw)
+    return page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(),
+                   front=self.view._front, **kw)
 
 @patch
 def _output(self:Explorer, picture, limit=2e6):

@@ -17,10 +17,11 @@ from ..core.words import number_words
 from ..measures.statistics import result_table
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
                                  number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
-from .drawing import (Body, Sheet, colour_bar, faint, figure_kind, fitted, grey, ink, ink_on,
-                      legend, legend_height, middle, power_of_ten, raised, shares, signed,
+from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, grey, ink, ink_on,
+                      legend, legend_height, middle, patch, power_of_ten, raised, shares, signed,
                       spaced, text_width, vermillion, weight_of, widened, wrapped)
 from ..views.base import is_negative
+from ..views.trade_off import trade_off
 
 # %% ../../nbs/10_figures/03_charts.ipynb #006
 def _tick_texts(ticks) -> list:
@@ -401,3 +402,119 @@ def _table(view, width):
         for y, block in zip(np.cumsum([0, *heights[:-1]]) + 9*np.arange(len(blocks)), blocks):
             _draw_block(sheet, float(y), names, heads, widths, block, gap, size)
     return Body(sum(heights) + 9*(len(blocks) - 1) + 2, draw)
+
+# %% ../../nbs/10_figures/03_charts.ipynb #pf002
+_of_standing = {'front': dict(color=blue, fill=blue), 'not told apart': dict(color='#9a9a9a', fill='white'),
+                'dominated': dict(color='#c2c2c2', fill='#c2c2c2')}
+_standing_words = {'front': 'on the front', 'not told apart': 'dominated by the means, not told apart by the seeds',
+                   'dominated': 'dominated'}
+
+def _front_range(view, axis):
+    "Lowest and highest of points and intervals along `axis`, with a margin"
+    values = view.frame[[axis, f'{axis}_low', f'{axis}_high']].to_numpy(float)
+    return _with_margin(*widened(np.nanmin(values), np.nanmax(values)), .08)
+
+def _point(ax, x, y, standing, size=4.6):
+    look = _of_standing[standing]
+    ax.plot([x], [y], marker='o', markersize=size, markerfacecolor=look['fill'], markeredgecolor=look['color'],
+            markeredgewidth=.9, linestyle='none', zorder=4 if standing == 'front' else 3)
+
+def _knee_mark(ax, x, y, size=9.):
+    ax.plot([x], [y], marker='D', markersize=size, markerfacecolor='none', markeredgecolor=vermillion,
+            markeredgewidth=1.1, linestyle='none', zorder=5)
+
+def _dominated_outline(view, x_range, y_range):
+    "Corners of what the front dominates, as far as the axes go"
+    worst = [ends[0] if way < 0 else ends[1] for way, ends in zip(view.worse, (x_range, y_range))]
+    first, last = view.stairs[0], view.stairs[-1]
+    beyond = ([worst[0], first[1]], [last[0], worst[1]]) if view.worse[0] < 0 else ([first[0], worst[1]],
+                                                                                      [worst[0], last[1]])
+    return np.array([beyond[0], *view.stairs, beyond[1], worst])
+
+# %% ../../nbs/10_figures/03_charts.ipynb #pf003
+def _overlap(a, b): return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+def _named_places(points, names, width, height):
+    """Places for `names` beside `points` [points, 2], all in points from the lower left corner of axes of `width` x
+    `height`: [(x, y) of the left end of each text's middle line, None where there is no room]"""
+    taken, places = [(x - 3, y - 3, x + 3, y + 3) for x, y in points], []
+    for (x, y), name in zip(points, names):
+        w, h = text_width(name, 6), 7.
+        steps = [(dx, dy) for far in (5, 9, 14) for dx, dy in
+                 ((far, far), (-far - w, far), (far, -far), (-far - w, -far), (-w/2, far + 3), (-w/2, -far - 3),
+                  (far, 0), (-far - w, 0))]
+        boxes = [(x + dx, y + dy - h/2, x + dx + w, y + dy + h/2) for dx, dy in steps]
+        free = [b for b in boxes if b[0] > 1 and b[2] < width - 1 and b[1] > 1 and b[3] < height - 1
+                and not any(_overlap(b, other) for other in taken)]
+        places.append((free[0][0], free[0][1] + h/2) if free else None)
+        taken += free[:1]
+    return places
+
+def _point_names(view, x_range, y_range, width, height):
+    "[(x, y, text, is it the knee's?)] of the names of points, and how many have no room"
+    at, names = view.frame[['x', 'y']].to_numpy(float), view.frame['name'].tolist()
+    places, groups = np.unique(at, axis=0, return_inverse=True)
+    texts = [', '.join(name for name, g in zip(names, groups.ravel()) if g == k) for k in range(len(places))]
+    texts = [fitted(text, .4*width, 6) for text in texts]
+    low, high = np.array([x_range, y_range]).T
+    inside = (places - low)/(high - low)*[width, height]
+    knees = {int(g) for g, knee in zip(groups.ravel(), view.frame['is_knee']) if knee}
+    made = _named_places(inside, texts, width, height)
+    return [(*p, text, k in knees) for k, (p, text) in enumerate(zip(made, texts)) if p], sum(p is None for p in made)
+
+# %% ../../nbs/10_figures/03_charts.ipynb #pf004
+def _front_entries(view):
+    "The legend: what kinds of points there are"
+    def sample(standing): return lambda ax: _point(ax, 7, 4.5, standing)
+    kinds = [s for s in _of_standing if (view.frame['standing'] == s).any()]
+    words = {**_standing_words, 'front': f'on the front (numbers: {view.setting})'}
+    at = ', '.join(f'{r:g}' for r in view.reference)
+    area = [(patch(facecolor=blue, alpha=.14, linewidth=0), f'dominated by the front; hypervolume down to ({at})')]
+    knee = [(lambda ax: _knee_mark(ax, 7, 4.5, 5.5), 'knee')]
+    has_knee = bool(view.frame['is_knee'].any())
+    return [*((sample(s), words[s]) for s in kinds), *knee*has_knee, *area*bool(len(view.stairs))]
+
+def _draw_front(ax, view, x_range, y_range):
+    "Area, staircase, intervals and points"
+    if len(view.stairs):
+        ax.fill(*_dominated_outline(view, x_range, y_range).T, color=blue, alpha=.07, linewidth=0, zorder=1)
+        ax.plot(*view.stairs.T, color=blue, linewidth=.9, zorder=2)
+    for _, row in view.frame.iterrows():
+        colour = _of_standing[row.standing]['color']
+        if np.isfinite(row.x_low): ax.plot([row.x_low, row.x_high], [row.y]*2, color=colour, linewidth=.6, zorder=2.5)
+        if np.isfinite(row.y_low): ax.plot([row.x]*2, [row.y_low, row.y_high], color=colour, linewidth=.6, zorder=2.5)
+        _point(ax, row.x, row.y, row.standing)
+        if row.is_knee: _knee_mark(ax, row.x, row.y)
+
+@figure_kind('pareto', trade_off, 'accuracy against plausibility over a loss weight, with front, knee and intervals',
+             'columns method, seed, a setting and two measures', 'frame', cites=('rationale-contrast',),
+             example=dict(y='validation_token_f1'))
+def _trade_off(view, width):
+    "Axes, then the legend below them"
+    x_range, y_range = (_front_range(view, axis) for axis in 'xy')
+    high = float(np.clip(.6*width*72, 140, 230))
+    label = wrapped(view.y_label, high, 6.5)
+    ticks, texts, _ = _axis_ticks(*y_range)
+    left = Sheet.margin + 9*len(label) + 3 + max(text_width(text, 6) for text in texts) + 5
+    room = width*72 - left - 10
+    x_ticks, x_texts, places = _axis_ticks(*x_range)
+    kept = spaced(places*room, x_texts, gap=5)
+    x_label, entries = wrapped(view.x_label, room, 6.5), _front_entries(view)
+    below = high + 18 + 8*len(x_label)
+    named, lost = _point_names(view, x_range, y_range, room, high)
+    notes = (f'{lost} points have no room for their value here.',) if lost else ()
+    def draw(sheet):
+        ax = sheet.axes(left, 0, room, high, xlim=x_range, ylim=y_range)
+        _draw_front(ax, view, x_range, y_range)
+        ax.set_xticks(x_ticks[kept], [x_texts[i] for i in kept])
+        ax.set_yticks(ticks, texts)
+        ax.grid(color=faint, linewidth=.4)
+        ax.set_axisbelow(True)
+        ax.spines[['top', 'right']].set_visible(False)
+        for x, y, text, is_knee in named:
+            sheet.text(left + x, high - y, text, fontsize=6, va='center_baseline', weight=weight_of(is_knee))
+        sheet.text(left + room/2, high + 13, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        sheet.text(Sheet.margin, high/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
+                   multialignment='center')
+        legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
+    return Body(below + legend_height(entries, width*72 - 2*Sheet.margin), draw, notes)

@@ -22,7 +22,7 @@ from .drawing import (Body, Sheet, arrow_to, beyond, colour_bar, cross_sample, f
                       signed_scale, text_width, thinned_note, ties_sample, unmarked, vermillion, word_box,
                       wrapped)
 from ..views.maps import (attention_map, coloured_sentences, compared, continuation, evolution, head_grid,
-                               masked_pairs, pattern_residual, triptych)
+                               masked_pairs, patch_attention, pattern_residual, triptych)
 from ..views.base import is_negative
 
 # %% ../../nbs/10_figures/02_maps.ipynb #008
@@ -349,3 +349,61 @@ def _masked_pairs(view, width):
                    of_words)
         legend(sheet, left + 190*beside, tops[-1] + 34*(not beside), room - 190*beside, entries)
     return Body(float(tops[-1]) + max(32, 34*(not beside) + legend_height(entries, room - 190*beside) + 2), draw)
+
+# %% ../../nbs/10_figures/02_maps.ipynb #pch2
+_query_frame = dict(fill=False, edgecolor=vermillion, linewidth=1.3, clip_on=False, zorder=3)
+
+def _mixed(view, colours, share=.4):
+    "`colours` [rows, columns, 3] of patches on the pixels of the image, with a `share` of its grey"
+    (height, width), (rows, columns) = view.image.shape[:2], colours.shape[:2]
+    down, across = np.arange(height)*rows//height, np.arange(width)*columns//width
+    return (1 - share)*colours[down][:, across] + share*view.image.mean(-1, keepdims=True)
+
+def _draw_patches(sheet, view, i, x, y, wide, high):
+    "The image (`i` 0) or map `i` - 1 of `view` at (`x`, `y`), with the grid of its patches"
+    rows, columns = view.maps.shape[1:]
+    ax, look = sheet.axes(x, y, wide, high), dict(extent=(0, columns, rows, 0), aspect='auto')
+    if i == 0: ax.imshow(np.broadcast_to(view.image, (*view.image.shape[:2], 3)), **look)
+    else:
+        norm, cmap, _ = share_scale(view.limits[i - 1])
+        colours = cmap.with_extremes(bad=faint)(norm(view.maps[i - 1]))[..., :3]
+        ax.imshow(_mixed(view, colours) if view.on_image else colours, **look)
+    for at, line in ((range(rows + 1), ax.axhline), (range(columns + 1), ax.axvline)):
+        for k in at: line(k, color=grey, linewidth=.3)
+    for row, column in {q for q in (view.queries if i == 0 else view.queries[i - 1:i]) if q}:
+        ax.add_patch(Rectangle((column, row), 1, 1, **_query_frame))
+    ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
+
+@figure_kind('patch_attention', patch_attention, 'what a patch of an image or [CLS] attends to, or rollout',
+             'attention and input of an image in patches', lists=('layer', 'head', 'patch'), least=2.,
+             example=dict(layer=1, head=[0, 1], patch=(0, 1)))
+def _patch_attention(view, width):
+    "The image and its maps in rows, their colour scales below"
+    left, gap, count = 10, 12, 1 + len(view.maps)
+    names = [' '.join(parts) for parts in zip(panel_letters(count), ('the image, in patches', *view.names))]
+    room, shape = width*72 - left - 8, view.image.shape[0]/view.image.shape[1]
+    fit = int((room + gap)//(max(min(150., 180/shape), 62) + gap)) # of a narrow image there is room for more
+    across = min(count, max(4 if width >= 5 else 3 if width >= 3.7 else 2, min(fit, 6)))
+    most = (room - gap*(across - 1))/across
+    wide = min(most, 150., 180/shape)
+    slot = min(most, max(wide, 180)) # a title needs more room than a narrow image
+    high, lines = wide*shape, [_name_lines(name, slot + gap - 4) for name in names]
+    tops, y = [], 0
+    for row in range(0, count, across):
+        y += 4 + 9*max(map(len, lines[row:row + across]))
+        tops.append(y)
+        y += high + 8
+    bars = [(*_scale_of('share', limit), f'{unit} (square-root scale)')
+            for unit, limit in dict(zip(view.units, view.limits)).items()]
+    places, below = _lying_bars(bars, _Grid(across, wide, left, gap, None, tops, y), width, Sheet.margin)
+    entries = [(patch(facecolor='white', edgecolor=vermillion, linewidth=1.1), 'the patch that attends')]
+    entries = entries*any(q is not None for q in view.queries)
+    def draw(sheet):
+        for i, text in enumerate(lines):
+            x, top = left + (i % across)*(slot + gap), tops[i//across]
+            for k, line in enumerate(text): sheet.text(x, top - 4 - 9*(len(text) - 1 - k), line, **panel_title)
+            _draw_patches(sheet, view, i, x, top, wide, high)
+        for (x, bar_y, length, label), (norm, cmap, at, _) in zip(places, bars):
+            colour_bar(sheet, x, bar_y, length, 6, norm, cmap, at, label)
+        legend(sheet, Sheet.margin, y + below, width*72 - Sheet.margin, entries)
+    return Body(y + below + legend_height(entries, width*72 - Sheet.margin) + 2*bool(entries), draw)

@@ -73,19 +73,22 @@ Term.__doc__ = "A loss per example, `loss` [batch], and the factor `weight` with
 # %% ../../nbs/05_methods/00_base.ipynb #026
 served = dict(
     FineTuning=tasks.keys(),
-    SalLM=('classification',),
+    SalLM=('classification', 'regression', 'token_classification', 'causal_lm'),
     SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
     ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'question_answering',
             'image_classification'),
     AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
                        'seq2seq', 'causal_lm', 'question_answering'),
-    RationaleGuided=('classification', 'regression', 'question_answering'))
+    RationaleGuided=('classification', 'regression', 'question_answering'),
+    Distillation=('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
+                  'series_classification'))
 
 # %% ../../nbs/05_methods/00_base.ipynb #035
 class Method:
     "A way to train with explanations; see `plan` and `terms`"
     cite = None   # the paper: a BibTeX entry as text, a key of `salviz.core.bibliography`, or a list of these
     serves = None # tasks that a method of your own serves; None: what the table `served` says, else all
+    task_weight = 1. # of the loss of the task itself; less in a method that puts another loss in its place
 
     @property
     def name(self) -> str:
@@ -182,6 +185,10 @@ def _said(x):
         return f'a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix("torch.")}'
     return f'{type(x).__name__} {x!r:.60}'
 
+def _require_kind(method, x, kind, said):
+    "Refuse `x` unless it is a `kind`; put into words only then, since those of a plan are the text of all its tensors"
+    if not isinstance(x, kind): method.require(False, f'{said}, got {_said(x)}')
+
 def check_cite(method):
     "Refuse what `method` cites unless it is a BibTeX entry or a key of ours; return it"
     for part in getattr(method, 'methods', (method,)):
@@ -191,13 +198,12 @@ def check_cite(method):
 
 def _check_plan(method, plan):
     "Refuse what `method` plans unless it is a `Plan` of the right parts"
-    method.require(isinstance(plan, Plan), f'plan must return a Plan, got {_said(plan)}')
+    _require_kind(method, plan, Plan, 'plan must return a Plan')
     layers = plan.layers
     ok = isinstance(layers, (tuple, list, range)) and all(isinstance(l, int) for l in layers)
     method.require(ok, f'the layers of its plan must be a tuple of numbers, got {_said(layers)}')
     for name in ('drop', 'inputs', 'later', 'evidence', 'axes'):
-        part = getattr(plan, name)
-        method.require(isinstance(part, dict), f'{name} of its plan must be a dict, got {_said(part)}')
+        _require_kind(method, getattr(plan, name), dict, f'{name} of its plan must be a dict')
 
 _rows_hold = ('task', 'loss', 'kind', 'step', 'epoch', 'learning_rate', 'seconds') # names in a row of metrics
 
@@ -212,7 +218,7 @@ def _check_term(
     taken = name in _rows_hold or name.endswith('_weight')
     method.require(not taken,
                    f'no term can be called {name!r}, a name that the metrics of a run use already; choose another one')
-    method.require(isinstance(term, Term), f'the term {name!r} must be a Term(loss, weight), got {_said(term)}')
+    _require_kind(method, term, Term, f'the term {name!r} must be a Term(loss, weight)')
     loss, weight = term
     method.require(isinstance(loss, torch.Tensor), f'the loss of the term {name!r} must be a tensor, got {_said(loss)}')
     each = 'of the batch' if size is None else f'of the {size} examples of the batch'
@@ -251,8 +257,7 @@ def plan_of(method, model, batch, progress, where='the batch') -> Plan:
 def terms_of(method, outputs, maps, plan, batch, progress, where='the batch') -> dict:
     "The terms of `method`, each checked to be a loss per example"
     terms = method.terms(outputs, maps, plan, Batch(batch, method, where), progress)
-    method.require(isinstance(terms, dict),
-                   f'terms must return a dict {{name: Term(loss, weight)}}, got {_said(terms)}')
+    _require_kind(method, terms, dict, 'terms must return a dict {name: Term(loss, weight)}')
     for name, term in terms.items():
         _check_term(method, name, term, len(batch['example_id']) if 'example_id' in batch else None)
     return terms
@@ -327,6 +332,9 @@ class Together(Method):
 
     def served_tasks(self) -> tuple:
         return tuple(t for t in tasks if all(t in method.served_tasks() for method in self.methods))
+
+    @property
+    def task_weight(self): return math.prod(method.task_weight for method in self.methods)
 
     def phase(self, progress) -> str:
         phases = [method.phase(progress) for method in self.methods]

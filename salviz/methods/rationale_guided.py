@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['normalised', 'rationale_loss', 'kept_alone', 'as_many_of_the_rest', 'contrastive_loss', 'attention_sets',
-           'rolled_out', 'teachable', 'taught_saliency', 'RationaleGuided']
+           'asked_attention', 'rolled_out', 'teachable', 'taught_saliency', 'RationaleGuided', 'check_asked_attention']
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-002
 import math
@@ -140,6 +140,23 @@ def attention_sets(
     if each: return A.flatten(1, 2), seen.flatten(1, 2)
     return torch.where(seen, A, 0.).sum(2) / real.sum(1).clamp(min=1)[:, None, None], seen.any(2)
 
+def asked_attention(
+    maps, model, batch:dict,
+    layers=None,    # of `maps`; None: all
+    rollout=False,  # of all of them, or each layer by itself
+    rows='pooled',  # the row that the head reads, the 'first', the 'mean', 'all'
+    heads=None, per_head=False, # see `attention_sets`
+) -> tuple: # (values [batch, sets, key], bool [batch, sets, key]: what of it can be asked)
+    "The attention of `model` that is an explanation of `batch`"
+    real, layers = batch['attention_mask'].bool(), check_layers(model, layers)
+    row = dict(pooled=lambda: pooled_rows(model, batch), first=lambda: real.long().argmax(1)).get(rows)
+    how = dict(row=row and row(), each=rows == 'all')
+    if rollout:
+        A = rolled_out([maps[l] for l in layers], heads)
+        return attention_sets(A, A.detach() > 0, real, **how)
+    parts = [attention_sets(maps[l], maps.seen(l), real, heads=heads, per_head=per_head, **how) for l in layers]
+    return tuple(torch.cat(x, 1) for x in zip(*parts))
+
 def rolled_out(
     maps:list,   # of attention [batch, heads, n, n], first layer first
     heads=None,  # numbers of those that take part; None: all
@@ -155,23 +172,26 @@ def rolled_out(
     return out[:, None]
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-044
-def teachable() -> list: # of names
+def teachable(
+    name='input_ids', # what is read; None: whatever it is
+) -> list: # of names
     "The attributions that a loss can train"
-    return [name for name, known in known_attributions('input_ids').items() if known.is_trainable]
+    return [method for method, known in known_attributions(name).items() if known.is_trainable]
 
 def taught_saliency(
     model, batch:dict,
     method='input_x_gradient', # one of `teachable`
     target='predicted',        # see `attribution.reading.target_scores`
     create_graph=True,         # keep the graph, so that a loss on it trains `model`?
-    **options,                 # of the attribution, such as steps
-) -> torch.Tensor: # [batch, n], 0 at pads
-    "The saliency of each token, in eval mode and in full precision"
+    steps=3,                   # nodes, of an attribution that has some
+) -> torch.Tensor: # [batch, n], 0 at pads; [batch, height, width]; [batch, time, features]
+    "The saliency of each token, pixel or cell, in eval mode and in full precision"
+    chosen = attribution_named(method)
     # plain steps of attention, since fused kernels have no second derivative
     with undisturbed(model), full_precision(model), sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
         reading = Reading(model, batch, targets=[target], batch_size=10**9, create_graph=create_graph)
-        saliency = attribution_named(method)(reading, **options)[0][0]
-    saliency = torch.where(real_tokens(batch), saliency, 0.)
+        saliency = chosen(reading, **(dict(steps=steps) if 'steps' in chosen.options else {}))[0][0]
+    if reading.is_text: saliency = torch.where(real_tokens(batch), saliency, 0.)
     return saliency if create_graph else saliency.detach()
 
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-051
@@ -307,24 +327,16 @@ def _copies(self:RationaleGuided, plan, model, batch, marks, counts, progress) -
 @patch
 def explained(self:RationaleGuided, maps, plan, batch) -> tuple: # (values [batch, sets, n], counts of the same shape)
     "The explanations that are compared with rationales"
-    model, real, counts = plan.targets['rationale'], batch['attention_mask'].bool(), self.counted(batch)
+    model, counts = plan.targets['rationale'], self.counted(batch)
     if not self.of_attention:
         labels = batch['labels'] if self.target == 'gold' else 'predicted'
         target = attribution_target(task_of(model), batch, labels, own=True)
-        options = attribution_named(self.explanation).options
-        values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(),
-                                 **(dict(steps=self.steps) if 'steps' in options else {}))
+        values = taught_saliency(model, batch, self.explanation, target, torch.is_grad_enabled(), self.steps)
         values = values.abs() if self.ranking == 'magnitude' else values
         return values[:, None], counts[:, None]
-    row = dict(pooled=lambda: pooled_rows(model, batch), first=lambda: real.long().argmax(1)).get(self.rows)
-    how = dict(row=row and row(), each=self.rows == 'all')
-    if self.explanation == 'rollout':
-        A = rolled_out([maps[l] for l in plan.layers], self.heads)
-        parts = [attention_sets(A, A.detach() > 0, real, **how)]
-    else:
-        parts = [attention_sets(maps[l], maps.seen(l), real, heads=self.heads, per_head=self.per_head, **how)
-                 for l in check_layers(model, self.layers)]
-    values, seen = (torch.cat(x, 1) for x in zip(*parts))
+    rollout = self.explanation == 'rollout'
+    values, seen = asked_attention(maps, model, batch, None if rollout else self.layers, rollout, self.rows,
+                                   self.heads, self.per_head)
     return values, seen & counts[:, None]
 
 @patch
@@ -349,6 +361,28 @@ def _shown(values, counts):
     total = counts.sum(1)
     return torch.where(counts, values, 0.).sum(1) / total.clamp(min=1)
 
+# %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-056a
+def check_asked_attention(
+    method:Method, # who asks
+    model, layers, heads, rows, # see `asked_attention`
+):
+    "Refuse layers, heads and rows that `model` does not have"
+    try: check_observable(model)
+    except ValueError as e:
+        method.require(False, f"{e}; or teach a saliency, such as explanation='input_x_gradient'")
+    check_layers(model, layers)
+    count = head_count(model)
+    bad = [h for h in heads or () if not 0 <= h < count]
+    method.require(not bad, f'heads: the model has heads 0 to {count - 1} in a layer, got {bad[:1]}')
+    if rows == 'pooled':
+        row = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+        try: pooled_rows(model, dict(input_ids=row))
+        except ValueError as e: method.require(False, f"{e}; take rows='mean'")
+    is_causal = getattr(model.config, 'is_decoder', False) or any(getattr(m, 'is_causal', False) is True
+                                                                  for m in model.modules())
+    method.require(rows != 'first' or not is_causal,
+                   "rows='first': the first token of a decoder sees nothing but itself; take rows='pooled'")
+
 # %% ../../nbs/05_methods/06_rationale_guided.ipynb #rg-057
 @patch
 def check(self:RationaleGuided, model, tokenizer, data, epochs):
@@ -366,23 +400,5 @@ def check(self:RationaleGuided, model, tokenizer, data, epochs):
         self.require(task == 'classification', f"loss='contrastive' compares logits of a class, and {task} has none")
         self.require(getattr(model.config, 'pad_token_id', None) is not None,
                      "loss='contrastive' makes shorter texts, which need a pad token; set model.config.pad_token_id")
-    elif self.of_attention: self._check_attention(model)
+    elif self.of_attention: check_asked_attention(self, model, self.layers, self.heads, self.rows)
     self.require(self.target == 'gold' or task_of(model) == 'classification', "target='predicted' is for classes")
-
-@patch
-def _check_attention(self:RationaleGuided, model):
-    "Refuse layers, heads and rows that `model` does not have"
-    try: check_observable(model)
-    except ValueError as e: self.require(False, f'{e}; or teach a saliency, such as explanation=\'input_x_gradient\'')
-    check_layers(model, self.layers)
-    count = head_count(model)
-    bad = [h for h in self.heads or () if not 0 <= h < count]
-    self.require(not bad, f'heads: the model has heads 0 to {count - 1} in a layer, got {bad[:1]}')
-    if self.rows == 'pooled':
-        row = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-        try: pooled_rows(model, dict(input_ids=row))
-        except ValueError as e: self.require(False, f"{e}; take rows='mean'")
-    is_causal = getattr(model.config, 'is_decoder', False) or any(getattr(m, 'is_causal', False) is True
-                                                                  for m in model.modules())
-    self.require(self.rows != 'first' or not is_causal,
-                 "rows='first': the first token of a decoder sees nothing but itself; take rows='pooled'")

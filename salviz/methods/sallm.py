@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['part_seconds', 'saliency_target', 'agreement_loss', 'pooled_attention', 'layer_loss', 'standardised',
-           'token_saliency', 'Explanations', 'explain_batches', 'joined', 'explain', 'contents', 'taken_over',
-           'parts_of', 'Unfinished', 'SalLM']
+           'token_saliency', 'asked_rows', 'counted_tokens', 'Explanations', 'explain_batches', 'joined', 'explain',
+           'contents', 'taken_over', 'parts_of', 'Unfinished', 'SalLM']
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #002
 import hashlib
@@ -23,14 +23,17 @@ from fastcore.meta import delegates
 from safetensors import SafetensorError
 from tqdm.auto import tqdm
 
-from ..models.attention import check_layers, check_observable, head_count, unwrapped
+from datasets import Dataset
+
+from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
 from ..attribution.registry import attribution_named, known_attributions
 from ..attribution.saliency import input_saliency
-from ..data.texts import Collator, model_inputs
+from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 from .base import FineTuning, Method, Plan, Term, check_choice, check_weight
-from ..models.tasks import example_mean
+from ..models.draws import keyed_uniform
+from ..models.tasks import attribution_target, example_mean, task_of, tasks
 from ..models.loading import device_of, pooled_rows, undisturbed
 from ..models.checkpoints import load_model
 from ..core.runs import Run
@@ -159,17 +162,23 @@ def _class_saliency(
     # see `target_scores`
     classes,
     steps=20, # m: nodes of integrated gradients
+    rows=None, # int64 [batch]: whose attention a saliency `of_attention` reads; None: the row that the head reads
 ) -> torch.Tensor: # [batch, tokens], 0 at pads
     "What each token does to the logit of its example's class"
     if not callable(saliency):
         of_attention = attribution_named(saliency).of_attention
         if of_attention is None: return input_saliency(teacher, batch, saliency, classes, steps)
         maps, _ = attention_attribution(teacher, batch, classes, layers=-1, method=of_attention, steps=steps)
-        return pooled_attention(*maps.values(), pooled_rows(teacher, batch))
+        return pooled_attention(*maps.values(), pooled_rows(teacher, batch) if rows is None else rows)
+    if teacher is None: return _by_function(None, batch, saliency, classes)
     with undisturbed(teacher):
         if isinstance(classes, str):
             with torch.no_grad(): classes = teacher(**model_inputs(batch, teacher)).logits.argmax(-1)
-        made = saliency(teacher, batch, classes)
+        return _by_function(teacher, batch, saliency, classes)
+
+def _by_function(teacher, batch, function, classes) -> torch.Tensor: # [batch, tokens], 0 at pads
+    "What a `function` of one's own says"
+    made = function(teacher, batch, classes)
     if not isinstance(made, torch.Tensor) or made.shape != batch['input_ids'].shape:
         got = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
         raise ValueError('SalLM: the function given as saliency must return one number for each token, '
@@ -206,15 +215,61 @@ def token_saliency(
     target='gold',                   # the 'gold' or 'predicted' label; mean over 'all' or, standardised, 'all_released'
     steps=20,
 ) -> torch.Tensor: # [batch, tokens]
-    "Explanations of the examples in `batch`"
+    "Explanations of the examples in `batch`; `teacher` may be None where `saliency` is a function that asks none"
+    if teacher is None: return _class_saliency(None, batch, saliency, batch.get('labels'))
+    task = task_of(teacher)
+    if tasks[task].per_token: return _token_answer_saliency(teacher, batch, saliency, target, steps)
     is_linear = not callable(saliency) and attribution_named(saliency).is_linear
     if target == 'all_released':
         real = real_tokens(batch)
         return torch.stack([standardised(x, real) for x in _label_saliencies(teacher, batch, saliency, steps)]).mean(0)
     if target == 'all' and is_linear: return _class_saliency(teacher, batch, saliency, _mean_logit, steps)
     if target == 'all': return _label_saliencies(teacher, batch, saliency, steps).mean(0)
-    classes = batch['labels'] if target == 'gold' and 'labels' in batch else 'predicted'
+    # a regression has one output, which is its own prediction
+    is_gold = target == 'gold' and 'labels' in batch and task != 'regression'
+    classes = batch['labels'] if is_gold else 'predicted'
     return _class_saliency(teacher, batch, saliency, classes, steps)
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5
+_word_stream = 0x7a66 # keeps this draw apart from those of steps
+
+def asked_rows(
+    model,
+    batch:dict, # with labels where `model` answers at tokens
+) -> torch.Tensor: # int64 [batch]
+    "The query whose attention is asked: it says the class or score, the tag of one word, or an answer's first token"
+    task = tasks[task_of(model)]
+    if not task.per_token: return pooled_rows(model, batch)
+    is_asked = batch['labels'] != -100
+    if task.causal: return is_asked.long().argmax(1)
+    real = batch['attention_mask'].long()
+    place = (real.cumsum(1) - 1).clamp(min=0)
+    # a number for the text, in which what surrounds it has no say
+    token = ((batch['input_ids'] + 1) * 0x9e3779b1 + place * 0x85ebca77) & 0xffffffff
+    text = (real * ((token ^ (token >> 15)) * 0x2c1b3c6d & 0xffffffff)).sum(1)
+    drawn = keyed_uniform(text, (place,), seed=0, step=0, stream=_word_stream)
+    return torch.where(is_asked, drawn, -1.).argmax(1)
+
+def counted_tokens(model, batch:dict) -> torch.Tensor: # bool [batch, tokens]
+    "The tokens that a target may mark: real ones that are not special, of a prompt with its answer the prompt's alone"
+    counts = real_tokens(batch) & ~batch['is_special']
+    return counts & (batch['segments'] == 0) if tasks[task_of(model)].causal else counts
+
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-6
+def _token_answer_saliency(teacher, batch, saliency, target, steps) -> torch.Tensor: # [batch, tokens], 0 at pads
+    "What each token does to the log-probability of the answer in `asked_rows`"
+    task, rows = tasks[task_of(teacher)], asked_rows(teacher, batch)
+    said = batch['labels']
+    if target == 'predicted':
+        with undisturbed(teacher), torch.no_grad(): said = teacher(**model_inputs(batch, teacher)).logits.argmax(-1)
+    here = F.one_hot(rows, said.shape[1]).bool()
+    labels = torch.where(here, said, -100)
+    if callable(saliency):
+        with undisturbed(teacher):
+            return _by_function(teacher, {**batch, 'asked_row': rows}, saliency, labels[here])
+    return _class_saliency(teacher, batch, saliency, attribution_target(task, dict(labels=labels), labels), steps, rows)
+
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #038
 class Explanations:
@@ -253,7 +308,7 @@ def _shortest_first(examples) -> np.ndarray: # int64 [examples]: row numbers
     return np.argsort(np.asarray(examples['length']), kind='stable')
 
 def explain_batches(
-    teacher,       # a classifier
+    teacher,       # None where `saliency` is a function that asks none
     examples,      # encoded examples, with or without labels
     collate,       # list of examples -> batch, see `Collator`
     steps=20,      # m: nodes of integrated gradients
@@ -263,9 +318,10 @@ def explain_batches(
 ): # yields arrays example_id, length, saliency, see `Explanations`
     "The saliency that `teacher` sees in every example, batch by batch"
     order = _shortest_first(examples).tolist()
+    device = None if teacher is None else device_of(teacher)
     for i in range(skip, len(order), batch_size):
-        batch = {k: v.to(device_of(teacher))
-                 for k, v in collate([examples[j] for j in order[i:i + batch_size]]).items()}
+        batch = collate([examples[j] for j in order[i:i + batch_size]])
+        if device is not None: batch = {k: v.to(device) for k, v in batch.items()}
         real = batch['attention_mask'].bool()
         saliency_of_tokens = token_saliency(teacher, batch, saliency, target, steps)
         made = dict(example_id=batch['example_id'], length=real.sum(1), saliency=saliency_of_tokens[real].float())
@@ -282,10 +338,12 @@ def explain(teacher, examples, collate, steps=20, **kwargs) -> dict: # arrays ex
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #046
 def contents(examples) -> np.ndarray: # int64 [examples]
-    "What there is to explain in each of the encoded `examples`, its tokens and its label, as a number"
-    labels = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
+    "What there is to explain in each of the encoded `examples`, its tokens and its labels, as a number"
+    given = examples['labels'] if 'labels' in examples.column_names else [-1]*len(examples)
+    # a score is explained as the teacher gives it, whatever the label
+    labels = [x if isinstance(x, list) else [-1 if isinstance(x, float) else x] for x in given]
     def digest(row): return hashlib.blake2b(np.array(row, np.int64).tobytes(), digest_size=8).digest()
-    return np.array([int.from_bytes(digest([label, *ids]), 'little', signed=True)
+    return np.array([int.from_bytes(digest([*label, *ids]), 'little', signed=True)
                      for label, ids in zip(labels, examples['input_ids'])], np.int64)
 
 def taken_over(
@@ -403,7 +461,8 @@ class SalLM(Method):
     cite = 'lake2021sallm'
 
     def __init__(self,
-        # a fine-tuned classifier, or the run (or its path) of one; None: trained first, with the settings of this run
+        # a fine-tuned model, or the run (or its path) of one; None: trained first, with the settings of this run;
+        # False: none is asked, where `saliency` is a function that needs none
         teacher=None,
         weight=1.,       # lambda: weight of the attention loss
         top_share=.1,    # k: share of the tokens that a binarised explanation marks
@@ -416,21 +475,30 @@ class SalLM(Method):
         target='gold',
         heads=None,      # numbers of the heads that are asked; None: all
         per_head=False,  # ask each head by itself (mean of their losses), or their mean
-        rows='pooled',   # 'pooled': the row that the classifier reads; 'mean': mean over all query rows
+        rows='pooled',   # 'pooled': the row that says what is explained; 'mean': mean over all query rows
         # 'pretrained': where the model given to `train` stands; 'teacher': from the teacher's weights (Fine-Tuned)
         start='pretrained',
         refresh=None,    # N: every N epochs the model that is being trained explains anew (Iterative); None: never
         explanations=None, # a run of SalLM (or its path) whose explanations serve again; then no teacher is asked
         after_dropout=False, # look at attention before its dropout (the equation), or after it (the released code)
         padded_to=None,  # of loss='released': positions of a row; None: as many as its batch has
+        # what is most salient: 'signed' (most positive), 'magnitude', or None: the size for a score, else the sign
+        ranking=None,
+        unlabelled=None, # texts (or pairs) without labels: a list or a Dataset; see below
+        unlabelled_ratio=1,     # of them that each labelled example brings into its step
+        unlabelled_weight=None, # of their attention loss; None: as `weight`
     ):
         self.teacher, self.weight, self.top_share, self.binarised = teacher, weight, top_share, binarised
         self.steps, self.layers, self.loss, self.saliency, self.target = steps, layers, loss, saliency, target
         self.heads, self.per_head, self.rows, self.start, self.refresh, self.given = (
             heads, per_head, rows, start, refresh, explanations)
-        self.after_dropout, self.padded_to = after_dropout, padded_to
+        self.after_dropout, self.padded_to, self.ranking = after_dropout, padded_to, ranking
+        self.unlabelled, self.unlabelled_ratio, self.unlabelled_weight = unlabelled, unlabelled_ratio, unlabelled_weight
         self.explanations, self.explained_epoch, self._loaded = None, 1, None # what is in use, and since which epoch
+        self._more = None # (the texts without labels, encoded; their `Collator`)
         self._check_arguments()
+        texts = self._unlabelled_texts()
+        self._unlabelled_named = None if texts is None else f'{len(texts)} texts, sha256 {fingerprint(texts)[:12]}'
 
     def completed(self, args):
         "The 'released' loss of runs from before there was a `padded_to` was another one"
@@ -441,19 +509,22 @@ class SalLM(Method):
     def args(self):
         "Hyperparameters as they were given, the teacher by its path or class"
         def named(x):
-            return (x if x is None else type(x).__name__ if isinstance(x, torch.nn.Module)
+            return (x if x is None or x is False else type(x).__name__ if isinstance(x, torch.nn.Module)
                     else str(getattr(x, 'path', x)))
-        return {**super().args(), 'teacher': named(self.teacher), 'explanations': named(self.given)}
+        return {**super().args(), 'teacher': named(self.teacher), 'explanations': named(self.given),
+                'unlabelled': self._unlabelled_named}
 
-    def prescribes(self, model):
-        heads = range(head_count(model)) if self.heads is None else self.heads
-        return {l: tuple(heads) for l in check_layers(model, self.layers)}
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #055
 @patch
 def _check_arguments(self:SalLM):
     "Refuse arguments that are out of range or contradict each other"
     check_weight(self)
+    self._check_unlabelled()
+    check_choice(self, 'ranking', (None, 'signed', 'magnitude'))
+    own = callable(self.saliency)
+    self.require(self.teacher is not False or own and self.start == 'pretrained' and self.refresh is None,
+                 "teacher=False asks nobody, which needs a function as saliency, start='pretrained' and refresh=None")
     self.require(isinstance(self.top_share, (int, float)) and not isinstance(self.top_share, bool)
                  and 0 < self.top_share <= 1,
                  'top_share must be above 0 and at most 1 (share of the tokens that are marked), got '
@@ -486,31 +557,87 @@ def _check_arguments(self:SalLM):
                  f'heads must be None (all) or different heads by number, counted from 0, got {self.heads!r}')
     self.require(self.refresh is None or type(self.refresh) is int and self.refresh >= 1,
                  f'refresh must be None or a whole number of epochs of at least 1, got {self.refresh!r}')
-    self.require(self.given is None or self.teacher is None or self.start == 'teacher',
+    self.require(self.given is None or self.teacher in (None, False) or self.start == 'teacher',
                  "with explanations= no teacher is asked; leave teacher out, or say start='teacher' if its weights are "
                  "to be used")
 
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-0
+@patch
+def _unlabelled_texts(self:SalLM): # a Dataset with text, [text_pair]; None without any
+    "The texts without labels, as one Dataset"
+    x = self.unlabelled
+    if x is None: return None
+    if isinstance(x, Dataset): return x.select_columns([c for c in ('text', 'text_pair') if c in x.column_names])
+    if all(isinstance(text, str) for text in x): return Dataset.from_dict(dict(text=list(x)))
+    return Dataset.from_dict(dict(zip(('text', 'text_pair'), map(list, zip(*x)))))
+
+@patch
+def _check_unlabelled(self:SalLM):
+    "Refuse `unlabelled` texts that are none, and numbers that do nothing without them"
+    x, ratio = self.unlabelled, self.unlabelled_ratio
+    pairs = isinstance(x, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 2 for t in x)
+    texts = isinstance(x, (list, tuple)) and all(isinstance(t, str) for t in x)
+    ok = x is None or isinstance(x, Dataset) and 'text' in x.column_names or pairs or texts
+    self.require(ok and (x is None or len(x)), 'unlabelled must be None, a list of texts or of pairs of texts, or a '
+                                               f'Dataset with the column text, none of them empty; got {x!r:.80}')
+    self.require(type(ratio) is int and ratio >= 1,
+                 f'unlabelled_ratio must be a whole number of at least 1, got {ratio!r}')
+    if self.unlabelled_weight is not None: check_weight(self, 'unlabelled_weight')
+    self.require(x is not None or (ratio == 1 and self.unlabelled_weight is None),
+                 'unlabelled_ratio and unlabelled_weight are for unlabelled=, the texts without labels; leave them out')
+
+
 # %% ../../nbs/05_methods/05_sallm.ipynb #058
+@patch
+def prescribes(self:SalLM, model) -> dict: # {layer: heads}
+    "The heads whose attention is asked"
+    heads = range(head_count(model)) if self.heads is None else self.heads
+    return {l: tuple(heads) for l in check_layers(model, self.layers)}
+
+@patch
+def _asked(self:SalLM, model, batch) -> tuple: # (saliency [batch, tokens], (target, counts, rows, real))
+    "What the attention of `model` is asked in `batch`, as `layer_loss` takes it"
+    saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
+    rows = asked_rows(model, batch) if self.rows == 'pooled' else None
+    counts = counted_tokens(model, batch)
+    default = 'magnitude' if task_of(model) == 'regression' else 'signed'
+    ranked = saliency.abs() if (self.ranking or default) == 'magnitude' else saliency
+    return saliency, (saliency_target(ranked, counts, self.top_share, self.binarised), counts, rows, real)
+
 @patch
 def plan(self:SalLM, model, batch, progress) -> Plan:
     "Observe the layers that should agree with the explanations of `batch`"
     self.require(self.explanations is not None,
                  'there are no explanations yet; prepare(trainer) makes them when training starts. By hand: '
                  'method.explanations = Explanations(**explain(teacher, examples, collate))')
-    saliency, real = self.explanations.lookup(batch), batch['attention_mask'].bool()
-    counts = real & ~batch['is_special']
-    target = saliency_target(saliency, counts, self.top_share, self.binarised)
-    rows = pooled_rows(model, batch) if self.rows == 'pooled' else None
-    return Plan(layers=check_layers(model, self.layers), after_dropout=self.after_dropout,
-                targets=dict(sallm=(target, counts, rows, real)),
-                evidence=dict(saliency=saliency, saliency_target=target))
+    saliency, asked = self._asked(model, batch)
+    plan = Plan(layers=check_layers(model, self.layers), after_dropout=self.after_dropout, targets=dict(sallm=asked),
+                evidence=dict(saliency=saliency, saliency_target=asked[0]))
+    if tasks[task_of(model)].per_token:
+        plan.evidence['asked_row'] = F.one_hot(asked[2], saliency.shape[1]).bool()
+        plan.axes['asked_row'] = 'token',
+    if self._more and model.training: plan.targets['unlabelled'] = model, self.companions(batch, progress)
+    return plan
+
+@patch
+def _agreement(self:SalLM, maps, layers, asked) -> torch.Tensor: # [batch]
+    "Mean over `layers` of how far their attention is from what is `asked`"
+    how = self.heads, self.per_head, self.loss, self.after_dropout, self.padded_to
+    return torch.stack([layer_loss(maps[l], maps.seen(l), *asked, *how) for l in layers]).mean(0)
 
 @patch
 def terms(self:SalLM, outputs, maps, plan, batch, progress) -> dict:
-    "The attention loss"
-    asked = *plan.targets['sallm'], self.heads, self.per_head, self.loss, self.after_dropout, self.padded_to
-    losses = [layer_loss(maps[l], maps.seen(l), *asked) for l in plan.layers]
-    return dict(saliency_agreement=Term(torch.stack(losses).mean(0), self.weight))
+    "The attention loss, and that of the texts without labels"
+    terms = dict(saliency_agreement=Term(self._agreement(maps, plan.layers, plan.targets['sallm']), self.weight))
+    if 'unlabelled' in plan.targets:
+        model, companions = plan.targets['unlabelled']
+        with observe(model, list(plan.layers), after_dropout=self.after_dropout) as seen:
+            model(**model_inputs(companions, model))
+        losses = self._agreement(seen, plan.layers, self._asked(model, companions)[1])
+        weight = self.weight if self.unlabelled_weight is None else self.unlabelled_weight
+        terms['unlabelled_agreement'] = Term(losses.unflatten(0, (-1, self.unlabelled_ratio)).mean(1), weight)
+    return terms
+
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #060
 @patch
@@ -523,8 +650,9 @@ def check(self:SalLM, model, tokenizer, data, epochs):
     there, last = head_count(model), max(self.heads or [0])
     self.require(last < there,
                  f'heads must be below {there}, the number of heads of {type(model).__name__}, got {last}')
+    self._check_task(model, data)
     first = Collator(tokenizer)([data['train'][0]])
-    if self.rows == 'pooled': pooled_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
+    if self.rows == 'pooled': asked_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
     self.require(not model.config.is_encoder_decoder,
                  f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
                  'while explanations are about the source; use an encoder or a decoder-only classifier')
@@ -534,9 +662,11 @@ def check(self:SalLM, model, tokenizer, data, epochs):
     self.require(self.padded_to is None or longest <= self.padded_to,
                  f'padded_to={self.padded_to} is less than the {longest} tokens of the longest example; '
                  f'give {longest} or more')
-    teacher = model if self.teacher is None else self._check_teacher(model, tokenizer)
-    token_saliency(teacher, {k: v.to(device_of(teacher)) for k, v in first.items()}, self.saliency, self.target,
-                   steps=1)
+    teacher = (None if self.teacher is False else model if self.teacher is None
+               else self._check_teacher(model, tokenizer))
+    if teacher is not None: first = {k: v.to(device_of(teacher)) for k, v in first.items()}
+    token_saliency(teacher, first, self.saliency, self.target, steps=1)
+    if self.unlabelled is not None: self._encoded(tokenizer, 0, paired=any(1 in s for s in data['train']['segments']))
     if self.given is not None: self._taken_over(tokenizer, {k: data[k] for k in ('train', 'probes') if k in data})
 
 @patch
@@ -546,6 +676,9 @@ def _check_teacher(self:SalLM, model, tokenizer):
     if its_tokenizer is not None: same = its_tokenizer.get_vocab() == tokenizer.get_vocab()
     else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
     name, a, b = self.args()['teacher'], teacher.config.num_labels, model.config.num_labels
+    its_task, task = task_of(teacher), task_of(model)
+    self.require(its_task == task, f'the teacher {name} was made for {its_task}, the model for {task}; use a teacher '
+                                   'of the same task')
     self.require(same,
                  f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with the '
                  'same tokenizer')
@@ -566,6 +699,57 @@ def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
         model, tokenizer = load_model(self.teacher)
         self._loaded = unwrapped(model), tokenizer
     return self._loaded
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #060a
+@patch
+def _check_task(self:SalLM, model, data):
+    "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
+    task = tasks[task_of(model)]
+    self.require(task.name == 'classification' or self.target in ('gold', 'predicted'),
+                 f"target={self.target!r} is a mean over classes, which {task.name} does not choose among; take 'gold' "
+                 "or 'predicted'")
+    if not task.per_token: return
+    self.require(self.rows == 'pooled', f"rows={self.rows!r} is for one answer a text; in {task.name} the row is asked "
+                                        'that says what is explained, leave rows out')
+    for name, x in dict(unlabelled=self.unlabelled is None, teacher=self.teacher is not False).items():
+        self.require(x, f'{name}={getattr(self, name)!r:.40} is for classification and regression, got {task.name}')
+    if not task.causal: return
+    for name in ('train', 'probes'):
+        bare = [i for i, s in enumerate(data[name]['segments']) if 1 not in s] if name in data else []
+        self.require(not bare, f'row {bare[:1]} of {name} is a plain text: none of its tokens is the answer whose '
+                               'explanation could be taught; give prompts (text) with answers (target_text)')
+
+
+# %% ../../nbs/05_methods/05_sallm.ipynb #sl-un-2
+_companion_stream = 0x51de # keeps these draws apart from those of other methods in the same step
+
+@patch
+def _encoded(
+    self:SalLM, tokenizer,
+    first_id:int,    # number of the first of them
+    max_length=None, # as for `encode_texts`
+    paired=False,    # do the labelled examples have two texts?
+): # a Dataset as `encode_texts` makes it
+    "The texts without labels, encoded"
+    more = self._unlabelled_texts()
+    has = 'text_pair' in more.column_names
+    self.require(has == paired, f'unlabelled holds {"pairs of texts" if has else "texts"}, the labelled examples are '
+                                f'{"pairs" if paired else "single texts"}; give both the same form')
+    try: return encode_texts(list(more['text']), tokenizer, list(more['text_pair']) if has else None, max_length,
+                             first_id)
+    except ValueError as e: self.require(False, f'unlabelled: {e}')
+
+@patch
+def companions(self:SalLM, batch, progress) -> dict: # a batch of unlabelled_ratio times as many
+    "The texts without labels that the examples of `batch` bring into the step at `progress`"
+    examples, collate = self._more
+    drawn = keyed_uniform(batch['example_id'], (self.unlabelled_ratio,), progress.seed, progress.step,
+                          _companion_stream)
+    at = (drawn.double() * len(examples)).long().flatten().tolist()
+    columns = examples[at]
+    rows = [dict(zip(columns, x)) for x in zip(*columns.values())]
+    return {k: v.to(batch['example_id'].device) for k, v in collate(rows).items()}
+
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #062
 @patch
@@ -652,11 +836,20 @@ def _train_teacher(self:SalLM, trainer) -> tuple: # (model, tokenizer)
     return teacher
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #066
+def _checksum(teacher) -> int: # 0 where nobody is asked
+    from salviz.models.loading import weights_checksum
+    return 0 if teacher is None else weights_checksum(teacher)
+
+@patch
+def _splits(self:SalLM, trainer) -> dict: # {name: encoded examples}
+    "All that is explained"
+    more = dict(unlabelled=self._more[0]) if self._more else {}
+    return dict(train=trainer.encoded['train'], probes=trainer.probe_set, **more)
+
 @patch
 def _begun(self:SalLM, name, teacher, trainer, splits) -> tuple: # (`Unfinished`, content of all examples by id)
     "What an earlier process has left of the explanations of `splits`, for `teacher` to go on with"
-    from salviz.models.loading import weights_checksum
-    unfinished = Unfinished(trainer.run, name, weights_checksum(teacher), self._question(trainer.tokenizer))
+    unfinished = Unfinished(trainer.run, name, _checksum(teacher), self._question(trainer.tokenizer))
     content, ids = {}, []
     for examples in splits:
         content |= zip(examples['example_id'], contents(examples))
@@ -672,9 +865,9 @@ def _begun(self:SalLM, name, teacher, trainer, splits) -> tuple: # (`Unfinished`
 
 @patch
 def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
-    "Write `teacher`'s explanations of the training set and the probes into the run, as arrays `name`, and then `state`"
-    if not isinstance(self.teacher, torch.nn.Module): teacher.to(device_of(trainer.model))
-    run, splits = trainer.run, [trainer.encoded['train'], trainer.probe_set]
+    "Write `teacher`'s explanations of all examples into the run, as arrays `name`, and then `state`"
+    if not (teacher is None or isinstance(self.teacher, torch.nn.Module)): teacher.to(device_of(trainer.model))
+    run, splits = trainer.run, [*self._splits(trainer).values()]
     unfinished, content = self._begun(name, teacher, trainer, splits)
     skip, bar = len(unfinished), tqdm(total=sum(map(len, splits)), initial=len(unfinished), desc='SalLM: explanations',
                                       unit='example',
@@ -698,7 +891,7 @@ def _explain_all(self:SalLM, teacher, trainer, name='explanations', **state):
 def _copy_explanations(self:SalLM, trainer):
     "Write the explanations of the run that was given into this one, which then needs the other no more"
     start = time.perf_counter()
-    arrays = self._taken_over(trainer.tokenizer, dict(train=trainer.encoded['train'], probes=trainer.probe_set))
+    arrays = self._taken_over(trainer.tokenizer, self._splits(trainer))
     trainer.run.save_arrays('explanations', arrays)
     trainer.run.set_state(explanation_seconds=time.perf_counter() - start, explained=self._question(trainer.tokenizer))
 
@@ -758,8 +951,7 @@ def _start_from(self:SalLM, teacher, trainer):
 @patch
 def _goes_on(self:SalLM, teacher, begun):
     "Refuse a `teacher` other than the one that has `begun` (checksum of its weights) to explain"
-    from salviz.models.loading import weights_checksum
-    self.require(begun in (None, weights_checksum(teacher)),
+    self.require(begun in (None, _checksum(teacher)),
                  'the teacher does not have the weights of the one whose explanations were begun in this run; '
                  'give the same teacher as before, or start a new run')
 
@@ -789,15 +981,30 @@ def _where(self:SalLM, trainer) -> tuple: # (explain?, steps done, epoch to foll
     return not is_explained or damage is not None, done, epoch, begun
 
 @patch
+def _prepare_unlabelled(self:SalLM, trainer):
+    "Encode the texts without labels as those of `trainer` are, with ids that follow on"
+    taken = [*trainer.encoded.values(), trainer.probe_set]
+    first_id = 1 + max(max(part['example_id']) for part in taken)
+    paired = 'text_pair' in trainer.data['train'].column_names
+    examples = self._encoded(trainer.tokenizer, first_id, trainer.feed.longest, paired)
+    longest = max(examples['length'])
+    self.require(self.padded_to is None or longest <= self.padded_to,
+                 f'padded_to={self.padded_to} is less than the {longest} tokens of the longest text in unlabelled; '
+                 f'give {longest} or more')
+    self._more = examples, Collator(trainer.tokenizer)
+
+@patch
 def prepare(self:SalLM, trainer):
     """Explain the training set and the probes, unless the run has the explanations already, and start from the
     teacher if that is wished"""
     run = trainer.run
+    if self.unlabelled is not None: self._prepare_unlabelled(trainer)
     new, done, epoch, begun = self._where(trainer)
     start = self.start == 'teacher' and not done
     with undisturbed(trainer.model):
         if start or new and self.given is None:
-            teacher = (self._train_teacher(trainer) if self.teacher is None else self._load_teacher())[0]
+            teacher = (None if self.teacher is False else self._train_teacher(trainer)[0] if self.teacher is None
+                       else self._load_teacher()[0])
             if new: self._goes_on(teacher, begun)
         if new and trainer.is_world_process_zero():
             self._explain_all(teacher, trainer) if self.given is None else self._copy_explanations(trainer)

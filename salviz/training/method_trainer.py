@@ -192,7 +192,7 @@ def flush(self:MethodTrainer):
         seconds += time.perf_counter() - start # on a GPU this is where the queued work is waited for
         self._refuse_non_finite(step, values)
         total = sum(w*v for w, v in zip(weights, values.values()))
-        scheduled = {f'{k}_weight': float(w) for k, w in zip(names, weights) if k != 'task'}
+        scheduled = {f'{k}_weight': float(w) for k, w in zip(names, weights) if k != 'task' or w != 1}
         row = dict(kind='train', step=step, epoch=round(epoch, 6), loss=total, **values, **scheduled, learning_rate=lr,
                    seconds=seconds)
         self.run.log(row); self._logged.append(row)

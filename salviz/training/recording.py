@@ -91,7 +91,7 @@ def look(self:Recorder, model, batch, progress) -> dict:
         plan = plan_of(method, model, known if task.pseudo_labels else batch, progress, 'a batch of probes')
         outputs = self._further(model, main, known, plan)
         with torch.no_grad():
-            terms = dict(task=Term(task.loss(main, known)),
+            terms = dict(task=Term(task.loss(main, known), method.task_weight),
                          **terms_of(method, outputs, maps, plan, known, progress, 'a batch of probes'))
         shown = plan.shown()
     size, axes = len(batch['example_id']), plan.shown_axes()
@@ -243,7 +243,8 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
     if 'masked_input' in arrays:
         info['masked_tokens'] = self.feed.tokenizer.convert_ids_to_tokens(arrays['masked_input'].tolist())
     losses = {k: float(x.loss[j]) for k, x in looked['terms'].items()}
-    losses |= {f'{k}_weight': float(x.weight) for k, x in looked['terms'].items() if k != 'task'}
+    losses |= {f'{k}_weight': float(x.weight) for k, x in looked['terms'].items()
+               if k != 'task' or x.weight != 1}
     label = None if row.get('labels') is None else task.label(row['labels'])
     return Snapshot(step=progress.step, epoch=epoch, probe=probe, arrays=arrays, layers=layers, losses=losses,
                     info=info, classes=self.classes,

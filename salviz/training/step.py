@@ -69,5 +69,5 @@ def step_terms(
     "All losses of one step: the task's and those that `method` adds"
     with full_precision(net): plan = plan_of(method, net, batch, progress)
     outputs, maps = run_passes(model, net, batch, plan)
-    return {'task': Term(tasks[task].loss(outputs['main'], batch)),
+    return {'task': Term(tasks[task].loss(outputs['main'], batch), method.task_weight),
             **terms_of(method, outputs, maps, plan, batch, progress)}

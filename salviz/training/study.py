@@ -189,12 +189,14 @@ class Study(StudyResults):
         self.measures, self.live, self._made = named_measures(measures), True, (None, None)
         if weights not in ('best', 'all', 'none'):
             raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
-        shared = self._check()
+        self._shared = self._check()
         _check_better(better, self.measures)
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
-        self.cells = study_cells(methods, seeds, self.settings, shared)
+        grown = read_study(self.folder).get('grown') if (self.folder/'study.json').exists() else None
+        self._take_in(grown or {})
         self.manifest = dict(format=1, design=self._design(), cells=[c.described() for c in self.cells],
                              measures=list(self.measures), better=dict(better or {}))
+        if grown: self.manifest['grown'] = grown
         self._agree(extend)
 
     def is_current(self, measure, known, run):
@@ -307,6 +309,30 @@ def _agree(self:Study, extend):
     elif self.folder.exists() and any(self.folder.iterdir()):
         raise FileExistsError(f'Study: {self.folder} is not empty and holds no study; choose another folder')
     write_whole(file, sealed(self.manifest, indent=2).encode())
+
+# %% ../../nbs/06_training/09_study.ipynb #gr002
+@patch
+def _take_in(self:Study, grown):
+    "Lay out the cells with the values `grown` {setting: values} behind those that the study was made with"
+    self.settings = {k: [*v, *(x for x in grown.get(k, ()) if x not in v)] for k, v in self.settings.items()}
+    self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
+
+@patch
+def grow(self:Study, **more): # lists of numbers or texts
+    "Give settings `more` values, which the folder remembers; `run` then trains them"
+    if not self.live: raise ValueError('Study.open gives results only; make the Study again to let it grow')
+    _refuse_unknown('no setting is called', more, list(self.settings))
+    for k, values in more.items():
+        if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
+            raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
+    known = read_study(self.folder).get('grown', {})
+    grown = {k: list(dict.fromkeys([*known.get(k, ()), *(x for x in more.get(k, ()) if x not in self.settings[k])]))
+             for k in self.settings if k in known or k in more}
+    self._take_in(grown)
+    self.manifest['design']['settings'] = {k: [shown_value(x) for x in v] for k, v in self.settings.items()}
+    self.manifest |= dict(cells=[c.described() for c in self.cells], grown=grown)
+    self.manifest = json.loads(to_json(self.manifest))
+    write_whole(self.folder/'study.json', sealed(self.manifest, indent=2).encode())
 
 # %% ../../nbs/06_training/09_study.ipynb #022
 def _asked(f, offered): return {k: offered[k] for k in arguments_of(f) if k in offered}

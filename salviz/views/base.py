@@ -9,9 +9,9 @@ __all__ = ['axes_meaning', 'answer_views', 'View', 'method_title', 'title_of', '
            'masked_sentence', 'robust_limit', 'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys',
            'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name', 'own_patterns',
            'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView',
-           'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown', 'TokenLabels',
-           'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence', 'EvidenceView',
-           'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'shown_image', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown',
+           'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence',
+           'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from dataclasses import dataclass, field, replace
@@ -149,6 +149,13 @@ def _asked_of(snapshot) -> tuple: # (observed layers, heads, 'pooled' or 'mean')
               else [l % count if count else l for l in ([layers] if isinstance(layers, int) else layers)])
     return tuple(l for l in observed if l in layers), args.get('heads'), args.get('rows', 'pooled')
 
+def _row_name(snapshot, row_said):
+    "Whose attention it is, in a few words"
+    pooled, asked_row = snapshot.info.get('pooled_row'), snapshot.arrays.get('asked_row')
+    if row_said == 'of all rows (their mean)' or pooled is None and asked_row is None:
+        return 'attention (mean over rows)'
+    return f'attention (row {snapshot.labels[int(np.argmax(asked_row)) if pooled is None else pooled]})'
+
 def _listed(name, numbers):
     "'head 3', or 'heads 1, 3'"
     return f'{name}{"s" if len(numbers) > 1 else ""} {", ".join(map(str, numbers))}'
@@ -163,9 +170,13 @@ def _compared_row(
     if heads is not None: check_heads('attention_beside_saliency', heads, len(maps))
     mean = maps[slice(None) if heads is None else list(heads)].mean(0)
     pooled, ordinary = snapshot.info.get('pooled_row'), ~np.asarray(snapshot.is_special)
+    asked_row = snapshot.arrays.get('asked_row')
     which = 'mean over heads' if heads is None else f'{"mean over " if len(heads) > 1 else ""}{_listed("head", heads)}'
     if rows == 'mean': row, row_said = mean.mean(0), 'of all rows (their mean)'
     elif pooled is not None: row, row_said = mean[pooled], 'of the pooled row'
+    elif asked_row is not None:
+        at = int(np.argmax(asked_row))
+        row, row_said = mean[at], f'of the row that says what is explained, {snapshot.labels[at]!r},'
     else:
         row = mean[ordinary].mean(0)
         row_said = 'of the tokens that are not special (mean over their rows; this model pools none)'
@@ -192,7 +203,7 @@ def attention_beside_saliency(
     regularised = _asked_of(snapshot)[0]
     row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer,
                            default=-1)
-    special, pooled = np.asarray(snapshot.is_special), snapshot.info.get('pooled_row')
+    special = np.asarray(snapshot.is_special)
     if special.all(): raise ValueError(f'{name}: all {len(special)} tokens are special; there is nothing to compare')
     attention, row_said, which, asked = _compared_row(snapshot, attention[row], layer)
     target = snapshot.arrays.get('saliency_target')
@@ -210,8 +221,7 @@ def attention_beside_saliency(
                 f'normalised over the tokens that are not special (special tokens, grey, receive {outside:.0%} of the '
                 f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}',
         attention=_normalised(attention, special),
-        attention_name='attention (mean over rows)' if pooled is None or row_said == 'of all rows (their mean)'
-        else f'attention (row {snapshot.labels[pooled]})',
+        attention_name=_row_name(snapshot, row_said),
         saliency=_normalised(saliency, special),
         saliency_name='saliency (this model)' if own == 'saliency' else "saliency (the method's)",
         teacher_saliency=teacher, target=target, agreement=agreement, special_share=outside,
@@ -225,20 +235,22 @@ class ExplanationBesideRationale(View):
     explanation_name:str   # what it is
     is_marked:np.ndarray   # bool [n]: by the rationale
     token_f1:float         # of as many tokens as are marked; NaN where ties decide, or nothing is marked
+    iou_f1:float           # of the spans that they are; NaN where `token_f1` is
     auprc:float            # NaN where nothing is marked, or all tokens have the same value
 
-def _pointed_at(values, marked) -> tuple: # (token F1, AUPRC, notes)
+def _pointed_at(values, marked) -> tuple: # (token F1, span F1, AUPRC, AUPRC of a random order, notes)
     "How well the highest of `values` are those that are `marked`"
-    from salviz.measures.plausibility import auprc, hard_rationale, token_f1
-    k, none = int(marked.sum()), float('nan')
-    if not k: return none, none, ('The rationale marks nothing, so agreement has no number.',)
-    if k == len(marked): return none, none, ('The rationale marks every token, so agreement has no number.',)
-    if np.ptp(values) == 0: return none, none, ('All tokens have the same value: the explanation points nowhere.',)
+    from salviz.measures.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
+    k, none = int(marked.sum()), (float('nan'),)*4
+    if not k: return *none, ('The rationale marks nothing, so agreement has no number.',)
+    if k == len(marked): return *none, ('The rationale marks every token, so agreement has no number.',)
+    if np.ptp(values) == 0: return *none, ('All tokens have the same value: the explanation points nowhere.',)
     low, high = np.sort(values)[::-1][[k, k - 1]]
     tied = int((values == low).sum()) if low == high else 0
     note = (f'{tied} tokens tie at the border of the {k} highest: which of them are chosen means nothing.',)*bool(tied)
-    f1 = none if tied else token_f1([hard_rationale(values, k)], [marked]).f1
-    return f1, auprc(values, marked), note
+    chosen = [hard_rationale(values, k)]
+    f1, spans = none[:2] if tied else (measure(chosen, [marked]).f1 for measure in (token_f1, iou_f1))
+    return f1, spans, auprc(values, marked), random_auprc(len(marked), k), note
 
 # %% ../../nbs/09_views/00_base.ipynb #rv-3
 def explanation_beside_rationale(
@@ -258,21 +270,22 @@ def explanation_beside_rationale(
         which = f' {row_words} in layer {layer}, {heads}'
     marked = np.asarray(marked, bool) & ~special
     given = np.where(np.isfinite(values), values, 0.).astype(float)
-    f1, area, notes = _pointed_at(given[~special], marked[~special])
+    f1, spans, area, chance, notes = _pointed_at(given[~special], marked[~special])
     words = dict(explanation='the explanation that is taught', saliency='saliency (this model)',
                  attention='attention')[of]
-    chance = marked.sum()/(~special).sum()
+    random = '' if np.isnan(chance) else f'a random order: {number_words(chance)} on average'
     return ExplanationBesideRationale(
         title=title_of(snapshot),
-        subtitle=f'token F1 = {number_words(f1)}   AUPRC = {number_words(area)} (a random order: '
-                 f'{chance:.2f} on average){class_words(snapshot)}',
+        subtitle=f'token F1 = {number_words(f1)}   AUPRC = {number_words(area)}{random and f" ({random})"}'
+                 f'{class_words(snapshot)}',
         caption=f'{words[0].upper()}{words[1:]}{which}, token by token; shaded is what the rationale of the data marks '
                 f'({int(marked.sum())} of {int((~special).sum())} tokens, special tokens, grey, left out). Token F1 '
-                f'of as many tokens as are marked: {number_words(f1)}; area under the precision-recall curve: '
-                f'{number_words(area)}, where a random order has {chance:.2f} on average.',
+                f'of as many tokens as are marked: {number_words(f1)}; F1 of their spans (intersection over union of '
+                f'at least 0.5): {number_words(spans)}; area under the precision-recall curve: {number_words(area)}'
+                f'{random and f" ({random})"}.',
         explanation=fixed(np.where(special, np.nan, values).astype(float)),
         explanation_name='explanation (taught)' if of == 'explanation' else words, is_marked=fixed(marked),
-        token_f1=f1, auprc=area, notes=(*notes, *not_finite(**{of: values})), **_words_about(snapshot))
+        token_f1=f1, iou_f1=spans, auprc=area, notes=(*notes, *not_finite(**{of: values})), **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #027
 def class_words(snapshot):
@@ -736,6 +749,13 @@ def _signal_parts(snapshot, x, masked):
     if beyond:
         notes.append(f'{beyond} pixels of the masked copy lie beyond the range of the input and are shown as its ends.')
     return _as_shown(x, span), masked if masked is None else _as_shown(masked, span), span, notes
+
+def shown_image(snapshot, view:str) -> tuple: # ([height, width, 1 or 3] from 0 to 1, notes)
+    "The image of `snapshot` as it is shown; an error carries the name of the `view`"
+    x, = arrays_of(snapshot, view, 'input')
+    check_choice(f"{view}: snapshot.info['modality']", snapshot.info.get('modality'), ('image',))
+    image, _, _, notes = _signal_parts(snapshot, x, None)
+    return image, notes
 
 def _optional(snapshot, name):
     "The evidence `name`, None if it is not there"

@@ -7,11 +7,13 @@ runs; coloured sentences; masked pairs"""
 __all__ = ['Units', 'Map', 'units_of', 'telling_entry', 'heads_words', 'chosen_map', 'MapPanels', 'AttentionMap',
            'attention_limit', 'same_scale', 'saliency_of', 'attention_map', 'Triptych', 'triptych', 'PatternResidual',
            'pattern_residual', 'Compared', 'compared', 'Evolution', 'evolution', 'HeadGrid', 'pooled', 'head_grid',
-           'ColouredSentences', 'coloured_sentences', 'Continuation', 'continuation', 'MaskedPairs', 'masked_pairs']
+           'ColouredSentences', 'coloured_sentences', 'Continuation', 'continuation', 'MaskedPairs', 'masked_pairs',
+           'PatchAttention', 'patch_attention']
 
 # %% ../../nbs/09_views/02_maps.ipynb #003
 from collections import namedtuple
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 
@@ -22,7 +24,8 @@ from ..core.words import number_words, panel_letters
 from ..core.doors import check_choice
 from .base import (View, arrays_of, axes_meaning, blocked_keys, check_heads, class_words, closest_layer,
                                cut_name, fixed, layer_row, masked_sentence, method_title, methods_of, not_finite,
-                               own_patterns, pattern_name, robust_limit, telling_head, tied_candidates, ties_note,
+                               own_patterns, pattern_name, robust_limit, shown_image,
+                               telling_head, tied_candidates, ties_note,
                                title_of, which_snapshot)
 
 # %% ../../nbs/09_views/02_maps.ipynb #008
@@ -822,3 +825,81 @@ def masked_pairs(
         sentence=fixed(np.repeat(np.arange(len(views)), [len(v.labels) for v in views])),
         names=tuple([_pair_words(*pair) for pair in zip(snapshots, views, own)] if names is None else names),
         divergences=fixed([v.divergence for v in views]), notes=tuple(dict.fromkeys(n for v in views for n in v.notes)))
+
+# %% ../../nbs/09_views/02_maps.ipynb #pat2
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PatchAttention(View):
+    "An image in patches, and how much one of its tokens, or several, attend to each of them"
+    image:np.ndarray   # [height, width, 1 or 3] from 0 to 1
+    maps:np.ndarray    # [panels, rows, columns]
+    queries:tuple      # [panels] (row, column) of the patch that attends; None: a token that is no patch
+    names:tuple        # [panels] what stands above each
+    units:tuple        # [panels] what the colour bar says
+    limits:tuple       # [panels] value at the end of the colour scale, one for each unit
+    outside:np.ndarray # [panels] share of the row that goes to tokens off the grid
+    on_image:bool      # are the colours mixed with the image?
+
+def _queries_of(view, patches, grid):
+    "Place and token of each of `patches`, a (row, column), None for [CLS] or else the first patch, or a list of these"
+    rows, columns, first = (grid[k] for k in ('rows', 'columns', 'first'))
+    pair = lambda p: isinstance(p, (list, tuple)) and len(p) == 2 and all(isinstance(k, Integral) for k in p)
+    asked = [patches] if patches is None or pair(patches) or not isinstance(patches, (list, tuple)) else list(patches)
+    if not asked: raise ValueError(f'{view}: patch=[] names no patch; give (row, column), or None for [CLS]')
+    for p in asked:
+        if p is not None and not (pair(p) and 0 <= p[0] < rows and 0 <= p[1] < columns):
+            raise ValueError(f'{view}: patch must be (row, column), from (0, 0) to ({rows - 1}, {columns - 1}), or '
+                             f'None for [CLS], got {p!r:.80}')
+    asked = [(0, 0) if p is None and not first else p for p in asked]
+    return [(None, 0) if p is None else (tuple(map(int, p)), first + p[0]*columns + p[1]) for p in asked]
+
+def _patch_name(place): return '[CLS]' if place is None else f'patch {place[0]}, {place[1]}'
+
+def _off_grid(first, outside, letters):
+    "A sentence on what goes to the `first` tokens, which are no patches"
+    if not first: return ''
+    what = '[CLS]' if first == 1 else f'The {first} tokens that are no patches, [CLS] among them,'
+    shares = ', '.join(f'{x:.0%}' + f' ({letter})'*(len(outside) > 1) for x, letter in zip(outside, letters))
+    return f' {what} {"receives" if first == 1 else "receive"} the rest: {shares}.'
+
+# %% ../../nbs/09_views/02_maps.ipynb #pat3
+def patch_attention(
+    snapshot,      # of an image that a vision transformer read
+    layer=None,    # a model's layer, a list of them, 'mean', or None, as for `attention_map`
+    head=None,     # a number, a list of them, 'mean', 'rollout', or None
+    patch=None,    # (row, column) of the patch that attends, or a list of them; None: [CLS], else the first
+    mean_of=None,  # (layer, head) pairs whose mean is shown, in place of layer and head
+    limit=None,    # end of the colour scale; None: from the values
+    on_image=False,# mix the colours with the image? They are no longer those of the scale then
+) -> PatchAttention:
+    "How much one patch of an image, or [CLS], attends to each patch, or rollout of it; of several heads on one scale"
+    name, grid = 'patch_attention', snapshot.info.get('patches')
+    image, notes = shown_image(snapshot, name)
+    arrays_of(snapshot, name, 'attention')
+    if not grid: raise ValueError(f"{name}: {which_snapshot(snapshot)} holds no info['patches'], the grid of an image")
+    layers, heads = ([list(x) if isinstance(x, (list, tuple, range)) else [x]][0] for x in (layer, head))
+    if not layers or not heads: raise ValueError(f'{name}: layer and head must name at least one each; or leave it out')
+    places = list(dict.fromkeys((None if h == 'rollout' and len(heads) > 1 else l, h) for l in layers for h in heads))
+    chosen = [chosen_map(snapshot, l, h, 'attention', name, mean_of) for l, h in places]
+    queries = _queries_of(name, patch, grid)
+    panels = [(m, place, np.asarray(m.values[token], dtype=float)) for m in chosen for place, token in queries]
+    rows = np.array([row for *_, row in panels])
+    maps = rows[:, grid['first']:].reshape(-1, grid['rows'], grid['columns'])
+    units = ['attention rollout' if m.head == 'rollout' else 'attention' for m, *_ in panels]
+    ends = {unit: attention_limit(rows[[u == unit for u in units], grid['first']:]) for unit in units}
+    outside, letters = rows[:, :grid['first']].sum(1), [x.strip('()') for x in panel_letters(len(panels) + 1)[1:]]
+    said = [f'{m.where}, from {_patch_name(place)}' for m, place, _ in panels]
+    one = dict.fromkeys(m.where for m in chosen)
+    where = next(iter(one)) if len(one) == 1 else f'{len(one)} maps'
+    listed = '; '.join(f'({letter}) {words}' for letter, words in zip(letters, said))
+    size = f'{grid["rows"]} × {grid["columns"]}'
+    return PatchAttention(
+        title=title_of(snapshot, where),
+        subtitle=(f'largest weight: {number_words(np.nanmax(maps, initial=0.))}' + class_words(snapshot)).strip(),
+        caption=f'(a) The image in {size} patches. {" and ".join(dict.fromkeys(units)).capitalize()} to each of them: '
+                f'{listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
+                + ' All on one scale.'*(len(panels) > 1 == len(ends)) + _off_grid(grid['first'], outside, letters)
+                + ' The colours are mixed with the image.'*on_image,
+        image=image, maps=fixed(maps), queries=tuple(place for _, place, _ in panels),
+        names=tuple(said), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
+        limits=tuple(float(ends[unit] if limit is None else limit) for unit in units),
+        notes=(*notes, *not_finite(attention=maps)))

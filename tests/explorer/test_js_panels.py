@@ -704,6 +704,28 @@ def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
                                        'o => o.map(c => c.classList.contains("sv-marked"))')
     assert marked == (target[~s.is_special] > 0).tolist()
 
+@pytest.mark.parametrize('task, ranking', [('regression', None), ('classification', 'magnitude'),
+                                           ('token_classification', None), ('causal_lm', None)])
+def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking):
+    "A score by the size of its saliency, an answer over its prompt; in the row that says what is explained"
+    labels = ['[CLS]', 'a', 'b', 'c', 'd', 'e', '[SEP]']
+    special, saliency = np.array([x[0] == '[' for x in labels]), np.array([0, .1, -.9, .2, .6, -.3, 0], np.float32)
+    row = dict(token_classification=2, causal_lm=3).get(task)
+    counts = ~special & (np.arange(7) <= (3 if task == 'causal_lm' else 6))
+    ranked = np.abs(saliency) if ranking or task == 'regression' else saliency
+    def target(share): return maths.saliency_target(ranked, counts, share).astype(np.float32)
+    arrays = {} if row is None else dict(asked_row=np.arange(7) == row)
+    args = dict(top_share=.3, binarised=True, ranking=ranking)
+    info = dict(method='SalLM', args=args, methods=dict(SalLM=args), task=task,
+                **(dict(axes=dict(asked_row=['token'])) if row else {}))
+    s = by_hand(labels, info=info, method_saliency=saliency, saliency_target=target(.3), **arrays)
+    show(page, s, panels=['map', 'whatif'], state=dict(whatIf=dict(topShare=.6, binarised=True)))
+    load(page, 'derive.js')
+    asked = 'store.frameOf(app.state)'
+    assert page.evaluate(f'() => sv.askedRow({asked})') == (row or 0)
+    made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
+    assert np.allclose(made, target(.6), atol=1e-7)
+
 @pytest.mark.parametrize('share,ranking,first',
                          [(.2, 'signed', 'next'), (.5, 'magnitude', 'keep'), (.9, 'signed', 'mask'),
                           (1., 'signed', 'next'), (0., 'signed', 'next')])

@@ -399,6 +399,20 @@ def test_patches_are_read_with_the_keyboard(page):
     settled(page)
     assert page.evaluate('app.state.row') == 5 and page.input_value('.sv-patches select >> nth=1') == '5'
 
+def test_saliency_of_a_patch_is_the_sum_over_its_pixels_and_a_mean_chosen_elsewhere_has_a_name(page):
+    s = of_patches()
+    show(page, [s], panels=['patches'], state=dict(row=2, entry=dict(kind='mean', heads=[[0, 0], [1, 1]])))
+    drawn = np.array(page.eval_on_selector('.sv-patches canvas', 'c => [...c.salviz.saliency]'))
+    wanted = coarse(s.arrays['saliency_map']).reshape(2, 5, 3, 4).sum((1, 3)).ravel()
+    assert abs(drawn - wanted).max() < 1e-4
+    chosen = page.eval_on_selector('.sv-patches select', 'c => c.selectedOptions[0].textContent')
+    assert chosen == 'mean over layer 0 head 0; layer 1 head 1'
+    plain = canvas_image(page, '.sv-patches canvas')
+    page.click('.sv-patches label:has-text("on the image")')
+    settled(page)
+    assert 'mixed with the image' in text(page, '.sv-patches .sv-words')
+    assert (canvas_image(page, '.sv-patches canvas') != plain).any()
+
 def test_an_image_without_patches_has_no_panel_of_patches(page):
     show(page, [invented.image()])
     assert 'sv-patches' not in visible(page)

@@ -23,7 +23,7 @@ model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
 probes = ['a gorgeous , witty , seductive movie .', 'unforgettable <b>cinematography</b> notwithstanding .']'''
 start = '''training = start_training(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False),
     probes=probes, epochs={epochs},
-                          snapshots=6, batch_size=4, learning_rate=1e-4, run_dir='{run}')
+                          snapshots=60, batch_size=4, learning_rate=1e-4, run_dir='{run}')
 explorer = Explorer(training)
 explorer'''
 
@@ -122,6 +122,22 @@ def tab(browser, server):
     yield make
     for t in opened: t.close()
 
+@pytest.fixture(scope='module')
+def shared(browser, server):
+    "Function that gives a tab of the given cells, which are run when it is first asked for; it stays for other tests"
+    opened = {}
+    def at(name, *sources):
+        if name not in opened:
+            notebook(server[1]/name, *sources)
+            opened[name] = Tab(browser, server, name).open()
+            opened[name].run_all()
+        opened[name].drawn(); opened[name].drawn('map')
+        return opened[name]
+    yield at
+    for t in opened.values(): t.close()
+
+plain = 'plain.ipynb', "from salviz import Explorer\nExplorer('run')" # the restart of its kernel comes last
+
 def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, browser, server):
     first = tab('first.ipynb', "from salviz import Explorer\nExplorer('run')")
     first.run_all(); first.drawn(); first.drawn('map')
@@ -144,9 +160,8 @@ def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
     t.page.wait_for_selector('[aria-label="all keys"].sv-help')
     assert t.page.locator('.jp-Cell').count() == count and t.page.locator('.jp-Cell.jp-mod-active').count() == 1
 
-def test_scrubbing_and_choosing_a_head_change_the_pixels(tab):
-    t = tab('scrub.ipynb', "from salviz import Explorer\nExplorer('run')")
-    t.run_all(); t.drawn(); t.drawn('map')
+def test_scrubbing_and_choosing_a_head_change_the_pixels(shared):
+    t = shared(*plain)
     heads, whole = t.picture('heads'), t.picture('map')
     t.scrub('ArrowLeft')
     t.page.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step "
@@ -158,22 +173,19 @@ def test_scrubbing_and_choosing_a_head_change_the_pixels(tab):
     t.page.mouse.click(box['x'] + box['width']*.3, box['y'] + box['height']*.3)
     assert t.picture('map') != whole
 
-def test_it_works_on_after_the_kernel_was_restarted(tab):
-    t = tab('restart.ipynb', "from salviz import Explorer\nExplorer('run')")
-    t.run_all(); t.drawn(); t.drawn('map')
-    before = t.picture('map')
-    t.menu('Kernel', 'Restart Kernel…')
-    t.page.click('.jp-Dialog button.jp-mod-accept')
-    t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
-    t.scrub('Home')
-    t.page.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step 0')")
-    assert t.picture('map') != before
-    t.scrub('End')
-    assert t.picture('map') == before
+broken = """class Broken(FineTuning):
+    def terms(self, outputs, maps, plan, batch, progress):
+        if progress.step == 3: raise RuntimeError('the <b>method</b> broke')
+        return {}
+model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
+training = start_training(model, tokenizer, data, method=Broken(), probes=probes, epochs=2, snapshots=2, batch_size=4,
+    run_dir='fails')
+explorer = Explorer(training)
+explorer"""
 
-def test_training_is_watched_paused_and_stopped_with_all_cells_queued(tab, server):
+def test_training_is_watched_paused_and_stopped_with_all_cells_queued_and_the_failure_of_the_next_is_shown(tab, server):
     t = tab('live.ipynb', setup, start.format(epochs=30, run='live'),
-            'run = await training\nprint("over", run.finished)')
+            'run = await training\nprint("over", run.finished)', broken)
     t.run_all()
     t.drawn(); seen = t.step()
     t.page.wait_for_function(f"() => !document.querySelector('.sv-where').textContent.includes('step {seen},')",
@@ -190,14 +202,24 @@ def test_training_is_watched_paused_and_stopped_with_all_cells_queued(tab, serve
     t.page.click('.jp-OutputArea button:text-is("Stop")')
     t.ended()
     assert 'over False' in t.page.inner_text('.jp-Notebook') and at < run.last_step < 300 and not run.finished
+    # beside the second training, which began when the first one had ended
+    t.page.wait_for_selector('.jp-OutputArea >> text=/the <b>method<.b> broke/', timeout=120000)
+    assert t.page.locator('.salviz').count() == 2
 
-own = """from salviz import *
-explorer = Explorer('run')
-explorer"""
+own = ('own.ipynb', "from salviz import *\nexplorer = Explorer('run')\nexplorer",
+       'import time\nfor _ in range(60): time.sleep(.1)')
 
-def test_ones_own_sentence_is_answered_with_its_map_within_two_seconds(tab):
-    t = tab('own.ipynb', own)
-    t.run_all(); t.drawn(); t.ended()
+def test_ones_own_sentence_waits_while_a_cell_runs(shared):
+    t = shared(*own)
+    t.page.fill('.sv-own-field', 'a slow movie .')
+    t.page.keyboard.press('Enter')
+    assert t.page.is_hidden('.sv-own-answer')
+    t.ended()
+    t.page.wait_for_selector('.sv-own-map:nth-child(2) canvas', timeout=60000)
+
+def test_ones_own_sentence_is_answered_with_its_map_within_two_seconds(shared):
+    t = shared(*own)
+    t.ended()
     def ask(text):
         "Seconds from Enter to a map whose words are those of `text`"
         t.page.fill('.sv-own-field', text)
@@ -216,33 +238,8 @@ def test_ones_own_sentence_is_answered_with_its_map_within_two_seconds(tab):
     t.page.wait_for_timeout(1000)
     assert 'famous' not in (t.root/'own.ipynb').read_text()
 
-def test_ones_own_sentence_waits_while_a_cell_runs(tab):
-    t = tab('busy.ipynb', own, 'import time\nfor _ in range(60): time.sleep(.1)')
-    t.run_all(); t.drawn()
-    t.page.fill('.sv-own-field', 'a dull movie .')
-    t.page.keyboard.press('Enter')
-    assert t.page.is_hidden('.sv-own-answer')
-    t.ended()
-    t.page.wait_for_selector('.sv-own-map:nth-child(2) canvas', timeout=60000)
-
-broken = """class Broken(FineTuning):
-    def terms(self, outputs, maps, plan, batch, progress):
-        if progress.step == 3: raise RuntimeError('the <b>method</b> broke')
-        return {}
-model, tokenizer = load_classifier('minilm', num_labels=5, labels=names, seed=0)
-training = start_training(model, tokenizer, data, method=Broken(), probes=probes, epochs=2, snapshots=2, batch_size=4,
-    run_dir='fails')
-explorer = Explorer(training)
-explorer"""
-
-def test_a_failure_of_the_training_is_shown_beside_it(tab):
-    t = tab('fails.ipynb', setup, broken)
-    t.run_all(); t.drawn()
-    t.page.wait_for_selector('.jp-OutputArea >> text=/the <b>method<.b> broke/', timeout=120000)
-
-def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
-    t = tab('dark.ipynb', "from salviz import Explorer\nExplorer('run')")
-    t.run_all(); t.drawn(); t.drawn('map')
+def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(shared):
+    t = shared(*plain)
     light = t.picture('map')
     heads = t.picture('heads')
     t.menu('Settings', 'Theme', 'JupyterLab Dark')
@@ -266,6 +263,18 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(tab):
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     t.drawn('map')
 
+def test_it_works_on_after_the_kernel_was_restarted(shared):
+    t = shared(*plain)
+    before = t.picture('map')
+    t.menu('Kernel', 'Restart Kernel…')
+    t.page.click('.jp-Dialog button.jp-mod-accept')
+    t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
+    t.scrub('Home')
+    t.page.wait_for_function("() => document.querySelector('.sv-where').textContent.includes('step 0')")
+    assert t.picture('map') != before
+    t.scrub('End')
+    assert t.picture('map') == before
+
 colours = """() => { const hash = text => [...text].reduce((sum, letter) => (sum*31 + letter.charCodeAt(0)) | 0, 0);
     const name = e => String(e.className.baseVal ?? e.className).replace(/trace[0-9a-f]{6}/, 'trace');
     return [...document.querySelectorAll('.sv-panel')].filter(p => p.offsetParent).map(p => [p.className,
@@ -285,7 +294,7 @@ def coloured(t):
         result[title] = {name: (pictures, elements) for name, pictures, elements in now}
     return result
 
-@pytest.mark.parametrize('name', ['ad-drop', 'sallm'])
+@pytest.mark.parametrize('name', ['ad-drop', pytest.param('sallm', marks=pytest.mark.slow)])
 def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_in_it(tab, name):
     def opened(file):
         t = tab(file, f"from salviz import Explorer\nExplorer('{name}', compare='plain')", height=2200)

@@ -18,7 +18,7 @@ from salviz.data.texts import Collator, encode, model_inputs
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.attention_entropy import AttentionEntropy, attention_entropy
 from salviz.figures.drawing import save_figure
-from salviz.methods.base import Method, Progress
+from salviz.methods.base import Method, Plan, Progress, Term, plan_of, terms_of
 from salviz.figures.kinds import figure
 from salviz.core.runs import Run
 from salviz.training.trainer import train
@@ -211,3 +211,16 @@ def test_keys_of_older_runs_that_nobody_knows_any_more_are_left_out(tmp_path, ti
         old = Run.create(tmp_path/f'old-{str(cite)[:3]}', config)
         old.save(run.snapshot())
         assert bibtex('integrated_gradients') in figure(old, 'attention_beside_saliency').citations
+
+
+def test_what_a_plan_and_its_terms_hold_is_not_put_into_words_unless_it_is_refused(monkeypatch):
+    "The text of a tensor waits for the device, and made two thirds of a short training"
+    def written(*args, **kwargs): raise AssertionError('a tensor was written out')
+    monkeypatch.setattr(torch.Tensor, '__repr__', written)
+    x = torch.ones(2, 3)
+    class Holds(Method):
+        def plan(self, model, batch, progress): return Plan(layers=(0,), evidence=dict(x={0: x}), axes=dict(x='nn'))
+        def terms(self, outputs, maps, plan, batch, progress): return dict(mine=Term(x.sum(1), x.sum()))
+    plan = plan_of(Holds(), None, {}, Progress())
+    assert terms_of(Holds(), {}, {}, plan, {}, Progress())['mine'].loss.tolist() == [3, 3]
+    with pytest.raises(AssertionError, match='a tensor was written out'): repr(plan)

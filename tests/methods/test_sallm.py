@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForSequenceClassification,
-                          GPT2Config,
-                          GPT2ForSequenceClassification, LlamaConfig, LlamaForSequenceClassification, ModernBertConfig,
-                          ModernBertForSequenceClassification)
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
+from transformers import (BartConfig, BartForSequenceClassification, BertConfig, BertForMaskedLM,
+                          BertForSequenceClassification, BertForTokenClassification, GPT2Config,
+                          GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig, LlamaForSequenceClassification,
+                          ModernBertConfig, ModernBertForSequenceClassification)
 
 import salviz.methods.sallm as room
 import salviz.core.runs as runs
@@ -767,8 +767,9 @@ def test_heads_that_read_elsewhere_or_have_no_class_are_refused(tmp_path):
     assert all(r['saliency_agreement'] > 0 for r in run.train_rows) # which needs no row that the head reads
     lstm = TextLSTM(TextLSTMConfig(vocab_size=len(tokenizer), num_labels=3))
     with pytest.raises(ValueError, match='TextLSTM cannot be observed'): SalLM().check(lstm, tokenizer, data, 1)
-    with pytest.raises(ValueError, match='SalLM: does not serve regression; it serves classification'):
-        SalLM().check(make_bert(num_labels=1), tokenizer, data, 1)
+    masked = BertForMaskedLM(make_bert().config)
+    with pytest.raises(ValueError, match='SalLM: does not serve masked_lm; it serves classification, regression, '):
+        SalLM().check(masked, tokenizer, data, 1)
 
 
 def test_saliency_guided_training_composes_and_the_heads_asked_are_told():
@@ -1612,3 +1613,295 @@ def test_a_run_with_what_was_called_the_released_loss_before_is_another_method()
     assert method.completed(before) != method.args()
     other = SalLM(loss='mse')
     assert other.completed({k: v for k, v in other.args().items() if k != 'padded_to'}) == other.args()
+
+
+# --- heads that answer at tokens, scores, texts without labels
+
+tags = Dataset.from_dict(
+    dict(words=[t.split() for t in texts], tags=[[(len(w) > 2) + (w == 'dull') for w in t.split()] for t in texts]),
+    features=Features(dict(words=List(Value('string')), tags=List(ClassLabel(names=['O', 'B', 'I'])))))
+asked_of = dict(
+    regression=DatasetDict(train=Dataset.from_dict(dict(text=texts, label=[len(t) / 9 - 1 for t in texts]))),
+    token_classification=DatasetDict(train=tags),
+    causal_lm=DatasetDict(train=Dataset.from_dict(dict(text=texts, target_text=[t[::-1][:5].strip() or 'no'
+                                                                                for t in texts]))))
+for parts in asked_of.values(): parts['validation'] = parts['train'].select(range(4))
+pair_tokenizer = word_tokenizer(texts, longest=24)
+pair_tokenizer.eos_token = '[SEP]'
+
+
+def model_of(task, seed=0):
+    "A small model for `task`, without dropout, in float64"
+    torch.manual_seed(seed)
+    common = dict(vocab_size=len(tokenizer), pad_token_id=0, initializer_range=.3)
+    if task == 'causal_lm':
+        no_dropout = dict(attn_pdrop=0., resid_pdrop=0., embd_pdrop=0.)
+        config = GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=32, bos_token_id=1, eos_token_id=2,
+                            **no_dropout, **common)
+        return GPT2LMHeadModel(config).double().eval()
+    kind, outputs = ((BertForTokenClassification, 3) if task == 'token_classification'
+                     else (BertForSequenceClassification, 3 if task == 'classification' else 1))
+    config = BertConfig(num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16,
+                        max_position_embeddings=32, num_labels=outputs, hidden_dropout_prob=0.,
+                        attention_probs_dropout_prob=0., **common)
+    if task == 'regression': config.problem_type = 'regression'
+    return kind(config).double().eval()
+
+
+def encoded_for(task): return encode(asked_of[task], pair_tokenizer, 24, task=task)['train']
+
+
+def answer_of(task, teacher, row, at, target):
+    "Function of what a pass over one example says -> what is explained, from the definition"
+    if task == 'regression': return lambda logits: logits[0, 0]
+    with torch.no_grad(): said = teacher(torch.tensor([row['input_ids']])).logits[0, at].argmax().item()
+    answer = row['labels'][at] if target == 'gold' else said
+    return lambda logits: logits[0, at].log_softmax(-1)[answer]
+
+
+def path_of(teacher, row, answer, steps):
+    "Integrated gradients of one example, alone and without padding, midpoint by midpoint"
+    table = teacher.get_input_embeddings().weight.detach()
+    x = table[torch.tensor(row['input_ids'])]
+    base, total = table[0].expand(len(x), -1), torch.zeros_like(x)
+    for k in range(steps):
+        point = (base + (k + .5) / steps * (x - base)).clone().requires_grad_()
+        total += torch.autograd.grad(answer(teacher(inputs_embeds=point[None]).logits), point)[0]
+    return ((x - base) * total / steps).sum(-1)
+
+
+def place_in(task, row, collate):
+    "(row that is asked, tokens that may be marked) of one example"
+    ordinary = [not s for s in row['special_tokens_mask']]
+    if task == 'regression': return 0, ordinary
+    labelled = [i for i, label in enumerate(row['labels']) if label != -100]
+    if task == 'causal_lm':
+        assert row['segments'][labelled[0] + 1] == 1 and 1 not in row['segments'][:labelled[0] + 1]
+        return labelled[0], [o and s == 0 for o, s in zip(ordinary, row['segments'])]
+    at, = room.asked_rows(model_of(task), collate([row])).tolist() # which word is drawn: see the next test
+    assert at in labelled
+    return at, ordinary
+
+
+@pytest.mark.parametrize('task, arguments, side', [
+    ('regression', dict(), 'right'), ('regression', dict(ranking='signed', loss='mse'), 'right'),
+    ('token_classification', dict(top_share=.3), 'left'),
+    ('token_classification', dict(target='predicted', binarised=False), 'right'),
+    ('causal_lm', dict(layers=None), 'right'),
+    ('causal_lm', dict(target='predicted', ranking='magnitude', per_head=True), 'right'), ('causal_lm', {}, 'left')])
+def test_what_is_asked_of_each_task_is_the_definition_on_every_example_alone(task, arguments, side):
+    student, teacher, examples = model_of(task), model_of(task, 1), encoded_for(task)
+    collate = Collator(pair_tokenizer, 24)
+    method = SalLM(teacher, steps=3, **arguments)
+    method.check(student, pair_tokenizer, DatasetDict(train=examples), epochs=1)
+    method.explanations = Explanations(**explain(teacher, examples, collate, 3, target=method.target, batch_size=3))
+    given, lengths = collate(list(examples)), examples['length']
+    if side == 'left':
+        given = {k: torch.stack([x.roll(24 - n) for x, n in zip(v, lengths)]) if v.dim() == 2 else v
+                 for k, v in given.items()}
+    term, plan = one_step(method, student, given)
+    eager = copy.deepcopy(student)
+    eager.set_attn_implementation('eager')
+    marked = 0
+    for b, row in enumerate(examples):
+        at, counts = place_in(task, row, collate)
+        saliency = path_of(teacher, row, answer_of(task, teacher, row, at, method.target), 3)
+        real = given['attention_mask'][b].bool()
+        np.testing.assert_allclose(plan.evidence['saliency'][b][real].numpy(), saliency.numpy(), atol=1e-6, rtol=1e-5)
+        by_size = (method.ranking or ('magnitude' if task == 'regression' else 'signed')) == 'magnitude'
+        target = reference_target(saliency.abs() if by_size else saliency, counts, method.top_share, method.binarised)
+        np.testing.assert_allclose(plan.evidence['saliency_target'][b][real].numpy(), target, atol=1e-5)
+        assert plan.evidence['saliency_target'][b][~real].abs().sum() == 0
+        if task != 'regression': assert plan.evidence['asked_row'][b][real].nonzero().tolist() == [[at]]
+        marked += sum(t > 0 for t in target)
+        if side == 'left': continue # positions of these models count pads, which makes other attention
+        with torch.no_grad(): maps = eager(torch.tensor([row['input_ids']]), output_attentions=True).attentions
+        losses = []
+        for l in plan.layers:
+            seen = [c and (task != 'causal_lm' or i <= at) for i, c in enumerate(counts)]
+            heads = [h[at] for h in maps[l][0]] if method.per_head else [maps[l][0, :, at].mean(0)]
+            losses += [reference_loss(a, target, seen, method.loss) for a in heads]
+        assert term.loss[b].item() == pytest.approx(sum(losses) / len(losses), rel=1e-4, abs=1e-7)
+    assert marked > len(texts) / 2
+
+
+def test_the_word_of_a_sentence_that_is_asked_is_drawn_by_the_sentence_alone_and_each_alike():
+    rng, model = np.random.default_rng(0), model_of('token_classification')
+    rows = 3000
+    ids = torch.tensor(rng.integers(4, len(tokenizer), (rows, 7)))
+    labels = torch.full_like(ids, 1)
+    labels[:, [0, 3, 6]] = -100 # a special one at either end, a piece in the middle
+    def batch_of(left, right):
+        pad = lambda x, value: torch.nn.functional.pad(x, (left, right), value=value)
+        return dict(input_ids=pad(ids, 0), labels=pad(labels, -100), attention_mask=pad(torch.ones_like(ids), 0))
+    drawn = room.asked_rows(model, batch_of(0, 0))
+    for left, right in ((0, 5), (3, 0), (2, 2)):
+        assert torch.equal(room.asked_rows(model, batch_of(left, right)) - left, drawn)
+    counts = torch.bincount(drawn, minlength=7)
+    assert counts[[0, 3, 6]].sum() == 0
+    expected = rows / 4
+    assert ((counts[[1, 2, 4, 5]] - expected).abs() < 4 * (expected * .75)**.5).all() # four deviations
+
+
+def test_any_saliency_teaches_a_tag_or_an_answer():
+    for task in ('token_classification', 'causal_lm'):
+        teacher, examples = model_of(task, 1), encoded_for(task)
+        row = examples[0]
+        given = Collator(pair_tokenizer)([row])
+        at, _ = place_in(task, row, Collator(pair_tokenizer))
+        answer = answer_of(task, teacher, row, at, 'gold')
+        x = teacher.get_input_embeddings().weight.detach()[given['input_ids']].requires_grad_()
+        expected = (torch.autograd.grad(answer(teacher(inputs_embeds=x).logits), x)[0] * x).sum(-1).detach()
+        torch.testing.assert_close(token_saliency(teacher, given, 'input_x_gradient'), expected)
+        eager = copy.deepcopy(teacher)
+        eager.set_attn_implementation('eager')
+        out = eager(given['input_ids'], output_attentions=True)
+        A = out.attentions[-1]
+        slope = torch.autograd.grad(answer(out.logits), A)[0]
+        torch.testing.assert_close(token_saliency(teacher, given, 'attention'), A[:, :, at].mean(1).detach())
+        if task == 'causal_lm': slope[:, :, at, at + 1:] = 0 # no key of that row
+        torch.testing.assert_close(token_saliency(teacher, given, 'attention_gradient'), slope[:, :, at].mean(1))
+        def own(model, batch, classes):
+            assert batch['asked_row'].tolist() == [at] and classes.tolist() == [row['labels'][at]]
+            return batch['input_ids']
+        assert torch.equal(token_saliency(teacher, given, own), given['input_ids'].float())
+
+
+more = ['fun and long and dull', 'a film', 'no c d e f stop here . .', 'h i j', 'one dull word', 'nothing here']
+
+
+def with_companions(teacher, ratio=2, **arguments):
+    "(SalLM with texts without labels, prepared by hand; those texts, encoded)"
+    method = SalLM(teacher, steps=2, unlabelled=more, unlabelled_ratio=ratio, **arguments)
+    examples = method._encoded(tokenizer, 100)
+    method._more = examples, Collator(tokenizer)
+    both = [explain(teacher, some, collate, 2) for some in (data['train'], examples)]
+    method.explanations = Explanations(**room.joined(both))
+    return method, examples
+
+
+@pytest.mark.parametrize('arguments', [dict(), dict(unlabelled_weight=.5, weight=2., layers=None, loss='mse')])
+def test_texts_without_labels_are_asked_what_the_teachers_own_answer_rests_on(arguments):
+    "Each labelled example brings its own, drawn by seed, step and example; their loss is a mean over them, in float64"
+    teacher, student = model_of('classification', 1), model_of('classification').train()
+    method, examples = with_companions(teacher, **arguments)
+    progress = Progress(seed=4, step=7)
+    plan = method.plan(student, batch, progress)
+    outputs, maps = run_passes(student, student, batch, plan)
+    term = method.terms(outputs, maps, plan, batch, progress)['unlabelled_agreement']
+    assert term.weight == arguments.get('unlabelled_weight', method.weight) and term.loss.shape == (len(texts),)
+    eager = copy.deepcopy(student)
+    eager.set_attn_implementation('eager')
+    losses = []
+    for row in examples:
+        said = teacher(torch.tensor([row['input_ids']])).logits[0].argmax().item()
+        saliency = path_of(teacher, row, lambda logits: logits[0, said], 2)
+        counts = [not s for s in row['special_tokens_mask']]
+        target = reference_target(saliency, counts, .1, True)
+        with torch.no_grad(): out = eager(torch.tensor([row['input_ids']]), output_attentions=True).attentions
+        layers = [out[l][0, :, 0].mean(0) for l in plan.layers]
+        losses.append(sum(reference_loss(a, target, counts, method.loss) for a in layers) / len(layers))
+    drawn = method.companions(batch, progress)['example_id'].view(-1, 2) - 100
+    for b in range(len(texts)):
+        assert term.loss[b].item() == pytest.approx(sum(losses[i] for i in drawn[b].tolist()) / 2, rel=1e-4)
+        alone = method.companions(make_batch([b]), progress)['example_id'] - 100
+        assert alone.tolist() == drawn[b].tolist()
+    assert len(set(drawn.flatten().tolist())) > len(more) / 2
+    other = method.companions(batch, Progress(seed=4, step=8))['example_id'].view(-1, 2) - 100
+    assert not torch.equal(other, drawn)
+
+
+def test_what_another_method_drops_is_not_dropped_from_texts_without_labels():
+    teacher, student = model_of('classification', 1), model_of('classification').train()
+    losses = []
+    for drops in (False, True):
+        method, _ = with_companions(teacher, 1)
+        whole = method + ADDrop(p=.9, q=1., cross_tuning=False) if drops else method
+        plan = whole.plan(student, batch, Progress())
+        if drops: assert any(x.any() for x in plan.drop.values())
+        outputs, maps = run_passes(student, student, batch, plan)
+        terms = whole.terms(outputs, maps, plan, batch, Progress())
+        losses.append([terms[k].loss for k in ('unlabelled_agreement', 'saliency_agreement')])
+    assert torch.equal(losses[0][0], losses[1][0]) and not torch.allclose(losses[0][1], losses[1][1])
+
+
+def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_them(teacher_run, tmp_path, monkeypatch):
+    kw = {**settings, 'epochs': 2}
+    def method(kind=SalLM, texts=more, **arguments):
+        return kind(teacher_run, steps=2, unlabelled=texts, unlabelled_ratio=2, **arguments)
+    def losses(run): return [(r['loss'], r['unlabelled_agreement']) for r in run.train_rows]
+    whole = train(make_bert(), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'whole', **kw)
+    assert len(whole.load_arrays('explanations')['example_id']) == 8 + 2 + len(more)
+    assert 'unlabelled_agreement' not in whole.snapshot().losses # probes bring none
+    broken = method(Watched, refresh=1)
+    broken.at = 3
+    with pytest.raises(KeyboardInterrupt): train(make_bert(), tokenizer, raw, broken, run_dir=tmp_path/'run', **kw)
+    with pytest.raises(ValueError, match='method differ'):
+        train(make_bert(), tokenizer, raw, method(texts=more[1:], refresh=1), run_dir=tmp_path/'run', resume=True, **kw)
+    again = train(make_bert(9), tokenizer, raw, method(refresh=1), run_dir=tmp_path/'run', resume=True, **kw)
+    assert losses(again) == losses(whole)
+    first = train(make_bert(), tokenizer, raw, method(), run_dir=tmp_path/'first', **settings)
+    monkeypatch.setattr(room, 'explain_batches', never)
+    served = SalLM(explanations=first, steps=2, unlabelled=more, unlabelled_ratio=2)
+    assert losses(train(make_bert(), tokenizer, raw, served, run_dir=tmp_path/'served', **settings)) == losses(first)
+    with pytest.raises(ValueError, match='do not cover 1 of the 1 examples in unlabelled'):
+        train(make_bert(), tokenizer, raw, SalLM(explanations=first, steps=2, unlabelled=['long and dull']),
+              run_dir=tmp_path/'no', **settings)
+
+
+@pytest.mark.parametrize('task', asked_of)
+def test_explanations_of_every_task_serve_another_run(task, tmp_path, monkeypatch):
+    first = train(model_of(task), pair_tokenizer, asked_of[task], SalLM(model_of(task, 1), steps=2),
+                  run_dir=tmp_path/'first', **settings)
+    monkeypatch.setattr(room, 'explain_batches', never)
+    again = train(model_of(task), pair_tokenizer, asked_of[task], SalLM(explanations=first, steps=2),
+                  run_dir=tmp_path/'again', **settings)
+    assert rows_of(again) == rows_of(first)
+
+
+def test_a_function_that_asks_no_teacher_has_none_trained(tmp_path):
+    def longest(model, batch, classes):
+        assert model is None
+        asked.append(None if classes is None else len(classes))
+        return batch['input_ids'].float()
+    asked = []
+    run = train(make_bert(), tokenizer, raw, SalLM(teacher=False, saliency=longest), run_dir=tmp_path/'run',
+                **{**settings, 'probes': ['fun and long']})
+    assert not (run.path/'teacher').exists() and 'teacher_weights' not in run.state
+    assert asked == [1, 4, 4, None] and run.config['method']['args']['teacher'] is False # a look at one example first
+
+
+def test_what_has_no_meaning_for_a_task_is_refused_before_the_folder_exists(tmp_path):
+    def refused(says, task, **arguments):
+        with pytest.raises(ValueError, match=says):
+            train(model_of(task), pair_tokenizer, asked_of[task], SalLM(**{'steps': 2, **arguments}),
+                  run_dir=tmp_path/'no', **settings)
+        assert not (tmp_path/'no').exists()
+    refused("target='all' is a mean over classes, which regression does not choose among", 'regression', target='all')
+    refused("target='all_released' is a mean", 'causal_lm', target='all_released')
+    refused("rows='mean' is for one answer a text; in token_classification", 'token_classification', rows='mean')
+    refused('unlabelled=.* is for classification and regression, got causal_lm', 'causal_lm', unlabelled=more)
+    refused('teacher=False is for classification and regression', 'token_classification', teacher=False,
+            saliency=lambda m, b, c: b['input_ids'])
+    refused('was made for classification, the model for regression', 'regression',
+            teacher=model_of('classification'))
+    refused('unlabelled holds pairs of texts, the labelled examples are single texts', 'regression',
+            unlabelled=[('a', 'b')])
+    plain = DatasetDict({k: d.remove_columns('target_text') for k, d in asked_of['causal_lm'].items()})
+    for some, probes in ((plain, 2), (asked_of['causal_lm'], ['a film .'])):
+        with pytest.raises(ValueError, match='is a plain text: none of its tokens is the answer'):
+            train(model_of('causal_lm'), pair_tokenizer, some, SalLM(steps=2), run_dir=tmp_path/'no',
+                  **{**settings, 'probes': probes})
+    assert not (tmp_path/'no').exists()
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (dict(unlabelled='a text'), 'unlabelled must be None, a list of texts'), (dict(unlabelled=[]), 'unlabelled must'),
+    (dict(unlabelled=['a', 3]), 'unlabelled must'), (dict(unlabelled=['a'], unlabelled_ratio=0), 'unlabelled_ratio'),
+    (dict(unlabelled=['a'], unlabelled_weight=-1.), 'unlabelled_weight must be a finite'),
+    (dict(unlabelled_ratio=2), 'unlabelled_ratio and unlabelled_weight are for'),
+    (dict(ranking='size'), "ranking must be one of None, 'signed'"),
+    (dict(teacher=False), 'teacher=False asks nobody, which needs a function'),
+    (dict(teacher=False, refresh=1, saliency=lambda m, b, c: c), 'teacher=False asks nobody')])
+def test_arguments_of_texts_without_labels_and_of_nobody_are_refused_where_the_method_is_made(arguments, says):
+    with pytest.raises(ValueError, match=f'SalLM: {says}'): SalLM(**arguments)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import forked
-from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
+from salviz.methods import (ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided,
+                            SalLM)
 from salviz.methods.base import served
 from salviz.models.tasks import tasks
 from salviz.models.nets import (DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer, TCN, TextLSTM,
@@ -171,7 +172,9 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('image_classification', 'vit', ('SaliencyGuided', 'ADDrop')),
             ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
             ('classification', 'bert', ('RationaleGuided', 'SaliencyGuided', 'ADDrop')),
-            ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance'))]
+            ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance')),
+            ('token_classification', 'bert', ('SalLM', 'ADDrop')), ('causal_lm', 'gpt2', ('SalLM', 'ADDrop')),
+            ('regression', 'bert', ('SalLM', 'ADDrop'))]
 
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
@@ -219,11 +222,28 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('classification', 'bert', 'RationaleGuided'), ('regression', 'llama', 'RationaleGuided'),
                ('classification', 'gpt2', 'RationaleGuided of attention'),
                ('classification', 'bert', 'RationaleGuided of integrated gradients'),
-               ('classification', 'bert', 'RationaleGuided by contrast')]
+               ('classification', 'bert', 'RationaleGuided by contrast'), ('classification', 'bert', 'Distillation'),
+               ('causal_lm', 'gpt2', 'Distillation'), ('image_classification', DigitCNN, 'Distillation'),
+               ('classification', 'bert', 'SalLM with texts without labels'), ('regression', 'bert', 'SalLM'),
+               ('token_classification', 'bert', 'SalLM'), ('causal_lm', 'gpt2', 'SalLM')]
+
+class TaughtByACopy(Distillation):
+    "Distillation whose teacher is the model as it was before training, disturbed"
+    def check(self, model, *args):
+        self.teacher = copy.deepcopy(model)
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            for p in self.teacher.parameters(): p += .1*torch.randn_like(p)
+        super().check(model, *args)
+TaughtByACopy.__name__ = 'Distillation'
+
 methods_besides = {
+    'SalLM with texts without labels': lambda: SalLM(steps=2, unlabelled_ratio=2, unlabelled=[
+        'a film . about nothing', 'fun', 'dull , long and dull . no end of it', 'one two', 'three words here']),
     'RationaleGuided of attention': lambda: RationaleGuided(rows='mean', layers=None),
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
-    'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive')}
+    'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
+    'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.)}
 def made(name): return {**methods, **methods_besides}[name]()
 
 def without_dropout(model):
@@ -287,31 +307,38 @@ def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does
     assert ends[0][:2] == ends[1][:2] and torch.equal(ends[0][2], ends[1][2])
     assert len({str(x) for x in ends[0][1]}) == 2 # two probes, each with one draw for all steps
 
-def train_all(folder, out, batch_size):
-    "Train every served row once; for one process, or for one of several"
+def train_all(folder, out, batch_size, rows):
+    "Train every row of `rows` once; for one process, or for one of several"
     from transformers import PreTrainedTokenizerFast
     tokenizer, tiny = PreTrainedTokenizerFast.from_pretrained(f'{folder}/tokenizer'), datasets.load_from_disk(
         f'{folder}/data')
-    for task, kind, name in served_rows:
+    for task, kind, name in rows:
         data = examples(task, tiny)
         train(without_dropout(model_for(task, kind, data, tokenizer)),
               tokenizer if tasks[task].modality == 'text' else None, data, made(name),
               run_dir=f'{out}/{task}-{named(kind)}-{name}',
               **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 
-def test_two_processes_train_every_task_like_one(tmp_path, tiny_data, tokens):
+# Further kinds of models for tasks, and explanations for methods, that another row has already.
+further = {('causal_lm', 'llama'), ('image_classification', 'vit'), ('regression', 'llama'), ('classification', 'gpt2'),
+         ('classification', TextLSTM)}
+apart = [row for row in served_rows if row[:2] in further or row[2].endswith(('gradients', 'contrast'))]
+
+@pytest.mark.parametrize('rows', [[row for row in served_rows if row not in apart],
+                                  pytest.param(apart, marks=pytest.mark.slow)], ids=['tasks', 'kinds'])
+def test_two_processes_train_every_task_like_one(rows, tmp_path, tiny_data, tokens):
     "gloo on the CPU, without dropout, the same global batch: the same losses and scores within rounding"
     tokens.save_pretrained(tmp_path/'tokenizer'); tiny_data.save_to_disk(tmp_path/'data')
     def begin(out, batch_size, **env):
-        return forked.begin(train_all, tmp_path, tmp_path/out, batch_size, said=tmp_path/f'{out}{env.get("RANK")}',
-                            env=env)
+        return forked.begin(train_all, tmp_path, tmp_path/out, batch_size, rows,
+                            said=tmp_path/f'{out}{env.get("RANK")}', env=env)
     group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(32500 + os.getpid() % 2000), WORLD_SIZE='2',
                  LOCAL_WORLD_SIZE='2')
     for processes in ([begin('one', 8)], [begin('two', 4, RANK=r, LOCAL_RANK=r, **group) for r in '01']):
         for p in processes: p.join()
         assert [p.exitcode for p in processes] == [0]*len(processes), ''.join(
             p.read_text() for p in tmp_path.glob('*.err'))[-3000:]
-    for task, kind, name in served_rows:
+    for task, kind, name in rows:
         a, b = (Run(tmp_path/o/f'{task}-{named(kind)}-{name}') for o in ('one', 'two'))
         assert b.finished and len(a.train_rows) == len(b.train_rows) == 3 and a.recorded == b.recorded
         assert np.allclose([r['loss'] for r in a.train_rows], [r['loss'] for r in b.train_rows], rtol=1e-6), task

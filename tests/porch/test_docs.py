@@ -152,7 +152,8 @@ def test_a_name_in_prose_leads_to_the_reference(reader):
     page.click('article a[href*="api/"]:has-text("start_training") >> nth=0')
     page.wait_for_url(re.compile(r'\.start_training$'))
 
-@pytest.mark.parametrize('path', ['quickstart.html', '00_learn/gallery.html'])
+@pytest.mark.parametrize('path', ['quickstart.html',
+                                  pytest.param('00_learn/gallery.html', marks=pytest.mark.slow)])
 def test_the_explorer_answers_in_its_page(reader, path):
     page = reader(path)
     frame = alive(page)
@@ -171,8 +172,8 @@ def test_the_explorer_answers_in_its_page(reader, path):
     heads.click(position=dict(x=size['width']*.3, y=size['height']*.3))
     assert of('entry') != entry
 
-@pytest.mark.parametrize('color_scheme', ['light', 'dark'])
-@pytest.mark.parametrize('width', [1300, 700])
+@pytest.mark.parametrize('width, color_scheme', [(1300, 'light'), (700, 'dark'),
+    *(pytest.param(*o, marks=pytest.mark.slow) for o in ((1300, 'dark'), (700, 'light')))])
 def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_scheme):
     page = reader('05_methods/02_ad_drop.html', width, color_scheme)
     page.wait_for_selector('mjx-container svg')
@@ -182,7 +183,7 @@ def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_s
 
 has_room = 'document.querySelector("#salviz-page").getBoundingClientRect().height <= innerHeight'
 
-@pytest.mark.parametrize('width', [1300, 1600])
+@pytest.mark.parametrize('width', [1300, pytest.param(1600, marks=pytest.mark.slow)])
 def test_the_explorer_stays_within_the_page(reader, width):
     page = reader('quickstart.html', width)
     frame = alive(page) # its height is taken over by the page a moment after it is drawn

@@ -38,7 +38,7 @@ class AppPanel {
 
   // Has it something to show? A panel that had, in this run, stays at a step that gives it nothing.
   hasToShow({kinds, frame}) {
-    if (this.fits?.(frame)) this.runs.add(this.ctx.state.run);
+    if (this.fits?.(frame, this.ctx.store)) this.runs.add(this.ctx.state.run);
     return kinds.includes(this.shows) && (!this.fits || this.runs.has(this.ctx.state.run));
   }
 
@@ -73,8 +73,9 @@ function appMissing(made, fitting, {probe}) {
   if (!others && asked.every(panel => panel.absent)) return asked.map(panel => panel.absent).join(' ');
   if (others && !isText) return '';
   const without = asked.filter(panel => !fitting.includes(panel) && ['maps', 'text'].includes(panel.shows));
+  const maps = without.some(panel => panel.shows === 'maps');
   const signals = explorerPanels.find(panel => panel.shows === 'signals').name;
-  if (isText && without.length) return 'This model has no attention, so there are no maps.';
+  if (isText && maps) return 'This model has no attention, so there are no maps.';
   if (isText) return others ? '' : `This is a sentence; the panel ‘${signals}’ shows images and series.`;
   const what = probe.modality === 'series' ? 'a series' : 'an image';
   return `This is ${what}, which has neither tokens nor maps of heads: `

@@ -59,3 +59,11 @@ export function buttonOf(text, title, onClick) {
   button.addEventListener('click', onClick);
   return button;
 }
+
+export function svgNode(tag, attributes, title = '') {
+  const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (title) node.append(svgNode('title', {}));
+  if (title) node.firstChild.textContent = title;
+  return node;
+}

@@ -282,3 +282,62 @@ export function patternShare(attention, target, n) {
   }
   return rows ? sum / rows : NaN;
 }
+
+// The area under the precision-recall curve of the ranking `values`, by trapezoids from precision 1 on; equal values
+// are one point. NaN where nothing is marked.
+export function auprc(values, marked) {
+  const order = [...values.keys()].sort((a, b) => values[b] - values[a]), all = rowTotal(marked, 0, marked.length);
+  let hits = 0, area = 0, recall = 0, precision = 1;
+  order.forEach((i, place) => {
+    hits += marked[i];
+    if (values[order[place + 1]] === values[i]) return;
+    area += (hits / all - recall) * (hits / (place + 1) + precision) / 2;
+    recall = hits / all;
+    precision = hits / (place + 1);
+  });
+  return all ? area : NaN;
+}
+
+// What `auprc` is on average where k of n are marked and the order is random.
+export function randomAuprc(n, k) {
+  const rho = n > 1 ? (k - 1) / (n - 1) : 1;
+  let sum = 1 - rho;
+  for (let i = 1; i <= n; i++) sum += (1 + (i - 1) * rho) / i + rho;
+  return sum / (2 * n);
+}
+
+// [start, end) of the stretches of flags.
+function stretches(flags) {
+  const out = [];
+  flags.forEach((flag, i) => {
+    if (flag && flags[i - 1]) out.at(-1)[1] = i + 1;
+    else if (flag) out.push([i, i + 1]);
+  });
+  return out;
+}
+
+// F1 of the chosen stretches whose intersection with a marked one is at least half of their union.
+export function iouF1(chosen, marked) {
+  const [a, b] = [stretches(chosen), stretches(marked)];
+  const share = ([from, to], [start, end]) => {
+    const both = Math.max(0, Math.min(to, end) - Math.max(from, start));
+    return both / (to - from + end - start - both);
+  };
+  const hits = a.filter(one => b.some(other => share(one, other) >= .5)).length;
+  return hits ? 2 * (hits / a.length) * (hits / b.length) / (hits / a.length + hits / b.length) : 0;
+}
+
+// How well the highest of `values` are those that are `marked`: as many are chosen as are marked. NaN where ties decide
+// and where everything or nothing is marked; `tied` counts the values that tie at the border.
+export function pointedAt(values, marked) {
+  const n = values.length, k = rowTotal(marked, 0, n), none = {f1: NaN, iou: NaN, auprc: NaN, random: NaN, tied: 0};
+  const isFlat = values.every(v => v === values[0]);
+  if (!k || k === n || isFlat) return {...none, n, k, isFlat, chosen: null};
+  const sorted = Float64Array.from(values).sort().reverse(), border = sorted[k - 1];
+  const tied = sorted[k] === border ? values.filter(v => v === border).length : 0;
+  const scores = {auprc: auprc(values, marked), random: randomAuprc(n, k)};
+  if (tied) return {...none, ...scores, n, k, isFlat, tied, chosen: null};
+  const chosen = topMask(values, k);
+  const hits = chosen.reduce((sum, c, i) => sum + c * marked[i], 0);
+  return {...scores, f1: hits / k, iou: iouF1(chosen, marked), n, k, isFlat, tied, chosen};
+}

@@ -1,6 +1,6 @@
 // Panel 'map': the chosen entry's map with its tokens; pointer, keys and wheel say what a cell holds, choose rows and
 // tokens, and zoom.
-import {entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
+import {askedRow, entryTitle, layersOf, mapOf, pooledRow, ranksOfHead, saliencyOf} from '../state/derive.js';
 import {attentionLimit, colourScale, colourScaleOf, cssColour, scaleColour, shortNumber} from '../lib/colour.js';
 import {ordinal, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, inksOf, labelRoom, overlayInks, quotedToken} from '../lib/canvas.js';
@@ -175,10 +175,11 @@ class MapPanel {
   }
 
   sallmWords() {
-    const row = quotedToken(this.probe.labels[pooledRow(this.frame)]);
+    const row = quotedToken(this.probe.labels[askedRow(this.frame)]);
+    const tokens = this.frame.info?.task === 'causal_lm' ? 'the ordinary tokens of the prompt' : 'ordinary tokens';
     const target = `SalLM's target${this.sallm.recomputed ? ' (what if)' : ''}`;
     return `Below the map: ${target} and the row it regularises, ${row} in layer ${this.sallmLayer}, `
-      + 'mean over heads; both over ordinary tokens.';
+      + `mean over heads; both over ${tokens}.`;
   }
 
   // "From “the”: 0.31 ± 0.01 to the 2 chosen tokens; a row on average 0.22 ± 0.01"

@@ -1,7 +1,7 @@
 // What is drawn over a map: AD-DROP's candidate discard region and discarded positions, attention guidance's pattern,
 // and what they mean in words.
 import {layersOf, lossShares, mapOf, methodArgs, methodNames, patternGiven, patternShares} from '../state/derive.js';
-import {pooledRow, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
+import {askedRow, mayBeMarked, ranksOfHead, regionOf, saliencyOf, sallmTarget, targetOf} from '../state/derive.js';
 import {keptCount} from '../lib/maths.js';
 import {percent, shortNumber} from '../lib/colour.js';
 import {doubleStroke, overlayInks} from '../lib/canvas.js';
@@ -288,14 +288,14 @@ function missingRegion(frame, entry) {
   return 'The discard region of this head was not sent in full; a long sentence ships it for chosen heads.';
 }
 
-// SalLM's target beside the row that it pulls: both over ordinary tokens, each summing to 1.
+// SalLM's target beside the row that it pulls: both over the tokens that may be marked, each summing to 1.
 export function sallmRows(frame, state, special, rowMap) {
-  const target = sallmTarget(frame, state, special);
-  if (!target || !rowMap?.values || rowMap.n !== special.length || pooledRow(frame) === null) return null;
-  const n = rowMap.n, row = rowMap.values.slice(pooledRow(frame) * n, (pooledRow(frame) + 1) * n);
+  const target = sallmTarget(frame, state, special), asked = askedRow(frame);
+  if (!target || !rowMap?.values || rowMap.n !== special.length || asked === null) return null;
+  const n = rowMap.n, row = rowMap.values.slice(asked * n, (asked + 1) * n), counts = mayBeMarked(frame, special);
   const normal = values => {
-    const total = values.reduce((sum, v, i) => sum + (special[i] ? 0 : v), 0);
-    return Float32Array.from(values, (v, i) => special[i] ? NaN : total > 0 ? v / total : 0);
+    const total = values.reduce((sum, v, i) => sum + (counts[i] ? v : 0), 0);
+    return Float32Array.from(values, (v, i) => !counts[i] ? NaN : total > 0 ? v / total : 0);
   };
   return {target: normal(target.values), row: normal(row), recomputed: target.recomputed};
 }

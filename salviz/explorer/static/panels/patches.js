@@ -1,22 +1,34 @@
 // Panel 'patches': an image with the grid of patches that a vision transformer reads; a patch is chosen, and beside it
-// stands what it attends to, patch by patch.
-import {headCount, layersOf, mapOf, pooledRow} from '../state/derive.js';
+// stands what it attends to, patch by patch, and what the answer rests on.
+import {entryTitle, headCount, layersOf, mapOf, pooledRow} from '../state/derive.js';
 import {colourScale, colourScaleOf, colourTable, paintScale, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, overlayInks} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
-import {elementOf, fillChoice, choiceOf, labelled} from '../lib/controls.js';
+import {elementOf, fillChoice, choiceOf, labelled, tickBox} from '../lib/controls.js';
 import {signalOf} from '../state/signaldata.js';
+import {largestOf} from './tokenmap.js';
 
 const patchKeys = ['run', 'probe', 'step', 'entry', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
-const patchGap = 24, patchTitle = 20, patchLegend = 48, patchTallest = 300, patchStacks = 460;
+const patchGap = 24, patchTitle = 20, patchLegend = 48, patchTallest = 300, patchStacks = 460, patchThree = 760;
+const patchTitleRoom = 240, imageShare = .4;
 
-function patchEntries(frame) {
-  const layers = layersOf(frame, 'attention'), heads = headCount(frame, 'attention');
-  const one = (layer, head) => [JSON.stringify({kind: 'head', layer, head}), `layer ${layer}, head ${head}`];
-  const means = layers.map(layer => [JSON.stringify({kind: 'heads', layer}), `layer ${layer}, mean over heads`]);
-  return [[JSON.stringify({kind: 'rollout'}), 'attention rollout'], [JSON.stringify({kind: 'all'}),
-    'mean over all heads'], ...means,
-  ...layers.flatMap(layer => Array.from({length: heads}, (_, head) => one(layer, head)))];
+// [value, title] of what can be chosen; what was chosen elsewhere, such as a mean over some heads, is one of them.
+function patchEntries(frame, chosen) {
+  const layers = layersOf(frame, 'attention'), heads = Array.from({length: headCount(frame, 'attention')}, (_, h) => h);
+  const entries = [{kind: 'rollout'}, {kind: 'all'}, ...layers.map(layer => ({kind: 'heads', layer})),
+    ...layers.flatMap(layer => heads.map(head => ({kind: 'head', layer, head})))];
+  const titles = entries.map(entryTitle), at = titles.indexOf(entryTitle(chosen));
+  if (at < 0) return {entries: patchOptions([chosen, ...entries]), value: JSON.stringify(chosen)};
+  return {entries: patchOptions(entries), value: JSON.stringify(entries[at])};
+}
+
+function patchOptions(entries) { return entries.map(entry => [JSON.stringify(entry), entryTitle(entry)]); }
+
+// A colour with some of the grey of the pixel below it.
+function withPixel(colour, pixel) {
+  const part = (v, at) => (v >> at) & 255, grey = (part(pixel, 0) + part(pixel, 8) + part(pixel, 16)) / 3;
+  const mixed = at => Math.round((1 - imageShare) * part(colour, at) + imageShare * grey) << at;
+  return ((255 << 24) | mixed(16) | mixed(8) | mixed(0)) >>> 0;
 }
 
 class PatchesPanel {
@@ -32,7 +44,9 @@ class PatchesPanel {
     this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Patches'));
     this.entries = choiceOf([], entry => ctx.state.set({entry: JSON.parse(entry)}));
     this.queries = choiceOf([], row => ctx.state.set({row: Number(row)}));
-    this.head.append(labelled('attention of', this.entries), labelled('from', this.queries));
+    this.over = tickBox(image => ctx.state.set({overlays: {...ctx.state.overlays, image}}));
+    this.head.append(labelled('attention of', this.entries), labelled('from', this.queries),
+      labelled('on the image', this.over, 'sv-check'));
     this.note = elementOf('p', 'sv-note');
     this.words = elementOf('p', 'sv-note sv-words');
     this.el.append(this.head, this.note, this.stage, this.tip, this.words);
@@ -73,14 +87,17 @@ class PatchesPanel {
     this.shown = signalOf(frame);
     if (!this.grid || !this.shown?.input) return 'No image with patches was recorded at this step.';
     const count = this.grid.first + this.grid.rows * this.grid.columns;
-    fillChoice(this.entries, patchEntries(frame), JSON.stringify(state.entry));
-    this.query = state.row !== null && state.row < count ? state.row : pooledRow(frame) ?? this.grid.first;
+    const {entries, value} = patchEntries(frame, state.entry);
+    fillChoice(this.entries, entries, value);
+    this.query = state.row !== null && state.row < count ? state.row : pooledRow(frame) ?? 0;
     fillChoice(this.queries, Array.from({length: count}, (_, k) => [String(k), this.nameOf(k)]), this.query);
     const map = mapOf(frame, state.entry, 'attention');
     if (!map.values) return map.note;
     if (map.pooled > 1) return this.missingFull();
     this.map = map;
     this.row = map.values.subarray(this.query * count, (this.query + 1) * count);
+    this.over.checked = state.overlays.image ?? false;
+    this.saliency = this.shown.saliency && this.summed(this.shown.saliency);
     return '';
   }
 
@@ -94,42 +111,75 @@ class PatchesPanel {
     return 'The whole map of this head is not here; a running kernel sends it.';
   }
 
+  // Which patch the pixel k of the image belongs to.
+  patchOf(k) {
+    const {shown: {rows, columns}, grid} = this, down = Math.floor(Math.floor(k / columns) * grid.rows / rows);
+    return down * grid.columns + Math.floor((k % columns) * grid.columns / columns);
+  }
+
+  // {values, half} of each patch: sums over its pixels.
+  summed(map) {
+    const count = this.grid.rows * this.grid.columns, values = new Float32Array(count), half = new Float32Array(count);
+    map.values.forEach((v, k) => {
+      values[this.patchOf(k)] += v;
+      half[this.patchOf(k)] += map.half(k);
+    });
+    return {values, half};
+  }
+
   layout() {
-    const {shown, grid} = this, width = this.stage.clientWidth, across = width < patchStacks ? 1 : 2,
-      room = (width - 4 - (across - 1) * patchGap) / across;
+    const {shown, grid} = this, width = this.stage.clientWidth, count = this.saliency ? 3 : 2;
+    const across = width < patchStacks ? 1 : width < patchThree ? 2 : count;
+    const room = (width - 4 - (across - 1) * patchGap) / across;
     const side = Math.min(room, patchTallest * shown.columns / shown.rows), high = side * shown.rows / shown.columns;
-    const tall = patchTitle + high + patchLegend;
-    const place = (i, rows, columns) => new CellGrid({x: 2 + (i % across) * (side + patchGap),
+    const slot = Math.min(room, Math.max(side, patchTitleRoom)), tall = patchTitle + high + patchLegend;
+    const place = (i, rows, columns) => new CellGrid({x: 2 + (i % across) * (slot + patchGap),
       y: Math.floor(i / across) * tall + patchTitle, width: side, height: high,
       columns: {count: columns, from: 0, span: columns}, rows: {count: rows, from: 0, span: rows},
       ratio: window.devicePixelRatio || 1});
-    return {image: place(0, shown.rows, shown.columns),
-      grids: [0, 1].map(i => place(i, grid.rows, grid.columns)), width, height: Math.ceil(2 / across) * tall};
+    const grids = Array.from({length: count}, (_, i) => place(i, grid.rows, grid.columns));
+    const images = grids.map((_, i) => place(i, shown.rows, shown.columns));
+    return {images, grids, slot, width, height: Math.ceil(count / across) * tall};
   }
 
   draw() {
-    const {state} = this.ctx, {sharp, shown, grid, inks, row} = this, {context} = sharp, place = this.layout();
+    const {state} = this.ctx, {sharp, grid, inks, row} = this, {context} = sharp, place = this.layout();
     const onGrid = row.subarray(grid.first), limit = Math.max(...Array.from(onGrid).filter(Number.isFinite), 0);
-    const scale = colourScaleOf({limit, palette: state.palette, theme: state.theme});
+    const scale = colourScaleOf({limit, palette: state.palette, theme: state.theme}), pixels = this.imageColours();
     sharp.size(place.width, place.height);
-    this.pixels.paint(context, place.image, this.imageColours());
-    this.painter.paint(context, place.grids[1], paintScale(scale, onGrid, new Uint32Array(onGrid.length)));
-    const titles = ['image, and its patches', `attention from ${this.nameOf(this.query)}`];
-    place.grids.forEach((one, i) => {
+    this.pixels.paint(context, place.images[0], pixels);
+    const maps = [{values: onGrid, scale, unit: 'attention', title: `attention from ${this.nameOf(this.query)}`}];
+    if (this.saliency) maps.push(this.saliencyMap());
+    maps.forEach((map, i) => this.paintMap(map, place.grids[i + 1], place.images[i + 1], pixels));
+    ['image, and its patches', ...maps.map(map => map.title)].forEach((title, i) => {
+      const one = place.grids[i];
       this.drawLines(one);
-      this.drawRegion(one);
-      const chosen = this.cellOf(this.query);
-      if (chosen) this.frameCell(one, chosen);
+      if (i < 2) this.drawRegion(one);
       Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
-      context.fillText(fitText(context, titles[i], one.width), one.x, one.y - 4);
+      context.fillText(fitText(context, title, place.slot), one.x, one.y - 4);
     });
-    const [, right] = place.grids;
-    colourScale(context, scale, {x: right.x, y: right.y + right.height + 20, width: Math.min(220, right.width),
-      title: 'attention', inks});
-    sharp.el.setAttribute('aria-label', `Image in ${grid.rows} by ${grid.columns} patches, and attention from `
-      + `${this.nameOf(this.query)}. Arrow keys move from patch to patch, Enter chooses the patch.`);
-    sharp.el.salviz = {grids: place.grids, values: onGrid, scale};
+    this.frameQuery(place.grids);
+    sharp.el.setAttribute('aria-label', `Image in ${grid.rows} by ${grid.columns} patches, attention from `
+      + `${this.nameOf(this.query)}${this.saliency ? ', and saliency of each patch' : ''}. `
+      + 'Arrow keys move from patch to patch, Enter chooses the patch.');
+    sharp.el.salviz = {grids: place.grids, values: onGrid, scale, saliency: this.saliency?.values};
     this.cells.show(place.grids, inks.theme, `${JSON.stringify(state.entry)} ${this.query} ${this.frame.step}`);
+  }
+
+  saliencyMap() {
+    const {values} = this.saliency, {name} = this.shown.saliency;
+    const scale = colourScaleOf({limit: largestOf(values), signed: true, theme: this.ctx.state.theme});
+    return {values, scale, unit: `${name} (square-root scale)`, title: `${name}, summed over each patch`};
+  }
+
+  // A map on its grid, or mixed with the image, pixel by pixel, and its colour scale.
+  paintMap({values, scale, unit}, grid, image, pixels) {
+    const {context} = this.sharp, colours = paintScale(scale, values, new Uint32Array(values.length));
+    if (this.over.checked)
+      this.pixels.paint(context, image, pixels.map((pixel, k) => withPixel(colours[this.patchOf(k)], pixel)));
+    else this.painter.paint(context, grid, colours);
+    colourScale(context, scale, {x: grid.x, y: grid.y + grid.height + 20, width: Math.min(220, grid.width), title: unit,
+      inks: this.inks});
   }
 
   imageColours() {
@@ -156,9 +206,14 @@ class PatchesPanel {
     context.stroke();
   }
 
-  frameCell(grid, {row, column}) {
-    const {x, y, width, height} = grid.box(row, column), path = new Path2D();
-    path.rect(x + 1, y + 1, width - 2, height - 2);
+  // The chosen patch is framed in all maps; a token that is no patch has no place in them.
+  frameQuery(grids) {
+    const chosen = this.cellOf(this.query), path = new Path2D();
+    if (!chosen) return;
+    for (const grid of grids) {
+      const {x, y, width, height} = grid.box(chosen.row, chosen.column);
+      path.rect(x + 1, y + 1, width - 2, height - 2);
+    }
     doubleStroke(this.sharp.context, path, {ink: this.inks.accent, halo: overlayInks(this.inks.theme).halo}, 2);
   }
 
@@ -198,6 +253,7 @@ class PatchesPanel {
     if (candidates) said.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
       + `discarded: ${total(discarded ?? [])}, crossed out where they are on the grid.`);
     said.push('The colours follow the square root of attention, up to the largest patch of this query.');
+    if (this.over.checked) said.push('They are mixed with the image; without it they are those of the scale.');
     return said.join(' ');
   }
 
@@ -208,14 +264,17 @@ class PatchesPanel {
   cellText(cell) {
     const token = this.tokenOf(cell), {candidates, discarded} = this.region();
     const dropped = discarded?.[token] ? ' (discarded)' : candidates?.[token] ? ' (in the discard region)' : '';
-    return `${this.nameOf(this.query)} → ${this.nameOf(token)}: attention ${this.valueOf(token)}${dropped}`;
+    const k = token - this.grid.first, {saliency} = this;
+    const salient = saliency ? `; ${this.shown.saliency.name} of this patch `
+      + valueWithStep(saliency.values[k], saliency.half[k]) : '';
+    return `${this.nameOf(this.query)} → ${this.nameOf(token)}: attention ${this.valueOf(token)}${dropped}${salient}`;
   }
 }
 
 export const patchesPanel = {
-  name: 'patches', title: 'Patches', order: 75, shows: 'signals', still: 'signal',
+  name: 'patches', title: 'Patches', order: 75, shows: 'signals', still: 'patch_attention', page: 'below',
   help: {says: [
-    'The image in the patches that the model reads, and beside it how much the chosen patch attends to each of them.',
+    'The image in the patches that the model reads, how much the chosen one attends to each, and their saliency.',
     'A click chooses the patch; the lists choose the head, a mean or rollout, and tokens that are no patches.'],
   keys: [['← ↑ ↓ →', 'from patch to patch'], ['Enter', 'choose the patch']]},
   fits: frame => Boolean(frame?.info?.patches && frame.get('attention') && frame.get('input')),

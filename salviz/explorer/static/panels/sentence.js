@@ -76,14 +76,14 @@ export function sentenceScale(values, state, atLeast = 0) {
   return colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
 }
 
-function rowName(frame, probe, pieces) {
+export function rowName(frame, probe, pieces) {
   if (!pieces.length) return 'a row on average';
   const label = pieces.length > 1 ? probe.words[probe.word_ids[pieces[0]]] : probe.labels[pieces[0]] ?? '';
   return `${quoted(label)}${pieces.includes(pooledRow(frame)) ? ` (the row that the ${frame.info?.explains
     ? 'model' : 'classifier'} reads)` : ''}`;
 }
 
-function saliencyWords(frame, values) {
+export function saliencyWords(frame, values) {
   const {saliency_method: by, words} = frame.info ?? {}, method = by?.replaceAll('_', ' ');
   const own = values.name !== 'saliency', explained = frame.info?.explains ?? words?.explained;
   const of = own ? 'of the method' : `${method ? `${method}, ` : ''}for ${explained}`;

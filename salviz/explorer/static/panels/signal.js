@@ -356,7 +356,8 @@ class SignalPanel {
     if (!frame.info?.patches) said.push(`A network for ${this.probe.modality === 'series'
       ? 'series' : 'images'} has no tokens, and no attention was recorded, `
       + 'so the panels of heads, maps and sentences are not shown.');
-    return said.join(' ');
+    const about = [...frame.info?.notes ?? [], frame.info?.awaited ?? ''].filter(Boolean);
+    return [...said, ...about.map(note => note.replace(/[^.]$/, '$&.'))].join(' ');
   }
 
   // Which cells are masked follows from the saliency that ranks, which can explain another class than the one that is

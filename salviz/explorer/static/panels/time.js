@@ -1,7 +1,7 @@
 // Time: a scrubber over the recorded steps with play, and the curves below it on the same axis.
 import {curveMargins, curvesView, epochSpans, lastStep} from './curves.js';
 import {countWords} from '../lib/words.js';
-import {elementOf, setText} from '../lib/controls.js';
+import {elementOf, setText, svgNode} from '../lib/controls.js';
 
 const timeSpeeds = [1, 2, 4, 8, 15, 30];
 const timeKeys = ['meta', 'frames', 'rows', 'run', 'probe', 'step', 'playing', 'speed', 'size'];
@@ -81,14 +81,6 @@ function moveStep(ctx, by) {
   if (next === undefined) return;
   state.set({step: next, playing: false});
   ctx.announce(stepWords(store, state));
-}
-
-function svgNode(tag, attributes, title = '') {
-  const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  if (title) node.append(svgNode('title', {}));
-  if (title) node.firstChild.textContent = title;
-  return node;
 }
 
 // As much of an epoch's name as has room, in pixels.

@@ -5,7 +5,8 @@ import {kl} from '../lib/maths.js';
 import {chipText, listWords, paintToken} from '../lib/words.js';
 import {drawTarget, patternWords} from './overlays.js';
 import {largest, WhatIfGroup, WhatIfPair, whatIfSlider, whyNoMap} from './whatifgroup.js';
-import {evidenceOf, mapOf, methodNames, patternGiven, patternOf, pooledRow, sallmTarget} from '../state/derive.js';
+import {evidenceOf, mapOf, methodNames, patternGiven, patternOf} from '../state/derive.js';
+import {askedRow, mayBeMarked, ranksBySize, sallmTarget} from '../state/derive.js';
 import {targetOf} from '../state/derive.js';
 
 const patternNames = ['next', 'prev', 'first', 'delim', 'period'];
@@ -132,25 +133,31 @@ export class WhatIfTarget extends WhatIfGroup {
     this.share.show(now.topShare);
     this.share.range.disabled = !now.binarised;
     this.binarised.checked = now.binarised;
-    const count = special.filter(s => !s).length, marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
+    const highest = ranksBySize(frame) ? 'largest' : 'highest';
+    const count = mayBeMarked(frame, special).filter(Boolean).length;
+    const marked = Math.max(1, Math.ceil(count * now.topShare - 1e-6));
     const teacher = evidenceOf(frame, 'method_saliency', 'SalLM') && methodNames(frame).includes('SalLM')
       ? ' for the teacher' : '';
-    const marks = marked === 1 ? `Of ${count} tokens the one with the highest saliency${teacher} gets the whole target`
-      : `Of ${count} tokens the ${marked} with the highest saliency${teacher} get equal shares of the target`;
+    const marks = marked === 1
+      ? `Of ${count} tokens the one with the ${highest} saliency${teacher} gets the whole target`
+      : `Of ${count} tokens the ${marked} with the ${highest} saliency${teacher} get equal shares of the target`;
     const made = now.binarised ? `${marks} (top share ${now.topShare.toFixed(2)}, rounded up)`
-      : `The target is the saliency${teacher}: positive values in proportion, negative ones 0`;
-    setText(this.lesson, `${made}. The loss pulls the attention of the row that the classifier reads towards it.`);
+      : ranksBySize(frame) ? `The target is the size of the saliency${teacher}, in proportion`
+        : `The target is the saliency${teacher}: positive values in proportion, negative ones 0`;
+    const row = frame.get('own/asked_row') ? 'that says what is explained' : 'that the classifier reads';
+    setText(this.lesson, `${made}. The loss pulls the attention of the row ${row} towards it.`);
     setText(this.counts, this.lossWords());
     this.draw();
   }
 
-  // KL(target || attention of the pooled row of the last layer, mean over heads), over the ordinary tokens.
+  // KL(target || attention of the asked row of the last layer, mean over heads), over the tokens that may be marked.
   loss(target) {
     const layer = this.frame.layers('attention').at(-1), map = mapOf(this.frame, {kind: 'heads', layer}, 'attention');
     if (!target || !map.values || map.pooled > 1) return NaN;
-    const row = pooledRow(this.frame);
+    const row = askedRow(this.frame);
     if (row === null) return NaN;
-    return kl(target, map.values.subarray(row * map.n, (row + 1) * map.n), this.probe.is_special.map(s => !s));
+    const counts = mayBeMarked(this.frame, this.probe.is_special);
+    return kl(target, map.values.subarray(row * map.n, (row + 1) * map.n), counts.map(Boolean));
   }
 
   lossWords() {

@@ -344,12 +344,32 @@ export function targetOf(frame, state, layer, head, probe = null) {
     recomputed: false};
 }
 
-// SalLM's target over the ordinary tokens, as recorded or with another share.
+// The row whose attention SalLM asks: that of the word or answer that is explained, else the one that the head reads.
+export function askedRow(frame) {
+  const flags = frame?.get('own/asked_row');
+  return flags ? flags.values().findIndex(Boolean) : pooledRow(frame);
+}
+
+// Which tokens SalLM's target may mark: ordinary ones, of a prompt with its answer those of the prompt.
+export function mayBeMarked(frame, special) {
+  const last = frame?.info?.task === 'causal_lm' ? askedRow(frame) ?? Infinity : Infinity;
+  return special.map((s, i) => Number(!s && i <= last));
+}
+
+// Is the size of a saliency what makes a token salient, whatever its sign?
+export function ranksBySize(frame) {
+  const usual = frame?.info?.task === 'regression' ? 'magnitude' : 'signed';
+  return (methodArgs(frame, 'SalLM').ranking ?? usual) === 'magnitude';
+}
+
+// SalLM's target over these tokens, as recorded or with another share.
 export function sallmTarget(frame, state, special) {
   const saliency = evidenceOf(frame, 'method_saliency', 'SalLM') ?? frame?.get('saliency');
-  if (state.whatIf?.topShare && saliency)
-    return {values: saliencyTarget(saliency.values(), special.map(s => Number(!s)), state.whatIf.topShare,
+  if (state.whatIf?.topShare && saliency) {
+    const ranked = ranksBySize(frame) ? saliency.values().map(Math.abs) : saliency.values();
+    return {values: saliencyTarget(ranked, mayBeMarked(frame, special), state.whatIf.topShare,
       state.whatIf.binarised ?? true), recomputed: true};
+  }
   const recorded = frame?.get('saliency_target');
   return recorded ? {values: recorded.values(), recomputed: false} : null;
 }

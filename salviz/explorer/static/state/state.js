@@ -3,7 +3,7 @@
 export const firstState = {
   run: 0, probe: 0, step: null,
   entry: {kind: 'head', layer: null, head: 0},
-  what: 'attention', evidence: '', row: null, tokens: [], colour: 'saliency', ownScale: false,
+  what: 'attention', evidence: '', explanation: '', row: null, tokens: [], colour: 'saliency', ownScale: false,
   overlays: {candidates: true, discarded: true, target: false, residual: false, saliency: true, regularised: true},
   hideSpecial: false, mergeWords: false, top: 0, threshold: 0,
   scale: 'map', palette: 'cividis', sort: 'order', filter: 0,

@@ -1,0 +1,313 @@
+// Panel 'rationale': what a model rests on and what people marked, one upon the other, with how well they agree at this
+// step and over the steps.
+import {entryTitle, evidenceOf, methodArgs, methodNames, saliencyOf, unitsOf} from '../state/derive.js';
+import {attentionOfRow, rowName, saliencyWords} from './sentence.js';
+import {evidenceSlice} from './evidence.js';
+import {colourScaleOf, percent, scaleColour, shortNumber} from '../lib/colour.js';
+import {pointedAt} from '../lib/maths.js';
+import {chipText, countWords, directionOf, numberWords, paintToken, quoted, scaleBar} from '../lib/words.js';
+import {choiceOf, elementOf, labelled, setText, svgNode} from '../lib/controls.js';
+
+const rationaleKeys = ['frames', 'meta', 'run', 'probe', 'step', 'entry', 'row', 'explanation', 'hideSpecial',
+  'mergeWords', 'palette', 'theme', 'size'];
+const explanationChoices = [['explanation', 'explanation (taught)'], ['saliency', 'saliency'],
+  ['attention', 'attention of the chosen row'], ['rollout', 'rollout of attention']];
+const agreementKinds = [['auprc', 'AUPRC', 'sv-auprc'], ['f1', 'F1', 'sv-token-f1'],
+  ['iou', 'span F1 (IoU ≥ 0.5)', 'sv-span-f1']];
+const curveLeft = 26, curveRight = 8, curveTop = 8, curveHigh = 80;
+
+function ownValues(frame, name) {
+  const tensor = methodNames(frame).includes('RationaleGuided') && evidenceOf(frame, `own/${name}`, 'RationaleGuided');
+  return tensor && tensor.shape.length === 1 ? evidenceSlice(tensor, [], 1).values : null;
+}
+
+// Which share of the annotators marked each token, null where the data have no rationale; older runs and other methods
+// tell only what counts as marked.
+function sharesMarked(frame) {
+  const flags = frame?.get('rationale')?.values();
+  return flags ? {flags, shares: ownValues(frame, 'rationale_target') ?? flags} : null;
+}
+
+// {values [n] or null, note}: the explanation `name` of a frame.
+function explanationOf(frame, probe, state, name) {
+  if (name === 'explanation') return {values: ownValues(frame, name), note: ''};
+  if (name === 'saliency') return {values: saliencyOf(frame)?.values ?? null, note: ''};
+  const entry = name === 'rollout' ? {kind: 'rollout', layer: null, head: 0} : state.entry;
+  const {values, note} = attentionOfRow(frame, probe, {...state.get(), entry});
+  return {values, note};
+}
+
+// What there is to say of one step: values and marks of the units, and how well they agree over the ordinary ones.
+export function agreementAt(frame, probe, state, name) {
+  const rationale = sharesMarked(frame), {values, note} = explanationOf(frame, probe, state, name);
+  if (!rationale || !values) return {rationale, values: null, note};
+  const units = unitsOf(probe, state), lost = values.filter(v => !Number.isFinite(v)).length;
+  const sums = units.map(u => u.tokens.reduce((sum, i) => sum + (Number.isFinite(values[i]) ? values[i] : 0), 0));
+  const most = x => units.map(u => Math.max(...u.tokens.map(i => x[i])));
+  const shares = most(rationale.shares), flags = most(rationale.flags);
+  const ordinary = units.flatMap((u, k) => u.special ? [] : [k]);
+  const agreement = pointedAt(ordinary.map(k => sums[k]), ordinary.map(k => flags[k]));
+  const chosen = new Set(ordinary.filter((_, at) => agreement.chosen?.[at]));
+  return {rationale, units, values: sums, shares, flags, ordinary, agreement, chosen, lost, note};
+}
+
+// Why a number is missing, or what it does not mean.
+export function agreementNote({n, k, isFlat, tied}, unit) {
+  if (!k) return 'The rationale marks nothing, so agreement has no number.';
+  if (k === n) return `The rationale marks every ${unit}, so agreement has no number.`;
+  if (isFlat) return `All ${unit}s have the same value: the explanation points nowhere.`;
+  return tied ? `${tied} ${unit}s tie at the border of the ${k} highest: which of them are chosen means nothing, so `
+    + 'F1 has no number.' : '';
+}
+
+function hasRationale(frame, store) {
+  return Boolean(frame && store.run(frame.run)?.probes.some(probe => probe.has_rationale));
+}
+
+class Rationale {
+  constructor(ctx) {
+    Object.assign(this, {ctx, chips: [], known: new Map(), knownFor: null});
+    this.choice = choiceOf(explanationChoices, explanation => ctx.state.set({explanation}));
+    this.head = elementOf('div', 'sv-head', elementOf('h3', 'sv-title', 'Rationale'),
+      labelled('compared with', this.choice));
+    this.line = elementOf('div', 'sv-line');
+    this.line.setAttribute('role', 'list');
+    this.line.setAttribute('aria-label', 'the sentence, coloured by the explanation, with what people marked below');
+    this.reading = elementOf('p', 'sv-reading');
+    this.numbers = elementOf('ul', 'sv-agreement');
+    this.note = elementOf('p', 'sv-note');
+    this.curve = svgNode('svg', {class: 'sv-agreement-curve', role: 'img'});
+    this.scale = elementOf('div', 'sv-sentence-scale');
+    this.legend = elementOf('p', 'sv-note');
+    this.parts = [this.line, this.reading, this.numbers, this.curve, this.scale, this.legend];
+    this.el = elementOf('section', 'sv-panel sv-rationale', this.head, this.line, this.reading, this.numbers, this.note,
+      this.curve, this.scale, this.legend);
+    this.el.setAttribute('aria-label', 'Rationale');
+    this.off = ctx.store.on('frames', ({run, probe, step}) => this.known.delete(`${run}/${probe}/${step}`));
+    this.listen();
+  }
+
+  destroy() { this.off(); }
+
+  listen() {
+    const of = e => this.chips.indexOf(e.target.closest?.('.sv-chip'));
+    this.line.addEventListener('mouseover', e => this.read(of(e)));
+    this.line.addEventListener('mouseleave', () => this.read(-1));
+    this.line.addEventListener('focusin', e => this.read(of(e)));
+    this.line.addEventListener('keydown', e => {
+      const k = of(e), by = {ArrowRight: 1, ArrowLeft: -1}[e.key] * (this.line.dir === 'rtl' ? -1 : 1);
+      const to = {Home: 0, End: this.chips.length - 1}[e.key] ?? k + by;
+      if (k < 0 || !this.chips[to] || e.ctrlKey || e.metaKey || e.altKey) return;
+      this.chips[k].tabIndex = -1;
+      this.chips[to].tabIndex = 0;
+      this.chips[to].focus();
+      e.preventDefault();
+      e.stopPropagation();
+    });
+  }
+
+  update(changed) {
+    if (!rationaleKeys.some(key => changed.has(key))) return;
+    const {store, state} = this.ctx;
+    this.frame = store.frameOf(state);
+    this.probe = store.probe(state.run, state.probe);
+    this.unit = state.mergeWords ? 'word' : 'token';
+    this.fillChoice();
+    const why = this.look();
+    for (const part of this.parts) part.hidden = Boolean(why);
+    if (why) return void this.sayNote(why);
+    this.build();
+    this.paint();
+    this.say();
+    this.drawCurve();
+  }
+
+  fillChoice() {
+    const {state} = this.ctx, {frame, probe} = this;
+    const there = name => Boolean(frame && probe && explanationOf(frame, probe, state, name).values);
+    for (const option of this.choice.options) option.disabled = Boolean(frame) && !there(option.value);
+    const names = explanationChoices.map(([name]) => name);
+    this.name = names.includes(state.explanation) ? state.explanation : names.find(there) ?? names[0];
+    this.choice.value = this.name;
+  }
+
+  // What is shown; returns a sentence on what is missing.
+  look() {
+    const {store, state} = this.ctx, {frame, probe} = this;
+    if (!frame || !probe) return store.why(state.run, state.probe, store.stepOf(state)) || 'Nothing was recorded yet.';
+    this.shown = agreementAt(frame, probe, state, this.name);
+    if (!this.shown.rationale) return 'The data have no rationale for this sentence: nobody was asked.';
+    if (this.shown.values) return '';
+    const title = explanationChoices.find(([name]) => name === this.name)[1];
+    return this.shown.note || frame.info?.awaited || `There is no ${title} at this step.`;
+  }
+
+  build() {
+    const {run, probe, mergeWords, hideSpecial} = this.ctx.state, {units} = this.shown;
+    const key = [run, probe, mergeWords, hideSpecial, units.length].join();
+    if (key === this.built) return;
+    this.built = key;
+    this.bars = units.map(() => elementOf('span'));
+    this.chips = units.map((unit, k) => {
+      const text = elementOf('bdi', '', chipText(unit.label));
+      text.dir = 'auto';
+      const chip = elementOf('span', unit.special ? 'sv-chip sv-special' : 'sv-chip', text);
+      chip.setAttribute('role', 'listitem');
+      chip.tabIndex = k ? -1 : 0;
+      return chip;
+    });
+    this.line.dir = directionOf(this.probe.texts);
+    this.line.replaceChildren(...this.chips.map((chip, k) =>
+      elementOf('span', 'sv-word', chip, elementOf('span', 'sv-share', this.bars[k]))));
+  }
+
+  paint() {
+    const {state} = this.ctx, {values, shares, flags, ordinary, chosen, units, agreement} = this.shown;
+    const shown = ordinary.map(k => values[k]), signed = this.name === 'saliency' || shown.some(v => v < 0);
+    const limit = agreement.isFlat ? 0 : Math.max(0, ...shown.map(Math.abs));
+    const scale = colourScaleOf({limit, signed, palette: state.palette, theme: state.theme});
+    units.forEach((unit, k) => {
+      const chip = this.chips[k], bar = this.bars[k];
+      paintToken(chip, unit.special || !limit ? null : scaleColour(scale, values[k]));
+      chip.classList.toggle('sv-pointed', chosen.has(k));
+      chip.setAttribute('aria-label', this.wordsOf(k));
+      bar.style.height = unit.special || !shares[k] ? '0' : `${Math.max(3, Math.round(9 * shares[k]))}px`;
+      bar.hidden = unit.special || !shares[k];
+      bar.classList.toggle('sv-few', !flags[k]);
+    });
+    this.scale.hidden = !limit;
+    this.scale.replaceChildren(...(limit ? [scaleBar(scale, 'of this sentence')] : []));
+  }
+
+  isSoft() { return this.shown.shares.some(share => share > 0 && share < 1); }
+
+  wordsOf(k) {
+    const {units, values, shares, flags, chosen} = this.shown, {label, special} = units[k];
+    if (special) return `${quoted(label)} (special): nobody can mark it`;
+    const by = this.isSoft() ? `marked by ${percent(shares[k])} of the annotators` : flags[k] ? 'marked' : 'not marked';
+    return `${quoted(label)}: ${shortNumber(values[k])}${chosen.has(k) ? ', among the highest' : ''}; ${by}`;
+  }
+
+  read(k) {
+    const words = this.shown?.values && this.shown.units[k] ? this.wordsOf(k) : '';
+    setText(this.reading, words || 'Point at a word for its value and its marks.');
+  }
+
+  sayNote(text) {
+    setText(this.note, text);
+    this.note.hidden = !text;
+  }
+
+  say() {
+    const {agreement, lost} = this.shown, {unit} = this;
+    this.numbers.replaceChildren(...agreementKinds.map(([kind, name, look]) => {
+      const chance = {auprc: agreement.random, f1: agreement.k / agreement.n}[kind];
+      const random = Number.isFinite(agreement[kind]) && chance !== undefined
+        ? ` (a random order: ${numberWords(chance, 2)} on average)` : '';
+      const called = kind === 'f1' ? `${unit} F1` : name;
+      return elementOf('li', '', elementOf('span', `sv-swatch ${look}`),
+        elementOf('span', '', `${called} ${numberWords(agreement[kind], 2)}${random}`));
+    }));
+    const gone = lost ? `${countWords(lost, 'value is', 'values are')} not finite and counted as 0.` : '';
+    this.sayNote([agreementNote(agreement, unit), gone].filter(Boolean).join(' '));
+    setText(this.legend, this.legendWords());
+    this.read(this.chips.indexOf(document.activeElement));
+  }
+
+  what() {
+    const {frame, probe, name} = this, {state} = this.ctx;
+    if (name === 'saliency') return saliencyWords(frame, saliencyOf(frame));
+    if (name === 'explanation') {
+      const {explanation = ''} = methodArgs(frame, 'RationaleGuided');
+      return `What is taught (${String(explanation).replaceAll('_', ' ')}), before the loss scales it.`;
+    }
+    const {pieces} = attentionOfRow(frame, probe, state), row = rowName(frame, probe, pieces);
+    const coded = 'Weights travel as one byte each: close ones may tie here and not in a figure.';
+    return name === 'rollout' ? `What reaches ${row} through all recorded layers. ${coded}`
+      : `Attention of ${row} in ${entryTitle(state.entry)}. ${coded}`;
+  }
+
+  legendWords() {
+    const {agreement: {k, n, isFlat, chosen}} = this.shown, {unit} = this, said = [this.what()];
+    if (!isFlat) said.push('The colours are scaled to this sentence at this step.');
+    said.push(this.isSoft()
+      ? `Bar below a ${unit}: the share of the annotators who marked it; filled ones, from one half on, count as `
+        + `marked (${k} of ${countWords(n, unit)}).`
+      : `Underlined: what the rationale of the data marks (${k} of ${countWords(n, unit)}).`);
+    if (chosen) said.push(`Framed: the ${k === 1 ? 'highest value' : `${k} highest values`}, as many as are marked.`);
+    if (this.unit === 'word') said.push('Words are sums over their pieces, marked if a piece is.');
+    return said.join(' ');
+  }
+
+  // ---- over the steps
+
+  // {step: agreement} of the steps that are here; only what is new is computed.
+  overSteps() {
+    const {store, state} = this.ctx, {run, probe, entry, row, mergeWords} = state;
+    const key = JSON.stringify([run, probe, this.name, entry, row, mergeWords]);
+    if (key !== this.knownFor) this.known.clear();
+    this.knownFor = key;
+    return store.shipped(run, probe).map(step => {
+      const place = `${run}/${probe}/${step}`;
+      if (!this.known.has(place)) {
+        const {agreement = null} = agreementAt(store.frame(run, probe, step), this.probe, state, this.name);
+        this.known.set(place, agreement);
+      }
+      return {step, agreement: this.known.get(place)};
+    });
+  }
+
+  drawCurve() {
+    const rows = this.overSteps(), {store, state} = this.ctx, width = this.curve.clientWidth || 300;
+    const there = agreementKinds.filter(([kind]) => rows.some(row => Number.isFinite(row.agreement?.[kind])));
+    this.curve.toggleAttribute('hidden', rows.length < 2 || !there.length);
+    if (this.curve.hasAttribute('hidden')) return;
+    const [first, last] = [rows[0].step, rows.at(-1).step], room = width - curveLeft - curveRight;
+    const x = step => curveLeft + room * (step - first) / (last - first), y = v => curveTop + curveHigh * (1 - v);
+    const text = (words, at, anchor) => {
+      const node = svgNode('text', {...at, 'text-anchor': anchor});
+      node.textContent = words;
+      return node;
+    };
+    const nodes = [0, .5, 1].flatMap(v => [
+      svgNode('line', {x1: curveLeft, x2: width - curveRight, y1: y(v), y2: y(v), class: 'sv-agreement-axis'}),
+      text(String(v), {x: curveLeft - 4, y: y(v) + 4}, 'end')]);
+    nodes.push(text(`step ${first}`, {x: curveLeft, y: 107}, 'start'), text(String(last), {x: x(last), y: 107}, 'end'));
+    for (const [kind, , look] of there) nodes.push(...this.lineOf(rows, kind, look, x, y));
+    const now = x(store.stepOf(state));
+    nodes.push(svgNode('line', {x1: now, x2: now, y1: curveTop, y2: curveTop + curveHigh, class: 'sv-agreement-now'}));
+    this.curve.replaceChildren(...nodes);
+    this.curve.setAttribute('aria-label', `agreement from step ${first} to ${last}: ${there.map(([kind, name]) =>
+      `${name} from ${rows.map(r => r.agreement?.[kind]).filter(Number.isFinite).map(v => numberWords(v, 2))
+        .filter((_, i, all) => !i || i === all.length - 1).join(' to ')}`).join(', ')}`);
+  }
+
+  // A line that breaks where there is no number; a number between two gaps is a dot.
+  lineOf(rows, kind, look, x, y) {
+    const value = row => row?.agreement?.[kind] ?? NaN, random = rows.find(row => row.agreement)?.agreement.random;
+    let path = '', isDrawing = false;
+    for (const row of rows) {
+      const known = Number.isFinite(value(row));
+      if (known) path += `${isDrawing ? 'L' : 'M'}${x(row.step)} ${y(value(row))}`;
+      isDrawing = known;
+    }
+    const alone = rows.filter((row, i) => Number.isFinite(value(row))
+      && [rows[i - 1], rows[i + 1]].every(other => !Number.isFinite(value(other))));
+    const dots = alone.map(row => svgNode('circle', {cx: x(row.step), cy: y(value(row)), r: 2.5,
+      class: `sv-agreement-dot ${look}`}));
+    const chance = kind === 'auprc' && Number.isFinite(random) ? [svgNode('line', {x1: x(rows[0].step),
+      x2: x(rows.at(-1).step), y1: y(random), y2: y(random), class: `sv-agreement-random ${look}`})] : [];
+    return [...chance, svgNode('path', {d: path, class: `sv-agreement-line ${look}`}), ...dots];
+  }
+}
+
+export const rationalePanel = {
+  name: 'rationale', title: 'Rationale', order: 64, shows: 'text', still: 'explanation_beside_rationale', page: 'below',
+  help: {says: [
+    'The sentence coloured by what the model rests on, underlined where people marked it, and how well the two agree '
+      + 'at this step and over the steps.',
+    'Agreement says that an explanation looks as people expect, not that it is true of the model.'],
+  keys: [['← →', 'from word to word'], ['Home End', 'the first, the last of them']]},
+  fits: hasRationale, absent: 'The data of this run have no rationales.',
+  view: Rationale,
+};

@@ -1,0 +1,172 @@
+"A front that is trained: killed and continued, refused at the door, measured by what people marked."
+import runpy
+import textwrap
+
+import numpy as np
+import pytest
+from datasets import DatasetDict
+
+import forked
+from salviz.attribution.explanations import explain_data
+from salviz.core.text import find_words
+from salviz.data.texts import subset
+from salviz.measures.front import between, front_of
+from salviz.measures.plausibility import plausibility
+from salviz.methods import RationaleGuided
+from salviz.models.corruption import small_model, train_tokenizer
+from salviz.training.study import Study
+from salviz.training.trade_off import RationalePlausibility, marked_words, pareto
+
+sizes = dict(layers=1, heads=2, hidden=16, num_labels=2, initializer_range=.2)
+
+# Read by this process and by one that will be killed alike; the measures need no training to be told apart.
+design = textwrap.dedent("""
+    import datasets
+    from salviz.methods import RationaleGuided
+    from salviz.models.corruption import small_model, train_tokenizer
+    from salviz.training.study import Study
+    from salviz.training.trade_off import pareto
+    data = datasets.load_from_disk(home)
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    def bert(seed):
+        model = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16, num_labels=2)
+        return model, tokenizer
+    def right(run): return .9 - .02*run.config['method']['args']['weight']**.7
+    def plausible(run):
+        weight = run.config['method']['args']['weight']
+        return .2 + .5*weight/(1 + weight)
+    def study(folder, weight=(0, .1, 10), **kw):
+        usual = dict(model=bert, data=data, methods=dict(guided=RationaleGuided), seeds=(0,), epochs=1,
+                     measures=[right, plausible],
+                     better=dict(right='higher', plausible='higher'), settings=dict(weight=list(weight)),
+                     batch_size=8, learning_rate=1e-3, snapshots=0, probes=1, progress=False)
+        return Study(folder, **{**usual, **kw})
+    def front(folder, **kw): return pareto(study(folder), 'right', 'plausible', **{**dict(start=3, budget=6), **kw})
+    """)
+
+
+@pytest.fixture(scope='module')
+def data(tiny_data):
+    small = subset(tiny_data, 8, validation_size=6, test_size=6)
+    def marks(row, i):
+        words = len(find_words(row['text']))
+        return dict(rationale=None if i % 3 == 2 else [int(k % 2) for k in range(words)])
+    return DatasetDict({split: part.map(marks, with_indices=True) for split, part in small.items()})
+
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory, data):
+    home = tmp_path_factory.mktemp('front')
+    data.save_to_disk(home/'data')
+    return home
+
+
+@pytest.fixture(scope='module')
+def made(home):
+    (home/'design.py').write_text(f'home = {str(home/"data")!r}\n{design}') # where the source of its measures is read
+    return runpy.run_path(str(home/'design.py'))
+
+
+@pytest.fixture(scope='module')
+def whole(home, made): return made['front'](home/'whole')
+
+
+def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
+    assert whole.values[0] == 0 and {.1, 1, 10} <= set(whole.values) and len(whole.values) == 6
+    right, plausible = (lambda w: .9 - .02*w**.7), (lambda w: .2 + .5*w/(1 + w))
+    values = [0, .1, 1, 10]
+    for _ in range(2): # by hand: the pair farthest apart, both measures from 0 to 1 over the front
+        at = np.array([[right(w), plausible(w)] for w in values])
+        at = (at - at.min(0))/np.ptp(at, axis=0)
+        k = int(np.argmax(np.hypot(*np.diff(at, axis=0).T)))
+        values = sorted([*values, between(values[k], values[k + 1])])
+    assert whole.values == values
+
+
+def test_a_front_that_was_killed_goes_on_and_trains_nothing_twice(home, made, whole, tmp_path):
+    code = textwrap.dedent(f"""
+        import os, runpy, signal
+        from salviz.training.study import Study
+        grow, times = Study.grow, []
+        def growing(self, **more):
+            grow(self, **more)
+            times.append(0)
+            if len(times) == 2: os.kill(os.getpid(), signal.SIGKILL) # a value is laid and not trained
+        Study.grow = growing
+        runpy.run_path({str(home/'design.py')!r})['front']({str(tmp_path/'killed')!r})""")
+    forked.run(code)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob('killed/runs/*/summary.json')}
+    assert len(before) == 4
+    again = made['front'](tmp_path/'killed')
+    assert again.values == whole.values and again.hypervolume == whole.hypervolume
+    assert all(p.stat().st_mtime_ns == t for p, t in before.items())
+
+
+def test_the_next_value_waits_for_all_that_are_there(made, tmp_path, monkeypatch):
+    def fails_at(weight, layers=(0,)):
+        if weight == 1: raise ValueError('no such luck')
+        return RationaleGuided(weight=weight)
+    study = made['study'](tmp_path/'failing', methods=dict(guided=fails_at))
+    with pytest.warns(UserWarning, match='1 of 4 cells failed'), \
+            pytest.raises(RuntimeError, match='1 of 4 runs are not finished, first guided.weight=1.0?.seed=0 .*luck'):
+        pareto(study, 'right', 'plausible', start=3, budget=5)
+    assert len(study.settings['weight']) == 4
+
+
+def test_plausibility_of_a_run_is_that_of_its_explanations_word_by_word(data):
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    model = small_model('classification', tokenizer, seed=0, **sizes)
+    scores = RationalePlausibility('input_x_gradient', splits=['test'])(model, tokenizer, data)
+    kept = [i for i, r in enumerate(data['test']['rationale']) if r is not None]
+    part = data['test'].select(kept)
+    values = explain_data(model, part, 'input_x_gradient', tokenizer=tokenizer, words='sum', progress=False)
+    expected = plausibility(values, part['rationale'])
+    assert scores == dict(test_token_f1=expected['token_f1'], test_auprc=expected['auprc'])
+    encoded, flags = marked_words(model, tokenizer, data['test'])
+    assert [f.astype(int).tolist() for f in flags] == part['rationale'] and len(encoded) == len(kept)
+
+
+def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    model = small_model('classification', tokenizer, seed=0, **sizes)
+    text = data['test']['text'][0]
+    first, second = find_words(text)[:2]
+    one = data['test'].select([0]).remove_columns('rationale')
+    shares = [.75, .25, *[0.]*(len(find_words(text)) - 2)]
+    for rationale in (shares, [[first[0], first[1]]]):
+        (flags,) = marked_words(model, tokenizer, one.add_column('rationale', [rationale]))[1]
+        assert flags.tolist() == [True, *[False]*(len(flags) - 1)]
+
+
+@pytest.mark.parametrize('kw, match', [
+    (dict(setting='p'), "has no setting 'p'; make it with settings=dict"),
+    (dict(x='accuracy'), "does not measure 'accuracy'; it measures right, plausible"),
+    (dict(budget=3), 'budget=3 is less than the 4 values'),
+    (dict(budget=True), 'budget must be a whole number of at least 3'),
+    (dict(start=1), 'start must be a whole number of at least 2'),
+    (dict(scale='square'), 'scale must be'),
+    (dict(colour='red'), 'no option colour; there are reference, confidence, better'),
+])
+def test_what_cannot_be_asked_of_a_front_is_refused_before_training(made, tmp_path, kw, match):
+    study = made['study'](tmp_path/'study')
+    with pytest.raises(ValueError, match=match):
+        pareto(study, **{**dict(x='right', y='plausible', start=3, budget=6), **kw})
+    assert not list(tmp_path.glob('study/runs/*'))
+
+
+@pytest.mark.parametrize('kw, match', [
+    (dict(weight=[1]), 'must have two different values above 0'),
+    (dict(weight=[0, 1]), 'must have two different values above 0'),
+    (dict(settings=dict(weight=[0, 1, 2], per_head=[True, False])), 'per_head take several values too'),
+    (dict(methods=dict(a=RationaleGuided, b=RationaleGuided(layers=(0,)))), 'several methods take weight .a, b.'),
+])
+def test_a_study_that_gives_no_front_is_refused_before_training(made, tmp_path, kw, match):
+    study = made['study'](tmp_path/'study', **kw)
+    with pytest.raises(ValueError, match=match): pareto(study, 'right', 'plausible', start=3, budget=6)
+    assert not list(tmp_path.glob('study/runs/*'))
+
+
+def test_an_opened_study_gives_its_front_and_is_not_trained(home, whole):
+    opened = Study.open(home/'whole')
+    assert front_of(opened, 'right', 'plausible').values == whole.values
+    with pytest.raises(ValueError, match='front_of gives the front that is there'): pareto(opened, 'right', 'plausible')
