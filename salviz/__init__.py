@@ -11,7 +11,7 @@ _rooms = {
     'core.assets': 'fetch asset',
     'core.text': 'align TokenText',
     'core.runs': 'Run Snapshot runs_table',
-    'data.texts': 'load_text load_tokens load_pairs subset encode Collator',
+    'data.texts': 'load_text load_tokens load_pairs load_questions subset encode Collator',
     'data.signals': 'load_images load_series synthetic_series vanishing_series',
     'data.rationales': 'load_rationales',
     'models.loading': 'load_classifier load_model_for',
