@@ -12,7 +12,8 @@ from pathlib import Path
 import salviz
 
 root = Path(__file__).resolve().parents[1]
-first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'own_method', 'figures_for_a_paper']
+first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_transformer', 'own_method',
+                 'figures_for_a_paper']
 floor_titles = dict(learn='Start here', core='Core', data='Data', models='Models', attribution='Attribution',
                     methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
                     figures='Figures', explorer='Explorer', porch='Porch')

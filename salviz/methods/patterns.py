@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['named', 'places', 'real_pairs', 'neighbours', 'columns', 'is_one_delimiter', 'looks_at_tokens', 'pattern_ids',
-           'as_pattern', 'pattern_target']
+           'as_pattern', 'patterns_of', 'why_not', 'check_pattern', 'pattern_target']
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #003
 import torch
+
+from ..core.maths import patch_pattern, patch_pattern_names, patch_patterns
 
 # %% ../../nbs/05_methods/01_patterns.ipynb #006
 def places(real):
@@ -135,22 +137,68 @@ def _function_pattern(
     device = batch['input_ids'].device
     return target.to(device), guided.to(device)
 
+# %% ../../nbs/05_methods/01_patterns.ipynb #pch02
+_why_not_on_images = dict(
+    next='behind the last patch of a row comes the first of the next one, at the other edge of the image; take right',
+    prev='before the first patch of a row comes the last of the one above, at the other edge of the image; take left',
+    delim='patches have no delimiters; the column of [CLS] is first',
+    period='patches have no full stops',
+    first='it is the column of [CLS], and this model has no token before its patches')
+
+def patterns_of(grid=None) -> tuple:
+    "Names of the patterns of texts, or of images whose patches lie on `grid`"
+    return named if grid is None else patch_pattern_names(grid.first)
+
+def why_not(name, grid=None) -> str: # '' where it is in its place, or unknown
+    "Why the pattern `name` of texts is none of images on `grid`, or the other way round"
+    if grid is None: return 'a text has no rows and columns of patches' if name in patch_patterns else ''
+    if name in patterns_of(grid): return ''
+    return _why_not_on_images.get('delim' if is_one_delimiter(name) else name, '')
+
+def check_pattern(
+    name:str,
+    grid=None, # `PatchGrid` of a model that reads images
+    where='pattern ', # what stands before the name in an error
+):
+    "Refuse a `name` that is no pattern of texts, or of images on `grid`"
+    if name in patterns_of(grid) or grid is None and is_one_delimiter(name): return
+    reason, of = why_not(name, grid), 'texts' if grid is None else 'images'
+    known = ', '.join([*patterns_of(grid), *(['delim:TOKEN'] if grid is None else [])])
+    own = f"or your own, a function({'tokens' if grid is None else 'grid'}) or a matrix"
+    if reason: raise ValueError(f'{where}{name!r} is no pattern of {of}: {reason}. Available: {known}, {own}')
+    raise ValueError(f'{where}{name!r} is not known; available: {known}, {own}')
+
+# %% ../../nbs/05_methods/01_patterns.ipynb #pch05
+def _on_patches(
+    name,       # one of `patterns_of(grid)`, a matrix, or a function(grid) -> [n, n]
+    batch:dict, # pixel_values
+    grid,       # `PatchGrid`
+) -> tuple: # (target [batch, tokens, tokens], one matrix for all; guided bool [batch])
+    "The pattern `name` on the patches of every image of `batch`"
+    n, pixels = grid.first + grid.rows*grid.columns, batch['pixel_values']
+    if isinstance(name, str): check_pattern(name, grid)
+    made = patch_pattern(name, *grid) if isinstance(name, str) else name(grid) if callable(name) else name
+    what = f'the pattern {name.__name__}' if hasattr(name, '__name__') else 'the pattern'
+    target = as_pattern(made, f'{what} on {grid.rows} × {grid.columns} patches', n).to(pixels.device)
+    return target.expand(len(pixels), n, n), (target > 0).any().expand(len(pixels))
+
 # %% ../../nbs/05_methods/01_patterns.ipynb #028
 def pattern_target(
-    name,               # one of `named`, 'delim:TOKEN', a matrix, or a function(tokens) -> [n, n]
-    batch:dict,         # from `Collator`: input_ids, attention_mask
+    # one of `patterns_of(grid)`, 'delim:TOKEN', a matrix, or a function(tokens) -> [n, n]; on images function(grid)
+    name,
+    batch:dict,         # from `Collator`: input_ids, attention_mask; of images pixel_values
     ids=None,           # vocabulary ids for those that `looks_at_tokens`, see `pattern_ids`
     boundary='uniform', # 'uniform' or 'zero', see `neighbours`
     multiple='uniform', # 'uniform' or 'indicator', see `columns`
     tokenizer=None,     # needed by functions only
+    grid=None,          # `PatchGrid` of a model that reads images; all but `name` and `batch` is of texts
 ) -> tuple: # (target [batch, tokens, tokens], 0 at pads; guided bool [batch])
     "The pattern `name` for every example of `batch`, and whether the example has one"
+    if grid is not None: return _on_patches(name, batch, grid)
     real = batch['attention_mask'].bool()
     if callable(name): return _function_pattern(name, batch, tokenizer)
     if not isinstance(name, str): return _fixed_pattern(name, real), real.any(1)
-    if name not in named and not is_one_delimiter(name):
-        known = ', '.join([*named, 'delim:TOKEN'])
-        raise ValueError(f'pattern {name!r} is not known; available: {known}, or a function(tokens), or a matrix')
+    check_pattern(name)
     if looks_at_tokens(name) and ids is None:
         raise ValueError(f'pattern {name!r} needs ids: those of pattern_ids({name!r}, tokenizer)')
     if name in _needs_boundary: return neighbours(real, 1 if name == 'next' else -1, boundary), real.any(1)

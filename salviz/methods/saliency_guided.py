@@ -19,6 +19,7 @@ from ..data.texts import model_inputs
 from .base import Method, Plan, Term, check_choice, check_share, check_weight
 from ..models.draws import keyed_uniform
 from ..models.loading import device_of
+from ..models.patches import patch_grid, reads_patches
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #014
@@ -130,16 +131,29 @@ def fill_values(
     return torch.minimum(low + (high - low) * u, high) # rounding may lead past the end
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #029
+def _patch_sums(
+    saliency:torch.Tensor, # of pixels [batch, height, width]
+    patch_size:tuple,      # (height, width) of a patch
+    ranking:str,           # 'magnitude' sums absolute values
+) -> torch.Tensor: # [batch, rows, columns] of the patches
+    "The saliency of each patch: the sum over its pixels"
+    down, across = patch_size
+    value = saliency.abs() if ranking == 'magnitude' else saliency
+    return value.unflatten(1, (-1, down)).unflatten(3, (-1, across)).sum((2, 4))
+
 def mask_cells(
     x:torch.Tensor,        # images [batch, channels, height, width] or series [batch, time, features]
     saliency:torch.Tensor, # images [batch, height, width], series [batch, time, features]
     filled:torch.Tensor,   # what stands in for masked values, see `fill_values`; shape of `x`
-    masked_share:float,    # k, as a share of the pixels or cells
+    masked_share:float,    # k, as a share of the pixels, cells or patches
     ranking='signed',      # see `_lowest_features`
+    patch_size:tuple=None, # (height, width) of patches that are masked as a whole; None: pixels or cells
 ) -> tuple: # (shape of `x`, bool with the shape of `saliency`): the masked copy and what was replaced
-    "Replace the share `masked_share` of each example's pixels or cells that has the lowest `saliency`"
-    flat = saliency.flatten(1)
-    is_masked = _lowest_features(flat, torch.ones_like(flat, dtype=torch.bool), masked_share, ranking).view_as(saliency)
+    "Replace the share `masked_share` of each example's pixels, cells or patches that has the lowest `saliency`"
+    value = saliency if patch_size is None else _patch_sums(saliency, patch_size, ranking)
+    flat = value.flatten(1)
+    is_masked = _lowest_features(flat, torch.ones_like(flat, dtype=torch.bool), masked_share, ranking).view_as(value)
+    if patch_size: is_masked = is_masked.repeat_interleave(patch_size[0], 1).repeat_interleave(patch_size[1], 2)
     return torch.where(is_masked[:, None] if x.dim() == 4 else is_masked, filled, x), is_masked
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #033
@@ -190,10 +204,13 @@ class SaliencyGuided(Method):
         passes='eval',
         steps=20,              # m: nodes of integrated gradients, which need as many passes
         score='logit',         # of the class: its 'logit' or its 'log_probability' (the released digits)
+        # what is masked as a whole: None: words, pixels or cells; 'patch': the patches of a vision transformer
+        unit=None,
     ):
         self.masked_share, self.weight, self.saliency, self.ranking, self.first, self.target = (
             masked_share, weight, saliency, ranking, first, target)
         self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score
+        self.unit = unit
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
         check_weight(self)
@@ -202,6 +219,7 @@ class SaliencyGuided(Method):
         check_choice(self, 'first', ('next', 'keep', 'mask'))
         check_choice(self, 'target', ('gold', 'predicted'))
         check_choice(self, 'score', scores)
+        check_choice(self, 'unit', (None, 'patch'))
         check_choice(self, 'fill_range', ('feature', 'sample'))
         check_choice(self, 'passes', ('eval', 'reuse'))
         number = (isinstance(fill, (int, float, torch.Tensor)) and not isinstance(fill, bool)
@@ -238,6 +256,26 @@ def terms(self:SaliencyGuided, outputs, maps, plan, batch, progress) -> dict:
     if loss.dim() > 1: loss = example_mean(loss, batch['labels'] != -100)
     return dict(consistency=Term(loss, self.weight))
 
+# %% ../../nbs/05_methods/03_saliency_guided.ipynb #sgp06
+@patch
+def patch_size(self:SaliencyGuided, model, x) -> tuple: # (height, width), or None
+    "Size of the patches of the images `x` [..., height, width] that `model` reads, where whole ones are masked"
+    if self.unit is None: return None
+    grid = patch_grid(model)
+    return x.shape[-2] // grid.rows, x.shape[-1] // grid.columns
+
+@patch
+def _check_unit(self:SaliencyGuided, model):
+    "Refuse `unit` of a model that reads no patches, and a share of them that is less than one"
+    if self.unit is None: return
+    self.require(reads_patches(model), f"unit='patch' is for vision transformers; {type(model).__name__} reads no "
+                                       'patches: leave it out')
+    grid = patch_grid(model)
+    count = grid.rows*grid.columns
+    self.require(int(self.masked_share*count + 1e-6) >= 1,
+                 f'masked_share={self.masked_share:g} of {count} patches is less than one patch, so nothing would be '
+                 f'masked; choose at least {1/count:.3g}')
+
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #043
 @patch
 def one_example(self:SaliencyGuided, model, tokenizer, row) -> dict: # model inputs
@@ -273,6 +311,7 @@ def check(self:SaliencyGuided, model, tokenizer, data, epochs):
     self.require(not checkpointed,
                  "passes='reuse' differentiates the training pass, which gradient checkpointing does not keep; "
                  "use passes='eval', or call model.gradient_checkpointing_disable() first")
+    self._check_unit(model)
     inputs, task = self.one_example(model, tokenizer, data['train'][0]), tasks[task_of(model)]
     self.require(self.score == 'logit' or not task.causal,
                  f'score={self.score!r} is for classes; that of next tokens is their log-probability, leave it out')
@@ -308,7 +347,8 @@ def masked_inputs(
         return {**model_inputs(batch, model), 'input_ids': masked}
     x = batch[name].detach()
     filled = fill_values(x, self.fill, self.fill_range, batch.get('example_id'), progress.seed, progress.step)
-    masked, is_masked = mask_cells(x, saliency, filled, self.masked_share, self.ranking)
+    masked, is_masked = mask_cells(x, saliency, filled, self.masked_share, self.ranking,
+                                   self.patch_size(model, x))
     evidence.update(saliency_map=saliency, masked_map=masked, is_masked_map=is_masked)
     return {**model_inputs(batch, model), name: masked}
 

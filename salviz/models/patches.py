@@ -35,6 +35,9 @@ def patch_grid(model) -> PatchGrid:
         raise ValueError(f'{type(model).__name__} has no grid of patches: its config names no image_size and '
                          'patch_size, or it has no embeddings; use ViT, DeiT, BEiT or DINOv2')
     (height, width), (down, across) = map(_two, sizes)
+    if height % down or width % across:
+        raise ValueError(f'{type(model).__name__} reads no whole image: {height} × {width} pixels do not divide into '
+                         f'patches of {down} × {across}; choose an image_size that is a multiple of patch_size')
     before = sum(p.shape[1] for name, p in embeddings.named_parameters(recurse=False) if name in _own_tokens)
     return PatchGrid(height // down, width // across, before)
 

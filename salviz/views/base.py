@@ -21,7 +21,8 @@ from numbers import Integral
 import numpy as np
 
 from ..core.doors import check_choice
-from ..core.maths import kept_count, kl, pattern_share, spans_of, spearman
+from ..core.maths import (kept_count, kl, patch_pattern, patch_pattern_names, pattern_residual, pattern_share,
+                               spans_of, spearman)
 from ..core.names import methods_words
 from ..core.words import digits_of, letter, number_words
 from ..measures.tasks import facts_of, modalities, unknown_task
@@ -89,9 +90,17 @@ def _evidence_of(
     return own if own in snapshot.arrays else name
 
 # %% ../../nbs/09_views/00_base.ipynb #016
+def _patch_names(rows, columns, first):
+    "Names of the tokens of an image: [CLS] and others before its patches, then row and column of each patch"
+    before = [f'extra {i}' if i else '[CLS]' for i in range(first)]
+    return (*before, *(f'{r}, {c}' for r in range(rows) for c in range(columns)))
+
 def _words_about(snapshot):
-    "Labels and special flags, as the views of tokens take them"
-    return dict(labels=tuple(snapshot.labels), is_special=fixed(snapshot.is_special))
+    "Labels and special flags, as the views of tokens take them; of an image in patches those of its tokens"
+    grid = snapshot.info.get('patches')
+    if grid is None: return dict(labels=tuple(snapshot.labels), is_special=fixed(snapshot.is_special))
+    names = _patch_names(**grid)
+    return dict(labels=names, is_special=fixed(np.arange(len(names)) < grid['first']))
 
 def not_finite(**arrays):
     "Notes about values of `arrays` that are not finite"
@@ -569,8 +578,13 @@ def _under_regions(snapshot, view, observed):
 def pattern_name(
     target:np.ndarray, # [query, key]
     labels,            # readable tokens
+    grid=None,         # of an image: dict(rows, columns, first), where its patches stand among the tokens
 ) -> str:
-    "Name of the pattern that `target` is: next, prev, first, or what it points at"
+    "Name of the pattern that `target` is: next, prev, first, what it points at; of patches the one on their grid"
+    if grid is not None:
+        names = (name for name in patch_pattern_names(grid['first'])
+                 if np.allclose(target, patch_pattern(name, **grid), atol=.01))
+        return next(names, 'own pattern')
     i, one = np.arange(len(target)), lambda x: bool(len(x) and np.allclose(x, 1, atol=.01))
     if one(target[i[:-1], i[1:]]): return 'next'
     if one(target[i[1:], i[:-1]]): return 'prev'
@@ -616,7 +630,8 @@ def closest_layer(snapshot):
     observed, distances = snapshot.layers['attention'], {}
     for i, layer in enumerate(snapshot.layers['pattern_target']):
         if guided[i].any() and layer in observed:
-            distances[layer] = np.mean((attention[observed.index(layer), guided[i]] - target[i, guided[i]])**2)
+            distances[layer] = np.mean(pattern_residual(attention[observed.index(layer), guided[i]],
+                                                        target[i, guided[i]], 'patches' in snapshot.info))
     return min(distances, key=distances.get) if distances else None
 
 # %% ../../nbs/09_views/00_base.ipynb #069
@@ -633,8 +648,8 @@ def guided_heads(
     chosen = layer is None
     if chosen: layer = closest_layer(snapshot)
     row, layer = layer_row(snapshot, name, 'pattern_target', layer)
-    own = own_patterns(snapshot)
-    names = [own.get((layer, h)) or pattern_name(p, snapshot.labels) if g else None
+    own, grid = own_patterns(snapshot), snapshot.info.get('patches')
+    names = [own.get((layer, h)) or pattern_name(p, snapshot.labels, grid) if g else None
              for h, (p, g) in enumerate(zip(target[row], guided[row]))]
     heads = _one_head_each(names, guided[row]) if heads is None else list(heads)
     check_heads(name, heads, len(names))
@@ -643,7 +658,7 @@ def guided_heads(
                          f'{", ".join(map(str, np.flatnonzero(guided[row]))) or "none"}; asked for '
                          f'{", ".join(map(str, heads)) or "none"}. Choose among the guided ones')
     maps, targets = attention[layer_row(snapshot, name, 'attention', layer)[0], heads], target[row, heads]
-    residuals = ((maps - targets)**2).mean((-1, -2))
+    residuals = pattern_residual(maps, targets, on_patches=grid is not None)
     return GuidedHeads(
         title=title_of(snapshot, f'layer {layer}'),
         subtitle='mean squared residual   ' + '   '.join(f'{names[h]}: {number_words(r, 4)}'
@@ -671,9 +686,10 @@ def _patterns_there(snapshot):
     towards"""
     target, guided = arrays_of(snapshot, 'pattern_shares', 'pattern_target', 'guided')
     own, observed, there = own_patterns(snapshot), snapshot.layers['attention'], {}
+    grid = snapshot.info.get('patches')
     for i, h in np.argwhere(guided):
         layer = snapshot.layers['pattern_target'][i]
-        name = own.get((layer, int(h))) or pattern_name(target[i, h], snapshot.labels)
+        name = own.get((layer, int(h))) or pattern_name(target[i, h], snapshot.labels, grid)
         matrix, heads = there.setdefault(name, (target[i, h], np.zeros((len(observed), guided.shape[1]), dtype=bool)))
         if layer in observed: heads[observed.index(layer), h] = True
     return there

@@ -6,7 +6,7 @@ import pytest
 import invented
 from browser import browser, load, mount, page, settled  # noqa: F401, fixtures
 from salviz.explorer.codes import level_code, level_value
-from salviz.core.maths import pattern_share, rollout, saliency_target
+from salviz.core.maths import patch_pattern, pattern_share, rollout, saliency_target
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
 from salviz.core.runs import Snapshot
@@ -387,6 +387,26 @@ def test_a_patch_is_chosen_on_the_image_and_what_it_attends_to_stands_beside_it(
     assert abs(drawn() - A[0, :, 1, 1:].mean(0)).max() < .01 and 'discard' not in text(page, '.sv-patches .sv-words')
     set_state(page, entry=dict(kind='rollout'))
     assert abs(drawn() - rollout(A)[1, 1:]).max() < .01 and 'Rollout' in text(page, '.sv-patches .sv-words')
+
+def test_dots_on_the_grid_mark_what_a_guided_head_is_asked_to_look_at(page):
+    s, grid = of_patches(), dict(rows=2, columns=3, first=1)
+    target = np.zeros((1, 2, 7, 7))
+    target[0, 1] = patch_pattern('neighbours', **grid)
+    s.arrays |= dict(pattern_target=target, guided=np.array([[False, True]]))
+    s.layers |= dict(pattern_target=[1], guided=[1])
+    show(page, [s], panels=['patches'], state=dict(entry=dict(kind='head', layer=1, head=1), row=1))
+    def words(): return text(page, '.sv-patches .sv-words')
+    inked = """cell => { const c = document.querySelector('.sv-patches canvas'), r = window.devicePixelRatio || 1,
+        [x, y] = c.salviz.grids[1].middle(...cell);
+        return [...c.getContext('2d').getImageData(Math.round(x*r), Math.round(y*r), 1, 1).data]; }"""
+    share = s.arrays['attention'][1, 1, 1, [2, 4, 5]].sum()
+    assert f'guided towards the keys with a dot, which have {share:.2f}'.rstrip('0') in words()
+    middles = [page.evaluate(inked, cell) for cell in ((0, 1), (1, 0), (1, 1), (1, 2))]
+    assert middles[0] == middles[1] == middles[2] != middles[3]    # ink on three, colour of attention on the other
+    set_state(page, row=0)
+    assert 'This head is guided, and asked for nothing from here' in words()
+    set_state(page, entry=dict(kind='head', layer=1, head=0))
+    assert 'guided' not in words()
 
 def test_patches_are_read_with_the_keyboard(page):
     s = of_patches(channels=3)

@@ -684,7 +684,8 @@ def test_guidance_is_the_same_equation_for_every_task_and_kind_of_model(name, re
 
 
 def test_every_task_that_the_method_serves_is_among_these():
-    assert {tasks_of.get(name, name) for name in made} == set(served['AttentionGuidance'])
+    of_texts = set(served['AttentionGuidance']) - {'image_classification'} # images: test_patches
+    assert {tasks_of.get(name, name) for name in made} == of_texts
 
 
 def reference_task_loss(name, outputs, batch):

@@ -36,6 +36,7 @@ methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tu
                AttentionGuidance=lambda: AttentionGuidance(patterns={'first': [0], 'prev': [1]}, boundary='zero',
                                                            alpha=3.), SalLM=lambda: SalLM(steps=2),
                RationaleGuided=lambda: RationaleGuided('input_x_gradient', 'mse', ranking='magnitude'))
+methods_of_images = dict(AttentionGuidance=lambda: AttentionGuidance(patterns=dict(same=[0], right=[1]), alpha=3.))
 evidence = dict(ADDrop={'attention_attribution', 'discard_candidates', 'discarded'},
                 AttentionGuidance={'pattern_target', 'guided'},
                 SalLM={'saliency_target', 'method_saliency'}, FineTuning=set(),
@@ -140,16 +141,17 @@ def model_for(task, kind, data, tokenizer, **kwargs):
 def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
     tokenizer = tokens if tasks[task].modality == 'text' else None
-    for name, make in methods.items():
+    for name in methods:
         model, where = model_for(task, kind, data, tokens), tmp_path/name
         start = {k: v.clone() for k, v in model.state_dict().items()}
         attends = isinstance(kind, str)
         if task not in served[name] or not attends and name in ('ADDrop', 'AttentionGuidance', 'SalLM'):
             said = f'{name}: does not serve {task}; it serves ' if task not in served[name] else 'cannot be observed'
-            with pytest.raises(ValueError, match=said): train(model, tokenizer, data, make(), run_dir=where, **quick)
+            with pytest.raises(ValueError, match=said):
+                train(model, tokenizer, data, made(name, task), run_dir=where, **quick)
             assert not where.exists()
             continue
-        run = train(model, tokenizer, data, make(), run_dir=where, **quick)
+        run = train(model, tokenizer, data, made(name, task), run_dir=where, **quick)
         assert len(run.train_rows) == 3
         assert all(np.isfinite(r['loss']) for r in run.train_rows)
         assert terms[name] <= {*run.train_rows[0]}
@@ -169,7 +171,7 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('token_classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('seq2seq', 'marian', ('ADDrop', 'AttentionGuidance')),
             ('regression', 'deberta-v2', ('ADDrop', 'AttentionGuidance')),
-            ('image_classification', 'vit', ('SaliencyGuided', 'ADDrop')),
+            ('image_classification', 'vit', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
             ('causal_lm', 'gpt2', ('SaliencyGuided', 'ADDrop', 'AttentionGuidance')),
             ('classification', 'bert', ('RationaleGuided', 'SaliencyGuided', 'ADDrop')),
             ('regression', 'gpt2', ('RationaleGuided', 'AttentionGuidance')),
@@ -179,8 +181,8 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
-    method = methods[names[0]]()
-    for name in names[1:]: method = method + methods[name]()
+    method = made(names[0], task)
+    for name in names[1:]: method = method + made(name, task)
     tokenizer = tokens if tasks[task].modality == 'text' else None
     run = train(model_for(task, kind, data, tokens), tokenizer, data, method, run_dir=tmp_path/'run', **quick)
     s = run.snapshot()
@@ -218,6 +220,7 @@ served_rows = [('regression', 'bert', 'ADDrop'), ('token_classification', 'bert'
                ('question_answering', 'bert', 'ADDrop'),
                ('series_classification', SeriesLSTM, 'SaliencyGuided'),
                ('image_classification', DigitCNN, 'SaliencyGuided'), ('image_classification', 'vit', 'ADDrop'),
+               ('image_classification', 'deit', 'AttentionGuidance'),
                ('classification', TextLSTM, 'SaliencyGuided'),
                ('classification', 'bert', 'RationaleGuided'), ('regression', 'llama', 'RationaleGuided'),
                ('classification', 'gpt2', 'RationaleGuided of attention'),
@@ -244,7 +247,9 @@ methods_besides = {
     'RationaleGuided of integrated gradients': lambda: RationaleGuided('integrated_gradients', 'bce', steps=2),
     'RationaleGuided by contrast': lambda: RationaleGuided(loss='contrastive'),
     'Distillation': lambda: TaughtByACopy('a copy', alpha=.5, temperature=2.)}
-def made(name): return {**methods, **methods_besides}[name]()
+def made(name, task):
+    of_task = methods_of_images if task == 'image_classification' else {}
+    return {**methods, **methods_besides, **of_task}[name]()
 
 def without_dropout(model):
     for m in model.modules():
@@ -260,7 +265,7 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
     for batch_size, pieces in ((12, 1), (4, 3)):
         model = without_dropout(model_for(task, kind, data, tokens))
         if tasks[task].modality != 'text': data = data.with_format(None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name, task),
                     run_dir=tmp_path/str(pieces),
                     **{**quick, 'batch_size': batch_size, 'gradient_accumulation': pieces, 'snapshots': 0})
         ends.append((torch.cat([p.detach().flatten() for p in model.parameters()]),
@@ -275,7 +280,7 @@ def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, t
         model, seen = model_for(task, kind, data, tokens), set()
         linear = next(m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d)))
         linear.register_forward_hook(lambda m, i, out: seen.add(out.dtype) if m.training else None)
-        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name),
+        run = train(model, tokens if tasks[task].modality == 'text' else None, data, made(name, task),
                     run_dir=tmp_path/str(len(losses)),
                     **{**quick, 'snapshots': 0, 'args': dict(use_cpu=True, **precision)})
         losses.append(run.train_rows[0]['loss'])
@@ -315,7 +320,7 @@ def train_all(folder, out, batch_size, rows):
     for task, kind, name in rows:
         data = examples(task, tiny)
         train(without_dropout(model_for(task, kind, data, tokenizer)),
-              tokenizer if tasks[task].modality == 'text' else None, data, made(name),
+              tokenizer if tasks[task].modality == 'text' else None, data, made(name, task),
               run_dir=f'{out}/{task}-{named(kind)}-{name}',
               **{**quick, 'batch_size': batch_size, 'args': dict(use_cpu=True)})
 

@@ -1,11 +1,12 @@
 // Panel 'patches': an image with the grid of patches that a vision transformer reads; a patch is chosen, and beside it
 // stands what it attends to, patch by patch, and what the answer rests on.
-import {entryTitle, headCount, layersOf, mapOf, pooledRow} from '../state/derive.js';
-import {colourScale, colourScaleOf, colourTable, paintScale, valueWithStep} from '../lib/colour.js';
+import {entryTitle, headCount, isGuided, layersOf, mapOf, pooledRow} from '../state/derive.js';
+import {colourScale, colourScaleOf, colourTable, paintScale, shortNumber, valueWithStep} from '../lib/colour.js';
 import {CellGrid, CellPainter, doubleStroke, fitText, inksOf, overlayInks} from '../lib/canvas.js';
 import {CellStage} from '../lib/cells.js';
 import {elementOf, fillChoice, choiceOf, labelled, tickBox} from '../lib/controls.js';
 import {signalOf} from '../state/signaldata.js';
+import {drawTarget} from './overlays.js';
 import {largestOf} from './tokenmap.js';
 
 const patchKeys = ['run', 'probe', 'step', 'entry', 'row', 'overlays', 'palette', 'theme', 'frames', 'meta', 'size'];
@@ -96,9 +97,20 @@ class PatchesPanel {
     if (map.pooled > 1) return this.missingFull();
     this.map = map;
     this.row = map.values.subarray(this.query * count, (this.query + 1) * count);
+    this.asked = this.targetOf(count);
     this.over.checked = state.overlays.image ?? false;
     this.saliency = this.shown.saliency && this.summed(this.shown.saliency);
     return '';
+  }
+
+  // What a guided head is asked to give each key of the chosen query; null where that is nothing.
+  targetOf(count) {
+    const {entry} = this.ctx.state;
+    if (entry.kind !== 'head' || !isGuided(this.frame, entry.layer, entry.head)) return null;
+    const target = mapOf(this.frame, entry, 'target');
+    if (!target.values || target.pooled > 1) return null;
+    const row = target.values.subarray(this.query * count, (this.query + 1) * count);
+    return row.some(v => v > 0) ? row : null;
   }
 
   // Many patches are shipped as thumbnails; the whole map of a chosen head is asked for.
@@ -106,8 +118,8 @@ class PatchesPanel {
     const {state, request} = this.ctx, {run, probe, step} = this.frame, {kind, layer, head} = state.entry;
     if (kind !== 'head') return 'So many patches are shipped as thumbnails; choose a single head.';
     const key = JSON.stringify([run, probe, step, layer, head]);
-    if (this.asked !== key) request({kind: 'map', run, probe, step, layer, head});
-    this.asked = key;
+    if (this.requested !== key) request({kind: 'map', run, probe, step, layer, head});
+    this.requested = key;
     return 'The whole map of this head is not here; a running kernel sends it.';
   }
 
@@ -155,6 +167,7 @@ class PatchesPanel {
       const one = place.grids[i];
       this.drawLines(one);
       if (i < 2) this.drawRegion(one);
+      if (i < 2 && this.asked) drawTarget(context, one, this.asked.subarray(grid.first), inks.theme);
       Object.assign(context, {font: inks.bold, fillStyle: inks.fg, textAlign: 'left', textBaseline: 'bottom'});
       context.fillText(fitText(context, title, place.slot), one.x, one.y - 4);
     });
@@ -252,9 +265,18 @@ class PatchesPanel {
     if (map.note) said.push(`Rollout goes ${map.note}; it has no step of precision.`);
     if (candidates) said.push(`${total(candidates)} of ${row.length} keys of this query are in the discard region; `
       + `discarded: ${total(discarded ?? [])}, crossed out where they are on the grid.`);
+    said.push(...this.guidanceWords());
     said.push('The colours follow the square root of attention, up to the largest patch of this query.');
     if (this.over.checked) said.push('They are mixed with the image; without it they are those of the scale.');
     return said.join(' ');
+  }
+
+  guidanceWords() {
+    const {entry} = this.ctx.state;
+    if (entry.kind !== 'head' || !isGuided(this.frame, entry.layer, entry.head)) return [];
+    if (!this.asked) return ['This head is guided, and asked for nothing from here.'];
+    const share = this.asked.reduce((sum, v, token) => sum + (v > 0 ? this.row[token] : 0), 0);
+    return [`This head is guided towards the keys with a dot, which have ${shortNumber(share)} of its attention.`];
   }
 
   valueOf(token) {

@@ -185,9 +185,13 @@ function scoreEntropy(map) {
   return rows.length ? rows.reduce((a, b) => a + b, 0) / rows.length : NaN;
 }
 
-function scorePattern(map, frame, layer, head) {
+export function isGuided(frame, layer, head) {
   const guided = frame.get('guided'), i = guided ? guided.layers.indexOf(layer) : -1;
-  if (i < 0 || !guided.values()[i * guided.shape[1] + head]) return NaN;
+  return i >= 0 && Boolean(guided.values()[i * guided.shape[1] + head]);
+}
+
+function scorePattern(map, frame, layer, head) {
+  if (!isGuided(frame, layer, head)) return NaN;
   const residual = residualMap(frame, layer, head)?.values;
   return residual ? residual.reduce((sum, r) => sum + r * r, 0) / residual.length : NaN;
 }
