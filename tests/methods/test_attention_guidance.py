@@ -12,7 +12,8 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from transformers import (AlbertConfig, AlbertForSequenceClassification, ElectraConfig, ElectraForPreTraining,
                           MarianConfig, MarianMTModel)
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertForTokenClassification
+from transformers import (BertConfig, BertForMaskedLM, BertForQuestionAnswering, BertForSequenceClassification,
+                          BertForTokenClassification)
 from transformers import GPT2Config, GPT2ForSequenceClassification, GPT2LMHeadModel
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers import ModernBertConfig, ModernBertForSequenceClassification
@@ -609,6 +610,7 @@ made = dict(
     regression=lambda: BertForSequenceClassification(BertConfig(**small, num_labels=1)),
     token_classification=lambda: BertForTokenClassification(BertConfig(**small, num_labels=5)),
     masked_lm=lambda: BertForMaskedLM(BertConfig(**small)),
+    question_answering=lambda: BertForQuestionAnswering(BertConfig(**small)),
     replaced_token_detection=lambda: ElectraForPreTraining(ElectraConfig(**small, embedding_size=16)),
     seq2seq=make_marian, t5=make_t5,
     causal_lm=lambda: GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4,
@@ -643,6 +645,9 @@ def task_batch(name, side='right', seed=0):
         return made_up | dict(labels=labels,
                               decoder_input_ids=torch.cat([torch.zeros(len(rows), 1).long(),
                                                            labels[:, :-1].clamp(min=0)], 1))
+    if task == 'question_answering': # the answer is the second token and the third
+        at = mask.cumsum(1)*mask
+        return made_up | dict(labels=((at == 2) | (at == 3)).long().masked_fill(mask == 0, -100))
     n_labels = dict(token_classification=5, masked_lm=len(tokenizer), replaced_token_detection=2,
                     causal_lm=len(tokenizer))[task]
     labels = torch.randint(n_labels, ids.shape, generator=g)
@@ -685,6 +690,9 @@ def test_every_task_that_the_method_serves_is_among_these():
 
 def reference_task_loss(name, outputs, batch):
     "The mean over examples of each example's own loss, label by label"
+    if name == 'question_answering':
+        real, ends = batch['attention_mask'].bool(), ((outputs.start_logits, 1), (outputs.end_logits, 2))
+        return np.mean([-float(z[b, real[b]].double().log_softmax(0)[at]) for z, at in ends for b in range(len(real))])
     logits, labels, losses = outputs.logits.detach().double(), batch['labels'].tolist(), []
     for b in range(len(logits)):
         if name == 'regression': losses.append((float(logits[b, 0]) - labels[b])**2); continue
