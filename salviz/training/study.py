@@ -250,6 +250,13 @@ def _check(self:Study) -> list:
 # %% ../../nbs/06_training/09_study.ipynb #020
 def _described(f, made): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **made}
 
+def _weights_of(method) -> dict: # {argument: checksum}
+    "The weights of models that `method` was given, such as its teacher, of which its arguments say the class alone"
+    from torch.nn import Module
+    from salviz.models.loading import weights_checksum
+    given = {k: getattr(m, k, None) for m in getattr(method, 'methods', (method,)) for k in arguments_of(m)}
+    return {k: weights_checksum(x) for k, x in given.items() if isinstance(x, Module)}
+
 @patch
 def _design(self:Study) -> dict:
     "All that decides what a number will be, as plain values"
@@ -263,6 +270,8 @@ def _design(self:Study) -> dict:
         made = ({} if asks else dict(name=m.name,
                                      args={k: v for k, v in plain(m.args()).items() if k not in self.settings}))
         if m: self._completed[name] = m.completed
+        weights = {k: x for k, x in (_weights_of(m) if m else {}).items() if k not in self.settings}
+        if weights: made['weights'] = weights
         methods[name] = _described(spec, made) if callable(spec) and not inspect.isclass(spec) else made
     data = self._data(self.cells[0])
     known = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
@@ -295,6 +304,7 @@ def _agree(self:Study, extend):
             if name not in self._completed or name not in new['methods'] or 'args' not in was: continue
             filled = json.loads(to_json(self._completed[name](was['args'])))
             was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in new['methods'][name]['args']}
+            if weights := new['methods'][name].get('weights'): was.setdefault('weights', weights)
         if extend:
             new['methods'] = {k: v for k, v in new['methods'].items() if k in old['methods']}
             new['seeds'] = [s for s in new['seeds'] if s in old['seeds']]
