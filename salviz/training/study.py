@@ -328,6 +328,16 @@ def _take_in(self:Study, grown):
     self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
 @patch
+def _refuse_overtaken(self:Study, design, grown):
+    "Refuse to write over the `design` of the folder if another process has extended it since this study was made"
+    here = {k: [*map(shown_value, v), *grown.get(k, ())] for k, v in self.settings.items()}
+    more = {k: [x for x in v if x not in here.get(k, ())] for k, v in design['settings'].items()}
+    differs = _differences({**self.manifest['design'], 'settings': {k: [] for k in more}}, {**design, 'settings': more})
+    if differs:
+        raise ValueError(f'Study: the design in {self.folder} has changed since this study was made: '
+                         f'{"; ".join(differs)}. Make the Study again as it is there')
+
+@patch
 def grow(self:Study, **more): # lists of numbers or texts
     "Give settings `more` values, which the folder remembers; `run` then trains them"
     if not self.live: raise ValueError('Study.open gives results only; make the Study again to let it grow')
@@ -335,7 +345,9 @@ def grow(self:Study, **more): # lists of numbers or texts
     for k, values in more.items():
         if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
             raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
-    known = read_study(self.folder).get('grown', {})
+    kept = read_study(self.folder)
+    known = kept.get('grown', {})
+    self._refuse_overtaken(kept['design'], known)
     grown = {k: list(dict.fromkeys([*known.get(k, ()), *(x for x in more.get(k, ()) if x not in self.settings[k])]))
              for k in self.settings if k in known or k in more}
     self._take_in(grown)

@@ -156,7 +156,8 @@ def _trained(study):
     why = f': {first["error"]}' if first['error'] else ''
     raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished, first '
                        f'{Path(first["run"]).name} ({first["state"]}{why}). The next value is chosen by all of them: '
-                       'call pareto again when they are, with the same study')
+                       'call pareto again when they are, with the same study; front_of gives the front of those '
+                       'that are')
 
 def pareto(
     study,               # a `Study` with `setting` among its settings; it grows by the values that are added

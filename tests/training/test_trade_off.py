@@ -127,6 +127,18 @@ def test_the_next_value_waits_for_numbers_that_another_process_is_still_at(home,
     assert len(study.settings['weight']) == 6
 
 
+def test_a_study_that_another_process_extended_does_not_write_over_it(made, tmp_path):
+    first = made['study'](tmp_path/'study')
+    first.grow(weight=[1.])
+    made['study'](tmp_path/'study', seeds=(0, 1), extend=True).grow(weight=[3.])
+    with pytest.raises(ValueError, match='design in .* has changed since .*: seeds was .0. and is .0, 1.'):
+        first.grow(weight=[5.])
+    again = made['study'](tmp_path/'study', seeds=(0, 1))
+    assert again.settings['weight'] == [0, .1, 10, 1., 3.] and len(again.cells) == 10
+    made['study'](tmp_path/'study', seeds=(0, 1), weight=(0, .1, 10, 30), extend=True)
+    with pytest.raises(ValueError, match='has changed since'): again.grow(weight=[7.])
+
+
 def test_a_value_without_a_finished_run_is_named(home, made, tmp_path):
     shutil.copytree(home/'whole', tmp_path/'failed')
     study = made['study'](tmp_path/'failed')
