@@ -104,8 +104,8 @@ def _view_of(front, measures, shown):
     caption = (f'{title} of {front.method}: a point for each value of {front.setting}, at the mean over seeds. {bars}'
                + ' '.join(front.sentences))
     return TradeOff(title=title, subtitle=f'{len(on)} of {len(frame)} values on the front{size}', caption=caption,
-                    notes=notes, frame=frame, setting=front.setting, x_label=labels[0], y_label=labels[1], stairs=stairs,
-                    worse=worse, reference=front.reference, hypervolume=area)
+                    notes=notes, frame=frame, setting=front.setting, x_label=labels[0], y_label=labels[1],
+                    stairs=stairs, worse=worse, reference=front.reference, hypervolume=area)
 
 def _notes(front, shown) -> tuple:
     "What must stand next to the picture"
