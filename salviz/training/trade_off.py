@@ -84,7 +84,9 @@ class RationalePlausibility:
                                  'splits=')
             values = explain_data(model, encoded, self.attribution, self.target, tokenizer=tokenizer, words='sum',
                                   progress=False, **self.options)
-            result = plausibility(values, flags, ranking=self.ranking)
+            # of words that are all alike the order is that of the text, and would be scored as if it were a choice
+            ranks = any(len(v) and np.ptp(v) > 0 for v in values)
+            result = plausibility(values, flags, ranking=self.ranking) if ranks else dict(token_f1=np.nan, auprc=np.nan)
             scores |= {f'{split}_{name}': result[name] for name in ('token_f1', 'auprc')}
         return scores
 

@@ -160,6 +160,14 @@ def test_plausibility_of_a_run_reads_texts_as_far_as_the_run_did(data):
     assert seen[0] == measure(model, tokenizer, data) != seen[1]
 
 
+def test_a_model_that_prefers_no_word_has_no_plausibility(data):
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    model = small_model('classification', tokenizer, seed=0, **sizes)
+    model.classifier.weight.data.zero_() # whatever it reads, its answer stays
+    scores = RationalePlausibility('input_x_gradient', splits=['test'])(model, tokenizer, data)
+    assert list(scores) == ['test_token_f1', 'test_auprc'] and np.isnan(list(scores.values())).all()
+
+
 def test_plausibility_of_a_run_is_that_of_its_explanations_word_by_word(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
