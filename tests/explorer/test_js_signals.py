@@ -230,6 +230,20 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     set_state(page, step=10)
     assert texts(page, '.sv-target .sv-model')[1] == '✗war'
 
+@pytest.mark.parametrize('task', ['regression', 'question_answering'])
+def test_a_loss_against_the_models_own_answer_is_said_to_be_that(page, task):
+    def of(labelled):
+        if task == 'regression': return invented.scored(label=3.8 if labelled else None)
+        s = invented.tagged(gold=[None, None, None, None, *['outside']*3, None])
+        s.info['task'] = task
+        if not labelled: del s.info['token_labels']
+        return s
+    for labelled in (True, False):
+        s = of(labelled)
+        show(page, [s], panels=['sentence'])
+        said = ' '.join(texts(page, '.sv-sentence .sv-note'))
+        assert 'Losses of this sentence' in said and ('There is no label: the ' in said) != labelled
+
 def test_a_score_stands_on_a_line_beside_its_label(page):
     show(page, [invented.scored(0), invented.scored(50)], panels=['sentence'], state=dict(step=0))
     at = lambda: page.eval_on_selector_all('.sv-score-mark', 'all => all.map(o => parseFloat(o.style.left))')
