@@ -893,6 +893,10 @@ def answers_within(
     max_length=None,  # as for `encode`
 ) -> DatasetDict:
     "`data` without the questions whose answer is cut off; a warning counts them"
+    needed = {'text', 'text_pair', 'answer'}
+    if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
+        raise ValueError('answers_within: data must be splits of questions with their contexts, as load_questions '
+                         'gives them')
     longest = _longest(tokenizer, max_length)
     def fits(part):
         texts = align_batch(tokenizer, list(part['text']), list(part['text_pair']), longest)
