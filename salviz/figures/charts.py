@@ -512,7 +512,8 @@ def _trade_off(view, width):
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
         for x, y, text, is_knee in named:
-            sheet.text(left + x, high - y, text, fontsize=6, va='center_baseline', weight=weight_of(is_knee))
+            ax.text(x/room, y/high, text, size=6, va='center_baseline', weight=weight_of(is_knee), parse_math=False,
+                    transform=ax.transAxes)
         sheet.text(left + room/2, high + 13, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
         sheet.text(Sheet.margin, high/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
                    multialignment='center')

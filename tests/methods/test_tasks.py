@@ -312,6 +312,32 @@ def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does
     assert ends[0][:2] == ends[1][:2] and torch.equal(ends[0][2], ends[1][2])
     assert len({str(x) for x in ends[0][1]}) == 2 # two probes, each with one draw for all steps
 
+def breaking_at(step, method):
+    "`method`, which is interrupted before that step"
+    plan = method.plan
+    def interrupted(model, batch, progress):
+        if progress.step == step and model.training: raise KeyboardInterrupt
+        return plan(model, batch, progress)
+    method.plan = interrupted
+    return method
+
+@pytest.mark.parametrize('task, kind, name', [
+    row for row in served_rows if row[0] == 'question_answering' or row[1] == 'deit' or row[2].startswith('SalLM')
+    or row[:2] == ('causal_lm', 'gpt2') and row[2] == 'Distillation'], ids=named)
+def test_a_resumed_training_goes_on_as_if_nothing_had_been_in_every_task(
+    task, kind, name, tmp_path, tiny_data, tokens):
+    data, ends = examples(task, tiny_data), []
+    tokenizer, settings = tokens if tasks[task].modality == 'text' else None, {**quick, 'epochs': 2, 'snapshots': 2}
+    for out in ('whole', 'run'):
+        if out == 'run':
+            with pytest.raises(KeyboardInterrupt):
+                train(model_for(task, kind, data, tokens), tokenizer, data, breaking_at(4, made(name, task)),
+                      run_dir=tmp_path/out, **settings)
+        model = model_for(task, kind, data, tokens)
+        run = train(model, tokenizer, data, made(name, task), run_dir=tmp_path/out, resume=out == 'run', **settings)
+        ends.append(([r['loss'] for r in run.train_rows], torch.cat([p.detach().flatten() for p in model.parameters()])))
+    assert len(ends[0][0]) > 4 and ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
+
 def train_all(folder, out, batch_size, rows):
     "Train every row of `rows` once; for one process, or for one of several"
     from transformers import PreTrainedTokenizerFast
