@@ -542,11 +542,15 @@ def load_pairs(
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa02
 def _fact(pick, chance, verb):
-    "A sentence with `verb`, and {question: its answer}"
+    "A sentence with `verb`, and {question: where in it the answer begins and ends}"
     subject, thing, place = (' '.join(_phrase(pick, chance)[0]) for _ in range(3))
     place = f"{pick('preposition')} {place}"
-    return f'{subject} {verb} {thing} {place} .', {f'who {verb} ?': subject, f'{verb} what ?': thing,
-                                                   f'{verb} where ?': place}
+    # counted, since who does it and what it is done to may be called the same
+    what = len(f'{subject} {verb} ')
+    where = what + len(f'{thing} ')
+    return f'{subject} {verb} {thing} {place} .', {
+        f'who {verb} ?': (0, len(subject)), f'{verb} what ?': (what, what + len(thing)),
+        f'{verb} where ?': (where, where + len(place))}
 
 def made_questions(
     size:int,    # number of questions, all about different contexts
@@ -559,10 +563,9 @@ def made_questions(
     while len(rows) < size:
         facts = [_fact(pick, rng.random, verb) for verb in rng.permutation(_lexicon['verb'])[:sentences]]
         texts, about = [text for text, _ in facts], int(rng.integers(sentences))
-        question, answer = list(facts[about][1].items())[rng.integers(3)]
-        before = ' '.join([*texts[:about], '']).lstrip()
-        start = len(before) + f' {texts[about]}'.index(f' {answer} ')
-        rows[' '.join(texts)] = question, ' '.join(texts), [start, start + len(answer)]
+        question, span = list(facts[about][1].items())[rng.integers(3)]
+        before = ' '.join([*texts[:about], ''])
+        rows[' '.join(texts)] = question, ' '.join(texts), [len(before) + at for at in span]
     return Dataset.from_dict(dict(zip(('question', 'context', 'answer'), map(list, zip(*rows.values())))))
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa04
@@ -579,20 +582,23 @@ def _squad(path):
 
 _question_sources = Sources({'made-questions': lambda: dict(train=made_questions(4000))}, {**readers, '.json': _squad})
 
+def _listed(x): return list(x) if isinstance(x, (list, tuple, np.ndarray)) else [] if x is None else [x]
+def _is_place(x): return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+
 def _answer_span(answer, context) -> tuple: # (start, end); None: there is no answer; (): not in the context
     "Where the first `answer` stands in `context`, in characters"
     if isinstance(answer, dict): # SQuAD's
-        texts, starts = (list(answer.get(k) if answer.get(k) is not None else ()) for k in ('text', 'answer_start'))
+        texts, starts = (_listed(answer.get(k)) for k in ('text', 'answer_start'))
         if not texts: return None
-        text, start = texts[0], starts[0] if starts else -1
+        text, start = texts[0], starts[0] if starts else None
     elif isinstance(answer, str):
-        text, start = answer, context.find(answer) if context.count(answer) == 1 else -1
-    elif _missing(answer) or not len(answer): return None
+        text, start = answer, context.find(answer) if context.count(answer) == 1 else None
+    elif _missing(answer) or not _listed(answer): return None
     else:
-        start, end = answer if len(answer) == 2 else (0, 0)
+        start, end = _listed(answer) if [*map(_is_place, _listed(answer))] == [True]*2 else (0, 0)
         return (start, end) if 0 <= start < end <= len(context) and context[start:end].strip() else ()
-    stands_there = start >= 0 and text.strip() and context[start:start + len(text)] == text
-    return (start, start + len(text)) if stands_there else ()
+    is_given = isinstance(text, str) and text.strip() and _is_place(start) and start >= 0
+    return (start, start + len(text)) if is_given and context[start:start + len(text)] == text else ()
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa05
 def load_questions(
@@ -735,13 +741,19 @@ def _next_labels(t, asked):
     return labels
 
 # %% ../../nbs/02_data/00_texts.ipynb #qa08
+def _is_cut(t, span):
+    "Was a part of `span` in the second text of the `TokenText` `t` cut off, at either end?"
+    if not t.truncated: return False
+    (start, end), kept = span, t.offsets[t.segments == 1]
+    answer = t.texts[1][start:end]
+    return kept[:, 0].min() > end - len(answer.lstrip()) or kept[:, 1].max() < start + len(answer.rstrip())
+
 def _answer_labels(t, span):
     """1 at the tokens of the `TokenText` `t` that answer, 0 elsewhere in the context, -100 outside of it; -100
     everywhere if a part of `span` was cut off"""
     inside = np.flatnonzero(rationale_flags(t, [(1, *span)]))
-    context = t.segments == 1
-    if not len(inside) or t.offsets[context, 1].max() < len(t.texts[1][:span[1]].rstrip()): return np.full(len(t), -100)
-    labels = np.where(context, 0, -100)
+    if not len(inside) or _is_cut(t, span): return np.full(len(t), -100)
+    labels = np.where(t.segments == 1, 0, -100)
     labels[inside[0]:inside[-1] + 1] = 1
     return labels
 
@@ -881,6 +893,10 @@ def answers_within(
     max_length=None,  # as for `encode`
 ) -> DatasetDict:
     "`data` without the questions whose answer is cut off; a warning counts them"
+    needed = {'text', 'text_pair', 'answer'}
+    if not isinstance(data, dict) or not all(needed <= {*part.column_names} for part in data.values()):
+        raise ValueError('answers_within: data must be splits of questions with their contexts, as load_questions '
+                         'gives them')
     longest = _longest(tokenizer, max_length)
     def fits(part):
         texts = align_batch(tokenizer, list(part['text']), list(part['text_pair']), longest)

@@ -77,10 +77,14 @@ def _place(look, kind, known, given) -> dict: # layer and head, or mean_of
                          'head in the explorer, or give layer= and head=')
     return place
 
-def _patch_in_view(snapshot, row): # (row, column), or None
-    "The patch that was chosen as the token `row` of an image"
-    _, columns, first = (snapshot.info['patches'][name] for name in ('rows', 'columns', 'first'))
-    return None if row is None or row < first else divmod(row - first, columns)
+def _patch_in_view(snapshot, row, kind): # (row, column), or None
+    "The patch that was chosen as the token `row` of an image, None for [CLS]"
+    rows, columns, first = (snapshot.info['patches'][name] for name in ('rows', 'columns', 'first'))
+    if row is None or row >= first + rows*columns: return None # as the panel has it
+    if 0 < row < first:
+        raise ValueError(f'figure: {kind} is of [CLS] or a patch, and extra token {row} is in view; choose one of them '
+                         'in the explorer, or give patch=')
+    return None if row < first else divmod(row - first, columns)
 
 def figure_arguments(
     look,      # a `salviz.explorer.stills.Look`
@@ -105,7 +109,8 @@ def figure_arguments(
         shown |= dict(words=state.get('mergeWords', False), special=not state.get('hideSpecial', False))
         if 'what' in known.options: shown['what'] = 'attention' if shown.get('head') == 'rollout' else look.shows()
         if 'overlays' in known.options: shown |= _map_options(look, state)
-        if 'patch' in known.options and 'patches' in s.info: shown['patch'] = _patch_in_view(s, state.get('row'))
+        if 'patch' in known.options and 'patches' in s.info and 'patch' not in given:
+            shown['patch'] = _patch_in_view(s, state.get('row'), kind)
         if {'layer', 'head', 'mean_of'} & {*given}: shown.pop('overlays', None) # those in view are of another map
         options = {k: v for k, v in shown.items() if k in known.options} | options
     return dict(source=source, kind=kind, probe=probe, options=options)

@@ -584,6 +584,11 @@ def _classes_of(model, classes, of_data):
     unnamed = own == [f'LABEL_{i}' for i in range(count)]
     return list(of_data) if unnamed and of_data and len(of_data) == count else list(map(str, own))
 
+def _class_number(label):
+    "`label` of the data, whole numbers as such; None where there is none, which -1 stands for as well"
+    if label is None or isinstance(label, (int, float)) and (label == -1 or label != label): return None
+    return int(label) if isinstance(label, float) and label.is_integer() else label
+
 def _labels_of(
     model, count, given,
     names,   # of the classes of `model`
@@ -596,9 +601,9 @@ def _labels_of(
         each = _each(given, count, 'labels', 'image')
         return [_class(model, one, len(names), names, 'labels') for one in each], []
     if labels is None: return [None]*count, []
-    labels = _array(labels).tolist()
-    if of_data and {*of_data} <= {*names}: return [names.index(of_data[i]) for i in labels], []
-    if not of_data and all(isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
+    labels = [_class_number(label) for label in _array(labels).tolist()]
+    if of_data and {*of_data} <= {*names}: return [None if i is None else names.index(of_data[i]) for i in labels], []
+    if not of_data and all(i is None or isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
     return [None]*count, ['The labels of the data are left out: their classes are not those of the model.']
 
 # %% ../../nbs/08_probing/03_look.ipynb #img6

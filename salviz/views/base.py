@@ -743,7 +743,9 @@ class SignalView(_Answered):
 
 def _lowest(args):
     "What is masked, by the arguments of saliency guided training"
-    return 'the values closest to zero' if args.get('ranking') == 'magnitude' else 'the lowest values'
+    sized = args.get('ranking') == 'magnitude'
+    if args.get('unit') == 'patch': return f'the patches with the lowest sum{" of absolute values" if sized else ""}'
+    return 'the values closest to zero' if sized else 'the lowest values'
 
 def _scored(args):
     "What of a class is explained, by the arguments of saliency guided training; nothing is said of a logit"

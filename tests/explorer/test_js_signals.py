@@ -144,6 +144,9 @@ def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
     show(page, [same], panels=['signal'])
     assert kinds() == ['input', 'saliency', 'masked'] and 'those whose saliency is lowest' in text(page, '.sv-words')
     assert 'raising the value raises the class’s score where it is orange' in text(page, '.sv-words')
+    same.info['methods']['SaliencyGuided'] |= dict(unit='patch', ranking='magnitude')
+    show(page, [same], panels=['signal'])
+    assert 'those of the patches with the lowest sum of absolute values of saliency.' in text(page, '.sv-words')
 
 def test_the_distribution_is_that_of_the_first_step_and_of_the_step_in_view(page):
     steps = [invented.series(s, time=30, features=5) for s in (0, 20, 40)]
@@ -226,6 +229,20 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     assert 'finds 2 of 3 target tokens' in text(page, '.sv-outcome') and page.is_visible('.sv-heads')
     set_state(page, step=10)
     assert texts(page, '.sv-target .sv-model')[1] == '✗war'
+
+@pytest.mark.parametrize('task', ['regression', 'question_answering'])
+def test_a_loss_against_the_models_own_answer_is_said_to_be_that(page, task):
+    def of(labelled):
+        if task == 'regression': return invented.scored(label=3.8 if labelled else None)
+        s = invented.tagged(gold=[None, None, None, None, *['outside']*3, None])
+        s.info['task'] = task
+        if not labelled: del s.info['token_labels']
+        return s
+    for labelled in (True, False):
+        s = of(labelled)
+        show(page, [s], panels=['sentence'])
+        said = ' '.join(texts(page, '.sv-sentence .sv-note'))
+        assert 'Losses of this sentence' in said and ('There is no label: the ' in said) != labelled
 
 def test_a_score_stands_on_a_line_beside_its_label(page):
     show(page, [invented.scored(0), invented.scored(50)], panels=['sentence'], state=dict(step=0))

@@ -65,6 +65,16 @@ def test_an_image_has_its_own_figure_and_no_arrays_of_tokens():
     assert explorer.figure().caption
     with pytest.raises(ValueError, match='an image or a series, which has no tokens'): explorer.snapshot()
 
+def test_a_figure_of_patches_is_not_of_cls_where_another_token_is_in_view():
+    image = invented.image(0, height=4, width=6)
+    image.info['patches'], image.layers['attention'] = dict(rows=2, columns=3, first=2), [0]
+    image.arrays['attention'] = np.full((1, 2, 8, 8), 1/8)
+    def patch(row, **given):
+        return Explorer([image], state=dict(row=row)).as_figure('patch_attention', given)['options']['patch']
+    assert [patch(row) for row in (None, 0, 2, 7, 8)] == [None, None, (0, 0), (1, 2), None]
+    with pytest.raises(ValueError, match='extra token 1 is in view; choose one of them'): patch(1)
+    assert patch(1, patch=(1, 1)) == (1, 1)
+
 def test_the_state_makes_the_same_view_again(run):
     explorer = Explorer(run, state={**chosen, 'palette': 'grey', 'theme': 'dark'})
     state = json.loads(json.dumps(explorer.state))

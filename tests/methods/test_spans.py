@@ -1,7 +1,10 @@
 """Questions whose answer is a span of a text: labels, loss, prediction and scores against obvious references, and
 what trains on them."""
+import copy
+
 import datasets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -115,6 +118,44 @@ def test_an_answer_that_is_cut_off_in_whole_or_in_part_is_refused_or_left_out(da
         within = answers_within(datasets.DatasetDict(train=part), tokenizer, longest)['train']
     assert within['text_pair'] == [part['text_pair'][i] for i in kept]
     with pytest.warns(UserWarning, match='were cut'): assert len(encode(within, tokenizer, longest)) == len(kept)
+
+def test_who_does_it_is_no_answer_to_what_it_is_done_to_where_both_are_called_the_same():
+    alike = 0
+    for row in made_questions(5000, sentences=1):
+        (start, end), verb = row['answer'], row['question'].split()[row['question'].startswith('who')]
+        at, answer = row['context'].index(f' {verb} ') + 1, row['context'][start:end]
+        if row['question'].startswith('who'): assert (start, end) == (0, at - 1)
+        else: assert start >= at + len(verb) + 1 and (row['question'].split()[1] == 'where') == answer.startswith(
+            ('near ', 'in ', 'behind ', 'beside ', 'under '))
+        alike += row['question'].split()[1] == 'what' and row['context'].startswith(f'{answer} {verb} ')
+    assert alike
+
+def test_an_answer_is_cut_off_at_the_beginning_too_and_not_where_nothing_was_cut(tokenizer):
+    row = dict(text=['who sees ?']*2, text_pair=['the friend sees the dog .']*2, answer=[[4, 10], [11, 15]])
+    feature = datasets.Features(text=datasets.Value('string'), text_pair=datasets.Value('string'),
+                                answer=datasets.Sequence(datasets.Value('int64')))
+    part, left = datasets.Dataset.from_dict(row, feature), copy.deepcopy(tokenizer)
+    left.truncation_side = 'left'
+    [whole] = encode(part.select([0]), tokenizer)['labels']
+    first, last = whole.index(1), len(whole) - 1 - whole[::-1].index(1)
+    assert last > first # pieces
+    with pytest.warns(UserWarning, match='were left out'):
+        within = answers_within(datasets.DatasetDict(train=part), left, len(whole) - (first - whole.index(0)) - 1)
+    assert within['train']['answer'] == [[11, 15]]
+    unseen = part.select([0]).map(lambda r: dict(text_pair='a dog\x00', answer=[2, 6]))
+    [labels] = encode(unseen, tokenizer)['labels']
+    assert 1 in labels and labels[-2] == 1
+
+@pytest.mark.parametrize('answer', [5, True, [1., 4.], ['a', 'b'], dict(text=['dog'], answer_start=[None]),
+                                    dict(text=[7], answer_start=[0])])
+def test_an_answer_of_another_kind_is_refused_in_words(answer):
+    table = pd.DataFrame(dict(question=['who ?'], context=['a dog sees'], answer=pd.Series([answer], dtype=object)))
+    with pytest.raises(ValueError, match="column 'answer' names no answer in the context .* row 0"):
+        load_questions(dict(train=table))
+
+def test_answers_within_says_what_it_takes(data, tokenizer):
+    for other in (data['train'], datasets.DatasetDict(train=data['train'].remove_columns('text_pair'))):
+        with pytest.raises(ValueError, match='splits of questions with their contexts'): answers_within(other, tokenizer)
 
 bad = [(lambda d: d.remove_columns('text_pair'), 'needs the context of each question in a column text_pair'),
        (lambda d: d.map(lambda r: dict(answer=[3, 900])), r'in the context .text_pair., got \[3, 900\] in row 0'),

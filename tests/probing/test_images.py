@@ -79,3 +79,12 @@ def test_maps_between_196_patches_travel_whole_and_those_of_a_long_text_do_not()
     text = Snapshot(0, 0., 0, dict(attention=attention), tokens=['a']*197)
     shapes = [split_frame(pack_frame(s))[0]['arrays']['attention']['shape'] for s in (image, text)]
     assert shapes[0][-2:] == [197, 197] and shapes[1][-1] < 128
+
+@pytest.mark.parametrize('missing', [-1, None])
+def test_an_image_without_a_label_is_not_given_that_of_the_last_class(missing, pixels):
+    model, names = made('vit', id2label=dict(enumerate('abc')), label2id=dict(a=0, b=1, c=2)), ['b', 'c', 'a']
+    rows = Dataset.from_dict(dict(pixel_values=list(pixels), label=[2, missing]))
+    named = rows.cast_column('label', ClassLabel(names=names))
+    for data, wanted in ((rows, 2), (named, 0), (rows[:], 2)):
+        seen = explain_images(model, data, saliency=None, attribution=False)
+        assert [s.label for s in seen] == [wanted, None] and not seen[0].info['notes']

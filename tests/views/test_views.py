@@ -331,6 +331,8 @@ def test_the_caption_says_by_what_the_masked_cells_were_ranked():
     s.arrays['method_saliency_map'] = s.arrays['saliency_map']
     assert 'ranks' not in signal_view(s).caption
     assert 'Masked are the values closest to zero of saliency.' in signal_view(s).caption
+    s.info['methods']['SaliencyGuided'] |= dict(unit='patch') # whose pixels need not be those closest to zero
+    assert 'Masked are the patches with the lowest sum of absolute values of saliency.' in signal_view(s).caption
 
 
 def test_a_series_keeps_its_units_and_says_how_much_saliency_lies_where_the_information_is():

@@ -136,8 +136,8 @@ function lossWords(frame, run) {
     return `${name.replaceAll('_', ' ')} ${numberWords(losses[name])}${weight === undefined
       ? '' : ` (weight ${numberWords(weight)})`}`;
   };
-  const standsIn = frame.info?.words?.no_label;
-  const guess = frame.label === null && run && standsIn ? ` There is no label: ${standsIn}.` : '';
+  const standsIn = frame.info?.words?.no_label, isLabelled = frame.label !== null || frame.info?.token_labels;
+  const guess = !isLabelled && run && standsIn ? ` There is no label: ${standsIn}.` : '';
   return `Losses of this sentence at this step: ${names.map(one).join(', ')}.${guess}`;
 }
 

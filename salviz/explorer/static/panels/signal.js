@@ -366,9 +366,10 @@ class SignalPanel {
     const {shown, frame} = this, masked = shown.isMasked.reduce((a, b) => a + b, 0),
       said = `${masked} of ${shown.isMasked.length} cells are masked`;
     if (!methodNames(frame).includes('SaliencyGuided')) return `${said}.`;
-    const low = methodArgs(frame, 'SaliencyGuided').ranking === 'magnitude' ? 'closest to zero' : 'lowest';
-    if (!shown.ranking) return `${said}, those whose saliency is ${low}.`;
-    const of = this.rankedClass(), {score} = methodArgs(frame, 'SaliencyGuided');
+    const {ranking, score, unit} = methodArgs(frame, 'SaliencyGuided'), isSized = ranking === 'magnitude';
+    const patches = unit === 'patch' && `of the patches with the lowest sum${isSized ? ' of absolute values' : ''}`;
+    const low = patches || (isSized ? 'closest to zero' : 'lowest'), of = this.rankedClass();
+    if (!shown.ranking) return `${said}, those ${patches ? `${low} of saliency` : `whose saliency is ${low}`}.`;
     const scored = score === 'log_probability' ? 'the log-probability of ' : '';
     const about = of ? ` (for ${scored}${quoted(of.name)}, ${of.gold ? 'the label' : 'the predicted class'})` : '';
     return `${said}, those ${low} in the saliency that ranks${about}.`;
