@@ -73,11 +73,15 @@ def _renamed(name, old, new):
     words = name.split('_')
     return '_'.join(new if w == old else w for w in words) if old in words else ''
 
-def _check_measures(frame, measures):
-    "Refuse measures that the table does not have, or by which nothing may be chosen"
+def _check_there(frame, measures):
+    "Refuse measures that the table does not have"
     have = [c for c in frame.columns if c not in id_columns(frame)]
     for m in measures:
         if m not in have: raise ValueError(f'front: no measure is called {m!r}; there are {", ".join(have) or "none"}')
+
+def _check_chosen(measures, have):
+    "Refuse measures by which nothing may be chosen"
+    for m in measures:
         if twin := _renamed(m, 'test', 'validation'):
             there = ' (add it to the measures of the study)' if twin not in have else ''
             raise ValueError(f'front: values are chosen by validation and reported by test; take {twin!r}{there} '
@@ -120,18 +124,18 @@ def seeds_interval(
     mean, one = over_seeds(values), paired_t(values, np.zeros(len(values)), confidence)
     return mean['mean'], one.low, one.high
 
-def _summed(frame, setting, measures, confidence):
-    "A row for each value of `setting`: seeds, and mean and interval of each measure"
+def _summed(frame, setting, measures, reported, confidence):
+    "A row for each value of `setting`: seeds with `measures`; mean and interval of these and of those `reported`"
     rows = []
     for value, some in frame.groupby(setting, sort=True):
         if some['seed'].duplicated().any():
             raise ValueError(f'front: seed {some["seed"][some["seed"].duplicated()].iloc[0]} is there twice for '
                              f'{setting} = {value:g}; leave one of them out')
         row = {setting: float(value), 'seeds': len(some)}
-        for m in measures:
+        for m in (*measures, *reported):
             finite = [x for x in map(float, some[m]) if np.isfinite(x)]
             row |= dict(zip((m, f'{m}_low', f'{m}_high'), seeds_interval(finite, confidence)))
-            row['seeds'] = min(row['seeds'], len(finite))
+            if m in measures: row['seeds'] = min(row['seeds'], len(finite))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -201,25 +205,41 @@ class Front:
         return '\n'.join([self.frame.to_string(index=False, float_format='{:.3g}'.format), *self.sentences])
 
 # %% ../../nbs/07_measures/06_front.ipynb #fr021
-def _reference(frame, measures, better, given):
+def _reference_needed(measures):
+    return ValueError(f'front: say the reference point of the hypervolume, reference=(x, y), a point that is worse '
+                      f'than all in {measures[0]} and {measures[1]}; (0, 0) is taken only for shares of which more '
+                      'is better')
+
+def _asked(measures, better, reference, confidence, have=()): # {measure: 'higher' or 'lower'}
+    "Refuse what gives no front whatever the runs will say; `have`: names of measures"
+    if not 0 < confidence < 1: raise ValueError(f'front: confidence must be between 0 and 1, got {confidence!r}')
+    _check_chosen(measures, have)
+    better = _directions(measures, {k: v for k, v in better.items() if k in measures})
+    numbers = isinstance(reference, (list, tuple)) and len(reference) == 2 and all(
+        isinstance(x, (int, float)) and not isinstance(x, bool) and np.isfinite(x) for x in reference)
+    if reference is None and 'lower' in better.values(): raise _reference_needed(measures)
+    if reference is not None and not numbers:
+        raise ValueError(f'front: reference must be a point (x, y) of finite numbers, got {reference!r}')
+    return better
+
+def _reference(frame, measures, given):
     "The reference point (x, y), `given` or (0, 0) where that is the worst there can be"
-    if given is None:
-        shares = frame[list(measures)].to_numpy(float)
-        if set(better.values()) == {'higher'} and ((shares >= 0) & (shares <= 1)).all(): return 0., 0.
-        raise ValueError(f'front: say the reference point of the hypervolume, reference=(x, y), a point that is worse '
-                         f'than all in {measures[0]} and {measures[1]}; (0, 0) is taken only for shares of which more '
-                         'is better')
-    numbers = isinstance(given, (list, tuple)) and len(given) == 2 and all(
-        isinstance(x, (int, float)) and not isinstance(x, bool) and np.isfinite(x) for x in given)
-    if not numbers: raise ValueError(f'front: reference must be a point (x, y) of finite numbers, got {given!r}')
-    return tuple(map(float, given))
+    shares = frame[list(measures)].to_numpy(float)
+    if given is None and not ((shares >= 0) & (shares <= 1)).all(): raise _reference_needed(measures)
+    return (0., 0.) if given is None else tuple(map(float, given))
 
 def _area(frame, measures, better, reference):
     "Hypervolume of the rows of `frame`"
     signs = np.array([-1. if better[m] == 'higher' else 1. for m in measures])
     return dominated_area(_costs(frame, measures, better), np.asarray(reference)*signs)
 
+
 # %% ../../nbs/07_measures/06_front.ipynb #fr21b
+def _without_runs(study, setting, method, there):
+    "Values of `setting` that `study` asks of `method` and that no finished run has"
+    asked = (c['settings'].get(setting) for c in study.manifest['cells'] if c['method'] == method)
+    return {x for x in asked if isinstance(x, (int, float)) and x not in there}
+
 def front_of(
     results,            # a study, or a tidy table: method, settings, seed, [run,] measures
     x='validation_accuracy',
@@ -236,18 +256,18 @@ def front_of(
     better = {**(results.manifest['better'] if is_study else {}), **(better or {})}
     if not {'method', 'seed'} <= set(frame.columns):
         raise ValueError('front: results needs the columns method and seed, a run a row, as Study.results gives them')
-    if not 0 < confidence < 1: raise ValueError(f'front: confidence must be between 0 and 1, got {confidence!r}')
     mine, method = _of_setting(frame, setting, method)
-    _check_measures(frame, (x, y))
+    _check_there(frame, (x, y))
+    ways = _asked((x, y), better, reference, confidence, have=frame.columns)
     twins = [_renamed(m, 'validation', 'test') for m in (x, y)]
     reported = tuple(twins) if all(t in frame for t in twins) else ()
-    ways = _directions((x, y), {k: v for k, v in better.items() if k in (x, y)})
     ways |= dict(zip(reported, ways.values()))
-    table = _summed(mine, setting, [x, y, *reported], confidence)
+    table = _summed(mine, setting, (x, y), reported, confidence)
     known = np.isfinite(table[[x, y]].to_numpy(float)).all(1)
     if not known.any(): raise ValueError(f'front: no value of {setting} has a finite {x} and {y}')
-    lost, table = tuple(table[setting][~known]), table[known].reset_index(drop=True)
-    return _made(table, mine, (x, y), reported, ways, _reference(table, (x, y), ways, reference),
+    missing = _without_runs(results, setting, method, set(table[setting])) if is_study else set()
+    lost, table = tuple(sorted({*table[setting][~known], *missing})), table[known].reset_index(drop=True)
+    return _made(table, mine, (x, y), reported, ways, _reference(table, (x, y), reference),
                  dict(setting=setting, method=method, confidence=confidence, left_out=lost, folder=folder))
 
 def _made(table, runs, measures, reported, better, reference, more):
@@ -310,8 +330,11 @@ def _area_words(self:Front) -> list:
     at = ', '.join(digits_of(r, 4) for r in self.reference)
     out = [f'Hypervolume {self.hypervolume:.3f} with the reference point ({at}).']
     if self.reported:
-        out.append(f'Front and knee are chosen by {self.x} and {self.y}; the same values have the hypervolume '
-                   f'{self.reported_hypervolume:.3f} by {self.reported[0]} and {self.reported[1]}.')
+        tests = f'by {self.reported[0]} and {self.reported[1]}'
+        area = self.reported_hypervolume
+        out.append(f'Front and knee are chosen by {self.x} and {self.y}; '
+                   + (f'the same values have the hypervolume {area:.3f} {tests}.' if np.isfinite(area) else
+                      f'{tests} there is no hypervolume, since not all of the front have finite numbers there.'))
     else: out.append(f'Front and knee are chosen by {self.x} and {self.y}, the very numbers shown: there are none of '
                      'a test split beside them.')
     return out
@@ -344,7 +367,8 @@ def next_value(
     values = sorted({*front.values, *front.left_out})
     def width(pair):
         a, b = pair
-        return np.inf if scale == 'log' and a == 0 else b/a if scale == 'log' else b - a
+        if scale == 'linear': return b - a
+        return b/a if a > 0 else 0. # halved at last: the part next to 0 would be the widest again, without an end
     for low, high in [*_stretches(front), (values[0], values[-1])]:
         inside = [v for v in values if low <= v <= high]
         for a, b in sorted(zip(inside, inside[1:]), key=width, reverse=True):

@@ -325,7 +325,7 @@ def _check_texts(self:Distillation, teacher, its_tokenizer, model, tokenizer, da
     else: same = teacher.get_input_embeddings().num_embeddings == model.get_input_embeddings().num_embeddings
     self.require(same, f'the teacher {self.args()["teacher"]} has another vocabulary than the model, so that no token '
                        'of one is a token of the other; use a teacher that was trained with the same tokenizer')
-    longest = max(max(data[k]['length']) for k in ('train', 'probes') if k in data)
+    longest = max(max(data[k]['length']) for k in ('train', 'validation', 'probes') if k in data)
     try: longest_input(teacher, tokenizer, longest)
     except ValueError:
         self.require(False, f'the teacher cannot read the {longest} tokens of the longest example; give a smaller '

@@ -250,6 +250,13 @@ def _check(self:Study) -> list:
 # %% ../../nbs/06_training/09_study.ipynb #020
 def _described(f, made): return {'function': getattr(f, '__qualname__', type(f).__qualname__), **made}
 
+def _weights_of(method) -> dict: # {argument: checksum}
+    "The weights of models that `method` was given, such as its teacher, of which its arguments say the class alone"
+    from torch.nn import Module
+    from salviz.models.loading import weights_checksum
+    given = {k: getattr(m, k, None) for m in getattr(method, 'methods', (method,)) for k in arguments_of(m)}
+    return {k: weights_checksum(x) for k, x in given.items() if isinstance(x, Module)}
+
 @patch
 def _design(self:Study) -> dict:
     "All that decides what a number will be, as plain values"
@@ -263,6 +270,8 @@ def _design(self:Study) -> dict:
         made = ({} if asks else dict(name=m.name,
                                      args={k: v for k, v in plain(m.args()).items() if k not in self.settings}))
         if m: self._completed[name] = m.completed
+        weights = {k: x for k, x in (_weights_of(m) if m else {}).items() if k not in self.settings}
+        if weights: made['weights'] = weights
         methods[name] = _described(spec, made) if callable(spec) and not inspect.isclass(spec) else made
     data = self._data(self.cells[0])
     known = dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
@@ -295,6 +304,7 @@ def _agree(self:Study, extend):
             if name not in self._completed or name not in new['methods'] or 'args' not in was: continue
             filled = json.loads(to_json(self._completed[name](was['args'])))
             was['args'] = {k: v for k, v in filled.items() if k in was['args'] or k in new['methods'][name]['args']}
+            if weights := new['methods'][name].get('weights'): was.setdefault('weights', weights)
         if extend:
             new['methods'] = {k: v for k, v in new['methods'].items() if k in old['methods']}
             new['seeds'] = [s for s in new['seeds'] if s in old['seeds']]
@@ -318,6 +328,16 @@ def _take_in(self:Study, grown):
     self.cells = study_cells(self.methods, self.seeds, self.settings, self._shared)
 
 @patch
+def _refuse_overtaken(self:Study, design, grown):
+    "Refuse to write over the `design` of the folder if another process has extended it since this study was made"
+    here = {k: [*map(shown_value, v), *grown.get(k, ())] for k, v in self.settings.items()}
+    more = {k: [x for x in v if x not in here.get(k, ())] for k, v in design['settings'].items()}
+    differs = _differences({**self.manifest['design'], 'settings': {k: [] for k in more}}, {**design, 'settings': more})
+    if differs:
+        raise ValueError(f'Study: the design in {self.folder} has changed since this study was made: '
+                         f'{"; ".join(differs)}. Make the Study again as it is there')
+
+@patch
 def grow(self:Study, **more): # lists of numbers or texts
     "Give settings `more` values, which the folder remembers; `run` then trains them"
     if not self.live: raise ValueError('Study.open gives results only; make the Study again to let it grow')
@@ -325,7 +345,9 @@ def grow(self:Study, **more): # lists of numbers or texts
     for k, values in more.items():
         if not isinstance(values, (list, tuple)) or not all(shown_value(x) is x and x is not None for x in values):
             raise ValueError(f'Study: grow takes lists of numbers or texts, got {k}={values!r}')
-    known = read_study(self.folder).get('grown', {})
+    kept = read_study(self.folder)
+    known = kept.get('grown', {})
+    self._refuse_overtaken(kept['design'], known)
     grown = {k: list(dict.fromkeys([*known.get(k, ()), *(x for x in more.get(k, ()) if x not in self.settings[k])]))
              for k in self.settings if k in known or k in more}
     self._take_in(grown)

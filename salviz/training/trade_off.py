@@ -14,8 +14,9 @@ from datasets import DatasetDict
 from ..attribution.explanations import explain_data
 from ..attribution.registry import known_attributions
 from ..core.doors import check_choice
+from ..core.runs import Run
 from ..core.text import pool_words
-from ..measures.front import Front, _pymoo, even_values, front_of, next_value
+from ..measures.front import Front, _asked, _pymoo, _renamed, even_values, front_of, next_value
 from ..measures.plausibility import plausibility
 from .feed import feed_for
 from .study import Study, arguments_of
@@ -24,9 +25,10 @@ from .study import Study, arguments_of
 def marked_words(
     model, tokenizer,
     data, # a split with a column rationale
+    max_length=None, # tokens of a text that are read; None: as many as `model` can
 ) -> tuple: # (encoded examples that have a rationale, bool array [words] of each)
     "Which words of each text people marked, as far as `model` reads it"
-    encoded = feed_for(model, tokenizer).encode(DatasetDict(test=data))['test']
+    encoded = feed_for(model, tokenizer, max_length).encode(DatasetDict(test=data))['test']
     kept = [i for i, marks in enumerate(encoded['rationale']) if marks is not None]
     encoded = encoded.select(kept)
     flags = [pool_words(np.asarray(row['rationale'], dtype=float), row['word_ids'], how='max') >= .5 for row in encoded]
@@ -64,23 +66,27 @@ class RationalePlausibility:
     @property
     def version(self) -> str:
         "What a study knows the measure by"
-        return f'1 {vars(self)}'
+        return f'2 {vars(self)}'
 
-    def __call__(self, model, tokenizer, data) -> dict:
-        scores = {}
+    def __call__(self, model, tokenizer, data,
+        run=None, # of a study: texts are read as far as it read them
+    ) -> dict:
+        scores, length = {}, None if run is None else run.config['settings'].get('max_length')
         for split in self.splits:
             if split not in data or 'rationale' not in data[split].column_names:
                 raise ValueError(f'RationalePlausibility: {split} has no rationales; there are splits '
                                  f'{", ".join(k for k, d in data.items() if "rationale" in d.column_names) or "none"} '
                                  'with them, name those in splits=')
             part = data[split] if self.most is None else data[split].select(range(min(self.most, len(data[split]))))
-            encoded, flags = marked_words(model, tokenizer, part)
+            encoded, flags = marked_words(model, tokenizer, part, length)
             if not any(f.any() for f in flags):
                 raise ValueError(f'RationalePlausibility: no rationale of {split} marks a word; leave {split} out of '
                                  'splits=')
             values = explain_data(model, encoded, self.attribution, self.target, tokenizer=tokenizer, words='sum',
                                   progress=False, **self.options)
-            result = plausibility(values, flags, ranking=self.ranking)
+            # of words that are all alike the order is that of the text, and would be scored as if it were a choice
+            ranks = any(len(v) and np.ptp(v) > 0 for v in values)
+            result = plausibility(values, flags, ranking=self.ranking) if ranks else dict(token_f1=np.nan, auprc=np.nan)
             scores |= {f'{split}_{name}': result[name] for name in ('token_f1', 'auprc')}
         return scores
 
@@ -112,16 +118,20 @@ def _check_study(study, setting):
         raise ValueError(f'pareto: several methods take {setting} ({", ".join(takes)}); make a study for each, whose '
                          'fronts can be compared')
 
-def _check_asked(study, measures, start, budget):
-    "Refuse measures that the study does not take, and counts that do not fit"
+def _check_asked(study, measures, start, budget, options):
+    "Refuse measures that the study does not take or that choose nothing, and counts that do not fit"
+    def is_taken(m): return any(m == k or callable(f) and m.startswith(f'{k}_') for k, f in study.measures.items())
     for m in measures:
-        if not any(m == name or callable(f) and m.startswith(f'{name}_') for name, f in study.measures.items()):
+        if not is_taken(m):
             raise ValueError(f'pareto: the study does not measure {m!r}; it measures {", ".join(study.measures)}. Make '
                              "it with measures=dict(validation_accuracy='validation_accuracy', "
                              'plausibility=RationalePlausibility()), for instance')
     for name, x, least in (('start', start, 2), ('budget', budget, 3)):
         if type(x) is not int or x < least:
             raise ValueError(f'pareto: {name} must be a whole number of at least {least}, got {x!r}')
+    better = {**study.manifest['better'], **(options.get('better') or {})}
+    twins = [t for m in measures if is_taken(t := _renamed(m, 'test', 'validation'))]
+    _asked(measures, better, options.get('reference'), options.get('confidence', .95), have=twins)
 
 def _even(values, start, scale) -> list:
     "The even values that `values` lack"
@@ -130,17 +140,26 @@ def _even(values, start, scale) -> list:
     return [v for v in even_values(spread[0], spread[-1], start, scale) if v not in values]
 
 # %% ../../nbs/06_training/10_trade_off.ipynb #td014
+def _is_measured(study, path) -> bool:
+    "Are all numbers of the finished run at `path` there? Another process may still be at them"
+    known, run = study._record(path.name).get('measures', {}), Run(path)
+    return all(name in known and study.is_current(name, known[name], run) for name in study.measures)
+
 def _trained(study):
-    "Train what is missing; refuse to go on without all of it"
+    "Train and measure what is missing; refuse to go on without all of it"
     study.run()
     status = study.status()
+    waits = [state == 'finished' and not _is_measured(study, study.folder/path)
+             for state, path in zip(status['state'], status['run'])]
+    status.loc[waits, 'state'] = 'not measured'
     missing = status[status['state'] != 'finished']
     if not len(missing): return
     first = missing.iloc[0]
     why = f': {first["error"]}' if first['error'] else ''
     raise RuntimeError(f'pareto: {len(missing)} of {len(status)} runs are not finished, first '
                        f'{Path(first["run"]).name} ({first["state"]}{why}). The next value is chosen by all of them: '
-                       'call pareto again when they are, with the same study')
+                       'call pareto again when they are, with the same study; front_of gives the front of those '
+                       'that are')
 
 def pareto(
     study,               # a `Study` with `setting` among its settings; it grows by the values that are added
@@ -159,7 +178,7 @@ def pareto(
     if unknown: raise ValueError(f'pareto: no option {", ".join(unknown)}; there are reference, confidence, better')
     _check_study(study, setting)
     _check_numbers(setting, study.settings[setting], scale)
-    _check_asked(study, (x, y), start, budget)
+    _check_asked(study, (x, y), start, budget, options)
     even = _even(study.settings[setting], start, scale)
     count = len(study.settings[setting]) + len(even)
     if count > budget:

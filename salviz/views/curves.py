@@ -252,7 +252,9 @@ def _y_label(groups, what, split):
              or all(set(_columns(r.train_rows)) <= {'loss', 'task', 'learning_rate', 'grad_norm'} for r in runs))
     nats = (what in ('loss', 'task') and plain
             and all(facts_of(r.config).loss_unit == 'nats' for r in runs))
-    unit = (' (nats)' if nats else ' (the task and all terms of the method)' if what == 'loss' and not plain
+    without = all(r.get('task_weight') == 0 for run in runs for r in run.train_rows)
+    summed = f'{"" if without else "the task and "}all terms of the method'
+    unit = (' (nats)' if nats else f' ({summed})' if what == 'loss' and not plain
             else ' (share of examples)' if what == 'accuracy' else '')
     if what == 'task': return f'task loss{unit}'
     return f'{_from[split]} {what.replace("_", " ")}{unit}'

@@ -98,14 +98,14 @@ def _view_of(front, measures, shown):
     notes = _notes(front, shown)
     labels = [f'{measure_words(m)} ({way} is better)' for m, way in zip(measures, ways)]
     at = ', '.join(digits_of(r, 4) for r in front.reference)
+    size = f'   hypervolume {area:.3f} (reference {at})'*bool(np.isfinite(area))
     has_bars = frame[['x_low', 'y_low']].notna().any(axis=None)
     bars = f'Bars: {100*front.confidence:g} % intervals of the mean over seeds. ' if has_bars else ''
     caption = (f'{title} of {front.method}: a point for each value of {front.setting}, at the mean over seeds. {bars}'
                + ' '.join(front.sentences))
-    return TradeOff(title=title, subtitle=f'{len(on)} of {len(frame)} values on the front   hypervolume {area:.3f} '
-                    f'(reference {at})', caption=caption, notes=notes, frame=frame, setting=front.setting,
-                    x_label=labels[0], y_label=labels[1], stairs=stairs,
-                    worse=worse, reference=front.reference, hypervolume=area)
+    return TradeOff(title=title, subtitle=f'{len(on)} of {len(frame)} values on the front{size}', caption=caption,
+                    notes=notes, frame=frame, setting=front.setting, x_label=labels[0], y_label=labels[1],
+                    stairs=stairs, worse=worse, reference=front.reference, hypervolume=area)
 
 def _notes(front, shown) -> tuple:
     "What must stand next to the picture"

@@ -365,6 +365,13 @@ def test_what_an_evaluation_tells_is_drawn_under_its_own_name(page):
     # perplexity says what the loss says, on a scale beside which a share could not be seen
     assert names(dict(loss=4.9, perplexity=142., accuracy=.1)) == [['validation loss', 0], ['validation accuracy', 1]]
 
+def test_a_share_of_a_training_step_is_a_score_and_no_loss(page):
+    load(page, 'curves.js')
+    rows = [dict(kind='train', step=k, loss=1., task=2., distillation=.4, explanation=.6, teacher_agreement=k - 1,
+                 task_weight=0., teacher_agreement_weight=0.) for k in (1, 2)]
+    drawn = page.evaluate('rows => sv.curveSeries(rows, {x: [], y: [], probes: 0}).map(c => [c.name, c.subplot])', rows)
+    assert drawn == [['total', 0], ['task', 0], ['distillation', 0], ['explanation', 0], ['teacher agreement', 1]]
+
 def test_a_mean_over_some_of_the_sentences_says_of_how_many(page):
     load(page, 'curves.js')
     name = lambda probes, of: page.evaluate(

@@ -125,6 +125,16 @@ def test_a_value_without_a_finite_number_is_left_out_and_named():
     assert 'weight = 3' in ' '.join(front.sentences)
 
 
+def test_test_numbers_that_are_missing_change_nothing_that_is_said_of_the_chosen_ones():
+    frame = table([(0, .9, .3), (1, .8, .6), (3, .7, .2)], noise=.001).assign(test_accuracy=.5, test_token_f1=.5)
+    whole = front_of(frame, y='validation_token_f1')
+    frame.loc[frame.seed > 0, 'test_token_f1'] = np.nan
+    frame.loc[frame.weight == 1, 'test_token_f1'] = np.nan
+    front = front_of(frame, y='validation_token_f1')
+    assert front.frame.seeds.tolist() == [3, 3, 3] and front.sentences[:-1] == whole.sentences[:-1]
+    assert 'there is no hypervolume' in front.sentences[-1] and 'nan' not in ' '.join(front.sentences)
+
+
 @pytest.mark.parametrize('kw, match', [
     (dict(setting='p'), "no setting 'p'; there are weight"),
     (dict(x='bleu'), "no measure is called 'bleu'"),
@@ -147,7 +157,18 @@ def test_the_next_value_halves_the_thinnest_place_until_none_fits():
     near = front_of(table([(1, .9, .3), (1.001, .5, .6)]), y='validation_token_f1')
     assert next_value(near) is None # three digits are not enough for a value between
     same = front_of(table([(0, .5, .5), (.1, .5, .5), (10, .5, .5)]), y='validation_token_f1')
-    assert next_value(same) == .01 # a decade below the smallest weight
+    assert next_value(same) == 1
+
+
+def test_zero_does_not_draw_all_values_to_itself():
+    "Dominated values lie between 0 and 10: the stretches between them are halved before the one next to 0"
+    ends, values = {0: (.9, .3), 10: (.8, .6)}, [0, .1, 1, 10]
+    for _ in range(3):
+        front = front_of(table([(w, *ends.get(w, (.5, .2))) for w in values]), y='validation_token_f1')
+        values.append(next_value(front))
+    assert sorted(values) == [0, .1, .316, .562, 1, 3.16, 10]
+    beside = front_of(table([(0, .9, .3), (.1, .8, .6), (10, .79, .61)]), y='validation_token_f1')
+    assert next_value(beside) == .01 # nothing else lies between 0 and .1
 
 
 def test_even_values_keep_their_ends_and_share_the_magnitudes():

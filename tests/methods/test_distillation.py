@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from datasets import DatasetDict
 
 from helpers import alike
 from test_tasks import examples, model_for, without_dropout
@@ -19,6 +20,7 @@ from salviz.models.nets import DigitCNN, SeriesLSTM, TextLSTM, small_net
 from salviz.models.tasks import tasks
 from salviz.training.feed import feed_for
 from salviz.training.step import step_terms
+from salviz.training.study import Study
 from salviz.training.trainer import load_model, train
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, progress=False, probes=2, snapshots=2)
@@ -354,6 +356,9 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     wider.resize_token_embeddings(len(tokens) + 8)
     refuses('has another vocabulary than the model', wider)
     refuses('cannot read the .* tokens of the longest example', other('classification', 'bert', tokens, max_length=8))
+    long = tiny_data['validation'].map(lambda row: dict(text=' '.join(['the']*60)))
+    refuses('cannot read the 62 tokens', other('classification', 'bert', tokens, max_length=50),
+            data=DatasetDict({**tiny_data, 'validation': long}))
     refuses("layers.*layers 0 to 0", explanation='attention', teacher_layers=[3])
     refuses('teacher_layers must name at least one', explanation='attention', teacher_layers=[])
     refuses("identically zero", explanation='gradient')
@@ -369,5 +374,14 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
     for task, kind in (('masked_lm', 'bert'), ('seq2seq', 'marian')):
         made = model_for(task, kind, tiny_data, tokens)
         refuses(f'does not serve {task}', copy.deepcopy(made), made, examples(task, tiny_data))
+
+def test_a_study_of_another_teacher_of_the_same_class_is_another_study(tmp_path, tiny_data, tokens):
+    def study(seed):
+        teacher = other('classification', 'bert', tokens, seed=seed)
+        return Study(tmp_path/'study', lambda seed: (model_for('classification', 'bert', tiny_data, tokens), tokens),
+                     tiny_data, dict(plain=Distillation(teacher), both=Distillation(teacher) + SaliencyGuided()))
+    study(3), study(3)
+    with pytest.raises(ValueError, match='another design: methods.plain.weights.teacher was .*; methods.both.weights'):
+        study(4)
 
 def three(tokens): return small_model('classification', tokens, layers=1, heads=2, hidden=16, num_labels=3)

@@ -1,10 +1,13 @@
 "A front that is trained: killed and continued, refused at the door, measured by what people marked."
 import runpy
+import shutil
 import textwrap
+import types
 
 import numpy as np
 import pytest
 from datasets import DatasetDict
+from filelock import FileLock
 
 import forked
 from salviz.attribution.explanations import explain_data
@@ -113,6 +116,58 @@ def test_the_next_value_waits_for_all_that_are_there(made, tmp_path, monkeypatch
     assert len(study.settings['weight']) == 4
 
 
+def test_the_next_value_waits_for_numbers_that_another_process_is_still_at(home, made, whole, tmp_path):
+    shutil.copytree(home/'whole', tmp_path/'busy')
+    study = made['study'](tmp_path/'busy')
+    cell = study.cells[-1]
+    (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, and not measured
+    with FileLock(tmp_path/'busy/locks'/f'{cell.name}.lock'), pytest.warns(UserWarning, match='another process'), \
+            pytest.raises(RuntimeError, match='1 of 6 runs are not finished, first .* .not measured'):
+        pareto(study, 'right', 'plausible', start=3, budget=7)
+    assert len(study.settings['weight']) == 6
+
+
+def test_a_study_that_another_process_extended_does_not_write_over_it(made, tmp_path):
+    first = made['study'](tmp_path/'study')
+    first.grow(weight=[1.])
+    made['study'](tmp_path/'study', seeds=(0, 1), extend=True).grow(weight=[3.])
+    with pytest.raises(ValueError, match='design in .* has changed since .*: seeds was .0. and is .0, 1.'):
+        first.grow(weight=[5.])
+    again = made['study'](tmp_path/'study', seeds=(0, 1))
+    assert again.settings['weight'] == [0, .1, 10, 1., 3.] and len(again.cells) == 10
+    made['study'](tmp_path/'study', seeds=(0, 1), weight=(0, .1, 10, 30), extend=True)
+    with pytest.raises(ValueError, match='has changed since'): again.grow(weight=[7.])
+
+
+def test_a_value_without_a_finished_run_is_named(home, made, tmp_path):
+    shutil.copytree(home/'whole', tmp_path/'failed')
+    study = made['study'](tmp_path/'failed')
+    shutil.rmtree(next(tmp_path.glob('failed/runs/*weight=10.seed=0')))
+    for opened in (study, Study.open(tmp_path/'failed')):
+        front = front_of(opened, 'right', 'plausible')
+        assert front.left_out == (10,) and 'weight = 10.' in ' '.join(front.sentences)
+
+
+def test_plausibility_of_a_run_reads_texts_as_far_as_the_run_did(data):
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    model = small_model('classification', tokenizer, seed=0, **sizes)
+    measure, seen = RationalePlausibility('input_x_gradient', splits=['test']), []
+    for length in (None, 5):
+        encoded, flags = marked_words(model, tokenizer, data['test'], length)
+        assert (max(encoded['length']) == 5) == (length == 5)
+        run = types.SimpleNamespace(config=dict(settings=dict(max_length=length)))
+        seen.append(measure(model, tokenizer, data, run))
+    assert seen[0] == measure(model, tokenizer, data) != seen[1]
+
+
+def test_a_model_that_prefers_no_word_has_no_plausibility(data):
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    model = small_model('classification', tokenizer, seed=0, **sizes)
+    model.classifier.weight.data.zero_() # whatever it reads, its answer stays
+    scores = RationalePlausibility('input_x_gradient', splits=['test'])(model, tokenizer, data)
+    assert list(scores) == ['test_token_f1', 'test_auprc'] and np.isnan(list(scores.values())).all()
+
+
 def test_plausibility_of_a_run_is_that_of_its_explanations_word_by_word(data):
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
     model = small_model('classification', tokenizer, seed=0, **sizes)
@@ -146,9 +201,17 @@ def test_shares_of_annotators_and_spans_mark_the_words_of_the_majority(data):
     (dict(start=1), 'start must be a whole number of at least 2'),
     (dict(scale='square'), 'scale must be'),
     (dict(colour='red'), 'no option colour; there are reference, confidence, better'),
+    (dict(y='right'), 'take two measures'),
+    (dict(better=dict(right='lower')), 'say the reference point of the hypervolume'),
+    (dict(reference=(0, 'a')), 'reference must be a point'),
+    (dict(confidence=95), 'confidence must be between 0 and 1'),
+    (dict(measures=dict(right='test_accuracy', test_right='test_accuracy'), y='test_right'), 'chosen by validation'),
+    (dict(measures=dict(right='test_accuracy', plausible='gap'), better={}), 'say which way right is better'),
 ])
 def test_what_cannot_be_asked_of_a_front_is_refused_before_training(made, tmp_path, kw, match):
-    study = made['study'](tmp_path/'study')
+    of_study = {k: kw[k] for k in ('measures', 'better') if 'measures' in kw and k in kw}
+    study = made['study'](tmp_path/'study', **({'better': {}, **of_study} if of_study else {}))
+    kw = {k: x for k, x in kw.items() if k not in of_study}
     with pytest.raises(ValueError, match=match):
         pareto(study, **{**dict(x='right', y='plausible', start=3, budget=6), **kw})
     assert not list(tmp_path.glob('study/runs/*'))

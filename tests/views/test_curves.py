@@ -140,6 +140,8 @@ def test_the_axis_has_a_unit_only_where_the_loss_has_one(tmp_path):
                                                    ([plain, with_term], 'task'), (score, 'loss'))] == [
         'training loss (nats)', 'training loss (the task and all terms of the method)', 'task loss (nats)',
         'training loss']
+    distilled = run(tmp_path/'d', [dict(loss=3., task=9., task_weight=0., distillation=3.)]*2, method='Distillation')
+    assert loss_curves(distilled, 'loss').y_label == 'training loss (all terms of the method)'
 
 def test_numbers_of_snapshots_are_means_over_probes_and_then_over_seeds(tmp_path):
     runs = [invented.run(tmp_path/f'r{i}', tokens={0: ['[CLS]', *'abcde'[i:], '[SEP]']}) for i in range(2)]

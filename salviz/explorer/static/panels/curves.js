@@ -11,7 +11,9 @@ const curveColours = {
   light: ['#1f2328', '#0072b2', '#d55e00', '#009e73', '#a0488c', '#9a6a00', '#3f6fd8', '#7a5a3a'],
   dark: ['#e6e6e6', '#56b4e9', '#ff8a3d', '#2fc79a', '#e08ec0', '#f0c040', '#8fb1ff', '#c9a27c'],
 };
-const notATerm = new Set(['kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
+// What a training step tells beside its losses: a share, of which more is better.
+const trainScores = ['teacher_agreement'];
+const notATerm = new Set([...trainScores, 'kind', 'step', 'epoch', 'loss', 'task', 'learning_rate', 'seconds']);
 // What an evaluation tells besides scores; losses have other sizes than they and stand with those of the training.
 const notAScore = new Set(['kind', 'split', 'step', 'epoch', 'loss', 'seconds', 'examples', 'accuracy', 'macro_f1',
   'mse', 'perplexity']);
@@ -198,6 +200,8 @@ function scoreCurves(rows, agreement) {
     {name: 'validation macro-F1', colour: 5, dash: 'dot', ...few, ...rowSeries(evals, 'macro_f1')},
     ...others.map((name, i) => ({name: `validation ${scoreName(name)}`, colour: [5, 6, 2, 7][i % 4], ...few,
       ...rowSeries(evals, name)})),
+    ...trainScores.map(name => ({name: plainWords(name), colour: 0, subplot: 1,
+      ...rowSeries(rows.filter(row => row.kind === 'train'), name)})),
     {id: 'agreement', name: `agreement of attention and saliency (${agreementOf(agreement)})`, colour: 4, ...few,
       x: agreement.x, y: agreement.y},
   ];
