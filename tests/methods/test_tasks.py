@@ -335,7 +335,8 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_been_in_every_task(
                       run_dir=tmp_path/out, **settings)
         model = model_for(task, kind, data, tokens)
         run = train(model, tokenizer, data, made(name, task), run_dir=tmp_path/out, resume=out == 'run', **settings)
-        ends.append(([r['loss'] for r in run.train_rows], torch.cat([p.detach().flatten() for p in model.parameters()])))
+        ends.append(([r['loss'] for r in run.train_rows],
+                     torch.cat([p.detach().flatten() for p in model.parameters()])))
     assert len(ends[0][0]) > 4 and ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
 
 def train_all(folder, out, batch_size, rows):
