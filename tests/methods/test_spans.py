@@ -155,7 +155,8 @@ def test_an_answer_of_another_kind_is_refused_in_words(answer):
 
 def test_answers_within_says_what_it_takes(data, tokenizer):
     for other in (data['train'], datasets.DatasetDict(train=data['train'].remove_columns('text_pair'))):
-        with pytest.raises(ValueError, match='splits of questions with their contexts'): answers_within(other, tokenizer)
+        with pytest.raises(ValueError, match='splits of questions with their contexts'):
+            answers_within(other, tokenizer)
 
 bad = [(lambda d: d.remove_columns('text_pair'), 'needs the context of each question in a column text_pair'),
        (lambda d: d.map(lambda r: dict(answer=[3, 900])), r'in the context .text_pair., got \[3, 900\] in row 0'),
