@@ -77,6 +77,7 @@ def _place(look, kind, known, given) -> dict: # layer and head, or mean_of
                          'head in the explorer, or give layer= and head=')
     return place
 
+# %% ../../nbs/11_explorer/13_keeping.ipynb #009p
 def _patch_in_view(snapshot, row, kind): # (row, column), or None
     "The patch that was chosen as the token `row` of an image, None for [CLS]"
     rows, columns, first = (snapshot.info['patches'][name] for name in ('rows', 'columns', 'first'))
