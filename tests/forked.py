@@ -19,10 +19,11 @@ heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.m
 
 def cheaply():
     """What costs every training of a test something and shows nothing: the collector that transformers calls at its end
-    passes over all that was imported, and no test is a power cut that what is written must survive"""
+    passes over all that was imported, and no test is a power cut that what is written must survive. Whoever asks for a
+    file to be synced still has to name one that is open"""
     gc.collect()
     gc.freeze()
-    os.fsync = lambda file: None
+    os.fsync = os.fstat
 
 def work(act, args, said, env, cwd, record):
     """In the forked process: end with the status that `act` returns or raises; what it prints goes into the files
