@@ -203,7 +203,7 @@ def _follow(self:Explorer):
     "At the end of training: send what is last and draw the picture anew, in the kernel's own turn if it has one"
     if self.training.state not in over: return
     self._send_last()
-    if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._draw_last)
+    if self._loop is not None and self._loop.is_running(): self._loop.call_soon_threadsafe(self._draw_last, False)
     else: self._draw_last()
 
 @patch
@@ -217,10 +217,12 @@ def _send_last(self:Explorer):
         self.view.settle()
 
 @patch
-def _draw_last(self:Explorer):
+def _draw_last(self:Explorer,
+    kept=True, # is a cell running? What comes between two cells is shown, but a notebook run as a file does not keep it
+):
     with self._ending:
         if self._display_id is None or self._last_drawn: return
-        self._last_drawn = True
+        self._last_drawn = kept
     self.refresh()
 
 @patch

@@ -1,5 +1,6 @@
 """The explorer: what it sends and when, what it says when it cannot, its pictures, its buttons, and saved notebooks
 without dead views."""
+import asyncio
 import base64
 import dataclasses
 import gc
@@ -385,7 +386,7 @@ class Pretended:
         self.last_acts = []
     def at_end(self, fn):
         self.last_acts.append(fn)
-        return lambda: self.last_acts.remove(fn)
+        return lambda: fn in self.last_acts and self.last_acts.remove(fn)
     def subscribe(self, fn):
         self.listeners.append(fn); return lambda: fn in self.listeners and self.listeners.remove(fn)
     def now(self, state, **kw):
@@ -460,6 +461,26 @@ def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     assert [s[0] for s in shown] == ['display', 'update']
     assert shown[0][1] == shown[1][1]
     assert [s[2] for s in shown] == [False, True]
+
+def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, monkeypatch):
+    import IPython.display
+    shown = []
+    monkeypatch.setattr(IPython.display, 'display', lambda *args, **kw: shown.append('display'))
+    monkeypatch.setattr(IPython.display, 'update_display', lambda *args, **kw: shown.append('update'))
+    training = Pretended(invented.run(run.path.parent/'live', probes=(), steps=(), finish=False))
+    explorer = Explorer(training)
+    async def first_cell(): explorer._ipython_display_()
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    kernel = lambda cell: asyncio.run_coroutine_threadsafe(cell, loop).result(60)
+    kernel(first_cell())
+    training.run.save(invented.snapshot(0, 0)); training.now('stopped'); explorer._courier.flush()
+    kernel(asyncio.sleep(0)) # the kernel's turn, while no cell runs
+    assert shown == ['display', 'update']
+    for _ in range(2):
+        for act in list(training.last_acts): act() # `training.wait()` in the next cells
+    assert shown == ['display', 'update', 'update']
+    loop.call_soon_threadsafe(loop.stop)
 
 def test_a_notebook_keeps_the_picture_of_the_end(tmp_path):
     import nbclient, nbformat

@@ -1,0 +1,13 @@
+"The course: predictions, reveals, marks, exercises and the runs they rest on. It opens without torch."
+from salviz import rooms_of
+
+_rooms = {
+    'material': 'course_run course_sentences course_base',
+    'facts': 'fact facts',
+    'predictions': 'Predict Reveal answers words choice order number head slope',
+    'marks': 'Marks',
+    'classroom': 'class_marks marks_teacher',
+    'exercises': 'check hint'}
+_home = {name: room for room, names in _rooms.items() for name in names.split()}
+__all__ = list(_home)
+__getattr__ = rooms_of(__name__, **_home)
