@@ -11,19 +11,18 @@ import base64
 import contextlib
 import hashlib
 import html
-import inspect
 import io
 import json
 import re
+import tempfile
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ..core.files import read_utf8
 from .editions import cell_text, course_fact, edition_of, first_line, header_of, lesson_files, read_lesson
 from ..explorer.codes import json_text
-from ..explorer.program import bundle, static_text, styles
+from .predictions import Reveal, course_styles, course_text, fragment
+from ..explorer.program import bundle, styles
 
 # %% ../../nbs/13_course/07_pages.ipynb #pg-06
 _mathml = set('math mrow mi mo mn msub msup msubsup mfrac msqrt mroot mtext mspace munder mover munderover mtable mtr '
@@ -138,15 +137,16 @@ class Fragments:
 
     def revealed(self, content):
         "HTML of a reveal's content: words are Markdown, several things stand below one another"
+        if callable(content) and not hasattr(content, 'comm'): content = content()
         if isinstance(content, str): return words_html(content)
         if isinstance(content, (list, tuple)): return ''.join(map(self.revealed, content))
         return self.shown(content)
 
     def shown(self, thing):
         "HTML of a displayed `thing`"
-        if hasattr(thing, 'page_html'):
-            takes_fragment = 'fragment' in inspect.signature(thing.page_html).parameters
-            return thing.page_html(**dict(fragment=self.revealed) if takes_fragment else {})
+        if isinstance(thing, Reveal):
+            return fragment(thing.described(), dict(parts=[dict(kind='fragment', html=self.revealed(thing.content))]))
+        if hasattr(thing, 'page_html'): return thing.page_html()
         if hasattr(thing, 'to_html') and hasattr(thing, 'view'): return self.explorer(thing)
         if isinstance(thing, Printed): return f'<pre>{html.escape(thing)}</pre>\n'
         if hasattr(thing, 'savefig'): return _picture(thing)
@@ -173,7 +173,7 @@ _template = '''<!doctype html>
 <style>
 {styles}</style>
 </head>
-<body class="course-page">
+<body class="course-page" data-lesson="{lesson}">
 <a class="course-skip" href="#course-main">Skip to the lesson</a>
 <nav aria-label="Lessons">{links}</nav>
 <main id="course-main">
@@ -186,30 +186,22 @@ _template = '''<!doctype html>
 </html>
 '''
 
-def _static(name):
-    "The file `name` of the course, or of the explorer"
-    file = Path(str(files('salviz.course')/'static'/name))
-    return read_utf8(file) if file.is_file() else static_text(name)
-
 @lru_cache(1)
 def _program():
     "The page's program and its styles"
-    folder = Path(str(files('salviz.course')/'static'))
-    entries = [name for name in ('course.js', 'lesson.js') if (folder/name).is_file()]
-    sheets = ''.join(f'/* {path.name} */\n{read_utf8(path).strip()}\n' for path in sorted(folder.rglob('*.css')))
-    return bundle(*entries, read=_static), styles() + sheets
+    return bundle('coursepage.js', 'lesson.js', read=course_text), styles() + course_styles()
 
 def _in_script(text):
     "`text` as it may stand in a script element"
     return re.sub(r'<(/script|!--)', lambda found: '<\\' + found[1], text, flags=re.I)
 
-def _whole_page(title, body, links, parts=()):
+def _whole_page(title, body, links, parts=(), lesson=''):
     "A page's text"
     program, sheets = _program()
     data = '\n'.join(f'<script type="{kind}" data-part="{name}">{_in_script(text)}</script>'
                      for name, (kind, text) in dict(parts).items())
     return _template.format(policy=_policy, title=html.escape(title), styles=sheets, links=links, body=body, parts=data,
-                            program=_in_script(program))
+                            lesson=lesson, program=_in_script(program))
 
 def lesson_html(
     notebook,         # a source
@@ -222,16 +214,17 @@ def lesson_html(
     try: title, cells = header_of(notebook), edition_of(notebook, edition, fact).cells
     except ValueError as error: raise ValueError(f'lesson {name}: {error}') from None
     kept, names, body = Fragments(), {'__name__': '__main__'}, []
-    for cell in cells:
-        where = f'lesson {name}, cell {cell.id}'
-        try:
-            if cell.cell_type == 'markdown': body.append(words_html(cell_text(cell)))
-            elif cell.cell_type == 'code':
-                shown = ''.join(map(kept.shown, run_cell(cell_text(cell), names, where)))
-                if shown: body.append(f'<div class="course-shown">\n{shown}</div>\n')
-        except ValueError as error: raise ValueError(f'{where}: {error}') from None
+    with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart): # where a cell may leave files
+        for cell in cells:
+            where = f'lesson {name}, cell {cell.id}'
+            try:
+                if cell.cell_type == 'markdown': body.append(words_html(cell_text(cell)))
+                elif cell.cell_type == 'code':
+                    shown = ''.join(map(kept.shown, run_cell(cell_text(cell), names, where)))
+                    if shown: body.append(f'<div class="course-shown">\n{shown}</div>\n')
+            except ValueError as error: raise ValueError(f'{where}: {error}') from None
     number = f'{title.number} ' if title.number else ''
-    return _whole_page(f'{number}{title.title}', ''.join(body), links, kept.parts)
+    return _whole_page(f'{number}{title.title}', ''.join(body), links, kept.parts, title.number)
 
 # %% ../../nbs/13_course/07_pages.ipynb #pg-27
 _entry = '''<li><a href="{file}">{title}</a>
