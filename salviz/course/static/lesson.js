@@ -1,0 +1,48 @@
+// The page of a lesson: an explorer comes alive where its place appears, at the start or when it is revealed. Its data
+// lies in script elements of the page, under their checksums, so that explorers share what is the same.
+import {openPage} from './page.js';
+import {plotlyLoader} from './lib/plotly.js';
+import {watchTheme} from './lib/theme.js';
+
+function lessonText(part) { return document.querySelector(`script[data-part="${part}"]`)?.textContent ?? ''; }
+
+// What `openPage` reads the parts of a page from.
+function lessonSource(parts) {
+  return {querySelector: selector => {
+    const part = parts[selector.slice(1)];
+    return part === undefined ? null : {textContent: lessonText(part), remove() {}};
+  }};
+}
+
+async function lessonPlotlyBytes() {
+  for (const place of document.querySelectorAll('.course-explorer')) {
+    const part = JSON.parse(place.dataset.parts)['salviz-plotly'];
+    if (part) return Uint8Array.from(atob(lessonText(part)), character => character.charCodeAt(0));
+  }
+  return null;
+}
+
+const lessonPlotly = plotlyLoader(lessonPlotlyBytes);
+
+function lessonFailed(place, error) {
+  const note = document.createElement('p');
+  note.className = 'salviz-failed';
+  note.setAttribute('role', 'alert');
+  note.textContent = `This explorer could not be opened (${error.message}). It was made for a current browser.`;
+  place.append(note);
+}
+
+// Explorers in view that are not alive yet.
+export function openExplorers() {
+  for (const place of document.querySelectorAll('.course-explorer:not([data-opened])')) {
+    place.dataset.opened = '';
+    openPage(place, {source: lessonSource(JSON.parse(place.dataset.parts)), plotly: lessonPlotly})
+      .catch(error => lessonFailed(place, error));
+  }
+}
+
+if (document.body.classList.contains('course-page')) {
+  watchTheme(theme => { document.documentElement.dataset.theme = theme; });
+  new MutationObserver(openExplorers).observe(document.body, {childList: true, subtree: true});
+  openExplorers();
+}
