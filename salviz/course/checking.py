@@ -28,6 +28,7 @@ class Case:
     place:str             # where it comes from: 'a case of 4 tokens'
     axes:tuple = ()       # for each axis of the answer (its name, its labels)
     whose:str = 'the run' # who says that it is right: 'the run', or 'by hand'
+    tolerance:float = 1e-6 # how far a number may be off, as a share of numbers above 1
 
 @dataclass
 class Exercise:
@@ -43,7 +44,6 @@ class Exercise:
     from_run:object         # () -> cases that a run recorded
     mistakes:dict           # {sentence: the wrong function}
     hints:tuple             # two
-    tolerance:float = 1e-6  # how far a number may be off, as a share of numbers above 1
     runs:str = ''           # which cases of which run, in words
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-10
@@ -86,7 +86,7 @@ def answer_of(
 # %% ../../nbs/13_course/05_checking.ipynb #ck-13
 def _off(
     value, truth,    # of one shape
-    tolerance:float, # see `Exercise`
+    tolerance:float, # see `Case`
 ) -> np.ndarray: # bool, of their shape
     "Where `value` is not `truth`"
     if isinstance(truth, list): return np.array([a != b for a, b in zip(value, truth)], bool)
@@ -95,7 +95,7 @@ def _off(
     coarse = 16*np.finfo(value.dtype).eps if value.dtype.kind == 'f' else 0
     with np.errstate(all='ignore'):
         a, b = value.astype(float), truth.astype(float)
-        near = np.abs(a - b) <= max(tolerance, coarse)*np.maximum(1, np.abs(b))
+        near = np.isfinite(b) & (np.abs(a - b) <= max(tolerance, coarse)*np.maximum(1, np.abs(b)))
     return ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
 
 def differs(value, truth, tolerance=1e-6) -> bool:
@@ -142,7 +142,7 @@ def known_mistake(
             warnings.simplefilter('ignore')
             try: theirs = answer_of(wrong(*copy.deepcopy(case.args)), case.truth, exercise.name)
             except Exception: continue
-        if not differs(value, theirs, exercise.tolerance): return sentence
+        if not differs(value, theirs, case.tolerance): return sentence
     return common_mistake(value, case.truth)
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-19
@@ -154,22 +154,25 @@ def in_time(
     work,          # a function without arguments
     seconds:float, # that it may take
 ):
-    "What `work` returns; what it raises is raised, `TimeoutError` if it takes longer than `seconds`"
+    "(what `work` returns, None), or (None, what it raises): `TimeoutError` if it takes longer than `seconds`"
     done = {}
     def run():
         try:
-            with np.errstate(all='ignore'): done['value'] = work()
+            with np.errstate(all='ignore'), warnings.catch_warnings():
+                warnings.simplefilter('ignore', RuntimeWarning)
+                done['value'] = work()
         except BaseException as e: done['error'] = e
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_TooSlow))
-        thread.join(1)
-        if 'value' not in done: raise TimeoutError
-    if isinstance(done.get('error'), _TooSlow): raise TimeoutError
-    if 'error' in done: raise done['error']
-    return done['value']
+    try: thread.join(seconds)
+    finally: # also when the reader interrupts it
+        if thread.is_alive():
+            stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            stop(ctypes.c_ulong(thread.ident), ctypes.py_object(_TooSlow))
+            thread.join(1)
+    if 'value' in done: return done['value'], None
+    error = done.get('error', _TooSlow())
+    return None, TimeoutError() if isinstance(error, _TooSlow) else error
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-22
 def _told(error, answer, name):
@@ -185,7 +188,7 @@ def _told(error, answer, name):
 
 def _same(a, b):
     "Are the arguments `a` and `b` what they were?"
-    if isinstance(a, np.ndarray): return isinstance(b, np.ndarray) and np.array_equal(a, b, equal_nan=a.dtype.kind == 'f')
+    if isinstance(a, np.ndarray): return np.array_equal(a, b, equal_nan=a.dtype.kind == 'f')
     if hasattr(a, 'arrays'): return all(_same(x, b.arrays.get(k)) for k, x in a.arrays.items())
     if isinstance(a, (list, tuple)): return len(a) == len(b) and all(map(_same, a, b))
     return callable(a) or a == b
@@ -209,27 +212,31 @@ class Verdict:
 
 def _count(x): return len(x) if isinstance(x, list) else int(np.size(x))
 
-def shown(x) -> str:
+def shown(x, digits=4) -> str:
     "A cell of an answer, for a message"
     if isinstance(x, str): return repr(x)
     if isinstance(x, (bool, np.bool_)): return str(bool(x))
-    return 'NaN' if np.isnan(x) else f'{float(x):.4g}'
+    return 'NaN' if np.isnan(x) else f'{float(x):.{digits}g}'
 
 def first_difference(
     case:Case,
     value,     # the learner's answer, of the right shape
-    tolerance=1e-6,
 ) -> tuple: # (its index, a sentence)
     "The first cell in which `value` is wrong, named by its labels"
-    off = _off(value, case.truth, tolerance)
-    if off.ndim == 0: return (), f'Yours is {shown(value)}, {_owner(case)} {shown(case.truth)}.'
+    off = _off(value, case.truth, case.tolerance)
+    if off.ndim == 0: return (), 'Yours is {}, {} {}.'.format(*_two(value, case))
     at = tuple(map(int, np.argwhere(off)[0]))
     names = [f'{name} {str(labels[i])!r}' + ('' if list(labels).count(labels[i]) == 1 else f' (number {i + 1})')
              for (name, labels), i in zip(case.axes, at)]
     cell = ', '.join(names) or f'place {list(at)}'
-    yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
     many = f'{int(off.sum())} of {off.size} differ; the first is ' if off.sum() > 1 else 'One differs: '
-    return at, f'{many}{cell}: yours is {shown(yours)}, {_owner(case)} {shown(right)}.'
+    return at, '{}{}: yours is {}, {} {}.'.format(many, cell, *_two(value, case, at))
+
+def _two(value, case, at=()):
+    "Yours, whose the right one is, and the right one, in as many digits as it takes to tell them apart"
+    yours, right = (x[at[0]] if isinstance(x, list) else np.asarray(x)[at] for x in (value, case.truth))
+    digits = next((d for d in (4, 6, 8) if shown(yours, d) != shown(right, d)), 12)
+    return shown(yours, digits), _owner(case), shown(right, digits)
 
 def _owner(case): return 'right is' if case.whose == 'by hand' else f"{case.whose}'s is"
 
@@ -251,12 +258,12 @@ def _try(exercise, answer, cases) -> Verdict:
         if not _same(case.args, args):
             verdict.note = 'It changes what it is given: work on a copy, such as x = x.copy().'
         verdict.case, verdict.value = case, value
-        if not differs(value, case.truth, exercise.tolerance):
+        if not differs(value, case.truth, case.tolerance):
             verdict.cells += _count(case.truth)
             continue
         verdict.mistake = known_mistake(exercise, case, value)
         fits = np.shape(value) == np.shape(case.truth)
-        told = first_difference(case, value, exercise.tolerance)[1] if fits else _wrong_shape(exercise, case, value)
+        told = first_difference(case, value)[1] if fits else _wrong_shape(exercise, case, value)
         verdict.sentence = f'{_place(case)}: {told}'
         return verdict
     verdict.passed = True
@@ -271,14 +278,15 @@ def judge(
         return Verdict(exercise, sentence=f'Give the function itself, `{exercise.name}` without brackets; '
                                           f'got {"None" if answer is None else _kind(answer)}.')
     by_hand, recorded = list(exercise.by_hand()), list(exercise.from_run())
-    try: verdict = in_time(lambda: _try(exercise, answer, by_hand + recorded), seconds_allowed)
-    except TimeoutError:
+    verdict, error = in_time(lambda: _try(exercise, answer, by_hand + recorded), seconds_allowed)
+    if isinstance(error, TimeoutError):
         return Verdict(exercise, sentence=f'`{exercise.name}` took longer than {seconds_allowed:g} seconds for '
                                           f'{len(by_hand) + len(recorded)} small cases. Does a loop never end?')
-    except BaseException as e: return Verdict(exercise, sentence=_told(e, answer, exercise.name))
+    if error is not None: return Verdict(exercise, sentence=_told(error, answer, exercise.name))
     if verdict.passed:
-        verdict.sentence = (f'All {verdict.cells:,} numbers agree: {len(by_hand)} case{"s"[:len(by_hand) != 1]} by hand, '
-                            f'{exercise.runs or f"{len(recorded)} of the run"}.')
+        cases = f'{len(by_hand)} case{"s" if len(by_hand) > 1 else ""} by hand'
+        runs = exercise.runs or f'{len(recorded)} of the run'
+        verdict.sentence = f'All {verdict.cells:,} cells agree: {cases}, {runs}.'
     return verdict
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-30
@@ -366,7 +374,8 @@ def _row(label, yours, right, off, first):
     gap = f'{float(yours) - float(right):+.2g}' if number and off else 'differs' if off else '0' if number else 'same'
     mark = f'background:rgba({_red}, .22)' if off else 'background:none'
     edge = ';outline:2px solid currentColor;outline-offset:-2px' if first else ''
-    cells = ''.join(f'<td style="{td}">{_text(x)}</td>' for x in (_bare(yours), _bare(right), f'× {gap}' if off else gap))
+    three = _bare(yours), _bare(right), f'× {gap}' if off else gap
+    cells = ''.join(f'<td style="{td}">{_text(x)}</td>' for x in three)
     return (f'<tr style="{mark}{edge}"><th scope="row" style="{td};text-align:left;font-weight:normal">'
             f'{_text(_cut(label, 24))}</th>{cells}</tr>')
 
@@ -387,20 +396,19 @@ def _table(case, value, off, first):
     corner = f'<th scope="col" style="{th};text-align:left">{_text(case.axes[0][0] if case.axes else "")}</th>'
     rest = len(flags) - len(rows)
     more = f'<div style="font-size:12px">{rest} more are not shown.</div>' if rest else ''
-    return (f'<table style="border-collapse:collapse;border:0;margin:0;font-size:12px;font-variant-numeric:tabular-nums">'
-            f'<thead><tr style="background:none;border:0">{corner}{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
-            f'</table>{more}')
+    look = 'border-collapse:collapse;border:0;margin:0;font-size:12px;font-variant-numeric:tabular-nums'
+    head = f'<thead><tr style="background:none;border:0">{corner}{heads}</tr></thead>'
+    return f'<table style="{look}">{head}<tbody>{"".join(rows)}</tbody></table>{more}'
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-34
 def drawn(
     case:Case,
-    value,          # the learner's answer
-    tolerance=1e-6, # see `Exercise`
+    value, # the learner's answer
 ) -> str: # HTML; '' where the shapes do not fit
     "Yours, the run's and the difference"
     if np.shape(value) != np.shape(case.truth): return ''
-    off = _off(value, case.truth, tolerance)
-    first = first_difference(case, value, tolerance)[0] if off.any() else None
+    off = _off(value, case.truth, case.tolerance)
+    first = first_difference(case, value)[0] if off.any() else None
     if off.ndim > 2: return ''
     made = (_maps if off.ndim == 2 else _table)(case, value, off, first)
     return f'<div style="font-size:12px;margin:8px 0 6px">{_text(_place(case))}</div>{made}'
@@ -414,13 +422,14 @@ def framed(
     edge = '22, 163, 74' if is_good else _amber
     mark = mark if mark is not None else '✓ ' if is_good else '✗ '
     text = ''.join(f'<div style="margin-top:4px;overflow-wrap:anywhere">{_text(p)}</div>' for p in paragraphs if p)
-    return (f'<div role="group" aria-label="{_text(title)}" style="border-left:4px solid rgb({edge});padding:6px 0 6px 12px;'
-            f'margin:4px 0;max-width:100%;overflow-x:auto;line-height:1.4"><div style="font-weight:600">'
+    look = (f'border-left:4px solid rgb({edge});padding:6px 0 6px 12px;margin:4px 0;max-width:100%;overflow-x:auto;'
+            'line-height:1.4')
+    return (f'<div role="group" aria-label="{_text(title)}" style="{look}"><div style="font-weight:600">'
             f'{mark}{_text(title)}</div>{text}{body}</div>')
 
 def verdict_html(verdict:Verdict) -> str:
     "The `verdict` as HTML without style sheet and script"
-    body = '' if verdict.case is None else drawn(verdict.case, verdict.value, verdict.exercise.tolerance)
+    body = '' if verdict.case is None else drawn(verdict.case, verdict.value)
     title = f'{verdict.exercise.name}: {"right" if verdict.passed else "not yet"}'
     return framed(title, verdict.passed, (verdict.sentence, verdict.mistake, verdict.note), body)
 

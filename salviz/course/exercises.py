@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.runs import Run, Snapshot
 from . import solutions
-from .checking import Case, Exercise, Verdict, framed, judge, known_mistake
+from .checking import Case, Exercise, Verdict, differs, framed, judge
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-06
 _runs = dict(base='plain', sallm='sallm', guided='saliency-guided', addrop='ad-drop', first='attention-guidance')
@@ -86,7 +86,7 @@ def _exercise(lesson, difficulty, minutes, signature, asks, **rest):
 _exercise(1, 1, 10, 'word_attention(snapshot)',
           'It returns a number for each word of snapshot.words, and they sum to 1.',
           by_hand=_attention_hand, from_run=_attention_run, mistakes=_attention_mistakes,
-          hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis goes, and which row stays?",
+          hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis goes, which row stays?",
                  'np.bincount(word_ids, numbers) adds up the numbers of each word; leave special tokens out of both.'))
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-12
@@ -122,7 +122,9 @@ def _occlusion_case(predict, words, place, whose):
     return Case((predict, words), solutions.occlusion(predict, words), place, (('word', words),), whose)
 
 def _occlusion_hand():
-    return [_occlusion_case(_predict_by_hand, ['fun', 'but', 'bad', 'bad'], 'each "bad" counts -1, "fun" 1.5', 'by hand')]
+    place = '"fun" counts 1.5, each "bad" -1'
+    return [_occlusion_case(_predict_by_hand, text.split(), place, 'by hand')
+            for text in ('fun but bad', 'fun but bad bad')]
 
 def _occlusion_run():
     return [_occlusion_case(_predict_of(text), text.split(), f'"{text}"', 'the classifier') for text in _measured]
@@ -143,6 +145,8 @@ def _occlusion_otherwise(predict, words, sign=1, part='one', of='predicted', wha
     return abs(gone) if what == 'size' else gone
 
 _occlusion_mistakes = {
+    'This is always the second class: take the one that is predicted for the whole sentence.':
+        partial(_occlusion_otherwise, of='second'),
     'The sign is the other way round: a word that speaks for the class leaves less behind when it goes, and counts '
     'positive.': partial(_occlusion_otherwise, sign=-1),
     'The class is chosen anew for each shortened sentence: keep that of the whole one.':
@@ -154,9 +158,7 @@ _occlusion_mistakes = {
     'This is what is left; asked for is what is gone, the whole minus what is left.':
         partial(_occlusion_otherwise, what='left'),
     'The signs are lost: some words speak against the class, and their number is negative.':
-        partial(_occlusion_otherwise, what='size'),
-    'This is always the second class: take the one that is predicted for the whole sentence.':
-        partial(_occlusion_otherwise, of='second')}
+        partial(_occlusion_otherwise, what='size')}
 
 _exercise(2, 1, 10, 'occlusion(predict, words)',
           'It returns a number for each word: the probability of the class that predict(words) finds likeliest, minus '
@@ -166,8 +168,559 @@ _exercise(2, 1, 10, 'occlusion(predict, words)',
                  'words[:i] + words[i + 1:] is the sentence without the word at place i.'),
           runs='3 sentences of the packaged classifier')
 
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-16
+def _shares_of_words(s, values):
+    is_word = s.word_ids >= 0
+    return np.bincount(s.word_ids[is_word], values[is_word], len(s.words))
+
+def _top(values, k): return np.isin(np.arange(len(values)), np.argsort(-values, kind='stable')[:k])
+
+def _f1_case(chosen, marked, place, axes, whose='by hand'):
+    return Case((chosen, marked), solutions.token_f1(chosen, marked), place, axes, whose)
+
+def _f1_hand():
+    chosen, marked = (np.array(x, bool) for x in ([1, 1, 0, 0, 0, 0, 0], [1, 0, 1, 1, 0, 0, 0]))
+    return [_f1_case(chosen, marked, 'two words are chosen, three marked, one is both', ()),
+            _f1_case(chosen & ~marked, marked, 'nothing is shared', ())]
+
+def _f1_run():
+    def of(s):
+        size = np.abs(_shares_of_words(s, s.arrays['saliency']))
+        chosen, marked = _top(solutions.word_attention(s), 4), size > size.mean()
+        return _f1_case(chosen, marked, _where(s), (), 'the run')
+    return [of(s) for s in _looks('base')]
+
+def _f1_otherwise(chosen, marked, what):
+    both, either = (chosen & marked).sum(), (chosen | marked).sum()
+    parts = dict(precision=(both, chosen.sum()), recall=(both, marked.sum()), jaccard=(both, either),
+                 same=((chosen == marked).sum(), len(chosen)), once=(both, chosen.sum() + marked.sum()))
+    if what == 'undefined': return 2*both/(chosen.sum() + marked.sum()) if both else np.nan
+    return parts[what][0]/parts[what][1]
+
+_f1_mistakes = {
+    'This is the precision: it ignores marked words that were not chosen.': partial(_f1_otherwise, what='precision'),
+    'This is the recall: it ignores chosen words that nobody marked.': partial(_f1_otherwise, what='recall'),
+    'This is intersection over union: F1 counts what is shared twice, above and below.':
+        partial(_f1_otherwise, what='jaccard'),
+    'This is the share of words on which both agree; words that neither marks do not count in F1.':
+        partial(_f1_otherwise, what='same'),
+    'A factor of 2 is missing: what is shared belongs to both sets.': partial(_f1_otherwise, what='once'),
+    'Where nothing is shared F1 is 0, not 0 / 0.': partial(_f1_otherwise, what='undefined')}
+
+_exercise(3, 1, 5, 'token_f1(chosen, marked)',
+          'It is given two arrays of flags, one for each word, and returns one number.',
+          by_hand=_f1_hand, from_run=_f1_run, mistakes=_f1_mistakes,
+          hints=('How many words are in both, and how many in each?',
+                 'F1 = 2 · both / (chosen + marked); it is 0 where both is 0.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-17
+_krippendorff = '''1 2 3 3 2 1 4 1 2 . . .
+1 2 3 3 2 2 4 1 2 5 . 3
+. 3 3 3 2 3 4 2 2 5 1 .
+1 2 3 3 2 4 4 1 2 5 1 .'''
+
+def _table(text):
+    return np.array([[np.nan if x == '.' else float(x) for x in line.split()] for line in text.split('\n')])
+
+def _disagreement_case(values, place, whose='by hand'):
+    truth = np.array(solutions.disagreements(values))
+    return Case((values,), truth, place, (('disagreement', ['observed', 'expected']),), whose)
+
+def _disagreement_hand():
+    return [_disagreement_case(_table('1 0 0 1\n1 1 0 .\n. 1 0 .'), 'three annotators, four units'),
+            _disagreement_case(_table(_krippendorff), "Krippendorff's four annotators and twelve units, alpha .743")]
+
+def _marks_of(looks, k=3):
+    "Marks [annotators, words] of one sentence: at each of `looks` the `k` words with the most saliency are marked"
+    return np.array([_top(np.abs(_shares_of_words(s, s.arrays['saliency'])), k) for s in looks], float)
+
+@cache
+def _looks_by_probe(name):
+    probes = sorted({s.probe for s in _looks(name)})
+    return {p: [s for s in _looks(name) if s.probe == p] for p in probes}
+
+def _disagreement_run():
+    def of(name):
+        marks = {p: _marks_of(looks) for p, looks in _looks_by_probe(name).items()}
+        for p, votes in marks.items(): votes[p % 3::3] = np.nan
+        return _disagreement_case(np.concatenate(list(marks.values()), 1),
+                                  f'three marks at each step of the run {_runs[name]}', 'the run')
+    return [of('base'), of('sallm')]
+
+def _disagreements_otherwise(values, alone=False, own=0, both=1, missing=False, order=1, alpha=False):
+    "`disagreements` with one step done otherwise"
+    units = [u if missing else u[~np.isnan(u)] for u in values.T]
+    units = [u for u in units if len(u) > (0 if alone else 1)]
+    every = np.concatenate(units)
+    n = len(every)
+    def unequal(x): return (x[:, None] != x).sum()
+    observed = sum(unequal(u) / max(1, len(u) - 1 + own) for u in units) / n
+    expected = unequal(every) / (n*(n - both))
+    return 1 - observed/expected if alpha else np.array([observed, expected])[::order]
+
+_disagreement_mistakes = {
+    'A unit with a single value counts: nobody can disagree there, leave it out.':
+        partial(_disagreements_otherwise, alone=True),
+    'A unit is divided by its number of values; a value is compared with the others, m - 1 of them.':
+        partial(_disagreements_otherwise, own=1),
+    'Expected disagreement is divided by n · n; a value is not drawn twice: n · (n - 1).':
+        partial(_disagreements_otherwise, both=0),
+    'Missing values count as values: NaN differs from everything, leave it out.':
+        partial(_disagreements_otherwise, missing=True),
+    'Observed and expected are exchanged.': partial(_disagreements_otherwise, order=-1),
+    'This is alpha itself; return both disagreements.': partial(_disagreements_otherwise, alpha=True)}
+
+_exercise(3, 2, 10, 'disagreements(values)',
+          'It is given values [annotators, units] with NaN where one is missing, and returns the observed and the '
+          'expected disagreement.',
+          by_hand=_disagreement_hand, from_run=_disagreement_run, mistakes=_disagreement_mistakes,
+          hints=('Take the columns one by one, without their NaN, and leave out those with fewer than two values.',
+                 '(x[:, None] != x).sum() counts the ordered pairs of x that differ: in a unit, and in all values.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-20
+def _saliency_hand():
+    tokens = ['[CLS]', 'never', 'dull', 'and', 'often', 'funny', 'fun', '.', '[SEP]']
+    saliency = np.array([9, -.9, .1, .3, .5, .3, .3, -.2, 8])
+    is_special = np.array([t[0] == '[' for t in tokens])
+    return [_by_hand((saliency, is_special, .25), solutions.saliency_target(saliency, is_special, .25),
+                     'seven words of which a share of .25 is marked', ('token', tokens))]
+
+def _asked(s): return s.info['methods']['SalLM']
+
+def _saliency_run():
+    return [Case((s.arrays['method_saliency'], s.is_special, _asked(s)['top_share']), s.arrays['saliency_target'],
+                 _where(s), _tokens_axis(s)) for s in _looks('sallm')]
+
+def _target_otherwise(saliency, is_special, top_share, size=False, count='ordinary', ties='first', specials=False):
+    "`saliency_target` with one step done otherwise"
+    values = np.abs(saliency) if size else saliency
+    places = np.arange(len(values)) if specials else np.flatnonzero(~is_special)
+    n = len(values) if count == 'all' or specials else len(places)
+    k = max(1, int(top_share*n)) if count == 'floor' else max(1, int(np.ceil(top_share*n - 1e-6)))
+    order = places[np.argsort(-values[places], kind='stable')]
+    if ties == 'last': order = places[::-1][np.argsort(-values[places[::-1]], kind='stable')]
+    top = places[values[places] >= values[order[k - 1]]] if ties == 'all' else order[:k]
+    return np.isin(np.arange(len(values)), top)/len(top)
+
+_target_mistakes = {
+    'A wrong tie rule: all that reach the threshold are marked; of equal ones the earlier, k in all.':
+        partial(_target_otherwise, ties='all'),
+    'A wrong tie rule: of equal ones the earlier is marked, not the later.': partial(_target_otherwise, ties='last'),
+    'It is ranked by size; the most positive saliency is asked for.': partial(_target_otherwise, size=True),
+    'Special tokens are marked: they are no candidates.': partial(_target_otherwise, specials=True),
+    'Special tokens are counted in n: k is a share of the other tokens.': partial(_target_otherwise, count='all'),
+    'k is rounded down; it is rounded up.': partial(_target_otherwise, count='floor')}
+
+_exercise(4, 2, 10, 'saliency_target(saliency, is_special, top_share)',
+          'It is given two arrays and a share, and returns a number for each token: the same on all marked ones, 0 '
+          'elsewhere, and their sum is 1.',
+          by_hand=_saliency_hand, from_run=_saliency_run, mistakes=_target_mistakes,
+          hints=('How many tokens are no special ones, and how many of them are marked?',
+                 "np.argsort(-x, kind='stable') puts the highest first, and of equal ones the earlier."))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-21
+def _loss_hand():
+    tokens = ['[CLS]', 'a', 'funny', 'film', '[SEP]']
+    attention, target = np.array([.3, .1, .2, .3, .1]), np.array([0, .5, 0, .5, 0])
+    is_special = np.array([True, False, False, False, True])
+    return [_by_hand((attention, target, is_special), solutions.attention_loss(attention, target, is_special),
+                     f'attention {attention.tolist()} and target {target.tolist()} of {" ".join(tokens)}')]
+
+def _pooled(s): return s.at('attention').mean(0)[s.info['pooled_row']]
+
+def _loss_run():
+    return [Case((_pooled(s), s.arrays['saliency_target'], s.is_special), s.losses['saliency_agreement'], _where(s),
+                 tolerance=5e-4) for s in _looks('sallm')]
+
+def _loss_otherwise(attention, target, is_special, normalise=True, turned=False, what='kl', log=np.log):
+    "`attention_loss` with one step done otherwise"
+    a, t = attention[~is_special], target[~is_special]
+    a = a/a.sum() if normalise else a
+    if turned: return (a*log(a/t)).sum()
+    on = t > 0
+    if what == 'entropy': return -(t[on]*log(a[on])).sum()
+    if what == 'square': return ((a - t)**2).mean()
+    terms = t[on]*log(t[on]/a[on])
+    return terms.sum()/len(t) if what == 'mean' else terms.sum()
+
+_loss_mistakes = {
+    'The divergence is the other way round: KL(target || attention) asks attention to be wherever the target is.':
+        partial(_loss_otherwise, turned=True),
+    'Attention is not normalised over the tokens that count: leave out the special ones, then divide by the sum.':
+        partial(_loss_otherwise, normalise=False),
+    'A mean is taken where the sum over tokens is asked for.': partial(_loss_otherwise, what='mean'),
+    'This is the cross-entropy: the entropy of the target is missing, log(target / attention).':
+        partial(_loss_otherwise, what='entropy'),
+    'The logarithm is that of base 2 (or 10); the natural one is asked for.': partial(_loss_otherwise, log=np.log2),
+    'This is a mean of squares, not a divergence.': partial(_loss_otherwise, what='square')}
+
+_exercise(4, 2, 5, 'attention_loss(attention, target, is_special)',
+          'It is given the row of attention, the target and flags, each [tokens], and returns one number.',
+          by_hand=_loss_hand, from_run=_loss_run, mistakes=_loss_mistakes,
+          hints=('Leave out special tokens, then divide attention by its sum.',
+                 'Where the target is 0 its term is 0, though the log is infinite: sum over target > 0 only.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-24
+def _marks_hand():
+    nan = np.nan
+    tokens, ids = ['[CLS]', 'charm', '##ing', 'old', 'film', '[SEP]'], np.array([-1, 0, 0, 1, 2, -1])
+    votes = np.array([[1, 0, 1], [1, 0, 0], [nan]*3])
+    place = 'three students, of whom one has not seen the sentence'
+    return [_by_hand((votes, ids), solutions.marks_target(votes, ids), place, ('token', tokens)),
+            _by_hand((votes*nan, ids), np.full(6, nan), 'nobody has seen the sentence', ('token', tokens))]
+
+def _marks_run():
+    def of(probe, looks):
+        votes, s = _marks_of(looks), looks[-1]
+        votes[probe % 3::3] = np.nan
+        if probe == 3: votes[:] = np.nan
+        return Case((votes, s.word_ids), solutions.marks_target(votes, s.word_ids), f'marks for "{" ".join(s.words)}"',
+                    _tokens_axis(s))
+    return [of(p, looks) for p, looks in _looks_by_probe('base').items()]
+
+def _marks_otherwise(votes, word_ids, absent='left out', pieces='all', specials=False, words=False, unseen=True):
+    "`marks_target` with one step done otherwise"
+    if unseen and np.isnan(votes).all(): return np.full(len(word_ids), np.nan)
+    known = {'left out': np.nanmean, 'as zeros': lambda v, axis: np.nan_to_num(v).mean(axis), 'kept': np.mean,
+             'sum': np.nansum, 'any': np.nanmax}[absent]
+    share = np.nan_to_num(known(votes, 0), nan=0 if not unseen else np.nan)
+    if words: return share
+    target = share[word_ids] if specials else np.where(word_ids < 0, 0, share[word_ids])
+    if pieces == 'split': target = target/np.array([(word_ids == i).sum() for i in word_ids])
+    if pieces == 'first': target = np.where(np.r_[True, word_ids[1:] != word_ids[:-1]], target, 0)
+    return target
+
+_marks_mistakes = {
+    'Special tokens have the marks of the last word: word_ids is -1 there, and share[-1] is the last one.':
+        partial(_marks_otherwise, specials=True),
+    'A student who has not seen the sentence counts as one who marked nothing: leave the NaN out of the mean.':
+        partial(_marks_otherwise, absent='as zeros'),
+    'One student with NaN makes all of it NaN: leave the NaN out of the mean, np.nanmean.':
+        partial(_marks_otherwise, absent='kept'),
+    'Only the first piece of a word is marked: all its pieces have the share of the word.':
+        partial(_marks_otherwise, pieces='first'),
+    'The share of a word is divided among its pieces: each has the whole share.':
+        partial(_marks_otherwise, pieces='split'),
+    'These are words, not tokens: share[word_ids] has one number for each piece.':
+        partial(_marks_otherwise, words=True),
+    'The marks are counted; divide by the number of students who saw the sentence.':
+        partial(_marks_otherwise, absent='sum'),
+    'One mark is as good as all: take the share of the students, not the largest mark.':
+        partial(_marks_otherwise, absent='any'),
+    'Nobody has seen this sentence and it is 0: that asks for attention on nothing; NaN says that there is no target.':
+        partial(_marks_otherwise, unseen=False)}
+
+_exercise(5, 2, 10, 'marks_target(votes, word_ids)',
+          'It is given votes [students, words] of 1, 0 and NaN, and the number of the word of each token (-1: '
+          'special), and returns a number for each token.',
+          by_hand=_marks_hand, from_run=_marks_run, mistakes=_marks_mistakes,
+          hints=('First a number for each word: the mean over students without those who are NaN.',
+                 'share[word_ids] spreads words over their pieces, but for -1; np.where puts a 0 there. If all votes '
+                 'are NaN the answer is NaN.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-27
+def _lowest_hand():
+    words, ids = ['a', 'charming', 'but', 'slow', 'unsubtle'], np.array([-1, 0, 1, 1, 2, 3, 4, 4, -1])
+    saliency = np.array([9, .5, .5, -.75, -.25, -.25, -.25, -.5, -9])
+    return [_by_hand((saliency, ids, .45), solutions.lowest_words(saliency, ids, .45),
+                     'five words, two of them in two pieces, of which a share of .45 is low', ('word', words))]
+
+def _is_low(s): return _shares_of_words(s, s.arrays['is_masked']) > 0
+
+def _guided(s): return s.info['methods']['SaliencyGuided']
+
+def _lowest_run():
+    return [Case((s.arrays['method_saliency'], s.word_ids, _guided(s)['masked_share']), _is_low(s), _where(s),
+                 _words_axis(s)) for s in _looks('guided')]
+
+def _lowest_otherwise(saliency, word_ids, share, ties='first', sign=1, size=False, pieces='sum', up=0, places=False):
+    "`lowest_words` with one step done otherwise"
+    is_word = word_ids >= 0
+    if pieces == 'none': word_ids, saliency, is_word = np.arange(is_word.sum()), saliency[is_word], np.array(True)
+    of = np.bincount(word_ids[is_word].ravel(), saliency[is_word].ravel())
+    if pieces == 'mean': of = of/np.bincount(word_ids[is_word])
+    of = np.abs(of) if size else sign*of
+    k = int(share*len(of) + 1e-6) + up
+    order = np.argsort(of, kind='stable')
+    if ties == 'last': order = len(of) - 1 - np.argsort(of[::-1], kind='stable')
+    if places: return order[:k]
+    return of <= of[order[k - 1]] if ties == 'all' else np.isin(np.arange(len(of)), order[:k])
+
+_lowest_mistakes = {
+    'A wrong tie rule: all words that reach the threshold are low; of equal ones the earlier, k in all.':
+        partial(_lowest_otherwise, ties='all'),
+    'A wrong tie rule: of equal ones the earlier is low, not the later.': partial(_lowest_otherwise, ties='last'),
+    'These are the highest words, not the lowest.': partial(_lowest_otherwise, sign=-1),
+    'It is ranked by size; the lowest is the most negative.': partial(_lowest_otherwise, size=True),
+    'One word too many: the number of low words is rounded down.': partial(_lowest_otherwise, up=1),
+    'A word is the mean of its pieces here; add them up.': partial(_lowest_otherwise, pieces='mean'),
+    'These are pieces, not words: add up the pieces of a word first.': partial(_lowest_otherwise, pieces='none'),
+    'These are places; return a flag for each word.': partial(_lowest_otherwise, places=True)}
+
+_exercise(6, 2, 10, 'lowest_words(saliency, word_ids, share)',
+          'It is given the saliency and the word of each token (-1: special) and a share, and returns a flag for each '
+          'word.',
+          by_hand=_lowest_hand, from_run=_lowest_run, mistakes=_lowest_mistakes,
+          hints=('np.bincount(word_ids, saliency) adds up pieces, but takes no -1: leave special tokens out.',
+                 "np.argsort(x, kind='stable')[:k] are the places of the k lowest, with k = floor(share · words)."))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-28
+def _replacement_case(words, low, truth, place, whose='by hand'):
+    return Case((words, low), truth, place, (('word', words),), whose)
+
+def _replacement_hand():
+    words, low = ['bad', 'a', 'dull', 'slow', 'film'], np.array([True, False, True, True, False])
+    return [_replacement_case(words, low, solutions.replacement(words, low), 'five words, of which three are low')]
+
+def _replacement_run():
+    def is_plain(s): return (np.bincount(s.word_ids[s.word_ids >= 0]) == 1).all()
+    def of_words(s, tokens): return [str(t) for t, i in zip(tokens, s.word_ids) if i >= 0]
+    def of(s):
+        truth = of_words(s, s.info['masked_tokens'])
+        return _replacement_case(of_words(s, s.tokens), _is_low(s), truth, _where(s), 'the run')
+    return [of(s) for s in _looks('guided') if is_plain(s)]
+
+def _replacement_otherwise(words, low, how):
+    "`replacement` with one step done otherwise"
+    kept = [i for i, x in enumerate(low) if not x]
+    def stands_in(i):
+        if not low[i]: return words[i]
+        if how == 'neighbour': return words[i - 1]
+        if how == 'next': return words[min((j for j in kept if j > i), default=kept[-1])]
+        if how == 'mask': return '[MASK]'
+        before = [j for j in kept if j < i]
+        return words[before[-1]] if before else words[i] if how == 'keep' else words[kept[-1]]
+    return [stands_in(i) for i in range(len(words)) if how != 'gone' or not low[i]]
+
+_replacement_mistakes = {
+    'A low word is replaced by its neighbour, which may be low itself (and before the first word comes the last, '
+    'words[-1]).': partial(_replacement_otherwise, how='neighbour'),
+    'A low word that has no kept word before it stays: the first kept word stands in for it.':
+        partial(_replacement_otherwise, how='keep'),
+    'Before the first kept word comes the last one, by index -1: there the first kept word stands in.':
+        partial(_replacement_otherwise, how='wrap'),
+    'The next kept word stands in; asked for is the one before.': partial(_replacement_otherwise, how='next'),
+    'Low words are taken out; they are replaced, so that the length stays.':
+        partial(_replacement_otherwise, how='gone'),
+    'Low words become [MASK]; a word of the sentence stands in for them.': partial(_replacement_otherwise, how='mask')}
+
+_exercise(6, 2, 5, 'replacement(words, low)',
+          'It is given a list of words and a flag for each, and returns a list of as many words.',
+          by_hand=_replacement_hand, from_run=_replacement_run, mistakes=_replacement_mistakes,
+          hints=('Go from left to right and remember the last word that was kept.',
+                 'Words before the first kept one have nothing to remember: begin with the first kept word.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-29
+def _consistency_hand():
+    p, q = np.array([.5, .5, 0]), np.array([.25, .5, .25])
+    return [_by_hand((p, q), solutions.consistency(p, q), f'p = {p.tolist()}, q = {q.tolist()}')]
+
+def _consistency_run():
+    return [Case((s.arrays['probabilities'], s.arrays['masked_probabilities']), s.losses['consistency'], _where(s))
+            for s in _looks('guided')]
+
+def _consistency_otherwise(p, q, what='kl', log=np.log):
+    "`consistency` with one step done otherwise"
+    if what == 'turned': return (q*log(q/p)).sum()
+    on = p > 0
+    if what == 'entropy': return -(p[on]*log(q[on])).sum()
+    if what == 'label': return log(p.max()/q[p.argmax()])
+    if what == 'square': return ((p - q)**2).sum()
+    if what == 'other': return -(p[on]*log(p[on]/q[on])).sum()
+    terms = p[on]*log(p[on]/q[on])
+    return terms.sum()/len(p) if what == 'mean' else terms.sum()
+
+_consistency_mistakes = {
+    'The divergence is the other way round: the prediction for the whole sentence comes first.':
+        partial(_consistency_otherwise, what='turned'),
+    'A mean over classes is taken where the sum is asked for.': partial(_consistency_otherwise, what='mean'),
+    'This is the cross-entropy: the entropy of p is missing, log(p / q).':
+        partial(_consistency_otherwise, what='entropy'),
+    'This looks at the predicted class alone: sum over all classes.': partial(_consistency_otherwise, what='label'),
+    'The logarithm is that of base 2 (or 10); the natural one is asked for.':
+        partial(_consistency_otherwise, log=np.log2),
+    'The sign is the other way round: log(p / q), not log(q / p).': partial(_consistency_otherwise, what='other'),
+    'These are squares, not a divergence.': partial(_consistency_otherwise, what='square')}
+
+_exercise(6, 1, 5, 'consistency(p, q)',
+          'It is given the probabilities of the classes for the sentence and for its masked copy, and returns one '
+          'number.',
+          by_hand=_consistency_hand, from_run=_consistency_run, mistakes=_consistency_mistakes,
+          hints=('KL(p || q) is the sum of p · log(p / q) over classes.',
+                 'A class with p = 0 adds nothing, though its log is infinite.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-32
+def _region_case(attribution, p, place):
+    n = len(attribution)
+    names = 'abcde'[:n]
+    attribution = np.array(attribution, float)
+    return _by_hand((attribution, p), solutions.region(attribution, p), place, ('query', names), ('key', names))
+
+def _region_hand():
+    four = [[.1, .4, .2, .3], [.2, .2, .2, .5], [0, 0, 0, 0], [-.5, -.1, .3, -.9]]
+    five = [[1, 2, 3, 4, 5], [5, 4, 3, 2, 1], [3, 1, 2, 5, 4], [2, 2, 1, 1, 3], [4, 5, 1, 3, 2]]
+    return [_region_case(four, .3, 'a 4 by 4 map with p = .3'), _region_case(five, .8, 'a 5 by 5 map with p = .8')]
+
+def _has_region(s):
+    return 'discard_candidates' in s.arrays and s.info['methods']['ADDrop']['region'] == 'high'
+
+@cache
+def _region_run():
+    def of(s):
+        ranks, region = s.arrays['attribution_ranks'].astype(np.float32), s.arrays['discard_candidates']
+        axes = (('query', s.labels), ('key', s.labels))
+        where, p = _where(s), s.info['methods']['ADDrop']['p']
+        layers = s.layers['discard_candidates']
+        return [Case((ranks[i, h], p), region[i, h], f'layer {layer}, head {h}, {where}', axes)
+                for i, layer in enumerate(layers) for h in range(region.shape[1])
+                if region[i, h].any(-1).all()] # rows that nothing reads may be left out
+    return [case for s in _looks('addrop') if _has_region(s) for case in of(s)]
+
+def _region_otherwise(attribution, p, how='', count=None, above=False):
+    "`region` with one step done otherwise"
+    A = np.abs(attribution) if how == 'size' else attribution
+    n = A.shape[-1]
+    kept = {None: int(n*(1 - p) + 1e-6), 'rounding': int(n*(1 - p)), 'dropped': n - int(n*p + 1e-6),
+            'before': max(0, int(n*(1 - p) + 1e-6) - 1)}[count]
+    kept = min(kept, n - 1)
+    if how == 'order': return np.argsort(np.argsort(A, -1, kind='stable'), -1) >= kept
+    if how == 'columns': return A >= np.sort(A, 0)[kept:kept + 1]
+    if how == 'map': return A >= np.sort(A, None)[int(A.size*(1 - p) + 1e-6)]
+    if how == 'low': return A <= np.sort(A, -1)[:, n - kept - 1:n - kept]
+    threshold = np.sort(A, -1)[:, kept:kept + 1]
+    return A > threshold if above else A >= threshold
+
+_region_mistakes = {
+    'A wrong tie rule: exactly n - kept cells of a row are taken; whatever equals the threshold is in the region too.':
+        partial(_region_otherwise, how='order'),
+    'A wrong tie rule: the threshold itself is left out; use >=, not >.': partial(_region_otherwise, above=True),
+    'n · (1 - p) is rounded down from a number a hair too small, such as 0.9999: floor(n · (1 - p) + 1e-6).':
+        partial(_region_otherwise, count='rounding'),
+    'Rounded the other way: what is kept is rounded down, floor(n · (1 - p)), and that is not n - floor(n · p).':
+        partial(_region_otherwise, count='dropped'),
+    'The threshold is one too low: sorted places count from 0, so the first that is not kept is sorted[kept].':
+        partial(_region_otherwise, count='before'),
+    'These are the lowest attributions; the region holds the highest.': partial(_region_otherwise, how='low'),
+    'The wrong axis: each query has a threshold of its own, so sort along the keys, axis -1.':
+        partial(_region_otherwise, how='columns'),
+    'One threshold for the whole map: each row (query) has its own.': partial(_region_otherwise, how='map'),
+    'The sign is lost: negative attributions are low, not high.': partial(_region_otherwise, how='size')}
+
+_exercise(7, 2, 10, 'region(attribution, p)',
+          'It is given a map [query, key] and p, and returns True for each cell that may be dropped.',
+          by_hand=_region_hand, from_run=_region_run, mistakes=_region_mistakes,
+          hints=('How many cells of a row are kept for certain? The next one in ascending order is the threshold.',
+                 'np.sort(attribution, -1)[:, kept:kept + 1] is the threshold of each row, in the shape that >= asks.'),
+          runs='all heads and layers of the run')
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-35
+def _pattern_case(name, labels, truth, place, whose='by hand'):
+    tolerance = 1e-6 if whose == 'by hand' else 1e-3
+    return Case((name, len(labels)), truth, place, (('query', labels), ('key', labels)), whose, tolerance)
+
+def _pattern_hand():
+    return [_pattern_case(name, 'abcd', solutions.pattern_target(name, 4), f'{name!r} of 4 tokens')
+            for name in ('next', 'prev', 'first')]
+
+def _patterns_in(s):
+    "[(heads, matrix)] of the first guided layer of `s`"
+    layer = int(np.flatnonzero(s.arrays['guided'].any(-1))[0])
+    heads, targets = np.flatnonzero(s.arrays['guided'][layer]), s.arrays['pattern_target'][layer]
+    of = {}
+    for h in map(int, heads): of.setdefault(targets[h].tobytes(), []).append(h)
+    return [(heads, targets[heads[0]]) for heads in of.values()]
+
+def _named_pattern(P):
+    names = ('next', 'prev', 'first')
+    return next((name for name in names if not differs(P, solutions.pattern_target(name, len(P)), 1e-3)), None)
+
+def _pattern_run():
+    named = {(_named_pattern(P), len(P)): (P, s) for s in _looks('first') for _, P in _patterns_in(s)}
+    return [_pattern_case(name, s.labels, P, f'{name!r}, {_where(s)}', 'the run')
+            for (name, _), (P, s) in named.items() if name]
+
+def _pattern_otherwise(name, n, how):
+    "`pattern_target` with one step done otherwise"
+    if how == 'turned': name = dict(next='prev', prev='next').get(name, name)
+    step = dict(next=1, prev=-1).get(name)
+    if how == 'row' and name == 'first': return np.eye(n)[:, np.zeros(n, int)]
+    if step is None: return solutions.pattern_target(name, n)
+    if how == 'round': return np.roll(np.eye(n), step, 1)
+    if how == 'zero': return np.eye(n, k=step)
+    P = np.eye(n, k=step)
+    P[P.sum(1) == 0] = np.eye(n)[0 if step < 0 else -1] if how == 'self' else 1/n if how != 'one' else 1
+    return P
+
+_pattern_mistakes = {
+    'The row without a neighbour is 0: no softmax can look at nothing, it is 1/n everywhere.':
+        partial(_pattern_otherwise, how='zero'),
+    'It goes round: the token at the edge has no neighbour on the other side; its row is 1/n everywhere.':
+        partial(_pattern_otherwise, how='round'),
+    'Next and previous are exchanged: rows are queries, and the next key stands right of the diagonal.':
+        partial(_pattern_otherwise, how='turned'),
+    'First is a column: every query looks at key 0.': partial(_pattern_otherwise, how='row'),
+    'The row without a neighbour looks at itself; it is 1/n everywhere.': partial(_pattern_otherwise, how='self'),
+    'The row without a neighbour is 1 everywhere; a row sums to 1, so it is 1/n.':
+        partial(_pattern_otherwise, how='one')}
+
+_exercise(8, 1, 10, 'pattern_target(name, n)',
+          "It is given 'next', 'prev' or 'first' and a number of tokens, and returns a matrix [query, key].",
+          by_hand=_pattern_hand, from_run=_pattern_run, mistakes=_pattern_mistakes,
+          hints=('np.eye(n, k=1) has its ones right of the diagonal.',
+                 'A row that sums to 0 has no neighbour: P[P.sum(1) == 0] = 1/n.'))
+
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-36
+def _guidance_hand():
+    attention = np.array([[[[.8, .2], [.4, .6]], [[.5, .5], [.9, .1]], [[.6, .4], [.7, .3]], [[.1, .9], [.2, .8]]],
+                          [[[.3, .7], [.5, .5]], [[.2, .8], [.3, .7]], [[1., 0], [.8, .2]], [[.4, .6], [.6, .4]]]])
+    patterns = [([0], solutions.pattern_target('next', 2)), ([1, 2], solutions.pattern_target('first', 2))]
+    return [_by_hand((attention, patterns), solutions.guidance_loss(attention, patterns),
+                     "two layers of four heads; head 0 is guided by 'next', heads 1 and 2 by 'first'")]
+
+def _guidance_run():
+    def of(s):
+        layers = s.arrays['guided'].any(-1)
+        return Case((s.arrays['attention'][layers], _patterns_in(s)), s.losses['attention_guidance'], _where(s),
+                    tolerance=1e-3)
+    return [of(s) for s in _looks('first')]
+
+def _guidance_otherwise(attention, patterns, how):
+    "`guidance_loss` with one step done otherwise"
+    if how == 'all heads':
+        target = np.zeros(attention.shape)
+        for heads, P in patterns: target[:, heads] = P
+        return ((attention - target)**2).mean((1, 2, 3)).sum()
+    if how == 'guided': # alike, whichever pattern they have
+        off = np.concatenate([attention[:, heads] - P for heads, P in patterns], 1)
+        return (off**2).mean((1, 2, 3)).sum()
+    off = [layer[heads] - P for layer in attention for heads, P in patterns]
+    if how == 'heads': return sum((x**2).mean((1, 2)).sum() for x in off)
+    if how == 'sum': return sum((x**2).sum() for x in off)
+    if how == 'size': return sum(np.abs(x).mean() for x in off)
+    if how == 'root': return sum(np.sqrt((x**2).mean()) for x in off)
+    total = sum((x**2).mean() for x in off)
+    return total/len(attention) if how == 'layers' else total/len(off)
+
+_guidance_mistakes = {
+    'Heads without a pattern count: only guided heads have a target.': partial(_guidance_otherwise, how='all heads'),
+    'All guided heads are averaged together: take the mean over the heads of each pattern, then add up.':
+        partial(_guidance_otherwise, how='guided'),
+    'Each head counts for itself: take the mean over the heads of a pattern.':
+        partial(_guidance_otherwise, how='heads'),
+    'The layers are averaged; they are added up.': partial(_guidance_otherwise, how='layers'),
+    'Layers and patterns are averaged; they are added up.': partial(_guidance_otherwise, how='parts'),
+    'The squares are added up over cells; take their mean.': partial(_guidance_otherwise, how='sum'),
+    'These are absolute differences; squares are asked for.': partial(_guidance_otherwise, how='size'),
+    'A root is taken; the squares stay.': partial(_guidance_otherwise, how='root')}
+
+_exercise(8, 2, 10, 'guidance_loss(attention, patterns)',
+          'It is given attention [layers, heads, query, key] and a list of (heads, matrix), and returns one number.',
+          by_hand=_guidance_hand, from_run=_guidance_run, mistakes=_guidance_mistakes,
+          hints=('For one layer and one pattern: the mean of (layer[heads] - P)**2 over heads and cells.',
+                 'Then the sum over all layers and patterns.'))
+
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-91
-_progress = {} # {name: dict(tries, failed, passed, hints, mistakes)}
+_progress = {} # {name: dict(tries, failed, passed, hints, mistakes)} of this session
 
 def _entry(name): return _progress.setdefault(name, dict(tries=0, failed=0, passed=False, hints=0, mistakes=[]))
 
@@ -196,8 +749,8 @@ class Hint:
     def __repr__(self): return f'{self.title}: {self.text}' + (f'\n\n{self.code}' if self.code else '')
     def _repr_html_(self):
         code = self.code.replace('&', '&amp;').replace('<', '&lt;')
-        body = (f'<pre style="margin:8px 0 0;overflow-x:auto;background:none;color:inherit;line-height:1.4">{code}</pre>'
-                if code else '')
+        look = 'margin:8px 0 0;overflow-x:auto;background:none;color:inherit;line-height:1.4'
+        body = f'<pre style="{look}">{code}</pre>' if code else ''
         return framed(self.title, True, [self.text], body, mark='')
 
 def hint(

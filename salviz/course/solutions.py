@@ -13,6 +13,7 @@ import numpy as np
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-06
 def word_attention(snapshot):
+    "How much the classifier's row looks at each word of `snapshot`, of the last layer"
     row = snapshot.at('attention').mean(0)[snapshot.info['pooled_row']]
     is_word = ~snapshot.is_special
     of_words = np.bincount(snapshot.word_ids[is_word], row[is_word], len(snapshot.words))
@@ -20,6 +21,7 @@ def word_attention(snapshot):
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-08
 def occlusion(predict, words):
+    "What is gone of the predicted class of `words` without each of them, by `predict`"
     whole = predict(words)
     c = whole.argmax()
     without = [predict(words[:i] + words[i + 1:]) for i in range(len(words))]
@@ -27,10 +29,12 @@ def occlusion(predict, words):
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-11
 def token_f1(chosen, marked):
+    "F1 of two sets of words, given as flags"
     both = (chosen & marked).sum()
     return 2*both / (chosen.sum() + marked.sum()) if both else 0.
 
 def disagreements(values):
+    "Krippendorff's observed and expected disagreement of `values` [annotators, units], NaN where missing"
     units = [u[~np.isnan(u)] for u in values.T]
     units = [u for u in units if len(u) > 1]
     everything = np.concatenate(units)
@@ -42,6 +46,7 @@ def disagreements(values):
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-14
 def saliency_target(saliency, is_special, top_share):
+    "The share `top_share` of the tokens with the highest `saliency`, all alike"
     places = np.flatnonzero(~is_special)
     k = max(1, math.ceil(top_share*len(places) - 1e-6))
     highest = places[np.argsort(-saliency[places], kind='stable')[:k]]
@@ -50,6 +55,7 @@ def saliency_target(saliency, is_special, top_share):
     return target
 
 def attention_loss(attention, target, is_special):
+    "KL of `target` from `attention`, both [tokens], without special tokens"
     a, t = attention[~is_special], target[~is_special]
     a, t = a/a.sum(), t/t.sum()
     on = t > 0
@@ -57,12 +63,14 @@ def attention_loss(attention, target, is_special):
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-17
 def marks_target(votes, word_ids):
+    "The share of students who marked the word of each token, from `votes` [students, words]"
     if np.isnan(votes).all(): return np.full(len(word_ids), np.nan)
     share = np.nanmean(votes, 0)
     return np.where(word_ids < 0, 0, share[word_ids])
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-20
 def lowest_words(saliency, word_ids, share):
+    "The `share` of words with the lowest `saliency`, as flags"
     is_word = word_ids >= 0
     of_words = np.bincount(word_ids[is_word], saliency[is_word])
     low = np.zeros(len(of_words), bool)
@@ -70,16 +78,19 @@ def lowest_words(saliency, word_ids, share):
     return low
 
 def replacement(words, low):
+    "`words` with the kept word before it in place of each `low` one"
     kept = [i for i in range(len(words)) if not low[i]]
     def stands_in(i): return max((j for j in kept if j <= i), default=kept[0])
     return [words[stands_in(i)] for i in range(len(words))]
 
 def consistency(p, q):
+    "KL of the probabilities `p` from `q`"
     on = p > 0
     return (p[on] * np.log(p[on]/q[on])).sum()
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-23
 def region(attribution, p):
+    "Which cells of `attribution` [query, key] may be dropped, by the share `p`"
     n = attribution.shape[-1]
     kept = math.floor(n*(1 - p) + 1e-6)
     threshold = np.sort(attribution, -1)[..., kept:kept + 1]
@@ -87,10 +98,12 @@ def region(attribution, p):
 
 # %% ../../nbs/13_course/05_solutions.ipynb #so-26
 def pattern_target(name, n):
+    "The matrix of the pattern 'next', 'prev' or 'first' for `n` tokens"
     if name == 'first': return np.eye(n)[np.zeros(n, int)]
     P = np.eye(n, k=1 if name == 'next' else -1)
     P[P.sum(1) == 0] = 1/n
     return P
 
 def guidance_loss(attention, patterns):
+    "How far `attention` [layers, heads, query, key] is from `patterns`, a list of (heads, matrix)"
     return sum(((layer[heads] - P)**2).mean() for layer in attention for heads, P in patterns)
