@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['largest', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher']
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'run_class']
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl03
+import html
 import json
 import statistics
-from collections import Counter, namedtuple
+from collections import namedtuple
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
-from ..core.doors import check_choice, shown
+from ..core.doors import shown
 from ..core.files import read_utf8
 from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
@@ -424,3 +425,112 @@ def marks_teacher(
             if target is not None: row[mask.cpu()] = torch.as_tensor(target, dtype=row.dtype)
         return out.to(batch['input_ids'].device)
     return saliency
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl38
+def taught_data(marks, by, names, held=()):
+    "`DatasetDict` of the class's sentences with a column `rationale`; `held` validates, else the sentences themselves"
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+    def number(label):
+        if label in names: return names.index(label)
+        if label in range(len(names)) and label is not None: return int(label)
+        raise ValueError(f'sentences need a label to be trained on: one of {", ".join(names)}, got {shown(label)}')
+    def part(texts, labels, flags):
+        rationale = [None if f is None or not np.any(f) else [float(x) for x in f] for f in flags]
+        columns = dict(text=list(texts), label=[number(x) for x in labels], rationale=rationale)
+        return Dataset.from_dict(columns, features=Features(
+            text=Value('string'), label=ClassLabel(names=list(names)), rationale=Sequence(Value('float32'))))
+    train = part(marks.of.texts, marks.of.labels, marks.flags(by))
+    if not any(train['rationale']): raise ValueError(f'by={by!r}: no word is marked, so there is nothing to teach')
+    others = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held)) if held else train
+    return DatasetDict(train=train, validation=others, test=others)
+
+def teach(
+    marks:ClassMarks,
+    by='majority',    # whose marks: 'majority', 'votes' or a nickname
+    model=None,       # a classifier, trained in place; None: `course_base`
+    tokenizer=None,   # its tokenizer
+    run_dir=None,     # folder of the run, see `train`
+    *,
+    held=None,        # other sentences, dicts with text and label, that are never trained on; None: some of the course
+    steps=20,         # of training
+    batch_size=10,
+    learning_rate=1e-4,
+    weight=1.,        # of the marks in the loss
+    **settings,       # see `train`
+): # `Run`
+    "Train a classifier to attend to the marked words; its last weights count, however they do on other sentences"
+    from salviz.methods.rationale_guided import RationaleGuided
+    from salviz.training.trainer import train
+    if model is None:
+        from salviz.course.material import course_base
+        model, tokenizer = course_base()
+    if held is None:
+        from salviz.course.material import course_sentences
+        held = course_sentences('held')[:16]
+    names = [model.config.id2label[i] for i in range(model.config.num_labels)]
+    data = taught_data(marks, by, names, held)
+    epochs = max(1, round(steps/-(-len(data['train'])//batch_size)))
+    settings = dict(probes='validation[:4]', snapshots=3, keep=1, returns='last', progress=False) | settings
+    return train(model, tokenizer, data, RationaleGuided(weight=weight), run_dir, epochs=epochs, batch_size=batch_size,
+                 learning_rate=learning_rate, **settings)
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl40
+def share_on(
+    values,  # for each sentence one number a word, such as attention
+    flags,   # for each sentence flags of its words, or None
+) -> float:  # mean over the sentences in which a word is marked
+    "The share of `values` that lies on marked words"
+    shares = [np.abs(v)[np.asarray(f, bool)].sum()/np.abs(v).sum() for v, f in zip(values, flags)
+              if f is not None and np.any(f)]
+    if not shares: raise ValueError('no word is marked, so there is no share of them')
+    return float(np.mean(shares))
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl43
+class Bars:
+    "Words with a row of bars below them for each of `rows`, {name: one number a word}"
+    def __init__(self, words, rows): self.words, self.rows = list(words), {k: np.abs(v) for k, v in rows.items()}
+    def __repr__(self): return f'Bars of {", ".join(self.rows)} below {" ".join(self.words)!r}'
+    def _repr_html_(self):
+        names, largest = list(self.rows), [max(v.max(), 1e-12) for v in self.rows.values()]
+        hues = 'currentColor', '#2a78d6', '#b3541e', '#5b8c2a', '#8a5bb5', '#7a7a7a'
+        def bar(row, value):
+            style = f'height:6px;margin:2px 0;width:{100*value/largest[row]:.0f}%;background:{hues[row % len(hues)]}'
+            return f'<div style="{style}"></div>'
+        def unit(i, word):
+            values = [(v[i], k) for k, v in self.rows.items()]
+            spoken = html.escape(f'{word}: ' + ', '.join(f'{k} {x:.2f}' for x, k in values), quote=True)
+            bars = ''.join(bar(row, value) for row, (value, _) in enumerate(values))
+            style = 'display:inline-block;min-width:3.2em;margin:0 .5em .6em 0;vertical-align:top'
+            return f'<span role="img" aria-label="{spoken}" style="{style}">{html.escape(word)}{bars}</span>'
+        legend = ''.join(f'<span style="margin-right:1em"><span style="color:{hues[i % len(hues)]}">▬</span> '
+                         f'{html.escape(name)}</span>' for i, name in enumerate(names))
+        return f'<div style="font-size:.85em">{legend}</div><div>{"".join(map(unit, range(10**6), self.words))}</div>'
+
+@patch
+def bars(self:ClassMarks,
+    sentence=0,    # number of the sentence
+    own=None,      # a nickname, whose marks stand in the first row
+    **rows,        # further rows by their names: for each sentence one number a word
+) -> Bars:
+    "Majority and votes of one sentence, with what else is to be seen beside them"
+    if not self.asked[sentence]: raise ValueError(f'nobody has marked sentence {sentence + 1}')
+    first = {} if own is None else {own: self.flags(own)[sentence]}
+    if own is not None and first[own] is None: raise ValueError(f'{own} has not done sentence {sentence + 1}')
+    ours = dict(majority=self.majority[sentence], votes=self.shares[sentence])
+    return Bars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl47
+def run_class(
+    paths,          # files, folders and patterns
+    out='.',        # folder that gets marks.jsonl
+    sentences=None, # see `class_marks`
+    most=4,
+) -> str:
+    "Merge what a class handed in, write its marks, and say who and what is in them"
+    marks = class_marks(paths, sentences, most)
+    lines = [marks.report()]
+    if any(marks.asked):
+        Path(out).mkdir(parents=True, exist_ok=True)
+        lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name}, which load_rationales reads')
+    else: lines.append('nobody has marked a sentence, so no marks.jsonl was written')
+    return '\n'.join(lines)
