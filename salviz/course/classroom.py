@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['largest', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'run_class']
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'class_page', 'run_class']
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl03
 import html
 import json
+import math
+import re
 import statistics
 from collections import namedtuple
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ from fastcore.basics import patch
 from ..core.doors import shown
 from ..core.files import read_utf8
 from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
+from .predictions import course_text
+from ..explorer.codes import json_text
+from ..explorer.program import bundle
 from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl06
@@ -58,7 +63,7 @@ class _Answers(Exception): "A file that holds predictions, not marks"
 def _read_file(of, text, source):
     try: given = json.loads(text.removeprefix('\ufeff'))
     except (ValueError, RecursionError): given = None
-    if isinstance(given, dict) and given.get('kind') == 'salviz answers': raise _Answers(given)
+    if isinstance(given, dict) and given.get('salviz') == 'answers': raise _Answers(given)
     return read_sheet(of, text, source)
 
 def _readings(item) -> list: # of (source, reader, what it reads)
@@ -251,6 +256,10 @@ def with_others(marks:ClassMarks, i:int) -> list: # of each sentence F1, or None
         out.append(_f1(mine, others) if others is not None and others.any() else None)
     return out
 
+def _point(x):
+    "Two places, halves upwards as JavaScript rounds them"
+    return 'not defined' if x is None else f'{math.floor(x*100 + .5)/100:.2f}'.replace('0.', '.', 1)
+
 def _mean(values):
     there = [x for x in values if x is not None]
     return float(np.mean(there)) if there else None
@@ -277,13 +286,12 @@ def unlike_others(marks:ClassMarks) -> list: # of (nickname, reason)
         if len(done) >= 3 and not marked: named.append((name, f'marked nothing in {len(done)} sentences'))
         elif 2*marked > words: named.append((name, f'marked {marked} of {words} words, more than half'))
         elif median and row['f1'] is not None and row['f1'] < median/2:
-            reason = f'F1 {row["f1"]:.2f} with the majority of the others, below half of the median {median:.2f}'
+            reason = (f'F1 {_point(row["f1"])} with the majority of the others, below half of the median '
+                      f'{_point(median)}')
             named.append((name, reason))
     return named
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl25
-def _point(x): return 'not defined' if x is None else f'{x:.2f}'.replace('0.', '.', 1)
-
 def _alpha_line(alpha):
     if alpha.value is None: return "Krippendorff's alpha: not defined (fewer than two students on a word, or all alike)"
     low = '' if alpha.low is None else f', 95 % of samples of sentences {_point(alpha.low)} to {_point(alpha.high)}'
@@ -520,6 +528,35 @@ def bars(self:ClassMarks,
     return Bars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl47
+_policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+
+def class_page(
+    path,           # of the .html file
+    sentences=None, # see `mark_set`
+    most=4,
+    rows=None,      # {name: for each sentence one number a word}, such as attention, to stand below the marks
+) -> Path:
+    "Write a page that merges the marks of a class, offline"
+    of = mark_set(sentences, most)
+    for name, values in (rows or {}).items():
+        if [len(v) for v in values] != list(map(len, of.words)):
+            raise ValueError(f'rows: {name!r} must hold one number for each word of each of the {len(of)} sentences')
+    rows = [dict(name=name, values=[np.abs(v).tolist() for v in values]) for name, values in (rows or {}).items()]
+    given = json_text(dict(set=of.described(), rows=rows))
+    program = re.sub(r'<(/script|!--)', r'<\\\1', bundle('classopen.js', read=course_text), flags=re.I)
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_policy}">
+<title>The marks of a class</title>
+<style>html {{ background: #ffffff }} html[data-theme="dark"] {{ background: #15181c }} body {{ margin: 0 }}
+{course_text('marks.css')}</style></head>
+<body><script type="application/json" id="salviz-class">{given}</script>
+<script type="module">{program}</script></body></html>
+"""
+    Path(path).write_text(page, encoding='utf-8')
+    return Path(path)
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl50
 def run_class(
     paths,          # files, folders and patterns
     out='.',        # folder that gets marks.jsonl

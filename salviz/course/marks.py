@@ -4,27 +4,26 @@
 
 # %% auto #0
 __all__ = ['signs', 'version', 'in_signs', 'MarkSet', 'mark_set', 'clean_nickname', 'folded', 'Sheet', 'checked_sheet',
-           'sheet_json', 'file_name', 'check_version', 'read_sheet', 'sheet_code', 'read_code', 'codes_in']
+           'sheet_json', 'file_name', 'check_version', 'read_sheet', 'sheet_code', 'read_code', 'codes_in', 'Marks']
 
 # %% ../../nbs/13_course/03_marks.ipynb #ma03
 import hashlib
-import html
 import json
 import math
 import re
 import unicodedata
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import anywidget
-import numpy as np
 import traitlets as T
 
 from ..core.doors import shown
-from ..core.files import read_utf8
 from ..core.text import find_words
+from .predictions import course_text, fragment
+from ..explorer.program import bundle
 
 # %% ../../nbs/13_course/03_marks.ipynb #ma06
 signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # of ids and codes: digits and letters, without I, L, O and U
@@ -54,7 +53,8 @@ class MarkSet:
 
     def described(self) -> dict:
         "What a page needs to know of it"
-        return dict(id=self.id, most=self.most, texts=list(self.texts), spans=[find_words(t) for t in self.texts])
+        spans = [find_words(text) for text in self.texts]
+        return dict(id=self.id, most=self.most, texts=list(self.texts), labels=list(self.labels), spans=spans)
 
 # %% ../../nbs/13_course/03_marks.ipynb #ma07
 def mark_set(
@@ -92,19 +92,23 @@ class Sheet:
     "What one student marked"
     nickname:str
     marks:tuple    # for each sentence a tuple of flags, 0 or 1, of its words; None: not done
-    source:str=''  # the file or code that it came in
+    source:str=field(default='', compare=False) # the file or code that it came in
 
     @property
     def done(self) -> int: # sentences
         return sum(flags is not None for flags in self.marks)
 
 # %% ../../nbs/13_course/03_marks.ipynb #ma12
+def _told(x):
+    "`x` for a message, in the same words as JavaScript's"
+    return json.dumps(x, ensure_ascii=False, separators=(',', ':'), default=repr)[:60]
+
 def _flags(i, flags, words, most):
     "The flags of sentence `i`, or an error that says what is wrong with them"
     where = f'sentence {i + 1}'
     if flags is None: return None
     if not isinstance(flags, (list, tuple)) or any(x not in (0, 1) for x in flags):
-        raise ValueError(f'{where} must hold null or flags, 0 or 1, got {shown(flags)}')
+        raise ValueError(f'{where} must hold null or flags, 0 or 1, got {_told(flags)}')
     if len(flags) != len(words): raise ValueError(f'{where} has {len(flags)} flags for {len(words)} words')
     if sum(flags) > most: raise ValueError(f'{where} has {sum(flags)} marks, and at most {most} are allowed')
     return tuple(map(int, flags))
@@ -117,9 +121,9 @@ def checked_sheet(
 ) -> Sheet:
     "The sheet of a student, or an error that says why there is none"
     name = clean_nickname(nickname) if isinstance(nickname, str) else ''
-    if not name: raise ValueError(f'the nickname must be a text, got {shown(nickname)}')
+    if not name: raise ValueError(f'the nickname must be a text, got {_told(nickname)}')
     if not isinstance(marks, (list, tuple)) or len(marks) != len(of):
-        count = f'{len(marks)} sentences' if isinstance(marks, (list, tuple)) else shown(marks)
+        count = f'{len(marks)} sentences' if isinstance(marks, (list, tuple)) else _told(marks)
         raise ValueError(f'marks must be a list for {len(of)} sentences, got {count}')
     return Sheet(name, tuple(_flags(i, *x, of.most) for i, x in enumerate(zip(marks, of.words))), source)
 
@@ -129,7 +133,7 @@ version = 1 # of files and codes
 def sheet_json(of:MarkSet, sheet:Sheet) -> str:
     "The file of a `sheet`"
     marks = ',\n  '.join('null' if flags is None else json.dumps(flags, separators=(',', ':')) for flags in sheet.marks)
-    head = dict(kind='salviz marks', version=version, set=of.id, nickname=sheet.nickname)
+    head = dict(salviz='marks', version=version, set=of.id, nickname=sheet.nickname)
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "marks": [\n  {marks}]}}\n'
 
 def file_name(nickname:str) -> str:
@@ -138,8 +142,8 @@ def file_name(nickname:str) -> str:
 
 def check_version(given, of:MarkSet, set_id):
     "Refuse what another version of this room has written, and marks of other sentences"
-    if given != version: raise ValueError(f'has version {shown(given)} of the marks, and this salviz reads {version}')
-    if set_id != of.id: raise ValueError(f'is of another set of sentences ({shown(set_id)}; this class marks {of.id})')
+    if given != version: raise ValueError(f'has version {_told(given)} of the marks, and this salviz reads {version}')
+    if set_id != of.id: raise ValueError(f'is of another set of sentences ({_told(set_id)}; this class marks {of.id})')
 
 def read_sheet(
     of:MarkSet,
@@ -149,7 +153,7 @@ def read_sheet(
     "The sheet in a file, or an error that says what is wrong with it"
     try: given = json.loads(text.removeprefix('\ufeff'))
     except (ValueError, RecursionError): raise ValueError('is not JSON') from None
-    if not isinstance(given, dict) or given.get('kind') != 'salviz marks':
+    if not isinstance(given, dict) or given.get('salviz') != 'marks':
         raise ValueError('is JSON, but no file of marks')
     check_version(given.get('version'), of, given.get('set'))
     return checked_sheet(of, given.get('nickname'), given.get('marks'), source)
@@ -221,3 +225,52 @@ def read_code(
 def codes_in(text:str) -> list: # of str
     "The codes in `text`, such as a chat"
     return [match[0] for match in _code.finditer(text)]
+
+# %% ../../nbs/13_course/03_marks.ipynb #ma24
+class Marks(anywidget.AnyWidget):
+    """Mark the words of sentences that everybody marks; `.code`, `.save()` hand in, `.sheet` is for `class_marks`
+
+    Example: `Marks('class', ['the film is not bad , but it never surprises .'])`"""
+    _esm = bundle('markswidget.js', read=course_text)
+    _css = course_text('marks.css')
+    about = T.Dict().tag(sync=True)
+    state = T.Dict().tag(sync=True) # marks (flags of each sentence, or None), at (the sentence in view), nickname
+
+    def __init__(self,
+        name:str,       # such as '3.marks': the lesson and what is marked
+        sentences=None, # texts, or dicts with text and label; None: those that the course marks
+        most=4,         # words that may be marked in a sentence
+    ):
+        if not isinstance(name, str) or not name.strip(): raise ValueError(f'name must be a text, got {shown(name)}')
+        self.name, self.of = name, mark_set(sentences, most)
+        super().__init__(about=dict(what='marks', name=name, id=self.of.id, set=self.of.described()),
+                         state=dict(marks=[None]*len(self.of), at=0, nickname=''))
+
+    def __repr__(self):
+        done = sum(flags is not None for flags in self.state.get('marks', []))
+        return f'Marks({self.name!r}, {done} of {len(self.of)} sentences done)'
+
+    @property
+    def sheet(self) -> Sheet:
+        "What is marked by now"
+        if not clean_nickname(str(self.state.get('nickname') or '')):
+            raise ValueError('these marks have no nickname yet; type one below the sentences')
+        return checked_sheet(self.of, self.state['nickname'], self.state.get('marks'), f'Marks {self.name!r}')
+
+    @property
+    def code(self) -> str:
+        return sheet_code(self.of, self.sheet)
+
+    def save(self, folder='.') -> Path:
+        "Write marks-NICK.json"
+        path = Path(folder)/file_name(self.sheet.nickname)
+        path.write_text(sheet_json(self.of, self.sheet), encoding='utf-8')
+        return path
+
+    def described(self) -> dict:
+        "What a page is told about it"
+        return dict(self.about)
+
+    def page_html(self) -> str:
+        "A fragment for a page, which works without a kernel"
+        return fragment(self.described())
