@@ -23,7 +23,7 @@ looks = rooms_of('figures', 'explorer')
 counts = [*rooms_of('core', 'measures', 'views'), 'training.settings', 'training.study', 'cli',
           *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
                                             'saving', 'bertviz'))]
-draws = [*(room for room in looks if room not in counts), 'tour']
+draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]
 computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'probing')
 trains = [*(room for room in computes if room not in counts), 'bench']
 

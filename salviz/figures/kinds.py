@@ -210,7 +210,7 @@ def facts_of(made, tool='matplotlib') -> tuple: # of lines
 def _named_in(source) -> list:
     "Names in a table of numbers: of methods, explanations, data and models"
     frame = getattr(source, 'frame', source)
-    if not hasattr(frame, 'columns'): return []
+    if not hasattr(frame, 'reset_index'): return []
     if not hasattr(frame.index, 'names') or 'method' in frame.index.names: frame = frame.reset_index()
     classes = {v: k for k, v in method_titles.items()}
     words = [*(map(str, frame['method'].unique()) if 'method' in frame.columns else ()),

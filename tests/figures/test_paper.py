@@ -482,6 +482,12 @@ def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_sho
     assert "teacher='best'" in said and 'Model: best' in said and 'secret' not in said
 
 
+def test_a_view_of_evidence_is_drawn_as_its_snapshot_is():
+    from salviz.core.runs import Run
+    from salviz.views.base import evidence_view
+    snapshot = Run.example('saliency-guided').snapshot(step=-1, probe=0)
+    assert figure(evidence_view(snapshot, 'method_saliency')).axes
+
 def test_evidence_that_is_missing_is_refused_with_the_steps_that_hold_it(made, tmp_path):
     import dataclasses
     run = a_run(tmp_path, 'late')
