@@ -14,6 +14,7 @@ import numpy as np
 from ..core.runs import Run, Snapshot
 from . import solutions
 from .checking import Case, Exercise, Verdict, differs, framed, judge
+from .session import record
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-06
 _runs = dict(base='plain', sallm='sallm', guided='saliency-guided', addrop='ad-drop', first='attention-guidance')
@@ -740,6 +741,7 @@ def check(
     entry['failed'] += not verdict.passed
     entry['passed'] |= verdict.passed
     if verdict.mistake and verdict.mistake not in entry['mistakes']: entry['mistakes'].append(verdict.mistake)
+    record(f'{exercise.lesson}.{name}', 'check', entry)
     return verdict
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-92

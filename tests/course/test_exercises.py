@@ -339,3 +339,12 @@ def test_the_sentence_is_said_in_the_page_as_in_the_terminal():
     verdict = check('region', wrong['region'][0][1])
     text = html.unescape(re.sub('<svg.*?</svg>|<[^>]+>', ' ', verdict._repr_html_()))
     assert verdict.sentence in text and verdict.mistake in text
+
+def test_what_was_tried_stands_among_the_answers():
+    from salviz.course.session import entries
+    check('region', wrong['region'][0][1])
+    hint('region')
+    check('region', region)
+    entry = entries['7.region']
+    assert entry['kind'] == 'check' and (entry['tries'], entry['failed'], entry['passed'], entry['hints']) == (2, 1, True, 1)
+    assert entry['mistakes'] == [wrong['region'][0][0]]
