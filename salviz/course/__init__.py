@@ -7,7 +7,8 @@ _rooms = {
     'predictions': 'Predict Reveal answers words choice order number head slope',
     'marks': 'Marks',
     'classroom': 'class_marks marks_teacher',
-    'exercises': 'check hint'}
+    'exercises': 'check hint',
+    'bars': 'Bars'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
 __getattr__ = rooms_of(__name__, **_home)
