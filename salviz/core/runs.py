@@ -1291,7 +1291,10 @@ def __repr__(self:Run):
              *_about(self.config),
              f'  snapshots {len(paths)} of {len(self.probes)} probes, steps {_listed(self.steps)}' if paths
              else '  snapshots none yet']
-    if facts := _scored(self, 'validation'): lines.append(f'  best      validation {facts} at step {self.best_step}')
+    settings = self.config.get('settings')
+    chosen = 'last' if isinstance(settings, dict) and settings.get('returns') == 'last' else 'best'
+    if facts := _scored(self, 'validation'):
+        lines.append(f'  {chosen}      validation {facts} at step {self.best_step}')
     if facts := _scored(self, 'test'): lines.append(f'  test      {facts}')
     if known := self.knowledge()[0]: lines.append(f'  knows     {known.removeprefix("knows ")}')
     if wrong:

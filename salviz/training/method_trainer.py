@@ -275,8 +275,10 @@ def _determine_best_metric(self:MethodTrainer, metrics, trial):
 
 @patch
 def _load_best_model(self:MethodTrainer):
+    "Load the weights that the settings ask for"
+    is_last, best = self.settings.returns == 'last', Path(self.state.best_model_checkpoint).name
     # wherever the run has been moved to since
-    folder = Path(self.args.output_dir)/Path(self.state.best_model_checkpoint).name
+    folder = Path(self.args.output_dir)/(f'checkpoint-{self.state.global_step}' if is_last else best)
     refuse_damaged(folder, 'train')
     self.state.best_model_checkpoint = str(folder)
     self._load_from_checkpoint(folder) if self.adapted is not None else Trainer._load_best_model(self)

@@ -31,6 +31,7 @@ def _is_number(x): return isinstance(x, (int, float)) and not isinstance(x, bool
 def _function_or_none(x): return x is None or callable(x)
 
 _a_count, _a_maker = 'a whole number of at least 1', 'a function, or None for AdamW with a linearly falling rate'
+_a_choice_of_weights = "'best' (the weights that did best in validation) or 'last' (those at the end of training)"
 _allowed = dict( # {setting: (is it allowed?, what is)}
     epochs=(_is_count, _a_count),
     batch_size=(_is_count, _a_count),
@@ -42,6 +43,7 @@ _allowed = dict( # {setting: (is it allowed?, what is)}
     mlm_probability=(lambda x: _is_number(x) and 0 < x < 1, 'between 0 and 1, both excluded'),
     learning_rate=(lambda x: _is_number(x) and 0 < x <= 1, 'above 0 and at most 1'),
     weight_decay=(lambda x: _is_number(x) and 0 <= x < 1, 'at least 0 and below 1'),
+    returns=(lambda x: isinstance(x, str) and x in ('best', 'last'), _a_choice_of_weights),
     optimizer=(_function_or_none, _a_maker),
     scheduler=(_function_or_none, _a_maker))
 
@@ -71,6 +73,9 @@ class Settings:
     # the name of an attribution, by which the probes are looked at, see `known_attributions`; None: integrated
     # gradients, of images and series the gradient
     saliency:str=None
+    # the weights that the model has afterwards, that are scored, and that the run calls its best: 'best' in validation,
+    # or 'last', where what was taught is not what validation measures
+    returns:str='best'
 
     def __post_init__(self):
         for name, (fits, allowed) in _allowed.items():
@@ -79,8 +84,9 @@ class Settings:
 
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:
-    "`settings` as the config of a run has them; `saliency` is there where it was asked for, as earlier runs have none"
-    return {name: x for name, x in plain(vars(settings)).items() if x is not None or name != 'saliency'}
+    "`settings` as the config of a run has them; what earlier runs have not is there where it was asked for"
+    unsaid = dict(saliency=None, returns='best')
+    return {name: x for name, x in plain(vars(settings)).items() if name not in unsaid or x != unsaid[name]}
 
 def record_steps(snapshots:int, total:int) -> list:
     "At most `snapshots` different steps from 0 to `total`, evenly spaced"

@@ -116,8 +116,9 @@ def scored_splits(encoded) -> dict:
     return dict(train=_by_length(train), **test)
 
 def _finish(trainer):
-    "Score the best checkpoint on training examples and on the test split, and close the run"
-    run, best = trainer.run, trainer.state.best_global_step or trainer.state.global_step
+    "Score the weights that are returned on training examples and on the test split, and close the run"
+    run, last = trainer.run, trainer.state.global_step
+    best = last if trainer.settings.returns == 'last' else trainer.state.best_global_step or last
     for name, split in scored_splits(trainer.encoded).items():
         scored = trainer.predict(split, metric_key_prefix='split')
         run.log(dict(kind='score', split=name, step=best, examples=len(split), **scores_in(scored.metrics, 'split_')))
@@ -157,8 +158,8 @@ turn = Turn()
 # %% ../../nbs/06_training/07_trainer.ipynb #070
 @delegates(Settings)
 def train(
-    # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, returned state = best
-    # checkpoint
+    # see `load_classifier`, `load_model_for`, `small_model`, `small_net`; trained in place, left with the
+    # weights of the best checkpoint, or as `returns` says
     model,
     tokenizer,           # its tokenizer; None for images and series
     # `DatasetDict` from `load_text`, `load_tokens`, `load_pairs`, `load_images` or `load_series`, as the model's head

@@ -201,6 +201,26 @@ def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer
                 **settings)
     assert run.finished and run.summary['steps'] == 15 and run.steps == [0, 15]
 
+def test_the_last_weights_are_returned_scored_and_loaded_where_they_are_asked_for(tmp_path, tiny_bert, tiny_tokenizer,
+                                                                                  tiny_data):
+    # validation gets worse: labels are turned round there, so that the first epoch is the best one
+    turned = tiny_data['validation'].map(lambda r: dict(label=1 - r['label']))
+    data = datasets.DatasetDict({**tiny_data, 'validation': turned})
+    ends, runs = {}, {}
+    for returns in ('best', 'last'):
+        model = tiny_bert()
+        runs[returns] = train(model, tiny_tokenizer, data, run_dir=tmp_path/returns, snapshots=0, returns=returns,
+                              **{**quick, 'epochs': 4, 'keep': 1})
+        ends[returns] = weights(model)
+        assert torch.equal(weights(load_model(runs[returns])[0]), ends[returns])
+    assert not torch.equal(*ends.values())
+    last, best = runs['last'], runs['best']
+    assert last.best_step == last.last_step > best.best_step
+    assert {r['step'] for r in last.metrics if r['kind'] == 'score'} == {last.last_step}
+    assert list(last.checkpoints) == [last.last_step]
+    assert last.config['settings']['returns'] == 'last' and 'returns' not in best.config['settings']
+    assert '  last      validation' in repr(last) and '  best      validation' in repr(best)
+
 def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6, 'early_stopping': 3, 'keep': 9}
     whole = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=2, **settings)
