@@ -1,3 +1,73 @@
-// The course in a page of its own.
-import {openPage} from './page.js';
-export function mountCourse(root) { return [openPage, root]; }
+// The course in a page of its own: fragments are found and brought to life; what is revealed may hold further ones, and
+// explorers.
+import {courseBook, CoursePageKeeper} from './book.js';
+import {elementOf} from '../explorer/controls.js';
+import {courseView} from './fragments.js';
+import {openPage} from '../explorer/page.js';
+import {plotlyLoader} from '../explorer/plotly.js';
+import {watchTheme} from '../explorer/theme.js';
+
+// Plotly is in the page once, for all explorers in it.
+function coursePlotly() {
+  return plotlyLoader(async () => {
+    const packed = document.getElementById('salviz-plotly')?.textContent ?? '';
+    return Uint8Array.from(atob(packed), letter => letter.charCodeAt(0));
+  });
+}
+
+function courseExplorer({parts}) {
+  const source = elementOf('div'), box = elementOf('div', 'cr-explorer');
+  for (const [type, id, text] of parts) {
+    const script = Object.assign(document.createElement('script'), {type, id});
+    script.textContent = text;
+    source.append(script);
+  }
+  return {el: box, ready: () => openPage(box, {source, plotly: coursePlotly()})};
+}
+
+function courseHtml({html}) {
+  const box = elementOf('div', 'cr-html');
+  box.innerHTML = html;
+  return {el: box, ready: () => mountCourse(box)};
+}
+
+function courseText({text}) {
+  const paragraph = elementOf('p', 'cr-text', text);
+  paragraph.dir = 'auto';
+  return {el: paragraph};
+}
+
+function coursePicture({src, alt}) {
+  return {el: Object.assign(elementOf('img', 'cr-picture'), {src, alt})};
+}
+
+const courseParts = {text: courseText, picture: coursePicture, html: courseHtml, fragment: courseHtml,
+  explorer: courseExplorer};
+
+async function courseFill(el, {parts}) {
+  const made = parts.map(part => courseParts[part.kind](part));
+  el.append(...made.map(part => part.el));
+  for (const {ready} of made) await ready?.();
+}
+
+// Brings all fragments within `root` to life, and returns them; one that fails says so and leaves the others alone.
+export function mountCourse(root) {
+  const book = courseBook(), places = [...root.querySelectorAll('.salviz-course:not([data-mounted])')];
+  const found = places.map(place => {
+    const [about, hidden] = ['application/json', 'text/plain']
+      .map(type => place.querySelector(`:scope > script[type="${type}"]`));
+    return {place, hidden, about: JSON.parse(about.textContent)};
+  }).map(({place, about, hidden}) => ({place, about, keeper: new CoursePageKeeper(about, book, hidden)}));
+  return found.map(({place, about, keeper}) => {
+    place.dataset.mounted = '';
+    try { return courseView(place, {about, keeper, fill: courseFill}); } catch (error) {
+      place.append(elementOf('p', 'salviz-failed', `This part could not be shown (${error.message}).`));
+      return null;
+    }
+  });
+}
+
+if (document.querySelector('.salviz-course')) {
+  watchTheme(theme => { document.documentElement.dataset.theme = theme; });
+  window.salvizCourse = {book: courseBook(), mounted: mountCourse(document), mountCourse};
+}

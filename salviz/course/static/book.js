@@ -1,0 +1,114 @@
+// Where answers are kept: in a page the browser's storage, for each page and lesson; in a notebook the widget's kernel.
+import {courseEntryOf} from './entry.js';
+import {courseLessonOf} from './file.js';
+
+export class CourseBook {
+  constructor(lesson, storage = null) {
+    Object.assign(this, {lesson, storage, listeners: new Set(), abouts: new Map(), outcomes: new Map()});
+    this.key = `salviz-course ${lesson} ${location.pathname}`;
+    this.kept = {entries: {}, nickname: '', classmates: {}};
+    this.remembers = this.read();
+  }
+
+  read() {
+    try {
+      const kept = JSON.parse((this.storage ?? localStorage).getItem(this.key) ?? '{}');
+      for (const name of ['entries', 'classmates'])
+        if (kept[name] && typeof kept[name] === 'object') this.kept[name] = kept[name];
+      if (typeof kept.nickname === 'string') this.kept.nickname = kept.nickname;
+      return true;
+    } catch { return false; }
+  }
+
+  save() {
+    try { (this.storage ?? localStorage).setItem(this.key, JSON.stringify(this.kept)); } catch { this.remembers = false; }
+    for (const listener of [...this.listeners]) listener();
+  }
+
+  on(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  entry(name) { return this.kept.entries[name] ?? null; }
+
+  set(name, entry) {
+    this.kept.entries[name] = entry;
+    this.save();
+  }
+
+  say(what) {
+    Object.assign(this.kept, what);
+    this.save();
+  }
+
+  // What the class has answered to this very question.
+  ofClass({name, id}) {
+    const of = this.kept.classmates[name];
+    return of?.id === id && Array.isArray(of.first) ? of : null;
+  }
+}
+
+let courseOnlyBook = null;
+
+// The book of this page; its lesson is said by the body, or by the names of what it asks.
+export function courseBook() {
+  const names = () => [...document.querySelectorAll('.salviz-course')].map(el => el.dataset.name ?? '');
+  return courseOnlyBook ??= new CourseBook(document.body.dataset.lesson ?? courseLessonOf(names()));
+}
+
+async function courseUnpacked(script) {
+  const bytes = Uint8Array.from(atob(script.textContent), letter => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// What a fragment of a page knows and keeps; `script` holds what is packed in it.
+export class CoursePageKeeper {
+  constructor(about, book, script) {
+    Object.assign(this, {kind: 'page', about, book, script});
+    book.abouts.set(about.name, about);
+  }
+
+  get() { return courseEntryOf(this.about, this.book.entry(this.about.name)); }
+  set(entry) { this.book.set(this.about.name, entry); }
+  on(listener) { return this.book.on(listener); }
+  hidden() { return this.unpacked ??= this.script ? courseUnpacked(this.script) : Promise.resolve({}); }
+
+  // {truth, classmates, error}, null until it is there.
+  outcome() {
+    const packed = this.book.outcomes.get(this.about.name);
+    return packed ? {...packed, classmates: this.book.ofClass(this.about)} : null;
+  }
+
+  // Asks for what is true, which may be seen now.
+  fetch() {
+    if (this.fetching) return;
+    const there = outcome => {
+      this.book.outcomes.set(this.about.name, outcome);
+      this.book.save();
+    };
+    this.fetching = this.hidden().then(({truth = null}) => there({truth, error: ''}),
+      error => there({truth: null, error: `This part of the page is damaged (${error.message}).`}));
+  }
+}
+
+// The same of a widget: its kernel keeps what is true until it may be seen.
+export class CourseWidgetKeeper {
+  constructor(about, model) { Object.assign(this, {kind: 'widget', about, model}); }
+
+  get() { return courseEntryOf(this.about, this.model.get('answer')); }
+  outcome() { return this.model.get('outcome') ?? null; }
+  fetch() { return null; }
+
+  set(entry) {
+    this.model.set('answer', entry);
+    this.model.save_changes();
+  }
+
+  on(listener) {
+    const names = 'change:answer change:outcome change:state change:summary'.split(' ');
+    for (const name of names) this.model.on(name, listener);
+    return () => { for (const name of names) this.model.off(name, listener); };
+  }
+}

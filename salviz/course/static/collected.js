@@ -1,0 +1,178 @@
+// All that was answered: a table, a file, and a code.
+import {courseClassAnswers, courseCode, courseFile, courseIsNickname, courseSave} from './file.js';
+import {elementOf, setText} from '../explorer/controls.js';
+import {courseButton} from './parts.js';
+import {courseClassText, courseNumber, courseTruthText, courseValueText} from './say.js';
+import {courseScore} from './score.js';
+import {courseConfidences, courseEntryOf} from './entry.js';
+
+function courseCell(name, text, ...more) {
+  const cell = elementOf('td', '', text, ...more);
+  cell.dataset.name = name;
+  cell.dir = 'auto';
+  return cell;
+}
+
+function courseGiven(about, given, truth) {
+  if (!given) return [''];
+  const score = truth === null ? '' : courseScore(about, given.value, truth);
+  const shown = score === '' ? '' : `, score ${score === null ? 'none' : courseNumber(score)}`;
+  return [courseValueText(about, given.value), elementOf('span', 'cr-score', `${given.confidence}${shown}`)];
+}
+
+function courseRow({about, entry, outcome}) {
+  const truth = entry.state === 'revealed' ? outcome?.truth ?? null : null, of = outcome?.classmates;
+  const name = elementOf('th', '', about.name, elementOf('span', 'cr-asked', about.question));
+  name.scope = 'row';
+  const first = entry.first ? courseGiven(about, entry.first, truth) : [entry.skipped ? 'skipped' : 'not answered'];
+  return elementOf('tr', '', name, courseCell('you', ...first),
+    courseCell('after talking', ...courseGiven(about, entry.second, truth)),
+    courseCell('class', of && entry.state === 'revealed' ? courseClassText(about, of.first) : ''),
+    courseCell('true', truth === null ? '' : courseTruthText(about, truth)));
+}
+
+// Scores of those that were guessed, thought and sure, side by side; no sum is made of them.
+function courseSureScores(rows) {
+  return courseConfidences.map(confidence => {
+    const scores = rows.filter(({entry, outcome}) => entry.state === 'revealed' && entry.first?.confidence === confidence
+      && outcome?.truth != null).map(({about, entry, outcome}) => courseScore(about, entry.first.value, outcome.truth))
+      .filter(score => score !== null);
+    return scores.length ? `${confidence}: ${scores.map(score => courseNumber(score)).join(', ')}` : '';
+  }).filter(Boolean).join('; ');
+}
+
+export class CourseAnswers {
+  // `source`: {get() → {nickname, name, note, file, code, rows}, on, page: its book, null in a notebook}
+  constructor({el, source}) {
+    Object.assign(this, {el, source});
+    this.state = elementOf('span', 'cr-state');
+    this.body = elementOf('tbody');
+    const names = ['question', 'you', 'after talking', 'class', 'true'].map(name => {
+      const cell = elementOf('th', '', name);
+      cell.scope = 'col';
+      return cell;
+    });
+    this.table = elementOf('table', 'cr-table', elementOf('thead', '', elementOf('tr', '', ...names)), this.body);
+    this.sure = elementOf('p', 'sv-note');
+    this.note = elementOf('p', 'sv-note cr-note');
+    this.note.setAttribute('role', 'status');
+    this.code = Object.assign(elementOf('textarea', 'cr-code'), {readOnly: true, rows: 2, spellcheck: false});
+    this.code.setAttribute('aria-label', 'code');
+    this.code.addEventListener('focus', () => this.code.select());
+    const save = courseButton('Download', () => this.save(), 'cr-main'), copy = courseButton('Copy the code',
+      () => this.copy());
+    el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Your answers'), this.state),
+      ...source.page ? [this.nicknameField()] : [],
+      elementOf('div', 'cr-table-room', this.table), this.sure,
+      elementOf('div', 'cr-buttons', save, copy, ...source.page ? this.pageButtons() : []),
+      elementOf('label', 'cr-code-label', 'As a code, where no file can be handed in', this.code), this.note);
+    this.offSource = source.on(() => this.update());
+    this.update();
+  }
+
+  nicknameField() {
+    this.nickname = Object.assign(document.createElement('input'), {type: 'text', className: 'cr-why-field',
+      maxLength: 24, autocomplete: 'off', value: this.source.get().nickname});
+    this.nickname.addEventListener('input', () => {
+      const given = this.nickname.value.trim();
+      setText(this.note, given && !courseIsNickname(given) ? 'A nickname has letters of a to z, digits, - and _.' : '');
+      if (courseIsNickname(given)) this.source.page.say({nickname: given});
+    });
+    return elementOf('label', 'cr-why cr-nickname', 'Nickname', this.nickname);
+  }
+
+  pageButtons() {
+    const input = Object.assign(document.createElement('input'), {type: 'file', accept: '.json', multiple: true,
+      className: 'sv-said', tabIndex: -1});
+    input.addEventListener('change', () => this.readClass(input));
+    const open = courseButton('Open a class file', () => input.click());
+    this.forget = courseButton('Delete my answers', () => this.deleted());
+    return [open, input, this.forget];
+  }
+
+  async readClass(input) {
+    try {
+      const files = await Promise.all([...input.files].map(async file => JSON.parse(await file.text())));
+      const all = {...courseClassAnswers(files.filter(({salviz}) => salviz === 'answers'))};
+      for (const file of files) if (file.salviz === 'class-answers') Object.assign(all, file.entries);
+      if (!Object.keys(all).length) throw new Error('it holds no answers');
+      this.source.page.say({classmates: all});
+      setText(this.note, `Answers of a class to ${Object.keys(all).length} questions; they stand beside yours.`);
+    } catch (error) { setText(this.note, `This file could not be read: ${error.message}.`); }
+    input.value = '';
+  }
+
+  // A second press within the same visit deletes.
+  deleted() {
+    if (!this.sureToDelete) {
+      this.sureToDelete = true;
+      setText(this.forget, 'Press again to delete');
+      return;
+    }
+    this.source.page.say({entries: {}});
+    location.reload();
+  }
+
+  save() {
+    const {name, file, nickname} = this.source.get();
+    if (this.source.page && !courseIsNickname(nickname)) {
+      setText(this.note, 'Give a nickname first: the file is called by it.');
+      this.nickname.focus();
+      return;
+    }
+    courseSave(name, file);
+    setText(this.note, `Saved as ${name}.`);
+  }
+
+  // The clipboard may be closed to a page that was opened from disk.
+  async copy() {
+    this.code.focus();
+    this.code.select();
+    try { await navigator.clipboard.writeText(this.code.value); } catch { document.execCommand('copy'); }
+    setText(this.note, 'Copied.');
+  }
+
+  update() {
+    const {nickname, note, code, rows} = this.source.get();
+    const drawn = JSON.stringify([nickname, note, rows]);
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const answered = rows.filter(({entry}) => entry.first).length;
+    setText(this.state, `${answered} of ${rows.length} answered`);
+    this.body.replaceChildren(...rows.map(courseRow));
+    this.table.hidden = !rows.length;
+    const sure = courseSureScores(rows);
+    setText(this.sure, sure ? `Scores of your first answers, by how sure you were: ${sure}.` : '');
+    this.sure.hidden = !sure;
+    if (this.code.value !== code) this.code.value = code;
+    if (note && !this.note.textContent) setText(this.note, note);
+  }
+
+  destroy() { this.offSource(); }
+}
+
+// Of a page: all that its book holds, in the order in which the page asks.
+export function coursePageAnswers(book) {
+  const get = () => {
+    const {nickname, entries} = book.kept;
+    const asked = [...book.abouts.values()].filter(({what}) => what === 'predict');
+    const rows = asked.map(about => ({about, entry: courseEntryOf(about, book.entry(about.name)),
+      outcome: {...book.outcomes.get(about.name), classmates: book.ofClass(about)}}));
+    const scored = Object.fromEntries(Object.entries(entries).map(([name, entry]) => {
+      const row = rows.find(({about}) => about.name === name), truth = row?.outcome.truth ?? null;
+      if (truth === null || entry.state !== 'revealed') return [name, entry];
+      const scores = [entry.first, entry.second].map(given => given && courseScore(row.about, given.value, truth));
+      return [name, {...entry, scores}];
+    }));
+    const file = courseFile(nickname || 'nobody', scored);
+    const note = book.remembers ? '' : 'This browser keeps nothing of this page: download your answers before you close it.';
+    return {nickname, name: `answers-${nickname || 'nobody'}.json`, note, rows, code: courseCode(file),
+      file: JSON.stringify(file, null, 1)};
+  };
+  return {page: book, on: listener => book.on(listener), get};
+}
+
+export function courseWidgetAnswers(keeper) {
+  const empty = {nickname: '', name: '', note: '', file: '', code: '', rows: []};
+  return {page: null, on: listener => keeper.on(listener), get: () => ({...empty, ...keeper.model.get('summary')})};
+}

@@ -1,0 +1,96 @@
+// Answers as a file, as a short code, and those of a class; as in `salviz.course.session`.
+import {courseConfidences, courseNow, courseStates} from './entry.js';
+
+const courseTable = Uint32Array.from({length: 256}, (_, n) => {
+  let c = n;
+  for (let bit = 0; bit < 8; bit++) c = c & 1 ? 0xedb88320 ^ c >>> 1 : c >>> 1;
+  return c >>> 0;
+});
+
+// CRC-32 of a text as eight hexadecimal digits.
+export function courseChecksum(text) {
+  let sum = 0xffffffff;
+  for (const byte of new TextEncoder().encode(text)) sum = courseTable[(sum ^ byte) & 255] ^ sum >>> 8;
+  return ((sum ^ 0xffffffff) >>> 0).toString(16).padStart(8, '0');
+}
+
+export function courseIsNickname(nickname) { return /^[A-Za-z0-9][A-Za-z0-9_-]{0,23}$/.test(nickname); }
+
+export function courseSorted(entries) {
+  return Object.fromEntries(Object.entries(entries).sort(([a], [b]) => a < b ? -1 : a > b ? 1 : 0));
+}
+
+export function courseLessonOf(names) {
+  return [...new Set(names.filter(name => name.includes('.')).map(name => name.split('.')[0]))].sort().join(',');
+}
+
+export function courseFile(nickname, entries) {
+  const ids = Object.values(entries).map(({id}) => id).filter(Boolean).sort();
+  return {salviz: 'answers', version: 1, nickname, lesson: courseLessonOf(Object.keys(entries)),
+    set: courseChecksum(ids.join(',')), written: courseNow(), entries: courseSorted(entries)};
+}
+
+function courseCoded(entry) {
+  if (!('state' in entry)) return [entry.kind, entry.passed ?? null];
+  const answers = [entry.first, entry.second].filter(Boolean)
+    .flatMap(({value, confidence}) => [value, courseConfidences.indexOf(confidence)]);
+  return [entry.kind, entry.id ?? '', courseStates.indexOf(entry.state), ...answers];
+}
+
+// Text as ASCII, so that every place that takes text takes it.
+function courseAscii(text) {
+  return text.replace(/[\u0080-\uffff]/g, c => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
+}
+
+export function courseCode({nickname, entries}) {
+  const coded = Object.entries(entries).map(([name, entry]) => [name, courseCoded(entry)]);
+  const text = courseAscii(JSON.stringify([nickname, Object.fromEntries(coded)]));
+  const packed = btoa(text).replaceAll('+', '-').replaceAll('/', '_').replace(/=+$/, '');
+  return `SVA1.${packed}.${courseChecksum(text)}`;
+}
+
+function courseDecoded([kind, id, state, ...rest]) {
+  if (state === undefined) return {kind, passed: id};
+  const answer = at => rest.length > at
+    ? {value: rest[at], confidence: courseConfidences[rest[at + 1]], why: '', time: ''} : null;
+  const name = courseStates[state], first = answer(0);
+  return {id, kind, state: name, first, second: answer(2), revealed: null, skipped: name === 'revealed' && !first};
+}
+
+// The file that a code was made of, without reasons and times; an error says what is wrong with the code.
+export function courseOfCode(code) {
+  const [mark, packed, sum, ...more] = code.replace(/\s+/g, '').split('.');
+  if (mark !== 'SVA1' || !sum || more.length)
+    throw new Error('An answers code begins with SVA1. and ends with its checksum.');
+  let text = '';
+  try { text = atob(packed.replaceAll('-', '+').replaceAll('_', '/')); } catch { /* its checksum tells */ }
+  if (courseChecksum(text) !== sum) throw new Error('This answers code is damaged; copy it again, from SVA1 on.');
+  const [nickname, coded] = JSON.parse(text);
+  return courseFile(nickname,
+    Object.fromEntries(Object.entries(coded).map(([name, one]) => [name, courseDecoded(one)])));
+}
+
+// What the class has answered, question by question, without names.
+export function courseClassAnswers(files) {
+  const result = {};
+  for (const {entries} of files) {
+    for (const [name, {id = '', kind, first, second}] of Object.entries(entries)) {
+      if (!first) continue;
+      const of = result[name] ??= {id, kind, first: [], second: [], confidence: []};
+      if (of.id !== id) continue;
+      of.first.push(first.value);
+      of.second.push((second ?? first).value);
+      of.confidence.push(first.confidence);
+    }
+  }
+  return result;
+}
+
+// Saves `text` as a file, as a browser does it.
+export function courseSave(name, text) {
+  const anchor = document.createElement('a');
+  anchor.href = URL.createObjectURL(new Blob([text], {type: 'application/json'}));
+  anchor.download = name;
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(anchor.href), 1000);
+}

@@ -1,0 +1,50 @@
+// What a fragment of a page, or a widget, can be: the one list, and what all of them have in common.
+import {CourseAnswers, coursePageAnswers, courseWidgetAnswers} from './collected.js';
+import {elementOf} from '../explorer/controls.js';
+import {courseButton, courseKeep, coursePlain} from './parts.js';
+import {CoursePredict} from './predict.js';
+import {CoursePageGate, CourseReveal, CourseWidgetGate} from './reveal.js';
+import {watchTheme} from '../explorer/theme.js';
+
+// {what: given → view}. `given`: el, an empty element in which it is drawn; about, what it is; keeper, what it knows and
+// keeps; fill(el, hidden), which puts the content of a reveal into a page. A view has `destroy`.
+export const courseFragments = {
+  predict: given => new CoursePredict(given),
+  reveal: ({keeper, fill, ...given}) => new CourseReveal({...given, gate: keeper.kind === 'page'
+    ? new CoursePageGate(keeper, async el => fill(el, await keeper.hidden())) : new CourseWidgetGate(keeper)}),
+  answers: ({el, keeper}) => new CourseAnswers({el, source: keeper.kind === 'page' ? coursePageAnswers(keeper.book)
+    : courseWidgetAnswers(keeper)}),
+};
+
+const courseTyping = 'input:not([type=range]):not([type=radio]):not([type=checkbox]), textarea, select';
+
+function courseFull(el) {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else el.requestFullscreen?.().catch(() => {});
+}
+
+// Frame, theme, full screen by F; the view within it is of the kind that `about.what` says.
+export function courseView(place, given) {
+  const {about} = given, make = courseFragments[about.what];
+  const el = elementOf('section', `salviz course course-${about.what}`);
+  el.dataset.courseName = about.name ?? '';
+  el.setAttribute('data-lm-suppress-shortcuts', 'true');
+  if (!make) throw new Error(`this program knows no fragment of the kind ${about.what}`);
+  place.append(el);
+  const view = make({...given, el}), full = courseButton('F', () => courseFull(el), 'cr-full');
+  full.title = 'full screen (F)';
+  full.setAttribute('aria-label', 'full screen');
+  el.querySelector('.cr-head')?.append(full);
+  el.addEventListener('keydown', event => {
+    if (event.key.toLowerCase() !== 'f' || !coursePlain(event) || event.target.matches(courseTyping)
+      || event.target.closest('.course') !== el) return;
+    courseKeep(event);
+    courseFull(el);
+  });
+  const offTheme = watchTheme(theme => { el.dataset.theme = theme; });
+  return {el, view, destroy: () => {
+    offTheme();
+    view.destroy();
+    el.remove();
+  }};
+}

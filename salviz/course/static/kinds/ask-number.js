@@ -1,0 +1,126 @@
+// A number: a slider and a field that say the same.
+import {elementOf, svgNode} from '../explorer/controls.js';
+import {courseNames} from '../parts.js';
+import {courseInterval, courseNumber} from '../say.js';
+
+// The nearest number that can be answered.
+export function courseSnap(x, {low, high, step}) {
+  const steps = Math.round((x - low) / step);
+  return Math.max(low, Math.min(high, Number((low + steps * step).toFixed(9))));
+}
+
+class CourseNumberField {
+  constructor(options, {changed, tell, labelledBy}) {
+    Object.assign(this, {options, changed, tell});
+    const {low, high, step, unit} = options, limits = {min: low, max: high, step};
+    this.range = Object.assign(document.createElement('input'), {type: 'range', ...limits});
+    this.field = Object.assign(document.createElement('input'), {type: 'number', ...limits, inputMode: 'decimal'});
+    this.range.setAttribute('aria-labelledby', labelledBy);
+    this.field.setAttribute('aria-labelledby', labelledBy);
+    this.range.addEventListener('input', () => this.choose(Number(this.range.value)));
+    this.range.addEventListener('pointerdown', () => { if (this.value === null) this.range.classList.remove('cr-unset'); });
+    this.range.addEventListener('keydown', event => {
+      if (this.value !== null || ![' ', 'Enter'].includes(event.key)) return;
+      event.preventDefault();
+      this.choose(Number(this.range.value));
+    });
+    this.range.addEventListener('pointerup', () => this.choose(Number(this.range.value)));
+    this.field.addEventListener('input', () => this.typed());
+    this.field.addEventListener('blur', () => this.set(this.value));
+    const ends = elementOf('div', 'cr-range-ends', elementOf('span', '', courseNumber(low, unit, step)),
+      elementOf('span', '', courseNumber(high, unit, step)));
+    this.el = elementOf('div', 'cr-number', elementOf('div', 'cr-range', this.range, ends),
+      elementOf('label', 'cr-number-field', this.field, unit));
+    this.set(null);
+  }
+
+  set(value) {
+    const {low, high, step, unit} = this.options;
+    this.value = value;
+    this.range.value = String(value ?? (low + high) / 2);
+    this.field.value = value === null ? '' : String(value);
+    this.range.classList.toggle('cr-unset', value === null);
+    this.range.setAttribute('aria-valuetext', value === null ? 'not answered yet' : courseNumber(value, unit, step));
+  }
+
+  lock(on) { this.range.disabled = this.field.disabled = on; }
+
+  focus() { this.range.focus(); }
+
+  choose(x) {
+    if (this.range.disabled) return;
+    this.set(courseSnap(x, this.options));
+    this.changed(this.value);
+  }
+
+  // While somebody types, what stands in the field is theirs.
+  typed() {
+    const {low, high, unit, step} = this.options, x = this.field.valueAsNumber;
+    const fits = Number.isFinite(x) && x >= low && x <= high;
+    if (!fits && this.field.value) this.tell(`From ${courseInterval([low, high], {unit, step})}.`);
+    this.value = fits ? courseSnap(x, this.options) : null;
+    this.range.classList.toggle('cr-unset', !fits);
+    if (fits) this.range.value = String(this.value);
+    this.changed(this.value);
+  }
+}
+
+const courseLineWidth = 360, courseLineEdge = 14;
+
+// Labels of marks that are near one another go to lines of their own.
+function courseLanes(marks) {
+  const ends = [];
+  return [...marks].sort((a, b) => a.x - b.x).map(mark => {
+    const half = 3.6 * mark.text.length + 5;
+    const x = Math.max(half, Math.min(courseLineWidth - half, mark.x));
+    let lane = ends.findIndex(end => end < x - half);
+    if (lane < 0) lane = ends.length;
+    ends[lane] = x + half;
+    return {...mark, at: x, lane};
+  });
+}
+
+// A line of numbers: below it what was answered, above it the class.
+function courseCompareNumber(options, {first, second, truth, class: of}) {
+  const {low, high, unit, step} = options, room = courseLineWidth - 2 * courseLineEdge;
+  const place = x => courseLineEdge + room * (Math.max(low, Math.min(high, x)) - low) / (high - low);
+  const given = [[first, 'you', courseNames.first], [second, 'then', 'then']].filter(([value]) => value !== null)
+    .map(([value, kind, name]) => ({x: place(value), kind, text: `${name} ${courseNumber(value, unit, step)}`}));
+  if (truth) given.push({x: (place(truth[0]) + place(truth[1])) / 2, kind: 'true',
+    text: `${courseNames.truth} ${courseInterval(truth, options)}`});
+  const marks = courseLanes(given), lanes = Math.max(...marks.map(({lane}) => lane + 1), 1);
+  const height = (of?.length ? 46 : 30) + 18 * lanes + 4, y = of?.length ? 30 : 14;
+  const svg = svgNode('svg', {class: 'cr-line', viewBox: `0 0 ${courseLineWidth} ${height}`, 'aria-hidden': 'true'});
+  svg.append(svgNode('line', {class: 'cr-axis', x1: courseLineEdge, x2: courseLineWidth - courseLineEdge, y1: y, y2: y}));
+  for (const [i, end] of [low, high].entries()) {
+    const text = svgNode('text', {class: 'cr-axis-text', x: place(end), y: y - 8,
+      'text-anchor': i ? 'end' : 'start'});
+    text.textContent = courseNumber(end, unit, step);
+    svg.append(text);
+  }
+  const stacks = new Map();
+  for (const value of of ?? []) {
+    const bin = Math.round(place(value) / 7), level = stacks.get(bin) ?? 0;
+    stacks.set(bin, level + 1);
+    svg.append(svgNode('circle', {class: 'cr-class-dot', cx: bin * 7, cy: y - 4 - 5 * Math.min(level, 5), r: 2.2}));
+  }
+  if (truth) {
+    const width = Math.max(4, place(truth[1]) - place(truth[0])), x = (place(truth[0]) + place(truth[1]) - width) / 2;
+    svg.append(svgNode('rect', {class: 'cr-true-band', x, y: y - 5, width, height: 10}));
+  }
+  for (const {x, at, kind, text, lane} of marks) {
+    const label = svgNode('text', {class: `cr-mark-text cr-ink-${kind}`, x: at, y: y + 25 + 18 * lane,
+      'text-anchor': 'middle'});
+    label.textContent = text;
+    svg.append(svgNode('line', {class: `cr-mark cr-ink-${kind}`, x1: x, x2: x, y1: y - 6, y2: y + 13 + 18 * lane}), label);
+  }
+  return svg;
+}
+
+export const courseNumberKind = {
+  kind: 'number',
+  missing: 'Choose a number first.',
+  how: () => 'Drag the slider or type; arrow keys change it.',
+  ask: (options, told) => new CourseNumberField(options, told),
+  compare: courseCompareNumber,
+};

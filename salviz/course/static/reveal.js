@@ -1,0 +1,107 @@
+// What waits for predictions: until they are committed it says which, and holds nothing of what it will show.
+import {courseRevealed} from './entry.js';
+import {elementOf, setText} from '../explorer/controls.js';
+import {courseButton} from './parts.js';
+
+export class CourseReveal {
+  constructor({el, about, gate}) {
+    Object.assign(this, {el, about, gate});
+    this.state = elementOf('span', 'cr-state');
+    this.list = elementOf('span', 'cr-waiting');
+    this.wait = elementOf('p', 'cr-wait', 'Shown once you have committed ', this.list, '.');
+    this.shows = courseButton('Show', () => this.open(), 'cr-main');
+    this.anyway = courseButton('Show anyway', () => this.open());
+    this.anyway.title = 'the predictions that are not answered are kept as skipped';
+    this.buttons = elementOf('div', 'cr-buttons', this.shows, this.anyway);
+    this.note = elementOf('p', 'sv-note cr-note');
+    this.note.setAttribute('role', 'status');
+    this.content = elementOf('div', 'cr-content');
+    const title = elementOf('p', 'cr-question', about.title);
+    title.hidden = !about.title;
+    el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Reveal'), this.state), title, this.wait,
+      this.buttons, this.note, this.content);
+    this.offGate = gate.on(() => this.update());
+    this.update();
+  }
+
+  open() {
+    const {waiting} = this.gate.get();
+    this.gate.open(waiting.length > 0);
+  }
+
+  update() {
+    const {waiting, open, error} = this.gate.get(), drawn = JSON.stringify([waiting, open, error]);
+    if (drawn === this.drawn) return;
+    const had = this.buttons.contains(document.activeElement);
+    this.drawn = drawn;
+    this.el.dataset.state = open ? 'revealed' : waiting.length ? 'waiting' : 'ready';
+    setText(this.state, open ? 'shown' : waiting.length ? 'waits for your prediction' : 'ready');
+    this.wait.hidden = open || !waiting.length;
+    this.list.replaceChildren(...waiting.flatMap((name, i) => [...i ? [', '] : [], this.jump(name)]));
+    this.shows.hidden = open || waiting.length > 0;
+    this.anyway.hidden = open || !waiting.length;
+    this.buttons.hidden = open;
+    setText(this.note, error);
+    this.content.hidden = !open || this.gate.kind === 'widget';
+    if (open && this.gate.fill) this.fill(had);
+  }
+
+  // To a prediction that is waited for, if it stands in this document.
+  jump(name) {
+    const there = () => [...document.querySelectorAll('[data-course-name]')].find(el => el.dataset.courseName === name);
+    return courseButton(name, () => {
+      const el = there();
+      el?.scrollIntoView({block: 'center'});
+      el?.querySelector('[tabindex="0"], input, button')?.focus({preventScroll: true});
+    }, 'cr-link');
+  }
+
+  async fill(had) {
+    if (this.filled) return;
+    this.filled = true;
+    try { await this.gate.fill(this.content); } catch (error) {
+      setText(this.note, `What is revealed here could not be shown (${error.message}).`);
+    }
+    this.content.tabIndex = -1;
+    if (had) this.content.focus({preventScroll: true});
+  }
+
+  destroy() { this.offGate(); }
+}
+
+// A reveal of a page: it opens by itself where all of its predictions were revealed before.
+export class CoursePageGate {
+  constructor(keeper, fill) {
+    Object.assign(this, {kind: 'page', keeper, fill});
+    const {names} = keeper.about;
+    this.isOpen = names.every(name => this.state(name) === 'revealed');
+  }
+
+  state(name) { return this.keeper.book.entry(name)?.state ?? 'open'; }
+
+  get() {
+    const waiting = this.keeper.about.names.filter(name => this.state(name) === 'open');
+    return {waiting: this.isOpen ? [] : waiting, open: this.isOpen, error: ''};
+  }
+
+  on(listener) { return this.keeper.on(listener); }
+
+  open() {
+    const {book, about} = this.keeper;
+    this.isOpen = true;
+    for (const name of about.names) {
+      const asked = book.abouts.get(name), entry = book.entry(name)
+        ?? {id: asked?.id ?? '', kind: asked?.kind ?? '', state: 'open', first: null, second: null};
+      book.set(name, courseRevealed(entry));
+    }
+  }
+}
+
+// That of a notebook: the kernel knows what is committed, and makes what is shown.
+export class CourseWidgetGate {
+  constructor(keeper) { Object.assign(this, {kind: 'widget', keeper}); }
+
+  get() { return {waiting: [], open: false, error: '', ...this.keeper.model.get('state')}; }
+  on(listener) { return this.keeper.on(listener); }
+  open(anyway) { this.keeper.model.send({wish: anyway ? 'anyway' : 'open'}); }
+}
