@@ -1,0 +1,277 @@
+"""Marks: what is handed in comes back the same, by whatever way, or is refused with the reason; and a class that marks
+by keyboard alone."""
+import json
+import random
+import subprocess
+import sys
+
+import pytest
+
+from browser import evaluate_json, new_page, settled
+from salviz.course import marks as room
+from salviz.course.marks import (Marks, checked_sheet, clean_nickname, codes_in, file_name, mark_set, read_code,
+                                 read_sheet, sheet_code, sheet_json)
+from salviz.course.predictions import course_text
+from salviz.explorer.program import bundle, exported
+
+hostile = ['<img src=x onerror="window.broken=1">', "</script><script>window.broken=1</script>", '\u202eevil\u2066',
+           'a:b:c', 'Zoë', '名前', '😀', 'A\u0301', '../../etc/passwd', 'x'*99, '  two  words\n', '"quoted"', '\ud800z']
+texts = ['the film is not bad , but it never surprises .', "a dull story that doesn't move", 'warm and funny',
+         '<b>bold</b> & </script> "quoted" 😀 words', 'x']
+
+def invented(of, nickname, rng, unfinished=.2):
+    "Marks as somebody might have made them"
+    marks = []
+    for words in of.words:
+        at = rng.sample(range(len(words)), rng.randint(0, min(of.most, len(words))))
+        marks.append(None if rng.random() < unfinished else [int(i in at) for i in range(len(words))])
+    return checked_sheet(of, nickname, marks)
+
+def cases(count=60):
+    "(set, sheet) of random sets and students, hostile names among them"
+    rng = random.Random(0)
+    for i in range(count):
+        some = [' '.join('abc'[rng.randint(0, 2)] for _ in range(rng.randint(1, 18))) for _ in range(rng.randint(1, 20))]
+        of = mark_set(texts if i % 5 == 0 else some, most=rng.randint(1, 6))
+        yield of, invented(of, hostile[i % len(hostile)], rng, rng.choice([0, .2, 1]))
+
+def load_course(page, *modules):
+    "What `modules` of the course export, in `window.sv` of `page`"
+    program = bundle(*modules, read=course_text)
+    names = ', '.join(exported(*modules, read=course_text))
+    page.evaluate("source => import(URL.createObjectURL(new Blob([source], {type: 'text/javascript'})))",
+                  f'{program}\nwindow.sv = {{{names}}};')
+
+def mounted(page, of, kept=None, theme=None):
+    "The marks of `of` in `page`; what they write is in `window.written`"
+    load_course(page, 'marks.js')
+    page.evaluate('''([css, set, kept]) => {
+        document.head.appendChild(document.createElement('style')).textContent = css;
+        window.written = [];
+        window.view = sv.mountMarks(document.body, set, kept, state => written.push(state)); }''',
+                  [course_text('marks.css'), of.described(), kept])
+
+def test_files_and_codes_come_back_as_they_were_handed_in():
+    for of, sheet in cases():
+        assert read_sheet(of, sheet_json(of, sheet)) == sheet
+        assert read_code(of, sheet_code(of, sheet)) == sheet
+
+def test_a_file_that_an_editor_has_saved_again_is_read():
+    of, sheet = next(cases())
+    text = sheet_json(of, sheet)
+    for saved in ('\ufeff' + text, text.replace('\n', '\r\n'), json.dumps(json.loads(text), indent=8), text + '\n\n',
+                  json.dumps(dict(reversed(json.loads(text).items()), comment='mine')), text.replace('0', 'false')):
+        if '"version": 1' in saved.replace('\n', ''): assert read_sheet(of, saved) == sheet
+
+def test_twenty_sentences_of_twelve_words_are_a_code_that_can_be_typed():
+    of = mark_set([' '.join('abcdefghijkl')]*20)
+    code = sheet_code(of, invented(of, 'alice', random.Random(1)))
+    assert len(code.split(':')[2].replace('-', '')) == 6 + 39 + 7 and len(code) < 80
+
+def test_every_single_mistyped_sign_is_noticed():
+    of, rng = mark_set(texts), random.Random(0)
+    code = sheet_code(of, invented(of, 'alice', rng))
+    alike = [set('0oO'), set('1iIlL')]
+    for i, c in enumerate(code):
+        for other in '0123456789ABCDEFGHJKLMNPQRSTUVWXYZ-: é':
+            same = c.upper() == other.upper() or any({c, other} <= pair for pair in alike)
+            dash = c == '-' and other == '-'
+            if same or dash: continue
+            with pytest.raises(ValueError): read_code(of, code[:i] + other + code[i + 1:])
+
+def test_neighbours_that_changed_places_and_lost_signs_are_noticed():
+    of, rng = mark_set(texts), random.Random(3)
+    for nickname in ('alice', 'bob'):
+        code = sheet_code(of, invented(of, nickname, rng))
+        start = code.rindex(':') + 1
+        for i in range(start, len(code) - 1):
+            swapped = code[:i] + code[i + 1] + code[i] + code[i + 2:]
+            if swapped.replace('-', '') != code.replace('-', ''):
+                with pytest.raises(ValueError, match='does not add up'): read_code(of, swapped)
+            if code[i] != '-':
+                with pytest.raises(ValueError, match='does not add up'): read_code(of, code[:i] + code[i + 1:])
+
+def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_around_it():
+    of, sheet = next(cases())
+    sheet = checked_sheet(of, 'Alice', sheet.marks)
+    code = sheet_code(of, sheet)
+    for typed in (code.lower(), code.upper(), code.replace('-', '–'), code.replace('-', '-\n  '), code.replace('0', 'o'),
+                  code.replace('1', 'l').replace('marksl', 'marks1'), f'[10:02] Alice: {code}, done!'):
+        assert read_code(of, typed).marks == sheet.marks
+    assert codes_in(f'Alice: {code}\nBob: me too\n{code}') == [code, code]
+
+def test_what_is_no_mark_is_refused_with_the_reason():
+    of = mark_set(texts)
+    good = json.loads(sheet_json(of, invented(of, 'amy', random.Random(0))))
+    first = [0]*len(of.words[0])
+    reasons = [
+        ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'no file of marks'), ('"marks"', 'no file of marks'),
+        ('[' * 100000, 'is not JSON'),
+        (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'of another set'),
+        (dict(good, nickname=''), 'the nickname must be a text'), (dict(good, nickname=7), 'the nickname must be a text'),
+        (dict(good, marks={}), 'marks must be a list'), (dict(good, marks=good['marks'][:-1]), 'got 4 sentences'),
+        (dict(good, marks=[first[:-1], *good['marks'][1:]]), f'{len(first) - 1} flags for {len(first)} words'),
+        (dict(good, marks=[[2] + first[1:], *good['marks'][1:]]), 'flags, 0 or 1'),
+        (dict(good, marks=['0'*len(first), *good['marks'][1:]]), 'flags, 0 or 1'),
+        (dict(good, marks=[[1]*len(first), *good['marks'][1:]]), 'at most 4 are allowed')]
+    for given, reason in reasons:
+        with pytest.raises(ValueError, match=reason):
+            read_sheet(of, given if isinstance(given, str) else json.dumps(given))
+
+def test_another_process_reads_the_same(tmp_path):
+    of, sheet = next(cases())
+    (tmp_path/'texts.json').write_text(json.dumps([list(of.texts), of.most]))
+    (tmp_path/'marks.json').write_text(sheet_json(of, sheet), encoding='utf-8')
+    code = '''
+import json, sys
+from salviz.course.marks import *
+texts, most = json.load(open(sys.argv[1] + '/texts.json'))
+of = mark_set(texts, most)
+print(of.id); print(sheet_code(of, read_sheet(of, open(sys.argv[1] + '/marks.json', encoding='utf-8').read())))
+print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])'''
+    done = subprocess.run([sys.executable, '-c', code, tmp_path], capture_output=True, text=True)
+    assert done.stdout.splitlines() == [of.id, sheet_code(of, sheet), '[]'], done.stderr[-2000:]
+
+def test_python_and_javascript_write_and_read_the_same_files_codes_and_names(page):
+    load_course(page, 'markscode.js')
+    table = [dict(set=of.described(), sheet=dict(nickname=s.nickname, marks=s.marks)) for of, s in cases()]
+    made = evaluate_json(page, '''rows => rows.map(({set, sheet}) => {
+        const code = sv.marksCode(set, sheet), file = sv.marksFile(set, sheet);
+        return [code, JSON.parse(file), sv.marksFileName(sheet.nickname), sv.marksReadCode(set, code).marks,
+                sv.marksReadFile(set, file).marks]; })''', table)
+    for (of, sheet), (code, file, name, read, again) in zip(cases(), made):
+        assert code == sheet_code(of, sheet) and file == json.loads(sheet_json(of, sheet))
+        assert name == file_name(sheet.nickname)
+        assert read == again == [None if flags is None else list(flags) for flags in sheet.marks]
+        assert read_code(of, code) == sheet
+    names = [name for name in hostile if '\ud800' not in name] + ['\t a\u00a0b\u2003c\x85d\x1ce', 'ſK:ı', 'a\u200db']
+    assert evaluate_json(page, 'names => names.map(sv.marksNickname)', names) == [clean_nickname(x) for x in names]
+
+def test_python_and_javascript_refuse_in_the_same_words(page):
+    load_course(page, 'markscode.js')
+    of, rng = mark_set(texts), random.Random(5)
+    sheet = invented(of, 'amy', rng)
+    good, code, first = json.loads(sheet_json(of, sheet)), sheet_code(of, sheet), [0]*len(of.words[0])
+    files = ['{', '[]', '"x"', json.dumps(dict(good, version='1')), json.dumps(dict(good, set='ABC')),
+             json.dumps(dict(good, nickname=[1, 'ü'])), json.dumps(dict(good, marks=7)),
+             json.dumps(dict(good, marks=[None])), json.dumps(dict(good, marks=[[1]*len(first), *good['marks'][1:]])),
+             json.dumps(dict(good, marks=[[1, 1], *good['marks'][1:]])),
+             json.dumps(dict(good, marks=[[0, 'x', None], *good['marks'][1:]])),
+             json.dumps({k: v for k, v in good.items() if k != 'marks'})]
+    codes = ['hello', code[:-2], 'marks9' + code[6:], code.replace('amy', 'any'),
+             sheet_code(mark_set(['warm']), checked_sheet(mark_set(['warm']), 'amy', [[1]]))]
+    def reasons(read, texts):
+        said = []
+        for text in texts:
+            try: said.append(read(of, text) and None)
+            except ValueError as e: said.append(str(e))
+        return said
+    refuse = '''([set, texts]) => texts.map(text => {
+        try { sv.NAME(set, text); return null; } catch (error) { return error.message; } })'''
+    for read, name, texts_ in ((read_sheet, 'marksReadFile', files), (read_code, 'marksReadCode', codes)):
+        there = evaluate_json(page, refuse.replace('NAME', name), [of.described(), texts_])
+        assert there == reasons(read, texts_) and None not in there
+
+def test_javascript_notices_every_mistyped_sign(page):
+    load_course(page, 'markscode.js')
+    of = mark_set(texts)
+    code = sheet_code(of, invented(of, 'alice', random.Random(0)))
+    wrong = [code[:i] + other + code[i + 1:] for i in range(13, len(code)) for other in '23456789ABCDEFGH' if
+             code[i] not in (other, '-')]
+    read = '([set, codes]) => codes.filter(code => { try { return sv.marksReadCode(set, code); } catch { return 0; } })'
+    assert evaluate_json(page, read, [of.described(), wrong]) == []
+
+def test_sentences_are_marked_by_keyboard_alone(page):
+    of = mark_set(texts)
+    mounted(page, of)
+    for key in ('Tab', 'Space', 'ArrowRight', 'ArrowRight', 'Enter', 'End', 'ArrowLeft', 'Space'): page.keyboard.press(key)
+    last = len(of.words[0]) - 2
+    assert page.evaluate('view.state.marks[0]') == [int(i in (0, 2, last)) for i in range(len(of.words[0]))]
+    assert page.locator('[role=option][aria-selected=true]').all_inner_texts() == [of.words[0][i] for i in (0, 2, last)]
+    page.keyboard.press('PageDown')
+    assert page.evaluate('document.activeElement.textContent') == of.words[1][0]
+    page.keyboard.press('Tab'); page.keyboard.press('Tab')
+    assert page.evaluate('document.activeElement.textContent') == 'No word is needed'
+    page.keyboard.press('Enter')
+    assert page.evaluate('view.state.marks.slice(1)') == [[0]*6, None, None, None]
+    for _ in range(2): page.keyboard.press('Tab')
+    page.keyboard.type('alice')
+    code = page.locator('.sv-marks-code').input_value()
+    assert [s.done for s in [read_code(of, code)]] == [2] and read_code(of, code).nickname == 'alice'
+    for _ in range(2): page.keyboard.press('Tab')
+    page.keyboard.press('Enter')
+    page.wait_for_function("() => /code is/.test(document.querySelector('.sv-marks-hand .sv-marks-said').textContent)")
+
+def test_no_more_words_are_marked_than_are_allowed_and_it_is_said(page):
+    of = mark_set(texts, most=2)
+    mounted(page, of)
+    for i in (0, 3, 5): page.locator('[role=option]').nth(i).click()
+    assert sum(page.evaluate('view.state.marks[0]')) == 2
+    assert '2 words at most' in page.locator('.sv-marks-said[aria-live]').first.inner_text()
+    for i in (0, 3): page.locator('[role=option]').nth(i).click()
+    assert page.evaluate('view.state.marks[0]') is None # nothing is marked, and nobody has said that nothing is needed
+
+def test_marks_leave_as_the_file_that_python_reads(page):
+    of = mark_set(texts)
+    mounted(page, of, dict(marks=[None, [1, 0, 0, 0, 0, 1], None, None, [0]], at=1, nickname='Zoë <b>'))
+    with page.expect_download() as waiting: page.locator('text=Download file').click()
+    assert waiting.value.suggested_filename == 'marks-Zo-b.json'
+    sheet = read_sheet(of, open(waiting.value.path(), encoding='utf-8').read())
+    assert sheet.nickname == 'Zoë <b>' and sheet.marks == (None, (1, 0, 0, 0, 0, 1), None, None, (0,))
+
+def test_hostile_words_and_names_are_text(page):
+    of = mark_set(['<img src=x onerror="window.broken=1"> is </script><script>window.broken=1</script> 😀 fine'])
+    for name in hostile[:4]:
+        mounted(page, of, dict(marks=[None], at=0, nickname=name))
+        assert page.locator('[role=option]').all_inner_texts() == of.words[0]
+        assert page.evaluate('[window.broken, document.images.length, document.body.querySelectorAll("script").length]'
+                             ) == [None, 0, 0]
+        page.evaluate('view.destroy()')
+
+def test_a_state_that_is_of_something_else_is_taken_for_none(page):
+    of = mark_set(texts)
+    load_course(page, 'marks.js')
+    empty = [None]*len(of)
+    for kept in (None, 7, [], dict(marks=[1]), dict(marks=[[1]*5]*5), dict(marks='x', at=-1), dict(at=99, nickname=3)):
+        state = evaluate_json(page, '([set, kept]) => sv.marksStateOf(set, kept)', [of.described(), kept])
+        assert state == dict(marks=empty, at=0, nickname='')
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+@pytest.mark.parametrize('width', [360, 1280])
+def test_nothing_is_cut_off_on_a_phone_or_a_wall_in_either_theme(browser, scheme, width):
+    of = mark_set(['an extraordinarilyoverlongwordthatnobodyhyphenates ' + texts[0]] + texts)
+    page = new_page(browser, viewport=dict(width=width, height=800), color_scheme=scheme)
+    mounted(page, of, dict(marks=[[0, 1] + [0]*(len(of.words[0]) - 2)] + [None]*5, at=0, nickname='Zoë'))
+    settled(page)
+    assert page.evaluate('document.documentElement.scrollWidth') <= width
+    assert page.eval_on_selector('.sv-marks', 'el => el.dataset.theme') == scheme
+    colours = page.eval_on_selector('[aria-selected=true]', 'el => [getComputedStyle(el).color, '
+                                    'getComputedStyle(el).backgroundColor]')
+    assert contrast(*colours) > 4.5
+    assert page.errors == [] and page.outside == []
+    page.close()
+
+def contrast(one, other):
+    "WCAG's contrast of two colours, as `rgb(r, g, b)`"
+    def light(colour):
+        parts = [int(x)/255 for x in colour[4:-1].split(',')[:3]]
+        return sum(w*(x/12.92 if x <= .03928 else ((x + .055)/1.055)**2.4) for w, x in zip((.2126, .7152, .0722), parts))
+    high, low = sorted([light(one), light(other)], reverse=True)
+    return (high + .05)/(low + .05)
+
+def test_keys_do_not_reach_the_page_around(page):
+    mounted(page, mark_set(texts))
+    page.evaluate("document.addEventListener('keydown', event => { window.reached = event.key; })")
+    page.locator('[role=option]').first.focus()
+    for key in ('Space', 'ArrowDown', 'PageDown', 'a', 'j'): page.keyboard.press(key)
+    assert page.evaluate('window.reached ?? null') is None
+    assert page.locator('.sv-marks').get_attribute('data-lm-suppress-shortcuts') == 'true'
+
+def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
+    marks = Marks('3.marks', texts)
+    with pytest.raises(ValueError, match='no nickname yet'): marks.code
+    marks.state = dict(marks=[[1]*len(marks.of.words[0])] + [None]*4, at=0, nickname='amy')
+    with pytest.raises(ValueError, match='at most 4'): marks.sheet
+    with pytest.raises(ValueError, match='name must be a text'): Marks('', texts)
+    assert room.mark_set(marks.of) is marks.of
+    marks.close()
