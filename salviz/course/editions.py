@@ -166,7 +166,7 @@ def _wrong_text(notebook):
         text, where = cell_text(cell), f'cell {cell.id}'
         for heading in re.findall(r'^(#+) ', re.sub(r'```.*?```', '', text, flags=re.S), re.M):
             if len(heading) > depth + 1: faults.append(f'{where}: a heading of level {len(heading)} below {depth}')
-            if len(heading) == depth == 1: faults.append(f'{where}: a second title')
+            if len(heading) == 1 and depth: faults.append(f'{where}: a second title')
             depth = len(heading)
         faults += [f'{where}: {number} has no fact' for number in loose_numbers(text)]
     return faults
