@@ -257,17 +257,17 @@ def _run_strip(a):
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')
 
 # %% ../nbs/12_porch/02_cli.ipynb #co-2
-_course_uses = dict(course='teacher pages usb open', check='', grade='out')
+_course_uses = dict(course='teacher pages usb open', check='', grade='out lessons')
 _course_uses['class'] = 'out'
 
 def _course_word(a):
     "What `salviz course` is asked to do, and with which paths"
     what = a.words[0] if a.words and a.words[0] in ('class', 'grade') else 'check' if a.check else 'course'
     paths = a.words[1:] if what in ('class', 'grade') else a.words
-    given = [name for name in ('teacher', 'pages', 'usb', 'open', 'out') if getattr(a, name)]
+    given = [name for name in ('teacher', 'pages', 'usb', 'open', 'out', 'lessons') if getattr(a, name)]
     if wrong := [name for name in given if name not in _course_uses[what].split()]:
         raise ValueError(f'course {what}: --{wrong[0]} does not belong to it' if what != 'course' else
-                         f'course: --{wrong[0]} belongs to `salviz course class` and `salviz course grade`')
+                         f'course: --{wrong[0]} belongs to `salviz course grade`' + ' and `class`'*(wrong[0] == 'out'))
     if what == 'course' and len(paths) != 1:
         raise ValueError(f'course takes one new folder, such as `salviz course my-course`; got {len(paths)}')
     if what == 'check' and paths: raise ValueError('course --check takes no folder: it writes nothing')
@@ -282,7 +282,7 @@ def _run_course(a):
         return print(run_class(paths, a.out or '.'))
     if what == 'grade':
         from salviz.course.grading import grade
-        return print(grade(paths[0], a.out))
+        return print(grade(paths[0], a.out, numbers=a.lessons))
     try: from salviz.course import handout
     except ImportError as error:
         raise RuntimeError(f"the course needs {error.name}, which is not installed: pip install 'salviz[course]'") from None
@@ -349,7 +349,7 @@ def _course_options(arg):
     "What `salviz course` takes"
     p = arg.__self__
     p.usage = ('salviz course DIR [--teacher] [--pages] [--usb] [--open]\n       salviz course --check\n'
-               '       salviz course class FILE... [--out DIR]\n       salviz course grade DIR [--out FILE.csv]')
+               '       salviz course class FILE... [--out DIR]\n       salviz course grade DIR [--out FILE.csv] [--lessons 1,3,5]')
     arg('words', nargs='*', type=named, metavar='DIR',
         help="a new folder for the students' notebooks; or `class` and the marks and answers that a class handed in, to "
         'merge them; or `grade` and a folder of answers files')
@@ -360,6 +360,7 @@ def _course_options(arg):
     arg('--check', action='store_true',
         help='rehearse: open every run, make every page, run every lesson here, without network')
     arg('--out', type=named, help='of class: folder for marks.jsonl (default .); of grade: CSV file to write')
+    arg('--lessons', type=numbers, help='of grade: the lessons that the class has had, such as 1,3,5 (default all)')
 
 # %% ../nbs/12_porch/02_cli.ipynb #021a
 def _commands_of_runs(add):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['left_out', 'tags', 'cell_tag', 'cell_text', 'first_line', 'read_lesson', 'Header', 'header_of', 'course_fact',
-           'with_numbers', 'loose_numbers', 'lesson_faults', 'edition_of', 'lessons_folder', 'lesson_files',
-           'without_outputs', 'ship_lessons', 'write_editions']
+           'with_numbers', 'loose_numbers', 'called', 'lesson_faults', 'chosen', 'edition_of', 'lessons_folder',
+           'lesson_files', 'without_outputs', 'ship_lessons', 'write_editions']
 
 # %% ../../nbs/13_course/06_editions.ipynb #ed-03
 import ast
@@ -121,8 +121,11 @@ def loose_numbers(
 # %% ../../nbs/13_course/06_editions.ipynb #ed-23
 _teacher_parts = 'Minute plan', 'Misconceptions', 'What this picture cannot say', 'Three questions'
 
-def _calls(notebook, *names):
-    "(name, arguments that are words, cell) of every call of a function in `names`"
+def called(
+    notebook, # a source
+    *names,   # of functions
+):
+    "(function, its arguments that are words, cell) of every call of one of `names`"
     for cell in notebook.cells:
         if cell.cell_type != 'code' or not any(f'{name}(' in cell_text(cell) for name in names): continue
         try: tree = ast.parse(cell_text(cell))
@@ -136,8 +139,8 @@ def _calls(notebook, *names):
 def _wrong_predictions(notebook, number):
     "Faults of the names of predictions and of what is revealed"
     predicted, revealed, faults = [], [], []
-    for called, words, cell in _calls(notebook, 'Predict', 'Reveal'):
-        if called == 'Reveal':
+    for function, words, cell in called(notebook, 'Predict', 'Reveal'):
+        if function == 'Reveal':
             revealed += words
             faults += [f'cell {cell.id}: Reveal names {name}, which nothing above it predicts'
                        for name in words if name not in predicted]
@@ -163,7 +166,7 @@ def _wrong_text(notebook):
         text, where = cell_text(cell), f'cell {cell.id}'
         for heading in re.findall(r'^(#+) ', re.sub(r'```.*?```', '', text, flags=re.S), re.M):
             if len(heading) > depth + 1: faults.append(f'{where}: a heading of level {len(heading)} below {depth}')
-            if len(heading) == depth == 1: faults.append(f'{where}: a second title')
+            if len(heading) == 1 and depth: faults.append(f'{where}: a second title')
             depth = len(heading)
         faults += [f'{where}: {number} has no fact' for number in loose_numbers(text)]
     return faults
@@ -228,6 +231,15 @@ def _leaks(notebook, shown):
         lines = (line.strip() for line in cell_text(cell).splitlines())
         yield from (line for line in lines if len(line) > 12 and line in read and line not in stub)
 
+def chosen(
+    notebook, # a source
+    edition,  # 'student', 'teacher', or 'page': what a page is made of
+) -> list: # of (cell, tag)
+    "The cells of the lesson `notebook` that stand in the `edition`, as they are"
+    if edition not in left_out: raise ValueError(f'edition must be one of {", ".join(left_out)}, got {edition!r}')
+    tagged = [(cell, cell_tag(cell)) for cell in notebook.cells]
+    return [(cell, tag) for cell, tag in tagged if tag not in left_out[edition]]
+
 def edition_of(
     notebook,         # a source
     edition,          # 'student', 'teacher', or 'page': what a page is made of
@@ -235,12 +247,11 @@ def edition_of(
 ):
     "The `edition` of the lesson `notebook`, without outputs"
     import nbformat
-    if edition not in left_out: raise ValueError(f'edition must be one of {", ".join(left_out)}, got {edition!r}')
-    chosen = [(cell, cell_tag(cell)) for cell in notebook.cells if cell_tag(cell) not in left_out[edition]]
-    if edition != 'teacher' and (leaked := next(_leaks(notebook, [cell for cell, _ in chosen]), None)):
+    shown = chosen(notebook, edition)
+    if edition != 'teacher' and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):
         raise ValueError(f'a line of a solution stands in the {edition} edition: {leaked!r}; write it otherwise there')
-    only_teachers = all(tag == 'teacher' for _, tag in chosen)
-    cells = [_for_reader(cell, '' if only_teachers else tag, fact) for cell, tag in chosen]
+    only_teachers = all(tag == 'teacher' for _, tag in shown)
+    cells = [_for_reader(cell, '' if only_teachers else tag, fact) for cell, tag in shown]
     kernel = dict(display_name='Python 3', language='python', name='python3')
     return nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=kernel))
 
