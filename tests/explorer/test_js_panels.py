@@ -576,8 +576,8 @@ def plan_of(tiny_tokenizer, **options):
     shown = {k: torch.stack(list(v.values()), 1)[0].numpy() for k, v in plan.shown().items()}
     t, n = align(tiny_tokenizer, probes[0]), batch['input_ids'].shape[1]
     s = by_hand(t.labels, special=t.is_special, step=7,
-                info=dict(method='ADDrop', args=dict(p=.4, q=.5, region='high', protect_special=False) | options, seed=3,
-                          drawn_step=7, example_id=41))
+                info=dict(method='ADDrop', args=dict(p=.4, q=.5, region='high', protect_special=False) | options,
+                          seed=3, drawn_step=7, example_id=41))
     s.arrays['attention'] = np.full((2, 4, n, n), 1/n)
     s.arrays.update(shown)
     s.layers.update({k: [0, 1] for k in shown})

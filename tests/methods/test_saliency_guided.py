@@ -814,7 +814,7 @@ def test_a_run_that_was_begun_with_an_earlier_default_goes_on_with_it(tmp_path, 
                                                                       monkeypatch):
     def trained(name, method, model=None, **kwargs):
         settings = dict(epochs=2, batch_size=8, learning_rate=1e-3, probes=1, snapshots=2, progress=False)
-        return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, run_dir=tmp_path/name, **settings, **kwargs)
+        return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/name, **settings, **kwargs)
     now = saliency_guided.default_saliency
     monkeypatch.setattr(saliency_guided, 'default_saliency', lambda model, batch: 'input_x_gradient') # as it was
     whole, method = trained('whole', Breaks()), Breaks()
