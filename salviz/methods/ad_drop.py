@@ -135,11 +135,12 @@ class ADDrop(Method):
                      f'for, got {nodes!r}')
         _refuse_idle(self)
 
-    def phase(self, progress) -> str:
-        "'fine-tuning' or 'ad_drop': what an epoch does"
-        return 'fine-tuning' if self.cross_tuning and progress.epoch % 2 else 'ad_drop'
-
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #038c
+@patch
+def phase(self:ADDrop, progress) -> str:
+    "'fine-tuning' or 'ad_drop': what an epoch does"
+    return 'fine-tuning' if self.cross_tuning and progress.epoch % 2 else 'ad_drop'
+
 @patch
 def check(self:ADDrop, model, tokenizer, data, epochs):
     """Refuse a model that cannot be observed, layers that it does not have, and cross-tuning in fewer than two
