@@ -3,7 +3,7 @@ from salviz import rooms_of
 
 _rooms = {
     'material': 'course_run course_sentences course_base',
-    'facts': 'fact facts',
+    'facts': 'fact truth',
     'bars': 'Bars',
     'kinds': 'words choice order number head slope',
     'predictions': 'Predict Reveal answers',
