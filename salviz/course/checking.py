@@ -104,6 +104,8 @@ def differs(value, truth, tolerance=1e-6) -> bool:
     return bool(_off(value, truth, tolerance).any())
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-16
+_telling_factors = .01, .5, 2, 100
+
 def _sums(x): return f'{float(np.sum(x)):.3g}'
 
 def common_mistake(
@@ -124,7 +126,8 @@ def common_mistake(
         known = ~np.isnan(y)
         if np.allclose(x[known], -y[known], atol=1e-6): return 'The sign is the other way round.'
         factor = float((x[known] @ y[known])/(y[known] @ y[known])) if y[known].any() else 0
-        if factor and np.allclose(x[known], factor*y[known], rtol=1e-4, atol=1e-9):
+        is_telling = x.size > 1 or any(abs(factor - f) < 1e-4*f for f in _telling_factors) # one number always has one
+        if factor and is_telling and np.allclose(x[known], factor*y[known], rtol=1e-4, atol=1e-9):
             if x.size > 1 and abs(y[known].sum() - 1) < 1e-4:
                 return f'It is not normalised: yours sums to {_sums(x[known])}, it must sum to 1.'
             return f'It is right but for a factor of {factor:.4g}.'

@@ -14,17 +14,20 @@ import numpy as np
 from ..core.runs import Run, Snapshot
 from . import solutions
 from .checking import Case, Exercise, Verdict, differs, framed, judge
+from .material import course_run, shipped
 from .session import record
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-06
-_runs = dict(base='plain', sallm='sallm', guided='saliency-guided', addrop='ad-drop', first='attention-guidance')
+_examples = {'base': 'plain', 'sallm': 'sallm', 'guided': 'saliency-guided', 'ad-drop': 'ad-drop',
+             'first': 'attention-guidance'} # of the library, by the course's runs of the same methods
 
 @cache
 def _looks(
-    name:str, # one of `_runs`
+    name:str, # of a course's run
 ) -> list:
-    "All snapshots of the run `name`"
-    return Run.example(_runs[name]).snapshots()
+    "All snapshots of the run `name`, or of the library's example where the course's is not there"
+    is_there = shipped(f'{name}.tar.xz').is_file()
+    return (course_run(name) if is_there else Run.example(_examples[name])).snapshots()
 
 def _where(s, more=''):
     text = ' '.join(s.words)
@@ -245,7 +248,7 @@ def _disagreement_run():
         marks = {p: _marks_of(looks) for p, looks in _looks_by_probe(name).items()}
         for p, votes in marks.items(): votes[p % 3::3] = np.nan
         return _disagreement_case(np.concatenate(list(marks.values()), 1),
-                                  f'three marks at each step of the run {_runs[name]}', 'the run')
+                                  f'three marks at each step of the run {name}', 'the run')
     return [of('base'), of('sallm')]
 
 def _disagreements_otherwise(values, alone=False, own=0, both=1, missing=False, order=1, alpha=False):
@@ -575,7 +578,7 @@ def _region_run():
         return [Case((ranks[i, h], p), region[i, h], f'layer {layer}, head {h}, {where}', axes)
                 for i, layer in enumerate(layers) for h in range(region.shape[1])
                 if region[i, h].any(-1).all()] # rows that nothing reads may be left out
-    return [case for s in _looks('addrop') if _has_region(s) for case in of(s)]
+    return [case for s in _looks('ad-drop') if _has_region(s) for case in of(s)]
 
 def _region_otherwise(attribution, p, how='', count=None, above=False):
     "`region` with one step done otherwise"
