@@ -20,7 +20,8 @@ from ..core.files import read_utf8
 left_out = dict(
     student='page solution teacher facts'.split(),
     teacher='page stub facts'.split(),
-    page='notebook stub solution train teacher facts'.split())
+    page='notebook stub solution train teacher facts'.split(),
+    teacher_page='notebook stub solution train facts'.split())
 tags = 'notebook page stub solution train teacher facts'.split()
 
 def cell_tag(
@@ -233,7 +234,7 @@ def _leaks(notebook, shown):
 
 def chosen(
     notebook, # a source
-    edition,  # 'student', 'teacher', or 'page': what a page is made of
+    edition,  # 'student', 'teacher', or 'page' and 'teacher_page': what pages are made of
 ) -> list: # of (cell, tag)
     "The cells of the lesson `notebook` that stand in the `edition`, as they are"
     if edition not in left_out: raise ValueError(f'edition must be one of {", ".join(left_out)}, got {edition!r}')
@@ -242,13 +243,13 @@ def chosen(
 
 def edition_of(
     notebook,         # a source
-    edition,          # 'student', 'teacher', or 'page': what a page is made of
+    edition,          # 'student', 'teacher', or 'page' and 'teacher_page': what pages are made of
     fact=course_fact, # name → how it is printed
 ):
     "The `edition` of the lesson `notebook`, without outputs"
     import nbformat
     shown = chosen(notebook, edition)
-    if edition != 'teacher' and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):
+    if edition in ('student', 'page') and (leaked := next(_leaks(notebook, [cell for cell, _ in shown]), None)):
         raise ValueError(f'a line of a solution stands in the {edition} edition: {leaked!r}; write it otherwise there')
     only_teachers = all(tag == 'teacher' for _, tag in shown)
     cells = [_for_reader(cell, '' if only_teachers else tag, fact) for cell, tag in shown]

@@ -152,7 +152,7 @@ def hand_out(
         if pages or usb:
             from salviz.course.classroom import class_page
             (place/'pages').mkdir()
-            write_pages(place/'pages', 'teacher' if teacher else 'page', lessons, has_class=True, fact=fact, say=say)
+            write_pages(place/'pages', 'teacher_page' if teacher else 'page', lessons, has_class=True, fact=fact, say=say)
             class_page(place/'pages'/'class.html')
         if usb: fill_stick(place, say, pip)
     return written

@@ -207,7 +207,7 @@ def lesson_html(
     notebook,         # a source
     name,             # of the lesson, for errors
     links='',         # HTML of the links above it
-    edition='page',   # or 'teacher': with what is folded for teachers, its code run but not shown
+    edition='page',   # or 'teacher_page': with what teachers need, folded
     fact=course_fact, # name → how it is printed
 ) -> str:
     "The page of a lesson, as text"
@@ -254,7 +254,7 @@ def _links(names, name):
 
 def write_pages(
     folder,           # an existing one
-    edition='page',   # or 'teacher'
+    edition='page',   # or 'teacher_page': with what teachers need, folded
     lessons=None,     # folder of the sources; None: the package's
     has_class=False,  # will class.html stand beside them?
     fact=course_fact, # name → how it is printed
