@@ -301,9 +301,9 @@ def measure_course(
     texts = [s['text'] for s in course_sentences() + held]
     looks = {name: read_words(every[name], tokenizer, course_sentences() + held) for name in ('base', 'sallm')}
     lexicon = [lexicon_marks(text) for text in texts]
-    some = data['test'].select(range(128))
+    some, compared = data['test'].select(range(128)), ('gradient_norm', 'input_x_gradient', 'integrated_gradients')
     masked = {name: {by: without_the_lowest(every[name], some, tokenizer, by)
-                     for by in ('gradient_norm', 'input_x_gradient', 'integrated_gradients')}
+                     for by in compared}
               for name in ('base', 'plain', 'guided', 'guided-input')}
     marking = {name: [_after_marking(base, tokenizer, name, mark, folder, data['test'], draw) for draw in draws]
                for name, mark in (('marks', lexicon_marks), ('stop-words', stop_word_marks))}
@@ -312,8 +312,8 @@ def measure_course(
         comprehensiveness=comprehensiveness(base, texts, tokenizer),
         agreement={name: agreement(x) for name, x in looks.items()},
         plausibility=on_marks(looks['base'], lexicon), marking=marking, masked=masked,
-        masked_words={by: masked_words(base, tokenizer, course_probes[2], by)
-                      for by in ('gradient_norm', 'input_x_gradient', 'integrated_gradients')},
+        masked_words={probe: {by: masked_words(base, tokenizer, course_probes[int(probe)], by) for by in compared}
+                      for probe in '23'},
         prior=_prior(base, tokenizer, data, seed),
         heads={name: head_shares(every[name], as_split(held), tokenizer) for name in ('base', 'prev', 'first')})
 
