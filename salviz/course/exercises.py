@@ -251,6 +251,7 @@ def _disagreement_run():
                                   f'three marks at each step of the run {name}', 'the run')
     return [of('base'), of('sallm')]
 
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-17b
 def _disagreements_otherwise(values, alone=False, own=0, both=1, missing=False, order=1, alpha=False):
     "`disagreements` with one step done otherwise"
     units = [u if missing else u[~np.isnan(u)] for u in values.T]
@@ -580,6 +581,7 @@ def _region_run():
                 if region[i, h].any(-1).all()] # rows that nothing reads may be left out
     return [case for s in _looks('ad-drop') if _has_region(s) for case in of(s)]
 
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-32b
 def _region_otherwise(attribution, p, how='', count=None, above=False):
     "`region` with one step done otherwise"
     A = np.abs(attribution) if how == 'size' else attribution
