@@ -6,7 +6,7 @@ _rooms = {
     'facts': 'fact facts',
     'predictions': 'Predict Reveal answers words choice order number head slope',
     'marks': 'Marks',
-    'classroom': 'class_marks marks_teacher',
+    'classroom': 'class_marks class_page explained_words marks_teacher share_on teach',
     'exercises': 'check hint'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)

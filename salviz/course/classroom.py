@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['largest', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'class_page', 'run_class']
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'class_page',
+           'prediction_lines', 'run_class']
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl03
 import html
@@ -13,7 +14,7 @@ import json
 import math
 import re
 import statistics
-from collections import namedtuple
+from collections import Counter, namedtuple
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..core.doors import shown
 from ..core.files import read_utf8
 from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from .predictions import course_text
+from .session import checked_file, class_answers
 from ..explorer.codes import json_text
 from ..explorer.program import bundle
 from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
@@ -557,6 +559,26 @@ def class_page(
     return Path(path)
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl50
+def _answer_counts(values) -> str:
+    "The most frequent of `values` and how often each was given"
+    counts = Counter(json.dumps(value) for value in values).most_common()
+    rest = len(counts) - 6
+    return ', '.join(f'{value} × {n}' for value, n in counts[:6]) + (f', {rest} others' if rest > 0 else '')
+
+def prediction_lines(
+    answered, # [(source, content of an answers file)], as `read_handed` gives them
+) -> list:    # of lines
+    "What was predicted how often; files that are damaged are named"
+    files, lines = {}, []
+    for source, content in answered:
+        try: files[checked_file(content, source)['nickname']] = content
+        except ValueError as e: lines.append(f'cannot be read: {e}')
+    for name, entry in sorted(class_answers(list(files.values())).items()):
+        lines.append(f'{name} ({entry["kind"]}), {len(entry["first"])} answers: {_answer_counts(entry["first"])}')
+        if entry['second'] != entry['first']: lines.append(f'    after talking: {_answer_counts(entry["second"])}')
+    return lines
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl53
 def run_class(
     paths,          # files, folders and patterns
     out='.',        # folder that gets marks.jsonl
@@ -565,7 +587,7 @@ def run_class(
 ) -> str:
     "Merge what a class handed in, write its marks, and say who and what is in them"
     marks = class_marks(paths, sentences, most)
-    lines = [marks.report()]
+    lines = [marks.report(), *prediction_lines(marks.answered)]
     if any(marks.asked):
         Path(out).mkdir(parents=True, exist_ok=True)
         lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name}, which load_rationales reads')

@@ -93,6 +93,18 @@ def test_answers_that_lie_beside_marks_are_not_broken(tmp_path):
     marks = class_marks(tmp_path, of)
     assert marks.broken == [] and [source for source, _ in marks.answered] == ['answers-amy.json']
 
+def test_predictions_that_lie_beside_marks_are_counted(tmp_path):
+    rng = random.Random(0)
+    def entry(value): return dict(id='1', kind='choice', state='committed', first=dict(value=value, confidence='sure',
+                                  why='', time=''), second=None, revealed=None, skipped=False)
+    for name, value in (('amy', 1), ('bob', 1), ('cat', 0)):
+        (tmp_path/f'answers-{name}.json').write_text(json.dumps(dict(
+            salviz='answers', version=1, nickname=name, entries={'1.class': entry(value)})))
+    (tmp_path/'answers-old.json').write_text(json.dumps(dict(salviz='answers', version=0)))
+    (tmp_path/'marks-amy.json').write_text(sheet_json(of, careful('amy', rng)))
+    report = run_class([tmp_path], tmp_path/'out', of)
+    assert '1.class (choice), 3 answers: 1 × 2, 0 × 1' in report and 'answers-old.json is of version 0' in report
+
 def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
     empty = class_marks(tmp_path, of)
     assert len(empty) == 0 and 'not defined' in empty.report() and empty.outliers == []

@@ -163,11 +163,11 @@ def test_python_and_javascript_refuse_in_the_same_words(page):
     codes = ['hello', code[:-2], 'marks9' + code[6:], code.replace('amy', 'any'),
              sheet_code(mark_set(['warm']), checked_sheet(mark_set(['warm']), 'amy', [[1]]))]
     def reasons(read, texts):
-        said = []
+        refused = []
         for text in texts:
-            try: said.append(read(of, text) and None)
-            except ValueError as e: said.append(str(e))
-        return said
+            try: refused.append(read(of, text) and None)
+            except ValueError as e: refused.append(str(e))
+        return refused
     refuse = '''([set, texts]) => texts.map(text => {
         try { sv.NAME(set, text); return null; } catch (error) { return error.message; } })'''
     for read, name, texts_ in ((read_sheet, 'marksReadFile', files), (read_code, 'marksReadCode', codes)):

@@ -152,8 +152,8 @@ class ClassPage {
 
   students({kept, students, outliers}) {
     const body = elementOf('tbody', '', ...kept.map(sheet => this.student(sheet,
-      students.find(row => row.nickname === sheet.nickname), outliers.some(o => o.nickname === sheet.nickname))));
-    const heads = ['Student', 'counts', 'done', 'words a sentence', 'F1 with the others', 'alpha without'];
+      students.find(row => row.nickname === sheet.nickname), outliers.some(one => one.nickname === sheet.nickname))));
+    const heads = ['Student', 'counts', 'F1', 'done', 'words', 'alpha without'];
     const cells = heads.map(text => {
       const cell = elementOf('th', '', text);
       cell.scope = 'col';
@@ -164,7 +164,9 @@ class ClassPage {
     Object.assign(wide, {tabIndex: 0});
     wide.setAttribute('role', 'region');
     wide.setAttribute('aria-label', 'Students');
-    return [elementOf('h2', '', 'Students'), wide];
+    const says = 'F1: agreement with the majority of the others. Words: marked in a sentence, on average. Alpha without: of '
+      + 'the class if this student did not count.';
+    return [elementOf('h2', '', 'Students'), elementOf('p', 'sv-marks-keys', says), wide];
   }
 
   student(sheet, row, isUnlike) {
@@ -178,8 +180,8 @@ class ClassPage {
       [...this.el.querySelectorAll('tbody input')].find(x => x.getAttribute('aria-label') === `${sheet.nickname} counts`)
         ?.focus();
     });
-    const values = row ? [row.done, row.words === null ? '' : row.words.toFixed(1),
-      row.f1 === null ? '' : classPoint(row.f1), row.alpha_without === null ? '' : classPoint(row.alpha_without)]
+    const values = row ? [row.f1 === null ? '' : classPoint(row.f1), row.done,
+      row.words === null ? '' : row.words.toFixed(1), row.alpha_without === null ? '' : classPoint(row.alpha_without)]
       : ['', '', '', ''];
     const head = elementOf('td', isUnlike ? 'sv-class-unlike' : '', sheet.nickname, isUnlike ? ' (unlike the others)' : '');
     return elementOf('tr', '', head, elementOf('td', '', counts), ...values.map(x => elementOf('td', '', String(x))));

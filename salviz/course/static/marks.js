@@ -88,7 +88,7 @@ class MarksView {
       value: this.state.nickname});
     this.name.addEventListener('input', () => this.set_({nickname: this.name.value}));
     this.code = elementOf('textarea', 'sv-marks-code');
-    Object.assign(this.code, {readOnly: true, rows: 2, spellcheck: false});
+    Object.assign(this.code, {readOnly: true, rows: 3, spellcheck: false});
     this.code.setAttribute('aria-label', 'code');
     this.file = marksButton('Download file', () => this.download());
     this.copy = marksButton('Copy code', () => this.copied());
