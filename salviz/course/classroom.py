@@ -409,8 +409,8 @@ def explained_words(
     "How large attention and saliencies of the predicted class are on each word"
     from salviz.attribution.explanations import explain_data
     texts = list(mark_set(sentences).texts)
-    return {name: [np.abs(v) for v in explain_data(model, texts, name, tokenizer=tokenizer, words='sum', progress=False)]
-            for name in explanations}
+    settings = dict(tokenizer=tokenizer, words='sum', progress=False)
+    return {name: [np.abs(v) for v in explain_data(model, texts, name, **settings)] for name in explanations}
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl37
 def marks_teacher(
@@ -418,7 +418,7 @@ def marks_teacher(
     tokenizer,
     by='majority',   # 'majority', 'votes' or a nickname
 ):                   # function of (model, batch, classes) -> [batch, tokens]
-    "Marks as the saliency that teaches, for `SalLM(saliency=…, teacher=False, binarised=False)`: NaN where nobody marked"
+    "Marks as a saliency that teaches, for `SalLM(saliency=…, teacher=False, binarised=False)`; NaN: nobody marked"
     import torch
     from salviz.core.text import align_batch
     wanted = marks if isinstance(marks, dict) else dict(zip(marks.of.texts, marks.flags(by)))

@@ -135,7 +135,8 @@ class MarksView {
       return;
     }
     flags[word] = 1 - flags[word];
-    this.say(`${text}: ${flags[word] ? 'marked' : 'not marked'}, ${marked + (flags[word] ? 1 : -1)} of ${this.set.most}`);
+    const count = marked + (flags[word] ? 1 : -1);
+    this.say(`${text}: ${flags[word] ? 'marked' : 'not marked'}, ${count} of ${this.set.most}`);
     this.setFlags(flags.some(Boolean) ? flags : null);
   }
 
@@ -194,7 +195,8 @@ class MarksView {
   async copied() {
     if (!this.sheet()) return;
     const done = await marksCopy(this.code);
-    setText(this.handed, done ? 'The code is copied; paste it anywhere.' : 'The code is selected; copy it with your keys.');
+    setText(this.handed, done ? 'The code is copied; paste it anywhere.'
+      : 'The code is selected; copy it with your keys.');
   }
 
   draw() {
