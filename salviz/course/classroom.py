@@ -438,8 +438,8 @@ def marks_teacher(
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl38
 def taught_data(marks, by, names, held=()):
-    "`DatasetDict` of the class's sentences with a column `rationale`; `held` validates, else the sentences themselves"
-    from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+    "The class's sentences with a column `rationale`; some of `held` validate and all test, else the sentences themselves"
+    from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)
         if label in range(len(names)) and label is not None: return int(label)
@@ -447,12 +447,14 @@ def taught_data(marks, by, names, held=()):
     def part(texts, labels, flags):
         rationale = [None if f is None or not np.any(f) else [float(x) for x in f] for f in flags]
         columns = dict(text=list(texts), label=[number(x) for x in labels], rationale=rationale)
-        return Dataset.from_dict(columns, features=Features(
-            text=Value('string'), label=ClassLabel(names=list(names)), rationale=Sequence(Value('float32'))))
+        kinds = dict(text=Value('string'), label=ClassLabel(names=list(names)), rationale=Sequence(Value('float32')))
+        info = DatasetInfo(features=Features(kinds), dataset_name='marks of a class')
+        return Dataset.from_dict(columns, info=info)
     train = part(marks.of.texts, marks.of.labels, marks.flags(by))
     if not any(train['rationale']): raise ValueError(f'by={by!r}: no word is marked, so there is nothing to teach')
-    others = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held)) if held else train
-    return DatasetDict(train=train, validation=others, test=others)
+    if not held: return DatasetDict(train=train, validation=train, test=train)
+    test = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held))
+    return DatasetDict(train=train, validation=test.select(range(min(16, len(test)))), test=test)
 
 def teach(
     marks:ClassMarks,
@@ -464,7 +466,7 @@ def teach(
     held=None,        # other sentences, dicts with text and label, that are never trained on; None: some of the course
     steps=20,         # of training
     batch_size=10,
-    learning_rate=1e-4,
+    learning_rate=5e-5,
     weight=1.,        # of the marks in the loss
     **settings,       # see `train`
 ): # `Run`
@@ -476,11 +478,11 @@ def teach(
         model, tokenizer = course_base()
     if held is None:
         from salviz.course.material import course_sentences
-        held = course_sentences('held')[:16]
+        held = course_sentences('held')
     names = [model.config.id2label[i] for i in range(model.config.num_labels)]
     data = taught_data(marks, by, names, held)
     epochs = max(1, round(steps/-(-len(data['train'])//batch_size)))
-    settings = dict(probes='validation[:4]', snapshots=3, keep=1, returns='last', progress=False) | settings
+    settings = dict(probes='validation[:4]', snapshots=2, keep=1, returns='last', progress=False) | settings
     return train(model, tokenizer, data, RationaleGuided(weight=weight), run_dir, epochs=epochs, batch_size=batch_size,
                  learning_rate=learning_rate, **settings)
 

@@ -298,6 +298,29 @@ def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browse
     assert page.errors == [] and [x for x in page.outside if not x.startswith(tmp_path.as_uri())] == []
     page.close()
 
+def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page):
+    marks = Marks('3.marks', texts)
+    traits = dict(about=marks.described(), state=dict(marks.state))
+    marks.close()
+    page.evaluate("""async ([source, traits]) => {
+        const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
+        window.listeners = new Set();
+        window.saved = [];
+        window.model = {get: name => traits[name], set: (name, x) => { traits[name] = x; },
+            save_changes: () => saved.push(structuredClone(traits.state)),
+            on: (name, f) => { if (name === 'change:state') listeners.add(f); },
+            off: (name, f) => listeners.delete(f)};
+        window.end = (await import(url)).default.render({model, el: document.body}); }""", [course_program(), traits])
+    page.locator('[role=option]').nth(2).click()
+    assert page.evaluate('saved.at(-1).marks[0][2]') == 1 and page.locator('[aria-selected=true]').count() == 1
+    state = dict(marks=[[1] + [0]*10, None, None, None, None], at=0, nickname='amy')
+    page.evaluate('state => { model.set("state", state); for (const tell of listeners) tell(); }', state)
+    assert page.locator('[aria-selected=true]').all_inner_texts() == ['the']
+    assert read_code(marks.of, page.locator('.sv-marks-code').input_value()).nickname == 'amy'
+    assert len(page.evaluate('saved')) == 1 # what the kernel has set is not said back to it
+    page.evaluate('end()')
+    assert page.evaluate('[listeners.size, document.querySelectorAll(".sv-marks").length]') == [0, 0]
+
 def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
     marks = Marks('3.marks', texts)
     with pytest.raises(ValueError, match='no nickname yet'): marks.code
