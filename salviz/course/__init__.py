@@ -8,11 +8,7 @@ _rooms = {
     'kinds': 'words choice order number head slope',
     'predictions': 'Predict Reveal answers',
     'marks': 'Marks',
-<<<<<<< HEAD
     'classroom': 'class_marks class_page marks_teacher teach',
-=======
-    'classroom': 'class_marks class_page explained_words marks_teacher share_on teach',
->>>>>>> w-class
     'exercises': 'check hint'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
