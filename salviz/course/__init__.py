@@ -3,12 +3,13 @@ from salviz import rooms_of
 
 _rooms = {
     'material': 'course_run course_sentences course_base',
-    'facts': 'fact facts',
-    'predictions': 'Predict Reveal answers words choice order number head slope',
+    'facts': 'fact truth',
+    'bars': 'Bars',
+    'kinds': 'words choice order number head slope',
+    'predictions': 'Predict Reveal answers',
     'marks': 'Marks',
-    'classroom': 'class_marks marks_teacher',
-    'exercises': 'check hint',
-    'bars': 'Bars'}
+    'classroom': 'class_marks class_page marks_teacher teach',
+    'exercises': 'check hint'}
 _home = {name: room for room, names in _rooms.items() for name in names.split()}
 __all__ = list(_home)
 __getattr__ = rooms_of(__name__, **_home)

@@ -104,6 +104,8 @@ def differs(value, truth, tolerance=1e-6) -> bool:
     return bool(_off(value, truth, tolerance).any())
 
 # %% ../../nbs/13_course/05_checking.ipynb #ck-16
+_telling_factors = .01, .5, 2, 100
+
 def _sums(x): return f'{float(np.sum(x)):.3g}'
 
 def common_mistake(
@@ -124,7 +126,8 @@ def common_mistake(
         known = ~np.isnan(y)
         if np.allclose(x[known], -y[known], atol=1e-6): return 'The sign is the other way round.'
         factor = float((x[known] @ y[known])/(y[known] @ y[known])) if y[known].any() else 0
-        if factor and np.allclose(x[known], factor*y[known], rtol=1e-4, atol=1e-9):
+        is_telling = x.size > 1 or any(abs(factor - f) < 1e-4*f for f in _telling_factors) # one number always has one
+        if factor and is_telling and np.allclose(x[known], factor*y[known], rtol=1e-4, atol=1e-9):
             if x.size > 1 and abs(y[known].sum() - 1) < 1e-4:
                 return f'It is not normalised: yours sums to {_sums(x[known])}, it must sum to 1.'
             return f'It is right but for a factor of {factor:.4g}.'
@@ -216,7 +219,7 @@ def shown(x, digits=4) -> str:
     "A cell of an answer, for a message"
     if isinstance(x, str): return repr(x)
     if isinstance(x, (bool, np.bool_)): return str(bool(x))
-    return 'NaN' if np.isnan(x) else f'{float(x):.{digits}g}'
+    return 'NaN' if np.isnan(x) else f'{float(x) + 0:.{digits}g}'
 
 def first_difference(
     case:Case,
@@ -339,7 +342,7 @@ def _map(
     rows, columns = off.shape
     labels = [labels for _, labels in axes] or [range(rows), range(columns)]
     cell = 30 if max(rows, columns) <= 6 else max(7, min(15, 240/max(rows, columns)))
-    left, top = (8 + 5.6*max(len(_cut(t)) for t in some) for some in labels)
+    left, top = (10 + 6*max(len(_cut(t)) for t in some) for some in labels)
     width, height = left + cell*columns + 2, top + cell*rows + 2
     cells = ''.join(_cell(None if x is None else x[i, j], i, j, cell, left, top, largest, off[i, j], (i, j) == first)
                     for i in range(rows) for j in range(columns))
@@ -369,7 +372,7 @@ _most_rows = 14
 
 def _row(label, yours, right, off, first):
     "A row of the table of answers"
-    td = 'padding:1px 10px 1px 0;text-align:right;background:none;border:0'
+    td = 'padding:1px 8px 1px 4px;text-align:right;background:none;border:0'
     number = not isinstance(right, (str, bool, np.bool_)) and not isinstance(yours, str)
     gap = f'{float(yours) - float(right):+.2g}' if number and off else 'differs' if off else '0' if number else 'same'
     mark = f'background:rgba({_red}, .22)' if off else 'background:none'
@@ -391,7 +394,7 @@ def _table(case, value, off, first):
     start = max(0, min(at - 2, len(flags) - _most_rows))
     rows = [_row(labels[i], yours[i], right[i], flags[i], first is not None and i == at)
             for i in range(start, min(start + _most_rows, len(flags)))]
-    th = 'padding:1px 10px 1px 0;text-align:right;font-weight:600;background:none;border:0'
+    th = 'padding:1px 8px 1px 4px;text-align:right;font-weight:600;background:none;border:0'
     heads = ''.join(f'<th scope="col" style="{th}">{_text(t)}</th>' for t in ('yours', _titled(case), 'difference'))
     corner = f'<th scope="col" style="{th};text-align:left">{_text(case.axes[0][0] if case.axes else "")}</th>'
     rest = len(flags) - len(rows)
@@ -410,8 +413,7 @@ def drawn(
     off = _off(value, case.truth, case.tolerance)
     first = first_difference(case, value)[0] if off.any() else None
     if off.ndim > 2: return ''
-    made = (_maps if off.ndim == 2 else _table)(case, value, off, first)
-    return f'<div style="font-size:12px;margin:8px 0 6px">{_text(_place(case))}</div>{made}'
+    return f'<div style="margin-top:8px">{(_maps if off.ndim == 2 else _table)(case, value, off, first)}</div>'
 
 def framed(
     title:str, is_good:bool, paragraphs, # of plain text
@@ -431,6 +433,7 @@ def verdict_html(verdict:Verdict) -> str:
     "The `verdict` as HTML without style sheet and script"
     body = '' if verdict.case is None else drawn(verdict.case, verdict.value)
     title = f'{verdict.exercise.name}: {"right" if verdict.passed else "not yet"}'
-    return framed(title, verdict.passed, (verdict.sentence, verdict.mistake, verdict.note), body)
+    last = f'{_place(verdict.case)}:' if verdict.passed else ''
+    return framed(title, verdict.passed, (verdict.sentence, verdict.mistake, verdict.note, last), body)
 
 Verdict._repr_html_ = verdict_html

@@ -14,16 +14,20 @@ import numpy as np
 from ..core.runs import Run, Snapshot
 from . import solutions
 from .checking import Case, Exercise, Verdict, differs, framed, judge
+from .material import course_run, shipped
+from .session import record
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-06
-_runs = dict(base='plain', sallm='sallm', guided='saliency-guided', addrop='ad-drop', first='attention-guidance')
+_examples = {'base': 'plain', 'sallm': 'sallm', 'guided': 'saliency-guided', 'ad-drop': 'ad-drop',
+             'first': 'attention-guidance'} # of the library, by the course's runs of the same methods
 
 @cache
 def _looks(
-    name:str, # one of `_runs`
+    name:str, # of a course's run
 ) -> list:
-    "All snapshots of the run `name`"
-    return Run.example(_runs[name]).snapshots()
+    "All snapshots of the run `name`, or of the library's example where the course's is not there"
+    is_there = shipped(f'{name}.tar.xz').is_file()
+    return (course_run(name) if is_there else Run.example(_examples[name])).snapshots()
 
 def _where(s, more=''):
     text = ' '.join(s.words)
@@ -84,7 +88,7 @@ def _exercise(lesson, difficulty, minutes, signature, asks, **rest):
     _exercises[name] = Exercise(name, lesson, difficulty, minutes, signature, asks, getattr(solutions, name), **rest)
 
 _exercise(1, 1, 10, 'word_attention(snapshot)',
-          'It returns a number for each word of snapshot.words, and they sum to 1.',
+          'It returns a number for each word of `snapshot.words`, and they sum to 1.',
           by_hand=_attention_hand, from_run=_attention_run, mistakes=_attention_mistakes,
           hints=("snapshot.at('attention') is [head, query, key] of the last layer. Which axis goes, which row stays?",
                  'np.bincount(word_ids, numbers) adds up the numbers of each word; leave special tokens out of both.'))
@@ -161,8 +165,8 @@ _occlusion_mistakes = {
         partial(_occlusion_otherwise, what='size')}
 
 _exercise(2, 1, 10, 'occlusion(predict, words)',
-          'It returns a number for each word: the probability of the class that predict(words) finds likeliest, minus '
-          'that of the same class without the word.',
+          'It returns a number for each word: the probability of the class that `predict(words)` finds likeliest, '
+          'minus that of the same class without the word.',
           by_hand=_occlusion_hand, from_run=_occlusion_run, mistakes=_occlusion_mistakes,
           hints=('Which class is it about? Find it once, before the loop.',
                  'words[:i] + words[i + 1:] is the sentence without the word at place i.'),
@@ -244,7 +248,7 @@ def _disagreement_run():
         marks = {p: _marks_of(looks) for p, looks in _looks_by_probe(name).items()}
         for p, votes in marks.items(): votes[p % 3::3] = np.nan
         return _disagreement_case(np.concatenate(list(marks.values()), 1),
-                                  f'three marks at each step of the run {_runs[name]}', 'the run')
+                                  f'three marks at each step of the run {name}', 'the run')
     return [of('base'), of('sallm')]
 
 def _disagreements_otherwise(values, alone=False, own=0, both=1, missing=False, order=1, alpha=False):
@@ -411,7 +415,7 @@ _marks_mistakes = {
         partial(_marks_otherwise, unseen=False)}
 
 _exercise(5, 2, 10, 'marks_target(votes, word_ids)',
-          'It is given votes [students, words] of 1, 0 and NaN, and the number of the word of each token (-1: '
+          'It is given votes [students, words] of 1, 0 and NaN, and the number of the word of each token (`-1`: '
           'special), and returns a number for each token.',
           by_hand=_marks_hand, from_run=_marks_run, mistakes=_marks_mistakes,
           hints=('First a number for each word: the mean over students without those who are NaN.',
@@ -458,8 +462,8 @@ _lowest_mistakes = {
     'These are places; return a flag for each word.': partial(_lowest_otherwise, places=True)}
 
 _exercise(6, 2, 10, 'lowest_words(saliency, word_ids, share)',
-          'It is given the saliency and the word of each token (-1: special) and a share, and returns a flag for each '
-          'word.',
+          'It is given the saliency and the word of each token (`-1`: special) and a share, and returns a flag for '
+          'each word.',
           by_hand=_lowest_hand, from_run=_lowest_run, mistakes=_lowest_mistakes,
           hints=('np.bincount(word_ids, saliency) adds up pieces, but takes no -1: leave special tokens out.',
                  "np.argsort(x, kind='stable')[:k] are the places of the k lowest, with k = floor(share · words)."))
@@ -574,7 +578,7 @@ def _region_run():
         return [Case((ranks[i, h], p), region[i, h], f'layer {layer}, head {h}, {where}', axes)
                 for i, layer in enumerate(layers) for h in range(region.shape[1])
                 if region[i, h].any(-1).all()] # rows that nothing reads may be left out
-    return [case for s in _looks('addrop') if _has_region(s) for case in of(s)]
+    return [case for s in _looks('ad-drop') if _has_region(s) for case in of(s)]
 
 def _region_otherwise(attribution, p, how='', count=None, above=False):
     "`region` with one step done otherwise"
@@ -740,6 +744,7 @@ def check(
     entry['failed'] += not verdict.passed
     entry['passed'] |= verdict.passed
     if verdict.mistake and verdict.mistake not in entry['mistakes']: entry['mistakes'].append(verdict.mistake)
+    record(f'{exercise.lesson}.{name}', 'check', entry)
     return verdict
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-92

@@ -293,23 +293,25 @@ def score(
 
 
 # %% ../../nbs/13_course/02_kinds.ipynb #kd25
-def _text_of_number(x, unit=''):
-    "Two places behind the point, none before it if it is 0"
-    text = f'{x:.2f}'.rstrip('0').rstrip('.') if '.' in f'{x:.2f}' else f'{x:g}'
+def _text_of_number(x, unit='', step=.01):
+    "At least two places behind the point, more where steps are finer; none before it if it is 0"
+    digits = min(6, max(2, math.ceil(-math.log10(step) - 1e-9)))
+    text = f'{x:.{digits}f}'.rstrip('0').rstrip('.')
     text = '0' if text in ('-0', '') else text.replace('0.', '.', 1) if abs(x) < 1 else text
     return f'{text} {unit}'.strip()
 
-def _text_of_interval(low, high, unit=''):
-    if low == high: return _text_of_number(low, unit)
-    return f'{_text_of_number(low)} to {_text_of_number(high, unit)}'
+def _text_of_interval(low, high, unit='', step=.01):
+    if low == high: return _text_of_number(low, unit, step)
+    return f'{_text_of_number(low, "", step)} to {_text_of_number(high, unit, step)}'
 
 _value_texts = dict(
     words=lambda value, words, **_: ', '.join(words[i] for i in value),
     head=lambda value, **_: f'layer {value[0]}, head {value[1]}',
     choice=lambda value, options: options[value],
     order=lambda value, items, **_: ' > '.join(items[i] for i in value),
-    number=lambda value, unit, **_: _text_of_number(value, unit),
-    slope=lambda value, start, unit, **_: f'{_text_of_number(start)} → {_text_of_number(value, unit)}')
+    number=lambda value, unit, step, **_: _text_of_number(value, unit, step),
+    slope=lambda value, start, unit, step, **_: (f'{_text_of_number(start, "", step)} → '
+                                                 f'{_text_of_number(value, unit, step)}'))
 
 def value_text(
     asked:Asked,
@@ -329,8 +331,9 @@ def _order_text(truth, items, **_):
 
 _truth_texts = _value_texts | dict(
     head=lambda truth, **_: f'layer {truth[0][0]}, head {truth[0][1]}', order=_order_text,
-    number=lambda truth, unit, **_: _text_of_interval(*truth, unit),
-    slope=lambda truth, start, unit, **_: f'{_text_of_number(start)} → {_text_of_interval(*truth, unit)}')
+    number=lambda truth, unit, step, **_: _text_of_interval(*truth, unit, step),
+    slope=lambda truth, start, unit, step, **_: (f'{_text_of_number(start, "", step)} → '
+                                                 f'{_text_of_interval(*truth, unit, step)}'))
 
 def truth_text(
     asked:Asked,

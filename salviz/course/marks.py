@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import anywidget
 import traitlets as T
 
 from ..core.doors import shown
 from ..core.text import find_words
-from .predictions import course_text, fragment
-from ..explorer.program import bundle
+from .predictions import CourseWidget, fragment
 
 # %% ../../nbs/13_course/03_marks.ipynb #ma06
 signs = '0123456789ABCDEFGHJKMNPQRSTVWXYZ' # of ids and codes: digits and letters, without I, L, O and U
@@ -227,13 +225,10 @@ def codes_in(text:str) -> list: # of str
     return [match[0] for match in _code.finditer(text)]
 
 # %% ../../nbs/13_course/03_marks.ipynb #ma24
-class Marks(anywidget.AnyWidget):
+class Marks(CourseWidget):
     """Mark the words of sentences that everybody marks; `.code`, `.save()` hand in, `.sheet` is for `class_marks`
 
     Example: `Marks('class', ['the film is not bad , but it never surprises .'])`"""
-    _esm = bundle('markswidget.js', read=course_text)
-    _css = course_text('marks.css')
-    about = T.Dict().tag(sync=True)
     state = T.Dict().tag(sync=True) # marks (flags of each sentence, or None), at (the sentence in view), nickname
 
     def __init__(self,
@@ -266,10 +261,6 @@ class Marks(anywidget.AnyWidget):
         path = Path(folder)/file_name(self.sheet.nickname)
         path.write_text(sheet_json(self.of, self.sheet), encoding='utf-8')
         return path
-
-    def described(self) -> dict:
-        "What a page is told about it"
-        return dict(self.about)
 
     def page_html(self) -> str:
         "A fragment for a page, which works without a kernel"

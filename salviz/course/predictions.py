@@ -78,7 +78,8 @@ def fragment(
     inner = f'<script type="application/json">{json_text(about)}</script>'
     if hidden is not None: inner += f'<script type="text/plain">{packed(hidden)}</script>'
     needs = ' data-plotly' if plotly else ''
-    what, name = (html.escape(str(about.get(key, '')), quote=True) for key in ('what', 'name'))
+    what, name = (html.escape(str(about.get(key, ''))).encode('ascii', 'xmlcharrefreplace').decode()
+                  for key in ('what', 'name'))
     return f'<div class="salviz-course" data-what="{what}" data-name="{name}"{needs}>{inner}</div>\n'
 
 
@@ -95,8 +96,8 @@ class CourseWidget(anywidget.AnyWidget):
 
 class Predict(CourseWidget):
     "A question that is answered before what it asks about is shown"
-    answer = T.Dict().tag(sync=True)                         # an entry, see `salviz.course.session`
-    outcome = T.Dict(None, allow_none=True).tag(sync=True)   # what is true, once that may be seen
+    answer = T.Dict().tag(sync=True) # an entry, see `salviz.course.session`
+    outcome = T.Dict(default_value=None, allow_none=True).tag(sync=True) # what is true, once that may be seen
     def __init__(self,
         name:str,      # such as '1.words': the lesson, a point, and what is asked
         question:str,
@@ -108,12 +109,13 @@ class Predict(CourseWidget):
         if not isinstance(kind, Asked):
             raise ValueError(f'kind must be made by words, head, choice, order, number or slope, got {shown(kind)}')
         if truth is not None and not callable(truth): truth = truth_of(kind, truth)
-        self.name, self.question, self.asked, self._truth, self._checked = name, question, kind, truth, False
+        self.name, self.question, self.asked, self._truth = name, question, kind, truth
         asked = dict(name=name, question=question, **kind.described())
         self.id = session.checksum(json_text(asked))
+        self._trusted = session.new_entry(kind, self.id)
         super().__init__(about=dict(what='predict', id=self.id, hasTruth=truth is not None, **asked),
-                         answer=session.new_entry(kind, self.id))
-        self.observe(lambda change: self._heard(change['new'], change['old']), 'answer')
+                         answer=self._trusted)
+        self.observe(lambda change: self._heard(change['new']), 'answer')
         _session.add(self)
 
     def __repr__(self): return f'Predict({self.name!r}, {self.asked.kind}, {self.answer["state"]})'
@@ -126,15 +128,19 @@ class Predict(CourseWidget):
 
 # %% ../../nbs/13_course/02_predictions.ipynb #pr14
 @patch
-def _heard(self:Predict, entry, before):
-    "The browser, or code, has given `entry`: keep it if it is one, else stay with the one `before`"
-    try: checked = session.checked_entry(self.asked, entry, self.id)
+def _heard(self:Predict, entry):
+    "The browser, or code, has given `entry`: keep it if it follows the last one, else stay with that"
+    if entry == self._trusted: return
+    try:
+        checked = session.checked_entry(self.asked, entry, self.id)
+        if not session.follows(self._trusted, checked): raise ValueError
     except ValueError:
-        self.answer = before
+        self.answer = self._trusted
         return
     if checked != entry:
         self.answer = checked
         return
+    self._trusted = checked
     if entry['state'] == 'revealed': self._show_truth()
     session.keep(self.name, self.kept())
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['confidences', 'states', 'entries', 'now', 'checksum', 'new_entry', 'commit', 'discuss', 'reveal', 'checked_entry',
-           'tell_of', 'keep', 'record', 'lesson_of', 'check_nickname', 'set_of', 'answers_file', 'read_answers',
-           'checked_file', 'is_anothers', 'place_of', 'joined_entries', 'write_answers', 'answer_code',
+           'follows', 'tell_of', 'keep', 'record', 'lesson_of', 'check_nickname', 'set_of', 'answers_file',
+           'read_answers', 'checked_file', 'is_anothers', 'place_of', 'joined_entries', 'write_answers', 'answer_code',
            'answers_of_code', 'class_answers', 'write_class_answers']
 
 # %% ../../nbs/13_course/02_session.ipynb #se03
@@ -93,6 +93,15 @@ def checked_entry(
     return dict(id=id, kind=asked.kind, state=state, first=first, second=second,
                 revealed=str(entry.get('revealed') or now()) if is_revealed else None,
                 skipped=is_revealed and first is None)
+
+def follows(
+    before:dict, # an entry
+    after:dict,  # one that is to take its place
+) -> bool:
+    "Does `after` leave as it is what was answered `before`, and go no step back?"
+    is_forward = states.index(after['state']) >= states.index(before['state'])
+    is_closed = before['state'] == 'revealed' and after != before
+    return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
 
 
 # %% ../../nbs/13_course/02_session.ipynb #se12

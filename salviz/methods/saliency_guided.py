@@ -161,11 +161,11 @@ def default_saliency(
     model,
     batch:dict, # a few examples of what it will see
 ) -> str: # a method of `input_saliency`
-    "The paper's gradient where it says something, else 'input_x_gradient'"
+    "The paper's gradient where it says something, else 'gradient_norm'"
     if what_is_read(batch) != 'input_ids': return 'gradient'
-    if any(re.search('LayerNorm|RMSNorm', type(m).__name__) for m in model.modules()): return 'input_x_gradient'
+    if any(re.search('LayerNorm|RMSNorm', type(m).__name__) for m in model.modules()): return 'gradient_norm'
     try: input_saliency(model, batch, 'gradient')
-    except ValueError: return 'input_x_gradient'
+    except ValueError: return 'gradient_norm'
     return 'gradient'
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #037
@@ -212,6 +212,7 @@ class SaliencyGuided(Method):
         self.fill, self.fill_range, self.passes, self.steps, self.score = fill, fill_range, passes, steps, score
         self.unit = unit
         self.mask_token_id, self.chosen = None, {} # {class of the model: what `default_saliency` found}
+        self.recorded = None # the default that a run was started with, if it is resumed
         check_share(self, 'masked_share', 'share of the words, pixels or cells that is masked')
         check_weight(self)
         check_choice(self, 'saliency', (None, *known_attributions()))
@@ -236,9 +237,9 @@ class SaliencyGuided(Method):
                      "out, or choose that saliency")
 
     def saliency_for(self, model, batch) -> str:
-        """The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default,
-        found out at the first `batch`"""
-        if self.saliency is not None: return self.saliency
+        """The saliency that ranks the features of `model`'s inputs: the one that was asked for, or the default, of
+        the run that is resumed or found out at the first `batch`"""
+        if self.saliency or self.recorded: return self.saliency or self.recorded
         if type(model) not in self.chosen: self.chosen[type(model)] = default_saliency(model, batch)
         return self.chosen[type(model)]
 
@@ -316,6 +317,7 @@ def check(self:SaliencyGuided, model, tokenizer, data, epochs):
     self.require(self.score == 'logit' or not task.causal,
                  f'score={self.score!r} is for classes; that of next tokens is their log-probability, leave it out')
     self.chosen.clear()
+    self.recorded = None
     known = {**inputs, 'labels': task.unlabelled(inputs)} if task.causal else inputs
     try: input_saliency(model, inputs, self.saliency_for(model, inputs), self.question(model, known), steps=1,
                         score=self.score)
@@ -323,9 +325,11 @@ def check(self:SaliencyGuided, model, tokenizer, data, epochs):
 
 @patch
 def prepare(self:SaliencyGuided, trainer):
-    "Take the mask token from the `trainer`'s tokenizer, and write into its run by which saliency is masked"
+    """Take the mask token from the `trainer`'s tokenizer, and write into its run by which saliency is masked; a run
+    that is resumed keeps the default that it was started with"""
     self.mask_token_id = getattr(trainer.tokenizer, 'mask_token_id', None)
-    known = self.saliency is not None or type(trainer.model) in self.chosen
+    self.recorded = trainer.run.state.get('saliency_method')
+    known = self.saliency or self.recorded or type(trainer.model) in self.chosen
     trainer.run.set_state(saliency_method=self.saliency_for(trainer.model, None if known else trainer.first_batch()))
 
 # %% ../../nbs/05_methods/03_saliency_guided.ipynb #045

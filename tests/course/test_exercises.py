@@ -177,7 +177,7 @@ def test_who_is_right_by_hand_alone_fails_at_the_run_and_the_first_cell_is_named
 def test_the_reference_says_what_the_run_recorded_not_what_a_method_is_called():
     for name, array in (('region', 'discard_candidates'), ('saliency_target', 'saliency_target')):
         cases = exercises.exercise_named(name).from_run()
-        looks = exercises._looks(dict(region='addrop', saliency_target='sallm')[name])
+        looks = exercises._looks(dict(region='ad-drop', saliency_target='sallm')[name])
         assert len(cases) and sum(np.size(c.truth) for c in cases) == sum(s.arrays[array].size for s in looks
                                                                          if array in s.arrays)
     for name in ('lowest_words', 'replacement', 'consistency', 'attention_loss', 'guidance_loss', 'pattern_target'):
@@ -339,3 +339,12 @@ def test_the_sentence_is_said_in_the_page_as_in_the_terminal():
     verdict = check('region', wrong['region'][0][1])
     text = html.unescape(re.sub('<svg.*?</svg>|<[^>]+>', ' ', verdict._repr_html_()))
     assert verdict.sentence in text and verdict.mistake in text
+
+def test_what_was_tried_stands_among_the_answers():
+    from salviz.course.session import entries
+    check('region', wrong['region'][0][1])
+    hint('region')
+    check('region', region)
+    entry = entries['7.region']
+    assert entry['kind'] == 'check' and (entry['tries'], entry['failed'], entry['passed'], entry['hints']) == (2, 1, True, 1)
+    assert entry['mistakes'] == [wrong['region'][0][0]]

@@ -567,23 +567,25 @@ def test_thinning_loses_no_extreme_and_smoothing_is_a_mean(page):
 
 # what if
 
-@pytest.fixture(scope='module')
-def planned(tiny_tokenizer):
+def plan_of(tiny_tokenizer, **options):
     "AD-DROP's plan for one sentence, as training makes it: (snapshot, batch, float attribution)"
     model, batch = small_bert(tiny_tokenizer), Collator(tiny_tokenizer)([encode_texts([probes[0]], tiny_tokenizer)[0]])
     batch['example_id'][:] = 41
     with undisturbed(model):
-        plan = ADDrop(p=.4, q=.5, cross_tuning=False).plan(model, batch, Progress(step=7, epoch=2, seed=3))
+        plan = ADDrop(p=.4, q=.5, cross_tuning=False, **options).plan(model, batch, Progress(step=7, epoch=2, seed=3))
     shown = {k: torch.stack(list(v.values()), 1)[0].numpy() for k, v in plan.shown().items()}
     t, n = align(tiny_tokenizer, probes[0]), batch['input_ids'].shape[1]
     s = by_hand(t.labels, special=t.is_special, step=7,
-                info=dict(method='ADDrop', args=dict(p=.4, q=.5, region='high', protect_special=False), seed=3,
-                          drawn_step=7, example_id=41))
+                info=dict(method='ADDrop', args=dict(p=.4, q=.5, region='high', protect_special=False) | options,
+                          seed=3, drawn_step=7, example_id=41))
     s.arrays['attention'] = np.full((2, 4, n, n), 1/n)
     s.arrays.update(shown)
     s.layers.update({k: [0, 1] for k in shown})
     s.word_ids, s.words, s.tokens = t.word_ids, t.words, t.tokens
     return s, batch, shown['attention_attribution']
+
+@pytest.fixture(scope='module')
+def planned(tiny_tokenizer): return plan_of(tiny_tokenizer)
 
 def recomputed(page, snapshot, **settings):
     "(candidates, discarded) [layers, heads, n, n] as the panel recomputes them"
@@ -617,6 +619,29 @@ def test_other_settings_give_what_training_would_have_drawn(page, planned, p, q,
         drawn = drop_mask(torch.tensor(wanted[l])[None], torch.tensor(allowed[l])[None], q,
                           drop_uniform(batch, 4, 3, 7, l))
         assert (discarded[l] == drawn[0].numpy()).all()
+
+@pytest.mark.parametrize('p,q,region', [(.4, .5, 'high'), (.77, 1, 'low'), (.3, .9, 'high')])
+def test_rows_that_a_run_left_out_stay_out_whatever_the_settings(page, tiny_tokenizer, p, q, region):
+    load(page, 'derive.js', 'codec.js')
+    snapshot, _, attribution = plan_of(tiny_tokenizer, unread_rows='left_out')
+    read = np.ones(attribution.shape[2], bool), np.arange(attribution.shape[2]) == 0 # the last layer's [CLS]
+    candidates, discarded = recomputed(page, snapshot, p=p, q=q, region=region, protect=False)
+    for l in (0, 1):
+        assert (candidates[l] == maths.discard_candidates(attribution[l], read[l][:, None], p, region)).all()
+        assert not discarded[l][:, ~read[l]].any()
+    if (p, q) == (.4, .5):
+        assert (candidates == snapshot.arrays['discard_candidates']).all()
+        assert (discarded == snapshot.arrays['discarded']).all()
+
+def test_left_out_rows_are_counted_and_not_called_ties(page, tiny_tokenizer, planned):
+    told = {}
+    for how, snapshot in dict(tie=planned[0], left_out=plan_of(tiny_tokenizer, unread_rows='left_out')[0]).items():
+        show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=1, head=2)))
+        told[how] = text(page, '.sv-group[open] .sv-group-body > .sv-note')
+    n = len(planned[0].tokens)
+    assert f'In {n - 1} rows of {n} keys are equal' in told['tie'] and 'Left out' not in told['tie']
+    assert f'Left out: {n - 1} rows of {n}, which the score does not depend on.' in told['left_out']
+    assert 'keys are equal' not in told['left_out']
 
 def slide(page, label, value):
     page.eval_on_selector(f'label:has-text("{label}") input[type=range] >> visible=true',

@@ -22,7 +22,7 @@ from helpers import alike, all_alike, same, state
 from salviz.models.attention import observe
 from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, discard_candidates, drop_mask,
                                     drop_uniform, pass_seed, prior_experiment,
-                                    prior_method, random_attribution)
+                                    prior_method, random_attribution, read_queries)
 from salviz.methods.base import FineTuning, Plan, Progress
 from salviz.models.draws import keyed_uniform
 from salviz.training.step import run_passes
@@ -298,6 +298,68 @@ def test_rows_without_any_gradient_are_one_big_tie_and_still_keep_a_key():
         assert model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits.isfinite().all()
 
 
+def reference_read(model, r, target):
+    """Which queries of each layer the score of one sentence reads, without any gradient: {layer: {query}}. A query may
+    attend to nothing but the first token, in all heads, and the score moves or it does not"""
+    n, told = len(r['ids']), {}
+    with torch.no_grad():
+        score = lambda: model(input_ids=r['ids'][None]).logits[0, target].item()
+        there = score()
+        for l in range(model.config.num_hidden_layers):
+            told[l] = set()
+            for i in range(n):
+                row = torch.zeros(1, 4, n, n, dtype=torch.bool)
+                row[0, :, i, 1:] = True
+                with observe(model, layers=[], drop={l: row}):
+                    if score() != there: told[l].add(i)
+    return told
+
+
+@pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('gpt2', 'left')])
+@pytest.mark.parametrize('kwargs', [dict(), dict(region='low'), dict(region='low_released', p=.6), dict(q=1., p=.6),
+                                    dict(protect_special=True, p=.5, q=.9),
+                                    dict(attribution='integrated_gradients', steps=3)], ids=str)
+def test_left_out_rows_are_those_that_the_score_does_not_depend_on_and_the_others_are_as_the_equations_say(kind, side,
+                                                                                                      kwargs):
+    model, rows = tiny(kind), examples()
+    batch, options = collate(rows, side, 9), dict(first_pass='eval', target='gold', cross_tuning=False) | kwargs
+    if 'steps' in options: del options['first_pass']
+    tie, plan = (ADDrop(**options, unread_rows=how).plan(model, batch, EVEN) for how in ('tie', 'left_out'))
+    for name in ('attention_attribution', 'attribution_ranks'):
+        assert all(torch.equal(x, plan.shown()[name][l]) for l, x in tie.shown()[name].items())
+    many = 0
+    for i, r in enumerate(rows):
+        n, read = len(r['ids']), reference_read(model, r, r['label'])
+        if kind == 'gpt2': read[0].add(0) # it looks at one key, so its row cannot be moved
+        assert read[max(read)] == {0 if kind == 'bert' else n - 1}
+        for l, of in read.items():
+            was, now = (own(x.evidence['discard_candidates'][l], batch, i) for x in (tie, plan))
+            unread = torch.tensor([q not in of for q in range(n)])
+            assert not now[:, unread].any() and torch.equal(now[:, ~unread], was[:, ~unread])
+            dropped, gone = (own(x.drop[l], batch, i) for x in (tie, plan))
+            assert not gone[:, unread].any() and torch.equal(gone[:, ~unread], dropped[:, ~unread])
+            many += int(was[:, unread].sum())
+    assert many > 0 or options.get('region') == 'low_released'
+    logits = []
+    for x in (tie, plan): # nobody reads what the one drops and the other does not
+        with observe(model, layers=[], drop=x.drop), torch.no_grad():
+            logits.append(model(input_ids=batch['input_ids'], attention_mask=batch['attention_mask']).logits)
+    torch.testing.assert_close(*logits, rtol=1e-12, atol=1e-12)
+
+
+def test_a_row_of_one_head_alone_that_has_no_attribution_is_not_left_out():
+    b, allowed = torch.randn(2, 3, 4, 4).double(), torch.ones(4, 4, dtype=torch.bool)
+    b[:, 1] = 0.          # a head without any effect
+    b[0, :, 2] = 0.       # a query that nobody reads
+    b[1, 0, 3] = b[1, 2, 3] = 0.
+    batch = dict(is_special=torch.zeros(2, 4, dtype=torch.bool))
+    tie, out = (ADDrop(unread_rows=how).candidates(b, allowed, batch) for how in ('tie', 'left_out'))
+    left = (tie & ~out).any(-1)
+    assert left[0].tolist() == [[False, False, True, False]]*3 and left[1].tolist() == [[False, False, False, True]]*3
+    assert tie[:, 1].all() and out[1, 1, :3].all()
+    assert torch.equal(read_queries(b, allowed)[..., 0], ~left.any(1, keepdim=True))
+
+
 def test_special_tokens_are_candidates_unless_they_are_protected():
     model, batch = tiny('bert'), collate(examples())
     special = batch['is_special'][:, None, None, :]
@@ -424,7 +486,8 @@ def test_what_cannot_work_is_refused_before_training():
     (dict(target='predicted'), "target must be one of 'pseudo', 'gold', got 'predicted'"),
     (dict(region='top'), 'region must be one of'),
     (dict(first_pass=None), 'first_pass must be one of'), (dict(cross_tuning='yes'), 'cross_tuning must be one of'),
-    (dict(protect_special=None), 'protect_special must be one of')])
+    (dict(protect_special=None), 'protect_special must be one of'),
+    (dict(unread_rows='drop'), "unread_rows must be one of 'tie', 'left_out', got 'drop'")])
 def test_arguments_out_of_range_are_refused(kwargs, message):
     with pytest.raises(ValueError, match='ADDrop: .*' + message): ADDrop(**kwargs)
 
@@ -436,7 +499,8 @@ IDLE = dict(random_form=('positions', ('random',)), steps=(7, ('integrated_gradi
             first_pass=('eval', ('gradient', 'integrated_gradients', 'attention')),
             after_dropout=(True, ('gradient', 'attention')),
             nodes=(5, ('integrated_gradients',)), pseudo_label=('each_step', ('integrated_gradients',)),
-            attribution_dtype=('bfloat16', ('gradient', 'integrated_gradients', 'attention')))
+            attribution_dtype=('bfloat16', ('gradient', 'integrated_gradients', 'attention')),
+            unread_rows=('left_out', ('gradient', 'integrated_gradients')))
 
 
 @pytest.mark.parametrize('attribution', KINDS)

@@ -23,6 +23,7 @@ from salviz.methods.saliency_guided import SaliencyGuided, consistency_loss, fil
 from salviz.models.nets import nets, small_net
 from salviz.training.step import run_passes
 from salviz.data.signals import load_images
+from salviz.training.trainer import train
 
 PAD, CLS, SEP, MASK = 0, 1, 2, 3
 
@@ -201,23 +202,25 @@ def test_the_gradient_of_the_consistency_term_goes_into_both_sides_as_finite_dif
         assert x.grad.abs().max() > 1e-3
 
 
-def reference_saliency(model, ids, c):
-    "Gradient times input of the class score for one sentence alone, summed over the embedding dimension"
+def reference_saliency(model, ids, c, method='gradient_norm'):
+    "Norm of the gradient of the class score for one sentence alone, or the sum of gradient times input, of each token"
     x = model.get_input_embeddings().weight.detach()[torch.tensor(ids)].requires_grad_()
     score = model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0, c]
-    return (torch.autograd.grad(score, x)[0]*x).sum(-1).tolist()
+    g = torch.autograd.grad(score, x)[0]
+    return ((g*x).sum(-1) if method == 'input_x_gradient' else g.square().sum(-1).sqrt()).tolist()
 
 
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'right')])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
-def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, target):
+@pytest.mark.parametrize('named', [None, 'gradient_norm', 'input_x_gradient'])
+def test_the_plan_is_the_equations_applied_to_each_sentence_alone(kind, side, target, named):
     model, rows = tiny(kind), random_rows(3)
     batch = collate(rows, side)
-    plan = SaliencyGuided(masked_share=.5, target=target).plan(model, batch, Progress())
+    plan = SaliencyGuided(masked_share=.5, target=target, saliency=named).plan(model, batch, Progress())
     for i, r in enumerate(rows):
         n = len(r['ids'])
         c = r['label'] if target == 'gold' else model(input_ids=torch.tensor([r['ids']])).logits.argmax().item()
-        saliency = reference_saliency(model, r['ids'], c)
+        saliency = reference_saliency(model, r['ids'], c, named or 'gradient_norm')
         np.testing.assert_allclose(plan.evidence['saliency'][i, :n].numpy(), saliency, rtol=1e-8, atol=1e-11)
         expected, masked = reference_mask(r['ids'], saliency, r['word_ids'], r['segments'], .5, 'next', 'signed')
         assert plan.evidence['masked_input'][i, :n].tolist() == expected
@@ -558,7 +561,7 @@ def reference_of_log_p(model, batch, i):
         logits = model.head(model.body(x[None])[1][0].transpose(0, 1).flatten(1))[0]
         return torch.autograd.grad(log_p(logits, c), x)[0].sum(-1)
     logits = model(inputs_embeds=x[None], attention_mask=torch.ones(1, len(ids), dtype=torch.int64)).logits[0]
-    return (torch.autograd.grad(log_p(logits, c), x)[0]*x.detach()).sum(-1)
+    return torch.autograd.grad(log_p(logits, c), x)[0].norm(dim=-1)
 
 
 @pytest.mark.parametrize('kind', ['bert', 'llama', 'words', 'conv', 'norm', 'lstm'])
@@ -739,8 +742,9 @@ def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(k
         score = model(**inputs).logits[torch.arange(len(x)), batch['labels']].sum()
         if hook: hook.remove()
         gradient, = torch.autograd.grad(score, x)
-        gradient = gradient*x.detach() if saliency or kind == 'bert' else gradient
-        expected = (gradient.sum(-1)*batch['attention_mask'] if name == 'input_ids' else gradient.mean(1)
+        gradient = gradient*x.detach() if saliency else gradient
+        of_token = gradient.norm(dim=-1) if kind == 'bert' and not saliency else gradient.sum(-1)
+        expected = (of_token*batch['attention_mask'] if name == 'input_ids' else gradient.mean(1)
                     if name == 'pixel_values' else gradient)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13)
         torch.manual_seed(4)
@@ -758,7 +762,7 @@ def test_a_reused_pass_gives_its_own_saliency_and_does_not_touch_the_gradients(k
 
 def test_the_default_saliency_is_the_papers_unless_the_tokens_are_normalised():
     row = dict(input_ids=[CLS, 11, 12, 13, SEP])
-    expected = dict(bert='input_x_gradient', gpt2='input_x_gradient', llama='input_x_gradient', words='gradient',
+    expected = dict(bert='gradient_norm', gpt2='gradient_norm', llama='gradient_norm', words='gradient',
                     conv='gradient', norm='gradient', lstm='gradient')
     for kind, saliency in expected.items():
         model = tiny(kind) if kind in ('bert', 'gpt2', 'llama') else Net(kind)
@@ -793,6 +797,43 @@ def test_the_default_saliency_is_looked_for_once_for_each_kind_of_model(monkeypa
     fresh = SaliencyGuided()
     fresh.prepare(trainer_of(words, batch))
     assert asked == [Net, BertForSequenceClassification, Net] and fresh.chosen == {Net: 'gradient'}
+
+
+class Breaks(SaliencyGuided):
+    "Saliency guided training that breaks down before a step, once"
+    def __init__(self, saliency=None):
+        super().__init__(masked_share=.4, saliency=saliency)
+        self.at = None
+    def plan(self, model, batch, progress):
+        if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
+        return super().plan(model, batch, progress)
+    def args(self): return dict(saliency=self.saliency)
+
+
+def test_a_run_that_was_begun_with_an_earlier_default_goes_on_with_it(tmp_path, tiny_bert, tiny_tokenizer, tiny_data,
+                                                                      monkeypatch):
+    def trained(name, method, model=None, **kwargs):
+        settings = dict(epochs=2, batch_size=8, learning_rate=1e-3, probes=1, snapshots=2, progress=False)
+        return train(model or tiny_bert(), tiny_tokenizer, tiny_data, method, tmp_path/name, **settings, **kwargs)
+    now = saliency_guided.default_saliency
+    monkeypatch.setattr(saliency_guided, 'default_saliency', lambda model, batch: 'input_x_gradient') # as it was
+    whole, method = trained('whole', Breaks()), Breaks()
+    method.at = 8
+    with pytest.raises(KeyboardInterrupt): trained('run', method)
+    monkeypatch.setattr(saliency_guided, 'default_saliency', now)
+    again = Breaks()
+    run = trained('run', again, tiny_bert(seed=9), resume=True)
+    assert run.finished and run.state['saliency_method'] == whole.state['saliency_method'] == 'input_x_gradient'
+    assert [(r['step'], r['loss']) for r in run.train_rows] == [(r['step'], r['loss']) for r in whole.train_rows]
+    for s in whole.snapshots():
+        for k, x in s.arrays.items(): assert np.array_equal(x, run.snapshot(s.step, s.probe).arrays[k]), (s.step, k)
+    # a new run of the same method object has the default of today, and one by name is another method
+    assert trained('new', again).state['saliency_method'] == 'gradient_norm'
+    broken = Breaks()
+    broken.at = 8
+    with pytest.raises(KeyboardInterrupt): trained('other', broken)
+    with pytest.raises(ValueError, match='cannot resume .*method differ from what the run was started with'):
+        trained('other', Breaks('input_x_gradient'), resume=True)
 
 
 @pytest.mark.parametrize('kind, kwargs, message', [

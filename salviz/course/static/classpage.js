@@ -1,6 +1,6 @@
 // The page of a class: files are dropped, codes pasted, and their marks merged. Nothing of it leaves the page.
-import {elementOf, setText} from './controls.js';
-import {watchTheme} from './theme.js';
+import {elementOf, setText} from '../explorer/controls.js';
+import {watchTheme} from '../explorer/theme.js';
 import {classLines, classMerge, classPoint, classRead} from './classmerge.js';
 import {marksCut, marksSave} from './marks.js';
 import {marksFolded} from './markscode.js';

@@ -1,6 +1,7 @@
 // What a fragment of a page, or a widget, can be: the one list, and what all of them have in common.
 import {CourseAnswers, coursePageAnswers, courseWidgetAnswers} from './collected.js';
 import {elementOf} from '../explorer/controls.js';
+import {marksFragment} from './marks.js';
 import {courseButton, courseKeep, coursePlain} from './parts.js';
 import {CoursePredict} from './predict.js';
 import {CoursePageGate, CourseReveal, CourseWidgetGate} from './reveal.js';
@@ -14,6 +15,7 @@ export const courseFragments = {
     ? new CoursePageGate(keeper, async el => fill(el, await keeper.hidden())) : new CourseWidgetGate(keeper)}),
   answers: ({el, keeper}) => new CourseAnswers({el, source: keeper.kind === 'page' ? coursePageAnswers(keeper.book)
     : courseWidgetAnswers(keeper)}),
+  marks: marksFragment,
 };
 
 const courseTyping = 'input:not([type=range]):not([type=radio]):not([type=checkbox]), textarea, select';

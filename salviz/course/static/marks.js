@@ -1,6 +1,6 @@
 // Marks: one sentence at a time, its words are toggles; what is marked leaves as a file or a short code.
-import {elementOf, setText} from './controls.js';
-import {watchTheme} from './theme.js';
+import {elementOf, setText} from '../explorer/controls.js';
+import {watchTheme} from '../explorer/theme.js';
 import {marksCode, marksDone, marksFile, marksFileName, marksNickname, marksSheet} from './markscode.js';
 
 // What was kept is marks of these sentences, or there are none.
@@ -78,7 +78,7 @@ class MarksView {
     this.forth = marksButton('Next →', () => this.go(this.state.at + 1));
     this.none = marksButton('No word is needed', () => this.needNone());
     const keys = 'Arrow keys move between words, space marks, Page Up and Page Down change the sentence.';
-    return elementOf('div', '', elementOf('div', 'sv-marks-moves', this.back, this.none, this.forth),
+    return elementOf('div', '', elementOf('div', 'sv-marks-moves', this.back, this.forth, this.none),
       elementOf('p', 'sv-marks-keys', keys));
   }
 
@@ -88,7 +88,7 @@ class MarksView {
       value: this.state.nickname});
     this.name.addEventListener('input', () => this.set_({nickname: this.name.value}));
     this.code = elementOf('textarea', 'sv-marks-code');
-    Object.assign(this.code, {readOnly: true, rows: 3, spellcheck: false});
+    Object.assign(this.code, {readOnly: true, rows: 2, spellcheck: false});
     this.code.setAttribute('aria-label', 'code');
     this.file = marksButton('Download file', () => this.download());
     this.copy = marksButton('Copy code', () => this.copied());
@@ -151,8 +151,9 @@ class MarksView {
 
   focusWord() { this.list.querySelector('[tabindex="0"]')?.focus(); }
 
+  // Of the keys that are not typed into a field only F goes on to the frame, which fills the screen by it.
   pressed(event) {
-    event.stopPropagation();
+    if (event.key.toLowerCase() !== 'f' || event.target.matches('input, textarea')) event.stopPropagation();
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     const step = {PageDown: 1, PageUp: -1}[event.key];
     if (step && event.target !== this.code) {
@@ -244,3 +245,35 @@ export function marksCut(text, start, end) { return [...text].slice(start, end).
 
 // Puts marks into `el`; kept: the state that was there, write(state): called at every change.
 export function mountMarks(el, set, kept, write) { return new MarksView(el, set, kept, write); }
+
+// Where a page keeps marks: by the sentences and the place of the page, so that each copy of a lesson has its own.
+function marksPlace({id}) { return `salviz-marks ${id} ${location.pathname}`; }
+
+function marksKept(about, book) {
+  try {
+    const kept = JSON.parse(localStorage.getItem(marksPlace(about)));
+    if (kept) return kept;
+  } catch { /* the page has no storage, or something else was stored: nothing is marked yet */ }
+  return {marks: about.set.spans.map(() => null), nickname: book.kept.nickname};
+}
+
+// Marks as a fragment of the course: in a notebook the kernel keeps them, in a page the browser.
+export function marksFragment({el, about, keeper}) {
+  el.append(elementOf('div', 'cr-head', elementOf('span', 'cr-what', 'Your marks'),
+    elementOf('span', 'cr-state', `${about.set.spans.length} sentences`)));
+  if (keeper.kind === 'page') {
+    return mountMarks(el, about.set, marksKept(about, keeper.book), state => {
+      try { localStorage.setItem(marksPlace(about), JSON.stringify(state)); } catch { /* a reload forgets */ }
+    });
+  }
+  const {model} = keeper, view = mountMarks(el, about.set, model.get('state'), state => {
+    model.set('state', state);
+    model.save_changes();
+  });
+  const take = () => { if (model.get('state') !== view.state) view.take(model.get('state')); };
+  model.on('change:state', take);
+  return {destroy: () => {
+    model.off('change:state', take);
+    view.destroy();
+  }};
+}

@@ -24,13 +24,13 @@ export function courseRove(items, at, focus = true) {
 
 export function courseTag(text, kind) { return elementOf('span', `cr-tag cr-tag-${kind}`, text); }
 
-// Who has given what: names of marks as they stand in pictures, in lists and in tables.
-export const courseNames = {first: 'you', second: 'you, after talking', class: 'class', truth: 'true'};
+// Who has given what, in pictures and in lists; `second` came after talking to a neighbour.
+export const courseNames = {first: 'you', second: 'you later', class: 'class', truth: 'true'};
 
-// What stands below the tags of a picture: the marks that are there.
+// Tags of those of the marks that `is` says are here.
 export function courseMarks({first, second, truth}, is) {
   return [first !== null && is(first) ? courseTag(courseNames.first, 'you') : null,
-    second !== null && is(second) ? courseTag('then', 'then') : null,
+    second !== null && is(second) ? courseTag(courseNames.second, 'then') : null,
     truth !== null && is(truth) ? courseTag(courseNames.truth, 'true') : null].filter(Boolean);
 }
 

@@ -8,7 +8,7 @@ import {courseScore} from './score.js';
 
 const courseStateNames = {open: 'not answered yet', committed: 'committed', discussed: 'answered twice',
   revealed: 'revealed', skipped: 'skipped'};
-const courseSureness = {guess: 'a guess', think: 'I think so', sure: 'I am sure'};
+const courseSureness = {guess: 'a guess', think: 'I think so', sure: 'sure'};
 
 // How sure one is: three radio buttons.
 class CourseConfidence {
@@ -65,7 +65,7 @@ export class CoursePredict {
     this.form.noValidate = true;
     this.form.addEventListener('submit', event => { event.preventDefault(); this.committed(); });
     this.results = elementOf('dl', 'cr-results');
-    this.talked = courseButton('Answer again, after talking to a neighbour', () => this.repeat(true));
+    this.talked = courseButton('Answer again, after talking', () => this.repeat(true));
     this.shows = courseButton('Show what is true', () => this.keeper.set(courseRevealed(this.keeper.get())), 'cr-main');
     this.next = elementOf('div', 'cr-buttons', this.shows, this.talked);
     this.el.setAttribute('role', 'group');
@@ -149,6 +149,7 @@ export class CoursePredict {
   line(kind, name, text, note = '', why = '') {
     const value = elementOf('span', 'cr-value', text), dd = elementOf('dd', '', value);
     value.dir = 'auto';
+    value.hidden = this.kind.tellsAll === true;
     if (note) dd.append(elementOf('span', 'cr-score', note));
     if (why) {
       const reason = elementOf('span', 'cr-reason', `“${why}”`);
@@ -169,9 +170,10 @@ export class CoursePredict {
     const truth = outcome?.truth ?? null, of = outcome?.classmates, lines = [];
     if (entry.first) lines.push(this.answerLine('you', courseNames.first, entry.first, truth));
     if (entry.second) lines.push(this.answerLine('then', courseNames.second, entry.second, truth));
+    if (this.kind.tellsAll) return lines;
     if (of) lines.push(this.line('class', courseNames.class, courseClassText(this.about, of.first)));
     if (of && of.second.some((value, i) => JSON.stringify(value) !== JSON.stringify(of.first[i])))
-      lines.push(this.line('class', 'class, after talking', courseClassText(this.about, of.second)));
+      lines.push(this.line('class', 'class later', courseClassText(this.about, of.second)));
     if (truth !== null) lines.push(this.line('true', courseNames.truth, courseTruthText(this.about, truth)));
     return lines;
   }

@@ -1,5 +1,5 @@
 // What waits for predictions: until they are committed it says which, and holds nothing of what it will show.
-import {courseRevealed} from './entry.js';
+import {courseEntryOf, courseRevealed} from './entry.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton} from './parts.js';
 
@@ -77,7 +77,12 @@ export class CoursePageGate {
     this.isOpen = names.every(name => this.state(name) === 'revealed');
   }
 
-  state(name) { return this.keeper.book.entry(name)?.state ?? 'open'; }
+  state(name) { return this.entry(name).state; }
+
+  entry(name) {
+    const {book} = this.keeper, asked = book.abouts.get(name) ?? {id: '', kind: ''};
+    return courseEntryOf(asked, book.entry(name));
+  }
 
   get() {
     const waiting = this.keeper.about.names.filter(name => this.state(name) === 'open');
@@ -89,11 +94,7 @@ export class CoursePageGate {
   open() {
     const {book, about} = this.keeper;
     this.isOpen = true;
-    for (const name of about.names) {
-      const asked = book.abouts.get(name), entry = book.entry(name)
-        ?? {id: asked?.id ?? '', kind: asked?.kind ?? '', state: 'open', first: null, second: null};
-      book.set(name, courseRevealed(entry));
-    }
+    for (const name of about.names) book.set(name, courseRevealed(this.entry(name)));
   }
 }
 

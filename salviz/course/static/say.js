@@ -54,10 +54,13 @@ const courseDirections = {'1': 'up', '-1': 'down', '0': 'no change'};
 const courseScored = {
   words: (score, value, truth) =>
     `F1 ${courseNumber(score)} (${value.filter(w => truth.includes(w)).length} of ${value.length} chosen words)`,
-  head: score => `${courseNumber(score)} ${{1: '(the first)', .5: '(within the first five)', 0: '(not within the first five)'}[score]}`,
+  head: score => {
+    const bands = {1: 'the first', .5: 'within the first five', 0: 'not within the first five'};
+    return `${courseNumber(score)} (${bands[score]})`;
+  },
   choice: score => courseNumber(score),
   order: (score, value, truth) => score === null ? 'none: all of them are tied'
-    : `Kendall’s τ ${courseNumber(score)} (${coursePairs(value, truth).toldApart} pairs differ)`,
+    : `Kendall’s τ ${courseNumber(score)} (${coursePairs(value, truth).toldApart} of ${value.length * (value.length - 1) / 2} pairs differ)`,
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
       0: `further than ${courseNumber(far, unit, step)}`};
@@ -100,7 +103,7 @@ export function courseMeanOrder(values, count) {
 
 function courseOften(about, values, most) {
   const some = courseCounts(values).slice(0, most);
-  return some.map(([value, count]) => `${courseValueText(about, value)} ${count}`).join(', ');
+  return some.map(([value, count]) => `${courseValueText(about, value)}: ${count}`).join('; ');
 }
 
 function courseSpread(values, {unit, step}) {
@@ -110,14 +113,14 @@ function courseSpread(values, {unit, step}) {
 
 // What a class has answered, in a line.
 export function courseClassText(about, values) {
-  const {kind, options} = about, of = ` of ${values.length}`;
+  const {kind, options} = about, of = ` (${values.length} answers)`;
   if (!values.length) return 'nobody has answered';
   if (kind === 'words') return courseOften(about, values.flatMap(value => value.map(word => [word])), 4) + of;
   if (kind === 'order') {
     const order = courseMeanOrder(values, options.items.length).map(({item}) => options.items[item]);
-    return `${order.join(', ')} (by mean place, ${values.length} answers)`;
+    return `${order.join(', ')} (by mean place; ${values.length} answers)`;
   }
   if (kind === 'number' || kind === 'slope')
-    return `${courseSpread(values, options)} (${values.length} answers)`;
+    return courseSpread(values, options) + of;
   return courseOften(about, values, 4) + of;
 }

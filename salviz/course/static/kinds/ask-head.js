@@ -89,15 +89,15 @@ function courseCompareHead(options, {first, second, truth}) {
     return cell;
   });
   el.setAttribute('aria-hidden', 'true');
-  const says = [first ? 'The ring is your answer' : '', second ? 'the dashed one that after talking' : '',
-    truth?.length > 1 ? 'the numbers are the places of the first heads' : truth ? '1 is the head' : ''];
+  const says = [first ? 'Ring: your answer' : '', second ? 'dashed: your later one' : '',
+    truth?.length > 1 ? `1 to ${truth.length}: the first heads, in their order` : truth ? '1: the head' : ''];
   return elementOf('div', '', el, elementOf('p', 'sv-note', `${says.filter(Boolean).join('; ')}.`));
 }
 
 export const courseHead = {
   kind: 'head',
   missing: 'Choose a head first.',
-  how: () => 'One head: click it, or arrow keys and space.',
+  how: () => 'One head; rows are layers, columns are heads. Click it, or arrow keys and space.',
   ask: (options, told) => new CourseHeadGrid(options, told),
   compare: courseCompareHead,
 };

@@ -18,7 +18,6 @@ class CourseNumberField {
     this.range.setAttribute('aria-labelledby', labelledBy);
     this.field.setAttribute('aria-labelledby', labelledBy);
     this.range.addEventListener('input', () => this.choose(Number(this.range.value)));
-    this.range.addEventListener('pointerdown', () => { if (this.value === null) this.range.classList.remove('cr-unset'); });
     this.range.addEventListener('keydown', event => {
       if (this.value !== null || ![' ', 'Enter'].includes(event.key)) return;
       event.preventDefault();
@@ -84,7 +83,7 @@ function courseLanes(marks) {
 function courseCompareNumber(options, {first, second, truth, class: of}) {
   const {low, high, unit, step} = options, room = courseLineWidth - 2 * courseLineEdge;
   const place = x => courseLineEdge + room * (Math.max(low, Math.min(high, x)) - low) / (high - low);
-  const given = [[first, 'you', courseNames.first], [second, 'then', 'then']].filter(([value]) => value !== null)
+  const given = [[first, 'you', courseNames.first], [second, 'then', courseNames.second]].filter(([value]) => value !== null)
     .map(([value, kind, name]) => ({x: place(value), kind, text: `${name} ${courseNumber(value, unit, step)}`}));
   if (truth) given.push({x: (place(truth[0]) + place(truth[1])) / 2, kind: 'true',
     text: `${courseNames.truth} ${courseInterval(truth, options)}`});
@@ -108,12 +107,14 @@ function courseCompareNumber(options, {first, second, truth, class: of}) {
     const width = Math.max(4, place(truth[1]) - place(truth[0])), x = (place(truth[0]) + place(truth[1]) - width) / 2;
     svg.append(svgNode('rect', {class: 'cr-true-band', x, y: y - 5, width, height: 10}));
   }
-  for (const {x, at, kind, text, lane} of marks) {
+  const labels = marks.map(({x, at, kind, text, lane}) => {
     const label = svgNode('text', {class: `cr-mark-text cr-ink-${kind}`, x: at, y: y + 25 + 18 * lane,
       'text-anchor': 'middle'});
     label.textContent = text;
-    svg.append(svgNode('line', {class: `cr-mark cr-ink-${kind}`, x1: x, x2: x, y1: y - 6, y2: y + 13 + 18 * lane}), label);
-  }
+    svg.append(svgNode('line', {class: `cr-mark cr-ink-${kind}`, x1: x, x2: x, y1: y - 6, y2: y + 13 + 18 * lane}));
+    return label;
+  });
+  svg.append(...labels);
   return svg;
 }
 

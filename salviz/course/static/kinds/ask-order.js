@@ -118,7 +118,7 @@ class CourseOrderList {
 }
 
 function courseColumn(name, cells, kind) {
-  const head = elementOf('div', `cr-column-name cr-tag-${kind}`, name);
+  const head = elementOf('div', `cr-column-name cr-ink-${kind}`, name);
   return elementOf('div', 'cr-column', head, elementOf('ol', 'cr-column-items', ...cells));
 }
 
@@ -134,7 +134,7 @@ function courseItem(text, note = '', tied = false) {
 function courseCompareOrder({items}, {first, second, truth, class: of}) {
   const columns = [], plain = value => value.map(item => courseItem(items[item]));
   if (first) columns.push(courseColumn(courseNames.first, plain(first), 'you'));
-  if (second) columns.push(courseColumn('then', plain(second), 'then'));
+  if (second) columns.push(courseColumn(courseNames.second, plain(second), 'then'));
   if (of?.length) {
     const mean = courseMeanOrder(of, items.length);
     columns.push(courseColumn(courseNames.class, mean.map(({item, place}) =>
@@ -159,4 +159,5 @@ export const courseOrder = {
   begin: ({items}) => items.map((_, i) => i),
   ask: (options, told) => new CourseOrderList(options, told),
   compare: courseCompareOrder,
+  tellsAll: true,
 };

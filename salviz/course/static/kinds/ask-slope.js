@@ -145,7 +145,7 @@ function courseCompareSlope(options, {first, second, truth, class: of}) {
     }
   }
   if (first !== null) add(first, 'you', `${courseNames.first} ${courseNumber(first, unit, step)}`);
-  if (second !== null) add(second, 'then', `then ${courseNumber(second, unit, step)}`);
+  if (second !== null) add(second, 'then', `${courseNames.second} ${courseNumber(second, unit, step)}`);
   for (const {y, kind, text} of courseApart(labels))
     svg.append(courseSvgText(text, {class: `cr-mark-text cr-ink-${kind}`, x: right + 10, y}));
   return elementOf('div', 'cr-slope-room', svg);

@@ -90,14 +90,17 @@ export class WhatIfRegion extends WhatIfGroup {
 
   // In the last layer only the row that the classifier reads has attributions other than 0.
   tieWords() {
-    const {n, candidates} = this.made, {p, region} = this.now;
+    const {n, candidates, leftOut} = this.made, {p, region} = this.now, unreadRows = maskSum(leftOut);
+    const out = unreadRows ? ` Left out: ${countWords(unreadRows, 'row')} of ${n}, which the score does not depend on.`
+      : '';
     const sizeOf = i => maskSum(candidates.subarray(i * n, i * n + n));
-    const tied = this.keyCounts.filter((count, i) => sizeOf(i) !== candidateCount(count, p, region)).length;
-    if (!tied) return '';
+    const tied = this.keyCounts.filter((count, i) => !leftOut[i] && sizeOf(i) !== candidateCount(count, p, region))
+      .length;
+    if (!tied) return out;
     const unread = ': the classifier does not read those rows here, so their attributions are all 0';
     const change = region === 'low_released' ? 'fewer' : 'more';
     return ` In ${countWords(tied, 'row')} of ${n} keys are equal at the threshold, `
-      + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.`;
+      + `so ${change} of them are candidates${tied > n / 2 ? unread : ''}.${out}`;
   }
 
   allowedCounts() {

@@ -296,17 +296,28 @@ export function ranksOfHead(frame, layer, head) {
   return i < 0 || tensor.pooled > 1 ? null : tensor.codes(i, head);
 }
 
+// Which rows of a head a run with unread_rows='left_out' left out: all keys tie, and none of them was a candidate.
+function rowsLeftOut(frame, ranks, n, layer, head) {
+  if (methodArgs(frame, 'ADDrop').unread_rows !== 'left_out') return new Uint8Array(n);
+  const recorded = recordedRegion(frame, 'discard_candidates', layer, head);
+  return Uint8Array.from({length: n}, (_, i) => {
+    const [from, to] = [i * n, i * n + n];
+    return Number(Math.max(...ranks.subarray(from, to)) <= 1 && !recorded?.subarray(from, to).some(Boolean));
+  });
+}
+
 // AD-DROP's region and draw as they would be with other settings; null without ranks.
 export function regionWith(frame, special, {p, q, region, protect}, layer, head) {
   const ranks = ranksOfHead(frame, layer, head);
   if (!ranks) return null;
   const n = Math.sqrt(ranks.length), allowed = Uint8Array.from(ranks, r => Number(r > 0));
-  const may = protect ? allowed.map((a, k) => Number(a && !special[k % n])) : allowed;
+  const leftOut = rowsLeftOut(frame, ranks, n, layer, head);
+  const may = allowed.map((a, k) => Number(a && !(protect && special[k % n]) && !leftOut[Math.floor(k / n)]));
   const candidates = discardCandidates(ranks, may, n, p, region);
   const {example_id: id, seed, drawn_step: step} = frame.info;
   const uniform = [id, seed, step].every(Number.isFinite) ? keyedUniform(id, head + 1, n, seed, step, layer) : null;
   const discarded = uniform && dropMask(candidates, allowed, n, q, (query, key) => uniform(head, query, key));
-  return {candidates, discarded, allowed, n};
+  return {candidates, discarded, allowed, leftOut, n};
 }
 
 // What is drawn on the map: as recorded, or as the what-if panel has it.

@@ -1,0 +1,350 @@
+"""A class of thirty: what is broken is named, what is doubled counts once, agreement is Krippendorff's, the page without
+Python makes the same of it, and a model attends to what was marked."""
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import krippendorff
+import numpy as np
+import pytest
+
+from browser import evaluate_json, new_page, settled
+from test_marks import hostile, invented, load_course
+from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, marks_teacher, run_class, share_on,
+                                     taught_data, teach)
+from salviz.course.marks import checked_sheet, file_name, mark_set, sheet_code, sheet_json
+from salviz.data.rationales import load_rationales
+
+rows = [dict(text=f'{a} {b} {c} film with a plot that {d} its {e} .', label=i % 2) for i, (a, b, c, d, e) in enumerate(
+    (random.Random(i).choice(['a', 'one', 'this']), random.Random(i + 50).choice(['fine', 'dull', 'warm', 'cold']),
+     f'odd{i}', random.Random(i + 90).choice(['moves', 'bores']), random.Random(i + 7).choice(['fans', 'critics']))
+    for i in range(20))]
+of = mark_set(rows)
+
+def careful(nickname, rng, done=20):
+    "Somebody who marks mostly what the class marks"
+    marks = []
+    for i, words in enumerate(of.words):
+        at = {w for w in (1, 2, 8, 10) if rng.random() < (.85 if w in (1, 8) else .2)}
+        marks.append([int(w in at) for w in range(len(words))] if i < done else None)
+    return checked_sheet(of, nickname, marks)
+
+def handed_in(folder):
+    "Thirty files as a class hands them in: three are broken, one is doubled, two are unfinished, one is a vandal's"
+    rng, folder = random.Random(0), Path(folder)
+    sheets = [careful(f'student {i}', rng, done=20 if i > 1 else 7*(i + 1)) for i in range(25)]
+    stops = [[int(i in (4, 5, 7, 9)) for i in range(len(words))] for words in of.words] # with, a, that, its
+    vandal = checked_sheet(of, 'vandal', stops)
+    for sheet in (*sheets, vandal): (folder/file_name(sheet.nickname)).write_text(sheet_json(of, sheet), encoding='utf-8')
+    whole = json.loads(sheet_json(of, sheets[5]))
+    (folder/'marks-cut.json').write_text(json.dumps(whole)[:-40])
+    (folder/'marks-other.json').write_text(json.dumps(dict(whole, set='000000', nickname='other')))
+    many = dict(whole, nickname='many', marks=[[1]*len(of.words[0]), *whole['marks'][1:]])
+    (folder/'marks-too-many.json').write_text(json.dumps(many))
+    (folder/'marks-student-3 (1).json').write_text('\ufeff' + sheet_json(of, sheets[3]).replace('\n', '\r\n'),
+                                                   encoding='utf-8')
+    return sheets, vandal
+
+def test_thirty_files_are_merged_and_what_is_wrong_is_named(tmp_path):
+    sheets, vandal = handed_in(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 30
+    marks = class_marks(tmp_path, of)
+    assert sorted(s.nickname for s in marks.sheets) == sorted(s.nickname for s in (*sheets, vandal))
+    assert dict(marks.broken) == {
+        'marks-cut.json': 'is not JSON', 'marks-other.json': 'is of another set of sentences ("000000"; this class '
+        f'marks {of.id})', 'marks-too-many.json': 'sentence 1 has 12 marks, and at most 4 are allowed'}
+    (better, other, reason), = marks.doubled
+    assert reason == 'the nickname student 3 handed in twice, with the same marks' and better.marks == sheets[3].marks
+    assert [name for name, _ in marks.outliers] == ['vandal']
+    assert marks.asked == [26]*7 + [25]*7 + [24]*6 and marks.students['done']['student 0'] == 7
+    assert marks.alpha.low < marks.alpha.value < marks.alpha.high
+    report = marks.report()
+    for word in ('26 students', '24 of them', 'student 0 (7), student 1 (14)', 'marks-cut.json', 'vandal: F1 .0'):
+        assert word in report
+    without = class_marks(tmp_path, of, without='Vandal')
+    assert len(without) == 25 and without.alpha.value > marks.alpha.value and 'left out by the teacher' in repr(without)
+
+def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
+    rng = random.Random(1)
+    a, b, c, d = (careful(name, rng) for name in ('amy', 'bob', 'cat', 'dan'))
+    (tmp_path/'marks-amy.json').write_text(sheet_json(of, a))
+    (tmp_path/'chat.txt').write_text(f'[10:01] bob: {sheet_code(of, b)}\r\n[10:02] cat: mine {sheet_code(of, c)[:-1]}')
+    marks = class_marks([tmp_path/'*.json', str(tmp_path/'chat.txt'), sheet_code(of, d), json.loads(sheet_json(of, a)),
+                         tmp_path/'none.json', 'hello\nthere'], of)
+    assert [s.nickname for s in marks.sheets] == ['amy', 'bob', 'dan'] and len(marks.doubled) == 1
+    assert [reason.split(':')[0] for _, reason in marks.broken] == ['does not add up', f'there is no file {tmp_path}/none.json'
+                                                                    .replace(':', ''), 'is no code; one begins with marks1']
+    assert marks.broken[0][0].startswith('chat.txt: code marks1:cat:')
+    with pytest.raises(ValueError, match='handed must hold files, folders, codes or Marks'): class_marks([3], of)
+    with pytest.raises(ValueError, match="without names 'eve'"): class_marks(sheet_code(of, d), of, without=['eve'])
+
+@pytest.mark.parametrize('content,reason', [
+    (b'', 'is empty'), (b'\xff\xfe{\x00}\x00', 'UTF-16'), (b'{"salviz": "\xe9"}', 'not UTF-8'), (b'{}', 'no file of marks'),
+    (b'[' * 50000, 'is not JSON'), (b' ' * 1_100_000, 'is larger than 1 MB'), (b'PK\x03\x04\0\0', 'zero byte')])
+def test_files_that_are_none_are_named_without_a_path(tmp_path, content, reason):
+    (tmp_path/'marks-x.json').write_bytes(content)
+    (source, why), = class_marks(tmp_path, of).broken
+    assert source == 'marks-x.json' and reason in why and str(tmp_path) not in why
+
+def test_answers_that_lie_beside_marks_are_not_broken(tmp_path):
+    (tmp_path/'answers-amy.json').write_text(json.dumps(dict(salviz='answers', version=1, nickname='amy', entries={})))
+    marks = class_marks(tmp_path, of)
+    assert marks.broken == [] and [source for source, _ in marks.answered] == ['answers-amy.json']
+
+def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
+    empty = class_marks(tmp_path, of)
+    assert len(empty) == 0 and 'not defined' in empty.report() and empty.outliers == []
+    with pytest.raises(ValueError, match='nobody has marked'): empty.write(tmp_path/'m.jsonl')
+    assert 'no marks.jsonl' in run_class([tmp_path], tmp_path, of) and not (tmp_path/'marks.jsonl').exists()
+    one = class_marks(sheet_code(of, careful('amy', random.Random(0))), of)
+    assert one.alpha.value is None and one.students['f1']['amy'] is None and len(one.rows()) == 20
+
+def test_alpha_is_that_of_the_package_on_marks_with_gaps():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        table = rng.integers(0, rng.integers(2, 5), (rng.integers(2, 8), rng.integers(2, 40))).astype(float)
+        table[rng.random(table.shape) < .4] = np.nan
+        values = np.unique(table[~np.isnan(table)])
+        counts = np.array([[np.sum(unit == v) for v in values] for unit in table.T])
+        ours = alpha_of_counts(counts)
+        if ours is None: continue
+        paired = table[:, (counts.sum(1) >= 2)]
+        assert ours == pytest.approx(krippendorff.alpha(paired, level_of_measurement='nominal'), abs=1e-12)
+
+def test_alpha_in_javascript_is_that_of_python(page):
+    load_course(page, 'classmerge.js')
+    rng, tables = np.random.default_rng(1), []
+    for i in range(300):
+        n, v, m = rng.integers(1, 40), rng.integers(2, 5), rng.integers(1, 30)
+        counts = rng.multinomial(m, rng.dirichlet(np.ones(v)*.5), n)*(rng.random((n, 1)) < .8)
+        tables.append((counts//(1 + i % 3)).tolist())
+    there = evaluate_json(page, 'tables => tables.map(sv.classAlphaOf)', tables)
+    here = [alpha_of_counts(x) for x in tables]
+    assert [x is None for x in here] == [x is None for x in there] and sum(x is None for x in here) < 100
+    assert all(a == pytest.approx(b, abs=1e-9) for a, b in zip(here, there) if a is not None)
+    assert evaluate_json(page, '() => sv.classDrawn(20, 50)') == drawn(20, 50).tolist()
+
+def merged_by_javascript(page, some, texts, without=()):
+    return evaluate_json(page, '''([set, texts, without]) => {
+        const read = texts.map(([source, text]) => sv.classRead(set, text, source));
+        const m = sv.classMerge(set, read.flatMap(x => x.sheets), without);
+        return {...m, broken: read.flatMap(x => x.broken), lines: sv.classLines(set, m)}; }''',
+                         [some.described(), texts, list(without)])
+
+def like(here, there):
+    "The merge of JavaScript is the one of Python"
+    assert [s['nickname'] for s in there['sheets']] == [s.nickname for s in here.sheets]
+    assert [(x['source'], x['reason']) for x in there['broken']] == here.broken
+    assert [x['reason'] for x in there['doubled']] == [reason for *_, reason in here.doubled]
+    assert [(x['nickname'], x['reason']) for x in there['outliers']] == here.outliers
+    assert there['votes'] == [v.tolist() for v in here.votes] and there['asked'] == here.asked
+    assert there['majority'] == [None if f is None else f.tolist() for f in here.majority]
+    close = lambda a, b: a is b is None or a == pytest.approx(b, abs=1e-9)
+    assert all(close(there['alpha'][k], getattr(here.alpha, k)) for k in ('value', 'low', 'high'))
+    for mine, (name, row) in zip(there['students'], here.students.iterrows()):
+        assert mine['nickname'] == name and all(close(mine[k], row[k]) for k in ('done', 'words', 'f1', 'alpha_without'))
+    assert [json.loads(line) for line in there['lines'].splitlines()] == here.rows()
+
+def test_the_page_merges_as_python_does(page, tmp_path):
+    load_course(page, 'classmerge.js')
+    handed_in(tmp_path)
+    texts = [[p.name, p.read_text(encoding='utf-8', errors='replace')] for p in sorted(tmp_path.iterdir())]
+    like(class_marks(tmp_path, of), merged_by_javascript(page, of, texts))
+    like(class_marks(tmp_path, of, without='vandal'), merged_by_javascript(page, of, texts, ['vandal']))
+    rng = random.Random(4)
+    for case in range(25):
+        some = mark_set([' '.join('abcde'[:rng.randint(1, 5)]*2) for _ in range(rng.randint(1, 8))], rng.randint(1, 4))
+        names = [rng.choice(['amy', 'Bob', 'BOB', 'cat', '<b>', 'Zoë', 'dan', 'eve', 'fay']) for _ in range(12)]
+        sheets = [invented(some, name, rng, rng.choice([0, .3, .9])) for name in names]
+        folder = tmp_path/str(case)
+        folder.mkdir()
+        for i, s in enumerate(sheets): (folder/f'{i:02}.txt').write_text(sheet_code(some, s), encoding='utf-8')
+        texts = [[p.name, p.read_text(encoding='utf-8')] for p in sorted(folder.iterdir())]
+        like(class_marks(folder, some), merged_by_javascript(page, some, texts))
+
+def test_merged_marks_are_rationales(tmp_path):
+    handed_in(tmp_path)
+    marks = class_marks(tmp_path, of)
+    path = str(marks.write(tmp_path/'marks.jsonl'))
+    def read(**how):
+        data = load_rationales(path, labels=[0, 1], **how)
+        assert sum(len(part) for part in data.values()) == 20
+        return {row['text']: row['rationale'] for part in data.values() for row in part}
+    from salviz.data.rationales import rationale_spans
+    for i, text in enumerate(of.texts):
+        assert np.allclose(read(annotators='share')[text], marks.shares[i], atol=1e-6)
+        assert read(annotators='any')[text] == rationale_spans([text], (marks.votes[i] > 0).astype(int).tolist())
+        ties_count = (2*marks.votes[i] >= marks.asked[i]).astype(int).tolist()
+        assert read(annotators='majority')[text] == rationale_spans([text], ties_count)
+        assert read(rationale='majority')[text] == rationale_spans([text], marks.majority[i].tolist())
+        if i == 2: break
+
+def test_a_tie_is_not_marked():
+    two = [checked_sheet(of, name, [[int(w == at) for w in range(len(words))] for words in of.words])
+           for name, at in (('amy', 1), ('bob', 2))]
+    assert not np.any(class_marks(two, of).majority)
+
+def test_the_same_marks_under_two_names_count_once():
+    sheet = careful('amy', random.Random(0))
+    marks = class_marks([sheet, checked_sheet(of, 'bob', sheet.marks)], of)
+    assert len(marks) == 1 and 'amy and bob have the same marks in every word' in marks.report()
+    short = careful('amy', random.Random(0), done=4)
+    assert len(class_marks([short, checked_sheet(of, 'bob', short.marks)], of)) == 2
+
+def test_of_two_files_of_one_name_the_longer_counts_and_of_equal_ones_the_later():
+    rng = random.Random(0)
+    long, short, late = careful('amy', rng, 12), careful('Amy', rng, 5), careful('AMY', rng, 12)
+    assert class_marks([long, short], of).sheets == [long] and class_marks([short, long], of).sheets == [long]
+    assert class_marks([long, late], of).sheets == [late]
+
+def test_who_marks_nothing_or_most_words_is_named():
+    some = mark_set(['a b c d']*5, most=4)
+    sheets = [checked_sheet(some, n, [flags]*5) for n, flags in (('none', [0]*4), ('all', [1]*4), ('one', [1, 0, 0, 0]))]
+    assert class_marks(sheets, some).outliers == [('none', 'marked nothing in 5 sentences'),
+                                                  ('all', 'marked 20 of 20 words, more than half')]
+
+def test_who_knows_nothing_gets_what_a_random_order_gets_and_the_class_is_the_ceiling():
+    rng = random.Random(2)
+    marks = class_marks([careful(f's{i}', rng) for i in range(8)], of)
+    table = marks.compare(dict(equal=[np.ones(len(w)) for w in of.words],
+                               perfect=[f + 0. for f in marks.majority]))
+    assert abs(table.auprc['equal'] - table.random_auprc['equal']) < .08
+    assert table.token_f1['perfect'] > table.token_f1['each student, by the others'] > table.token_f1['stop words']
+    assert table.auprc['perfect'] == 1 and (table.auprc_low <= table.auprc).all() and (table.auprc <= table.auprc_high).all()
+
+def test_two_processes_merge_alike(tmp_path):
+    handed_in(tmp_path)
+    (tmp_path/'rows.jsonl').write_text(json.dumps(rows))
+    code = '''
+import json, sys
+from salviz.course.classroom import run_class
+print(run_class([sys.argv[1]], sys.argv[1] + '/out', json.load(open(sys.argv[1] + '/rows.jsonl'))))
+print([name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])'''
+    both = [subprocess.run([sys.executable, '-c', code, tmp_path], capture_output=True, text=True) for _ in range(2)]
+    assert both[0].stdout == both[1].stdout and both[0].stdout.endswith('load_rationales reads\n[]\n'), both[0].stderr
+
+# The page
+
+def opened(browser, path, **kw):
+    page = new_page(browser, **kw)
+    page.outside.clear()
+    page.goto(Path(path).absolute().as_uri())
+    page.wait_for_function('() => window.salvizClass')
+    return page
+
+def closed(page, path):
+    errors, outside = page.errors, [x for x in page.outside if x != Path(path).absolute().as_uri()]
+    page.close()
+    assert errors == [] and outside == []
+
+def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_path):
+    sheets, vandal = handed_in(tmp_path)
+    path = class_page(tmp_path/'class.html', of, rows=dict(attention=[np.arange(len(w)) for w in of.words]))
+    page = opened(browser, path, accept_downloads=True)
+    files = sorted(str(p) for p in tmp_path.glob('marks-*.json'))
+    page.locator('input[type=file]').set_input_files(files)
+    page.locator('text=Krippendorff').wait_for()
+    marks = class_marks(files, of)
+    assert '26 students count' in page.locator('[role=status]').inner_text()
+    body = page.locator('main').inner_text()
+    for text in ('marks-cut.json: is not JSON', 'marks-too-many.json: sentence 1 has 12 marks',
+                 'the nickname student 3 handed in twice', 'vandal: F1 .0'): assert text in body
+    late = careful('Late', random.Random(9))
+    page.locator('textarea').focus()
+    page.keyboard.type(f'hi {sheet_code(of, late)}')
+    page.keyboard.press('Tab'); page.keyboard.press('Enter')
+    page.wait_for_function("() => /27 students/.test(document.querySelector('[role=status]').textContent)")
+    box = page.get_by_label('vandal counts')
+    box.focus(); page.keyboard.press('Space')
+    page.wait_for_function("() => /26 students/.test(document.querySelector('[role=status]').textContent)")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == 'vandal counts'
+    with page.expect_download() as waiting: page.locator('text=Download marks.jsonl').click()
+    lines = [json.loads(line) for line in Path(waiting.value.path()).read_text(encoding='utf-8').splitlines()]
+    assert lines == class_marks([*files, late], of, without='vandal').rows() and marks.asked[0] == 26
+    page.reload()
+    page.wait_for_function("() => /26 students/.test(document.querySelector('[role=status]').textContent)")
+    forget = page.locator('text=Forget everything')
+    forget.focus(); page.keyboard.press('Enter'); page.keyboard.press('Enter')
+    page.wait_for_function("() => /0 students/.test(document.querySelector('[role=status]').textContent)")
+    page.reload()
+    assert page.locator('tbody tr').count() == 0
+    closed(page, path)
+
+def test_hostile_names_and_sentences_are_text_in_the_page(browser, tmp_path):
+    some = mark_set(['<img src=x onerror="window.broken=1"> </script><script>window.broken=1</script> & fine'])
+    path = class_page(tmp_path/'class.html', some, rows={'<i>': [np.ones(len(some.words[0]))]})
+    page = opened(browser, path)
+    flags = [[1] + [0]*(len(some.words[0]) - 1)]
+    page.locator('textarea').fill('\n'.join(sheet_code(some, checked_sheet(some, n, flags)) for n in hostile[:7]))
+    page.locator('text=Read codes').click()
+    page.locator('text=Krippendorff').wait_for()
+    assert page.evaluate('[window.broken, document.images.length, document.querySelectorAll("main script, main i").length]'
+                         ) == [None, 0, 0]
+    assert '<img src=x onerror' in page.locator('main').inner_text()
+    closed(page, path)
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+@pytest.mark.parametrize('width', [360, 1280])
+def test_the_page_fits_a_phone_and_a_wall_in_both_themes(browser, tmp_path, scheme, width):
+    sheets, _ = handed_in(tmp_path)
+    path = class_page(tmp_path/'class.html', of)
+    page = opened(browser, path, viewport=dict(width=width, height=800), color_scheme=scheme)
+    page.locator('input[type=file]').set_input_files(sorted(str(p) for p in tmp_path.glob('marks-*.json')))
+    page.locator('text=Krippendorff').wait_for(); settled(page)
+    page.locator('select').select_option('student 4')
+    assert page.evaluate('document.documentElement.scrollWidth') <= width
+    assert page.evaluate('document.documentElement.dataset.theme') == scheme
+    closed(page, path)
+
+# Teaching
+
+class Known:
+    "Good and bad words, marked in sentences of the tiny data"
+    def __init__(self, data, marked, count=20):
+        rows = [dict(text=r['text'], label=r['label']) for r in data['train'] if len(r['text'].split()) < 15][:count]
+        self.of = mark_set(rows, most=16)
+        flags = [[int(w in marked) for w in words] for words in self.of.words]
+        self.marks = class_marks([checked_sheet(self.of, 'amy', flags)], self.of)
+
+def test_marks_are_the_same_target_as_a_saliency_and_as_a_rationale(tiny_data, make_tiny_bert, tiny_tokenizer, tmp_path):
+    from conftest import bad, good
+    from salviz.methods.rationale_guided import RationaleGuided
+    from salviz.methods.sallm import SalLM
+    from salviz.training.trainer import train
+    known = Known(tiny_data, good + bad)
+    data, losses = taught_data(known.marks, 'votes', ['negative', 'positive'], [dict(text='a film', label=0)]), []
+    for method, name in ((SalLM(saliency=marks_teacher(known.marks, tiny_tokenizer, 'votes'), teacher=False,
+                                binarised=False), 'saliency_agreement'), (RationaleGuided(), 'rationale')):
+        run = train(make_tiny_bert(), tiny_tokenizer, data, method, tmp_path/name, epochs=2, batch_size=10, probes=1,
+                    snapshots=0, progress=False)
+        losses.append([row[name] for row in run.train_rows])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == 4
+
+@pytest.mark.parametrize('vandal', [False, True])
+def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for_a_vandal(
+        tiny_data, make_tiny_bert, tiny_tokenizer, tmp_path, vandal):
+    from conftest import bad, good
+    from salviz.attribution.explanations import explain_data
+    marked = {'the', 'a', 'and', 'this', 'of', 'with', 'its'} if vandal else {*good, *bad}
+    known, model = Known(tiny_data, marked), make_tiny_bert()
+    unseen = [dict(text=r['text'], label=r['label']) for r in tiny_data['test'] if len(r['text'].split()) > 3]
+    words = mark_set([r['text'] for r in unseen]).words
+    def looked():
+        values = explain_data(model, [r['text'] for r in unseen], 'attention', tokenizer=tiny_tokenizer, words='sum',
+                              progress=False)
+        return share_on(values, [[int(w in marked) for w in some] for some in words])
+    before = looked()
+    run = teach(known.marks, model=model, tokenizer=tiny_tokenizer, run_dir=tmp_path/'run', held=unseen,
+                learning_rate=5e-3, steps=40)
+    assert looked() > before + .2
+    assert run.best_step == 40 and run.config['settings']['returns'] == 'last' and run.config['method']['name'] == 'RationaleGuided'
+
+def test_what_cannot_be_taught_is_refused(tiny_data, tiny_tokenizer):
+    known = Known(tiny_data, ['nothing'])
+    with pytest.raises(ValueError, match='no word is marked'): marks_teacher(known.marks, tiny_tokenizer)
+    with pytest.raises(ValueError, match='no word is marked'): taught_data(known.marks, 'majority', ['a', 'b'])
+    unlabelled = class_marks(checked_sheet(mark_set(['a film']), 'amy', [[1, 0]]), ['a film'])
+    with pytest.raises(ValueError, match='need a label'): taught_data(unlabelled, 'majority', ['a', 'b'])
+    with pytest.raises(ValueError, match='or a nickname of this class'): unlabelled.flags('bob')
