@@ -14,7 +14,7 @@ import salviz
 root = Path(__file__).resolve().parents[1]
 first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_transformer', 'own_method',
                  'figures_for_a_paper']
-floor_titles = dict(learn='Start here', core='Core', data='Data', models='Models', attribution='Attribution',
+floor_titles = dict(learn='Start here', lessons='Lessons', core='Core', data='Data', models='Models', attribution='Attribution',
                     methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
                     figures='Figures', explorer='Explorer', porch='Porch')
 # {notebook: what stands in the cell below which the explorer is alive}
