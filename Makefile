@@ -1,5 +1,6 @@
 # `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks,
-# `make check` what a change touches, `make docs` builds the site in _docs/, `make bench` measures what the methods cost.
+# `make check` what a change touches, `make docs` builds the site in _docs/, `make course` the lessons in _course/,
+# `make bench` measures what the methods cost.
 # Each makes its own environment (.venv) from the versions in constraints.txt; nothing but Python 3.11+ and make is needed.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +9,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test check docs arithmetic slow bench fetch extras browser latex notebooks outputs readme clean
+.PHONY: demo lab test check docs course arithmetic slow bench fetch extras browser latex notebooks outputs readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -28,6 +29,13 @@ check: .venv/.dev .venv/.docs fetch extras browser latex
 # A site of the notebooks, with a reference and a live explorer, that needs no network: open _docs/index.html.
 docs: .venv/.docs fetch
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build.py _docs
+
+# The lessons of nbs/00_lessons into the package, and their editions: notebooks and pages, for students and for teachers.
+course: .venv/.dev fetch
+	rm -rf _course
+	$(BIN)/python -c "from salviz.course.editions import ship_lessons; ship_lessons('nbs/00_lessons', 'salviz/course/lessons')"
+	OMP_NUM_THREADS=1 $(BIN)/salviz course _course/students --pages
+	OMP_NUM_THREADS=1 $(BIN)/salviz course _course/teachers --teacher --pages
 
 # The tests and notebooks of the rooms that compute, in another arithmetic than this processor's fastest: other
 # kernels, and on top of them a rounding of our own for every shape (tests/arithmetic.py).
@@ -99,4 +107,4 @@ readme: .venv/.dev
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info _docs _proc .testmondata*
+	rm -rf .venv build dist *.egg-info _docs _course _proc .testmondata*

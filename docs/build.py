@@ -14,9 +14,10 @@ import salviz
 root = Path(__file__).resolve().parents[1]
 first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_transformer', 'own_method',
                  'figures_for_a_paper']
-floor_titles = dict(learn='Start here', core='Core', data='Data', models='Models', attribution='Attribution',
+floor_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
+                    attribution='Attribution',
                     methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
-                    figures='Figures', explorer='Explorer', porch='Porch')
+                    figures='Figures', explorer='Explorer', porch='Porch', course='Course: rooms')
 # {notebook: what stands in the cell below which the explorer is alive}
 alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it
@@ -63,6 +64,15 @@ def page_of(name, notebook, contents=()):
                          'see `alive` in docs/build.py')
     metadata = {**notebook['metadata'], **({'hide-toc': True} if name in alive else {})} # the explorer needs the room
     return json.dumps(dict(notebook, cells=[*cells, *contents], metadata=metadata), ensure_ascii=False)
+
+
+def notebook_at(path):
+    "The notebook at `path` as the site shows it: lessons as students have them, a page for teachers as it is"
+    if path.parent.name != '00_lessons': return json.loads(path.read_text())
+    from salviz.course.editions import edition_of, read_lesson
+    source = read_lesson(path)
+    editions = (edition_of(source, name) for name in ('student', 'teacher'))
+    return next(edition for edition in editions if edition.cells)
 
 
 def toctree(caption, pages):
@@ -128,7 +138,7 @@ def lay_out(source):
     trees += [toctree('Reference', reference(source)), toctree('The house', ['CONTRIBUTING', 'CHANGELOG'])]
     for name, path in files.items():
         contents = [markdown('\n\n'.join(trees), 'contents')] if name == 'index' else []
-        write(source/f'{name}.ipynb', page_of(name, json.loads(path.read_text()), contents))
+        write(source/f'{name}.ipynb', page_of(name, notebook_at(path), contents))
     pages = {*files, 'CONTRIBUTING', 'CHANGELOG', *(f'api/{floor}' for floor in ('index', *rooms()))}
     for file in [*source.rglob('*.ipynb'), *source.rglob('*.md')]: # of notebooks that are there no more
         if file.relative_to(source).with_suffix('').as_posix() not in pages: file.unlink()

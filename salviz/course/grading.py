@@ -188,7 +188,7 @@ class Grades:
 
     def report(self) -> str:
         "The table for a terminal, what is to be read by the teacher, and the files that are not as they should be"
-        shown = self.table().drop(columns=['why', 'reasons', 'capstone']).fillna('').to_string(index=False)
+        shown = self.table().drop(columns=['why', 'reasons', 'capstone']).to_string(index=False, na_rep='')
         about = (f'predictions: of {points["predictions"]}, for committing, not for being right; checks: of '
                  f'{points["checks"]}, as the files say: only the students\' own kernels have seen them pass. Reasons '
                  f'(of {points["reasons"]}) and capstone (of {points["capstone"]}) are for you to read. near: how near '

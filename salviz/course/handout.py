@@ -22,7 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.assets import asset, cache_dir, members
-from .editions import cell_tag, cell_text, course_fact, lesson_files, read_lesson, write_editions
+from .editions import (cell_tag, cell_text, course_fact, first_line, lesson_files, read_lesson,
+                                    write_editions)
 from .pages import lesson_html, run_cell, write_pages
 
 # %% ../../nbs/13_course/09_handout.ipynb #ho-06
@@ -84,10 +85,10 @@ def _source_tree():
 
 def collect_wheels(
     folder,   # an existing one
-    pip=_pip, # runs pip with words; did it end well?
+    pip=None, # runs pip with words, and says whether it ended well; None: pip itself
 ) -> list: # names of what is missing
     "Put the wheels that the course needs into `folder`, as far as they can be had"
-    needed = course_packages()
+    needed, pip = course_packages(), pip or _pip
     def here(): return {re.sub(r'[-_.]+', '-', path.name.split('-')[0]).lower() for path in Path(folder).glob('*.whl')}
     if tree := _source_tree(): pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(tree))
     pinned = {name: f'{name}=={version.split("+")[0]}' for name, version in needed.items()
@@ -113,7 +114,7 @@ _stick = '''Tell a model where to look: a stick for a room without network
 def fill_stick(
     folder:Path, # with the notebooks and pages
     say=print,   # is told what came and what did not
-    pip=_pip,
+    pip=None,    # see `collect_wheels`
 ) -> None:
     "Add wheels, assets and instructions to `folder`"
     wheels, cache = folder/'wheels', folder/'cache'
@@ -141,7 +142,6 @@ def hand_out(
     lessons=None,     # folder of the sources; None: the package's
     fact=course_fact, # name → how it is printed
     say=print,        # is told what was written
-    pip=_pip,
 ) -> list: # paths of the notebooks
     "Write a course into `folder`"
     lessons = None if lessons is None else Path(lessons).absolute()
@@ -154,7 +154,7 @@ def hand_out(
             (place/'pages').mkdir()
             write_pages(place/'pages', 'teacher_page' if teacher else 'page', lessons, has_class=True, fact=fact, say=say)
             class_page(place/'pages'/'class.html')
-        if usb: fill_stick(place, say, pip)
+        if usb: fill_stick(place, say)
     return written
 
 def open_lab(
@@ -198,7 +198,8 @@ def rehearse_lesson(
                 where = f'lesson {name}, cell {cell.id}'
                 verdicts = [thing for thing in run_cell(cell_text(cell), shared, where) if hasattr(thing, 'passed')]
                 if wrong := [thing for thing in verdicts if not thing.passed]:
-                    raise RuntimeError(f'{where} (`{cell_text(cell)[:60]}`): the solution is not right: {wrong[0]!r:.300}')
+                    raise RuntimeError(f'{where} (`{first_line(cell_text(cell))[:60]}`): the solution is not right: '
+                                       f'{wrong[0]!r:.300}')
                 checked += len(verdicts)
     said = [f'page {len(page.encode())/1e6:.1f} MB', f'{checked} checks right', f'{time.monotonic() - begun:.0f} s']
     if left: said.append(f'{left} cells that train were left out: there is no torch')

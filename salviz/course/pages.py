@@ -216,13 +216,12 @@ def lesson_html(
     kept, names, body = Fragments(), {'__name__': '__main__'}, []
     with tempfile.TemporaryDirectory() as apart, contextlib.chdir(apart): # where a cell may leave files
         for cell in cells:
-            where = f'lesson {name}, cell {cell.id}'
-            try:
-                if cell.cell_type == 'markdown': body.append(words_html(cell_text(cell)))
-                elif cell.cell_type == 'code':
-                    shown = ''.join(map(kept.shown, run_cell(cell_text(cell), names, where)))
-                    if shown: body.append(f'<div class="course-shown">\n{shown}</div>\n')
-            except ValueError as error: raise ValueError(f'{where}: {error}') from None
+            where, is_code = f'lesson {name}, cell {cell.id}', cell.cell_type == 'code'
+            displayed = run_cell(cell_text(cell), names, where) if is_code else []
+            try: made = ''.join(map(kept.shown, displayed)) if is_code else words_html(cell_text(cell))
+            except Exception as error: # of what a reveal makes, or of a formula
+                raise RuntimeError(f'{where}: {type(error).__name__}: {error}') from error
+            if made: body.append(f'<div class="course-shown">\n{made}</div>\n' if is_code else made)
     number = f'{title.number} ' if title.number else ''
     return _whole_page(f'{number}{title.title}', ''.join(body), links, kept.parts, title.number)
 

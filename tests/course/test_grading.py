@@ -1,0 +1,149 @@
+"Grading: points for committing, never for being right; nothing that a file claims is trusted, nothing in it is run."
+import csv
+import json
+import random
+
+import nbformat
+import pytest
+
+import lessons
+from salviz.course import session
+from salviz.course.grading import grade, grade_one, graded, handed_in, harmless, what_was_asked
+
+@pytest.fixture(scope='module')
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('asked')/'lessons'
+    return lessons.written(folder, more=[('code', "check('row', row)", 'notebook')])
+
+@pytest.fixture(scope='module')
+def asked(sources): return what_was_asked(sources)
+
+def entry(asked, name, value, seconds=0, why='', **more):
+    question = asked.predictions[name]
+    made = session.commit(session.new_entry(question.asked, question.id), value, 'sure', why)
+    made['first']['time'] = f'2026-01-01T10:{seconds//60:02d}:{seconds % 60:02d}Z'
+    return made | more
+
+def hand_in(folder, nickname, entries, file=None):
+    path = folder/(file or f'answers-{nickname}.json')
+    given = dict(salviz='answers', version=1, nickname=nickname, lesson='1', set='', written='', entries=entries)
+    path.write_text(json.dumps(given), encoding='utf-8')
+    return path
+
+def passed(value=True): return dict(kind='check', passed=value, time='')
+
+def test_what_was_asked_is_read_from_the_lessons(asked):
+    assert list(asked.predictions) == ['1.words', '1.class'] and asked.checks == {'row': 1}
+
+def test_committing_gives_the_same_points_right_or_wrong(asked, tmp_path):
+    rows = []
+    for words, verdict in (([3, 4], 1), ([0, 1], 0)):
+        file = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', words), '1.class': entry(asked, '1.class', verdict)})
+        rows.append(grade_one(session.read_answers(file), asked))
+    assert [row['predictions'] for row in rows] == [2, 2] and [row['near_first'] for row in rows] == [1, 0]
+
+def test_scores_in_a_file_are_not_looked_at(asked, tmp_path):
+    lied = entry(asked, '1.words', [0, 1], scores=[1, 1], outcome=dict(truth=[0, 1]), truth=[0, 1])
+    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': lied})), asked)
+    assert row['near_first'] == 0 and row['predictions'] == 1
+
+@pytest.mark.parametrize('change', [dict(id='00000000'), dict(kind='choice'), dict(first=dict(value=[99])), dict(first=3),
+                                    dict(first=dict(value='x', confidence='sure', why='', time='')), dict(state='right')])
+def test_an_answer_to_something_else_gives_no_point_and_is_named(asked, tmp_path, change):
+    wrong = entry(asked, '1.words', [3, 4]) | change
+    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': wrong})), asked)
+    assert row['predictions'] == 0 and row['notes'] == 'answers to other questions: 1.words'
+
+def test_who_looked_without_predicting_has_no_point_for_it(asked, tmp_path):
+    question = asked.predictions['1.words']
+    skipped = session.reveal(session.new_entry(question.asked, question.id))
+    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.words': skipped})), asked)
+    assert (row['predictions'], row['skipped']) == (0, 1)
+
+@pytest.mark.parametrize('claim,points', [(True, 3), (False, 0), ('yes', 0), (1, 0), (None, 0), ([True], 0)])
+def test_a_check_counts_when_it_was_passed(asked, tmp_path, claim, points):
+    for name in ('1.row', 'row'):
+        row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {name: passed(claim)})), asked)
+        assert row['checks'] == points
+
+def test_checks_and_predictions_that_no_lesson_asks_for_give_nothing(asked, tmp_path):
+    row = grade_one(session.read_answers(hand_in(tmp_path, 'ann', {'1.other': passed(), '9.words': entry(
+        asked, '1.words', [3, 4])})), asked)
+    assert (row['predictions'], row['checks']) == (0, 0)
+
+def test_reasons_and_capstone_are_left_to_the_teacher(asked, sources, tmp_path):
+    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], why='it names the class')})
+    row, = graded(tmp_path, sources).rows
+    assert row['reasons'] == row['capstone'] == '' and row['why'] == '1.words: it names the class'
+
+def test_of_a_class_broken_foreign_and_doubled_files_are_named_and_the_others_graded(asked, sources, tmp_path):
+    for i in range(6):
+        hand_in(tmp_path, f's{i}', {name: entry(asked, name, value, 10*i + k) for k, (name, value) in enumerate(
+            {'1.words': [3, 4], '1.class': 1}.items())})
+    copied = json.loads((tmp_path/'answers-s0.json').read_text()) | dict(nickname='eve')
+    for name, text in {'answers-eve.json': json.dumps(copied), 'answers-half.json': json.dumps(copied)[:-9],
+                       'answers-deep.json': '['*100_000, 'answers-bytes.json': '\udcff', 'marks-s1.json': '{"kind": "marks"}',
+                       'answers-old.json': json.dumps(copied | dict(version=0)), 'answers-list.json': '[]',
+                       'answers-nick.json': json.dumps(copied | dict(nickname='=1+1')),
+                       'answers-no.json': json.dumps(copied | dict(entries=3))}.items():
+        (tmp_path/name).write_bytes(text.encode('utf-8', 'surrogateescape'))
+    (tmp_path/'answers-big.json').write_text(' '*5_000_001)
+    (tmp_path/'lesson.ipynb').write_text('{}')
+    grades = graded(tmp_path, sources)
+    assert [row['student'] for row in grades.rows] == ['eve', *(f's{i}' for i in range(6))]
+    told = '\n'.join(grades.notes)
+    for words in ('broken: answers-half.json', 'broken: answers-deep.json', 'broken: answers-bytes.json',
+                  'foreign: marks-s1.json', 'broken: answers-old.json', 'foreign: answers-list.json',
+                  'broken: answers-nick.json', 'broken: answers-no.json', 'broken: answers-big.json', 'not read: 1 notebooks'):
+        assert words in told, words
+    assert 'doubled: answers-s0.json holds the answers of answers-eve.json' in told and len(grades.notes) == 11
+    assert told in grades.report()
+
+def test_who_hands_in_twice_has_one_row_in_whichever_order(asked, sources, tmp_path):
+    less = {'1.words': entry(asked, '1.words', [3, 4], 5)}
+    more = less | {'1.class': entry(asked, '1.class', 1, 9), '1.row': passed()}
+    for one, other in ((less, more), (more, less)):
+        hand_in(tmp_path, 'ann', one)
+        hand_in(tmp_path, 'ann', other, 'answers-ann-2.json')
+        row, = graded(tmp_path, sources).rows
+        assert (row['predictions'], row['checks']) == (2, 3)
+
+def test_two_students_of_one_nickname_keep_a_row_each(asked, sources, tmp_path):
+    for seconds, file in ((5, 'answers-ann.json'), (50, 'answers-ann-2.json')):
+        hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], seconds)}, file)
+    grades = graded(tmp_path, sources)
+    assert [row['file'] for row in grades.rows] == ['answers-ann-2.json', 'answers-ann.json']
+    assert grades.notes == ['one nickname: answers-ann.json and answers-ann-2.json differ, so they are of two students']
+
+@pytest.mark.parametrize('why', ['=cmd|calc!A1', '+1', '-1', '@SUM(A1)', '\t=1', ' =1', '\n=1', '＝1', "x,y\"z", 'a\r\nb', '\x00=1'])
+def test_a_spreadsheet_runs_nothing_that_a_student_wrote(asked, sources, tmp_path, why):
+    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4], why=why)})
+    text = grade(tmp_path, tmp_path/'grades.csv', sources)
+    with open(tmp_path/'grades.csv', newline='', encoding='utf-8-sig') as file: header, row = csv.reader(file)
+    assert len(header) == len(row) and all(cell[:1] not in tuple('=+-@\t\r\n') for cell in row) and '=cmd' not in text
+    assert harmless(why).lstrip("'")[:1] == why.replace('\x00', '')[:1]
+
+def test_the_points_of_some_lessons_only(asked, sources, tmp_path):
+    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])})
+    row, = graded(tmp_path, sources, numbers=[1, 3]).rows
+    assert row['committed'] == '1 of 2'
+    with pytest.raises(ValueError, match='lessons must name some that ask for something'): graded(tmp_path, sources, [5])
+
+def test_whatever_is_changed_in_a_file_it_is_graded_or_named(asked, sources, tmp_path):
+    good = hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4]), '1.row': passed()})
+    text, draw = good.read_text(), random.Random(0)
+    odd = [None, [], {}, -1, 1e999, '', 'x'*50, True, [[[]]], {'a': {}}]
+    for _ in range(200):
+        given, place = json.loads(text), None
+        spots = [(given, key) for key in given] + [(e, key) for e in given['entries'].values() for key in e]
+        spots += [(e['first'], key) for e in given['entries'].values() if 'first' in e for key in e['first']]
+        place, key = draw.choice(spots)
+        place[key] = draw.choice(odd)
+        good.write_text(json.dumps(given))
+        try: handed = handed_in(tmp_path)
+        except ValueError as error:
+            assert 'there is no answers file' in str(error)
+            continue
+        for one in handed.files.values():
+            row = grade_one(one, asked)
+            assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3

@@ -1,0 +1,181 @@
+"Pages of lessons, opened from disk in a real browser: nothing leaves, nothing is shown before it is predicted."
+import json
+import re
+
+import nbformat
+import pytest
+
+import lessons
+from browser import browser, new_page # noqa: F401 (fixture)
+from salviz.course.pages import Fragments, lesson_html, maths, run_cell, words_html, write_pages
+from salviz.explorer.widget import Explorer
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+    "The pages of the small lesson"
+    folder = tmp_path_factory.mktemp('pages')
+    write_pages(folder, lessons=lessons.written(folder/'sources'), has_class=True, fact=lessons.facts,
+                say=lambda line: None)
+    return folder
+
+def opened(browser, path, **kw):
+    "The file at `path` in a page of its own"
+    p = new_page(browser, **kw)
+    p.outside.clear()
+    p.goto(path.absolute().as_uri())
+    p.wait_for_function('() => document.documentElement.dataset.theme')
+    return p
+
+def closed(p, *paths):
+    "Nothing went wrong in `p`, and nothing but the files themselves was asked for"
+    errors, outside = p.errors, set(p.outside) - {path.absolute().as_uri() for path in paths}
+    p.close()
+    assert errors == [] and outside == set()
+
+def show(p, name):
+    "Reveal what waits for the prediction `name`, as one who has not predicted"
+    p.locator(f'.course-reveal[data-course-name="{name}"]').get_by_role('button', name='Show anyway').click()
+
+def explorers(p): return p.locator('.course-explorer .sv-panel:not([hidden]) canvas').count()
+
+@pytest.mark.parametrize('scheme,background', [('light', 'rgb(255, 255, 255)'), ('dark', 'rgb(21, 24, 28)')])
+@pytest.mark.parametrize('width', [360, 1300])
+def test_a_page_opens_from_disk_in_both_themes_and_never_scrolls_sideways(browser, made, scheme, background, width):
+    p = opened(browser, made/'1_row.html', color_scheme=scheme, viewport=dict(width=width, height=800))
+    assert p.evaluate('() => document.documentElement.dataset.theme') == scheme
+    assert p.evaluate('() => getComputedStyle(document.body).backgroundColor') == background
+    show(p, '1.words'); show(p, '1.class')
+    p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz .sv-panel canvas").length > 2')
+    assert p.evaluate('() => document.querySelector(".course-explorer .salviz").dataset.theme') == scheme
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    closed(p, made/'1_row.html')
+
+def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(browser, made):
+    path = made/'1_row.html'
+    assert 'revealed words say' not in path.read_text()
+    p = opened(browser, path)
+    assert p.locator('.course-explorer').count() == 0 and 'revealed words' not in p.content()
+    card = p.locator('.course-predict[data-course-name="1.words"]')
+    for word in ('best', 'movies'): card.get_by_role('option', name=word).click()
+    card.get_by_label('I think so').check()
+    card.get_by_role('button', name='Commit', exact=True).click()
+    assert p.locator('.course-explorer').count() == 0
+    card.get_by_role('button', name='Keep my first answer').or_(
+        card.get_by_role('button', name='Show what is true')).first.click()
+    p.locator('.course-reveal[data-course-name="1.words"]').get_by_role('button', name='Show', exact=True).or_(
+        p.locator('.course-explorer')).first.click()
+    p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz").length === 1')
+    assert p.locator('strong', has_text='best').count() == 1
+    assert p.locator('.course-reveal[data-course-name="1.class"] .course-explorer').count() == 0
+    closed(p, path)
+
+def test_two_reveals_of_one_run_share_its_data(browser, made):
+    text = (made/'1_row.html').read_text()
+    kept = re.findall(r'<script type="[^"]*" data-part="(\w+)">(.*?)</script>', text, re.S)
+    assert len({name for name, _ in kept}) == len(kept) == len({data for _, data in kept})
+    p = opened(browser, made/'1_row.html')
+    show(p, '1.words'); show(p, '1.class')
+    p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz").length === 2')
+    used = p.eval_on_selector_all('.course-explorer', 'all => all.map(place => JSON.parse(place.dataset.parts))')
+    frames = [{part for name, part in one.items() if name.startswith('salviz-frames')} for one in used]
+    assert frames[0] == frames[1] and {part for one in used for part in one.values()} == {name for name, _ in kept}
+    closed(p, made/'1_row.html')
+
+def test_plotly_is_in_the_page_only_where_a_panel_draws_with_it(tmp_path):
+    def page(panels):
+        lesson = lessons.lesson(changed={8: f"Reveal('1.words', lambda: Explorer(run, probes=[0], panels={panels}))",
+                                         9: 'None'})
+        return len(lesson_html(lesson, '1_row', fact=lessons.facts))/1e6
+    assert page(['sentence']) < 1 and 2 < page(['time']) < 3
+
+def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(browser, made):
+    p = opened(browser, made/'1_row.html')
+    assert p.evaluate('() => document.documentElement.lang') == 'en' and 'Which word' in p.title()
+    assert p.locator('h1').count() == 1
+    levels = p.eval_on_selector_all('main > :is(h1, h2, h3)', 'all => all.map(one => Number(one.tagName[1]))')
+    assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:]))
+    p.keyboard.press('Tab')
+    assert p.evaluate('() => document.activeElement.className') == 'course-skip'
+    assert p.evaluate('() => document.activeElement.getBoundingClientRect().left') >= 0
+    p.keyboard.press('Enter')
+    assert p.evaluate('() => location.hash') == '#course-main'
+    assert p.locator('main math').count() >= 2 and p.locator('main details').count() == 5
+    assert 'In a notebook you write' in p.inner_text('main') and 'Exercise.' not in p.inner_text('main')
+    closed(p, made/'1_row.html')
+
+def test_no_code_and_no_solution_stands_in_a_page(made):
+    text = (made/'1_row.html').read_text()
+    for hidden in ('Run.example', 'def row', 'np.exp', 'overflows', 'Misconceptions', 'Expected', 'trained = True', '<!--1'):
+        assert hidden not in text, hidden
+
+def test_the_index_leads_to_every_lesson_and_back(browser, made):
+    p = opened(browser, made/'index.html')
+    assert p.eval_on_selector_all('main a', 'all => all.map(one => one.getAttribute("href"))') == [
+        '1_row.html', '0_transformers.html', 'class.html']
+    p.get_by_role('link', name='1 Which word is read most?').click()
+    p.get_by_role('link', name='All lessons').click()
+    assert p.title() == 'Tell a model where to look'
+    closed(p, made/'index.html', made/'1_row.html')
+
+def test_teachers_pages_fold_what_is_theirs(tmp_path):
+    write_pages(tmp_path, 'teacher_page', lessons.written(tmp_path/'sources'), fact=lessons.facts, say=lambda line: None)
+    text = (tmp_path/'1_row.html').read_text()
+    assert '<details><summary>For the teacher</summary>' in text and 'Misconceptions' in text
+    assert '<h1>For those who teach</h1>' in (tmp_path/'0_for_teachers.html').read_text()
+
+@pytest.mark.parametrize('hostile', ['</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">',
+                                     '<!-- <script>', '"><svg onload=window.hit=3>', '&lt;b&gt;', 'a\u2028b', ']]>'])
+def test_words_from_outside_are_text(browser, tmp_path, hostile):
+    names = dict(hostile=hostile)
+    cells = [('code', f'hostile = {hostile!r}', ''), ('code', 'import pandas as pd', ''), ('code', 'print(hostile)', ''),
+             ('code', 'pd.DataFrame({hostile: [hostile]}, index=[hostile])', ''),
+             ('code', "from salviz.course.predictions import *; Predict('1.h', hostile, choice(hostile, 'b'), truth='b')",
+              ''),
+             ('code', "Reveal('1.h', content=[hostile, pd.Series([hostile])])", '')]
+    lesson = lessons.lesson(more=cells)
+    lesson.cells[0].source = lesson.cells[0].source.replace('Which word is read most?', hostile.replace('\u2028', 'x'))
+    path = tmp_path/'h.html'
+    path.write_text(lesson_html(lesson, 'h', fact=lessons.facts))
+    p = opened(browser, path)
+    show(p, '1.h')
+    p.wait_for_function('() => document.querySelectorAll(".course-reveal table").length === 1')
+    assert p.evaluate('() => window.hit') is None and p.locator('img, svg[onload]').count() == 0
+    closed(p, path)
+
+@pytest.mark.parametrize('markdown', ['<iframe src="https://a.b"></iframe>', '<details open ontoggle=hit()>', '<a href=x>y</a>',
+                                      '[a](javascript:hit())', '![a](https://a.b/c.png)', '<style>* {}</style>',
+                                      '<summary onclick=hit()>a</summary>', '$\\href{javascript:hit()}{a}$'])
+def test_markdown_brings_no_markup_of_its_own(markdown):
+    try: made = words_html(markdown)
+    except ValueError: return
+    assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )', made) and 'javascript' not in made
+
+def test_an_error_names_the_lesson_and_the_cell(tmp_path):
+    folder = lessons.written(tmp_path/'sources', changed={4: "x = 1\nPredict('1.words', 'Which?', wrds('a b'))"})
+    with pytest.raises(RuntimeError, match=r"lesson 1_row, cell cell-4 \(`x = 1`\): NameError: name 'wrds'"):
+        write_pages(tmp_path, lessons=folder, fact=lessons.facts, say=lambda line: None)
+
+def test_a_reveal_that_cannot_be_made_is_an_error_of_its_cell(tmp_path):
+    with pytest.raises(RuntimeError, match='lesson 1_row, cell cell-9.*ZeroDivisionError'):
+        lesson_html(lessons.lesson(changed={9: "Reveal('1.class', lambda: 1/0)"}), '1_row', fact=lessons.facts)
+
+def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lesson_html(lessons.lesson(more=[('code', "open('left.txt', 'w').close()", '')]), '1_row', fact=lessons.facts)
+    assert list(tmp_path.iterdir()) == []
+
+@pytest.mark.parametrize('formula', [r'a_i^2', r'\sum_{i=1}^n \frac{a}{b}', r'\mathrm{KL}(t \,\|\, a)', r'\log p(y \mid x)',
+                                     r'\hat y = \operatorname{argmax}_c z_c', r'\mathbf{1}[a \ge b]', r'\text{row of [CLS]}',
+                                     r'\sqrt{d}', r'-\infty', r'\odot \times \cdot \leq \in \mathbb{R}^{n}'])
+def test_the_formulas_of_lessons_become_mathml(formula): assert maths(formula).startswith('<math')
+
+def test_a_widget_that_a_page_cannot_hold_is_refused():
+    import ipywidgets
+    with pytest.raises(ValueError, match='a page cannot hold a IntSlider'): Fragments().shown(ipywidgets.IntSlider())
+
+def test_figures_carry_words_for_who_cannot_see_them():
+    from matplotlib.figure import Figure
+    figure = Figure(figsize=(2, 1))
+    figure.subplots().set_title('Share <b>')
+    shown = Fragments().shown(figure)
+    assert 'alt="Share &lt;b&gt;"' in shown and 'src="data:image/png;base64,' in shown

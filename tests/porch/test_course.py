@@ -1,0 +1,134 @@
+"The course from the command line: what is given to a class, what is refused, and the rehearsal."
+import json
+import socket
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import lessons
+from salviz.cli import main
+from salviz.core.runs import Run
+from salviz.course import editions, handout, session
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    "The small lesson in the place of those that the package has; each test in a folder of its own"
+    folder = lessons.written(tmp_path/'package')
+    monkeypatch.setattr(editions, 'lessons_folder', lambda: folder)
+    monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lessons.facts))
+    monkeypatch.setitem(sys.modules, 'salviz.course.material', SimpleNamespace(
+        course_runs=['plain'], course_run=Run.example, **{name: getattr(sys.modules.get('salviz.course.material'), name, None)
+                                                          for name in ('course_sentences', 'sentence_set', 'course_base')}))
+    (here := tmp_path/'here').mkdir()
+    monkeypatch.chdir(here)
+    return folder
+
+def names(folder): return sorted(path.name for path in folder.iterdir())
+
+def test_students_get_notebooks_without_solutions(package, tmp_path, capsys):
+    assert main(['course', 'mine']) == 0
+    assert names(tmp_path/'here'/'mine') == ['0_transformers.ipynb', '1_row.ipynb']
+    text = (tmp_path/'here'/'mine'/'1_row.ipynb').read_text()
+    assert 'np.exp' not in text and 'Misconceptions' not in text and '# yours' in text
+    assert capsys.readouterr().out == f'{tmp_path}/here/mine: 2 notebooks\n'
+
+def test_teachers_get_theirs_in_a_folder_of_its_own(package, tmp_path, capsys):
+    assert main(['course', 'deep/er/teachers', '--teacher']) == 0
+    folder = tmp_path/'here'/'deep'/'er'/'teachers'
+    assert names(folder) == ['0_for_teachers.ipynb', '0_transformers.ipynb', '1_row.ipynb']
+    assert 'np.exp' in (folder/'1_row.ipynb').read_text()
+    assert 'with solutions' in capsys.readouterr().out
+
+@pytest.mark.parametrize('place,status,words', [
+    ('full', 2, 'is not empty; give a new folder, nothing is written over'), ('file', 2, 'is a file; give a new folder'),
+    ('file/in', 2, 'cannot be written (Not a directory); give another folder'), ('empty', 0, ''), ('.', 2, 'is not empty')])
+def test_nothing_is_written_over(package, tmp_path, capsys, place, status, words):
+    here = tmp_path/'here'
+    (here/'full').mkdir(); (here/'full'/'thesis.txt').write_text('mine')
+    (here/'empty').mkdir(); (here/'file').write_text('mine')
+    assert main(['course', place]) == status
+    assert words in capsys.readouterr().err
+    assert (here/'full'/'thesis.txt').read_text() == (here/'file').read_text() == 'mine' and len(names(here/'full')) == 1
+
+def test_a_lesson_that_says_something_false_leaves_an_empty_folder(package, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lambda name: '.88'))
+    assert main(['course', 'mine']) == 2
+    assert 'lesson 1_row: cell cell-10: fact 1.share is .88, but the prose says' in capsys.readouterr().err
+    assert names(tmp_path/'here'/'mine') == []
+
+def test_jupyterlab_is_started_on_lesson_1_only_when_asked(package, monkeypatch):
+    started = []
+    monkeypatch.setattr(handout, 'open_lab', lambda path: started.append(path.name))
+    assert main(['course', 'a']) == 0 and started == []
+    assert main(['course', 'b', '--open']) == 0 and started == ['1_row.ipynb']
+
+def test_pages_stand_beside_the_notebooks(package, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr('salviz.course.classroom.class_page', lambda path: path.write_text('<!doctype html>'))
+    assert main(['course', 'mine', '--pages']) == 0
+    assert names(tmp_path/'here'/'mine') == ['0_transformers.ipynb', '1_row.ipynb', 'pages']
+    assert names(tmp_path/'here'/'mine'/'pages') == ['0_transformers.html', '1_row.html', 'class.html', 'index.html']
+    assert '1_row.html: ' in capsys.readouterr().out
+
+def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr('salviz.course.classroom.class_page', lambda path: path.write_text('<!doctype html>'))
+    monkeypatch.setattr(handout, '_pip', lambda *words: False)
+    assert main(['course', 'stick', '--usb']) == 0
+    stick = tmp_path/'here'/'stick'
+    assert names(stick) == ['0_transformers.ipynb', '1_row.ipynb', 'README.txt', 'cache', 'pages', 'wheels']
+    told = capsys.readouterr().out
+    assert 'wheels: 0 are there, missing: ' in told and 'numpy' in told and 'torch' in told
+    text = (stick/'README.txt').read_text()
+    assert 'pages/index.html' in text and 'Not on this stick: ' in text and '--no-index --find-links wheels' in text
+    assert {path.name.rpartition('-')[0] for path in (stick/'cache').iterdir()} == {'minilm', 'movie-sentences'}
+
+@pytest.mark.parametrize('words,told', [
+    ([], 'course takes one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check takes no folder'),
+    (['a', '--out', 'b'], '--out belongs to'), (['class'], 'course class takes the files'),
+    (['grade'], 'course grade takes one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
+    (['grade', 'a', '--pages'], '--pages does not belong to it'), (['class', 'a', '--teacher'], '--teacher does not belong'),
+    (['--check', '--usb'], '--usb does not belong')])
+def test_what_does_not_go_together_is_refused_in_a_sentence(package, capsys, words, told):
+    assert main(['course', *words]) == 2
+    assert told in capsys.readouterr().err
+
+def test_a_class_is_merged_and_its_report_printed(package, monkeypatch, capsys):
+    monkeypatch.setattr('salviz.course.classroom.run_class', lambda paths, out: f'{paths} into {out}')
+    assert main(['course', 'class', 'a.json', 'b.json', '--out', 'c']) == 0
+    assert capsys.readouterr().out == "['a.json', 'b.json'] into c\n"
+
+def test_answers_are_graded_and_written_as_a_table(package, tmp_path, capsys):
+    folder = tmp_path/'here'/'handed'
+    folder.mkdir()
+    (folder/'answers-ann.json').write_text(json.dumps(session.answers_file('ann', {})))
+    (folder/'answers-bo.json').write_text('{')
+    assert main(['course', 'grade', 'handed', '--out', 'grades.csv', '--lessons', '1']) == 0
+    told = capsys.readouterr().out
+    assert '0 of 2' in told and 'broken: answers-bo.json' in told and 'wrote grades.csv' in told
+    assert (tmp_path/'here'/'grades.csv').read_text(encoding='utf-8-sig').splitlines()[1].startswith('ann,0,')
+    assert main(['course', 'grade', 'handed', '--out', 'grades.csv']) == 2
+
+def test_the_rehearsal_says_a_line_for_each_lesson_and_leaves_nothing(package, tmp_path, capsys):
+    assert main(['course', '--check']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(':')[0] for line in lines] == ['runs', '0_for_teachers', '0_transformers', '1_row']
+    assert lines[0] == 'runs: 1 open' and 'page 2.' in lines[3] and '1 checks right' in lines[3]
+    assert names(tmp_path/'here') == []
+
+@pytest.mark.parametrize('cell,text,words', [
+    (13, 'def row(scores): return [1, 0]', 'the solution is not right'),
+    (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal has no network'),
+    (21, 'assert False, "not so"', 'AssertionError: not so'), (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])
+def test_a_rehearsal_that_fails_names_the_lesson_and_the_cell(package, capsys, cell, text, words):
+    import nbformat
+    nbformat.write(lessons.lesson(changed={cell: text}), package/'1_row.ipynb')
+    before = socket.socket.connect
+    assert main(['course', '--check']) == 1
+    line, = [line for line in capsys.readouterr().out.splitlines() if 'FAILED' in line]
+    assert line.startswith('1_row: FAILED: lesson 1_row, cell cell-') and words in line
+    assert socket.socket.connect is before, 'the network is open again'
+
+def test_a_run_that_does_not_open_fails_the_rehearsal(package, capsys):
+    def gone(): raise FileNotFoundError('it is not there')
+    assert handout.rehearse(package, runs=dict(base=gone)) == 1
+    assert 'runs: base: it is not there' in capsys.readouterr().out
