@@ -186,8 +186,8 @@ def accuracy(model, data, tokenizer) -> float:
     right, is_training = [], model.training
     model.eval()
     for batch in _batches(model, data, tokenizer):
-        with torch.no_grad(): said = model(**model_inputs(batch)).logits.argmax(-1)
-        right += (said == batch['labels']).tolist()
+        with torch.no_grad(): answers = model(**model_inputs(batch)).logits.argmax(-1)
+        right += (answers == batch['labels']).tolist()
     model.train(is_training)
     return float(np.mean(right))
 
