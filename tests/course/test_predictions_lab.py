@@ -50,7 +50,10 @@ def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and
     page.wait_for_selector('.course-predict .cr-true')
     page.wait_for_selector('.jp-OutputArea-output p:text-is("the secret of the run")')
     assert read_answers(path)['entries']['1.words']['scores'] == [.5, None]
-    # the page is loaded again, its kernel goes on
+    # the page is loaded again, its kernel goes on; what is held with ctrl is the notebook's
+    page.locator('.course-answers button:text-is("Download")').focus()
+    page.keyboard.press('Control+s')
+    page.wait_for_function('''() => !document.querySelector('.jp-mod-dirty')''')
     tab.open()
     page.wait_for_selector('.course-predict[data-state=revealed]', timeout=60000)
     # the kernel begins anew: the file gives the answer back
