@@ -167,6 +167,7 @@ def majority_of(votes, asked:int): # flags; None if nobody was asked
     "What more than half of those `asked` marked: a tie is not marked"
     return (2*votes > asked).astype(int) if asked else None
 
+# %% ../../nbs/13_course/04_classroom.ipynb #cl19
 @dataclass(eq=False)
 class ClassMarks:
     "The marks of a class, merged"
@@ -226,7 +227,7 @@ class ClassMarks:
         names = ', '.join(s.nickname for s in self.sheets)
         raise ValueError(f"by must be 'majority', 'votes' or a nickname of this class ({names}), got {by!r}")
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl18
+# %% ../../nbs/13_course/04_classroom.ipynb #cl20
 def class_marks(
     handed,         # files, folders, patterns such as 'in/*.json', codes, `Marks` widgets, or a list of them
     sentences=None, # what was marked, see `mark_set`; None: what the course marks
@@ -244,7 +245,7 @@ def class_marks(
     out = {folded(name) for name in without}
     return ClassMarks(of, [s for s in sheets if folded(s.nickname) not in out], broken, doubled, answered, without)
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl21
+# %% ../../nbs/13_course/04_classroom.ipynb #cl23
 def _f1(a, b):
     "Token F1 of two arrays of flags; 0 if they share nothing"
     return float(2*(a*b).sum()/total) if (total := a.sum() + b.sum()) else 0.
@@ -276,7 +277,7 @@ def student_table(marks:ClassMarks) -> pd.DataFrame: # index nickname; done, wor
     columns = ['nickname', 'done', 'words', 'f1', 'alpha_without']
     return pd.DataFrame(rows, columns=columns, dtype=object).set_index('nickname')
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl22
+# %% ../../nbs/13_course/04_classroom.ipynb #cl24
 def unlike_others(marks:ClassMarks) -> list: # of (nickname, reason)
     "Students who are unlike the others, each with the rule that says so"
     rows, named = marks.students, []
@@ -293,7 +294,7 @@ def unlike_others(marks:ClassMarks) -> list: # of (nickname, reason)
             named.append((name, reason))
     return named
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl25
+# %% ../../nbs/13_course/04_classroom.ipynb #cl27
 def _alpha_line(alpha):
     if alpha.value is None: return "Krippendorff's alpha: not defined (fewer than two students on a word, or all alike)"
     low = '' if alpha.low is None else f', 95 % of samples of sentences {_point(alpha.low)} to {_point(alpha.high)}'
@@ -316,7 +317,7 @@ def report(self:ClassMarks) -> str:
 
 def _source(sheet): return sheet.source or sheet.nickname
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl28
+# %% ../../nbs/13_course/04_classroom.ipynb #cl30
 @patch
 def rows(self:ClassMarks) -> list: # of dicts
     "A dict for each sentence that anybody has done"
@@ -339,7 +340,7 @@ def write(self:ClassMarks,
     Path(path).write_text(lines, encoding='utf-8')
     return Path(path)
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl31
+# %% ../../nbs/13_course/04_classroom.ipynb #cl33
 stop_words = frozenset('a an and are as at be but by for from had has have he her his i in is it its of on or she so '
                        'that the their them there they this to was we were what which who with you'.split())
 
@@ -371,7 +372,7 @@ def _summed_up(columns) -> dict:
                 np.nan, np.nan)
     return row | dict(sentences=n)
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl32
+# %% ../../nbs/13_course/04_classroom.ipynb #cl34
 def _of_students(marks, reference) -> dict:
     "Each student against the majority of the others, a mean over students for each sentence"
     each = {name: [[] for _ in marks.table] for name in ('auprc', 'random_auprc', 'token_f1')}
@@ -400,7 +401,7 @@ def compare(self:ClassMarks,
     if len(self) > 1: table['each student, by the others'] = _summed_up(_of_students(self, reference))
     return pd.DataFrame.from_dict(table, orient='index').rename_axis('row')
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl35
+# %% ../../nbs/13_course/04_classroom.ipynb #cl37
 def explained_words(
     model, tokenizer,
     sentences=None, # see `mark_set`
@@ -412,7 +413,7 @@ def explained_words(
     settings = dict(tokenizer=tokenizer, words='sum', progress=False)
     return {name: [np.abs(v) for v in explain_data(model, texts, name, **settings)] for name in explanations}
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl37
+# %% ../../nbs/13_course/04_classroom.ipynb #cl39
 def marks_teacher(
     marks,           # `ClassMarks`, or {text: flags or shares of its words}
     tokenizer,
@@ -436,9 +437,9 @@ def marks_teacher(
         return out.to(batch['input_ids'].device)
     return saliency
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl38
+# %% ../../nbs/13_course/04_classroom.ipynb #cl40
 def taught_data(marks, by, names, held=()):
-    "The class's sentences with a column `rationale`; some of `held` validate and all test, else the sentences themselves"
+    "The class's sentences with a column `rationale`; `held` validates and tests, else the sentences themselves"
     from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)
@@ -486,7 +487,7 @@ def teach(
     return train(model, tokenizer, data, RationaleGuided(weight=weight), run_dir, epochs=epochs, batch_size=batch_size,
                  learning_rate=learning_rate, **settings)
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl40
+# %% ../../nbs/13_course/04_classroom.ipynb #cl42
 def share_on(
     values,  # for each sentence one number a word, such as attention
     flags,   # for each sentence flags of its words, or None
@@ -497,7 +498,7 @@ def share_on(
     if not shares: raise ValueError('no word is marked, so there is no share of them')
     return float(np.mean(shares))
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl43
+# %% ../../nbs/13_course/04_classroom.ipynb #cl45
 class Bars:
     "Words with a row of bars below them for each of `rows`, {name: one number a word}"
     def __init__(self, words, rows): self.words, self.rows = list(words), {k: np.abs(v) for k, v in rows.items()}
@@ -531,7 +532,7 @@ def bars(self:ClassMarks,
     ours = dict(majority=self.majority[sentence], votes=self.shares[sentence])
     return Bars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl47
+# %% ../../nbs/13_course/04_classroom.ipynb #cl49
 _policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 def class_page(
@@ -560,7 +561,7 @@ def class_page(
     Path(path).write_text(page, encoding='utf-8')
     return Path(path)
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl50
+# %% ../../nbs/13_course/04_classroom.ipynb #cl52
 def _answer_counts(values) -> str:
     "The most frequent of `values` and how often each was given"
     counts = Counter(json.dumps(value) for value in values).most_common()
@@ -580,7 +581,7 @@ def prediction_lines(
         if entry['second'] != entry['first']: lines.append(f'    after talking: {_answer_counts(entry["second"])}')
     return lines
 
-# %% ../../nbs/13_course/04_classroom.ipynb #cl53
+# %% ../../nbs/13_course/04_classroom.ipynb #cl55
 def run_class(
     paths,          # files, folders and patterns
     out='.',        # folder that gets marks.jsonl
