@@ -164,6 +164,8 @@ def kept(self:Predict) -> dict:
     "The entry as it stands in an answers file: with scores once the truth was shown, else without"
     return self.answer | (dict(scores=self.scores()) if self.outcome else {})
 
+
+# %% ../../nbs/13_course/02_predictions.ipynb #pr14b
 @patch
 def commit(self:Predict,
     value,              # as the question asks: words, a head, an option, items in their order, a number
@@ -260,7 +262,8 @@ class Reveal(W.VBox):
                              'content=')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))
-        self.gate = _Gate(about=dict(what='reveal', name=f'reveal {" ".join(self.names)}', names=self.names, title=title, id=id))
+        name = f'reveal {" ".join(self.names)}'
+        self.gate = _Gate(about=dict(what='reveal', name=name, names=self.names, title=title, id=id))
         super().__init__([self.gate])
         self.gate.on_msg(lambda _, message, __: self._wished(message))
         _listeners.append(self._refresh)

@@ -128,7 +128,8 @@ def record(
     taken = entries.get(name, {}).get('kind', kind)
     if taken != kind: raise ValueError(f'{name!r} is the name of an entry of kind {taken!r}; choose another name')
     try: keep(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=now()))))
-    except (TypeError, ValueError): raise ValueError(f'entry must be a dict of plain JSON, got {shown(entry)}') from None
+    except (TypeError, ValueError):
+        raise ValueError(f'entry must be a dict of plain JSON, got {shown(entry)}') from None
 
 def lesson_of(names) -> str:
     "The lessons that `names` belong to, which stand before their first point: '1' or '1,5'"

@@ -254,8 +254,8 @@ def test_neither_truth_nor_reveal_is_in_the_document_before_an_answer_is_committ
     p.wait_for_function('() => document.querySelectorAll(".cr-option-text.cr-true").length === 2')
 
 def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
-    url = write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never']), Reveal('1.x', content='It.'))
-    p = opened(url)
+    one, seen = Predict('1.x', 'Which?', words(film), ['never']), Reveal('1.x', content='It.')
+    p = opened(write_lesson(tmp_path/'l.html', one, seen))
     p.click('text=Show anyway')
     p.wait_for_selector('.cr-text')
     assert entry(p)['skipped'] and entry(p)['first'] is None and state(p) == 'revealed'
@@ -363,7 +363,8 @@ def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened
     path = session.write_class_answers(pupils, tmp_path/'class.json')
     p = opened(write_lesson(tmp_path/'l.html', one, Answers()))
     p.set_input_files('input[type=file]', path)
-    p.wait_for_function('() => document.querySelector(".course-answers .cr-note").textContent.includes("to 1 questions")')
+    noted = 'text => document.querySelector(".course-answers .cr-note").textContent.includes(text)'
+    p.wait_for_function(noted, arg='to 1 questions')
     assert p.locator('.cr-tag-class').count() == 0
     p.click('.cr-word:text-is("bad")')
     commit(p)
@@ -371,7 +372,7 @@ def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened
     p.wait_for_selector('text=4 of 5')
     assert 'never: 4; bad: 1 (5 answers)' in p.inner_text('.course-predict .cr-results')
     p.set_input_files('input[type=file]', [dict(name='x.json', mimeType='application/json', buffer=b'{"no')])
-    p.wait_for_function('() => document.querySelector(".course-answers .cr-note").textContent.includes("not be read")')
+    p.wait_for_function(noted, arg='not be read')
 
 # --- what is shown
 
@@ -391,7 +392,8 @@ def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tm
         p.evaluate('kept => salvizCourse.book.say(kept)', dict(entries=kept, classmates=of_class))
         p.reload()
         p.wait_for_function('() => window.salvizCourse')
-        if kept is revealed: p.wait_for_function('() => document.querySelectorAll(".cr-result .cr-tag-true").length === 5')
+        shown = '() => document.querySelectorAll(".cr-result .cr-tag-true").length === 5'
+        if kept is revealed: p.wait_for_function(shown)
         settled(p)
         ratios = p.evaluate(contrast)
         seen += len(ratios)
@@ -418,7 +420,8 @@ def test_nothing_is_wider_than_the_page_whatever_the_sentence(opened, tmp_path, 
         p.wait_for_function('() => window.salvizCourse')
         settled(p)
         assert p.evaluate('() => document.documentElement.scrollWidth') <= width
-        cut = p.eval_on_selector_all('.course button, .course label, .course p, .cr-option-text, .cr-tag, .cr-order-text',
+        texts = '.course button, .course label, .course p, .cr-option-text, .cr-tag, .cr-order-text'
+        cut = p.eval_on_selector_all(texts,
             """all => all.filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1
                 && getComputedStyle(e).display !== 'inline').map(e => e.outerHTML.slice(0, 120))""")
         assert cut == []
@@ -500,7 +503,7 @@ stub = '''() => {
 
 def mount(page, widget):
     "A widget without Jupyter: what its kernel would send stands in `state`, what it sends in `sent`"
-    page.evaluate('css => { document.head.append(Object.assign(document.createElement("style"), {textContent: css})); }',
+    page.evaluate('css => { document.head.appendChild(document.createElement("style")).textContent = css; }',
                   styles() + course_styles())
     names = [name for name in ('about', 'answer', 'outcome', 'state', 'summary') if widget.has_trait(name)]
     send(page, state={name: getattr(widget, name) for name in names})

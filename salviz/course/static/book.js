@@ -3,8 +3,8 @@ import {courseEntryOf} from './entry.js';
 import {courseLessonOf} from './file.js';
 
 export class CourseBook {
-  constructor(lesson, storage = null) {
-    Object.assign(this, {lesson, storage, listeners: new Set(), abouts: new Map(), outcomes: new Map()});
+  constructor(lesson) {
+    Object.assign(this, {lesson, listeners: new Set(), abouts: new Map(), outcomes: new Map()});
     this.key = `salviz-course ${lesson} ${location.pathname}`;
     this.kept = {entries: {}, nickname: '', classmates: {}};
     this.remembers = this.read();
@@ -12,7 +12,7 @@ export class CourseBook {
 
   read() {
     try {
-      const kept = JSON.parse((this.storage ?? localStorage).getItem(this.key) ?? '{}');
+      const kept = JSON.parse(localStorage.getItem(this.key) ?? '{}');
       for (const name of ['entries', 'classmates'])
         if (kept[name] && typeof kept[name] === 'object') this.kept[name] = kept[name];
       if (typeof kept.nickname === 'string') this.kept.nickname = kept.nickname;
@@ -21,7 +21,7 @@ export class CourseBook {
   }
 
   save() {
-    try { (this.storage ?? localStorage).setItem(this.key, JSON.stringify(this.kept)); } catch { this.remembers = false; }
+    try { localStorage.setItem(this.key, JSON.stringify(this.kept)); } catch { this.remembers = false; }
     for (const listener of [...this.listeners]) listener();
   }
 

@@ -34,8 +34,9 @@ function courseRow({about, entry, outcome}) {
 // Scores of those that were guessed, thought and sure, side by side; no sum is made of them.
 function courseSureScores(rows) {
   return courseConfidences.map(confidence => {
-    const scores = rows.filter(({entry, outcome}) => entry.state === 'revealed' && entry.first?.confidence === confidence
-      && outcome?.truth != null).map(({about, entry, outcome}) => courseScore(about, entry.first.value, outcome.truth))
+    const isShown = ({entry, outcome}) => entry.state === 'revealed' && (outcome?.truth ?? null) !== null;
+    const scores = rows.filter(row => isShown(row) && row.entry.first?.confidence === confidence)
+      .map(({about, entry, outcome}) => courseScore(about, entry.first.value, outcome.truth))
       .filter(score => score !== null);
     return scores.length ? `${confidence}: ${scores.map(score => courseNumber(score)).join(', ')}` : '';
   }).filter(Boolean).join('; ');
@@ -165,7 +166,8 @@ export function coursePageAnswers(book) {
       return [name, {...entry, scores}];
     }));
     const file = courseFile(nickname || 'nobody', scored);
-    const note = book.remembers ? '' : 'This browser keeps nothing of this page: download your answers before you close it.';
+    const note = book.remembers ? ''
+      : 'This browser keeps nothing of this page: download your answers before you close it.';
     return {nickname, name: `answers-${nickname || 'nobody'}.json`, note, rows, code: courseCode(file),
       file: JSON.stringify(file, null, 1)};
   };

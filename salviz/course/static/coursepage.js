@@ -53,12 +53,12 @@ async function courseFill(el, {parts}) {
 // Brings all fragments within `root` to life, and returns them; one that fails says so and leaves the others alone.
 export function mountCourse(root) {
   const book = courseBook(), places = [...root.querySelectorAll('.salviz-course:not([data-mounted])')];
-  const found = places.map(place => {
+  const fragments = places.map(place => {
     const [about, hidden] = ['application/json', 'text/plain']
       .map(type => place.querySelector(`:scope > script[type="${type}"]`));
     return {place, hidden, about: JSON.parse(about.textContent)};
   }).map(({place, about, hidden}) => ({place, about, keeper: new CoursePageKeeper(about, book, hidden)}));
-  return found.map(({place, about, keeper}) => {
+  return fragments.map(({place, about, keeper}) => {
     place.dataset.mounted = '';
     try { return courseView(place, {about, keeper, fill: courseFill}); } catch (error) {
       place.append(elementOf('p', 'salviz-failed', `This part could not be shown (${error.message}).`));

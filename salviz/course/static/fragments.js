@@ -7,8 +7,8 @@ import {CoursePredict} from './predict.js';
 import {CoursePageGate, CourseReveal, CourseWidgetGate} from './reveal.js';
 import {watchTheme} from '../explorer/theme.js';
 
-// {what: given → view}. `given`: el, an empty element in which it is drawn; about, what it is; keeper, what it knows and
-// keeps; fill(el, hidden), which puts the content of a reveal into a page. A view has `destroy`.
+// {what: given → view}. `given`: el, an empty element in which it is drawn; about, what it is; keeper, what it knows
+// and keeps; fill(el, hidden), which puts the content of a reveal into a page. A view has `destroy`.
 export const courseFragments = {
   predict: given => new CoursePredict(given),
   reveal: ({keeper, fill, ...given}) => new CourseReveal({...given, gate: keeper.kind === 'page'

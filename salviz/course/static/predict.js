@@ -98,6 +98,8 @@ export class CoursePredict {
 
   repeat(on) {
     this.again = on;
+    this.confidence.set(null);
+    this.why.value = '';
     this.update();
     if (on) this.asked.focus();
     else this.talked.focus();
@@ -127,7 +129,7 @@ export class CoursePredict {
     this.shows.hidden = !this.about.hasTruth;
     if (entry.state === 'revealed') this.compare(entry, outcome);
     this.results.replaceChildren(...this.asking && !this.again ? [] : this.lines(entry, outcome));
-    setText(this.note, this.noteOf(entry, outcome));
+    setText(this.note, this.asking ? '' : this.noteOf(entry, outcome));
   }
 
   noteOf(entry, outcome) {
@@ -161,8 +163,10 @@ export class CoursePredict {
 
   answerLine(kind, name, given, truth) {
     const note = [courseSureness[given.confidence]];
-    if (truth !== null)
-      note.push(`score ${courseScoreText(this.about, courseScore(this.about, given.value, truth), given.value, truth)}`);
+    if (truth !== null) {
+      const score = courseScore(this.about, given.value, truth);
+      note.push(`score ${courseScoreText(this.about, score, given.value, truth)}`);
+    }
     return this.line(kind, name, courseValueText(this.about, given.value), note.join('; '), given.why);
   }
 

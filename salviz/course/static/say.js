@@ -59,8 +59,11 @@ const courseScored = {
     return `${courseNumber(score)} (${bands[score]})`;
   },
   choice: score => courseNumber(score),
-  order: (score, value, truth) => score === null ? 'none: all of them are tied'
-    : `Kendall’s τ ${courseNumber(score)} (${coursePairs(value, truth).toldApart} of ${value.length * (value.length - 1) / 2} pairs differ)`,
+  order: (score, value, truth) => {
+    const all = value.length * (value.length - 1) / 2, {toldApart} = coursePairs(value, truth);
+    return score === null ? 'none: all of them are tied'
+      : `Kendall’s τ ${courseNumber(score)} (${toldApart} of ${all} pairs differ)`;
+  },
   number: (score, value, truth, {near, far, unit, step}) => {
     const bands = {1: `within ${courseNumber(near, unit, step)}`, .5: `within ${courseNumber(far, unit, step)}`,
       0: `further than ${courseNumber(far, unit, step)}`};
