@@ -23,7 +23,8 @@ def loop_of_its_own(request):
     yield
     asyncio._set_running_loop(loop)
 
-static = sorted(file for file in (traced.root/'salviz'/'explorer'/'static').rglob('*') if file.is_file())
+static = sorted(file for floor in ('explorer', 'course')
+                for file in (traced.root/'salviz'/floor/'static').rglob('*') if file.is_file())
 
 @pytest.fixture(autouse=True)
 def what_it_depends_on(request):

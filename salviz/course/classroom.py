@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['largest', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'class_page', 'run_class']
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'class_page',
+           'prediction_lines', 'run_class']
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl03
 import html
@@ -13,7 +14,7 @@ import json
 import math
 import re
 import statistics
-from collections import namedtuple
+from collections import Counter, namedtuple
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..core.doors import shown
 from ..core.files import read_utf8
 from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from .predictions import course_text
+from .session import checked_file, class_answers
 from ..explorer.codes import json_text
 from ..explorer.program import bundle
 from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
@@ -407,8 +409,8 @@ def explained_words(
     "How large attention and saliencies of the predicted class are on each word"
     from salviz.attribution.explanations import explain_data
     texts = list(mark_set(sentences).texts)
-    return {name: [np.abs(v) for v in explain_data(model, texts, name, tokenizer=tokenizer, words='sum', progress=False)]
-            for name in explanations}
+    settings = dict(tokenizer=tokenizer, words='sum', progress=False)
+    return {name: [np.abs(v) for v in explain_data(model, texts, name, **settings)] for name in explanations}
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl37
 def marks_teacher(
@@ -416,7 +418,7 @@ def marks_teacher(
     tokenizer,
     by='majority',   # 'majority', 'votes' or a nickname
 ):                   # function of (model, batch, classes) -> [batch, tokens]
-    "Marks as the saliency that teaches, for `SalLM(saliency=…, teacher=False, binarised=False)`: NaN where nobody marked"
+    "Marks as a saliency that teaches, for `SalLM(saliency=…, teacher=False, binarised=False)`; NaN: nobody marked"
     import torch
     from salviz.core.text import align_batch
     wanted = marks if isinstance(marks, dict) else dict(zip(marks.of.texts, marks.flags(by)))
@@ -436,8 +438,8 @@ def marks_teacher(
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl38
 def taught_data(marks, by, names, held=()):
-    "`DatasetDict` of the class's sentences with a column `rationale`; `held` validates, else the sentences themselves"
-    from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+    "The class's sentences with a column `rationale`; some of `held` validate and all test, else the sentences themselves"
+    from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
     def number(label):
         if label in names: return names.index(label)
         if label in range(len(names)) and label is not None: return int(label)
@@ -445,12 +447,14 @@ def taught_data(marks, by, names, held=()):
     def part(texts, labels, flags):
         rationale = [None if f is None or not np.any(f) else [float(x) for x in f] for f in flags]
         columns = dict(text=list(texts), label=[number(x) for x in labels], rationale=rationale)
-        return Dataset.from_dict(columns, features=Features(
-            text=Value('string'), label=ClassLabel(names=list(names)), rationale=Sequence(Value('float32'))))
+        kinds = dict(text=Value('string'), label=ClassLabel(names=list(names)), rationale=Sequence(Value('float32')))
+        info = DatasetInfo(features=Features(kinds), dataset_name='marks of a class')
+        return Dataset.from_dict(columns, info=info)
     train = part(marks.of.texts, marks.of.labels, marks.flags(by))
     if not any(train['rationale']): raise ValueError(f'by={by!r}: no word is marked, so there is nothing to teach')
-    others = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held)) if held else train
-    return DatasetDict(train=train, validation=others, test=others)
+    if not held: return DatasetDict(train=train, validation=train, test=train)
+    test = part([row['text'] for row in held], [row['label'] for row in held], [None]*len(held))
+    return DatasetDict(train=train, validation=test.select(range(min(16, len(test)))), test=test)
 
 def teach(
     marks:ClassMarks,
@@ -462,7 +466,7 @@ def teach(
     held=None,        # other sentences, dicts with text and label, that are never trained on; None: some of the course
     steps=20,         # of training
     batch_size=10,
-    learning_rate=1e-4,
+    learning_rate=5e-5,
     weight=1.,        # of the marks in the loss
     **settings,       # see `train`
 ): # `Run`
@@ -474,11 +478,11 @@ def teach(
         model, tokenizer = course_base()
     if held is None:
         from salviz.course.material import course_sentences
-        held = course_sentences('held')[:16]
+        held = course_sentences('held')
     names = [model.config.id2label[i] for i in range(model.config.num_labels)]
     data = taught_data(marks, by, names, held)
     epochs = max(1, round(steps/-(-len(data['train'])//batch_size)))
-    settings = dict(probes='validation[:4]', snapshots=3, keep=1, returns='last', progress=False) | settings
+    settings = dict(probes='validation[:4]', snapshots=2, keep=1, returns='last', progress=False) | settings
     return train(model, tokenizer, data, RationaleGuided(weight=weight), run_dir, epochs=epochs, batch_size=batch_size,
                  learning_rate=learning_rate, **settings)
 
@@ -557,6 +561,26 @@ def class_page(
     return Path(path)
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl50
+def _answer_counts(values) -> str:
+    "The most frequent of `values` and how often each was given"
+    counts = Counter(json.dumps(value) for value in values).most_common()
+    rest = len(counts) - 6
+    return ', '.join(f'{value} × {n}' for value, n in counts[:6]) + (f', {rest} others' if rest > 0 else '')
+
+def prediction_lines(
+    answered, # [(source, content of an answers file)], as `read_handed` gives them
+) -> list:    # of lines
+    "What was predicted how often; files that are damaged are named"
+    files, lines = {}, []
+    for source, content in answered:
+        try: files[checked_file(content, source)['nickname']] = content
+        except ValueError as e: lines.append(f'cannot be read: {e}')
+    for name, entry in sorted(class_answers(list(files.values())).items()):
+        lines.append(f'{name} ({entry["kind"]}), {len(entry["first"])} answers: {_answer_counts(entry["first"])}')
+        if entry['second'] != entry['first']: lines.append(f'    after talking: {_answer_counts(entry["second"])}')
+    return lines
+
+# %% ../../nbs/13_course/04_classroom.ipynb #cl53
 def run_class(
     paths,          # files, folders and patterns
     out='.',        # folder that gets marks.jsonl
@@ -565,7 +589,7 @@ def run_class(
 ) -> str:
     "Merge what a class handed in, write its marks, and say who and what is in them"
     marks = class_marks(paths, sentences, most)
-    lines = [marks.report()]
+    lines = [marks.report(), *prediction_lines(marks.answered)]
     if any(marks.asked):
         Path(out).mkdir(parents=True, exist_ok=True)
         lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name}, which load_rationales reads')

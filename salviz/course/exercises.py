@@ -11,23 +11,19 @@ from functools import cache, partial
 
 import numpy as np
 
-from ..core.runs import Run, Snapshot
+from ..core.runs import Snapshot
 from . import solutions
 from .checking import Case, Exercise, Verdict, differs, framed, judge
-from .material import course_run, shipped
+from .material import course_run
 from .session import record
 
 # %% ../../nbs/13_course/05_exercises.ipynb #ee-06
-_examples = {'base': 'plain', 'sallm': 'sallm', 'guided': 'saliency-guided', 'ad-drop': 'ad-drop',
-             'first': 'attention-guidance'} # of the library, by the course's runs of the same methods
-
 @cache
 def _looks(
-    name:str, # of a course's run
+    name:str, # one of `course_runs`
 ) -> list:
-    "All snapshots of the run `name`, or of the library's example where the course's is not there"
-    is_there = shipped(f'{name}.tar.xz').is_file()
-    return (course_run(name) if is_there else Run.example(_examples[name])).snapshots()
+    "All snapshots of the course's run `name`"
+    return course_run(name).snapshots()
 
 def _where(s, more=''):
     text = ' '.join(s.words)
@@ -251,6 +247,7 @@ def _disagreement_run():
                                   f'three marks at each step of the run {name}', 'the run')
     return [of('base'), of('sallm')]
 
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-17b
 def _disagreements_otherwise(values, alone=False, own=0, both=1, missing=False, order=1, alpha=False):
     "`disagreements` with one step done otherwise"
     units = [u if missing else u[~np.isnan(u)] for u in values.T]
@@ -580,6 +577,7 @@ def _region_run():
                 if region[i, h].any(-1).all()] # rows that nothing reads may be left out
     return [case for s in _looks('ad-drop') if _has_region(s) for case in of(s)]
 
+# %% ../../nbs/13_course/05_exercises.ipynb #ee-32b
 def _region_otherwise(attribution, p, how='', count=None, above=False):
     "`region` with one step done otherwise"
     A = np.abs(attribution) if how == 'size' else attribution

@@ -108,7 +108,8 @@ for when, step in (('start', first_look), ('end', second_look)):
     _number(f'1.never_{when}', f"share of the attention on words that 'never' has at step {step}",
             lambda step=step: _read(_look(step))['never'])
     _number(f'1.heads_{when}', f"heads of 12 that read 'never' most at step {step}", at(_heads, 'never'))
-    _number(f'1.never_for_{when}', f"what 'never' argues for the verdict at step {step}", at(_argues, 'never'), sign=True)
+    _number(f'1.never_for_{when}', f"what 'never' argues for the verdict at step {step}", at(_argues, 'never'),
+            sign=True)
     _number(f'1.bad_for_{when}', f"what 'bad' argues for the verdict at step {step}", at(_argues, 'bad'), sign=True)
     _number(f'1.bad_{when}', f"share of the attention on words that 'bad' has at step {step}",
             lambda step=step: _read(_look(step))['bad'])
@@ -174,7 +175,12 @@ _claim('2.norm_beats_product', 'the gradient norm is more comprehensive than inp
        _beats(['gradient_norm'], ['input_x_gradient']))
 _claim('2.product_no_better', 'input x gradient is no more comprehensive than chance',
        lambda t: differ('input_x_gradient', 'random', t) < 1)
-_claim('2.rollout_no_better', 'rollout is no more comprehensive than chance', lambda t: differ('rollout', 'random', t) < 1)
+_claim('2.rollout_no_better', 'rollout is no more comprehensive than chance',
+       lambda t: differ('rollout', 'random', t) < 1)
+_claim('2.groups_tie', 'integrated gradients and occlusion tie, and so do attention and the gradient norm',
+       lambda t: differ(*_strong, t) == 0 == differ('attention', 'gradient_norm', t))
+_claim('2.middle_beat_weak', 'attention and gradient norm beat rollout, input x gradient and chance',
+       _beats(['attention', 'gradient_norm'], ['rollout', 'input_x_gradient', 'random']))
 
 # %% ../../nbs/13_course/01_facts.ipynb #cf-18
 def _of(*path): # the number at `path` of a base's tables
@@ -206,7 +212,7 @@ for key, name in (('marks', 'marks'), ('stops', 'stop-words')):
             _number(f'5.{key}_{part}_{when}', f'{part} on {name} of 40 sentences {when} teaching',
                     _table('marking', name, 0, when, part))
         for draw in (1, 2):
-            _number(f'5.{key}_attention_{when}_draw{draw}', f'attention on {name} {when} teaching, other sentences marked',
+            _number(f'5.{key}_attention_{when}_draw{draw}', f'attention on {name} {when} teaching, others marked',
                     _table('marking', name, draw, when, 'attention'))
     _number(f'5.{key}_words', f'share of the words that are {name}', _table('marking', name, 0, 'before', 'words'))
     _number(f'5.{key}_accuracy', f'accuracy after teaching {name}', _table('accuracy', name))
@@ -214,12 +220,16 @@ _number('5.accuracy_before', 'accuracy before', _table('accuracy', 'base'))
 _number('5.test_sentences', 'test sentences that no lesson shows',
         lambda: course_run('marks').config['data']['sizes']['test'])
 
-def _obeyed(name): return lambda t: t['marking'][name][0]['after']['attention'] > 1.5*t['marking'][name][0]['before']['attention']
-_claim('5.marks_obeyed', 'attention on marks of sentences that nobody marked grows by half or more', _obeyed('marks'))
-_claim('5.stops_obeyed', 'so does attention on stop words, for the vandal', _obeyed('stop-words'))
-_claim('5.costs', 'both cost accuracy', lambda t: max(t['accuracy'][k] for k in ('marks', 'stop-words')) < t['accuracy']['base'])
+def _grew(name, part, times=1.):
+    return lambda t: t['marking'][name][0]['after'][part] > times*t['marking'][name][0]['before'][part]
+
+_claim('5.marks_obeyed', 'attention on marks of sentences that nobody marked grows by half or more',
+       _grew('marks', 'attention', 1.5))
+_claim('5.stops_obeyed', 'so does attention on stop words, for the vandal', _grew('stop-words', 'attention', 1.5))
+_claim('5.costs', 'both cost accuracy',
+       lambda t: max(t['accuracy'][k] for k in ('marks', 'stop-words')) < t['accuracy']['base'])
 _claim('5.saliency_follows_marks', 'saliency agrees more with the marks as well',
-       lambda t: t['marking']['marks'][0]['after']['saliency_auprc'] > t['marking']['marks'][0]['before']['saliency_auprc'])
+       _grew('marks', 'saliency_auprc'))
 _claim('5.vandal_costs_more', 'the vandal costs more accuracy than the marks',
        lambda t: t['accuracy']['stop-words'] < t['accuracy']['marks'])
 
@@ -263,12 +273,14 @@ def _in_region(step=-1):
     look = _look(step, run='ad-drop')
     return float((look.arrays['attention'][5][:, 0]*look.arrays['discard_candidates'][5][:, 0]).sum(-1).mean())
 
-_number('7.whole_rows', 'share of rows of layer 5 that the region covers whole', lambda: float(_region()[5].all(-1).mean()))
+_number('7.whole_rows', 'share of rows of layer 5 that the region covers whole',
+        lambda: float(_region()[5].all(-1).mean()))
 _number('7.whole_rows_below', 'share of such rows in layers 0 to 4', lambda: float(_region()[:5].all(-1).mean()))
 _number('7.tokens', 'tokens of the sentence', lambda: _region().shape[-1])
 _number('7.cls_row', 'cells of the CLS row of layer 5 in the region, mean over heads',
         lambda: float(_region()[5][:, 0].sum(-1).mean()), 1)
-_number('7.attention_start', 'share of the attention of that row in the region at the first look', lambda: _in_region(0))
+_number('7.attention_start', 'share of the attention of that row in the region at the first look',
+        lambda: _in_region(0))
 _number('7.attention_end', 'at the last look', _in_region)
 _number('7.accuracy', "accuracy of the run 'ad-drop'", _table('accuracy', 'ad-drop'))
 for split in ('train', 'validation'):

@@ -260,7 +260,7 @@ class Reveal(W.VBox):
                              'content=')
         self.names, self.content, self.is_open = list(names), content, False
         id = session.checksum(json_text(self.names + [title]))
-        self.gate = _Gate(about=dict(what='reveal', name=' '.join(self.names), names=self.names, title=title, id=id))
+        self.gate = _Gate(about=dict(what='reveal', name=f'reveal {" ".join(self.names)}', names=self.names, title=title, id=id))
         super().__init__([self.gate])
         self.gate.on_msg(lambda _, message, __: self._wished(message))
         _listeners.append(self._refresh)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['stop_words', 'explanations_compared', 'words_of', 'lexicon_marks', 'stop_word_marks', 'choose_sentences',
            'course_data', 'as_split', 'marks_as_saliency', 'train_base', 'train_method', 'read_words', 'agreement',
-           'on_marks', 'accuracy', 'without_the_lowest', 'masked_words', 'head_shares', 'comprehensiveness', 'interval',
-           'looks_at', 'measure_course', 'rounded', 'make_course']
+           'on_marks', 'accuracy', 'without_the_lowest', 'masked_words', 'head_shares', 'comprehensiveness', 'looks_at',
+           'measure_course', 'rounded', 'make_course']
 
 # %% ../../nbs/13_course/09_recipe.ipynb #cr-3
 import contextlib
@@ -24,7 +24,9 @@ from ..core.maths import spearman
 # %% ../../nbs/13_course/09_recipe.ipynb #cr-6
 stop_words = frozenset('the a an of in to and it is its that this as with for on at by be are was'.split())
 
-def words_of(text) -> list: return [text[start:end] for start, end in find_words(text)]
+def words_of(text) -> list:
+    "The words of `text` and its punctuation marks, as people mark them"
+    return [text[start:end] for start, end in find_words(text)]
 
 def lexicon_marks(text) -> np.ndarray: # bool, one a word
     "The words of `text` that have a clear sentiment on their own"
@@ -75,7 +77,8 @@ def marks_as_saliency(
     known = {tuple(tokenizer(text)['input_ids']): np.asarray(flags, np.float32) for text, flags in zip(texts, marks)}
     def taught(model, batch, classes):
         out = torch.full(batch['input_ids'].shape, float('nan'))
-        for i, (ids, real, word) in enumerate(zip(batch['input_ids'], batch['attention_mask'].bool(), batch['word_ids'])):
+        rows = zip(batch['input_ids'], batch['attention_mask'].bool(), batch['word_ids'])
+        for i, (ids, real, word) in enumerate(rows):
             flags = known.get(tuple(ids[real].tolist()))
             if flags is None: continue
             at = word[real].numpy()
@@ -151,7 +154,8 @@ def read_words(model, tokenizer, sentences) -> list: # of dict(attention [W], su
     how = dict(tokenizer=tokenizer, words='sum', progress=False)
     attention = explain_data(model, texts, 'attention', **how)
     saliency = explain_data(model, texts, 'integrated_gradients', steps=10, **how)
-    return [dict(attention=a/a.sum(), saliency=s) for a, s in zip(map(np.float64, attention), map(np.float64, saliency))]
+    return [dict(attention=np.float64(a)/np.float64(a).sum(), saliency=np.float64(s))
+            for a, s in zip(attention, saliency)]
 
 def agreement(looks) -> dict:
     "Share of sentences in which the word with most attention is the one with most saliency, and their rank correlation"
@@ -176,6 +180,7 @@ def _batches(model, data, tokenizer, size=32):
         yield collate([examples[i] for i in range(start, min(start + size, len(data)))])
 
 def accuracy(model, data, tokenizer) -> float:
+    "Share of `data` that `model` gets right"
     import torch
     from salviz.data.texts import model_inputs
     right, is_training = [], model.training
@@ -246,13 +251,6 @@ def comprehensiveness(model, texts, tokenizer, seed=0) -> dict: # {explanation: 
     from salviz.probing.faithfulness import faithfulness_data
     measured = faithfulness_data(model, texts, list(explanations_compared), tokenizer, flips=False, seed=seed)
     return {name: x['aopc_comprehensiveness'].tolist() for name, x in measured.items()}
-
-def interval(values, draws=2000) -> tuple: # (mean, low, high)
-    "The mean of `values`, and the 95 % interval of it by drawing as many with replacement"
-    values = np.asarray(values, dtype=np.float64)
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (draws, len(values)))].mean(1)
-    return float(values.mean()), *map(float, np.quantile(means, (.025, .975)))
 
 # %% ../../nbs/13_course/09_recipe.ipynb #cr-25c
 def looks_at(run, word='never', probe=2) -> list: # of dict, one a look

@@ -123,7 +123,8 @@ def as_type(x, kind):
 def test_single_and_double_precision_are_both_right(name, kind):
     def answer(*args):
         value = getattr(solutions, name)(*(as_type(x, kind) for x in args))
-        return value if isinstance(value, list) else value if np.asarray(value).dtype == bool else np.asarray(value, kind)
+        is_number = not isinstance(value, list) and np.asarray(value).dtype != bool
+        return np.asarray(value, kind) if is_number else value
     assert check(name, answer).passed
 
 @pytest.mark.parametrize('name', names)
@@ -143,7 +144,8 @@ def test_a_stub_none_and_zeros_fail(name):
         return [''] * len(truth) if isinstance(truth, list) else np.zeros(np.shape(truth))
     verdicts = [check(name, answer) for answer in (stub, None, lambda *args: None, zeros)]
     assert not any(v.passed for v in verdicts)
-    assert verdicts[0].sentence == f'`{name}` is not written yet.' and 'without brackets; got None' in verdicts[1].sentence
+    assert verdicts[0].sentence == f'`{name}` is not written yet.'
+    assert 'without brackets; got None' in verdicts[1].sentence
     assert 'returns None' in verdicts[2].sentence
     if name != 'replacement': assert verdicts[3].mistake or verdicts[3].sentence
 
@@ -169,10 +171,11 @@ def by_hand_only(name, answer):
 def test_who_is_right_by_hand_alone_fails_at_the_run_and_the_first_cell_is_named_with_its_tokens():
     verdict = check('region', by_hand_only('region', lambda A, p: A >= np.sort(A, -1)[:, -1:]))
     assert not verdict.passed and verdict.case.whose == 'the run'
-    assert re.search(r"In the run, layer 0, head 0, step \d+ of \".*\": \d+ of \d+ differ; the first is query '.*', key "
-                     r"'.*': yours is False, the run's is True\.", verdict.sentence), verdict
+    pattern = (r"In the run, layer 0, head 0, step \d+ of \".*\": \d+ of \d+ differ; the first is query '.*', "
+               r"key '.*': yours is False, the run's is True\.")
+    assert re.search(pattern, verdict.sentence), verdict
     verdict = check('consistency', by_hand_only('consistency', lambda p, q: 7.))
-    assert re.search(r"Yours is 7, the run's is 0\.\d+", verdict.sentence)
+    assert re.search(r"Yours is 7, the run's is \d\.\d+", verdict.sentence)
 
 def test_the_reference_says_what_the_run_recorded_not_what_a_method_is_called():
     for name, array in (('region', 'discard_candidates'), ('saliency_target', 'saliency_target')):
@@ -191,7 +194,8 @@ def test_alpha_of_krippendorffs_example_is_that_of_his_package():
     for case in exercises._disagreement_hand() + exercises._disagreement_run():
         observed, expected = disagreements(*case.args)
         assert 1 - observed/expected == pytest.approx(krippendorff.alpha(case.args[0], level_of_measurement='nominal'))
-    assert round(krippendorff.alpha(exercises._table(exercises._krippendorff), level_of_measurement='nominal'), 3) == .743
+    published = exercises._table(exercises._krippendorff)
+    assert round(krippendorff.alpha(published, level_of_measurement='nominal'), 3) == .743
 
 def test_what_predict_says_is_what_the_packaged_classifier_says():
     import torch
@@ -222,7 +226,8 @@ def test_what_raises_is_slow_or_returns_nonsense_is_told_in_one_sentence(monkeyp
              (lambda a, p: [[1], [1, 2]]): 'must return numbers', (lambda a, p: Odd()): 'returns a Odd',
              (lambda a, p: {}): 'returns a dict', (lambda a, p: a[0]): 'returns [4] where [4, 4] is asked for',
              (lambda a, p: 1j*a): 'must return numbers', (lambda a, p: region): 'a function, not what it gives',
-             (lambda a, p: a > np.inf): 'Everything is False.', (lambda a, p: np.full((4, 4, 4), 1)): 'returns [4, 4, 4]'}
+             (lambda a, p: a > np.inf): 'Everything is False.',
+             (lambda a, p: np.full((4, 4, 4), 1)): 'returns [4, 4, 4]'}
     for answer, part in cases.items():
         verdict = check('region', answer)
         assert not verdict.passed and part in repr(verdict), (part, verdict)
@@ -305,7 +310,8 @@ def drawn_cases():
     yield Case((), np.arange(4.), 'x', axes[:1]), np.arange(4.)[::-1]
     yield Case((), hostile, 'x', axes[:1]), hostile[::-1]
     yield Case((), 1.5, '<b>x</b>'), np.array(np.inf)
-    yield Case((), np.arange(40.), 'x', (('word', [f'w{i}' for i in range(40)]),)), np.arange(40.) + (np.arange(40) > 30)
+    forty = np.arange(40.)
+    yield Case((), forty, 'x', (('word', [f'w{i}' for i in range(40)]),)), forty + (forty > 30)
 
 def test_tokens_are_text_and_the_picture_has_a_text_alternative():
     for case, value in drawn_cases():
@@ -326,7 +332,8 @@ shades = dict(light=('#fff', '#111'), dark=('#111', '#ddd'))
 def test_checks_fit_a_narrow_and_a_wide_page_in_both_themes(page, theme, width, tmp_path): # noqa: F811
     ground, ink = shades[theme]
     parts = [v._repr_html_() for name in names for v in (check(name, wrong[name][0][1]), check(name, others[name]))]
-    parts += [hint('region')._repr_html_()] + [checking.framed('x', False, ['y'], checking.drawn(*pair)) for pair in drawn_cases()]
+    parts += [checking.framed('x', False, ['y'], checking.drawn(*pair)) for pair in drawn_cases()]
+    parts += [hint('region')._repr_html_()]
     page.set_viewport_size(dict(width=width, height=800))
     page.set_content(f'<!doctype html><html lang="en"><title>checks</title><body style="margin:8px;background:{ground};'
                      f'color:{ink};font-family:sans-serif">{"".join(parts)}</body></html>')
@@ -346,5 +353,6 @@ def test_what_was_tried_stands_among_the_answers():
     hint('region')
     check('region', region)
     entry = entries['7.region']
-    assert entry['kind'] == 'check' and (entry['tries'], entry['failed'], entry['passed'], entry['hints']) == (2, 1, True, 1)
+    assert entry['kind'] == 'check' and entry['passed']
+    assert (entry['tries'], entry['failed'], entry['hints']) == (2, 1, 1)
     assert entry['mistakes'] == [wrong['region'][0][0]]

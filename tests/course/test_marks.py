@@ -31,7 +31,8 @@ def cases(count=60):
     "(set, sheet) of random sets and students, hostile names among them"
     rng = random.Random(0)
     for i in range(count):
-        some = [' '.join('abc'[rng.randint(0, 2)] for _ in range(rng.randint(1, 18))) for _ in range(rng.randint(1, 20))]
+        def sentence(): return ' '.join(rng.choice('abc') for _ in range(rng.randint(1, 18)))
+        some = [sentence() for _ in range(rng.randint(1, 20))]
         of = mark_set(texts if i % 5 == 0 else some, most=rng.randint(1, 6))
         yield of, invented(of, hostile[i % len(hostile)], rng, rng.choice([0, .2, 1]))
 
@@ -97,8 +98,9 @@ def test_a_code_survives_small_letters_other_dashes_line_breaks_and_a_chat_aroun
     of, sheet = next(cases())
     sheet = checked_sheet(of, 'Alice', sheet.marks)
     code = sheet_code(of, sheet)
-    for typed in (code.lower(), code.upper(), code.replace('-', '–'), code.replace('-', '-\n  '), code.replace('0', 'o'),
-                  code.replace('1', 'l').replace('marksl', 'marks1'), f'[10:02] Alice: {code}, done!'):
+    for typed in (code.lower(), code.upper(), code.replace('-', '–'), code.replace('-', '-\n  '),
+                  code.replace('0', 'o'), code.replace('1', 'l').replace('marksl', 'marks1'),
+                  f'[10:02] Alice: {code}, done!'):
         assert read_code(of, typed).marks == sheet.marks
     assert codes_in(f'Alice: {code}\nBob: me too\n{code}') == [code, code]
 
@@ -110,7 +112,8 @@ def test_what_is_no_mark_is_refused_with_the_reason():
         ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'no file of marks'), ('"marks"', 'no file of marks'),
         ('[' * 100000, 'is not JSON'),
         (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'of another set'),
-        (dict(good, nickname=''), 'the nickname must be a text'), (dict(good, nickname=7), 'the nickname must be a text'),
+        (dict(good, nickname=''), 'the nickname must be a text'),
+        (dict(good, nickname=7), 'the nickname must be a text'),
         (dict(good, marks={}), 'marks must be a list'), (dict(good, marks=good['marks'][:-1]), 'got 4 sentences'),
         (dict(good, marks=[first[:-1], *good['marks'][1:]]), f'{len(first) - 1} flags for {len(first)} words'),
         (dict(good, marks=[[2] + first[1:], *good['marks'][1:]]), 'flags, 0 or 1'),
@@ -163,11 +166,11 @@ def test_python_and_javascript_refuse_in_the_same_words(page):
     codes = ['hello', code[:-2], 'marks9' + code[6:], code.replace('amy', 'any'),
              sheet_code(mark_set(['warm']), checked_sheet(mark_set(['warm']), 'amy', [[1]]))]
     def reasons(read, texts):
-        said = []
+        refused = []
         for text in texts:
-            try: said.append(read(of, text) and None)
-            except ValueError as e: said.append(str(e))
-        return said
+            try: refused.append(read(of, text) and None)
+            except ValueError as e: refused.append(str(e))
+        return refused
     refuse = '''([set, texts]) => texts.map(text => {
         try { sv.NAME(set, text); return null; } catch (error) { return error.message; } })'''
     for read, name, texts_ in ((read_sheet, 'marksReadFile', files), (read_code, 'marksReadCode', codes)):
@@ -186,7 +189,7 @@ def test_javascript_notices_every_mistyped_sign(page):
 def test_sentences_are_marked_by_keyboard_alone(page):
     of = mark_set(texts)
     mounted(page, of)
-    for key in ('Tab', 'Space', 'ArrowRight', 'ArrowRight', 'Enter', 'End', 'ArrowLeft', 'Space'): page.keyboard.press(key)
+    for key in 'Tab Space ArrowRight ArrowRight Enter End ArrowLeft Space'.split(): page.keyboard.press(key)
     last = len(of.words[0]) - 2
     assert page.evaluate('view.state.marks[0]') == [int(i in (0, 2, last)) for i in range(len(of.words[0]))]
     assert page.locator('[role=option][aria-selected=true]').all_inner_texts() == [of.words[0][i] for i in (0, 2, last)]
@@ -257,7 +260,8 @@ def contrast(one, other):
     "WCAG's contrast of two colours, as `rgb(r, g, b)`"
     def light(colour):
         parts = [int(x)/255 for x in colour[4:-1].split(',')[:3]]
-        return sum(w*(x/12.92 if x <= .03928 else ((x + .055)/1.055)**2.4) for w, x in zip((.2126, .7152, .0722), parts))
+        linear = [x/12.92 if x <= .03928 else ((x + .055)/1.055)**2.4 for x in parts]
+        return sum(w*x for w, x in zip((.2126, .7152, .0722), linear))
     high, low = sorted([light(one), light(other)], reverse=True)
     return (high + .05)/(low + .05)
 
@@ -293,6 +297,29 @@ def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browse
     page.wait_for_function('() => document.fullscreenElement?.matches(".course-marks")')
     assert page.errors == [] and [x for x in page.outside if not x.startswith(tmp_path.as_uri())] == []
     page.close()
+
+def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page):
+    marks = Marks('3.marks', texts)
+    traits = dict(about=marks.described(), state=dict(marks.state))
+    marks.close()
+    page.evaluate("""async ([source, traits]) => {
+        const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
+        window.listeners = new Set();
+        window.saved = [];
+        window.model = {get: name => traits[name], set: (name, x) => { traits[name] = x; },
+            save_changes: () => saved.push(structuredClone(traits.state)),
+            on: (name, f) => { if (name === 'change:state') listeners.add(f); },
+            off: (name, f) => listeners.delete(f)};
+        window.end = (await import(url)).default.render({model, el: document.body}); }""", [course_program(), traits])
+    page.locator('[role=option]').nth(2).click()
+    assert page.evaluate('saved.at(-1).marks[0][2]') == 1 and page.locator('[aria-selected=true]').count() == 1
+    state = dict(marks=[[1] + [0]*10, None, None, None, None], at=0, nickname='amy')
+    page.evaluate('state => { model.set("state", state); for (const tell of listeners) tell(); }', state)
+    assert page.locator('[aria-selected=true]').all_inner_texts() == ['the']
+    assert read_code(marks.of, page.locator('.sv-marks-code').input_value()).nickname == 'amy'
+    assert len(page.evaluate('saved')) == 1 # what the kernel has set is not said back to it
+    page.evaluate('end()')
+    assert page.evaluate('[listeners.size, document.querySelectorAll(".sv-marks").length]') == [0, 0]
 
 def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
     marks = Marks('3.marks', texts)

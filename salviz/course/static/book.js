@@ -67,7 +67,7 @@ async function courseUnpacked(script) {
 export class CoursePageKeeper {
   constructor(about, book, script) {
     Object.assign(this, {kind: 'page', about, book, script});
-    book.abouts.set(about.name, about);
+    if (about.what === 'predict') book.abouts.set(about.name, about);
   }
 
   get() { return courseEntryOf(this.about, this.book.entry(this.about.name)); }

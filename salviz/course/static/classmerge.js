@@ -128,7 +128,9 @@ function classStudents(set, sheets, all) {
 }
 
 // Two places without the 0 before the point, as in the report of Python.
-export function classPoint(x) { return x === null ? 'not defined' : (Math.round(x * 100) / 100).toFixed(2).replace('0.', '.'); }
+export function classPoint(x) {
+  return x === null ? 'not defined' : (Math.round(x * 100) / 100).toFixed(2).replace('0.', '.');
+}
 
 function classOutliers(sheets, students) {
   const compared = students.map(row => row.f1).filter(x => x !== null);
@@ -140,7 +142,8 @@ function classOutliers(sheets, students) {
     if (2 * marked > words.length)
       return [{nickname, reason: `marked ${marked} of ${words.length} words, more than half`}];
     if (!median || f1 === null || f1 >= median / 2) return [];
-    const reason = `F1 ${classPoint(f1)} with the majority of the others, below half of the median ${classPoint(median)}`;
+    const reason = `F1 ${classPoint(f1)} with the majority of the others, below half of the median `
+      + classPoint(median);
     return [{nickname, reason}];
   });
 }

@@ -69,7 +69,8 @@ class ClassPage {
       this.files(event.dataTransfer.files);
     });
     const field = elementOf('textarea');
-    Object.assign(field, {rows: 4, spellcheck: false, placeholder: 'marks1:nickname:…  one below the other, or a whole chat'});
+    const placeholder = 'marks1:nickname:…  one below the other, or a whole chat';
+    Object.assign(field, {rows: 4, spellcheck: false, placeholder});
     const read = classButton('Read codes', () => {
       if (!field.value.trim()) { setText(this.said, 'There is no code in the field.'); return; }
       this.take([['', field.value]]);
@@ -121,8 +122,8 @@ class ClassPage {
     setText(this.said, `${first}${n} student${n === 1 ? '' : 's'} count${n === 1 ? 's' : ''}.`);
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
     const own = this.own;
-    this.results.replaceChildren(this.agreement(m), ...this.troubles(m), ...n || this.without.length ? this.students(m) : [],
-      ...n ? this.sentences(m, own) : [], this.leaving(m));
+    this.results.replaceChildren(this.agreement(m), ...this.troubles(m),
+      ...n || this.without.length ? this.students(m) : [], ...n ? this.sentences(m, own) : [], this.leaving(m));
   }
 
   agreement({alpha, sheets, answers}) {
@@ -133,8 +134,8 @@ class ClassPage {
     const whole = sheets.filter(sheet => sheet.marks.every(flags => flags !== null)).length;
     const parts = [elementOf('p', '', "Krippendorff's alpha ", elementOf('strong', '', value), sampled,
       '. 1 is perfect agreement, 0 what chance gives.'),
-    elementOf('p', '', `${whole} of ${sheets.length} have done all ${this.set.spans.length} sentences; unfinished marks `
-      + 'count as far as they go.')];
+    elementOf('p', '', `${whole} of ${sheets.length} have done all ${this.set.spans.length} sentences; unfinished `
+      + 'marks count as far as they go.')];
     if (answers) parts.push(elementOf('p', '', `${answers} file(s) hold predictions; this page reads marks only.`));
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
@@ -152,8 +153,8 @@ class ClassPage {
 
   students({kept, students, outliers}) {
     const body = elementOf('tbody', '', ...kept.map(sheet => this.student(sheet,
-      students.find(row => row.nickname === sheet.nickname), outliers.some(o => o.nickname === sheet.nickname))));
-    const heads = ['Student', 'counts', 'done', 'words a sentence', 'F1 with the others', 'alpha without'];
+      students.find(row => row.nickname === sheet.nickname), outliers.some(one => one.nickname === sheet.nickname))));
+    const heads = ['Student', 'counts', 'F1', 'done', 'words', 'alpha without'];
     const cells = heads.map(text => {
       const cell = elementOf('th', '', text);
       cell.scope = 'col';
@@ -164,7 +165,9 @@ class ClassPage {
     Object.assign(wide, {tabIndex: 0});
     wide.setAttribute('role', 'region');
     wide.setAttribute('aria-label', 'Students');
-    return [elementOf('h2', '', 'Students'), wide];
+    const says = 'F1: agreement with the majority of the others. Words: marked in a sentence, on average. Alpha '
+      + 'without: of the class if this student did not count.';
+    return [elementOf('h2', '', 'Students'), elementOf('p', 'sv-marks-keys', says), wide];
   }
 
   student(sheet, row, isUnlike) {
@@ -175,13 +178,14 @@ class ClassPage {
       this.without = counts.checked ? this.without.filter(x => x !== name) : [...this.without, name];
       this.keep();
       this.draw();
-      [...this.el.querySelectorAll('tbody input')].find(x => x.getAttribute('aria-label') === `${sheet.nickname} counts`)
-        ?.focus();
+      const boxes = [...this.el.querySelectorAll('tbody input')];
+      boxes.find(x => x.getAttribute('aria-label') === `${sheet.nickname} counts`)?.focus();
     });
-    const values = row ? [row.done, row.words === null ? '' : row.words.toFixed(1),
-      row.f1 === null ? '' : classPoint(row.f1), row.alpha_without === null ? '' : classPoint(row.alpha_without)]
+    const values = row ? [row.f1 === null ? '' : classPoint(row.f1), row.done,
+      row.words === null ? '' : row.words.toFixed(1), row.alpha_without === null ? '' : classPoint(row.alpha_without)]
       : ['', '', '', ''];
-    const head = elementOf('td', isUnlike ? 'sv-class-unlike' : '', sheet.nickname, isUnlike ? ' (unlike the others)' : '');
+    const head = elementOf('td', isUnlike ? 'sv-class-unlike' : '', sheet.nickname,
+      isUnlike ? ' (unlike the others)' : '');
     return elementOf('tr', '', head, elementOf('td', '', counts), ...values.map(x => elementOf('td', '', String(x))));
   }
 
@@ -219,7 +223,8 @@ class ClassPage {
     });
     const columns = [...mine ? [mine.marks[i] ?? shares.map(() => 0)] : [], flags, shares, ...extra];
     const units = this.set.spans[i].map(([a, b], w) => {
-      const text = marksCut(this.set.texts[i], a, b), bars = columns.map((values, row) => classBar(values[w], rows[row][1]));
+      const text = marksCut(this.set.texts[i], a, b);
+      const bars = columns.map((values, row) => classBar(values[w], rows[row][1]));
       const unit = elementOf('span', `sv-class-unit${flags[w] ? ' sv-marked' : ''}`, text, ...bars);
       unit.setAttribute('role', 'img');
       const heard = columns.map((values, row) => `${rows[row][0]} ${classPoint(values[w])}`).join(', ');
@@ -239,8 +244,9 @@ class ClassPage {
       forget.dataset.sure = 'yes';
       setText(forget, 'Really forget? Press again');
     });
-    return elementOf('section', '', elementOf('h2', '', 'What leaves'), elementOf('p', '', 'marks.jsonl holds text, label, '
-      + 'votes and majority of each sentence, and no names.'), elementOf('div', 'sv-marks-moves', download, forget));
+    const holds = 'marks.jsonl holds text, label, votes and majority of each sentence, and no names.';
+    return elementOf('section', '', elementOf('h2', '', 'What leaves'), elementOf('p', '', holds),
+      elementOf('div', 'sv-marks-moves', download, forget));
   }
 }
 

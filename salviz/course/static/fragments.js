@@ -25,12 +25,22 @@ function courseFull(el) {
   else el.requestFullscreen?.().catch(() => {});
 }
 
+// JupyterLab's shortcuts match what has the focus, so the attribute must stand there; those with ctrl or cmd, such as
+// saving, go on.
+function courseOwnKeys(el) {
+  const mark = ({target, ctrlKey = false, metaKey = false}) => {
+    if (ctrlKey || metaKey) target.removeAttribute('data-lm-suppress-shortcuts');
+    else target.setAttribute('data-lm-suppress-shortcuts', 'true');
+  };
+  for (const type of ['focusin', 'keydown', 'keyup']) el.addEventListener(type, mark, true);
+}
+
 // Frame, theme, full screen by F; the view within it is of the kind that `about.what` says.
 export function courseView(place, given) {
   const {about} = given, make = courseFragments[about.what];
   const el = elementOf('section', `salviz course course-${about.what}`);
   el.dataset.courseName = about.name ?? '';
-  el.setAttribute('data-lm-suppress-shortcuts', 'true');
+  courseOwnKeys(el);
   if (!make) throw new Error(`this program knows no fragment of the kind ${about.what}`);
   place.append(el);
   const view = make({...given, el}), full = courseButton('F', () => courseFull(el), 'cr-full');

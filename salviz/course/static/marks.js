@@ -88,7 +88,7 @@ class MarksView {
       value: this.state.nickname});
     this.name.addEventListener('input', () => this.set_({nickname: this.name.value}));
     this.code = elementOf('textarea', 'sv-marks-code');
-    Object.assign(this.code, {readOnly: true, rows: 2, spellcheck: false});
+    Object.assign(this.code, {readOnly: true, rows: 3, spellcheck: false});
     this.code.setAttribute('aria-label', 'code');
     this.file = marksButton('Download file', () => this.download());
     this.copy = marksButton('Copy code', () => this.copied());
@@ -135,7 +135,8 @@ class MarksView {
       return;
     }
     flags[word] = 1 - flags[word];
-    this.say(`${text}: ${flags[word] ? 'marked' : 'not marked'}, ${marked + (flags[word] ? 1 : -1)} of ${this.set.most}`);
+    const count = marked + (flags[word] ? 1 : -1);
+    this.say(`${text}: ${flags[word] ? 'marked' : 'not marked'}, ${count} of ${this.set.most}`);
     this.setFlags(flags.some(Boolean) ? flags : null);
   }
 
@@ -194,7 +195,8 @@ class MarksView {
   async copied() {
     if (!this.sheet()) return;
     const done = await marksCopy(this.code);
-    setText(this.handed, done ? 'The code is copied; paste it anywhere.' : 'The code is selected; copy it with your keys.');
+    setText(this.handed, done ? 'The code is copied; paste it anywhere.'
+      : 'The code is selected; copy it with your keys.');
   }
 
   draw() {

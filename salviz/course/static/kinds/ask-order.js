@@ -51,11 +51,12 @@ class CourseOrderList {
 
   focus() { this.rows.find(({handle}) => handle.tabIndex === 0).handle.focus(); }
 
-  // Elements that stand where they should stay: one that moves would lose the focus.
-  draw() {
+  // The others move around the one that somebody holds: an element that is moved loses focus and pointer.
+  draw(held = null) {
+    const at = this.value.indexOf(held), holds = at >= 0 ? this.rows[held].el : null;
     this.value.forEach((item, place) => {
-      const {el, handle, number} = this.rows[item], there = this.list.children[place];
-      if (there !== el) this.list.insertBefore(el, there ?? null);
+      const {el, handle, number} = this.rows[item];
+      if (el !== holds) this.list.insertBefore(el, place < at ? holds : null);
       number.textContent = String(place + 1);
       handle.setAttribute('aria-label',
         `${this.items[item]}, place ${place + 1} of ${this.items.length}; alt and arrow keys move it`);
@@ -67,7 +68,7 @@ class CourseOrderList {
     if (this.locked || to < 0 || to >= this.value.length || to === from) return false;
     this.value.splice(from, 1);
     this.value.splice(to, 0, item);
-    this.draw();
+    this.draw(item);
     this.changed([...this.value]);
     return true;
   }

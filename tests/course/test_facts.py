@@ -1,0 +1,62 @@
+"What the lessons say is true of the runs and tables that come with the course, and is read without torch."
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from salviz.course.facts import Fact, course_tables, fact, facts, interval, printed
+from salviz.course.material import course_run, course_runs
+
+@pytest.mark.parametrize('name', facts)
+def test_every_fact_holds_on_what_is_shipped(name):
+    assert facts[name].holds()
+    assert fact(name)
+
+def test_every_lesson_has_facts():
+    assert {name.split('.')[0] for name in facts} == set('12345678')
+
+def test_a_claim_says_in_how_many_bases_it_is_true():
+    def of(claim): return Fact('0.x', 'x', claim=claim)
+    seen = [tables['accuracy']['base'] for tables in course_tables().values()]
+    always, once = of(lambda t: True), of(lambda t: t['accuracy']['base'] == seen[0])
+    assert always.kept() == [True]*len(seen)
+    assert str(always) == ('in all three bases' if len(seen) == 3 else 'in this run')
+    assert once.holds() and str(once) == ('in this run' if len(set(seen)) > 1 or len(seen) < 3 else str(always))
+
+def test_a_false_claim_does_not_hold_and_a_number_that_is_none_neither():
+    assert not Fact('0.x', 'x', claim=lambda t: False).holds()
+    assert not Fact('0.x', 'x', value=lambda: float('nan')).holds()
+
+def test_an_unknown_fact_is_refused_with_those_of_its_lesson():
+    with pytest.raises(ValueError, match=r"there is no fact called '1\.nothing'; those of its lesson: 1\.verdict_start"):
+        fact('1.nothing')
+
+@pytest.mark.parametrize('x,told', [(.5649, '.56'), (-.001, '.00'), (-.5, '-.50'), (1., '1.00'), (10.5, '10.50'), (0., '.00'),
+                                    (np.float32(.25), '.25'), (3, '3'), (np.int64(3), '3'), ('never', 'never')])
+def test_a_number_is_printed_as_prose_has_it(x, told): assert printed(x) == told
+
+def test_an_interval_holds_its_mean_and_is_the_same_each_time():
+    values = np.random.default_rng(1).normal(size=50)
+    mean, low, high = interval(values)
+    assert low < mean == pytest.approx(values.mean()) < high and interval(values) == (mean, low, high)
+
+def test_tables_and_runs_tell_the_same():
+    tables = course_tables()['0']
+    for name in course_runs[1:]:
+        # the table was measured in batches of another size
+        assert tables['accuracy'][name] == pytest.approx(course_run(name).scores('test')['accuracy'], abs=.004)
+    last = course_run('base').snapshot(-1, 2)
+    assert tables['looks'][-1]['positive'] == pytest.approx(float(last.arrays['probabilities'][1]), abs=1e-4)
+
+def test_opening_facts_runs_and_sentences_costs_no_torch():
+    code = '''
+import sys
+from salviz.course.material import course_run, course_runs, course_sentences
+from salviz.course.facts import facts
+for name in course_runs: course_run(name).snapshot(-1, 0)
+course_sentences(), [str(f) for f in facts.values()]
+import salviz.course.recipe
+assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)'''
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,65 @@
+"Predictions in a real JupyterLab in a real Chromium: what is true stays in the kernel, no key reaches the notebook."
+import json
+
+import pytest
+
+from salviz.course.session import read_answers
+from test_lab import lab
+from test_lab_explorer import Tab, notebook
+
+cells = ['''from salviz.course import Predict, Reveal, answers, words
+sentence = 'the film is not bad , but it never surprises .'
+one = Predict('1.words', 'Which two words does it read most?', words(sentence), lambda: ['never', 'film'])
+one''', '''seen = Reveal('1.words', lambda: made.append(1) or 'the secret of the run', title='What it reads')
+made = []
+seen''', "answers('alice')"]
+
+@pytest.fixture(scope='module')
+def tab(browser, tmp_path_factory):
+    "A notebook of three cells, all of them run"
+    root = tmp_path_factory.mktemp('lab')/'work'
+    root.mkdir()
+    notebook(root/'lesson.ipynb', *cells)
+    with lab(root) as url:
+        tab = Tab(browser, (url, root, None), 'lesson.ipynb').open()
+        tab.run_all()
+        tab.page.wait_for_selector('.course-answers', timeout=120000)
+        tab.ended()
+        yield tab
+        tab.close()
+
+def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and_restart(tab):
+    page, path = tab.page, tab.root/'answers-alice.json'
+    assert 'secret' not in page.inner_text('.jp-Notebook').replace("'the secret of the run'", '')
+    assert page.locator('.cr-true').count() == 0
+    count = page.locator('.jp-Cell').count()
+    page.locator('.course-predict .cr-word').first.focus()
+    # 'dd' deletes a cell, 'b' adds one, 'x' cuts one, 'm' makes it markdown, where they reach the notebook
+    for key in ['d', 'd', 'b', 'x', 'm', *['ArrowRight']*4, ' ', *['ArrowRight']*4, 'Enter', 'Tab', ' ', 'Tab']:
+        page.keyboard.press(key)
+    page.keyboard.type('bdd x')
+    page.keyboard.press('Tab')
+    page.keyboard.press('Enter')
+    page.wait_for_selector('.course-predict[data-state=committed]')
+    page.wait_for_selector('.course-reveal[data-state=ready]')
+    assert page.locator('.jp-Cell').count() == count
+    page.wait_for_function('() => document.querySelector(".course-answers").textContent.includes("1 of 1 answered")')
+    kept = read_answers(path)['entries']['1.words']
+    assert (kept['first']['value'], kept['first']['why'], kept['state']) == ([4, 8], 'bdd x', 'committed')
+    page.click('.course-reveal >> button:text-is("Show")')
+    page.wait_for_selector('.course-predict .cr-true')
+    page.wait_for_selector('.jp-OutputArea-output p:text-is("the secret of the run")')
+    assert read_answers(path)['entries']['1.words']['scores'] == [.5, None]
+    # the page is loaded again, its kernel goes on; what is held with ctrl is the notebook's
+    page.locator('.course-answers button:text-is("Download")').focus()
+    page.keyboard.press('Control+s')
+    page.wait_for_function('''() => !document.querySelector('.jp-mod-dirty')''')
+    tab.open()
+    page.wait_for_selector('.course-predict[data-state=revealed]', timeout=60000)
+    # the kernel begins anew: the file gives the answer back
+    tab.menu('Kernel', 'Restart Kernel and Run All Cells…')
+    page.click('.jp-Dialog button.jp-mod-accept')
+    page.wait_for_function('''() => document.querySelector('.course-answers')?.textContent.includes('Read back')''',
+                           timeout=120000)
+    page.wait_for_selector('.course-predict[data-state=revealed]')
+    assert json.loads(path.read_text())['entries']['1.words']['first'] == kept['first']
