@@ -1,14 +1,17 @@
 "Pages of lessons, opened from disk in a real browser: nothing leaves, nothing is shown before it is predicted."
-import json
+import os
 import re
+from pathlib import Path
 
-import nbformat
 import pytest
 
 import lessons
-from browser import browser, new_page # noqa: F401 (fixture)
-from salviz.course.pages import Fragments, lesson_html, maths, run_cell, words_html, write_pages
-from salviz.explorer.widget import Explorer
+from browser import browser, new_page, settled # noqa: F401 (fixture)
+from salviz.course.editions import lesson_files, read_lesson
+from salviz.course.pages import Fragments, lesson_html, maths, words_html, write_pages
+
+sources = Path(__file__).resolve().parents[2]/'nbs'/'00_lessons'
+there = lesson_files(sources) if sources.is_dir() else []
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
@@ -126,7 +129,6 @@ def test_teachers_pages_fold_what_is_theirs(tmp_path):
 @pytest.mark.parametrize('hostile', ['</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">',
                                      '<!-- <script>', '"><svg onload=window.hit=3>', '&lt;b&gt;', 'a\u2028b', ']]>'])
 def test_words_from_outside_are_text(browser, tmp_path, hostile):
-    names = dict(hostile=hostile)
     cells = [('code', f'hostile = {hostile!r}', ''), ('code', 'import pandas as pd', ''), ('code', 'print(hostile)', ''),
              ('code', 'pd.DataFrame({hostile: [hostile]}, index=[hostile])', ''),
              ('code', "from salviz.course.predictions import *; Predict('1.h', hostile, choice(hostile, 'b'), truth='b')",
@@ -179,3 +181,18 @@ def test_figures_carry_words_for_who_cannot_see_them():
     figure.subplots().set_title('Share <b>')
     shown = Fragments().shown(figure)
     assert 'alt="Share &lt;b&gt;"' in shown and 'src="data:image/png;base64,' in shown
+
+@pytest.mark.parametrize('scheme,width', [('light', 1300), ('dark', 360)])
+@pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
+def test_every_lesson_opens_with_all_that_it_reveals(browser, tmp_path, path, scheme, width):
+    page = tmp_path/f'{path.stem}.html'
+    page.write_text(lesson_html(read_lesson(path), path.stem))
+    assert page.stat().st_size < 4e6
+    p = opened(browser, page, color_scheme=scheme, viewport=dict(width=width, height=800))
+    for gate in p.locator('.course-reveal').get_by_role('button', name='Show anyway').all(): gate.click()
+    p.wait_for_function('() => [...document.querySelectorAll(".course-explorer")].every(one => one.querySelector(".sv-panel"))')
+    settled(p)
+    assert p.locator('.salviz-failed').count() == 0
+    assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    if (out := os.environ.get('LOOK')): p.screenshot(path=f'{out}/{path.stem}-{scheme}.png', full_page=True)
+    closed(p, page)
