@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['largest', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'Bars', 'class_page',
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'WordBars', 'class_page',
            'prediction_lines', 'run_class']
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl03
@@ -499,7 +499,7 @@ def share_on(
     return float(np.mean(shares))
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl45
-class Bars:
+class WordBars:
     "Words with a row of bars below them for each of `rows`, {name: one number a word}"
     def __init__(self, words, rows): self.words, self.rows = list(words), {k: np.abs(v) for k, v in rows.items()}
     def __repr__(self): return f'Bars of {", ".join(self.rows)} below {" ".join(self.words)!r}'
@@ -524,13 +524,13 @@ def bars(self:ClassMarks,
     sentence=0,    # number of the sentence
     own=None,      # a nickname, whose marks stand in the first row
     **rows,        # further rows by their names: for each sentence one number a word
-) -> Bars:
+) -> WordBars:
     "Majority and votes of one sentence, with what else is to be seen beside them"
     if not self.asked[sentence]: raise ValueError(f'nobody has marked sentence {sentence + 1}')
     first = {} if own is None else {own: self.flags(own)[sentence]}
     if own is not None and first[own] is None: raise ValueError(f'{own} has not done sentence {sentence + 1}')
     ours = dict(majority=self.majority[sentence], votes=self.shares[sentence])
-    return Bars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
+    return WordBars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
 
 # %% ../../nbs/13_course/04_classroom.ipynb #cl49
 _policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
