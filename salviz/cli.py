@@ -91,8 +91,9 @@ def _run_demo(a):
     demo(out=a.out, train_size=a.train_size, epochs=a.epochs, seed=a.seed, probes=a.probes, snapshots=a.snapshots)
 
 def _run_examples(a):
-    from salviz.recipes import make_examples
-    make_examples(a.out)
+    if a.course: from salviz.course.recipe import make_course as make
+    else: from salviz.recipes import make_examples as make
+    make(a.out)
 
 def _run_train(a):
     import salviz
@@ -415,6 +416,7 @@ def parser() -> argparse.ArgumentParser:
     arg('--out', type=named, help='new folder to write to (default demo-TIME)')
     arg = add('examples', _run_examples, 'train once more what comes with the library: a classifier and five runs')
     arg('out', type=named, help='new folder to write to')
+    arg('--course', action='store_true', help='the runs and tables of the course instead')
     arg = add('train', _run_train, 'train a model with a method and record a run')
     arg('--data', type=named, default='movie-sentences',
         help='packaged name, hub name, CSV or JSONL file (default %(default)s)')
