@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['facts', 'first_look', 'second_look', 'verdicts', 'explanations', 'saliencies', 'course_tables', 'printed', 'Fact',
-           'fact', 'interval', 'faithfulness_intervals', 'differ']
+           'fact', 'truth', 'interval', 'faithfulness_intervals', 'differ']
 
 # %% ../../nbs/13_course/01_facts.ipynb #cf-3
 import json
@@ -65,12 +65,19 @@ class Fact:
 
 facts = {}
 
+def _named(name):
+    if name in facts: return facts[name]
+    there = ', '.join(known for known in facts if known.split('.')[0] == str(name).split('.')[0])
+    raise ValueError(f'there is no fact called {name!r}; those of its lesson: {there or "none"}')
+
 def fact(name) -> str:
     "The number of this name as prose has it; of a claim: 'in all three bases' or 'in this run'"
-    if name not in facts:
-        raise ValueError(f'there is no fact called {name!r}; those of its lesson: '
-                         f'{", ".join(k for k in facts if k.split(".")[0] == str(name).split(".")[0]) or "none"}')
-    return str(facts[name])
+    return str(_named(name))
+
+def truth(name): # number or text; of a claim: is it true of the base?
+    "What the fact of this name is"
+    one = _named(name)
+    return one.holds() if one.value is None else one.value()
 
 def _number(name, says, value, digits=2, sign=False): facts[name] = Fact(name, says, value, None, digits, sign)
 def _claim(name, says, claim): facts[name] = Fact(name, says, None, claim)
