@@ -84,7 +84,8 @@ function courseCompareNumber(options, {first, second, truth, class: of}) {
   const {low, high, unit, step} = options, room = courseLineWidth - 2 * courseLineEdge;
   const place = x => courseLineEdge + room * (Math.max(low, Math.min(high, x)) - low) / (high - low);
   const given = [[first, 'you', courseNames.first], [second, 'then', courseNames.second]]
-    .filter(([value]) => value !== null).map(([value, kind, name]) => ({x: place(value), kind, text: `${name} ${courseNumber(value, unit, step)}`}));
+    .filter(([value]) => value !== null)
+    .map(([value, kind, name]) => ({x: place(value), kind, text: `${name} ${courseNumber(value, unit, step)}`}));
   if (truth) given.push({x: (place(truth[0]) + place(truth[1])) / 2, kind: 'true',
     text: `${courseNames.truth} ${courseInterval(truth, options)}`});
   const marks = courseLanes(given), lanes = Math.max(...marks.map(({lane}) => lane + 1), 1);
