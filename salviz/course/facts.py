@@ -272,7 +272,7 @@ _claim('6.norm_keeps', 'without the words that the gradient norm finds least sal
        lambda t: t['masked_words']['3']['gradient_norm']['after'] < .5)
 for key, name in (('plain', 'plain'), ('guided', 'guided'), ('guided_input', 'guided-input')):
     _number(f'6.accuracy_{key}', f'accuracy of {name}', _table('accuracy', name))
-_claim('6.input_steadier', 'guided by input x gradient, the answer changes less than after plain training for as many steps',
+_claim('6.input_steadier', 'guided by input x gradient, the answer changes less than after as many plain steps',
        lambda t: t['masked']['guided-input']['input_x_gradient']['kl'] < t['masked']['plain']['input_x_gradient']['kl'])
 _claim('6.norm_masks_less', 'what the gradient norm masks changes the base less than what input x gradient masks',
        lambda t: t['masked']['base']['gradient_norm']['kl'] < t['masked']['base']['input_x_gradient']['kl'])

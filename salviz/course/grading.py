@@ -84,7 +84,8 @@ def handed_in(
 ) -> Handed:
     "The answers files in `folder`, and what is not as it should be there"
     folder, handed, seen = Path(folder), Handed(), {}
-    if not folder.is_dir(): raise NotADirectoryError(f'there is no folder {folder}; give the one with the answers files')
+    if not folder.is_dir():
+        raise NotADirectoryError(f'there is no folder {folder}; give the one with the answers files')
     for path in sorted(folder.glob('*.json')):
         try: given = _one_file(path)
         except (ValueError, OSError) as error:
@@ -153,7 +154,8 @@ def grade_one(
     def share(done, of, most): return round(most*len(done)/len(of), 1) if of else np.nan
     return dict(student=given['nickname'], predictions=share(committed, asked.predictions, points['predictions']),
                 checks=share(right, asked.checks, points['checks']), reasons='', capstone='',
-                committed=f'{len(committed)} of {len(asked.predictions)}', passed=f'{len(right)} of {len(asked.checks)}',
+                committed=f'{len(committed)} of {len(asked.predictions)}',
+                passed=f'{len(right)} of {len(asked.checks)}',
                 near_first=round(near['first'], 2), near_second=round(near['second'], 2),
                 skipped=sum(bool(entry and entry['skipped']) for entry in answered.values()),
                 why=' | '.join(whys), notes='; '.join(notes))
@@ -167,6 +169,7 @@ def harmless(
     text = str(cell).replace('\x00', '')
     return f"'{text}" if text.lstrip()[:1] in tuple('=+-@|%＝＋－＠') or text[:1] in ('\t', '\r', '\n') else text
 
+# %% ../../nbs/13_course/08_grading.ipynb #gr-20
 @dataclass
 class Grades:
     "Points of a class"
@@ -215,6 +218,7 @@ def grade(
     "Grade a class; what a teacher reads in the terminal"
     if out is not None:
         if Path(out).exists(): raise FileExistsError(f'{out} exists already; give another file')
-        if not Path(out).absolute().parent.is_dir(): raise FileNotFoundError(f'there is no folder for {out}; make it first')
+        if not Path(out).absolute().parent.is_dir():
+            raise FileNotFoundError(f'there is no folder for {out}; make it first')
     grades = graded(folder, lessons, numbers)
     return grades.report() + (f'\n\nwrote {grades.write(out)}, with the reasons' if out is not None else '')

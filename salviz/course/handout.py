@@ -93,7 +93,8 @@ def collect_wheels(
     if tree := _source_tree(): pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(tree))
     pinned = {name: f'{name}=={version.split("+")[0]}' for name, version in needed.items()
               if version and name not in here()}
-    download = 'download', '--only-binary', ':all:', '--no-deps', '--retries', '1', '--timeout', '10', '--dest', str(folder)
+    download = ('download', '--only-binary', ':all:', '--no-deps', '--retries', '1', '--timeout', '10',
+                '--dest', str(folder))
     if pinned and not pip(*download, *pinned.values()):
         for tried, one in enumerate(pinned.values()): # who has no network is not asked for all of them
             if not pip(*download, one) and tried == 1 and not here() & set(pinned): break
@@ -152,7 +153,8 @@ def hand_out(
         if pages or usb:
             from salviz.course.classroom import class_page
             (place/'pages').mkdir()
-            write_pages(place/'pages', 'teacher_page' if teacher else 'page', lessons, has_class=True, fact=fact, say=say)
+            edition = 'teacher_page' if teacher else 'page'
+            write_pages(place/'pages', edition, lessons, has_class=True, fact=fact, say=say)
             class_page(place/'pages'/'class.html')
         if usb: fill_stick(place, say)
     return written
@@ -162,7 +164,7 @@ def open_lab(
 ) -> None:
     "Start JupyterLab on the notebook at `path`"
     if not find_spec('jupyterlab'):
-        raise RuntimeError("JupyterLab is not installed here: pip install 'salviz[course]', or open the pages (--pages)")
+        raise RuntimeError("JupyterLab is not installed here: pip install 'salviz[course]', or use the pages (--pages)")
     subprocess.Popen([sys.executable, '-m', 'jupyterlab', str(path)], cwd=Path(path).parent)
 
 # %% ../../nbs/13_course/09_handout.ipynb #ho-18
@@ -171,7 +173,9 @@ def no_network():
     "Refuse every connection that could leave this computer"
     def refuse(self, address): raise OSError(f'the rehearsal has no network, and something asked for {address!r}')
     connect = socket.socket.connect
-    def local(self, address): return (connect if self.family == getattr(socket, 'AF_UNIX', None) else refuse)(self, address)
+    def local(self, address):
+        stays_here = self.family == getattr(socket, 'AF_UNIX', None)
+        return (connect if stays_here else refuse)(self, address)
     before = {name: os.environ.get(name) for name in ('HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE')}
     os.environ.update(dict.fromkeys(before, '1'))
     socket.socket.connect = local
@@ -181,6 +185,7 @@ def no_network():
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
+# %% ../../nbs/13_course/09_handout.ipynb #ho-21
 def rehearse_lesson(
     path,             # of a source
     fact=course_fact, # name → how it is printed

@@ -186,6 +186,7 @@ _template = '''<!doctype html>
 </html>
 '''
 
+# %% ../../nbs/13_course/07_pages.ipynb #pg-23
 @lru_cache(1)
 def _program():
     "The page's program and its styles"
@@ -225,7 +226,7 @@ def lesson_html(
     number = f'{title.number} ' if title.number else ''
     return _whole_page(f'{number}{title.title}', ''.join(body), links, kept.parts, title.number)
 
-# %% ../../nbs/13_course/07_pages.ipynb #pg-27
+# %% ../../nbs/13_course/07_pages.ipynb #pg-28
 _entry = '''<li><a href="{file}">{title}</a>
 <p>Difficulty {difficulty} of 3, {minutes} minutes in the browser. Needs: {needs}.</p></li>
 '''
@@ -242,14 +243,15 @@ def _index(headers, has_class):
     beside = [f'<li><a href="{name}.html">{html.escape(header.title)}</a></li>'
               for name, header in headers.items() if not header.number]
     if has_class: beside.append('<li><a href="class.html">The class: merge marks and answers</a></li>')
-    return (f'<h1>Tell a model where to look</h1>\n{_tracks}<h2>Lessons</h2>\n<ul class="course-lessons">\n{listed}</ul>\n'
-            + (f'<h2>Beside them</h2>\n<ul>\n{"".join(beside)}</ul>\n' if beside else ''))
+    others = f'<h2>Beside them</h2>\n<ul>\n{"".join(beside)}</ul>\n' if beside else ''
+    return (f'<h1>Tell a model where to look</h1>\n{_tracks}<h2>Lessons</h2>\n'
+            f'<ul class="course-lessons">\n{listed}</ul>\n{others}')
 
 def _links(names, name):
     "Links to the list and to the neighbours of `name`"
     at = names.index(name)
     near = [(names[k], words) for k, words in ((at - 1, 'Before'), (at + 1, 'Next')) if 0 <= k < len(names)]
-    return ' '.join([f'<a href="index.html">All lessons</a>', *(f'<a href="{file}.html">{words}</a>' for file, words in near)])
+    return ' '.join(f'<a href="{file}.html">{words}</a>' for file, words in [('index', 'All lessons'), *near])
 
 def write_pages(
     folder,           # an existing one

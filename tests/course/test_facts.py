@@ -31,8 +31,8 @@ def test_a_false_claim_does_not_hold_and_a_number_that_is_none_neither():
     assert not Fact('0.x', 'x', value=lambda: float('nan')).holds()
 
 def test_an_unknown_fact_is_refused_with_those_of_its_lesson():
-    with pytest.raises(ValueError, match=r"there is no fact called '1\.nothing'; those of its lesson: 1\.verdict_start"):
-        fact('1.nothing')
+    told = r"there is no fact called '1\.nothing'; those of its lesson: 1\.verdict_start"
+    with pytest.raises(ValueError, match=told): fact('1.nothing')
 
 @pytest.mark.parametrize('x,told', [
     (.5649, '.56'), (-.001, '.00'), (-.5, '-.50'), (1., '1.00'), (10.5, '10.50'), (0., '.00'), (np.float32(.25), '.25'),

@@ -108,7 +108,8 @@ def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(brows
 
 def test_no_code_and_no_solution_stands_in_a_page(made):
     text = (made/'1_row.html').read_text()
-    for hidden in ('Run.example', 'def row', 'np.exp', 'overflows', 'Misconceptions', 'Expected', 'trained = True', '<!--1'):
+    for hidden in ('Run.example', 'def row', 'np.exp', 'overflows', 'Misconceptions', 'Expected', 'trained = True',
+                   '<!--1'):
         assert hidden not in text, hidden
 
 def test_the_index_leads_to_every_lesson_and_back(browser, made):
@@ -121,7 +122,8 @@ def test_the_index_leads_to_every_lesson_and_back(browser, made):
     closed(p, made/'index.html', made/'1_row.html')
 
 def test_teachers_pages_fold_what_is_theirs(tmp_path):
-    write_pages(tmp_path, 'teacher_page', lessons.written(tmp_path/'sources'), fact=lessons.facts, say=lambda line: None)
+    sources = lessons.written(tmp_path/'sources')
+    write_pages(tmp_path, 'teacher_page', sources, fact=lessons.facts, say=lambda line: None)
     text = (tmp_path/'1_row.html').read_text()
     assert '<details><summary>For the teacher</summary>' in text and 'Misconceptions' in text
     assert '<h1>For those who teach</h1>' in (tmp_path/'0_for_teachers.html').read_text()
@@ -129,10 +131,9 @@ def test_teachers_pages_fold_what_is_theirs(tmp_path):
 @pytest.mark.parametrize('hostile', ['</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">',
                                      '<!-- <script>', '"><svg onload=window.hit=3>', '&lt;b&gt;', 'a\u2028b', ']]>'])
 def test_words_from_outside_are_text(browser, tmp_path, hostile):
-    cells = [('code', f'hostile = {hostile!r}', ''), ('code', 'import pandas as pd', ''), ('code', 'print(hostile)', ''),
+    cells = [('code', f'import pandas as pd\nhostile = {hostile!r}', ''), ('code', 'print(hostile)', ''),
              ('code', 'pd.DataFrame({hostile: [hostile]}, index=[hostile])', ''),
-             ('code', "from salviz.course.predictions import *; Predict('1.h', hostile, choice(hostile, 'b'), truth='b')",
-              ''),
+             ('code', "Predict('1.h', hostile, choice(hostile, 'b'), truth='b')", ''),
              ('code', "Reveal('1.h', content=[hostile, pd.Series([hostile])])", '')]
     lesson = lessons.lesson(more=cells)
     lesson.cells[0].source = lesson.cells[0].source.replace('Which word is read most?', hostile.replace('\u2028', 'x'))
@@ -144,13 +145,13 @@ def test_words_from_outside_are_text(browser, tmp_path, hostile):
     assert p.evaluate('() => window.hit') is None and p.locator('img, svg[onload]').count() == 0
     closed(p, path)
 
-@pytest.mark.parametrize('markdown', ['<iframe src="https://a.b"></iframe>', '<details open ontoggle=hit()>', '<a href=x>y</a>',
-                                      '[a](javascript:hit())', '![a](https://a.b/c.png)', '<style>* {}</style>',
+@pytest.mark.parametrize('markdown', ['<iframe src="https://a.b"></iframe>', '<details open ontoggle=hit()>',
+                                      '<a href=x>y</a>', '[a](javascript:hit())', '![a](https://a.b/c.png)', '<style>* {}</style>',
                                       '<summary onclick=hit()>a</summary>', '$\\href{javascript:hit()}{a}$'])
 def test_markdown_brings_no_markup_of_its_own(markdown):
     try: made = words_html(markdown)
     except ValueError: return
-    assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )', made) and 'javascript' not in made
+    assert not re.search(r'<(iframe|details [^>]|a href="?(x|java)|img|style|summary )|javascript', made)
 
 def test_an_error_names_the_lesson_and_the_cell(tmp_path):
     folder = lessons.written(tmp_path/'sources', changed={4: "x = 1\nPredict('1.words', 'Which?', wrds('a b'))"})
@@ -166,8 +167,9 @@ def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
     lesson_html(lessons.lesson(more=[('code', "open('left.txt', 'w').close()", '')]), '1_row', fact=lessons.facts)
     assert list(tmp_path.iterdir()) == []
 
-@pytest.mark.parametrize('formula', [r'a_i^2', r'\sum_{i=1}^n \frac{a}{b}', r'\mathrm{KL}(t \,\|\, a)', r'\log p(y \mid x)',
-                                     r'\hat y = \operatorname{argmax}_c z_c', r'\mathbf{1}[a \ge b]', r'\text{row of [CLS]}',
+@pytest.mark.parametrize('formula', [r'a_i^2', r'\sum_{i=1}^n \frac{a}{b}', r'\mathrm{KL}(t \,\|\, a)',
+                                     r'\log p(y \mid x)', r'\hat y = \operatorname{argmax}_c z_c',
+                                     r'\mathbf{1}[a \ge b]', r'\text{row of [CLS]}',
                                      r'\sqrt{d}', r'-\infty', r'\odot \times \cdot \leq \in \mathbb{R}^{n}'])
 def test_the_formulas_of_lessons_become_mathml(formula): assert maths(formula).startswith('<math')
 
@@ -190,7 +192,8 @@ def test_every_lesson_opens_with_all_that_it_reveals(browser, tmp_path, path, sc
     assert page.stat().st_size < 4e6
     p = opened(browser, page, color_scheme=scheme, viewport=dict(width=width, height=800))
     for gate in p.locator('.course-reveal').get_by_role('button', name='Show anyway').all(): gate.click()
-    p.wait_for_function('() => [...document.querySelectorAll(".course-explorer")].every(one => one.querySelector(".sv-panel"))')
+    p.wait_for_function('() => [...document.querySelectorAll(".course-explorer")]'
+                        '.every(one => one.querySelector(".sv-panel"))')
     settled(p)
     assert p.locator('.salviz-failed').count() == 0
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')

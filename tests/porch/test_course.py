@@ -9,7 +9,7 @@ import pytest
 import lessons
 from salviz.cli import main
 from salviz.core.runs import Run
-from salviz.course import editions, handout, session
+from salviz.course import editions, handout, material, session
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
@@ -17,9 +17,8 @@ def package(tmp_path, monkeypatch):
     folder = lessons.written(tmp_path/'package')
     monkeypatch.setattr(editions, 'lessons_folder', lambda: folder)
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lessons.facts))
-    monkeypatch.setitem(sys.modules, 'salviz.course.material', SimpleNamespace(
-        course_runs=['plain'], course_run=Run.example, **{name: getattr(sys.modules.get('salviz.course.material'), name, None)
-                                                          for name in ('course_sentences', 'sentence_set', 'course_base')}))
+    monkeypatch.setattr(material, 'course_runs', ['plain'])
+    monkeypatch.setattr(material, 'course_run', Run.example)
     (here := tmp_path/'here').mkdir()
     monkeypatch.chdir(here)
     return folder
@@ -41,15 +40,17 @@ def test_teachers_get_theirs_in_a_folder_of_its_own(package, tmp_path, capsys):
     assert 'with solutions' in capsys.readouterr().out
 
 @pytest.mark.parametrize('place,status,words', [
-    ('full', 2, 'is not empty; give a new folder, nothing is written over'), ('file', 2, 'is a file; give a new folder'),
-    ('file/in', 2, 'cannot be written (Not a directory); give another folder'), ('empty', 0, ''), ('.', 2, 'is not empty')])
+    ('full', 2, 'is not empty; give a new folder, nothing is written over'), ('.', 2, 'is not empty'), ('empty', 0, ''),
+    ('file', 2, 'is a file; give a new folder'),
+    ('file/in', 2, 'cannot be written (Not a directory); give another folder')])
 def test_nothing_is_written_over(package, tmp_path, capsys, place, status, words):
     here = tmp_path/'here'
     (here/'full').mkdir(); (here/'full'/'thesis.txt').write_text('mine')
     (here/'empty').mkdir(); (here/'file').write_text('mine')
     assert main(['course', place]) == status
     assert words in capsys.readouterr().err
-    assert (here/'full'/'thesis.txt').read_text() == (here/'file').read_text() == 'mine' and len(names(here/'full')) == 1
+    assert (here/'full'/'thesis.txt').read_text() == (here/'file').read_text() == 'mine'
+    assert len(names(here/'full')) == 1
 
 def test_a_lesson_that_says_something_false_leaves_an_empty_folder(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, 'salviz.course.facts', SimpleNamespace(fact=lambda name: '.88'))
@@ -86,7 +87,8 @@ def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, mon
     ([], 'course takes one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check takes no folder'),
     (['a', '--out', 'b'], '--out belongs to'), (['class'], 'course class takes the files'),
     (['grade'], 'course grade takes one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
-    (['grade', 'a', '--pages'], '--pages does not belong to it'), (['class', 'a', '--teacher'], '--teacher does not belong'),
+    (['grade', 'a', '--pages'], '--pages does not belong to it'),
+    (['class', 'a', '--teacher'], '--teacher does not belong'),
     (['--check', '--usb'], '--usb does not belong')])
 def test_what_does_not_go_together_is_refused_in_a_sentence(package, capsys, words, told):
     assert main(['course', *words]) == 2
@@ -118,7 +120,8 @@ def test_the_rehearsal_says_a_line_for_each_lesson_and_leaves_nothing(package, t
 @pytest.mark.parametrize('cell,text,words', [
     (13, 'def row(scores): return [1, 0]', 'the solution is not right'),
     (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal has no network'),
-    (21, 'assert False, "not so"', 'AssertionError: not so'), (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])
+    (21, 'assert False, "not so"', 'AssertionError: not so'),
+    (9, "Reveal('1.class', lambda: 1/0)", 'ZeroDivisionError')])
 def test_a_rehearsal_that_fails_names_the_lesson_and_the_cell(package, capsys, cell, text, words):
     import nbformat
     nbformat.write(lessons.lesson(changed={cell: text}), package/'1_row.ipynb')
