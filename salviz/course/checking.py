@@ -378,7 +378,7 @@ def _row(label, yours, right, off, first):
     gap = f'{float(yours) - float(right):+.2g}' if number and off else 'differs' if off else '0' if number else 'same'
     mark = f'background:rgba({_red}, .22)' if off else 'background:none'
     edge = ';outline:2px solid currentColor;outline-offset:-2px' if first else ''
-    three = _bare(yours), _bare(right), f'× {gap}' if off else gap
+    three = _bare(yours), _bare(right), f'✗ {gap}' if off else gap
     cells = ''.join(f'<td style="{td}">{_text(x)}</td>' for x in three)
     return (f'<tr style="{mark}{edge}"><th scope="row" style="{td};text-align:left;font-weight:normal">'
             f'{_text(_cut(label, 24))}</th>{cells}</tr>')

@@ -312,8 +312,14 @@ def _live(content) -> list:
 def _widget_of(thing):
     if isinstance(thing, W.Widget): return thing
     output = W.Output()
-    output.append_display_data(Markdown(thing) if isinstance(thing, str) else thing)
+    if isinstance(thing, str): thing = _prose(output, thing)
+    output.append_display_data(thing)
     return output
+
+def _prose(output, text):
+    "`text` as Markdown, in which HTML is text"
+    output.add_class('course-prose')
+    return Markdown(re.sub('<(?=[a-zA-Z/!?])', '&lt;', text))
 
 
 # %% ../../nbs/13_course/02_predictions.ipynb #pr24
@@ -397,6 +403,7 @@ def answers(
         if predict.answer['state'] == 'revealed': predict._show_truth()
     expected = f'answers-{nickname}.json'
     note = f'Kept in {written.name}.'
+    if nickname == 'your-nickname': note += ' Write a nickname in place of your-nickname, and run this cell again.'
     if written.name != expected: note += f' {expected} holds answers of somebody else and was left as it is.'
     if back: note += (f' Read back from it: {", ".join(back)}. If these are not yours, take another nickname and start '
                       'the kernel again.')

@@ -321,6 +321,33 @@ def test_the_kernel_hears_what_is_marked_and_the_page_what_the_kernel_sets(page)
     page.evaluate('end()')
     assert page.evaluate('[listeners.size, document.querySelectorAll(".sv-marks").length]') == [0, 0]
 
+def test_a_kernel_that_was_started_again_gets_the_marks_of_the_browser_unless_they_are_not_mine(browser, tmp_path):
+    (tmp_path/'l.html').write_text('<!doctype html><body></body>')
+    marks = Marks('3.marks', texts)
+    given = [course_program(), marks.described(), dict(marks.state)]
+    marks.close()
+    page = browser.new_page()
+    page.goto((tmp_path/'l.html').as_uri())
+    start = """async ([source, about, state]) => {
+        const traits = {about, state};
+        window.model = {get: name => traits[name], set: (name, x) => { traits[name] = x; }, save_changes: () => {},
+            send: () => {}, on: () => {}, off: () => {}};
+        document.body.replaceChildren();
+        const url = URL.createObjectURL(new Blob([source], {type: 'text/javascript'}));
+        (await import(url)).default.render({model, el: document.body}); }"""
+    page.evaluate(start, given)
+    assert 'read back' not in page.inner_text('.sv-marks')
+    page.locator('.sv-marks-word').nth(1).click()
+    marked = page.evaluate('() => model.get("state").marks')
+    page.evaluate(start, given)
+    assert page.evaluate('() => model.get("state").marks') == marked
+    assert 'read back from this browser' in page.inner_text('.sv-marks')
+    page.click('text=begin anew')
+    assert page.evaluate('() => model.get("state").marks') == [None]*len(texts)
+    page.evaluate(start, given)
+    assert 'read back' not in page.inner_text('.sv-marks')
+    page.close()
+
 def test_a_widget_says_what_is_missing_and_takes_no_marks_that_are_none():
     marks = Marks('3.marks', texts)
     with pytest.raises(ValueError, match='no nickname yet'): marks.code

@@ -215,7 +215,16 @@ def test_text_in_a_reveal_is_text():
     Predict('1.a', 'Which?', words(film)).commit(['bad'])
     seen = Reveal('1.a', content='<img src=x onerror=alert(1)>')
     seen.show()
-    assert '<img' not in seen.children[1].value
+    assert '<img' not in json.dumps(seen.children[1].outputs)
+
+def test_who_kept_the_nickname_of_the_lesson_is_told_so(tmp_path):
+    assert 'Write a nickname' in answers('your-nickname', tmp_path).note
+    assert 'Write a nickname' not in answers('alice', tmp_path).note
+
+def test_prose_of_a_reveal_is_markdown_of_a_notebook():
+    seen = Reveal('1.a', content='One.\n\n*Two*, where 1 < 2.')
+    seen.show(anyway=True)
+    assert seen.children[1].outputs[0]['data']['text/markdown'] == 'One.\n\n*Two*, where 1 < 2.'
 
 # --- files and codes
 

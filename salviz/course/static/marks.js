@@ -112,6 +112,13 @@ class MarksView {
     this.draw();
   }
 
+  isBack() {
+    const anew = () => { back.remove(); this.set_(marksStateOf(this.set, null)); this.name.value = ''; this.focusWord(); };
+    const back = elementOf('p', 'sv-marks-keys', 'These marks were read back from this browser. ',
+      marksButton('They are not mine: begin anew', anew));
+    this.el.prepend(back);
+  }
+
   get flags() { return this.state.marks[this.state.at]; }
 
   setFlags(flags) { this.set_({marks: this.state.marks.map((old, i) => i === this.state.at ? flags : old)}); }
@@ -249,14 +256,31 @@ export function marksCut(text, start, end) { return [...text].slice(start, end).
 export function mountMarks(el, set, kept, write) { return new MarksView(el, set, kept, write); }
 
 // Where a page keeps marks: by the sentences and the place of the page, so that each copy of a lesson has its own.
-function marksPlace({id}) { return `salviz-marks ${id} ${location.pathname}`; }
+// All notebooks have one place, since JupyterLab's address does not say which one is open.
+function marksPlace({id}, kind) { return `salviz-marks ${id} ${kind === 'page' ? location.pathname : 'notebook'}`; }
+
+function marksRead(about, kind) {
+  try { return JSON.parse(localStorage.getItem(marksPlace(about, kind))); } catch {
+    return null; // there is no storage, or something else was stored: nothing is marked yet
+  }
+}
+
+function marksRemember(about, kind, state) {
+  try { localStorage.setItem(marksPlace(about, kind), JSON.stringify(state)); } catch { /* a reload forgets */ }
+}
 
 function marksKept(about, book) {
-  try {
-    const kept = JSON.parse(localStorage.getItem(marksPlace(about)));
-    if (kept) return kept;
-  } catch { /* the page has no storage, or something else was stored: nothing is marked yet */ }
-  return {marks: about.set.spans.map(() => null), nickname: book.kept.nickname};
+  return marksRead(about, 'page') ?? {marks: about.set.spans.map(() => null), nickname: book.kept.nickname};
+}
+
+// A kernel that was started again knows nothing of what was marked before; the browser does.
+function marksAgain(about, model) {
+  if (marksDone(marksStateOf(about.set, model.get('state')))) return false;
+  const kept = marksStateOf(about.set, marksRead(about, 'widget'));
+  if (!marksDone(kept)) return false;
+  model.set('state', kept);
+  model.save_changes();
+  return true;
 }
 
 // Marks as a fragment of the course: in a notebook the kernel keeps them, in a page the browser.
@@ -265,13 +289,16 @@ export function marksFragment({el, about, keeper}) {
     elementOf('span', 'cr-state', `${about.set.spans.length} sentences`)));
   if (keeper.kind === 'page') {
     return mountMarks(el, about.set, marksKept(about, keeper.book), state => {
-      try { localStorage.setItem(marksPlace(about), JSON.stringify(state)); } catch { /* a reload forgets */ }
+      marksRemember(about, 'page', state);
     });
   }
-  const {model} = keeper, view = mountMarks(el, about.set, model.get('state'), state => {
+  const {model} = keeper, isBack = marksAgain(about, model);
+  const view = mountMarks(el, about.set, model.get('state'), state => {
     model.set('state', state);
     model.save_changes();
+    marksRemember(about, 'widget', state);
   });
+  if (isBack) view.isBack();
   const take = () => { if (model.get('state') !== view.state) view.take(model.get('state')); };
   model.on('change:state', take);
   return {destroy: () => {
