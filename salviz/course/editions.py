@@ -209,11 +209,15 @@ def _folded(summary, text):
     "`text` behind `summary`, closed"
     return f'<details><summary>{summary}</summary>\n\n{text.strip()}\n\n</details>'
 
+def _tells(cell): return any(f'{name}(' in cell_text(cell) for name in ('Predict', 'Reveal')) # what is true
+
 def _for_reader(cell, tag, fact):
     "`cell` as it stands in an edition"
     kept = cell.copy()
     kept['metadata'] = {}
-    if cell.cell_type == 'code': kept.update(outputs=[], execution_count=None)
+    if cell.cell_type == 'code':
+        kept.update(outputs=[], execution_count=None)
+        if _tells(cell): kept['metadata'] = dict(jupyter=dict(source_hidden=True))
     if cell.cell_type != 'markdown': return kept
     try: text = with_numbers(cell_text(cell), fact)
     except (ValueError, KeyError) as error:

@@ -20,6 +20,7 @@ import anywidget
 import ipywidgets as W
 import traitlets as T
 from fastcore.basics import patch
+from IPython.display import Markdown
 
 from ..core.doors import shown
 from . import session
@@ -310,9 +311,8 @@ def _live(content) -> list:
 
 def _widget_of(thing):
     if isinstance(thing, W.Widget): return thing
-    if isinstance(thing, str): return W.HTML(f'<p>{html.escape(thing)}</p>')
     output = W.Output()
-    output.append_display_data(thing)
+    output.append_display_data(Markdown(thing) if isinstance(thing, str) else thing)
     return output
 
 

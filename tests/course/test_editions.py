@@ -40,8 +40,14 @@ def test_an_edition_keeps_no_outputs_and_no_tags():
         made = edition_of(source, edition, lessons.facts)
         nbformat.validate(made)
         assert 'secret' not in nbformat.writes(made)
-        assert all(not cell.metadata and not cell.get('outputs') for cell in made.cells)
+        assert all(set(cell.metadata) <= {'jupyter'} and not cell.get('outputs') for cell in made.cells)
     assert source.cells[2].outputs, 'the source is left as it was'
+
+def test_the_code_that_holds_what_is_true_is_folded_away():
+    for edition in ('student', 'teacher'):
+        for cell in edition_of(lessons.lesson(), edition, lessons.facts).cells:
+            tells = cell.cell_type == 'code' and re.search(r'\b(Predict|Reveal)\(', cell_text(cell))
+            assert bool(tells) == (cell.metadata.get('jupyter') == {'source_hidden': True}), cell_text(cell)
 
 def test_students_cells_run_until_the_check_and_teachers_cells_run_whole():
     source = lessons.lesson()

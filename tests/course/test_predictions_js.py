@@ -138,8 +138,8 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     settled(p)
     first = entry(p)['first']
     assert (first['value'], first['confidence'], first['why']) == (value, 'sure', 'for fun')
-    assert state(p) == 'committed' and p.evaluate('() => document.activeElement.textContent') == 'Show what is true'
-    press(p, 'Tab', 'Enter') # answer again
+    assert state(p) == 'committed' and p.evaluate('() => document.activeElement.textContent').startswith('Answer again')
+    press(p, 'Enter') # twice in a row reveals nothing
     settled(p)
     assert p.evaluate('() => document.activeElement.closest(".cr-place") !== null')
     press(p, *['Tab']*(2 if kind in ('number', 'slope') else 1))
@@ -149,11 +149,23 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     press(p, 'Enter')
     p.wait_for_selector('.cr-ink-true, .cr-tag-true, .cr-true', state='attached')
     assert state(p) == 'revealed'
+    assert p.evaluate('() => document.activeElement.classList.contains("course-predict")'), 'Tab goes on from here'
     lines = p.inner_text('.cr-results')
     assert 'score' in lines and 'you later' in lines
     assert truth_text(every_kind[kind], one.truth()).split(' ')[0] in p.inner_text('.course-predict')
     kept = entry(p)
     assert checked_entry(one.asked, kept, one.id) == {name: kept[name] for name in kept}
+
+def test_enter_in_the_line_of_why_commits(opened, tmp_path):
+    p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never'])))
+    p.focus('.cr-why-field')
+    press(p, 'Enter')
+    assert 'Choose a word first' in p.inner_text('.cr-note') and state(p) == 'open'
+    press(p, ' ', 'Tab', ' ', 'Tab')
+    p.keyboard.type('so')
+    press(p, 'Enter')
+    settled(p)
+    assert entry(p)['first']['why'] == 'so' and entry(p)['second'] is None
 
 def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', *(Predict(f'1.{kind}', 'What?', asked)

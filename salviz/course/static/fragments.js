@@ -43,9 +43,8 @@ export function courseView(place, given) {
   courseOwnKeys(el);
   if (!make) throw new Error(`this program knows no fragment of the kind ${about.what}`);
   place.append(el);
-  const view = make({...given, el}), full = courseButton('F', () => courseFull(el), 'cr-full');
-  full.title = 'full screen (F)';
-  full.setAttribute('aria-label', 'full screen');
+  const view = make({...given, el}), full = courseButton('full screen', () => courseFull(el), 'cr-full');
+  full.title = 'or the key F';
   el.querySelector('.cr-head')?.append(full);
   el.addEventListener('keydown', event => {
     if (event.key.toLowerCase() !== 'f' || !coursePlain(event) || event.target.matches(courseTyping)

@@ -16,6 +16,12 @@ export function courseButton(text, onClick, className = '') {
   return button;
 }
 
+// Where the focus stays when the button that had it goes away: Tab goes on from there.
+export function courseRest(el) {
+  el.tabIndex = -1;
+  el.focus({preventScroll: true});
+}
+
 // One of `items` can be reached by Tab; the arrow keys move between them.
 export function courseRove(items, at, focus = true) {
   items.forEach((item, i) => { item.tabIndex = i === at ? 0 : -1; });

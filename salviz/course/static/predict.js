@@ -2,7 +2,7 @@
 import {courseAnswered, courseConfidences, courseRevealed, courseWhyLength} from './entry.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseKinds} from './kinds.js';
-import {courseButton, courseId, courseNames, courseTag} from './parts.js';
+import {courseButton, courseId, courseKeep, courseNames, coursePlain, courseRest, courseTag} from './parts.js';
 import {courseClassText, courseScoreText, courseTruthText, courseValueText} from './say.js';
 import {courseScore} from './score.js';
 
@@ -55,6 +55,7 @@ export class CoursePredict {
     this.confidence = new CourseConfidence();
     this.why = Object.assign(document.createElement('input'), {type: 'text', className: 'cr-why-field',
       maxLength: courseWhyLength, placeholder: 'one line, if you like'});
+    this.why.addEventListener('keydown', event => this.entered(event));
     this.commit = elementOf('button', 'cr-main', 'Commit');
     this.commit.type = 'submit';
     this.keepFirst = courseButton('Keep my first answer', () => this.repeat(false));
@@ -80,6 +81,13 @@ export class CoursePredict {
     if (this.asking) setText(this.note, '');
   }
 
+  // JupyterLab takes Enter from a form's fields.
+  entered(event) {
+    if (event.key !== 'Enter' || event.isComposing || !coursePlain(event)) return;
+    courseKeep(event);
+    this.committed();
+  }
+
   // What stands in the way of a commitment is said, not hidden behind a button that does nothing.
   committed() {
     const missing = this.value === null ? this.kind.missing : this.confidence.get() === null
@@ -93,7 +101,7 @@ export class CoursePredict {
     this.again = false;
     this.keeper.set(courseAnswered(this.keeper.get(), given));
     this.tell('Committed.');
-    (this.shows.hidden ? this.talked.hidden ? null : this.talked : this.shows)?.focus();
+    [this.talked, this.shows].find(button => !button.hidden)?.focus(); // Enter once more reveals nothing
   }
 
   repeat(on) {
@@ -124,7 +132,9 @@ export class CoursePredict {
     this.form.hidden = !this.asking;
     this.keepFirst.hidden = !this.again;
     setText(this.commit, this.again ? 'Commit the second answer' : 'Commit');
+    const had = this.next.contains(document.activeElement);
     this.next.hidden = this.asking || entry.state === 'revealed';
+    if (had && entry.state === 'revealed') courseRest(this.el);
     this.talked.hidden = entry.state !== 'committed';
     this.shows.hidden = !this.about.hasTruth;
     if (entry.state === 'revealed') this.compare(entry, outcome);

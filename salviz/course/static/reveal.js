@@ -1,7 +1,7 @@
 // What waits for predictions: until they are committed it says which, and holds nothing of what it will show.
 import {courseEntryOf, courseRevealed} from './entry.js';
 import {elementOf, setText} from '../explorer/controls.js';
-import {courseButton} from './parts.js';
+import {courseButton, courseRest} from './parts.js';
 
 export class CourseReveal {
   constructor({el, about, gate}) {
@@ -44,6 +44,7 @@ export class CourseReveal {
     setText(this.note, error);
     this.content.hidden = !open || this.gate.kind === 'widget';
     if (open && this.gate.fill) this.fill(had);
+    else if (open && had) courseRest(this.el);
   }
 
   // To a prediction that is waited for, if it stands in this document.
@@ -62,8 +63,7 @@ export class CourseReveal {
     try { await this.gate.fill(this.content); } catch (error) {
       setText(this.note, `What is revealed here could not be shown (${error.message}).`);
     }
-    this.content.tabIndex = -1;
-    if (had) this.content.focus({preventScroll: true});
+    if (had) courseRest(this.content);
   }
 
   destroy() { this.offGate(); }

@@ -112,7 +112,9 @@ function courseCompareNumber(options, {first, second, truth, class: of}) {
     const label = svgNode('text', {class: `cr-mark-text cr-ink-${kind}`, x: at, y: y + 25 + 18 * lane,
       'text-anchor': 'middle'});
     label.textContent = text;
-    svg.append(svgNode('line', {class: `cr-mark cr-ink-${kind}`, x1: x, x2: x, y1: y - 6, y2: y + 13 + 18 * lane}));
+    const crosses = marks.some(other => other.lane < lane && Math.abs(other.at - x) < 3.6 * other.text.length + 5);
+    svg.append(svgNode('line', {class: `cr-mark cr-ink-${kind}`, x1: x, x2: x, y1: y - 6,
+      y2: crosses ? y + 6 : y + 13 + 18 * lane}));
     return label;
   });
   svg.append(...labels);

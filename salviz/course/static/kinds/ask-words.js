@@ -101,7 +101,7 @@ function courseCompareWords(options, marks) {
 export const courseWords = {
   kind: 'words',
   missing: 'Choose a word first.',
-  how: ({most}) => `${most === 1 ? 'One word' : `Up to ${most} words`}: click them, or arrow keys and space.`,
+  how: ({most}) => `${most === 1 ? 'One word: click it' : `Up to ${most} words: click them`}, or arrow keys and space.`,
   ask: (options, told) => new CourseWordList(options, told),
   compare: courseCompareWords,
 };
