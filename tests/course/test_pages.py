@@ -37,7 +37,7 @@ def closed(p, *paths):
 
 def show(p, name):
     "Reveal what waits for the prediction `name`, as one who has not predicted"
-    p.locator(f'.course-reveal[data-course-name="{name}"]').get_by_role('button', name='Show anyway').click()
+    p.locator(f'.course-reveal[data-course-name="reveal {name}"]').get_by_role('button', name='Show anyway').click()
 
 def explorers(p): return p.locator('.course-explorer .sv-panel:not([hidden]) canvas').count()
 
@@ -65,11 +65,11 @@ def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(brows
     assert p.locator('.course-explorer').count() == 0
     card.get_by_role('button', name='Keep my first answer').or_(
         card.get_by_role('button', name='Show what is true')).first.click()
-    p.locator('.course-reveal[data-course-name="1.words"]').get_by_role('button', name='Show', exact=True).or_(
+    p.locator('.course-reveal[data-course-name="reveal 1.words"]').get_by_role('button', name='Show', exact=True).or_(
         p.locator('.course-explorer')).first.click()
     p.wait_for_function('() => document.querySelectorAll(".course-explorer .salviz").length === 1')
     assert p.locator('strong', has_text='best').count() == 1
-    assert p.locator('.course-reveal[data-course-name="1.class"] .course-explorer').count() == 0
+    assert p.locator('.course-reveal[data-course-name="reveal 1.class"] .course-explorer').count() == 0
     closed(p, path)
 
 def test_two_reveals_of_one_run_share_its_data(browser, made):
@@ -146,7 +146,8 @@ def test_words_from_outside_are_text(browser, tmp_path, hostile):
     closed(p, path)
 
 @pytest.mark.parametrize('markdown', ['<iframe src="https://a.b"></iframe>', '<details open ontoggle=hit()>',
-                                      '<a href=x>y</a>', '[a](javascript:hit())', '![a](https://a.b/c.png)', '<style>* {}</style>',
+                                      '<a href=x>y</a>', '[a](javascript:hit())',
+                                      '![a](https://a.b/c.png)', '<style>* {}</style>',
                                       '<summary onclick=hit()>a</summary>', '$\\href{javascript:hit()}{a}$'])
 def test_markdown_brings_no_markup_of_its_own(markdown):
     try: made = words_html(markdown)
