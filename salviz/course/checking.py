@@ -426,7 +426,8 @@ def framed(
     "A box with a coloured edge around what is said"
     edge = '22, 163, 74' if is_good else _amber
     mark = mark if mark is not None else '✓ ' if is_good else '✗ '
-    text = ''.join(f'<div style="margin-top:4px;overflow-wrap:anywhere">{_with_code(p)}</div>' for p in paragraphs if p)
+    text = ''.join(f'<div style="margin-top:4px;overflow-wrap:anywhere">{_with_code(p)}</div>'
+                   for p in paragraphs if p)
     look = (f'border-left:4px solid rgb({edge});padding:6px 0 6px 12px;margin:4px 0;max-width:100%;overflow-x:auto;'
             'line-height:1.4')
     return (f'<div role="group" aria-label="{_text(title)}" style="{look}"><div style="font-weight:600">'

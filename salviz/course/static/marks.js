@@ -113,7 +113,12 @@ class MarksView {
   }
 
   isBack() {
-    const anew = () => { back.remove(); this.set_(marksStateOf(this.set, null)); this.name.value = ''; this.focusWord(); };
+    const anew = () => {
+      back.remove();
+      this.name.value = '';
+      this.set_(marksStateOf(this.set, null));
+      this.focusWord();
+    };
     const back = elementOf('p', 'sv-marks-keys', 'These marks were read back from this browser. ',
       marksButton('They are not mine: begin anew', anew));
     this.el.prepend(back);
