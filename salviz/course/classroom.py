@@ -590,6 +590,9 @@ def run_class(
 ) -> str:
     "Merge what a class handed in, write its marks, and say who and what is in them"
     marks = class_marks(paths, sentences, most)
+    if marks.broken and not (marks.sheets or marks.answered):
+        reasons = '; '.join(f'{source}: {reason}' for source, reason in marks.broken)
+        raise ValueError(f'nothing that was handed in can be read ({reasons}); give the files or codes of students')
     lines = [marks.report(), *prediction_lines(marks.answered)]
     if any(marks.asked):
         Path(out).mkdir(parents=True, exist_ok=True)

@@ -115,6 +115,11 @@ def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
     one = class_marks(sheet_code(of, careful('amy', random.Random(0))), of)
     assert one.alpha.value is None and one.students['f1']['amy'] is None and len(one.rows()) == 20
 
+def test_a_class_of_which_nothing_can_be_read_is_refused(tmp_path):
+    (tmp_path/'marks-amy.json').write_text('{')
+    with pytest.raises(ValueError, match='nothing that was handed in can be read .*marks-amy.json'):
+        run_class([tmp_path], tmp_path, of)
+
 def test_alpha_is_that_of_the_package_on_marks_with_gaps():
     rng = np.random.default_rng(0)
     for _ in range(50):
