@@ -65,6 +65,7 @@ below['training'] = below['probing'] = [*below['methods'], 'methods']
 below['views'] = ['core', 'measures']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
+below['course'] = [*below['training'], 'training', 'probing', *below['explorer'], 'explorer']
 # Loaded when called: a look is shown in the explorer, and a sentence of its reader's own is asked of a model.
 upwards = {('probing.look', 'explorer.widget'), ('explorer.own', 'probing.look'),
            ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}

@@ -12,7 +12,6 @@ __all__ = ['largest', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', '
 import html
 import json
 import math
-import re
 import statistics
 from collections import Counter, namedtuple
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random
 from .predictions import course_text
 from .session import checked_file, class_answers
 from ..explorer.codes import json_text
+from ..explorer.page import in_script, page_policy
 from ..explorer.program import bundle
 from .marks import MarkSet, Sheet, checked_sheet, codes_in, folded, mark_set, read_code, read_sheet
 
@@ -533,8 +533,6 @@ def bars(self:ClassMarks,
     return WordBars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl49
-_policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-
 def class_page(
     path,           # of the .html file
     sentences=None, # see `mark_set`
@@ -548,10 +546,10 @@ def class_page(
             raise ValueError(f'rows: {name!r} must hold one number for each word of each of the {len(of)} sentences')
     rows = [dict(name=name, values=[np.abs(v).tolist() for v in values]) for name, values in (rows or {}).items()]
     given = json_text(dict(set=of.described(), rows=rows))
-    program = re.sub(r'<(/script|!--)', r'<\\\1', bundle('classopen.js', read=course_text), flags=re.I)
+    program = in_script(bundle('classopen.js', read=course_text))
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_policy}">
+<meta http-equiv="Content-Security-Policy" content="{page_policy}">
 <title>The marks of a class</title>
 <style>html {{ background: #ffffff }} html[data-theme="dark"] {{ background: #15181c }} body {{ margin: 0 }}
 {course_text('marks.css')}</style></head>

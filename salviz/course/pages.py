@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 from .editions import cell_text, course_fact, edition_of, first_line, header_of, lesson_files, read_lesson
 from ..explorer.codes import json_text
 from .predictions import Reveal, course_styles, course_text, fragment
+from ..explorer.page import in_script, page_policy
 from ..explorer.program import bundle, styles
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-06
@@ -160,8 +161,6 @@ class Fragments:
         return f'<pre>{html.escape(repr(thing))}</pre>\n'
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-22
-_policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri "
-           "'none'; form-action 'none'")
 _template = '''<!doctype html>
 <html lang="en">
 <head>
@@ -192,17 +191,13 @@ def _program():
     "The page's program and its styles"
     return bundle('coursepage.js', 'lesson.js', read=course_text), styles() + course_styles()
 
-def _in_script(text):
-    "`text` as it may stand in a script element"
-    return re.sub(r'<(/script|!--)', lambda found: '<\\' + found[1], text, flags=re.I)
-
 def _whole_page(title, body, links, parts=(), lesson=''):
     "A page's text"
     program, sheets = _program()
-    data = '\n'.join(f'<script type="{kind}" data-part="{name}">{_in_script(text)}</script>'
+    data = '\n'.join(f'<script type="{kind}" data-part="{name}">{in_script(text)}</script>'
                      for name, (kind, text) in dict(parts).items())
-    return _template.format(policy=_policy, title=html.escape(title), styles=sheets, links=links, body=body, parts=data,
-                            lesson=lesson, program=_in_script(program))
+    return _template.format(policy=page_policy, title=html.escape(title), styles=sheets, links=links, body=body, parts=data,
+                            lesson=lesson, program=in_script(program))
 
 def lesson_html(
     notebook,         # a source

@@ -28,7 +28,7 @@ from .kinds import (Asked, answer_of, choice, head, number, order, score, slope,
                                  value_text, words)
 from .session import class_answers, record
 from ..explorer.codes import json_text
-from ..explorer.page import Page
+from ..explorer.page import Page, in_script
 from ..explorer.program import bundle, static_text
 
 
@@ -51,7 +51,7 @@ def course_program(
     entry:str='course.js', # 'course.js' for widgets, 'coursepage.js' for pages
 ) -> str:
     "The JavaScript of the course as one module; it may stand in a script element"
-    return re.sub(r'<(/script|!--)', lambda m: '<\\' + m[1], bundle(entry, read=course_text), flags=re.I)
+    return in_script(bundle(entry, read=course_text))
 
 @lru_cache(1)
 def course_styles() -> str:
