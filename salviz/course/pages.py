@@ -196,8 +196,8 @@ def _whole_page(title, body, links, parts=(), lesson=''):
     program, sheets = _program()
     data = '\n'.join(f'<script type="{kind}" data-part="{name}">{in_script(text)}</script>'
                      for name, (kind, text) in dict(parts).items())
-    return _template.format(policy=page_policy, title=html.escape(title), styles=sheets, links=links, body=body, parts=data,
-                            lesson=lesson, program=in_script(program))
+    return _template.format(policy=page_policy, title=html.escape(title), styles=sheets, links=links, body=body,
+                            parts=data, lesson=lesson, program=in_script(program))
 
 def lesson_html(
     notebook,         # a source

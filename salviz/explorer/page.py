@@ -165,8 +165,8 @@ def page_of(
 
 # %% ../../nbs/11_explorer/06_page.ipynb #020
 # of every page that we write: nothing is loaded, nothing is sent
-page_policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri "
-               "'none'; form-action 'none'")
+page_policy = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+               "base-uri 'none'; form-action 'none'")
 _template = '''<!doctype html>
 <html lang="en">
 <head>
