@@ -303,6 +303,7 @@ def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(ope
     p.click('.cr-word:text-is("bad")')
     p.fill('.course-predict input[type=text]', 'a reason')
     commit(p)
+    assert state(p) == 'committed'
     p.reload()
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'committed' and 'a reason' in p.inner_text('.cr-results') and 'It is never' not in p.content()
