@@ -8,18 +8,18 @@ cfg = ConfigParser(delimiters=['='])
 cfg.read('settings.ini', encoding='utf-8')
 c = cfg['DEFAULT']
 version = re.search(r'^__version__ = "(.*)"$', Path('salviz/__init__.py').read_text(encoding='utf-8'), re.M)[1]
-lab, pareto, course, dev, docs = (c[f'{extra}_requirements'].split()
-                                  for extra in ('lab', 'pareto', 'course', 'dev', 'docs'))
+lab, pareto, course, claims, dev, docs = (c[f'{extra}_requirements'].split()
+                                  for extra in ('lab', 'pareto', 'course', 'claims', 'dev', 'docs'))
 setup(name=c['lib_name'], version=version, description=c['description'], keywords=c['keywords'], author=c['author'],
     author_email=c['author_email'],
     url=c['git_url'], license='Apache-2.0', packages=find_packages(include=['salviz', 'salviz.*']),
     package_data={'salviz.explorer': ['static/**/*'], 'salviz.models': ['taught/*'], 'salviz.core': ['finished/*'],
-                  'salviz.course': ['runs/*', 'lessons/*', 'static/**/*']},
+                  'salviz.course': ['runs/*', 'lessons/*', 'static/**/*'], 'salviz.claims': ['rows/*']},
     classifiers=['Intended Audience :: Science/Research', 'Programming Language :: Python :: 3'],
     # by its path: else a script in the folder above the clone, whose name is salviz, would import that folder
     options=dict(editable_wheel=dict(mode='compat')),
     python_requires=f">={c['min_python']}",
     install_requires=c['requirements'].split(),
-    extras_require=dict(lab=lab, pareto=pareto, course=lab + course, docs=docs, dev=lab + dev),
+    extras_require=dict(lab=lab, pareto=pareto, course=lab + course, claims=claims, docs=docs, dev=lab + dev),
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     entry_points=dict(console_scripts=c['console_scripts'].split()))

@@ -1,0 +1,13 @@
+"The claims of the four papers, re-tested: what is trained, what is asked of it, and what follows. It opens without torch."
+from salviz import rooms_of
+
+_rooms = {
+    'verdicts': 'verdict Verdict',
+    'plans': 'StudyPlan plans',
+    'registry': 'Claim claims',
+    'rows': 'read_rows',
+    'reproduce': 'reproduce',
+    'report': 'write_report'}
+_home = {name: room for room, names in _rooms.items() for name in names.split()}
+__all__ = list(_home)
+__getattr__ = rooms_of(__name__, **_home)
