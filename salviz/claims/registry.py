@@ -478,8 +478,8 @@ def gated(
     for gate in effect.gates:
         if not gate.each: continue
         reached = _reached(gate, rows, effect)
-        kept = [at in reached for at in zip(d.task, d.pair)]
-        dropped += len(d) - sum(kept)
+        kept = np.array([at in reached for at in zip(d.task, d.pair)], dtype=bool)
+        dropped += len(d) - int(kept.sum())
         d = d[kept].reset_index(drop=True)
     return d, dropped, [_asked(gate, rows) for gate in effect.gates if not gate.each]
 
