@@ -106,11 +106,18 @@ def _size(model) -> dict:
     return (dict(layers=layer_count(model), heads=head_count(model)) if getattr(model, 'salviz_task', None) is None
             else {})
 
+def _begins_with(model) -> dict:
+    "What a net of salviz says about the weights that it begins with, where they are not as torch draws them"
+    config = getattr(model, 'config', None)
+    given = {name: getattr(config, name, None) for name in ('embeddings_from', 'forget_bias')}
+    return {name: x for name, x in given.items() if x is not None}
+
 def run_config(model, data, method:Method, settings:Settings, task) -> dict:
     "The config of a run"
     facts, model = adapter_facts(model) if is_adapted(model) else {}, unwrapped(model)
     return dict(method=dict(name=method.name, args=plain(method.args()), cite=check_cite(method)),
-                model={'name': model_name(model), 'class': type(model).__name__, **_size(model), **facts},
+                model={'name': model_name(model), 'class': type(model).__name__, **_size(model), **_begins_with(model),
+                       **facts},
                 task=task.name,
                 best_metric=task.best,
                 data=dict(name=getattr(data['train'].info, 'dataset_name', None), fingerprint=fingerprint(data),
