@@ -21,6 +21,7 @@ from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted,
                       legend, legend_height, middle, patch, power_of_ten, raised, shares, signed,
                       spaced, text_width, vermillion, weight_of, widened, wrapped)
 from ..views.base import is_negative
+from ..views.settings import difference_grid, distribution, over_setting
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/10_figures/03_charts.ipynb #006
@@ -109,9 +110,10 @@ def _x_ticks(view, low, high, room):
     """Ticks along an axis of `room` points and their texts: where something was measured if that is at few places,
     else round numbers"""
     measured = np.unique(view.frame[view.x].to_numpy(float))
-    if view.few and len(measured) <= 12 and not view.log_x:
+    if view.few and len(measured) <= 12:
         ticks, places = measured, (measured - low)/(high - low)
-        texts = _tick_texts(100*ticks if view.x == 'share' else ticks)
+        if view.log_x: places = np.log(ticks/low)/np.log(high/low)
+        texts = ([f'{t:g}' for t in ticks] if view.log_x else _tick_texts(100*ticks if view.x == 'share' else ticks))
     else: ticks, texts, places = axis_ticks(low, high, view.log_x, 8 if room > 260 else 5, view.x == 'step')
     kept = spaced(places*room, texts, gap=5)
     return ticks[kept], [texts[i] for i in kept]
@@ -123,11 +125,13 @@ def _x_ticks(view, low, high, room):
              'columns method, share, accuracy', 'frame', cites=('SaliencyGuided',))
 @figure_kind('number_over_steps', number_over_steps, 'a number of the snapshots over steps, such as agreement',
              'snapshots', 'runs')
+@figure_kind('over_setting', over_setting, 'a measure over a setting, such as rows of data or p, a line a method',
+             'columns method, seed, a setting and the measure', 'frame', example=dict(x='rows'))
 @figure_kind('loss_curves', loss_curves, 'loss, a term or a measure over steps, with bands over seeds',
              'rows of metrics', 'runs')
 def _curves(view, width):
     "Axes, then the legend below them"
-    styles, (low, high), (first, last) = styles_of(view.names), _range(view), _x_range(view)
+    styles, (low, high), (first, last) = view.styles or styles_of(view.names), _range(view), _x_range(view)
     high_points = float(np.clip(.36*width*72, 112, 190))
     label = wrapped(view.y_label, high_points, 6.5)
     ticks, texts, _ = axis_ticks(low, high)
@@ -203,13 +207,16 @@ def _negative_cells(view, texts):
 def _draw_cells(ax, view, texts, norm, cmap, cell_height):
     "Colours, numbers and marks of the cells"
     ax.imshow(view.values, cmap=cmap, norm=norm)
+    ties = getattr(view, 'ties', np.zeros(view.values.shape, bool))
     for (i, j), v in np.ndenumerate(view.values):
         if np.isnan(v):
             ax.add_patch(Rectangle((j - .5, i - .5), 1, 1, facecolor=faint, edgecolor='#a8a8a8', hatch='//////',
                                    linewidth=0))
             if texts: ax.text(j, i, '–', size=7, **middle)
+        elif ties[i, j] and not texts: ax.text(j, i, '=', size=min(7, .8*cell_height), color=ink, **middle)
         elif texts:
             (number, deviation), size = texts[0][i][j], texts[1]
+            if ties[i, j]: number = '='
             colour, apart = ink_on(cmap(norm(v))), 4/cell_height if deviation else 0
             ax.text(j, i - apart, number, size=size, color=colour, weight=weight_of(view.best[i, j]), **middle)
             if deviation: ax.text(j, i + apart, deviation, size=5, color=colour, **middle)
@@ -221,6 +228,17 @@ def _draw_cells(ax, view, texts, norm, cmap, cell_height):
         for inset, colour in ((.045, ink), (.1, 'white')):
             ax.add_patch(Rectangle((j - .5 + inset, i - .5 + inset), 1 - 2*inset, 1 - 2*inset, fill=False,
                                    edgecolor=colour, linewidth=1.1, zorder=4))
+
+# %% ../../nbs/10_figures/03_charts.ipynb #024w
+def _chosen_sample(ax):
+    "A legend's sample of the frame of a cell"
+    for inset, colour in ((1, ink), (2.2, 'white')):
+        ax.add_patch(Rectangle((2 + inset, inset - .5), 10 - 2*inset, 10 - 2*inset, fill=False, edgecolor=colour,
+                               linewidth=1.1))
+
+def _tied_sample(ax): ax.text(7, 4.5, '=', size=7, **middle)
+
+_grid_samples = dict(chosen=_chosen_sample, tied=_tied_sample)
 
 # %% ../../nbs/10_figures/03_charts.ipynb #024x
 def _grid_layout(view, width, left, norm):
@@ -236,6 +254,8 @@ def _grid_layout(view, width, left, norm):
         bar, lines = _bar_room(norm, view.value_label, max(cell*rows, 34))
     return bar, pitch, max(cell, 34/rows), texts, lines
 
+@figure_kind('difference_grid', difference_grid, 'differences from a baseline over two settings, such as p and q',
+             'columns method, p, q, seed and the measure, with the baseline', 'frame')
 @figure_kind('head_map', head_map, 'a number for each head, layers x heads', 'columns layer, head, and the number',
              'frame', example=dict(value='entropy'))
 @figure_kind('sensitivity_grid', sensitivity_grid, 'a measure over two settings, such as p and q',
@@ -253,6 +273,8 @@ def _grid(view, width):
     at = np.arange(0, columns, int(np.ceil((max(text_width(text, 6) for text in column_labels) + 3)/pitch)))
     notes = () if texts or not view.whole else ('The cells have no room for their numbers at this width.',)
     if len(_negative_cells(view, texts)[0]): notes += ('Minus signs: clearly negative.',)
+    entries = [(_grid_samples[what], words) for what, words in getattr(view, 'entries', ())]
+    below = max(high + 24, 64) + 2*bool(entries)
     def draw(sheet):
         ax = sheet.axes(left, 2, wide, high)
         _draw_cells(ax, view, texts, norm, cmap, cell)
@@ -262,7 +284,8 @@ def _grid(view, width):
         ax.set_xlabel(view.x)
         ax.set_ylabel(view.y)
         _scale_bar(sheet, left + wide + 8, 2, high, norm, cmap, lines)
-    return Body(max(high + 24, 64), draw, notes)
+        legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
+    return Body(below + legend_height(entries, width*72 - 2*Sheet.margin), draw, notes)
 
 # %% ../../nbs/10_figures/03_charts.ipynb #029
 def _boxes_range(view):
@@ -270,6 +293,12 @@ def _boxes_range(view):
     low, high = view.frame.lowest.min(), view.frame.highest.max()
     if low == high: low, high = (low/2, high*2) if view.log else widened(low, high)
     return _with_margin(low, high, .03, view.log)
+
+def _draw_points(ax, y, values):
+    "`values` as points around the height `y`, in a fixed order so that equal ones stand apart"
+    at = y + .34*(np.arange(len(values))*.618034 % 1 - .5)*2
+    ax.plot(values, at, marker='o', color=grey, markersize=1.8, linestyle='none', markeredgewidth=0, alpha=.7,
+            zorder=4.5)
 
 def _draw_box(ax, y, row):
     "One box at height `y`"
@@ -288,6 +317,8 @@ def _draw_box(ax, y, row):
 def _cross(ax): ax.plot([7], [4.5], marker='x', color=vermillion, markersize=3.6, markeredgewidth=1)
 def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, markeredgewidth=0)
 
+@figure_kind('distribution', distribution, 'a measure over all settings and seeds, a box and its points a method',
+             'columns method and the measure, a run a row', 'frame')
 @figure_kind('gradient_boxes', gradient_boxes, 'sizes of gradients as box plots', 'columns method, gradient', 'frame')
 def _boxes(view, width):
     "A row for each box"
@@ -296,15 +327,17 @@ def _boxes(view, width):
     left = Sheet.margin + max(text_width(text, 6.5) for text in names) + 5
     right = max(text_width(text, 6) for text in counts) + 10
     room, high = width*72 - left - right, 17*len(names)
-    low, top = _boxes_range(view)
+    (low, top), raw = _boxes_range(view), view.raw
     ticks, texts, places = axis_ticks(low, top, view.log, 8 if room > 260 else 5)
     kept = spaced(places*room, texts, gap=5)
-    entries = [(_cross, 'mean')] + ([] if tuple(view.whiskers) == (0, 100) else [(_dot, 'lowest and highest value')])
+    ends = [] if tuple(view.whiskers) == (0, 100) else [(_dot, 'lowest and highest value')]
+    entries = [(_cross, 'mean'), *(ends if view.raw is None else [(_dot, 'a value')])]
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high, xlim=(low, top), ylim=(len(names) - .5, -.5))
         if view.log: ax.set_xscale('log')
         for y, (_, row) in enumerate(view.frame.iterrows()):
             _draw_box(ax, y, row)
+            if raw is not None: _draw_points(ax, y, raw.loc[raw['name'] == row['name'], 'value'].to_numpy(float))
             sheet.text(left + room + 5, 17*y + 8.5, counts[y], fontsize=6, va='center_baseline', color=grey)
         ax.set_xlim(low, top)
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])

@@ -104,7 +104,8 @@ def _forest_columns(view, width):
     numbers = max(text_width(_forest_numbers(row), 6) for _, row in rows.iterrows())
     words = max(text_width(word, 6.5, 'bold') for word in rows['word'])
     names = max(text_width(_claim(row), 6.5) for _, row in rows.iterrows())
-    return min(names, full - 2*Sheet.margin - numbers - min(words, .2*full) - 24 - .3*full), numbers, min(words, .2*full)
+    words = min(words, .2*full)
+    return min(names, full - 2*Sheet.margin - numbers - words - 24 - .3*full), numbers, words
 
 def _claim_lines(row, room, most):
     "At most so many lines of what was claimed in `room` points"
@@ -112,7 +113,7 @@ def _claim_lines(row, room, most):
     return lines if len(lines) <= most else [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), room, 6.5)]
 
 def _write_effect(write, y, row, lines, columns, full):
-    "What was claimed, the numbers and the verdict of a row whose axis is `y` points down, on a sheet `full` points wide"
+    "What was claimed, the numbers and the verdict of a row with its axis at `y`, on a sheet `full` points wide"
     words, right = columns[2], full - Sheet.margin
     if lines:
         for k, line in enumerate(lines): write(Sheet.margin, y + 8*k - 4*(len(lines) - 1), line, fontsize=6.5)
@@ -121,7 +122,8 @@ def _write_effect(write, y, row, lines, columns, full):
         return
     word = fitted(row.word, .4*full, 6, 'bold')
     write(right, y - 11, word, fontsize=6, ha='right', weight=weight_of(row.word in _of_word))
-    write(Sheet.margin, y - 11, fitted(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6), fontsize=6)
+    room = full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6
+    write(Sheet.margin, y - 11, fitted(_claim(row), room, 6), fontsize=6)
 
 @figure_kind('forest', forest, 'effects with intervals, what could have been detected, and verdicts',
              'columns name, mean, low, high, word', 'frame', dense=dict(most=1))

@@ -127,7 +127,8 @@ def forest(
     if len(alone): notes = (*notes, f'No interval: {", ".join(alone)}.')
     if beyond: notes = (*notes, 'Arrows lead beyond the axis; the numbers say how far.')
     x_label = 'effect / smallest effect of interest' if scaled else 'effect'
-    return Forest(title=title, subtitle=f'{len(rows)} effect{"s"*(len(rows) > 1)}   positive: as claimed', notes=notes, frame=shown,
+    many = f'{len(rows)} effect{"s"*(len(rows) > 1)}'
+    return Forest(title=title, subtitle=f'{many}   positive: as claimed', notes=notes, frame=shown,
                   names=tuple(shown['name']), groups=chosen, scaled=scaled, x_label=x_label, limits=limits,
                   caption=_forest_caption(rows, scaled, title, confidence, power) + about(frame))
 
