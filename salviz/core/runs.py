@@ -262,6 +262,7 @@ class Snapshot:
     classes:list = field(default_factory=list)   # [C] names
     losses:dict = field(default_factory=dict)    # {term: number}
     info:dict = field(default_factory=dict)      # how it was made: method, seed, drawn_step, pooled_row, …
+    of_run = None                                # folder of the run that it was read from; no field, and not stored
 
     def __post_init__(self):
         for k in ('step', 'probe'):
@@ -793,10 +794,12 @@ def probes(self:Run) -> list:
 @patch
 def _load(self:Run, path) -> Snapshot:
     "The snapshot in the file `path`"
-    try: return decode_snapshot(_read_file(path))
+    try: snapshot = decode_snapshot(_read_file(path))
     except ValueError as e:
         self._seen[path] = self._seen[path][0], str(e)
         raise ValueError(f'{path} {e}; the other snapshots of the run can be read') from None
+    snapshot.of_run = self.path
+    return snapshot
 
 @patch
 def snapshot(
