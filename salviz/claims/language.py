@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['needs_gpu', 'sentence_pools', 'rated_sentences', 'wikipedia_pools', 'drawn', 'last_validation_loss',
            'validation_curve', 'train_curve', 'steps_to_reach', 'unigram_entropy', 'majority', 'antecedents',
-           'translation', 'guided', 'unguided', 'new_model', 'made_study', 'pretraining', 'masked_lm', 'all_guided',
-           'learning_rates', 'rate_range', 'without', 'patterns', 'replaced_tokens', 'reorder_pools', 'iwslt_pools',
-           'translator', 'started', 'glue_pools', 'downstream', 'coreference']
+           'exact_match', 'bleu', 'guided', 'unguided', 'new_model', 'made_study', 'pretraining', 'masked_lm',
+           'all_guided', 'learning_rates', 'rate_range', 'without', 'patterns', 'replaced_tokens', 'reorder_pools',
+           'iwslt_pools', 'translator', 'take_body', 'started', 'new_classifier', 'glue_pools', 'downstream',
+           'coreference']
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-3
 import math
@@ -150,15 +151,19 @@ def antecedents(
     rules = {k: by_answer[k] for k in by_answer if k not in named.values()}
     return {k: float(by_answer[v]) for k, v in named.items()} | dict(chance=float(rules['chance']))
 
-def translation(
-    model, tokenizer, data,
-    beams=1,
-) -> dict: # exact_match, bleu
-    "What the model writes for the test sources, beside their targets"
-    from salviz.probing.generation import corpus_bleu, exact_match, generate_texts
-    written = generate_texts(model, tokenizer, data['test']['text'], beams=beams)
-    return dict(exact_match=exact_match(written, data['test']['target_text']),
-                bleu=corpus_bleu(written, data['test']['target_text']))
+def _written(model, tokenizer, data):
+    from salviz.probing.generation import generate_texts
+    return generate_texts(model, tokenizer, data['test']['text']), data['test']['target_text']
+
+def exact_match(model, tokenizer, data) -> float:
+    "The share of the test sources that are translated without a mistake"
+    from salviz.probing import generation
+    return generation.exact_match(*_written(model, tokenizer, data))
+
+def bleu(model, tokenizer, data) -> float:
+    "Of the translations of the test sources, from 0 to 100"
+    from salviz.probing import generation
+    return generation.bleu(*_written(model, tokenizer, data))
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-21
 _curves = dict(average_loss='average_loss', validation_loss='validation_loss', steps='steps', seconds='seconds',
@@ -277,13 +282,14 @@ def without(
     heads = {name: [i] for i, name in enumerate(('next', 'prev', 'first', 'period', 'delim'))}
     return guided(patterns={name: at for name, at in heads.items() if name not in left_out}, alpha=alpha)
 
+def _omissions(alpha): return {name: partial(without, left_out, alpha) for name, left_out in _left_out.items()}
+
 @plan('PAT', 'Two of five patterns left out', dict(small=17, full=100_000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def patterns(folder, after, seeds, alpha=10, **sizes):
     "Which patterns matter; all arms have one weight, or leaving a pattern out would change that as well (G5)"
-    methods = {name: partial(without, left_out, alpha) for name, left_out in _left_out.items()}
-    return pretraining(folder, 'PAT', seeds, methods, _with_line, **sizes)
+    return pretraining(folder, 'PAT', seeds, _omissions(alpha), _with_line, **sizes)
 
 @plan('RTD', 'Replaced-token detection', dict(small=7, full=30_000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), layers=6),
@@ -336,24 +342,40 @@ def translator(folder, after, seeds, rows, source, layers, heads, hidden, model=
         tokenizer = pools()[0]
         return small_model('seq2seq', tokenizer, layers=layers, heads=heads, hidden=hidden, seed=seed), tokenizer
     return made_study(folder, seeds, dict(plain=unguided(), AG=partial(guided)), model or made,
-                      data or drawn(lambda: pools()[1], rows), {**_curves, 'translation': translation}, **train)
+                      data or drawn(lambda: pools()[1], rows), {**_curves, 'exact_match': exact_match, 'bleu': bleu}, **train)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-34
-def started(
-    folder, # of the study MLM
-    layers,
-    seed, start, labels,
-) -> tuple: # (classifier, tokenizer)
-    "A classifier with the body of the run of `start` with this seed, and a new head"
-    from transformers import AutoTokenizer
+def take_body(
+    study, # folder of MLM
+    start, layers, seed, # of the run
+    trainer,
+):
+    "Give the model that is about to be trained the body of a language model; its head stays new"
     from salviz.measures.study_results import StudyResults
-    from salviz.models.loading import load_classifier
-    runs = [run for some in StudyResults.open(folder).runs(method=start, layers=layers, seed=seed).values()
-            for run in some]
-    if not runs or runs[0].best_checkpoint is None:
+    from salviz.models.checkpoints import load_model
+    study = StudyResults.open(study)
+    run = next((run for some in study.runs(method=start, layers=layers, seed=seed).values() for run in some), None)
+    if run is None:
         raise FileNotFoundError(f'DOWN starts from MLM, whose run of {start} with {layers} layers and seed {seed} is '
                                 'not there; run MLM first')
-    return load_classifier(str(runs[0].best_checkpoint), labels=labels, seed=seed)
+    body = load_model(run)[0].base_model.state_dict()
+    left = trainer.model.base_model.load_state_dict(body, strict=False)
+    new = [k for k in (*left.missing_keys, *left.unexpected_keys) if not k.startswith('pooler.')]
+    if new: raise ValueError(f'DOWN: the body of MLM does not fit the classifier, first at {new[0]}')
+
+def started(study, start, layers, seed):
+    "Fine-tuning that begins by taking a body"
+    method = unguided()
+    method.prepare = partial(take_body, study, start, layers, seed)
+    return method
+
+def new_classifier(labels, tokenizer, seed, layers, heads, hidden):
+    "A classifier with the body of `new_model`"
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    from salviz.models.loading import class_config, forked_random
+    config = new_model('masked_lm', tokenizer, seed, layers, heads, hidden).config
+    for name, value in class_config(labels=labels).items(): setattr(config, name, value)
+    with forked_random(seed): return MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)](config).eval()
 
 def glue_pools(task):
     "A task of GLUE from the Hub; its validation split serves as test, since that has no labels"
@@ -367,24 +389,25 @@ def glue_pools(task):
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-35
 @plan('DOWN', 'Classifiers that start from language models', dict(small=5, full=5000), after=('MLM',),
-      needs=dict(full='a GPU and GLUE from the Hub'),
-      small=dict(seeds=range(100, 105), tasks=('movie',), layers=6, rows=(1000, 300, 1000), epochs=6, batch_size=16,
-                 learning_rate=5e-4, max_length=32),
-      full=dict(seeds=range(100, 105), tasks=('sst2', 'qnli', 'qqp'), layers=8, rows=('full', 'full', 'full'),
-                epochs=3, batch_size=32, learning_rate=2e-5, max_length=128))
-def downstream(folder, after, seeds, tasks, layers, rows, model=None, data=None, **train):
+      needs=dict(full='a GPU, the runs of MLM, and GLUE from the Hub'),
+      starts=lambda method, settings, seed: ('MLM', settings['start'], dict(layers=settings['layers']), seed),
+      small=dict(seeds=range(100, 105), tasks=('movie',), layers=6, heads=4, hidden=64, rows=(1000, 300, 1000),
+                 source='movie-sentences', epochs=6, batch_size=16, learning_rate=5e-4, max_length=32),
+      full=dict(seeds=range(100, 105), tasks=('sst2', 'qnli', 'qqp'), layers=8, heads=12, hidden=768,
+                rows=('full', 'full', 'full'), source='wikipedia', epochs=3, batch_size=32, learning_rate=2e-5,
+                max_length=128))
+def downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source, model=None, data=None, **train):
     "Fine-tuned from the plain and from the guided language model of the same seed (G6)"
-    on_hub = [task for task in tasks if task != 'movie']
-    if on_hub and (model is None or data is None): needs_gpu('DOWN', 'GLUE from the Hub')
+    if source == 'wikipedia' and (model is None or data is None): needs_gpu('DOWN', 'GLUE from the Hub')
     def rows_of(seed, task):
         return drawn(rated_sentences if task == 'movie' else lambda: glue_pools(task), rows)(seed)
-    def made(seed, start, task):
-        labels = rows_of(seed, task)['train'].features['label'].names
-        return started(after['MLM'], layers, seed, start, labels)
-    return made_study(folder, seeds, dict(FT=unguided()), model or made, data or rows_of,
+    def made(seed, task, layers):
+        labels, tokenizer = rows_of(seed, task)['train'].features['label'].names, _pools[source]()[0]
+        return new_classifier(labels, tokenizer, seed, layers, heads, hidden), tokenizer
+    return made_study(folder, seeds, dict(FT=partial(started, after['MLM'])), model or made, data or rows_of,
                       dict(test_accuracy='test_accuracy', test_macro_f1='test_macro_f1', steps='steps',
                            seconds='seconds', majority=majority),
-                      settings=dict(task=list(tasks), start=['plain', 'AG']), **train)
+                      settings=dict(task=list(tasks), start=['plain', 'AG'], layers=[layers]), **train)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-37
 @plan('COREF', 'A pre-trained language model goes on, with all heads guided', dict(small=12, full=30_000), needs=_needs,

@@ -114,6 +114,6 @@ def placed_series(seed, task, rows, normalise, steps=25, features=25, size=(7, 2
                  net=dict(hidden_size=16, forget_bias=3.)),
       full=dict(_full, nets=('lstm',)))
 def vanishing(folder, after, rows, normalise, tasks=tuple(_starts), data=None, **sizes):
-    "An LSTM that reads its last state (S6)"
+    "An LSTM that reads its last state (S6, of the gradient)"
     data = data or partial(placed_series, rows=rows, normalise=normalise)
     return series_study(folder, rows=rows, normalise=normalise, tasks=tasks, data=data, **sizes)
