@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['shapes', 'signal_shapes', 'Damage', 'resume_files', 'write_whole', 'to_json', 'sealed', 'write_object', 'read_object',
-           'plain_name', 'shrink', 'grow', 'Snapshot', 'encode_arrays', 'encode_snapshot', 'read_header',
+           'append_line', 'plain_name', 'shrink', 'grow', 'Snapshot', 'encode_arrays', 'encode_snapshot', 'read_header',
            'decode_snapshot', 'Run', 'untouched', 'untrained', 'open_run', 'RunInUse', 'Held', 'snapshot_file',
            'snapshot_numbers', 'write_manifest', 'read_manifest', 'checkpoint_damage', 'remove_checkpoint',
            'slim_checkpoint', 'outdated', 'runs_table']
@@ -131,7 +131,7 @@ def read_object(path, must_seal=False) -> dict:
     return _unsealed(_read_file(path), must_seal)
 
 # %% ../../nbs/01_core/10_runs.ipynb #015
-def _append_line(path, line:str):
+def append_line(path, line:str):
     "Append `line` to the file `path` in one piece, after cutting off a half line that a killed process left there"
     data = line.encode() + b'\n'
     if not os.path.exists(path): return write_whole(path, data)
@@ -669,7 +669,7 @@ def log(self:Run, row:dict):
     line = sealed(row)
     if fault := _row_fault(_unsealed(line.encode())): raise ValueError(f'row {fault}; got {row!r}')
     with self._writing:
-        _append_line(self.path/'metrics.jsonl', line)
+        append_line(self.path/'metrics.jsonl', line)
         if (self.path/'summary.json').exists(): self._count_again()
     self._tell(_unsealed(line.encode()))
 

@@ -842,7 +842,8 @@ bodies = {}    # class of a view: function(view, width in inches) -> `Body`
 denser = {}    # likewise, for a page that is full
 narrowest = {} # class of a view: inches that its body needs at least
 kinds = {}     # name: `Kind`, of the rooms that are loaded
-_drawing_rooms = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts')
+_drawing_rooms = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
+                  'salviz.figures.effects')
 
 # what `salviz.figures.sheet.figure` takes, apart from width and font size
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')
