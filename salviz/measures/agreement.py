@@ -203,7 +203,7 @@ def compare_methods(
     values = {m: [np.asarray(x) for x in v] for m, v in values.items()}
     pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options)
              for m, other in permutations(values, 2)}
-    return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t.iloc[:, 2:].mean()) # behind example and count
+    return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t.iloc[:, 2:].mean())
                          for (m, other), t in pairs.items()])
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #047
