@@ -67,7 +67,7 @@ def test_what_cannot_be_chosen_by_is_refused_in_a_sentence(tmp_path):
                           (dict(by='validation_loss', report='validation_loss'), 'measure of the validation split')):
         with pytest.raises(ValueError, match=says): best_settings(frame, **options)
     named = frame.rename(columns=dict(validation_accuracy='validation_points', test_accuracy='test_points'))
-    with pytest.raises(ValueError, match="way is 'validation_points' better"): best_settings(named, 'validation_points')
+    with pytest.raises(ValueError, match='way is validation_points better'): best_settings(named, 'validation_points')
     both = dict(validation_points='higher', test_points='higher')
     assert best_settings(named, 'validation_points', better=both)[['p', 'q']].equals(best_settings(frame)[['p', 'q']])
     with pytest.raises(ValueError, match='is there twice'): best_settings(pd.concat([frame, frame]))
