@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from salviz import bench as room
-from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, cost_table, count_flops, free_folder,
-                          in_status, measure_explanations,
+from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, cost_table, count_flops,
+                          free_folder, in_status, measure_explanations,
                           measure_memory, measure_steps, missed_goals, padded_tokens, peak_alone, recording_share,
                           relative, report, rows, rows_for,
                           settings_of, settled_rounds, steps_of, timed_rounds, trainer_for, turns, write_found)
