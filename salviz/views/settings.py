@@ -230,7 +230,8 @@ def distribution(
     known = _of_results(frame, 'distribution', [*columns, *(settings or ())], value)
     names = [', '.join(methods_words(str(k)) for k in row) for row in known[columns].itertuples(index=False)]
     made = gradient_boxes(known.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
-    counts = [f'{known[k].nunique()} {"seeds" if k == "seed" else f"values of {plain_name(k)}"}' for k in settings or ()]
+    words = {k: 'seeds' if k == 'seed' else f'values of {plain_name(k)}' for k in settings or ()}
+    counts = [f'{known[k].nunique()} {word}' for k, word in words.items()]
     over = f'over {listed(counts)}' if counts else 'over settings and seeds'
     name = plain_name(label or value).partition(' (')[0]
     title = f'{name[0].upper()}{name[1:]} {over}'
