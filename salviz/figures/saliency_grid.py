@@ -108,7 +108,8 @@ def _lines(view, width):
     full, size, box = width*72, 7, 11
     names = [fitted(f'{t}, {m}' if (width >= 5 or len({m for _, m in view.columns}) > 1) else t, .34*full, 6)
              for t, m in view.columns]
-    left = Sheet.margin + max(text_width(name + ' ×'*view.wrong[:, k].any(), 6) for k, name in enumerate(names)) + 6
+    marks = [' ×'*bool(column.any()) for column in view.wrong.T]
+    left = Sheet.margin + max(text_width(name + mark, 6) for name, mark in zip(names, marks)) + 6
     room, (norm, cmap, _) = full - left - Sheet.margin, _colours(view)
     laid = [_line_boxes(words, room, size) for words in view.inputs]
     places, y = [], 0.
