@@ -173,8 +173,9 @@ def _spread_rows(known, view, keys, value, band, deviation):
     mean, half = known[value].astype(float), known[deviation].astype(float)
     return known[keys].assign(value=mean, low=mean - half, high=mean + half, n=0), []
 
-def _band_words(made, band, deviation):
+def _band_words(known, made, band, deviation):
     "What lines around a mean are"
+    if deviation is None and 'seed' not in known: return 'no deviations given'
     if deviation is not None: return 'mean ± standard deviation as given'
     n = sorted(set(made['n'].astype(int)))
     many = str(n[0]) if len(n) == 1 else f'{n[0]} to {n[-1]}'
@@ -229,7 +230,7 @@ def pairs(
     table = pd.DataFrame(dict(name=names, **parts, n=second.loc[names, 'n'].to_numpy(int)))
     gained = int((table['second'] > table['first']).sum())
     label, titles = label or plain_name(value), tuple(methods_words(str(side)) for side in chosen)
-    words = _band_words(made, band, deviation)
+    words = _band_words(known, made, band, deviation)
     title = f'{label[0].upper()}{label[1:]}: {titles[0]} and {titles[1]}'
     counted = f'{gained} of {len(names)}'
     return Pairs(title=title, subtitle=f'{words}   higher with {titles[1]}: {counted}', notes=tuple(notes), frame=table,
@@ -261,7 +262,7 @@ def bars(
     table = made.assign(group=_joined(made, keys), name=_joined(made, [by]))
     groups, names = (tuple(k for k in dict.fromkeys(_joined(known, columns)) if k in set(table[column]))
                      for columns, column in ((keys, 'group'), ([by], 'name')))
-    label, words = label or plain_name(value), _band_words(made, band, deviation)
+    label, words = label or plain_name(value), _band_words(known, made, band, deviation)
     title = f'{label[0].upper()}{label[1:]}'
     alone = table[table['low'].isna()]
     if 0 < len(alone) < len(table):
