@@ -658,6 +658,7 @@ def result_table(
     percent = _checked_look(frame, percent, titles, digits, levels, fewest)
     given = checked_better(better, _measures_in(frame))
     about, names = frame.attrs.get('about', '') if about is None else about, tuple(frame.attrs.get('names', ()))
+    origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     fewest = _fewest_pairs[test] if fewest is None else fewest
     cells = _cells(frame, rows, across, measures)
@@ -669,7 +670,7 @@ def result_table(
                         [], ways, digits,
                         tuple(shown if measure in percent else ()) if across else tuple(percent), dict(titles or {}),
                         about, names)
-    table.frame.attrs = dict(about=about, names=list(names))
+    table.frame.attrs = dict(about=about, names=list(names), **origin)
     if best: _mark_best(table)
     arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
     arrows = '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''

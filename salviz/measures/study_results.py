@@ -16,6 +16,7 @@ from fastcore.basics import patch
 
 from ..core.doors import refuse_misfits
 from ..core.names import known_as
+from ..core.provenance import study_facts
 from ..core.runs import Run, read_object
 from .statistics import names_of_runs, result_table
 
@@ -84,7 +85,8 @@ def results(self:StudyResults) -> pd.DataFrame:
                  **self._values(c))
             for c, _ in self._finished()]
     frame = pd.DataFrame(rows, columns=None if rows else ['method', *names, 'seed', 'run', *self.manifest['measures']])
-    frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']))
+    origin = {k: v for k, v in study_facts(self.folder, self.manifest).items() if k != 'folder'} # for a figure's file
+    frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']), origin=origin)
     return frame
 
 @patch
