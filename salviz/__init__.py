@@ -33,6 +33,7 @@ _rooms = {
     'measures.agreement': 'agreement_table compare_runs',
     'measures.statistics': 'result_table',
     'measures.front': 'front_of',
+    'measures.methods_text': 'model_card',
     'probing.faithfulness': 'faithfulness_table accuracy_drop',
     'probing.corpus': 'head_table gradient_sizes',
     'probing.antecedents': 'antecedent_accuracy antecedent_report',

@@ -193,3 +193,23 @@ def __repr__(self:StudyResults):
     counts = ', '.join(f'{n} {k}' for k, n in state.value_counts(sort=False).items())
     return (f'Study {self.folder.name}: {len(d["methods"])} methods x {len(d["seeds"])} seeds{grid}, '
             f'{len(state)} runs: {counts}')
+
+# %% ../../nbs/07_measures/05_study_results.ipynb #mt1
+@patch
+def methods_text(self:StudyResults,
+    form='markdown',   # or 'latex'
+    compare_to=None,   # the baseline of the paper's tests; None: no test is described
+    test='t',          # 't' or 'bootstrap'
+    correction='holm', # 'holm', 'benjamini_hochberg' or 'none'
+):
+    "The methods paragraph of a paper, with the BibTeX entries that it names in `.citations`"
+    from salviz.measures.methods_text import methods_text
+    return methods_text(self, form, compare_to, test, correction)
+
+@patch
+def model_card(self:StudyResults,
+    name=None, # of the model; None: that of the folder
+):
+    "A model card in Markdown: what was trained and measured, and what is not known"
+    from salviz.measures.methods_text import model_card
+    return model_card(self, name)
