@@ -46,7 +46,8 @@ def a_study(folder, methods=dict(FT='FineTuning', GA='ADDrop'), seeds=(0, 1), gr
 def test_all_that_the_runs_have_recorded_is_said(tmp_path):
     text = a_study(tmp_path/'s', grid=dict(rate=[.1, .5]), measures=('test_accuracy', 'gap', 'own')).methods_text()
     for part in ('MiniLM-L6 (BertForSequenceClassification, 6 layers, 12 heads) [@wang2020minilm]',
-                 'tweets [@hutto2014vader]', '256 for training, 128 for validation and 400 for test', 'SHA-256 ab12ab12ab12', 'Fine-tuning as “FT”',
+                 'tweets [@hutto2014vader]', '256 for training, 128 for validation and 400 for test',
+                 'SHA-256 ab12ab12ab12', 'Fine-tuning as “FT”',
                  'AD-DROP as “GA” [@yang2022addrop] (p = 0.3)', 'rate = 0.1 and 0.5', 'seeds 0 and 1', '6 epochs',
                  'batches of 16', 'a learning rate of 0.0003', 'AdamW', 'best validation accuracy',
                  'accuracy on the test split', '“own”, a measure of our own', 'Some CPU (1 thread)',

@@ -19,7 +19,7 @@ from salviz.core.runs import Run, sealed, write_object
 from salviz.explorer.widget import Explorer
 from salviz.figures.drawing import figure_kinds, save_figure
 from salviz.figures.kinds import figure
-from salviz.figures.remake import differences, remake
+from salviz.figures.remaking import differences, remake
 from salviz.measures.study_results import StudyResults
 from salviz.views.base import view_for
 
