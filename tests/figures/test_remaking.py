@@ -17,7 +17,7 @@ from salviz.cli import main
 from salviz.core.provenance import read_stamp
 from salviz.core.runs import Run, sealed, write_object
 from salviz.explorer.widget import Explorer
-from salviz.figures.drawing import figure_kinds, save_figure
+from salviz.figures.drawing import Math, figure_kinds, save_figure
 from salviz.figures.kinds import figure
 from salviz.figures.remaking import differences, remake
 from salviz.measures.study_results import StudyResults
@@ -118,6 +118,13 @@ def test_other_formats_and_options_and_letters_of_an_svg(home):
     assert remake(save_figure(fig, home/'c.svg', text='text')).same
     with pytest.raises(FileExistsError, match='exists already'): remake(home/'paper/a.pdf', to=home/'b.svg')
     with pytest.raises(ValueError, match='attention_map has no option colour'): remake(home/'c.svg', colour='red')
+
+@pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
+def test_whatever_signs_an_argument_has_it_comes_back(home, end):
+    for titles in ('a (b) )( \\\\ \\n "é" <b>&amp;</b> ]]> --> %% \U0001f600', Math('$p = 0.3$ <(')):
+        fig = figure(home/'runs/one', 'attention_map', titles=titles, heading='title')
+        again = remake(save_figure(fig, home/f'b.{end}'))
+        assert again.same and read_stamp(home/f'b.{end}')['arguments']['titles'] in (titles, dict(formula=str(titles)))
 
 def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(home):
     run = Run(home/'runs/one')
