@@ -184,7 +184,7 @@ def _run_study(a):
 
 # %% ../nbs/12_porch/02_cli.ipynb #rk1
 def _run_remake(a):
-    from salviz.figures.remake import remake
+    from salviz.figures.remaking import remake
     settings = _parse_settings(a.set)
     if own := [k for k in settings if k in ('path', 'runs', 'to', 'force', 'source', 'kind')]:
         raise ValueError(f'--set has {own[0]}, which is not for it to set: it takes options of the figure')

@@ -225,6 +225,7 @@ def doors(tiny_bert, tokenizer, data, folder):
         curves=of(salviz.figure, source=shares, kind='accuracy_drop'),
         head_map=of(salviz.figure, source=heads, kind='head_map', value='entropy'),
         remake=of(salviz.remake, path=drawn, runs=None, to=None, force=False),
+        model_card=of(salviz.model_card, source=made['ADDrop'], name=None),
         bibtex=of(salviz.bibtex, name='SalLM'),
         sentence_latex=of(salviz.sentence_latex, snapshot=snap['SalLM'], words=True, caption=None),
         coloured_sentence_latex=of(salviz.coloured_sentence_latex, labels=['a', 'b'], values=[.1, -.2], limit=None,

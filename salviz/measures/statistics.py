@@ -705,6 +705,7 @@ def result_table(
     check_choice('test', test, tests)
     check_choice('correction', correction, corrections)
     check_choice('best', best, ['bold', None])
+    origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     if p_values and compare_to is None: raise ValueError('p_values needs compare_to, the baseline of the comparisons')
     own = measure if isinstance(measure, dict) else {}
     if own:
@@ -728,7 +729,7 @@ def result_table(
                         [], ways, digits,
                         tuple(shown if measure in percent else ()) if across else tuple(percent), dict(titles or {}),
                         about, names, bool(p_values))
-    table.frame.attrs = dict(about=about, names=list(names))
+    table.frame.attrs = dict(about=about, names=list(names), **origin)
     if best: _mark_best(table)
     arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
     arrows = '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''

@@ -17,6 +17,7 @@ from fastcore.basics import patch
 
 from ..core.doors import refuse_misfits
 from ..core.names import known_as
+from ..core.provenance import study_facts
 from ..core.runs import Run, read_object
 from .statistics import better_of, id_columns, names_of_runs, over_seeds, result_table
 
@@ -85,7 +86,8 @@ def results(self:StudyResults) -> pd.DataFrame:
                  **self._values(c))
             for c, _ in self._finished()]
     frame = pd.DataFrame(rows, columns=None if rows else ['method', *names, 'seed', 'run', *self.manifest['measures']])
-    frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']))
+    origin = {k: v for k, v in study_facts(self.folder, self.manifest).items() if k != 'folder'} # for a figure's file
+    frame.attrs = dict(about=self.about, names=self.names, seeds=list(self.manifest['design']['seeds']), origin=origin)
     return frame
 
 @patch
@@ -192,6 +194,26 @@ def __repr__(self:StudyResults):
     counts = ', '.join(f'{n} {k}' for k, n in state.value_counts(sort=False).items())
     return (f'Study {self.folder.name}: {len(d["methods"])} methods x {len(d["seeds"])} seeds{grid}, '
             f'{len(state)} runs: {counts}')
+
+# %% ../../nbs/07_measures/05_study_results.ipynb #mt1
+@patch
+def methods_text(self:StudyResults,
+    form='markdown',   # or 'latex'
+    compare_to=None,   # the baseline of the paper's tests; None: no test is described
+    test='t',          # 't' or 'bootstrap'
+    correction='holm', # 'holm', 'benjamini_hochberg' or 'none'
+):
+    "The methods paragraph of a paper, with the BibTeX entries that it names in `.citations`"
+    from salviz.measures.methods_text import methods_text
+    return methods_text(self, form, compare_to, test, correction)
+
+@patch
+def model_card(self:StudyResults,
+    name=None, # of the model; None: that of the folder
+):
+    "A model card in Markdown: what was trained and measured, and what is not known"
+    from salviz.measures.methods_text import model_card
+    return model_card(self, name)
 
 # %% ../../nbs/07_measures/05_study_results.ipynb #b02
 def _means(frame, settings, by, report):

@@ -127,11 +127,16 @@ def test_the_tables_caption_names_model_data_and_training(whole):
 
 def test_results_and_tables_carry_what_captions_and_citations_need(whole):
     frame, table = whole.results(), whole.table()
+    origin = frame.attrs['origin']
     assert frame.attrs == dict(about=whole.about, names=['FineTuning', 'ADDrop', 'BertForSequenceClassification'],
-                               seeds=[0, 1])
+                               seeds=[0, 1], origin=origin)
+    assert (origin['name'], origin['runs'], origin['model']) == ('whole', 4, 'BertForSequenceClassification')
+    assert origin['data_fingerprint'] == whole.manifest['design']['data']['fingerprint']
+    assert origin['hardware'] == [Run(whole.folder/frame.run[0]).config['hardware']] and 'folder' not in origin
     assert frame.attrs == Study.open(whole.folder).results().attrs
     assert table.about == whole.about
     assert table.names == tuple(frame.attrs['names'])
+    assert table.frame.attrs['origin'] == origin
     assert table.caption.endswith(whole.about)
 
 def test_a_gap_is_never_the_best_in_bold(whole):

@@ -15,11 +15,12 @@ import every_kind
 import invented
 from salviz.cli import main
 from salviz.core.provenance import read_stamp
-from salviz.core.runs import Run, sealed
+from salviz.core.runs import Run, sealed, write_object
 from salviz.explorer.widget import Explorer
-from salviz.figures.drawing import figure_kinds, save_figure
+from salviz.figures.drawing import Math, figure_kinds, save_figure
 from salviz.figures.kinds import figure
-from salviz.figures.remake import differences, remake
+from salviz.figures.remaking import differences, remake
+from salviz.measures.study_results import StudyResults
 from salviz.views.base import view_for
 
 orphans = ['token_labels', 'translation', 'continuation', 'signal', 'saliency_distribution', 'patch_attention',
@@ -118,6 +119,13 @@ def test_other_formats_and_options_and_letters_of_an_svg(home):
     with pytest.raises(FileExistsError, match='exists already'): remake(home/'paper/a.pdf', to=home/'b.svg')
     with pytest.raises(ValueError, match='attention_map has no option colour'): remake(home/'c.svg', colour='red')
 
+@pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
+def test_whatever_signs_an_argument_has_it_comes_back(home, end):
+    for titles in ('a (b) )( \\\\ \\n "é" <b>&amp;</b> ]]> --> %% \U0001f600', Math('$p = 0.3$ <(')):
+        fig = figure(home/'runs/one', 'attention_map', titles=titles, heading='title')
+        again = remake(save_figure(fig, home/f'b.{end}'))
+        assert again.same and read_stamp(home/f'b.{end}')['arguments']['titles'] in (titles, dict(formula=str(titles)))
+
 def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(home):
     run = Run(home/'runs/one')
     for tab in ('map', 'compare', 'triptych'):
@@ -137,6 +145,39 @@ def test_a_large_table_must_be_given_and_a_small_one_is_carried(home):
     small.attrs = dict(about='Model: m. Data: d.')
     again = remake(save_figure(figure(small, 'gradient_boxes'), home/'small.svg'))
     assert again.same and 'Model: m. Data: d.' in again.figure.caption
+
+def a_study(folder):
+    "A finished study of two methods and two seeds, as it lies in its folder"
+    cells = [dict(method=m, settings={}, seed=seed, run=f'runs/{m}.seed={seed}') for m in ('FineTuning', 'ADDrop')
+             for seed in (0, 1)]
+    for i, cell in enumerate(cells):
+        invented.run(folder/cell['run'], cell['method'], seed=cell['seed'])
+        known = dict(measures=dict(test_accuracy=dict(value=.5 + i/10, version='')))
+        write_object(folder/f'cells/{cell["run"][5:]}.json', known)
+    methods = {m: dict(name=m, args={}) for m in ('FineTuning', 'ADDrop')}
+    design = dict(methods=methods, seeds=[0, 1], settings={}, model='minilm', train={},
+                  data=dict(name='tweets', fingerprint='ab12', sizes=dict(train=64, test=32)))
+    write_object(folder/'study.json', dict(format=1, design=design, cells=cells, measures=['test_accuracy'], better={}))
+    return StudyResults.open(folder)
+
+def test_a_study_is_found_again_and_its_table_carries_model_and_data(home):
+    study = a_study(home/'study')
+    file = save_figure(figure(study, 'metric_table', compare_to='FineTuning', width='acl'), home/'paper/table.pdf')
+    assert remake(file).same and read_stamp(file)['source']['study']['data_fingerprint'] == 'ab12'
+    table = save_figure(figure(study.table(), 'metric_table'), home/'paper/carried.pdf')
+    points = save_figure(figure(study.results(), 'metric_table'), home/'paper/rows.svg')
+    assert remake(save_figure(figure(study, 'loss_curves'), home/'paper/losses.pdf')).same
+    study.folder.rename(home/'elsewhere')
+    for carried in (table, points):
+        assert remake(carried).same
+        told = str(read_stamp(carried)['source']['about']['origin'])
+        assert 'ab12' in told and 'tweets' in told and 'minilm' in told and str(home) not in told
+    with pytest.raises(FileNotFoundError, match="the study 'study' was not found"): remake(file)
+    other = dict(measures=dict(test_accuracy=dict(value=.9, version='')))
+    write_object(home/'elsewhere/cells/ADDrop.seed=0.json', other)
+    again = remake(file, home)
+    assert again.same_picture is False
+    assert again.differs == ['study study has changed since: something was written into it']
 
 def test_a_view_has_no_source_to_go_back_to(home):
     file = save_figure(figure(view_for(Run(home/'runs/one').snapshot())), home/'b.pdf')
