@@ -24,7 +24,9 @@ class StudyPlan:
     sizes:dict        # {budget: arguments of `make`}; a budget that is not there has no such study
     minutes:dict      # {budget: minutes of one core that it takes}
     after:tuple = ()  # names of plans whose runs this one starts from
-    needs:dict = field(default_factory=dict) # {budget: what must be there besides, in words: 'a GPU, GLUE from the hub'}
+    needs:dict = field(default_factory=dict) # {budget: what must be there besides: 'a GPU, GLUE from the hub'}
+    # function(method, settings, seed) -> (plan, method, settings, seed) of the run that a cell starts from
+    starts:object = None
 
     def study(self,
         folder,       # of all studies; this one lies in folder/name
@@ -46,6 +48,7 @@ def plan(
     minutes:dict,
     after=(),
     needs:dict=None,
+    starts=None,
     **sizes, # {budget: arguments}
 ):
     "Decorator that registers a function(folder, after, **sizes) -> `Study`"
@@ -53,6 +56,6 @@ def plan(
         if name in plans: raise ValueError(f'plan: there is a study {name!r} already; choose another name')
         unknown = [budget for budget in sizes if budget not in budgets]
         if unknown: raise ValueError(f'plan: no budget is called {unknown[0]!r}; there are {", ".join(budgets)}')
-        plans[name] = StudyPlan(name, title, make, dict(sizes), dict(minutes), tuple(after), dict(needs or {}))
+        plans[name] = StudyPlan(name, title, make, dict(sizes), dict(minutes), tuple(after), dict(needs or {}), starts)
         return make
     return register

@@ -525,17 +525,30 @@ def run(self:Study,
     _refuse_unknown('no measure is called', again, list(self.measures))
     # before they are called: one may change what it uses
     self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
-    (self.folder/'locks').mkdir(exist_ok=True)
     busy = []
     with tqdm(self.cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
         for cell in bar:
             bar.set_postfix_str(cell.name)
             if not retry and 'error' in self._record(cell.name): continue
-            try:
-                with self._lock(cell): self._finish(cell, again)
-            except (Timeout, RunInUse): busy.append(cell.name)
+            if self.run_cell(cell, again) == 'busy': busy.append(cell.name)
     self._say(busy)
     return self.results()
+
+@patch
+def run_cell(self:Study,
+    cell:StudyCell, # one of `cells`
+    again=(),       # names of measures to compute anew
+    ended=None,     # function() that is called when the cell is finished, while no other process can be at it
+) -> str: # 'finished', 'failed', or 'busy' where another process is at it
+    "Train and measure one cell"
+    (self.folder/'locks').mkdir(exist_ok=True)
+    try:
+        with self._lock(cell):
+            self._finish(cell, again)
+            if 'error' in self._record(cell.name): return 'failed'
+            if ended: ended()
+            return 'finished'
+    except (Timeout, RunInUse): return 'busy'
 
 @patch
 def _finish(self:Study, cell, again):

@@ -321,6 +321,19 @@ def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(ope
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'open', 'an answer to another question is none to this'
 
+def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path):
+    p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film)), Answers()))
+    p.click('.cr-word:text-is("bad")')
+    commit(p)
+    p.evaluate('() => localStorage.clear()')
+    p.reload()
+    p.wait_for_function('() => window.salvizCourse')
+    assert state(p) == 'committed'
+    p.evaluate('() => { localStorage.clear(); sessionStorage.setItem(`${salvizCourse.book.key} time`, "-1"); }')
+    p.reload()
+    p.wait_for_function('() => window.salvizCourse')
+    assert state(p) == 'open', 'what another tab did later counts'
+
 @pytest.mark.parametrize('kept', ['{', '[]', '{"entries": 3}', '{"entries": {"1.x": {"state": "revealed"}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": {"value": [99]}}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": null}}}'])

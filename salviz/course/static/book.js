@@ -1,6 +1,7 @@
 // Where answers are kept: in a page the browser's storage, for each page and lesson; in a notebook the widget's kernel.
 import {courseEntryOf} from './entry.js';
 import {courseLessonOf} from './file.js';
+import {courseStore, courseStored} from './storage.js';
 
 export class CourseBook {
   constructor(lesson) {
@@ -12,7 +13,7 @@ export class CourseBook {
 
   read() {
     try {
-      const kept = JSON.parse(localStorage.getItem(this.key) ?? '{}');
+      const kept = JSON.parse(courseStored(this.key) ?? '{}');
       for (const name of ['entries', 'classmates'])
         if (kept[name] && typeof kept[name] === 'object') this.kept[name] = kept[name];
       if (typeof kept.nickname === 'string') this.kept.nickname = kept.nickname;
@@ -21,7 +22,7 @@ export class CourseBook {
   }
 
   save() {
-    try { localStorage.setItem(this.key, JSON.stringify(this.kept)); } catch { this.remembers = false; }
+    try { courseStore(this.key, JSON.stringify(this.kept)); } catch { this.remembers = false; }
     for (const listener of [...this.listeners]) listener();
   }
 

@@ -4,6 +4,7 @@ import {watchTheme} from '../explorer/theme.js';
 import {classLines, classMerge, classPoint, classRead} from './classmerge.js';
 import {marksCut, marksSave} from './marks.js';
 import {marksFolded} from './markscode.js';
+import {courseForget, courseStore, courseStored} from './storage.js';
 
 const classLargest = 1000000;   // characters of a file that may hold marks
 
@@ -20,17 +21,17 @@ class ClassKept {
 
   read() {
     try {
-      const kept = JSON.parse(localStorage.getItem(this.key));
+      const kept = JSON.parse(courseStored(this.key));
       const handed = kept.handed.filter(([source, text]) => typeof source === 'string' && typeof text === 'string');
       return {handed, without: kept.without.filter(name => typeof name === 'string')};
     } catch { return {handed: [], without: []}; }
   }
 
   write(state) {
-    try { localStorage.setItem(this.key, JSON.stringify(state)); } catch { /* it has no storage: a reload forgets */ }
+    try { courseStore(this.key, JSON.stringify(state)); } catch { /* it has no storage: a reload forgets */ }
   }
 
-  forget() { try { localStorage.removeItem(this.key); } catch { /* nothing was kept */ } }
+  forget() { try { courseForget(this.key); } catch { /* nothing was kept */ } }
 }
 
 class ClassPage {

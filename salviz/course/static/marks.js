@@ -2,6 +2,7 @@
 import {elementOf, setText} from '../explorer/controls.js';
 import {watchTheme} from '../explorer/theme.js';
 import {marksCode, marksDone, marksFile, marksFileName, marksNickname, marksSheet} from './markscode.js';
+import {courseStore, courseStored} from './storage.js';
 
 // What was kept is marks of these sentences, or there are none.
 export function marksStateOf(set, kept) {
@@ -265,13 +266,13 @@ export function mountMarks(el, set, kept, write) { return new MarksView(el, set,
 function marksPlace({id}, kind) { return `salviz-marks ${id} ${kind === 'page' ? location.pathname : 'notebook'}`; }
 
 function marksRead(about, kind) {
-  try { return JSON.parse(localStorage.getItem(marksPlace(about, kind))); } catch {
+  try { return JSON.parse(courseStored(marksPlace(about, kind))); } catch {
     return null; // there is no storage, or something else was stored: nothing is marked yet
   }
 }
 
 function marksRemember(about, kind, state) {
-  try { localStorage.setItem(marksPlace(about, kind), JSON.stringify(state)); } catch { /* a reload forgets */ }
+  try { courseStore(marksPlace(about, kind), JSON.stringify(state)); } catch { /* a reload forgets */ }
 }
 
 function marksKept(about, book) {
