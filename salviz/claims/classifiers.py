@@ -7,8 +7,8 @@ __all__ = ['shared_measures', 'sentence_pools', 'glue_pools', 'sst5_pools', 'rea
            'transformer_for', 'text_lstm_for', 'test_score', 'test_accuracy', 'validation_score', 'majority',
            'class_probabilities', 'confidence', 'last_validation_loss', 'best_validation_loss', 'validation_curve',
            'train_curve', 'ad_arms', 'ood', 'ad', 'ad64', 'prior_arms', 'prior', 'grid', 'sallm_arms', 'attention_kl',
-           'sallm', 'faithfulness', 'guided_arms', 'larger_pools', 'text', 'drop', 'small_gradients', 'adadelta',
-           'momentum', 'tenth_at', 'digits', 'cifar']
+           'teacher_first', 'sallm', 'faithfulness', 'guided_arms', 'larger_pools', 'text', 'drop', 'small_gradients',
+           'adadelta', 'momentum', 'tenth_at', 'digits', 'cifar']
 
 # %% ../../nbs/14_claims/03_classifiers.ipynb #cc-3
 import functools
@@ -42,7 +42,6 @@ def sentence_pools(
 # %% ../../nbs/14_claims/03_classifiers.ipynb #cc-10
 _pairs = dict(text='sentence1', text_pair='sentence2')
 _glue = dict(cola=dict(text='sentence'), mrpc=_pairs, rte=_pairs)
-_on_the_hub = 'of the Hub (a connection, or HF_HUB_OFFLINE=1 with a copy in the cache), or data={{{task!r}: DatasetDict}}'
 
 @functools.cache
 def glue_pools(task): # DatasetDict
@@ -228,8 +227,6 @@ def _chosen(arms, names):
     if unknown: raise ValueError(f'no arm is called {unknown[0]!r}; there are {", ".join(arms)}')
     return {name: arms[name] for name in names or arms}
 
-_settled = ('seeds', 'tasks', 'rows', 'epochs', 'batch_size', 'learning_rate') # what a budget says of every study
-
 # %% ../../nbs/14_claims/03_classifiers.ipynb #cc-25
 def ad_arms(p=.3, q=.3) -> dict: # {name: method}
     "Fine-tuning and the arms of AD-DROP's Table 2"
@@ -267,7 +264,7 @@ def _ad(folder, seeds, tasks, rows, epochs, learning_rate, arms, measures, layer
                   _chosen(ad_arms(), arms), seeds, settings, {**_losses, **measures}, epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 
-@plan('AD', 'AD-DROP and its ablations', dict(quick=2, small=52, full=60*24*4),
+@plan('AD', 'AD-DROP and its ablations', dict(quick=2.5, small=53, full=60*24*4),
       needs=dict(full=_full_needs.format('CoLA, MRPC and RTE (GLUE), BERT and RoBERTa')),
       quick=dict(seeds=(0, 1, 2), tasks=('movie',), arms=('FT', 'GA', 'noCT'), rows=(192, 96, 400), layers=2, epochs=5,
                  learning_rate=5e-4),
@@ -299,7 +296,7 @@ def prior_arms(rate=.3, layers=0) -> dict: # {name: method}
 
 _prior = dict(tasks=('movie',), layers=2, rows=(192, 96, 400), epochs=5, learning_rate=5e-4)
 
-@plan('PRIOR', 'what is worth dropping', dict(quick=1, small=9, full=60*12),
+@plan('PRIOR', 'what is worth dropping', dict(quick=1, small=10, full=60*12),
       needs=dict(full=_full_needs.format('MRPC (GLUE), RoBERTa')),
       quick=dict(_prior, seeds=(0,), arms=('none', 'random', 'high', 'low')),
       small=dict(_prior, seeds=range(100, 106)),
@@ -335,37 +332,21 @@ def sallm_arms(steps=8) -> dict: # {name: method, or function(run_of) -> method}
     def taught(**how): return lambda run_of: SalLM(teacher=run_of('FT'), steps=steps, **how)
     return dict(FT=FineTuning(), SalLM=taught(), FineTuned=taught(start='teacher'), Iterative=taught(refresh=2))
 
-def _teacher_of(run):
-    "The run of the arm FT with the seed and settings of `run`, in the same study"
-    from salviz.core.runs import Run
-    return Run(run.path.with_name('FT.' + run.path.name.partition('.')[2]))
-
-def attention_kl(run, model, tokenizer, data, rows=200, steps=8, max_length=64) -> float:
+def attention_kl(run, model, tokenizer, data, rows=200, steps=8) -> float:
     "Mean KL of the [CLS] attention from the target that the explanations of the arm FT make, on test sentences"
-    import torch
-    from salviz.attribution.questions import encoded_for
-    from salviz.data.texts import model_inputs
-    from salviz.methods.sallm import asked_rows, counted_tokens, layer_loss, saliency_target, token_saliency
-    from salviz.models.attention import layer_count, observe
-    from salviz.models.checkpoints import load_model
-    from salviz.probing.corpus import batches
-    is_teacher = run.path.name.startswith('FT.')
-    teacher = model if is_teacher else load_model(_teacher_of(run))[0].to(model.device)
+    from salviz.probing.targets import target_kl, teacher_of
     test = data['test'].select(range(min(rows, len(data['test']))))
-    encoded, collate, _ = encoded_for(model, test, tokenizer, max_length)
-    last, losses = layer_count(model) - 1, []
-    for batch in batches(model, encoded, collate, 32, '', progress=False):
-        counts = counted_tokens(model, batch)
-        target = saliency_target(token_saliency(teacher, batch, steps=steps), counts)
-        with observe(model, layers=[last]) as maps, torch.no_grad(): model(**model_inputs(batch, model))
-        losses.append(layer_loss(maps[last], maps.seen(last), target, counts, asked_rows(model, batch),
-                                 batch['attention_mask'].bool()))
-    return float(torch.cat(losses).mean())
+    who = teacher_of(run)
+    return target_kl(model, test, tokenizer, None if who == run.path else who, steps=steps)
 
 attention_kl.version = '1'
 
 # %% ../../nbs/14_claims/03_classifiers.ipynb #cc-33
-@plan('SALLM', 'SalLM in the forms of its poster', dict(quick=1.4, small=30, full=60*10),
+def teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, seed); None for the teacher itself
+    "The run that a cell of SALLM starts from"
+    return None if method == 'FT' else ('SALLM', 'FT', settings, seed)
+
+@plan('SALLM', 'SalLM in the forms of its poster', dict(quick=1.4, small=30, full=60*10), starts=teacher_first,
       needs=dict(full=_full_needs.format('SST-5, BERT')),
       quick=dict(seeds=(0,), tasks=('movie',), arms=('FT', 'SalLM'), layers=2, rows=(192, 96, 400), epochs=5,
                  learning_rate=5e-4),
@@ -405,7 +386,7 @@ def larger_pools(task): # DatasetDict
     "`sentence_pools` with more of the rows in train"
     return sentence_pools(task, splits=(.6, .15, .25))
 
-@plan('TEXT', 'saliency guided training on sentences', dict(small=20, full=60*20),
+@plan('TEXT', 'saliency guided training on sentences', dict(small=23, full=60*20),
       needs=dict(full=_full_needs.format('movie reviews and e-SNLI with rationales')),
       small=dict(seeds=range(100, 106), tasks=('movie', 'tweets'), rows=(4000, 'full', 600), epochs=5,
                  learning_rate=3e-3),
