@@ -197,8 +197,10 @@ def new_model(
     if hidden < 768 or kind: return small_model(task, tokenizer, kind, layers, heads, hidden, seed=seed)
     from transformers import RobertaConfig, RobertaForMaskedLM
     from salviz.models.loading import forked_random
-    config = RobertaConfig(len(tokenizer), hidden, layers, heads, 4*hidden, pad_token_id=tokenizer.pad_token_id,
-                           max_position_embeddings=tokenizer.model_max_length + tokenizer.pad_token_id + 1)
+    sizes = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4*hidden)
+    pad = tokenizer.pad_token_id # positions are counted from behind it
+    config = RobertaConfig(vocab_size=len(tokenizer), pad_token_id=pad, type_vocab_size=1, **sizes,
+                           max_position_embeddings=tokenizer.model_max_length + pad + 1)
     with forked_random(seed): return RobertaForMaskedLM(config).eval()
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-22
