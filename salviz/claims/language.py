@@ -8,7 +8,7 @@ __all__ = ['needs_gpu', 'sentence_pools', 'rated_sentences', 'wikipedia_pools', 
            'exact_match', 'bleu', 'guided', 'unguided', 'new_model', 'made_study', 'pretraining', 'masked_lm',
            'all_guided', 'learning_rates', 'rate_range', 'without', 'patterns', 'replaced_tokens', 'reorder_pools',
            'iwslt_pools', 'translator', 'take_body', 'started', 'new_classifier', 'glue_pools', 'downstream',
-           'coreference']
+           'antecedent_pools', 'coreference']
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-3
 import math
@@ -151,19 +151,15 @@ def antecedents(
     rules = {k: by_answer[k] for k in by_answer if k not in named.values()}
     return {k: float(by_answer[v]) for k, v in named.items()} | dict(chance=float(rules['chance']))
 
-def _written(model, tokenizer, data):
-    from salviz.probing.generation import generate_texts
-    return generate_texts(model, tokenizer, data['test']['text']), data['test']['target_text']
-
 def exact_match(model, tokenizer, data) -> float:
     "The share of the test sources that are translated without a mistake"
-    from salviz.probing import generation
-    return generation.exact_match(*_written(model, tokenizer, data))
+    from salviz.probing.generation import translation_scores
+    return translation_scores(model, tokenizer, data['test'], with_bleu=False)['exact_match']
 
 def bleu(model, tokenizer, data) -> float:
     "Of the translations of the test sources, from 0 to 100"
-    from salviz.probing import generation
-    return generation.bleu(*_written(model, tokenizer, data))
+    from salviz.probing.generation import translation_scores
+    return translation_scores(model, tokenizer, data['test'])['bleu']
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-21
 _curves = dict(average_loss='average_loss', validation_loss='validation_loss', steps='steps', seconds='seconds',
@@ -331,8 +327,8 @@ def iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation an
 _pairs = {'copy-reorder': reorder_pools, 'iwslt': iwslt_pools}
 
 @plan('MT', 'Translation', dict(small=7, full=10_000), needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
-      small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=6, batch_size=32,
-                 learning_rate=3e-3, source='copy-reorder'),
+      small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=14, batch_size=32,
+                 learning_rate=2e-3, source='copy-reorder'),
       full=dict(seeds=range(100, 105), rows=('full', 'full', 'full'), layers=6, heads=4, hidden=512, epochs=20,
                 batch_size=64, learning_rate=5e-4, source='iwslt'))
 def translator(folder, after, seeds, rows, source, layers, heads, hidden, model=None, data=None, **train):
@@ -412,17 +408,29 @@ def downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source,
                       settings=dict(task=list(tasks), start=['plain', 'AG'], layers=[layers]), **train)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-37
-@plan('COREF', 'A pre-trained language model goes on, with all heads guided', dict(small=12, full=30_000), needs=_needs,
-      small=dict(seeds=range(100, 104), name='minilm', rows=(1600, 300, 64), epochs=1, batch_size=16,
-                 learning_rate=3e-4, max_length=48),
-      full=dict(_full, seeds=range(100, 105), name=None, layers=12))
-def coreference(folder, after, seeds, name, model=None, data=None, **sizes):
+@lru_cache(1)
+def antecedent_pools(
+    size=9000, # a multiple of 9
+    block=40,
+) -> tuple: # (tokenizer, rows of train, validation and test)
+    "Made sentences in which something is taken up again, and a tokenizer of their words"
+    from datasets import DatasetDict
+    from salviz.models.corruption import train_tokenizer
+    from salviz.probing.antecedents import antecedent_sentences
+    scored = set(antecedent_sentences(seed=0)['text'])
+    made = antecedent_sentences(size, seed=1).select_columns('text').filter(lambda row: row['text'] not in scored)
+    ends = [0, int(.8*len(made)), int(.9*len(made)), len(made)]
+    data = DatasetDict({k: made.select(range(a, b))
+                        for k, a, b in zip(('train', 'validation', 'test'), ends, ends[1:])})
+    return train_tokenizer(data['train']['text'], 800, max_length=block), data
+
+_pools['antecedents'] = antecedent_pools
+
+# %% ../../nbs/14_claims/04_language.ipynb #lang-38
+@plan('COREF', 'Sentences that take something up again, all heads guided', dict(small=6, full=30_000), needs=_needs,
+      small=dict(_small, seeds=range(100, 105), layers=2) | dict(source='antecedents', epochs=8),
+      full=dict(_full, seeds=range(100, 105), layers=12))
+def coreference(folder, after, seeds, **sizes):
     "What single heads know of antecedents, and how good the language model is (G7)"
     methods, measures = dict(plain=unguided(), AG1=partial(guided, share=1.)), {**_curves, 'antecedent': antecedents}
-    if name is None: return pretraining(folder, 'COREF', seeds, methods, measures, model=model, data=data, **sizes)
-    def made(seed):
-        from salviz.models.loading import load_model_for
-        return load_model_for('masked_lm', name, seed=seed)
-    rows = sizes.pop('rows')
-    def sentences(): return rated_sentences(sign=False).select_columns('text')
-    return made_study(folder, seeds, methods, model or made, data or drawn(sentences, rows), measures, **sizes)
+    return pretraining(folder, 'COREF', seeds, methods, measures, **sizes)

@@ -112,8 +112,8 @@ def placed_series(seed, task, rows, normalise, steps=25, features=25, size=(7, 2
 @plan('VANISH', 'Boxes early and late in time', dict(small=6, full=1000), needs=_needs,
       small=dict(_small, seeds=range(100, 106), rows=(400, 100, 100), nets=('lstm',), epochs=60,
                  net=dict(hidden_size=16, forget_bias=3.)),
-      full=dict(_full, nets=('lstm',)))
-def vanishing(folder, after, rows, normalise, tasks=tuple(_starts), data=None, **sizes):
+      full=dict(_full, tasks=tuple(_starts), nets=('lstm',), box=dict(steps=50, features=50, size=(15, 40))))
+def vanishing(folder, after, rows, normalise, tasks=tuple(_starts), box={}, data=None, **sizes):
     "An LSTM that reads its last state (S6, of the gradient)"
-    data = data or partial(placed_series, rows=rows, normalise=normalise)
+    data = data or partial(placed_series, rows=rows, normalise=normalise, **box)
     return series_study(folder, rows=rows, normalise=normalise, tasks=tasks, data=data, **sizes)
