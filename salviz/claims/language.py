@@ -36,13 +36,18 @@ def sentence_pools(
     block=32, # tokens of a row
 ) -> tuple: # (tokenizer, rows of train, validation and test)
     "The packaged movie sentences, packed, and a tokenizer of their own"
-    from salviz.data.texts import load_text
     from salviz.models.corruption import pack_texts, train_tokenizer
     data = rated_sentences(sign=False)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size, max_length=block)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # a sentence longer than a block is cut, as it is meant to be
-        return tokenizer, pack_texts(data.select_columns('text'), tokenizer, block)
+        packed = pack_texts(data.select_columns('text'), tokenizer, block)
+    known = set()
+    for split, part in packed.items(): # pieces of long sentences may be alike
+        texts = part['text']
+        packed[split] = part.select([i for i, text in enumerate(texts) if text not in known])
+        known.update(texts)
+    return tokenizer, packed
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-7
 _shares = (.7, .1, .2)
@@ -56,10 +61,13 @@ def rated_sentences(
     from salviz.data.texts import load_text
     data = load_text('movie-sentences', splits=_shares, seed=0)
     if not sign: return data
-    def clear(row): return abs(row['rating']) > .8
-    def signed(row): return dict(label=int(row['rating'] > 0))
-    classes = ClassLabel(names=['negative', 'positive'])
-    return DatasetDict({k: d.filter(clear).map(signed).cast_column('label', classes) for k, d in data.items()})
+    out = {}
+    for name, part in data.items():
+        ratings = np.array(part['rating'])
+        clear = part.select(np.flatnonzero(np.abs(ratings) > .8)).remove_columns('label')
+        signs = [int(x > 0) for x in clear['rating']]
+        out[name] = clear.add_column('label', signs).cast_column('label', ClassLabel(names=['negative', 'positive']))
+    return DatasetDict(out)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-10
 @lru_cache(1)
@@ -80,7 +88,7 @@ _pools = {'movie-sentences': sentence_pools, 'wikipedia': wikipedia_pools}
 
 def drawn(
     pools,    # function() -> `DatasetDict`, called when the first rows are asked for
-    rows,     # of train, validation and test
+    rows,     # of train, validation and test, as `subset` takes them
 ):
     "A function(seed) -> rows that `seed` draws from the three pools"
     def data(seed):
@@ -326,7 +334,8 @@ def iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation an
 # %% ../../nbs/14_claims/04_language.ipynb #lang-32
 _pairs = {'copy-reorder': reorder_pools, 'iwslt': iwslt_pools}
 
-@plan('MT', 'Translation', dict(small=7, full=10_000), needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
+@plan('MT', 'Translation', dict(small=9, full=10_000),
+      needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
       small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=14, batch_size=32,
                  learning_rate=2e-3, source='copy-reorder'),
       full=dict(seeds=range(100, 105), rows=('full', 'full', 'full'), layers=6, heads=4, hidden=512, epochs=20,
@@ -339,8 +348,9 @@ def translator(folder, after, seeds, rows, source, layers, heads, hidden, model=
         from salviz.models.corruption import small_model
         tokenizer = pools()[0]
         return small_model('seq2seq', tokenizer, layers=layers, heads=heads, hidden=hidden, seed=seed), tokenizer
+    measures = {**_curves, 'exact_match': exact_match, 'bleu': bleu}
     return made_study(folder, seeds, dict(plain=unguided(), AG=partial(guided)), model or made,
-                      data or drawn(lambda: pools()[1], rows), {**_curves, 'exact_match': exact_match, 'bleu': bleu}, **train)
+                      data or drawn(lambda: pools()[1], rows), measures, **train)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-34
 def take_body(
@@ -410,27 +420,30 @@ def downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source,
 # %% ../../nbs/14_claims/04_language.ipynb #lang-37
 @lru_cache(1)
 def antecedent_pools(
-    size=9000, # a multiple of 9
-    block=40,
-) -> tuple: # (tokenizer, rows of train, validation and test)
-    "Made sentences in which something is taken up again, and a tokenizer of their words"
+    size=3600, # a multiple of 9
+) -> dict: # {split: rows}
+    "Made sentences in which something is taken up again"
     from datasets import DatasetDict
-    from salviz.models.corruption import train_tokenizer
     from salviz.probing.antecedents import antecedent_sentences
     scored = set(antecedent_sentences(seed=0)['text'])
-    made = antecedent_sentences(size, seed=1).select_columns('text').filter(lambda row: row['text'] not in scored)
-    ends = [0, int(.8*len(made)), int(.9*len(made)), len(made)]
-    data = DatasetDict({k: made.select(range(a, b))
+    made = antecedent_sentences(size, seed=1).select_columns('text')
+    made = made.select([i for i, text in enumerate(made['text']) if text not in scored])
+    ends = [0, int(.7*len(made)), int(.85*len(made)), len(made)]
+    return DatasetDict({k: made.select(range(a, b))
                         for k, a, b in zip(('train', 'validation', 'test'), ends, ends[1:])})
-    return train_tokenizer(data['train']['text'], 800, max_length=block), data
-
-_pools['antecedents'] = antecedent_pools
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-38
-@plan('COREF', 'Sentences that take something up again, all heads guided', dict(small=6, full=30_000), needs=_needs,
-      small=dict(_small, seeds=range(100, 105), layers=2) | dict(source='antecedents', epochs=8),
+@plan('COREF', 'A pre-trained language model goes on, with all heads guided', dict(small=20, full=30_000), needs=_needs,
+      small=dict(seeds=range(100, 104), name='minilm', rows=(1200, 200, 32), epochs=2, batch_size=16,
+                 learning_rate=3e-4, max_length=48),
       full=dict(_full, seeds=range(100, 105), layers=12))
-def coreference(folder, after, seeds, **sizes):
+def coreference(folder, after, seeds, name=None, alpha=100, model=None, data=None, **sizes):
     "What single heads know of antecedents, and how good the language model is (G7)"
-    methods, measures = dict(plain=unguided(), AG1=partial(guided, share=1.)), {**_curves, 'antecedent': antecedents}
-    return pretraining(folder, 'COREF', seeds, methods, measures, **sizes)
+    methods = dict(plain=unguided(), AG1=partial(guided, share=1., alpha=alpha))
+    measures = {**_curves, 'antecedent': antecedents}
+    if name is None: return pretraining(folder, 'COREF', seeds, methods, measures, model=model, data=data, **sizes)
+    def made(seed):
+        from salviz.models.loading import load_model_for
+        return load_model_for('masked_lm', name, seed=seed)
+    rows = sizes.pop('rows')
+    return made_study(folder, seeds, methods, model or made, data or drawn(antecedent_pools, rows), measures, **sizes)

@@ -17,7 +17,8 @@ columns = dict(MLM=curves | {'unigram_entropy'}, MLM1=curves | {'unigram_entropy
                PAT=curves | {'unigram_entropy'}, RTD=curves, DOWN={'test_accuracy', 'test_macro_f1', 'majority'},
                COREF=curves | {f'antecedent_{k}' for k in ('accuracy', 'same_half', 'mean_head', 'chance')})
 texts = [f'{a} saw {b} near the {c}, and {d} was glad.'
-         for a in ('anna', 'peter') for b in ('tom', 'the king') for c in ('house', 'sea', 'tree') for d in ('he', 'she')]
+         for a in ('anna', 'peter') for b in ('tom', 'the king') for c in ('house', 'sea', 'tree')
+         for d in ('he', 'she')]
 sizes = dict(train=16, validation=8, test=8)
 
 @pytest.fixture(scope='module')
@@ -51,7 +52,9 @@ def stand_ins(name, words):
     if name != 'DOWN': return dict(model=made, data=lambda seed: rows(name, seed))
     return dict(model=classifier, data=lambda seed, task: rows(name, seed))
 
-def made(folder, name, budget, words, **more): return plans[name].study(folder, budget, **{**stand_ins(name, words), **more})
+def made(folder, name, budget, words, **more):
+    "The study of the plan `name` with stand-ins"
+    return plans[name].study(folder, budget, **{**stand_ins(name, words), **more})
 
 @pytest.mark.parametrize('name', names)
 def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(name, words, tmp_path):
@@ -65,7 +68,8 @@ def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(na
         if budget == 'small': small = study
     assert len(set(map(frozenset, arms.values()))) == 1
     assert set(plans[name].minutes) == set(plans[name].sizes) and set(plans[name].needs) <= set(plans[name].sizes)
-    assert small.weights == ('best' if name == 'MLM' else 'none') and small.train['snapshots'] == 0 and not small.progress
+    assert small.weights == ('best' if name == 'MLM' else 'none')
+    assert small.train['snapshots'] == 0 and not small.progress
 
 @pytest.mark.parametrize('name', [n for n in names if n != 'DOWN'])
 def test_the_papers_setting_trains_a_tiny_stand_in_with_each_arm(name, words, tmp_path, monkeypatch):
@@ -108,7 +112,8 @@ def test_no_sentence_that_a_classifier_is_tested_on_was_in_pre_training():
 def test_what_needs_a_gpu_or_the_hub_says_so_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     for name in names:
-        with pytest.raises(ValueError, match=f"{name}: the budget 'full' needs a GPU and"): plans[name].study(tmp_path, 'full')
+        with pytest.raises(ValueError, match=f"{name}: the budget 'full' needs a GPU and"):
+            plans[name].study(tmp_path, 'full')
     assert not any(tmp_path.iterdir())
 
 def test_a_classifier_starts_with_the_body_of_the_language_model_of_its_seed(words, tmp_path):
