@@ -57,17 +57,15 @@ def rated_sentences(
     sign=True, # only clear ratings, the label their sign; False: all sentences
 ):
     "The packaged movie sentences in three splits, cut alike either way: no test sentence was pre-trained on"
-    from datasets import ClassLabel, DatasetDict
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
     from salviz.data.texts import load_text
     data = load_text('movie-sentences', splits=_shares, seed=0)
     if not sign: return data
-    out = {}
-    for name, part in data.items():
-        ratings = np.array(part['rating'])
-        clear = part.select(np.flatnonzero(np.abs(ratings) > .8)).remove_columns('label')
-        signs = [int(x > 0) for x in clear['rating']]
-        out[name] = clear.add_column('label', signs).cast_column('label', ClassLabel(names=['negative', 'positive']))
-    return DatasetDict(out)
+    types = Features(text=Value('string'), label=ClassLabel(names=['negative', 'positive']))
+    def clear(part):
+        rows = [(text, x) for text, x in zip(part['text'], part['rating']) if abs(x) > .8]
+        return Dataset.from_dict(dict(text=[text for text, _ in rows], label=[int(x > 0) for _, x in rows]), types)
+    return DatasetDict({name: clear(part) for name, part in data.items()})
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-10
 @lru_cache(1)
@@ -237,7 +235,7 @@ def pretraining(
 # %% ../../nbs/14_claims/04_language.ipynb #lang-23
 _with_line = {**_curves, 'unigram_entropy': unigram_entropy}
 
-@plan('MLM', 'Masked language models of three depths', dict(quick=1.6, small=31, full=200_000), needs=_needs,
+@plan('MLM', 'Masked language models of three depths', dict(quick=1.7, small=28, full=200_000), needs=_needs,
       quick=dict(_small, seeds=(0,), layers=(6,)), small=dict(_small, seeds=range(100, 105), layers=(2, 6, 12)),
       full=dict(_full, seeds=range(100, 105), layers=(8, 12, 16)))
 def masked_lm(folder, after, seeds, layers, **sizes):
@@ -290,14 +288,14 @@ def without(
 
 def _omissions(alpha): return {name: partial(without, left_out, alpha) for name, left_out in _left_out.items()}
 
-@plan('PAT', 'Two of five patterns left out', dict(small=17, full=100_000), needs=_needs,
+@plan('PAT', 'Two of five patterns left out', dict(small=18, full=100_000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def patterns(folder, after, seeds, alpha=10, **sizes):
     "Which patterns matter; all arms have one weight, or leaving a pattern out would change that as well (G5)"
     return pretraining(folder, 'PAT', seeds, _omissions(alpha), _with_line, **sizes)
 
-@plan('RTD', 'Replaced-token detection', dict(small=7, full=30_000), needs=_needs,
+@plan('RTD', 'Replaced-token detection', dict(small=8, full=30_000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), layers=6),
       full=dict(_full, seeds=range(100, 105), layers=12) | dict(heads=4, hidden=256))
 def replaced_tokens(folder, after, seeds, **sizes):
@@ -334,7 +332,7 @@ def iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation an
 # %% ../../nbs/14_claims/04_language.ipynb #lang-32
 _pairs = {'copy-reorder': reorder_pools, 'iwslt': iwslt_pools}
 
-@plan('MT', 'Translation', dict(small=9, full=10_000),
+@plan('MT', 'Translation', dict(small=10, full=10_000),
       needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
       small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=14, batch_size=32,
                  learning_rate=2e-3, source='copy-reorder'),
@@ -396,7 +394,7 @@ def glue_pools(task):
     return DatasetDict(train=cut['train'], validation=cut['test'], test=data['validation'])
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-35
-@plan('DOWN', 'Classifiers that start from language models', dict(small=5, full=5000), after=('MLM',),
+@plan('DOWN', 'Classifiers that start from language models', dict(small=4, full=5000), after=('MLM',),
       needs=dict(full='a GPU, the runs of MLM, and GLUE from the Hub'),
       starts=lambda method, settings, seed: ('MLM', settings['start'], dict(layers=settings['layers']), seed),
       small=dict(seeds=range(100, 105), tasks=('movie',), layers=6, heads=4, hidden=64, rows=(1000, 300, 1000),
