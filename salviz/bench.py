@@ -6,8 +6,8 @@
 __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'has_bf16', 'rows_for', 'bench_data', 'Step', 'trainer_for',
            'steps_of', 'count_flops', 'check_fused', 'turns', 'timed_rounds', 'relative', 'settled_rounds', 'clock_of',
            'measure_steps', 'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory',
-           'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'missed_goals', 'besides',
-           'report', 'free_folder', 'write_found', 'processor', 'check_bench', 'settings_of', 'bench']
+           'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'cost_table', 'missed_goals',
+           'besides', 'report', 'free_folder', 'write_found', 'device_name', 'check_bench', 'settings_of', 'bench']
 
 # %% ../nbs/12_porch/01_bench.ipynb #003
 import contextlib
@@ -35,8 +35,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from .attribution.attention import attention_attribution
 from .core.doors import check_choice
-from .core.runs import write_whole
+from .core.runs import processor, write_whole
 from .data.texts import load_text, model_inputs, subset
+from .measures.statistics import ResultTable
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates
 from .methods.sallm import explain
@@ -498,6 +499,40 @@ def bench_table(results:dict) -> str:
                      f'{g["published"]} | {format(peak["ratio"], ".2f") if peak else "-"} |')
     return '\n'.join([*lines, '', f'{_machine(results)}.'])
 
+# %% ../nbs/12_porch/01_bench.ipynb #053b
+def _cost_sentences(results, tables, peaks):
+    "The caption of `cost_table`"
+    way = 'processor time of one thread' if results['device'] == 'cpu' else 'wall-clock time'
+    lengths = ', '.join(str(t['tokens']) for t in tables)
+    unsteady = [str(t['tokens']) for t in tables if not t['steady']]
+    return [f'Cost of a training step, plain fine-tuning = 1: FLOPs and {way} at {lengths} tokens a text'
+            + (', peak memory.' if peaks else '.'),
+            'Published: factors that the papers give, from other code and other machines.',
+            *([f'Not steady at {" and ".join(unsteady)} tokens: take no time from there.'] if unsteady else []),
+            f'{_machine(results)}.']
+
+def cost_table(
+    results:dict, # what `bench` found, or its bench.json
+    rows=None,    # names of rows of `results`, in order; None: all
+) -> ResultTable: # `.latex()` is the table of a paper
+    "What each method costs, as factors of plain fine-tuning"
+    tables, memory = _main_tables(results), (results.get('memory') or {}).get('rows', {})
+    if not tables: raise ValueError('cost_table: nothing was measured with attention dropout 0 in fp32')
+    names = list(tables[0]['rows'] if rows is None else rows)
+    if unknown := [k for k in names if k not in tables[0]['rows']]:
+        raise ValueError(f'cost_table: {unknown[0]!r} was not measured; there are {", ".join(tables[0]["rows"])}')
+    def factors(name):
+        for what, key in (('FLOPs', 'flops_ratio'), ('time', 'time_ratio')):
+            for t in tables: yield f'{what}, {t["tokens"]}', t['rows'][name][key]
+        if memory: yield 'memory', memory.get(name, {}).get('ratio', math.nan)
+    goals = results['goals']
+    cells = [dict(step=goals[name]['title'], published=goals[name]['published'] or '-', measure=what, mean=x)
+             for name in names for what, x in factors(name)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f'cost_table: {twice[0]!r} is asked for twice')
+    frame = pd.DataFrame(cells).assign(std=math.nan, n=1, p_adjusted=math.nan, best=False, mark='')
+    return ResultTable(frame, ('step', 'published'), 'measure', _cost_sentences(results, tables, memory), digits=2)
+
 # %% ../nbs/12_porch/01_bench.ipynb #055
 def missed_goals(results:dict) -> list: # of sentences
     "Where what was measured lies above its goal"
@@ -586,13 +621,9 @@ def write_found(results:dict, folder):
         write_whole(Path(folder)/name, text.encode())
 
 # %% ../nbs/12_porch/01_bench.ipynb #059
-def processor(device='cpu') -> str:
+def device_name(device='cpu') -> str:
     "The name of what calculates"
-    if device == 'cuda': return torch.cuda.get_device_name()
-    info = Path('/proc/cpuinfo')
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((l.partition(':')[2].strip() for l in lines if l.startswith('model name')),
-                platform.processor() or platform.machine())
+    return torch.cuda.get_device_name() if device == 'cuda' else processor()
 
 def check_bench(tokens, rounds, device, shape, dropout):
     "Refuse arguments of `bench` that cannot be"
@@ -640,7 +671,7 @@ def bench(
     versions = dict(torch=torch.__version__, transformers=transformers.__version__, python=platform.python_version())
     goals = {k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published) for k, r in rows.items()}
     results = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device,
-                   processor=processor(device), threads=1, cores=os.cpu_count(), clock=clock, bf16=has_bf16(device),
+                   processor=device_name(device), threads=1, cores=os.cpu_count(), clock=clock, bf16=has_bf16(device),
                    versions=versions, goals=goals, tables=[])
     for setting in settings_of(tokens, dropout, device):
         known = [k for k in names if (setting['precision'] == 'fp32' or not _in_bf16(k))
