@@ -8,7 +8,7 @@ __all__ = ['needs_gpu', 'sentence_pools', 'rated_sentences', 'wikipedia_pools', 
            'exact_match', 'bleu', 'guided', 'unguided', 'new_model', 'made_study', 'pretraining', 'masked_lm',
            'all_guided', 'learning_rates', 'rate_range', 'without', 'patterns', 'replaced_tokens', 'reorder_pools',
            'iwslt_pools', 'translator', 'take_body', 'started', 'new_classifier', 'glue_pools', 'downstream',
-           'coreference']
+           'antecedent_pools', 'coreference']
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-3
 import math
@@ -36,13 +36,18 @@ def sentence_pools(
     block=32, # tokens of a row
 ) -> tuple: # (tokenizer, rows of train, validation and test)
     "The packaged movie sentences, packed, and a tokenizer of their own"
-    from salviz.data.texts import load_text
     from salviz.models.corruption import pack_texts, train_tokenizer
     data = rated_sentences(sign=False)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size, max_length=block)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore') # a sentence longer than a block is cut, as it is meant to be
-        return tokenizer, pack_texts(data.select_columns('text'), tokenizer, block)
+        packed = pack_texts(data.select_columns('text'), tokenizer, block)
+    known = set()
+    for split, part in packed.items(): # pieces of long sentences may be alike
+        texts = part['text']
+        packed[split] = part.select([i for i, text in enumerate(texts) if text not in known])
+        known.update(texts)
+    return tokenizer, packed
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-7
 _shares = (.7, .1, .2)
@@ -52,14 +57,15 @@ def rated_sentences(
     sign=True, # only clear ratings, the label their sign; False: all sentences
 ):
     "The packaged movie sentences in three splits, cut alike either way: no test sentence was pre-trained on"
-    from datasets import ClassLabel, DatasetDict
+    from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
     from salviz.data.texts import load_text
     data = load_text('movie-sentences', splits=_shares, seed=0)
     if not sign: return data
-    def clear(row): return abs(row['rating']) > .8
-    def signed(row): return dict(label=int(row['rating'] > 0))
-    classes = ClassLabel(names=['negative', 'positive'])
-    return DatasetDict({k: d.filter(clear).map(signed).cast_column('label', classes) for k, d in data.items()})
+    types = Features(text=Value('string'), label=ClassLabel(names=['negative', 'positive']))
+    def clear(part):
+        rows = [(text, x) for text, x in zip(part['text'], part['rating']) if abs(x) > .8]
+        return Dataset.from_dict(dict(text=[text for text, _ in rows], label=[int(x > 0) for _, x in rows]), types)
+    return DatasetDict({name: clear(part) for name, part in data.items()})
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-10
 @lru_cache(1)
@@ -80,7 +86,7 @@ _pools = {'movie-sentences': sentence_pools, 'wikipedia': wikipedia_pools}
 
 def drawn(
     pools,    # function() -> `DatasetDict`, called when the first rows are asked for
-    rows,     # of train, validation and test
+    rows,     # of train, validation and test, as `subset` takes them
 ):
     "A function(seed) -> rows that `seed` draws from the three pools"
     def data(seed):
@@ -151,19 +157,15 @@ def antecedents(
     rules = {k: by_answer[k] for k in by_answer if k not in named.values()}
     return {k: float(by_answer[v]) for k, v in named.items()} | dict(chance=float(rules['chance']))
 
-def _written(model, tokenizer, data):
-    from salviz.probing.generation import generate_texts
-    return generate_texts(model, tokenizer, data['test']['text']), data['test']['target_text']
-
 def exact_match(model, tokenizer, data) -> float:
     "The share of the test sources that are translated without a mistake"
-    from salviz.probing import generation
-    return generation.exact_match(*_written(model, tokenizer, data))
+    from salviz.probing.generation import translation_scores
+    return translation_scores(model, tokenizer, data['test'], with_bleu=False)['exact_match']
 
 def bleu(model, tokenizer, data) -> float:
     "Of the translations of the test sources, from 0 to 100"
-    from salviz.probing import generation
-    return generation.bleu(*_written(model, tokenizer, data))
+    from salviz.probing.generation import translation_scores
+    return translation_scores(model, tokenizer, data['test'])['bleu']
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-21
 _curves = dict(average_loss='average_loss', validation_loss='validation_loss', steps='steps', seconds='seconds',
@@ -197,8 +199,10 @@ def new_model(
     if hidden < 768 or kind: return small_model(task, tokenizer, kind, layers, heads, hidden, seed=seed)
     from transformers import RobertaConfig, RobertaForMaskedLM
     from salviz.models.loading import forked_random
-    config = RobertaConfig(len(tokenizer), hidden, layers, heads, 4*hidden, pad_token_id=tokenizer.pad_token_id,
-                           max_position_embeddings=tokenizer.model_max_length + tokenizer.pad_token_id + 1)
+    sizes = dict(hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=4*hidden)
+    pad = tokenizer.pad_token_id # positions are counted from behind it
+    config = RobertaConfig(vocab_size=len(tokenizer), pad_token_id=pad, type_vocab_size=1, **sizes,
+                           max_position_embeddings=tokenizer.model_max_length + pad + 1)
     with forked_random(seed): return RobertaForMaskedLM(config).eval()
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-22
@@ -231,7 +235,7 @@ def pretraining(
 # %% ../../nbs/14_claims/04_language.ipynb #lang-23
 _with_line = {**_curves, 'unigram_entropy': unigram_entropy}
 
-@plan('MLM', 'Masked language models of three depths', dict(quick=1.6, small=31, full=200_000), needs=_needs,
+@plan('MLM', 'Masked language models of three depths', dict(quick=1.7, small=28, full=200_000), needs=_needs,
       quick=dict(_small, seeds=(0,), layers=(6,)), small=dict(_small, seeds=range(100, 105), layers=(2, 6, 12)),
       full=dict(_full, seeds=range(100, 105), layers=(8, 12, 16)))
 def masked_lm(folder, after, seeds, layers, **sizes):
@@ -284,14 +288,14 @@ def without(
 
 def _omissions(alpha): return {name: partial(without, left_out, alpha) for name, left_out in _left_out.items()}
 
-@plan('PAT', 'Two of five patterns left out', dict(small=17, full=100_000), needs=_needs,
+@plan('PAT', 'Two of five patterns left out', dict(small=18, full=100_000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), layers=6) | dict(heads=8),
       full=dict(_full, seeds=range(100, 105), layers=12))
 def patterns(folder, after, seeds, alpha=10, **sizes):
     "Which patterns matter; all arms have one weight, or leaving a pattern out would change that as well (G5)"
     return pretraining(folder, 'PAT', seeds, _omissions(alpha), _with_line, **sizes)
 
-@plan('RTD', 'Replaced-token detection', dict(small=7, full=30_000), needs=_needs,
+@plan('RTD', 'Replaced-token detection', dict(small=8, full=30_000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), layers=6),
       full=dict(_full, seeds=range(100, 105), layers=12) | dict(heads=4, hidden=256))
 def replaced_tokens(folder, after, seeds, **sizes):
@@ -328,9 +332,10 @@ def iwslt_pools(block=128) -> tuple: # (tokenizer, pairs of train, validation an
 # %% ../../nbs/14_claims/04_language.ipynb #lang-32
 _pairs = {'copy-reorder': reorder_pools, 'iwslt': iwslt_pools}
 
-@plan('MT', 'Translation', dict(small=7, full=10_000), needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
-      small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=6, batch_size=32,
-                 learning_rate=3e-3, source='copy-reorder'),
+@plan('MT', 'Translation', dict(small=10, full=10_000),
+      needs=dict(full='a GPU and IWSLT (English, German) from the Hub'),
+      small=dict(seeds=range(100, 105), rows=(4000, 300, 300), layers=2, heads=4, hidden=64, epochs=14, batch_size=32,
+                 learning_rate=2e-3, source='copy-reorder'),
       full=dict(seeds=range(100, 105), rows=('full', 'full', 'full'), layers=6, heads=4, hidden=512, epochs=20,
                 batch_size=64, learning_rate=5e-4, source='iwslt'))
 def translator(folder, after, seeds, rows, source, layers, heads, hidden, model=None, data=None, **train):
@@ -341,8 +346,9 @@ def translator(folder, after, seeds, rows, source, layers, heads, hidden, model=
         from salviz.models.corruption import small_model
         tokenizer = pools()[0]
         return small_model('seq2seq', tokenizer, layers=layers, heads=heads, hidden=hidden, seed=seed), tokenizer
+    measures = {**_curves, 'exact_match': exact_match, 'bleu': bleu}
     return made_study(folder, seeds, dict(plain=unguided(), AG=partial(guided)), model or made,
-                      data or drawn(lambda: pools()[1], rows), {**_curves, 'exact_match': exact_match, 'bleu': bleu}, **train)
+                      data or drawn(lambda: pools()[1], rows), measures, **train)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-34
 def take_body(
@@ -388,7 +394,7 @@ def glue_pools(task):
     return DatasetDict(train=cut['train'], validation=cut['test'], test=data['validation'])
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-35
-@plan('DOWN', 'Classifiers that start from language models', dict(small=5, full=5000), after=('MLM',),
+@plan('DOWN', 'Classifiers that start from language models', dict(small=4, full=5000), after=('MLM',),
       needs=dict(full='a GPU, the runs of MLM, and GLUE from the Hub'),
       starts=lambda method, settings, seed: ('MLM', settings['start'], dict(layers=settings['layers']), seed),
       small=dict(seeds=range(100, 105), tasks=('movie',), layers=6, heads=4, hidden=64, rows=(1000, 300, 1000),
@@ -410,17 +416,32 @@ def downstream(folder, after, seeds, tasks, layers, heads, hidden, rows, source,
                       settings=dict(task=list(tasks), start=['plain', 'AG'], layers=[layers]), **train)
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-37
-@plan('COREF', 'A pre-trained language model goes on, with all heads guided', dict(small=12, full=30_000), needs=_needs,
-      small=dict(seeds=range(100, 104), name='minilm', rows=(1600, 300, 64), epochs=1, batch_size=16,
+@lru_cache(1)
+def antecedent_pools(
+    size=3600, # a multiple of 9
+) -> dict: # {split: rows}
+    "Made sentences in which something is taken up again"
+    from datasets import DatasetDict
+    from salviz.probing.antecedents import antecedent_sentences
+    scored = set(antecedent_sentences(seed=0)['text'])
+    made = antecedent_sentences(size, seed=1).select_columns('text')
+    made = made.select([i for i, text in enumerate(made['text']) if text not in scored])
+    ends = [0, int(.7*len(made)), int(.85*len(made)), len(made)]
+    return DatasetDict({k: made.select(range(a, b))
+                        for k, a, b in zip(('train', 'validation', 'test'), ends, ends[1:])})
+
+# %% ../../nbs/14_claims/04_language.ipynb #lang-38
+@plan('COREF', 'A pre-trained language model goes on, with all heads guided', dict(small=20, full=30_000), needs=_needs,
+      small=dict(seeds=range(100, 104), name='minilm', rows=(1200, 200, 32), epochs=2, batch_size=16,
                  learning_rate=3e-4, max_length=48),
-      full=dict(_full, seeds=range(100, 105), name=None, layers=12))
-def coreference(folder, after, seeds, name, model=None, data=None, **sizes):
+      full=dict(_full, seeds=range(100, 105), layers=12))
+def coreference(folder, after, seeds, name=None, alpha=100, model=None, data=None, **sizes):
     "What single heads know of antecedents, and how good the language model is (G7)"
-    methods, measures = dict(plain=unguided(), AG1=partial(guided, share=1.)), {**_curves, 'antecedent': antecedents}
+    methods = dict(plain=unguided(), AG1=partial(guided, share=1., alpha=alpha))
+    measures = {**_curves, 'antecedent': antecedents}
     if name is None: return pretraining(folder, 'COREF', seeds, methods, measures, model=model, data=data, **sizes)
     def made(seed):
         from salviz.models.loading import load_model_for
         return load_model_for('masked_lm', name, seed=seed)
     rows = sizes.pop('rows')
-    def sentences(): return rated_sentences(sign=False).select_columns('text')
-    return made_study(folder, seeds, methods, model or made, data or drawn(sentences, rows), measures, **sizes)
+    return made_study(folder, seeds, methods, model or made, data or drawn(antecedent_pools, rows), measures, **sizes)

@@ -85,14 +85,14 @@ def series(folder, after, **sizes):
     "A convolutional net and an LSTM with input-cell attention (S1, S5)"
     return series_study(folder, **sizes)
 
-@plan('SERIES_LSTM', 'Series of ten layouts, an LSTM', dict(small=10, full=3000), needs=_needs,
+@plan('SERIES_LSTM', 'Series of ten layouts, an LSTM', dict(small=8, full=3000), needs=_needs,
       small=dict(_small, seeds=range(100, 105), tasks=ten_layouts, nets=('lstm',)) | dict(epochs=12),
       full=dict(_full, nets=('lstm',)))
 def series_lstm(folder, after, **sizes):
     "To be shown beside S5"
     return series_study(folder, **sizes)
 
-@plan('SERIES_TRANSFORMER', 'Series of four layouts, a transformer', dict(small=5, full=5000), needs=_needs,
+@plan('SERIES_TRANSFORMER', 'Series of four layouts, a transformer', dict(small=13, full=5000), needs=_needs,
       small=dict(_small, seeds=range(100, 104), tasks=four_layouts, nets=('transformer',)) | dict(learning_rate=2e-3),
       full=dict(_full, nets=('transformer',)))
 def series_transformer(folder, after, **sizes):
@@ -110,10 +110,10 @@ def placed_series(seed, task, rows, normalise, steps=25, features=25, size=(7, 2
                             features=features)
 
 @plan('VANISH', 'Boxes early and late in time', dict(small=6, full=1000), needs=_needs,
-      small=dict(_small, seeds=range(100, 106), rows=(400, 100, 100), nets=('lstm',), epochs=60,
+      small=dict(_small, seeds=range(100, 106), rows=(400, 100, 100), nets=('lstm',), epochs=30,
                  net=dict(hidden_size=16, forget_bias=3.)),
-      full=dict(_full, nets=('lstm',)))
-def vanishing(folder, after, rows, normalise, tasks=tuple(_starts), data=None, **sizes):
+      full=dict(_full, tasks=tuple(_starts), nets=('lstm',), box=dict(steps=50, features=50, size=(15, 40))))
+def vanishing(folder, after, rows, normalise, tasks=tuple(_starts), box={}, data=None, **sizes):
     "An LSTM that reads its last state (S6, of the gradient)"
-    data = data or partial(placed_series, rows=rows, normalise=normalise)
+    data = data or partial(placed_series, rows=rows, normalise=normalise, **box)
     return series_study(folder, rows=rows, normalise=normalise, tasks=tasks, data=data, **sizes)

@@ -18,7 +18,8 @@ def test_every_budget_has_both_arms_on_all_layouts_and_the_papers_setting_trains
         assert min(study.seeds) == 0 if budget == 'quick' else min(study.seeds) >= 100
     tasks = study.settings['task']
     assert len(tasks) == (3 if name == 'VANISH' else 10) # the last budget is the papers'
-    few = plans[name].study(tmp_path/'few', 'full', **tiny, seeds=[100], tasks=tasks[:1], nets=study.settings['net'][:1])
+    few = plans[name].study(tmp_path/'few', 'full', **tiny, seeds=[100], tasks=tasks[:1],
+                            nets=study.settings['net'][:1])
     table = few.run()
     assert not few.status().error.any() and columns <= set(table.columns) and len(table) == 2
 
@@ -28,7 +29,8 @@ def test_a_pair_shares_its_series_and_other_seeds_and_layouts_have_other_ones():
         for task in (*series.ten_layouts, *series._starts):
             made = (series.placed_series if task in series._starts else series.benchmark_series)(
                 seed, task, rows=(4, 2, 2), normalise='none')
-            for split, part in made.items(): known[seed, task, split] = part.with_format('numpy')['values'][0].ravel()[:9]
+            for split, part in made.items():
+                known[seed, task, split] = part.with_format('numpy')['values'][0].ravel()[:9]
     heads = {tuple(np.round(x, 4)) for x in known.values()}
     assert len(heads) == len(known) == 2*13*3
 
@@ -38,8 +40,8 @@ def test_no_two_seeds_and_tasks_draw_with_one_number():
 
 def test_a_box_is_as_large_wherever_it_lies_and_stays_within_the_series():
     for size in (dict(), dict(steps=50, features=50)):
-        boxes = [series.placed_series(0, task, (2, 2, 2), 'z-score', **size)['test'].with_format('numpy')['informative'][0]
-                 for task in series._starts]
+        tests = [series.placed_series(0, task, (2, 2, 2), 'z-score', **size)['test'] for task in series._starts]
+        boxes = [test.with_format('numpy')['informative'][0] for test in tests]
         at = [np.flatnonzero(box.any(1))[0] for box in boxes]
         assert {box.sum() for box in boxes} == {140} and at[0] == 0 < at[1] < at[2] == len(boxes[0]) - 7
 
