@@ -42,6 +42,7 @@ _rooms = {
                   'saliency_distribution token_labels translation scored_sentence pattern_shares view_for',
     'figures.drawing': 'save_figure',
     'figures.kinds': 'figure bibtex',
+    'figures.remake': 'remake',
     'figures.sentences': 'sentence_latex coloured_sentence_latex',
     'explorer.widget': 'Explorer',
     'explorer.saving': 'strip_views',

@@ -7,7 +7,7 @@ __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'has_bf16', 'rows_fo
            'steps_of', 'count_flops', 'check_fused', 'turns', 'timed_rounds', 'relative', 'settled_rounds', 'clock_of',
            'measure_steps', 'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory',
            'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'missed_goals', 'besides',
-           'report', 'free_folder', 'write_found', 'processor', 'check_bench', 'settings_of', 'bench']
+           'report', 'free_folder', 'write_found', 'device_name', 'check_bench', 'settings_of', 'bench']
 
 # %% ../nbs/12_porch/01_bench.ipynb #003
 import contextlib
@@ -35,7 +35,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from .attribution.attention import attention_attribution
 from .core.doors import check_choice
-from .core.runs import write_whole
+from .core.runs import processor, write_whole
 from .data.texts import load_text, model_inputs, subset
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates
@@ -586,13 +586,9 @@ def write_found(results:dict, folder):
         write_whole(Path(folder)/name, text.encode())
 
 # %% ../nbs/12_porch/01_bench.ipynb #059
-def processor(device='cpu') -> str:
+def device_name(device='cpu') -> str:
     "The name of what calculates"
-    if device == 'cuda': return torch.cuda.get_device_name()
-    info = Path('/proc/cpuinfo')
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((l.partition(':')[2].strip() for l in lines if l.startswith('model name')),
-                platform.processor() or platform.machine())
+    return torch.cuda.get_device_name() if device == 'cuda' else processor()
 
 def check_bench(tokens, rounds, device, shape, dropout):
     "Refuse arguments of `bench` that cannot be"
@@ -640,7 +636,7 @@ def bench(
     versions = dict(torch=torch.__version__, transformers=transformers.__version__, python=platform.python_version())
     goals = {k: dict(title=r.title, flops=r.flops, time=r.time, published=r.published) for k, r in rows.items()}
     results = dict(date=time.strftime('%Y-%m-%d'), shape=shape, batch_size=batch_size, rounds=rounds, device=device,
-                   processor=processor(device), threads=1, cores=os.cpu_count(), clock=clock, bf16=has_bf16(device),
+                   processor=device_name(device), threads=1, cores=os.cpu_count(), clock=clock, bf16=has_bf16(device),
                    versions=versions, goals=goals, tables=[])
     for setting in settings_of(tokens, dropout, device):
         known = [k for k in names if (setting['precision'] == 'fp32' or not _in_bf16(k))

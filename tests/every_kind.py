@@ -127,11 +127,33 @@ def of_numbers(shape):
     front = [dict(method=methods[0], weight=w, seed=z, validation_accuracy=.9 - .02*i + .01*rng.random(),
                   validation_token_f1=.3 + .03*i*(i != 2) + .01*rng.random())
              for i, w in enumerate(weights) for z in range(1 if shape == 'three' else 3)]
+    over = [dict(method=m, rows=n, seed=z, validation_accuracy=rng.random()) for m in trained for n in (16, 64, 256)
+            for z in range(1 if shape == 'three' else 3)]
+    both = [dict(method='ADDrop', p=p, q=q, seed=z, validation_accuracy=p*(1 - q)) for p in settings for q in settings
+            for z in (0, 1)] + [dict(method='FineTuning', seed=z, validation_accuracy=.25) for z in (0, 1)]
     curve, grid, sizes, numbers, results, front = map(pd.DataFrame, (curve, grid, sizes, numbers, results, front))
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
             'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
             'columns layer, head, and the number': numbers, 'a table of results': results,
-            'columns method, seed, a setting and two measures': front}
+            'columns method, seed, a setting and two measures': front,
+            'columns method, seed, a setting and the measure': pd.DataFrame(over),
+            'columns method, p, q, seed and the measure, with the baseline': pd.DataFrame(both),
+            'columns method and the measure, a run a row': pd.DataFrame(over),
+            'columns name, mean, low, high, word': effects(shape)}
+
+
+def effects(shape):
+    "Invented effects with verdicts: told, not told, without an interval, without a number, beyond the axis"
+    long = shape == 'long'
+    usual = [dict(name='A1', word='holds', mean=.03, low=.01, high=.05, smallest=.01, detectable=.02),
+             dict(name='A2', word='undecided', mean=.2, low=-.3, high=.7, smallest=.1, detectable=.6, rule='no harm'),
+             dict(name='A3', word='no verdict', mean=-.1, smallest=.1),
+             dict(name='A4', word='not testable at this scale', smallest=.1),
+             dict(name='A5', word='reversed', mean=-90., low=-95., high=-85., smallest=.1)]
+    rows = dict(three=usual[:1], sixty=usual*6).get(shape, usual)
+    return pd.DataFrame([dict(low=np.nan, high=np.nan, mean=np.nan, title=address if long else 'a claim',
+                              group=f'{compound} and others' if long else f'paper {i//8}') | row
+                         for i, row in enumerate(rows)])
 
 
 def everything(folder, shape='short'):

@@ -121,6 +121,7 @@ def doors(tiny_bert, tokenizer, data, folder):
     notebook = dict(cells=[dict(cell_type='code', outputs=[])], metadata={}, nbformat=4, nbformat_minor=5)
     quick = dict(epochs=1, batch_size=16, snapshots=1, probes=1, progress=False, keep=1)
     fig = salviz.figure(snap['SalLM'])
+    drawn = salviz.save_figure(salviz.figure(made['ADDrop'], 'attention_map'), folder/'drawn.png')
     def new(): return Path(tempfile.mkdtemp(dir=folder))/'run'
     def training(**given):
         given = {**dict(run_dir=new()), **given}
@@ -223,6 +224,7 @@ def doors(tiny_bert, tokenizer, data, folder):
                   font_size=None, columns=None, font='sans', heading='full', titles=None, share=False, layer=0, head=0),
         curves=of(salviz.figure, source=shares, kind='accuracy_drop'),
         head_map=of(salviz.figure, source=heads, kind='head_map', value='entropy'),
+        remake=of(salviz.remake, path=drawn, runs=None, to=None, force=False),
         bibtex=of(salviz.bibtex, name='SalLM'),
         sentence_latex=of(salviz.sentence_latex, snapshot=snap['SalLM'], words=True, caption=None),
         coloured_sentence_latex=of(salviz.coloured_sentence_latex, labels=['a', 'b'], values=[.1, -.2], limit=None,

@@ -157,6 +157,9 @@ for _kind, _names in { # several arguments that are of one kind
 def _are_texts(x): return _is_series(x) and not _is_array(x) and (not isinstance(x, list) or all(map(_is_text, x)))
 
 kinds |= { # where one function takes less, or other things, than the others
+    'remake.runs': Kind(_either(_is_run, _is_path, _is_listed, _has('columns', 'iloc'), _has('frame', 'sentences'),
+                                _has('manifest', 'results')), 'a folder, a list of them, a Run, a study or a table'),
+    'remake.to': Kind(_is_path, 'the path of a file'),
     'save_figure.caption': Kind(_is_flag, 'True or False'),
     'load_text.label': Kind(lambda x: x is None or _is_text(x), 'the name of a column, or None for plain texts'),
     'figure.columns': Kind(_is_whole, 'a whole number'),

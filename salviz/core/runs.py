@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['shapes', 'signal_shapes', 'Damage', 'resume_files', 'write_whole', 'to_json', 'sealed', 'write_object', 'read_object',
            'append_line', 'plain_name', 'shrink', 'grow', 'Snapshot', 'encode_arrays', 'encode_snapshot', 'read_header',
-           'decode_snapshot', 'Run', 'untouched', 'untrained', 'open_run', 'RunInUse', 'Held', 'snapshot_file',
-           'snapshot_numbers', 'write_manifest', 'read_manifest', 'checkpoint_damage', 'remove_checkpoint',
-           'slim_checkpoint', 'outdated', 'runs_table']
+           'decode_snapshot', 'Run', 'processor', 'untouched', 'untrained', 'open_run', 'RunInUse', 'Held',
+           'snapshot_file', 'snapshot_numbers', 'write_manifest', 'read_manifest', 'checkpoint_damage',
+           'remove_checkpoint', 'slim_checkpoint', 'outdated', 'runs_table']
 
 # %% ../../nbs/01_core/10_runs.ipynb #003
 import io
@@ -262,6 +262,7 @@ class Snapshot:
     classes:list = field(default_factory=list)   # [C] names
     losses:dict = field(default_factory=dict)    # {term: number}
     info:dict = field(default_factory=dict)      # how it was made: method, seed, drawn_step, pooled_row, …
+    of_run = None                                # folder of the run that it was read from; no field, and not stored
 
     def __post_init__(self):
         for k in ('step', 'probe'):
@@ -466,7 +467,8 @@ def _config_fault(config:dict) -> str: # '' if there is none
     none, described = type(None), (dict, str, type(None))
     kinds = dict(method=described, model=described, data=described, settings=(dict, none), best_metric=(dict, none),
                  task=(str, none),
-                 seed=(int, float, str, none), versions=(dict, none), rows=(int, none), rows_before=(int, none))
+                 seed=(int, float, str, none), versions=(dict, none), hardware=(dict, none),
+                 rows=(int, none), rows_before=(int, none))
     for k, kind in kinds.items():
         if not isinstance(config.get(k), kind): return f'has {k} {str(config[k])[:40]!r}, which cannot be'
     inside = dict(method=dict(name=(str, none), args=(dict, none)), data=dict(sizes=(dict, none)),
@@ -515,6 +517,13 @@ def _versions():
         try: versions[name] = version(name)
         except PackageNotFoundError: pass
     return versions
+
+def processor() -> str:
+    "The name of this machine's processor"
+    info = Path('/proc/cpuinfo')
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((l.partition(':')[2].strip() for l in lines if l.startswith('model name')),
+                platform.processor() or platform.machine())
 
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='seconds')
 
@@ -785,10 +794,12 @@ def probes(self:Run) -> list:
 @patch
 def _load(self:Run, path) -> Snapshot:
     "The snapshot in the file `path`"
-    try: return decode_snapshot(_read_file(path))
+    try: snapshot = decode_snapshot(_read_file(path))
     except ValueError as e:
         self._seen[path] = self._seen[path][0], str(e)
         raise ValueError(f'{path} {e}; the other snapshots of the run can be read') from None
+    snapshot.of_run = self.path
+    return snapshot
 
 @patch
 def snapshot(

@@ -12,7 +12,8 @@ __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'replaced_loo
            'enlarged', 'colour_bar', 'standing_room', 'signed_scale', 'share_scale', 'beyond', 'flow', 'signed_number',
            'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_places', 'legend_height', 'legend', 'patch',
            'map_axes', 'mark_cells', 'mark_below', 'mark_ties', 'mark_inside', 'region_sample', 'cross_sample',
-           'minus_sample', 'ties_sample', 'beside', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
+           'minus_sample', 'ties_sample', 'beside', 'stamped', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind',
+           'forget_kind']
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #003
 import inspect
@@ -52,6 +53,7 @@ from PIL import Image
 
 from ..core.bibliography import cited, papers
 from ..core.doors import door
+from ..core.provenance import in_metadata, stamp
 from ..views.base import View, is_negative, row_boxes
 from ..core.words import beyond_latin, digits_of, for_file, latex_text
 
@@ -348,6 +350,7 @@ class Picture(Figure):
     it cites"""
     families, scale = (font,), 1.   # of its texts; how much larger than the kit's points all its sizes are
     caption, facts, citations = '', (), ()   # for below the figure; lines on how it was made; BibTeX entries
+    recipe = None                            # what is needed to make it again, see `salviz.core.provenance`
 
     def _repr_png_(self):
         return small_png(rendered(self, 'png', dpi=200)), dict(width=round(100*self.get_figwidth()))
@@ -372,14 +375,21 @@ def _style_of(fig):
     "`own_style` as it was when `fig` was drawn"
     return own_style(getattr(fig, 'families', (font,)), getattr(fig, 'scale', 1.))
 
-def rendered(fig, kind, dpi=300, text='paths'):
-    "`fig` as bytes of a 'pdf', 'svg' or 'png' file, without dates; `text`: in SVG as 'paths' or as 'text'"
+def rendered(
+    fig,
+    kind,         # 'pdf', 'svg' or 'png'
+    dpi=300,
+    text='paths', # of an SVG: as 'paths' or as 'text'
+    line='',      # for the file's metadata: how it was made, a `salviz.core.provenance.stamp`
+) -> bytes:
+    "`fig` as a file, without dates"
     buffer, outlined = io.BytesIO(), _outlined(fig) if kind == 'pdf' else []
+    undated = dict(pdf=dict(CreationDate=None), svg=dict(Date=None), png={})[kind]
+    metadata = undated | (in_metadata(line, kind) if line else {})
     with _style_of(fig), matplotlib.rc_context({'svg.fonttype': dict(paths='path', text='none')[text]}):
         for drawn in outlined: drawn.set_path_effects([Normal()]) # makes matplotlib draw a text as a path
         try:
-            fig.savefig(buffer, format=kind, dpi=dpi,
-                        metadata=dict(pdf=dict(CreationDate=None), svg=dict(Date=None), png={})[kind])
+            fig.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
         finally:
             for drawn in outlined: drawn.set_path_effects(None)
     return buffer.getvalue()
@@ -810,6 +820,16 @@ def beside(
              path.with_name(f'{path.stem}-caption.tex'): latex, path.with_suffix('.bib'): citations}
     return {file: for_file(words and words.rstrip('\n') + '\n') for file, words in files.items()}
 
+def stamped(
+    fig,
+    path,         # ends in .pdf, .svg or .png
+    text='paths', # as for `rendered`
+) -> bytes:
+    "`fig` as the file that `path` names, with how it was made, where that is known"
+    recipe, kind = getattr(fig, 'recipe', None), path.suffix.lower().removeprefix('.')
+    if recipe and kind == 'svg': recipe = recipe | dict(text=text)
+    return rendered(fig, kind, text=text, line=stamp(recipe, path) if recipe else '')
+
 def save_figure(
     fig:Figure,
     path,          # ends in .pdf, .svg, .png or .pgf; an existing file is replaced
@@ -828,7 +848,7 @@ def save_figure(
                          'out')
     others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}
     if kind == 'pgf': _save_pgf(fig, path)
-    else: path.write_bytes(rendered(fig, kind, text=text))
+    else: path.write_bytes(stamped(fig, path, text))
     if caption:
         ours = (path.with_suffix('.txt').is_file()
                 and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace'))
@@ -842,7 +862,8 @@ bodies = {}    # class of a view: function(view, width in inches) -> `Body`
 denser = {}    # likewise, for a page that is full
 narrowest = {} # class of a view: inches that its body needs at least
 kinds = {}     # name: `Kind`, of the rooms that are loaded
-_drawing_rooms = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts')
+_drawing_rooms = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
+                  'salviz.figures.effects')
 
 # what `salviz.figures.sheet.figure` takes, apart from width and font size
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')

@@ -111,7 +111,7 @@ def _curve(view, i, part, style):
 
 def _curves(view):
     "Lines with bands"
-    styles = styles_of(view.names)
+    styles = view.styles or styles_of(view.names)
     traces = [t for i, ((_, part), style) in enumerate(zip(view.frame.groupby('name', sort=False), styles))
               for t in _curve(view, i, part, style)]
     if (longest := int(view.frame.groupby('name').size().max())) > _most_points:

@@ -24,6 +24,7 @@ from ..core.bibliography import same_paper, bibtex, cited, papers
 from ..core.doors import door
 from ..core.names import (folder_names, known_as, listed, method_titles, methods_words, run_names, runs_words,
                                scores_of)
+from ..core.provenance import recipe_of
 from ..core.runs import Run, Snapshot, open_run
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
 
@@ -475,6 +476,12 @@ def _of_explorer(explorer, kind, step, probe, options): # (source, kind, probe, 
     shown = explorer.as_figure(kind, options)
     return shown['source'], shown['kind'], shown['probe'], shown['options']
 
+def _own_code(kind):
+    "The file of somebody's own code that a kind of figure is made by"
+    if kind is None or kind.make.__module__.startswith('salviz.'): return ()
+    try: return (inspect.getsourcefile(inspect.unwrap(kind.make)),)
+    except (OSError, TypeError): return ()
+
 def figure(
     # a view, snapshot, run, the folder of one, a list of these, a study or its folder, a table (pandas) of numbers, or
     # an `Explorer`, of which what is in view is drawn
@@ -497,11 +504,14 @@ def figure(
     venue, _ = _venue_of(6.75 if width is None else width)
     look = {k: options.pop(k) for k in drawing_options if k in options}
     if hasattr(source, 'as_figure'): source, kind, probe, options = _of_explorer(source, kind, step, probe, options)
-    made, source = _views_to_draw(source, kind, step, probe, options)
+    opened = _opened(source)
+    given = dict(step=step, probe=probe, width=width, font_size=font_size, **look, **options)
+    made, source = _views_to_draw(opened, kind, step, probe, options)
     if interactive: fig = _pointed_at(made, width=width, font_size=font_size, **look)
     else:
         room = dict(page_height=venue.height if venue else 9.)
         fig = _printed(made, 6.75 if width is None else width, font_size, room | look)
+        fig.recipe = recipe_of(opened, kind, given, _own_code(made.kind), fig.families)
     if made.runs and made.kind and made.kind.takes != 'runs': # whose captions say so themselves
         fig.caption = f'{fig.caption} {runs_words(dict(runs=made.runs))}'.strip()
     fig.citations = citations_of(made, options, _named_in(source))

@@ -355,6 +355,7 @@ class ResultTable:
     titles:dict = field(default_factory=dict)  # {name: what is printed for it}
     about:str = ''      # sentences on model, data and training, which the caption ends with
     names:tuple = ()    # of methods, data and model, for citations
+    p_values:bool = False # is there a column of p-values behind each column that was compared?
 
     @property
     def columns(self) -> list: return list(dict.fromkeys(_known(x) for x in self.frame[self.column]))
@@ -367,6 +368,12 @@ class ResultTable:
         if x is None or math.isnan(x): return ''
         return f'{100*x:.{max(self.digits - 2, 0)}f}' if column in self.percent else f'{x:.{self.digits}f}'
 
+    @property
+    def with_p(self) -> set:
+        "The columns behind which there are p-values"
+        tested = self.frame[self.frame['p_adjusted'].notna()] if self.p_values else self.frame[:0]
+        return {_known(x) for x in tested[self.column]}
+
     def title(self, x) -> str:
         "What is printed for the name or value `x`"
         if x in self.titles: return str(self.titles[x])
@@ -374,6 +381,12 @@ class ResultTable:
                 if x in self.columns else str(x))
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #048
+_average = 'average' # the name of the last column, where one is asked for
+
+def _p_cell(p):
+    "The adjusted p-value `p` as a cell; a dash where nothing was tested"
+    return Cell('' if math.isnan(p) else '<0.001' if p < .001 else f'{p:.3f}', '', '')
+
 @patch
 def heads(self:ResultTable) -> tuple: # (of the rows, of the columns)
     "The titles of the columns, with arrows that say which way is better"
@@ -382,18 +395,22 @@ def heads(self:ResultTable) -> tuple: # (of the rows, of the columns)
         percent = ' (%)' if c in self.percent else ''
         if self.column == 'measure': return self.title(c) + percent + arrows.get(self.better.get(c), '')
         if c is None: return f'without {self.title(self.column)}{percent}' # a method that has no such setting
+        if c == _average: return self.title(c) + percent
         return f'{self.title(self.column)} = {self.title(c)}{percent}'
-    return [self.title(r) for r in self.rows], [head(c) for c in self.columns]
+    with_p = self.with_p
+    columns = [text for c in self.columns for text in ([head(c), 'p'] if c in with_p else [head(c)])]
+    return [self.title(r) for r in self.rows], columns
 
 @patch
 def grid(self:ResultTable) -> list:
     "[(titles of the row, its `Cell`s)]"
-    out = {}
+    out, with_p = {}, self.with_p
     for r in self.frame.to_dict('records'):
         row, c = tuple(_known(r[k]) for k in self.rows), _known(r[self.column])
-        out.setdefault(row, {})[c] = Cell(self.number(r['mean'], c), self.number(r['std'], c), r['mark'],
-                                          bool(r['best']))
-    return [([self.title(x) for x in row], [cells.get(c, Cell('', '', '')) for c in self.columns])
+        cell = Cell(self.number(r['mean'], c), self.number(r['std'], c), r['mark'], bool(r['best']))
+        out.setdefault(row, {})[c] = [cell, _p_cell(r['p_adjusted'])] if c in with_p else [cell]
+    empty = {c: [Cell('', '', '')]*(2 if c in with_p else 1) for c in self.columns}
+    return [([self.title(x) for x in row], [x for c in self.columns for x in cells.get(c, empty[c])])
             for row, cells in out.items()]
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #051
@@ -413,7 +430,9 @@ def __repr__(self:ResultTable) -> str:
 @patch
 def _repr_html_(self:ResultTable) -> str:
     "The table for a notebook"
-    def cell(c): return _printed(replace(c, mark=html.escape(c.mark)), '<b>{}</b>', mark='<sup>{}</sup>')
+    def cell(c):
+        written = replace(c, mean=html.escape(c.mean), mark=html.escape(c.mark))
+        return _printed(written, '<b>{}</b>', mark='<sup>{}</sup>')
     rows, columns = ([html.escape(x) for x in part] for part in self.heads())
     left, right = 'style="text-align:left"', 'style="text-align:right;white-space:nowrap"'
     head = ''.join(f'<th {left}>{x}</th>' for x in rows) + ''.join(f'<th {right}>{x}</th>' for x in columns)
@@ -480,7 +499,7 @@ def latex(
     if label is not None and not re.fullmatch(r'[\w:.+-]+', label):
         raise ValueError(f'label must be letters, digits and : . + - _, got {label!r}')
     def cell(c):
-        written = replace(c, mean=re.sub('^-', '$-$', c.mean), mark=_prose(c.mark))
+        written = replace(c, mean=re.sub('^([-<])', r'$\1$', c.mean), mark=_prose(c.mark))
         return _printed(written, r'\textbf{{{}}}', '--', r' $\pm$ {}', r'\textsuperscript{{{}}}')
     rows, columns = self.heads()
     lines = [' & '.join([*map(_prose, names), *map(cell, cells)]) + r' \\' for names, cells in self.grid()]
@@ -542,19 +561,21 @@ def _family(table, tested):
     return 'the only comparison of a column' if sizes == [1] else f'the {sizes_said} comparisons of a column'
 
 def _test_sentences(table, base, test, correction, levels, fewest):
-    "Which comparisons were made, and what a mark says"
+    "Which comparisons were made, and what a mark and a p-value say"
     tested = table.frame[table.frame['p_value'].notna()]
     pairs = sorted({int(n) for n in tested['pairs']})
     if not pairs: return [f'No comparison with {base} could be tested.'] if table.frame['n'].max() > 1 else []
     how = f'two-sided {_said_test[test]}, paired by seed; {_said_correction[correction]}' + (
         f', family: {_family(table, tested)}' if correction != 'none' else '')
     if pairs[-1] < fewest:
-        return [f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} that the '
+        listed = [f'p: of no difference from {base} ({how}).'] if table.p_values else []
+        return [*listed, f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} that the '
                 f'{_said_test[test]} is asked for here;',
                 _few_sentence(pairs[-1], test)]
     marks = ', '.join(f'{m} p < {f"{x:g}".removeprefix("0")}' for m, x in levels.items())
     few = [n for n in pairs if n < _fewest_pairs[test]]
-    return [f'{marks}: differs from {base} ({how}).', *([f'With care: {_few_sentence(few[0], test)}'] if few else []),
+    listed = ['p: the adjusted p-value of that comparison.'] if table.p_values else []
+    return [f'{marks}: differs from {base} ({how}).', *listed, *([f'With care: {_few_sentence(few[0], test)}'] if few else []),
             'No mark does not mean that there is no difference.']
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #062
@@ -610,6 +631,33 @@ def checked_better(better, known=None, who='') -> dict: # a copy
         check_choice(f'{who}better[{k!r}]', way, ('higher', 'lower', None))
     return dict(better or {})
 
+def _with_score(frame, columns, measure, better):
+    "(the frame with a column score, its way) where each value of the setting `columns` has a measure of its own"
+    if not isinstance(columns, str) or columns not in id_columns(frame):
+        raise ValueError('measure={value: measure} needs a setting along the columns, such as columns="task"')
+    if 'score' in frame: raise ValueError('the frame has a column score already, which measure={…} would make')
+    values = [_known(x) for x in frame[columns]]
+    if lacking := [x for x in dict.fromkeys(values) if x not in measure]:
+        raise ValueError(f'measure names none for {columns} = {lacking[0]}; it has {", ".join(map(str, measure))}')
+    if wrong := [m for m in measure.values() if m not in _measures_in(frame)]:
+        raise ValueError(f'measure has {wrong[0]!r}; there are {", ".join(_measures_in(frame))}')
+    ways = {(better or {}).get(m, better_of(m)) for m in measure.values()}
+    if len(ways) > 1:
+        raise ValueError('the measures of one table must be better in the same way, got '
+                         f'{", ".join(f"{m} ({(better or {}).get(m, better_of(m))})" for m in measure.values())}')
+    scores = [row[measure[x]] for row, x in zip(frame.to_dict('records'), values)]
+    return frame.assign(score=scores), ways.pop()
+
+def _add_average(cells):
+    "A column more: for each row and seed the mean over all columns; none where one is missing"
+    columns = [c for c in dict.fromkeys(c for _, c in cells) if c is not None]
+    if _average in columns: raise ValueError(f'a column is called {_average!r} already; rename that value')
+    for row in dict.fromkeys(row for row, _ in cells):
+        here = [cells.get((row, c), {}) for c in columns]
+        whole = {seed: float(np.mean([some[seed] for some in here])) for seed in here[0]
+                 if all(seed in some for some in here)}
+        if whole: cells[row, _average] = whole
+
 def _checked_look(frame, percent, titles, digits, levels, fewest):
     "Refuse what cannot be printed; the measures in per cent"
     ids, have = id_columns(frame), _measures_in(frame)
@@ -636,7 +684,8 @@ def result_table(
     frame,
     rows='method',           # a column that tells runs apart, or a list of them
     columns=None,            # measures; or one setting, then `measure` says what is shown; None = all measures
-    measure=None,            # the measure shown where `columns` is a setting
+    # the measure shown where `columns` is a setting; or for each value of the setting one, {'CoLA': 'test_mcc', …}
+    measure=None,
     where:dict=None,         # only runs with {column: value or list of values}
     compare_to=None,         # the baseline: a value of one of `rows`
     test='t',                # 't' or 'bootstrap', paired by seed
@@ -648,12 +697,20 @@ def result_table(
     titles:dict=None,        # {name: what is printed for it}
     levels=None,             # {mark: adjusted p below which it is given}; None: {'†': .05, '‡': .01}
     fewest:int=None,         # pairs that a mark needs; None: see `_fewest_pairs`
+    p_values=False,          # a column of adjusted p-values behind each column that is compared
+    average=False,           # a column more, the mean over those of the setting, seed by seed
     about=None,              # sentences for the caption: model, data, settings; None: those in `frame.attrs`
 ) -> ResultTable:
     "Mean and deviation over seeds, the best ones, and paired comparisons with a baseline"
     check_choice('test', test, tests)
     check_choice('correction', correction, corrections)
     check_choice('best', best, ['bold', None])
+    if p_values and compare_to is None: raise ValueError('p_values needs compare_to, the baseline of the comparisons')
+    own = measure if isinstance(measure, dict) else {}
+    if own:
+        frame, way = _with_score(frame, columns, own, better)
+        measure, better = 'score', {**(better or {}), 'score': way}
+        titles = {**{c: f'{c} ({m.replace("_", " ")})' for c, m in own.items()}, **(titles or {})}
     rows, across, measures = _asked(frame, rows, columns, measure)
     percent = _checked_look(frame, percent, titles, digits, levels, fewest)
     given = checked_better(better, _measures_in(frame))
@@ -661,6 +718,8 @@ def result_table(
     (frame, chosen), levels = _chosen(frame, where), levels or {'†': .05, '‡': .01}
     fewest = _fewest_pairs[test] if fewest is None else fewest
     cells = _cells(frame, rows, across, measures)
+    if average and not across: raise ValueError('average needs a setting along the columns, such as columns="task"')
+    if average: _add_average(cells)
     better = {m: given.get(m, better_of(m)) for m in measures}
     shown = list(dict.fromkeys(c for _, c in cells))
     ways = {c: better[measures[0] if across else c] for c in shown}
@@ -668,7 +727,7 @@ def result_table(
     table = ResultTable(_filled(cells, rows, across or 'measure', compared, levels, fewest), rows, across or 'measure',
                         [], ways, digits,
                         tuple(shown if measure in percent else ()) if across else tuple(percent), dict(titles or {}),
-                        about, names)
+                        about, names, bool(p_values))
     table.frame.attrs = dict(about=about, names=list(names))
     if best: _mark_best(table)
     arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
@@ -676,6 +735,7 @@ def result_table(
     if across:
         way = f', {better[measure]} is better' if better[measure] else ''
         arrows = f'Shown: {table.title(measure).replace("_", " ")}{way}.'
+        if average: arrows += ' Average: over the columns, seed by seed.'
     table.sentences = [sentence for sentence in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows,
         *chosen,
         _undefined_sentence(table),

@@ -10,7 +10,7 @@ __all__ = ['nets', 'SmallNet', 'DigitCNNConfig', 'DigitCNN', 'ResidualBlock', 'R
            'SeriesTransformerConfig', 'SeriesTransformer', 'TextLSTMConfig', 'TextLSTM', 'small_net']
 
 # %% ../../nbs/03_models/04_nets.ipynb #003
-import dataclasses, math
+import dataclasses, hashlib, math
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,7 @@ from transformers.modeling_outputs import ImageClassifierOutput, SequenceClassif
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .fast import lstm_states
-from .loading import class_config, forked_random
+from .loading import class_config, forked_random, model_name
 
 # %% ../../nbs/03_models/04_nets.ipynb #006
 class SmallNet(PreTrainedModel):
@@ -133,6 +133,15 @@ class Recurrence(nn.Module):
     def forward(self, x):
         return lstm_states(self.lstm, x) if self.gates is None else self.stepwise(x)
 
+    @torch.no_grad()
+    def set_forget_bias(self, value:float):
+        "Begin with forget gates whose bias is `value`: one of torch's two biases has it, the other one is 0"
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f'forget_bias must be None (as torch draws it) or a number, such as 1., got {value!r}')
+        forget = slice(self.lstm.hidden_size, 2*self.lstm.hidden_size)
+        self.lstm.bias_ih_l0[forget] = value
+        self.lstm.bias_hh_l0[forget] = 0.
+
     def stepwise(self, x):
         w, states = self.lstm, []
         if x.shape[1] > len(self.gates):
@@ -154,6 +163,8 @@ class SeriesLSTMConfig(PreTrainedConfig):
     hidden_size:int = 5
     dropout:float = .1      # on the input and on the states
     cell:str = 'fused'      # or 'modules', for DeepLIFT
+    # what the forget gate's bias is before training: torch's two biases sum to it; None: as torch draws them
+    forget_bias:float|None = None
 
 class SeriesLSTM(SmallNet):
     "An LSTM whose last state is read"
@@ -165,6 +176,7 @@ class SeriesLSTM(SmallNet):
         self.recurrence = Recurrence(config.shape[1], config.hidden_size, config.shape[0], config.cell)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
+        if config.forget_bias is not None: self.recurrence.set_forget_bias(config.forget_bias)
 
     def summary(self, x): return x
 
@@ -205,7 +217,7 @@ class InputCellLSTM(SeriesLSTM):
     def __init__(self, config):
         super().__init__(config)
         self.attention = InputCellAttention(config.shape[1], config.hops, config.attention_size, config.attention_bias)
-        self.post_init()
+        self.post_init() # draws what is new
 
     def summary(self, x): return self.attention(x)
 
@@ -347,6 +359,7 @@ class TextLSTMConfig(PreTrainedConfig):
     vocab_size:int = 30522
     pad_token_id:int|None = 0
     embedding_size:int = 100
+    embeddings_from:str|None = None # where the word vectors come from, in words; None: they begin at random
     hidden_size:int = 64     # in each direction
     dropout:float = .1       # on the embeddings and on the final states
 
@@ -366,6 +379,12 @@ class TextLSTM(SmallNet):
     def get_input_embeddings(self): return self.embeddings
     def set_input_embeddings(self, value): self.embeddings = value
 
+    @torch.no_grad()
+    def copy_embeddings(self, table):
+        "Begin with the word vectors `table` [vocabulary, size]; that of the padding token stays 0"
+        self.embeddings.weight.copy_(table)
+        if self.config.pad_token_id is not None: self.embeddings.weight[self.config.pad_token_id] = 0.
+
     def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, inputs_embeds=None, labels=None):
         """Logits [batch, classes] of `input_ids` [batch, n] or `inputs_embeds` [batch, n, size]; `attention_mask` is
         0 at pads"""
@@ -381,6 +400,51 @@ class TextLSTM(SmallNet):
             states = recurrence(x.gather(1, order.gather(1, places)[..., None].expand_as(x)))
             ends.append(states[torch.arange(len(x), device=x.device), (count[:, 0] - 1).clamp(min=0)])
         return self.answer(self.classifier(self.dropout_out(torch.cat(ends, -1))), labels)
+
+# %% ../../nbs/03_models/04_nets.ipynb #we-2
+def _table_of(embeddings, tokenizer) -> tuple: # (float tensor [vocabulary, size], tokenizer, its source in words)
+    "The word vectors that were given, a row for each token of the tokenizer"
+    source, of_model = 'a matrix', isinstance(embeddings, (tuple, list)) and len(embeddings) == 2
+    if of_model:
+        model, own = embeddings
+        if not hasattr(model, 'get_input_embeddings') or not hasattr(own, 'get_vocab'):
+            raise ValueError('embeddings must be a matrix [vocabulary, size] or (model, tokenizer), got '
+                             f'({type(model).__name__}, {type(own).__name__})')
+        if tokenizer is not None and tokenizer.get_vocab() != own.get_vocab():
+            raise ValueError('embeddings: the tokenizer of the net has another vocabulary than that of the model whose '
+                             'embeddings are copied; give the net the same one')
+        tokenizer, source = own, model_name(model)
+        embeddings = model.get_input_embeddings().weight[:len(own)]
+    if tokenizer is None:
+        raise ValueError('embeddings: a matrix has a row for each token of a tokenizer; give tokenizer=')
+    table = torch.as_tensor(embeddings).detach().to('cpu', torch.float32)
+    if table.dim() != 2 or len(table) != len(tokenizer):
+        raise ValueError(f'embeddings must be [{len(tokenizer)}, size], a row for each token of the tokenizer, got '
+                         f'{list(table.shape)}')
+    if not table.isfinite().all(): raise ValueError('embeddings must be finite numbers, and there are others')
+    return table, tokenizer, source
+
+def _named_table(table, source) -> str:
+    "What a config says about word vectors"
+    digest = hashlib.sha256(table.contiguous().numpy().tobytes()).hexdigest()[:12]
+    return f'{source}, {len(table)} x {table.shape[1]}, sha256 {digest}'
+
+# %% ../../nbs/03_models/04_nets.ipynb #we-3
+def _take_table(cls, settings, embeddings, tokenizer) -> tuple: # (table or None, tokenizer)
+    "The word vectors that were given, whose size and source go into the `settings` of a net of class `cls`"
+    if embeddings is None:
+        if settings.get('embeddings_from') is not None:
+            raise ValueError('embeddings_from says where the word vectors in embeddings= are from, and there are none')
+        return None, tokenizer
+    if cls is not TextLSTM:
+        raise ValueError(f'{cls.__name__} has no word embeddings; embeddings= is for text-lstm')
+    table, tokenizer, source = _table_of(embeddings, tokenizer)
+    size = settings.setdefault('embedding_size', table.shape[1])
+    if size != table.shape[1]:
+        raise ValueError(f'embedding_size is {size!r}, and the vectors in embeddings have {table.shape[1]} numbers; '
+                         'leave embedding_size out')
+    settings['embeddings_from'] = _named_table(table, settings.get('embeddings_from') or source)
+    return table, tokenizer
 
 # %% ../../nbs/03_models/04_nets.ipynb #044
 nets = {'digit-cnn': DigitCNN, 'resnet18': ResNet18, 'lstm': SeriesLSTM, 'input-cell-lstm': InputCellLSTM, 'tcn': TCN,
@@ -412,13 +476,17 @@ def small_net(
     num_labels=None, # number of classes; None = of `labels`, else 2
     labels=None,     # names of the classes
     tokenizer=None,  # for 'text-lstm': gives the size of the vocabulary and the padding token
-    seed=0,          # of the weights
+    # for 'text-lstm': (model, tokenizer) whose word vectors are copied, or a matrix with a row for each token of
+    # `tokenizer`; the setting embeddings_from says in words where a matrix is from
+    embeddings=None,
+    seed=0,          # of all other weights
     **settings,      # further fields of the net's config, such as hidden_size or dropout
 ): # in eval mode
     "A new small net, whose weights depend on `seed` alone"
     cls = nets.get(name, name) if isinstance(name, str) else name
     if cls not in nets.values(): raise ValueError(f'no net is called {name!r}; there are {", ".join(nets)}')
     if data is not None: shape, labels = (given or read for given, read in zip((shape, labels), _read_off(cls, data)))
+    table, tokenizer = _take_table(cls, settings, embeddings, tokenizer)
     if tokenizer is not None: settings = dict(vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id) | settings
     if shape is not None: settings['shape'] = tuple(shape)
     own = [f.name for f in dataclasses.fields(cls.config_class)
@@ -427,4 +495,6 @@ def small_net(
         raise ValueError(f'{cls.__name__} has no setting {", ".join(unknown)}; it has {", ".join(own)}')
     if 'shape' in own and len(settings.get('shape', cls.config_class.shape)) != len(cls.config_class.shape):
         raise ValueError(f'shape must be like {cls.config_class.shape} for {cls.__name__}, got {settings["shape"]}')
-    with forked_random(seed): return cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
+    with forked_random(seed): net = cls(cls.config_class(**_classes(num_labels, labels), **settings)).eval()
+    if table is not None: net.copy_embeddings(table)
+    return net

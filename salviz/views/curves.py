@@ -16,6 +16,7 @@ from numbers import Real
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from ..core.doors import check_choice
 from ..core.maths import entropy
@@ -43,6 +44,7 @@ class Curves(Chart):
     raw:pd.DataFrame = None # name, run, `x`, value: single runs, drawn faint
     log_x:bool = False
     few:bool = False        # few enough points for a mark on each
+    styles:tuple = None     # of the lines; None: `styles_of` their names
 
 # %% ../../nbs/09_views/01_curves.ipynb #008
 colours = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#1a1a1a', '#e69f00', '#56b4e9')
@@ -64,7 +66,8 @@ def _sentence(words): return words[0].upper() + words[1:]
 def _of_frame(frame): return getattr(frame, 'frame', frame) # a study's table has one
 
 # %% ../../nbs/09_views/01_curves.ipynb #013
-bands = dict(deviation='mean ± standard deviation', range='mean, minimum to maximum')
+bands = dict(deviation='mean ± standard deviation', range='mean, minimum to maximum',
+             interval='mean and its 95 % interval (Student\'s t)')
 
 def spread(
     values, # [runs, …]
@@ -76,7 +79,10 @@ def spread(
     mean, n, none = values.mean(0), len(values), np.full(values.shape[1:], np.nan)
     if n == 1: return dict(value=mean, deviation=none, low=none, high=none, n=n)
     deviation = values.std(0, ddof=1)
-    low, high = (mean - deviation, mean + deviation) if band == 'deviation' else (values.min(0), values.max(0))
+    if band == 'range': low, high = values.min(0), values.max(0)
+    else:
+        half = deviation*(1. if band == 'deviation' else student.ppf(.975, n - 1)/n**.5)
+        low, high = mean - half, mean + half
     return dict(value=mean, deviation=deviation, low=low, high=high, n=n)
 
 # %% ../../nbs/09_views/01_curves.ipynb #016
@@ -349,7 +355,7 @@ def number_over_steps(
     runs,             # as for `loss_curves`
     number='agreement', # a name of `_snapshot_numbers`, or a function: snapshot -> number
     label=None,       # of the axis, with the unit; None: the number's or the function's name
-    band='deviation', # or 'range'
+    band='deviation', # or 'range' or 'interval', see `bands`
 ) -> Curves:
     "A number of the snapshots over steps: mean over a step's probes, then over seeds with a band"
     if not callable(number) and number not in _snapshot_numbers:
@@ -442,13 +448,36 @@ def _frame_methods(frame):
     frame = _of_frame(frame)
     return list(frame['method'] if 'method' in frame else frame.index.get_level_values('method'))
 
+def _by_training(frame, training, value): # (frame, styles)
+    "`frame` with training and method in one column, and of each pair its style"
+    known = _checked(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
+    pairs = list(dict.fromkeys(zip(known[training], known['method'])))
+    trainings, methods = ([x for x in dict.fromkeys(p[k] for p in pairs) if x != 'random'] for k in (0, 1))
+    def style(t, m):
+        i = trainings.index(t)
+        if m == 'random': return colours[i % 7], (1.2, 1.5 + 2.5*i), None
+        return colours[i % 7], (dashes[0], dashes[1], dashes[3])[i % 3], marks[methods.index(m) % 6]
+    joined = [f'{methods_words(str(t))}, {plain_name(m)}' for t, m in zip(known[training], known['method'])]
+    return known.assign(method=joined).drop(columns=training), tuple(style(*p) for p in pairs)
+
+def _random_words(frame):
+    "That random removal is dotted, if it is there"
+    has_random = any(m.endswith(', random') for m in frame['method'])
+    return '; dotted: the same share removed at random'*has_random
+
 def accuracy_drop_curves(
     frame,            # tidy: method, share (0 to 1), accuracy, maybe seed
     value='accuracy', # or another score that falls
-    band='deviation', # or 'range'
+    band='deviation', # or 'range' or 'interval', see `bands`
+    training:str=None, # column that tells how models were trained: a colour each, random removal of each beside it
 ) -> Curves:
     "Accuracy over the share of the most important inputs that was replaced, a line a method"
     name = plain_name(value)
+    if training is not None:
+        both, styles = _by_training(frame, training, value)
+        made = accuracy_drop_curves(both, value, band)
+        lines = f'a line a training (colour and dashes) and method (marks){_random_words(both)}'
+        return replace(made, styles=styles, caption=made.caption.replace('a line a method', lines, 1))
     return _share_curves(frame, 'accuracy_drop_curves', value, name + ' (share of examples)'*(value == 'accuracy'),
                          f'{name.capitalize()} drop', 'a faster fall is better', band, 'a line a method')
 
@@ -460,7 +489,7 @@ _perturbations = dict(comprehensiveness=('drop of the probability without the mo
 def perturbation_curves(
     frame,                      # tidy: method, share (0 to 1), and `value`; maybe example and seed
     value='comprehensiveness',  # or 'sufficiency'
-    band='deviation',           # or 'range'
+    band='deviation',           # or 'range' or 'interval', see `bands`
 ) -> Curves:
     "Comprehensiveness or sufficiency (DeYoung et al. 2020, ERASER) over the share of the inputs, a line a method"
     if value not in _perturbations:
@@ -606,6 +635,7 @@ class Boxes(Chart):
     y_label:str     # with its unit
     whiskers:tuple  # percentiles at which they end
     log:bool        # logarithmic axis?
+    raw:pd.DataFrame = None # name, value: every value, drawn as a point beside its box; None: none
 
 def _samples(frame, view, by, value, log, whiskers):
     "{name: values that are drawn}, number of zeros left out for each, is the axis logarithmic, remarks"

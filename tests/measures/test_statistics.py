@@ -482,3 +482,65 @@ def test_latex_fits_a_two_column_page(tmp_path):
                                         ('a---b', 'a-{}-{}-b'), ('α ± 1', r'$\alpha$ $\pm$ 1'),
                                         ('Σω', r'$\Sigma$$\omega$')])
 def test_latex_escapes_what_would_be_a_command(given, said): assert latex_text(given, prose=True) == said
+
+# p-values, averages and a measure for each task
+
+def glue(seeds=range(5), gains=dict(FineTuning=0., ADDrop=.02), seed=0):
+    noise = np.random.default_rng(seed)
+    return pd.DataFrame([dict(method=m, task=task, seed=s, run=f'{m}.{task}.{s}',
+                              test_mcc=noise.normal(.6 + gain, .005), test_spearman=noise.normal(.9 + gain, .005), test_loss=noise.normal(.3, .01))
+                         for m, gain in gains.items() for task in ('CoLA', 'STS-B') for s in seeds])
+
+def test_p_values_stand_behind_what_was_compared_in_every_form_and_only_on_demand():
+    options = dict(columns=['test_mcc', 'test_loss'], where=dict(task='CoLA'), compare_to='FineTuning')
+    plain, listed = result_table(glue(), **options), result_table(glue(), p_values=True, **options)
+    assert plain.heads()[1] == ['test mcc ↑', 'test loss ↓'] and ' p: ' not in plain.caption
+    assert listed.heads()[1] == ['test mcc ↑', 'p', 'test loss ↓', 'p']
+    assert 'p: the adjusted p-value' in listed.caption
+    printed = {names[0]: [c.mean for c in cells] for names, cells in listed.grid()}
+    p = listed.frame.set_index(['method', 'measure'])['p_adjusted']['ADDrop']
+    assert printed['FineTuning'][1] == printed['FineTuning'][3] == ''
+    assert printed['ADDrop'][3] == f'{p["test_loss"]:.3f}' and float(printed['ADDrop'][1].strip('<')) >= p['test_mcc']
+    tiny = result_table(glue(range(12), dict(FineTuning=0., ADDrop=.5)), p_values=True, **options)
+    assert '<0.001' in tiny.text and '&lt;0.001' in tiny._repr_html_() and '$<$0.001' in tiny.latex(room=9)
+    assert tiny.latex(room=9).count('&') == 3*4 and 'begin{tabular}{lcccc}' in tiny.latex(room=9)
+    with pytest.raises(ValueError, match='needs compare_to'): result_table(glue(), columns='task', measure='test_mcc',
+                                                                           p_values=True)
+
+def test_an_average_over_tasks_is_taken_seed_by_seed_and_only_where_no_task_is_missing():
+    frame = glue()
+    table = result_table(frame, columns='task', measure='test_mcc', average=True, compare_to='FineTuning')
+    by_seed = {m: [frame[(frame.method == m) & (frame.seed == s)].test_mcc.mean() for s in range(5)]
+               for m in ('FineTuning', 'ADDrop')}
+    found = table.frame.set_index(['method', 'task'])
+    for m, values in by_seed.items():
+        assert found.loc[(m, 'average'), 'mean'] == pytest.approx(np.mean(values))
+        assert found.loc[(m, 'average'), 'std'] == pytest.approx(np.std(values, ddof=1))
+    assert found.loc[('ADDrop', 'average'), 'p_value'] == pytest.approx(
+        stats.ttest_rel(by_seed['ADDrop'], by_seed['FineTuning']).pvalue)
+    assert table.heads()[1] == ['task = CoLA', 'task = STS-B', 'average'] and 'all 3 comparisons' in table.caption
+    lacks = frame[(frame.method != 'ADDrop') | (frame.task != 'STS-B')]
+    grid = dict((names[0], cells) for names, cells in result_table(lacks, columns='task', measure='test_mcc',
+                                                                   average=True).grid())
+    assert grid['ADDrop'][2].mean == '' and grid['FineTuning'][2].mean
+    frame.loc[frame.index[0], 'test_mcc'] = math.nan # an undefined score is no average over the other task
+    found = result_table(frame, columns='task', measure='test_mcc', average=True).frame.set_index(['method', 'task'])
+    assert found.loc[('FineTuning', 'average'), ['n', 'undefined']].tolist() == [4, 1]
+    with pytest.raises(ValueError, match='needs a setting'): result_table(glue(), ['method', 'task'], average=True)
+    with pytest.raises(ValueError, match='called \'average\' already'):
+        result_table(glue().replace('CoLA', 'average'), columns='task', measure='test_mcc', average=True)
+
+def test_each_task_may_have_a_measure_of_its_own():
+    frame, own = glue(), {'CoLA': 'test_mcc', 'STS-B': 'test_spearman'}
+    table = result_table(frame, columns='task', measure=own, percent=True)
+    found = table.frame.set_index(['method', 'task'])['mean']
+    for task, name in own.items():
+        assert found['ADDrop', task] == pytest.approx(
+            frame[(frame.method == 'ADDrop') & (frame.task == task)][name].mean())
+    assert table.heads()[1] == ['task = CoLA (test mcc) (%)', 'task = STS-B (test spearman) (%)']
+    assert table.frame.best.sum() == 2 and 'score' not in frame
+    for wrong, says in ((dict(CoLA='test_mcc'), 'names none for task = STS-B'),
+                        ({**own, 'CoLA': 'test_f1'}, "measure has 'test_f1'"),
+                        ({**own, 'CoLA': 'test_loss'}, 'better in the same way')):
+        with pytest.raises(ValueError, match=says): result_table(frame, columns='task', measure=wrong)
+    with pytest.raises(ValueError, match='along the columns'): result_table(frame, measure=own)

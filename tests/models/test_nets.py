@@ -1,6 +1,7 @@
 """The nets room: every net against slow float64 loops from its equations; causality, pads, saving, seeds, gradients,
 what Captum sees"""
 import itertools
+import json
 import math
 import random
 
@@ -8,13 +9,18 @@ import numpy as np
 import pytest
 import torch
 from captum.attr import DeepLift
+from datasets import ClassLabel, Dataset, DatasetDict
 from torch import nn
 
 from salviz.models.attention import check_observable, head_count, layer_count, observe
+from salviz.methods.base import FineTuning
+from salviz.models.checkpoints import load_model
+from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.loading import undisturbed
 from salviz.models.nets import (TCN, DigitCNN, InputCellLSTM, ResNet18, SeriesLSTM, SeriesTransformer,
                                 SeriesTransformerConfig, TextLSTM, nets, small_net)
 from salviz.data.signals import load_images, load_series, synthetic_series
+from salviz.training.trainer import train
 
 small = {'digit-cnn': dict(shape=(2, 10, 9), filters=(3, 4), hidden_size=5),
          'resnet18': dict(shape=(3, 8, 8), filters=(2, 3, 4, 5)),
@@ -457,3 +463,110 @@ def test_every_activation_module_runs_once_in_a_pass():
         for m in calls: m.register_forward_hook(lambda m, i, o: calls.__setitem__(m, calls[m] + 1))
         net(**example(name))
         assert calls and set(calls.values()) == {1}, name
+
+# What a net begins with
+
+@pytest.mark.parametrize('name', ['lstm', 'input-cell-lstm'])
+def test_a_forget_bias_is_the_sum_of_torchs_two_biases_and_moves_no_other_weight(name):
+    plain, kept = w(net_of(name)), w(net_of(name, forget_bias=1.))
+    size = 5
+    for key in plain:
+        if 'bias' in key and 'recurrence' in key:
+            other = np.r_[:size, 2*size:4*size]
+            np.testing.assert_array_equal(kept[key][other], plain[key][other])
+        else: np.testing.assert_array_equal(kept[key], plain[key])
+    both = kept['recurrence.lstm.bias_ih_l0'] + kept['recurrence.lstm.bias_hh_l0']
+    assert (both[size:2*size] == 1.).all()
+
+def test_no_forget_bias_is_how_torch_draws_the_gates():
+    assert SeriesLSTM.config_class().forget_bias is None
+    with_default, without = net_of('lstm', forget_bias=None), net_of('lstm')
+    assert all(torch.equal(a, b) for a, b in zip(with_default.parameters(), without.parameters()))
+
+@pytest.mark.parametrize('name', ['lstm', 'input-cell-lstm'])
+def test_what_a_forget_bias_has_become_comes_back_from_a_folder(name, tmp_path):
+    net = net_of(name, forget_bias=1.)
+    with torch.no_grad():
+        for p in net.parameters(): p.add_(.25)
+    net.save_pretrained(tmp_path)
+    again = type(net).from_pretrained(tmp_path)
+    assert again.config.forget_bias == 1.
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
+
+def test_a_folder_from_before_there_was_a_forget_bias_is_read_as_it_was(tmp_path):
+    net = net_of('lstm')
+    net.save_pretrained(tmp_path)
+    config = json.loads((tmp_path/'config.json').read_text())
+    config.pop('forget_bias', None)
+    (tmp_path/'config.json').write_text(json.dumps(config))
+    again = SeriesLSTM.from_pretrained(tmp_path)
+    assert again.config.forget_bias is None
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), again.parameters()))
+
+@pytest.mark.parametrize('wrong', ['1', True, math.inf])
+def test_a_forget_bias_that_is_no_number_is_refused(wrong):
+    with pytest.raises(ValueError, match='forget_bias must be None'): net_of('lstm').recurrence.set_forget_bias(wrong)
+
+def vectors_of(size, dim=4, seed=1): return np.random.default_rng(seed).normal(size=(size, dim)).astype(np.float32)
+
+@pytest.fixture(scope='module')
+def words(): return train_tokenizer(['a film about a dog', 'a bad film', 'good'], vocab_size=60)
+
+def test_word_vectors_are_copied_row_by_row_and_all_else_is_as_without_them(words):
+    table = vectors_of(len(words))
+    taught = small_net('text-lstm', tokenizer=words, embeddings=table, hidden_size=3)
+    plain = small_net('text-lstm', tokenizer=words, embedding_size=4, hidden_size=3)
+    for i, row in enumerate(taught.embeddings.weight.detach().numpy()):
+        np.testing.assert_array_equal(row, 0 if i == words.pad_token_id else table[i])
+    for (name, a), (_, b) in zip(taught.named_parameters(), plain.named_parameters()):
+        assert name.startswith('embeddings') or torch.equal(a, b)
+    assert taught.embeddings.weight.requires_grad and plain.config.embeddings_from is None
+    assert table[words.pad_token_id].any()  # the matrix that was given is left alone
+
+def test_a_net_says_where_its_word_vectors_are_from(words):
+    table = vectors_of(len(words))
+    named = small_net('text-lstm', tokenizer=words, embeddings=table, embeddings_from='glove.6B')
+    other = small_net('text-lstm', tokenizer=words, embeddings=table + 1, embeddings_from='glove.6B')
+    assert named.config.embeddings_from.startswith(f'glove.6B, {len(words)} x 4, sha256 ')
+    assert named.config.embeddings_from != other.config.embeddings_from
+
+def test_word_vectors_that_do_not_fit_are_refused(words):
+    model = small_model('classification', words, num_labels=2, layers=1, heads=2, hidden=8)
+    other = train_tokenizer(['something else'], vocab_size=40)
+    def make(**given): return small_net('text-lstm', **given)
+    for given, why in [(dict(embeddings=vectors_of(9)), 'give tokenizer='),
+                       (dict(embeddings=vectors_of(9), tokenizer=words), 'a row for each token of the tokenizer, got'),
+                       (dict(embeddings=vectors_of(len(words)), tokenizer=words, embedding_size=5),
+                        'embedding_size is 5'),
+                       (dict(embeddings=vectors_of(len(words))*np.inf, tokenizer=words), 'must be finite'),
+                       (dict(embeddings=(model, words), tokenizer=other), 'another vocabulary'),
+                       (dict(embeddings=(words, model)), r'embeddings must be a matrix .* or \(model, tokenizer\)'),
+                       (dict(embeddings_from='glove'), 'and there are none')]:
+        with pytest.raises(ValueError, match=why): make(**given)
+    assert make(embeddings=(model, words)).config.embedding_size == 8
+
+class Interrupted(FineTuning):
+    "Fine-tuning during which somebody presses Ctrl-C"
+    def __init__(self): self.at = None
+    def plan(self, model, batch, progress):
+        if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
+        return super().plan(model, batch, progress)
+
+def test_a_run_says_with_which_vectors_it_began_and_goes_on_after_a_stop(words, tmp_path):
+    rows = dict(text=['a film', 'a bad film', 'good', 'a dog']*4, label=[0, 1, 0, 1]*4)
+    data = DatasetDict({name: Dataset.from_dict(rows).cast_column('label', ClassLabel(names=['no', 'yes']))
+                        for name in ('train', 'validation', 'test')})
+    def begin(): return small_net('text-lstm', tokenizer=words, embeddings=vectors_of(len(words)), hidden_size=3)
+    def go(folder, method, **more):
+        return train(begin(), words, data, method, run_dir=tmp_path/folder, epochs=2, batch_size=8, progress=False,
+                     **more)
+    whole, stopping = go('whole', Interrupted()), Interrupted()
+    stopping.at = 3
+    with pytest.raises(KeyboardInterrupt): go('stopped', stopping)
+    again = go('stopped', Interrupted(), resume=True)
+    (a, _), (b, _) = load_model(whole, 'last'), load_model(again, 'last')
+    assert whole.config['model']['embeddings_from'] == begin().config.embeddings_from
+    assert a.config.embeddings_from == b.config.embeddings_from == begin().config.embeddings_from
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
+    vectors = torch.from_numpy(vectors_of(len(words)))
+    assert not torch.equal(a.embeddings.weight[1:], vectors[1:])  # they were trained on

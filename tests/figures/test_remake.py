@@ -1,0 +1,204 @@
+"""A figure's file makes the figure again: every kind with the same bytes, or with words why not; nothing that a damaged
+or a hostile file says is believed"""
+import html
+import random
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import every_kind
+import invented
+from salviz.cli import main
+from salviz.core.provenance import read_stamp
+from salviz.core.runs import Run, sealed
+from salviz.explorer.widget import Explorer
+from salviz.figures.drawing import figure_kinds, save_figure
+from salviz.figures.kinds import figure
+from salviz.figures.remake import differences, remake
+from salviz.views.base import view_for
+
+orphans = ['token_labels', 'translation', 'continuation', 'signal', 'saliency_distribution', 'patch_attention',
+           'scored_sentence', 'evidence'] # their snapshots are of no folder, or were changed
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory): return every_kind.everything(tmp_path_factory.mktemp('runs'))
+
+def drawn(source, kind, path, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return save_figure(figure(source, kind, **options), path)
+
+def is_of_one_snapshot(kind): return figure_kinds()[kind].takes == 'snapshot' and kind not in orphans
+
+usual = [k for k in figure_kinds() if not is_of_one_snapshot(k)] + ['discard_region', 'attention_map', 'triptych']
+
+@pytest.mark.parametrize('kind', usual)
+def test_a_figure_comes_out_with_the_same_bytes_or_says_why_not(kind, made, tmp_path):
+    source, options = made[kind]
+    file = drawn(source, kind, tmp_path/'a.pdf', **options)
+    folders = [made['discard_region'][0].path.parent]
+    if kind in orphans:
+        with pytest.raises(ValueError, match='cannot be made again: it was made of a Snapshot'): remake(file, folders)
+    else: assert remake(file, folders).same
+
+@pytest.fixture(scope='module')
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('project')
+    run = invented.run(folder/'runs/one', 'ADDrop')
+    (folder/'paper').mkdir()
+    for end in ('pdf', 'svg', 'png'):
+        drawn(run, 'discard_region', folder/f'paper/a.{end}', layer=0, head=1, width='acl')
+    return folder
+
+@pytest.fixture
+def home(project, tmp_path):
+    "A project with a run and a figure of it in each format"
+    return Path(shutil.copytree(project, tmp_path/'home'))
+
+@pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
+def test_a_file_says_how_it_was_made_and_nothing_about_the_machine(home, end):
+    file = home/f'paper/a.{end}'
+    recipe, data = read_stamp(file), file.read_bytes()
+    assert recipe['kind'] == 'discard_region'
+    assert recipe['arguments'] == dict(layer=0, head=1, width='acl')
+    assert recipe['source']['run']['path'] == '../runs/one' and recipe['source']['run']['method'] == 'ADDrop'
+    assert recipe['code']['versions']['matplotlib'] and recipe['fonts'] == ['DejaVu Sans']
+    assert str(home).encode() not in data and str(Path.home()).encode() + b'/' not in data
+    again = remake(file)
+    assert again.same and again.path is None and again.differs == []
+
+def test_runs_that_were_moved_are_found_in_a_folder_by_what_they_are(home):
+    shutil.copytree(home/'runs', home/'elsewhere/deep')
+    shutil.copytree(home/'paper', home/'copy/paper')
+    with pytest.raises(FileNotFoundError, match="the run 'one' was not found; say in which folder it is"):
+        remake(home/'copy/paper/a.pdf')
+    (home/'elsewhere/deep/one').rename(home/'elsewhere/deep/renamed')
+    (home/'runs').rename(home/'gone')
+    invented.run(home/'elsewhere/one', 'SalLM')
+    again = remake(home/'paper/a.pdf', home/'elsewhere', to=home/'b.pdf') # by its config, not by its name
+    assert again.same_picture and again.differs == ['run one is called renamed now']
+    assert 'Run: renamed, seed 0' in again.figure.facts
+
+def test_what_differs_is_said(home):
+    run, file = Run(home/'runs/one'), home/'paper/a.png'
+    run.log(dict(kind='train', step=40, epoch=4., loss=.1))
+    again = remake(file)
+    assert again.same_picture and again.path.name == 'a-remade.png'
+    assert again.differs == ['run one has changed since: something was written into it']
+    assert 'the same picture (run one has changed since' in repr(again)
+    shutil.rmtree(home/'runs/one')
+    invented.run(home/'runs/one', 'ADDrop', seed=7)
+    again = remake(file, force=True)
+    assert not again.same and again.differs == ['run one was made anew since']
+
+def test_versions_commits_and_fonts_that_differ_are_named():
+    was = dict(code=dict(versions=dict(numpy='1', salviz='0'), commit='a'*40, own={'mine.py': 'b'}), fonts=['X'])
+    now = dict(code=dict(versions=dict(numpy='2', salviz='0'), commit='c'*40), fonts=['Y'])
+    assert differences(was, now) == ['numpy was 1 and is 2', 'the code of salviz was aaaaaaaaaaaa and is cccccccccccc',
+                                     'the code in mine.py has changed since', 'fonts were X and are Y']
+    assert differences(was, was) == []
+
+def test_a_figure_that_was_changed_by_hand_is_another_picture(home):
+    fig = figure(home/'runs/one', 'attention_map')
+    fig.text(.5, .5, 'mine')
+    again = remake(save_figure(fig, home/'b.pdf'))
+    assert again.same_picture is False and 'was the figure changed after it was drawn?' in repr(again)
+
+def test_other_formats_and_options_and_letters_of_an_svg(home):
+    again = remake(home/'paper/a.pdf', to=home/'b.svg', width=4, head=[0, 2])
+    assert again.path == home/'b.svg' and again.same_picture is None
+    assert read_stamp(home/'b.svg')['arguments'] == dict(layer=0, head=[0, 2], width=4.)
+    fig = figure(home/'runs/one', 'attention_map')
+    assert remake(save_figure(fig, home/'c.svg', text='text')).same
+    with pytest.raises(FileExistsError, match='exists already'): remake(home/'paper/a.pdf', to=home/'b.svg')
+    with pytest.raises(ValueError, match='attention_map has no option colour'): remake(home/'c.svg', colour='red')
+
+def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(home):
+    run = Run(home/'runs/one')
+    for tab in ('map', 'compare', 'triptych'):
+        fig = Explorer(run, state=dict(tab=tab, compare=dict(run=0, step=0))).figure()
+        assert remake(save_figure(fig, home/'b.pdf')).same, tab
+    assert remake(save_figure(figure(run.snapshot(10, 1)), home/'c.pdf')).same
+    assert remake(save_figure(figure('ad-drop', 'loss_curves'), home/'d.pdf')).same # comes with the library
+
+def test_a_large_table_must_be_given_and_a_small_one_is_carried(home):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(dict(method=['a', 'b']*20_000, gradient=rng.random(40_000)))
+    file = save_figure(figure(frame, 'gradient_boxes'), home/'large.pdf')
+    with pytest.raises(ValueError, match='was too large to be carried'): remake(file)
+    assert remake(file, frame).same
+    assert remake(file, frame.iloc[:100]).differs == ['the table has other numbers']
+    small = frame.iloc[:50].assign(gradient=lambda x: x.gradient.where(x.index != 3))
+    small.attrs = dict(about='Model: m. Data: d.')
+    again = remake(save_figure(figure(small, 'gradient_boxes'), home/'small.svg'))
+    assert again.same and 'Model: m. Data: d.' in again.figure.caption
+
+def test_a_view_has_no_source_to_go_back_to(home):
+    file = save_figure(figure(view_for(Run(home/'runs/one').snapshot())), home/'b.pdf')
+    with pytest.raises(ValueError, match='cannot be made again: it was made of a DiscardRegion'): remake(file)
+
+
+# Nothing is believed
+
+def forged(path, **recipe):
+    "A file with an account that nobody's figure ever had"
+    line = recipe.pop('line', None) or sealed(dict(salviz_provenance=1, **recipe))
+    path.write_text(f'<svg><dc:description>{html.escape(line)}</dc:description></svg>')
+    return path
+
+@pytest.mark.parametrize('more, said', [
+    (dict(kind='os.system'), 'which is not registered here'), (dict(kind=['x']), ''),
+    (dict(arguments=dict(nothing=dict(call='x'))), 'nobody wrote'), (dict(arguments=['a']), 'does not fit together'),
+    (dict(arguments=dict(interactive=True)), 'does not fit together'),
+    (dict(arguments=dict(kind='triptych')), 'does not fit together'), (dict(arguments=dict(__class__=1)), 'no option'),
+    (dict(arguments=dict(font='/etc/passwd')), 'is not installed'),
+    (dict(arguments=dict(width=1e9)), 'between 2 and 20'),
+    (dict(arguments=dict(head=dict(range=[0, 10**15, 1]))), 'cannot be'),
+    (dict(arguments=dict(head=dict(array=[[1], [10**9], 'float64']))), ''),
+    (dict(source=dict(form='run', run=dict(name='passwd', id='x', path='../../../../etc'))), 'was not found'),
+    (dict(source=dict(form='run', run=3)), 'does not fit together'),
+    (dict(source=dict(form='eval')), 'knows no source'),
+    (dict(source=[]), 'does not fit together'), (dict(source=dict(form='table', table=dict(frame=3))), 'does not fit')])
+def test_a_hostile_account_is_refused_in_words(more, said, home):
+    one = dict(form='run', run=dict(name='one', id='', path='runs/one'))
+    usual = dict(kind='attention_map', arguments={}, source=one)
+    with pytest.raises((ValueError, FileNotFoundError, TypeError), match=said or '.'):
+        remake(forged(home/'f.svg', **usual | more))
+    assert sorted(p.name for p in home.iterdir()) == ['f.svg', 'paper', 'runs']
+
+@pytest.mark.parametrize('line', ['{', '{}', '[]', '{"salviz_provenance": 1}', '['*100_000,
+                                  '{"salviz_provenance": NaN}', '{"salviz_provenance": ' + '['*100_000])
+def test_what_is_no_account_is_refused(line, home):
+    with pytest.raises(ValueError, match='does not say how|damaged account'): remake(forged(home/'f.svg', line=line))
+
+@pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
+def test_a_damaged_file_never_gives_another_account(home, end):
+    data, rng = (home/f'paper/a.{end}').read_bytes(), random.Random(0)
+    was = read_stamp(home/f'paper/a.{end}')
+    at = data.index(b'salviz_provenance')
+    for i in range(300):
+        bad = bytearray(data)
+        if i % 3 == 0: bad = bad[:rng.randrange(len(bad))]
+        elif i % 3 == 1: bad[rng.randrange(at, at + 900)] ^= 1 << rng.randrange(8)
+        else: bad[rng.randrange(at, at + 900)] = rng.randrange(256)
+        (home/'bad').write_bytes(bad)
+        try: assert read_stamp(home/'bad') == was, i
+        except ValueError as e: assert re.search('does not say|damaged account|is no PDF|another version', str(e)), i
+
+def test_the_command_line_makes_a_figure_again(home, capsys, monkeypatch):
+    monkeypatch.chdir(home)
+    assert main(['remake', 'paper/a.pdf']) == 0
+    assert capsys.readouterr().out == 'figure: the same bytes; nothing is written\n'
+    assert main(['remake', 'paper/a.pdf', '--to', 'b.svg', '--set', 'width=acl', 'head=0', '--runs', 'runs']) == 0
+    assert read_stamp('b.svg')['arguments'] == dict(layer=0, head=0, width='acl')
+    for words, said in ((('nowhere.pdf',), 'no figure in nowhere.pdf'),
+                        (('paper/a.pdf', '--runs', 'no'), 'there is no folder no'),
+                        (('paper/a.pdf', '--set', 'kind=triptych'), '--set has kind'),
+                        (('runs/one/config.json',), 'is no PDF, SVG or PNG')):
+        assert main(['remake', *words]) == 2
+        assert said in capsys.readouterr().err
