@@ -6,7 +6,7 @@
 __all__ = ['groups', 'scales', 'easy', 'hard', 'limits', 'deviations', 'Finding', 'find_all', 'interval_words', 'rule_words',
            'reason', 'detectable_words', 'Axis', 'strip', 'forest', 'chip', 'table', 'Markup', 'paper_numbers',
            'dumbbells', 'arm_values', 'our_numbers', 'curves', 'section', 'headline', 'first_page', 'how_it_ran',
-           'effects_frame', 'verdicts_latex', 'report_html', 'write_report']
+           'effects_frame', 'verdicts_latex', 'report_html', 'effects_figure', 'write_report']
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-3
 import base64
@@ -585,8 +585,8 @@ def first_page(findings, rows, budget) -> str: # HTML
     outcome = '' if budget == 'quick' else f'<h2>Outcome</h2>{_outcome_table(findings)}'
     return (f'<header><p class="kicker">A replication report, budget {_esc(budget)}</p><h1>Four papers\' claims, '
             f're-tested</h1><p class="lead">{_esc(headline(findings, budget))}</p>{banner}</header>'
-            f'{outcome}{_board(findings, budget)}'
-            f'<h2>What this does not say</h2>{_listed(not_said)}'
+            f'{outcome}<h2>What this does not say</h2>{_listed(not_said)}'
+            f'<h2>{"Numbers" if budget == "quick" else "Verdicts"}</h2>{_board(findings, budget)}'
             f'<h2>Scale</h2>{scope}<div class="sides"><div><h2>What was easy</h2>{_listed(ran_easily)}</div>'
             f'<div><h2>What was hard</h2>{_listed(ran_hard)}</div></div>')
 
@@ -626,11 +626,12 @@ def effects_frame(findings) -> pd.DataFrame: # a row an effect
 def _effects_table(findings):
     def line(f):
         v, has = f.verdict, f.has_interval
-        numbers = (_number(x) if has and math.isfinite(x) else '–' for x in (v.detectable, v.s, v.p))
-        p_holm = _number(f.p_holm) if has else '–'
+        numbers = (_number(x) if has else '–' for x in (v.detectable, v.s))
+        p, p_holm = (_p_words(x) if has else '–' for x in (v.p, f.p_holm))
         interval = interval_words(v) if has else '–'
         return (Markup(f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a>'), f.effect.title,
-                Markup(chip(f.word)), interval, digits_of(f.effect.smallest), *numbers, p_holm, v.pairs, v.dropped)
+                Markup(chip(f.word)), interval, digits_of(f.effect.smallest), *numbers, p, p_holm, v.pairs,
+                v.dropped)
     heads = ['', 'effect', 'verdict', 'mean [95 %]', 'of interest', 'detectable', 's', 'p', 'p, Holm', 'pairs',
              'dropped']
     return table(heads, map(line, findings), 'effects', 3)
@@ -671,7 +672,7 @@ def verdicts_latex(
     def line(f):
         v, e = f.verdict, f.effect
         found, p, interval = '–', '–', '–'
-        if f.has_interval: found, p, interval = _number(v.detectable), _number(f.p_holm), interval_words(v)
+        if f.has_interval: found, p, interval = _number(v.detectable), _p_words(f.p_holm), interval_words(v)
         words = [e.name, e.title, f.word, interval, digits_of(e.smallest), found, p, v.pairs]
         return ' & '.join(map(cell, words)) + r' \\'
     lines = []
@@ -682,7 +683,7 @@ def verdicts_latex(
     heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Of interest', 'Detectable', r'$p$, Holm', 'Pairs'])
     body = [r'\begin{table*}[t]', r'\centering\scriptsize', r'\setlength{\tabcolsep}{3pt}',
             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{cell(caption)}}}', r'\label{tab:claims}',
-            r'\begin{tabular}{lp{.3\textwidth}p{.13\textwidth}lrrrr}', r'\toprule', heads + r' \\', *lines,
+            r'\begin{tabular}{lp{.26\textwidth}p{.13\textwidth}lrrrr}', r'\toprule', heads + r' \\', *lines,
             r'\bottomrule', r'\end{tabular}', r'\end{table*}', '']
     before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
               r'\begin{document}']
@@ -747,13 +748,23 @@ def _cited(paper):
     names = unicodedata.normalize('NFC', re.sub(r"\{\\'(\w)\}", '\\1\u0301', fields['author']))
     return re.sub('[{}]', '', f'{names.replace(" and ", "; ")}: {fields["title"]} ({fields["year"]})')
 
+def effects_figure(findings):
+    "The forest plot on paper: a figure of matplotlib"
+    from salviz.figures.kinds import figure
+    rows = [dict(name=f.effect.name, title=f.effect.title, group=papers[f.claim.paper], word=f.word,
+                 smallest=f.effect.smallest, rule='no harm' if f.effect.rule == 'no harm' else 'better',
+                 **{k: getattr(f.verdict, k) if f.has_interval else math.nan
+                    for k in ('mean', 'low', 'high', 'detectable')})
+            for f in findings if f.effect.primary and f.word != 'not run']
+    return figure(pd.DataFrame(rows), 'forest', width=6.75)
+
 def write_report(
     folder,      # of the reproduction
     rows,        # a frame or a file of rows, see `salviz.claims.rows.read_rows`
     to=None,     # folder of the report; None: `folder`
     budget=None, # whose rows; None: the only one that there is
 ) -> Path: # of the page
-    "Write report.html, effects.csv, rows.csv and verdicts.tex"
+    "Write report.html, effects.csv, rows.csv, verdicts.tex and forest.pdf"
     frame = rows if isinstance(rows, pd.DataFrame) else read_rows(rows, budget)
     there = list(dict.fromkeys(frame.budget)) if len(frame) else ['small']
     if budget is None and len(there) > 1:
@@ -767,4 +778,6 @@ def write_report(
              'effects.csv': effects_frame(findings).to_csv(index=False),
              'verdicts.tex': verdicts_latex(findings, budget)}
     for name, text in texts.items(): write_whole(to/name, text.encode())
+    from salviz.figures.drawing import save_figure
+    if any(f.has_interval and f.effect.primary for f in findings): save_figure(effects_figure(findings), to/'forest.pdf')
     return to/'report.html'
