@@ -6,8 +6,8 @@
 __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'has_bf16', 'rows_for', 'bench_data', 'Step', 'trainer_for',
            'steps_of', 'count_flops', 'check_fused', 'turns', 'timed_rounds', 'relative', 'settled_rounds', 'clock_of',
            'measure_steps', 'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory',
-           'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'missed_goals', 'besides',
-           'report', 'free_folder', 'write_found', 'device_name', 'check_bench', 'settings_of', 'bench']
+           'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'cost_table', 'missed_goals',
+           'besides', 'report', 'free_folder', 'write_found', 'device_name', 'check_bench', 'settings_of', 'bench']
 
 # %% ../nbs/12_porch/01_bench.ipynb #003
 import contextlib
@@ -37,6 +37,7 @@ from .attribution.attention import attention_attribution
 from .core.doors import check_choice
 from .core.runs import processor, write_whole
 from .data.texts import load_text, model_inputs, subset
+from .measures.statistics import ResultTable
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates
 from .methods.sallm import explain
@@ -497,6 +498,40 @@ def bench_table(results:dict) -> str:
                      f'{_each(tables, name, "time_ratio")} | {_goal(g["time"])} | '
                      f'{g["published"]} | {format(peak["ratio"], ".2f") if peak else "-"} |')
     return '\n'.join([*lines, '', f'{_machine(results)}.'])
+
+# %% ../nbs/12_porch/01_bench.ipynb #053b
+def _cost_sentences(results, tables, peaks):
+    "The caption of `cost_table`"
+    way = 'processor time of one thread' if results['device'] == 'cpu' else 'wall-clock time'
+    lengths = ', '.join(str(t['tokens']) for t in tables)
+    unsteady = [str(t['tokens']) for t in tables if not t['steady']]
+    return [f'Cost of a training step, plain fine-tuning = 1: FLOPs and {way} at {lengths} tokens a text'
+            + (', peak memory.' if peaks else '.'),
+            'Published: factors that the papers give, from other code and other machines.',
+            *([f'Not steady at {" and ".join(unsteady)} tokens: take no time from there.'] if unsteady else []),
+            f'{_machine(results)}.']
+
+def cost_table(
+    results:dict, # what `bench` found, or its bench.json
+    rows=None,    # names of rows of `results`, in order; None: all
+) -> ResultTable: # `.latex()` is the table of a paper
+    "What each method costs, as factors of plain fine-tuning"
+    tables, memory = _main_tables(results), (results.get('memory') or {}).get('rows', {})
+    if not tables: raise ValueError('cost_table: nothing was measured with attention dropout 0 in fp32')
+    names = list(tables[0]['rows'] if rows is None else rows)
+    if unknown := [k for k in names if k not in tables[0]['rows']]:
+        raise ValueError(f'cost_table: {unknown[0]!r} was not measured; there are {", ".join(tables[0]["rows"])}')
+    def factors(name):
+        for what, key in (('FLOPs', 'flops_ratio'), ('time', 'time_ratio')):
+            for t in tables: yield f'{what}, {t["tokens"]}', t['rows'][name][key]
+        if memory: yield 'memory', memory.get(name, {}).get('ratio', math.nan)
+    goals = results['goals']
+    cells = [dict(step=goals[name]['title'], published=goals[name]['published'] or '-', measure=what, mean=x)
+             for name in names for what, x in factors(name)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f'cost_table: {twice[0]!r} is asked for twice')
+    frame = pd.DataFrame(cells).assign(std=math.nan, n=1, p_adjusted=math.nan, best=False, mark='')
+    return ResultTable(frame, ('step', 'published'), 'measure', _cost_sentences(results, tables, memory), digits=2)
 
 # %% ../nbs/12_porch/01_bench.ipynb #055
 def missed_goals(results:dict) -> list: # of sentences

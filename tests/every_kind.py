@@ -131,6 +131,10 @@ def of_numbers(shape):
             for z in range(1 if shape == 'three' else 3)]
     both = [dict(method='ADDrop', p=p, q=q, seed=z, validation_accuracy=p*(1 - q)) for p in settings for q in settings
             for z in (0, 1)] + [dict(method='FineTuning', seed=z, validation_accuracy=.25) for z in (0, 1)]
+    sides = ('FineTuning', 'ADDrop') if shape == 'short' else (compound, address)
+    tasks = [dict(method=m, task=address if shape == 'long' else f'task {t}', seed=z, validation_accuracy=rng.normal())
+             for m in sides for t in range(dict(sixty=12, three=1, long=1).get(shape, 3))
+             for z in range(1 if shape == 'three' else 3)]
     curve, grid, sizes, numbers, results, front = map(pd.DataFrame, (curve, grid, sizes, numbers, results, front))
     return {'columns method, share, accuracy': curve, 'columns method, share, comprehensiveness': curve,
             'columns of both settings and the measure': grid, 'columns method, gradient': sizes,
@@ -139,6 +143,8 @@ def of_numbers(shape):
             'columns method, seed, a setting and the measure': pd.DataFrame(over),
             'columns method, p, q, seed and the measure, with the baseline': pd.DataFrame(both),
             'columns method and the measure, a run a row': pd.DataFrame(over),
+            'columns method, task, and the measure': pd.DataFrame(tasks),
+            'columns method, task, seed and the measure': pd.DataFrame(tasks),
             'columns name, mean, low, high, word': effects(shape)}
 
 
@@ -161,6 +167,8 @@ def everything(folder, shape='short'):
     made = of_texts(folder, shape) | of_numbers(shape)
     made |= {'attention and input of an image in patches': in_patches(shape)}
     made |= {'input, saliency_map': an_image(shape), 'saliency_map, twice': [an_image(shape, s) for s in (0, 20)]}
+    made |= {'saliency of images, series or texts': [made['saliency'][0], made['saliency'][1]] if shape in ('long', 'three')
+             else [an_image(shape, s) for s in (0, 20)]}
     kinds = {name: (made[kind.needs], dict(kind.example)) for name, kind in figure_kinds().items()}
     results, options = kinds['metric_table']
     options['compare_to'] = results['method'][0] # which is called otherwise in each shape

@@ -20,7 +20,7 @@ def rooms_of(*floors): # their modules, as `floor.room`
             if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'measures', 'views'), 'training.settings', 'training.study', 'cli',
+counts = [*rooms_of('core', 'measures', 'views', 'claims'), 'training.settings', 'training.study', 'cli',
           *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
                                             'saving', 'bertviz'))]
 draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]
@@ -65,7 +65,7 @@ below['training'] = below['probing'] = [*below['methods'], 'methods']
 below['views'] = ['core', 'measures']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-below['course'] = [*below['training'], 'training', 'probing', *below['explorer'], 'explorer']
+below['course'] = below['claims'] = [*below['training'], 'training', 'probing', *below['explorer'], 'explorer']
 # Loaded when called: a look is shown in the explorer, and a sentence of its reader's own is asked of a model.
 upwards = {('probing.look', 'explorer.widget'), ('explorer.own', 'probing.look'),
            ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}

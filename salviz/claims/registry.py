@@ -28,7 +28,7 @@ class Term:
     study:str
     arm:str
     measure:str
-    where:tuple = () # of (setting, value)
+    where:tuple = () # of (setting, value, or {budget: value})
 
 @dataclass(frozen=True)
 class Gate:
@@ -198,6 +198,7 @@ claim('D8', 'ad_drop', 'It generalises better out of its domain',
 
 # %% ../../nbs/14_claims/02_registry.ipynb #rg-13
 _depth = dict(task='layers')
+_middle, _deep, _shallow = dict(small=6, full=12), dict(small=12, full=16), dict(small=2, full=8)
 
 def _plain_minus_guided(measure, **where): return minus('MLM', 'plain', 'AG', measure, **where)
 
@@ -229,13 +230,15 @@ claim('G3', 'attention_guidance', 'Deep models stall without guidance, and guida
     weak='Number of seeds not stated; one learning rate for all depths.',
     ours='MLM: the gain in the loss of the last tenth of training with 12 layers minus that with 2.',
     effects=[Effect('G3', 'gain in final training loss, 12 - 2 layers',
-                    (*_plain_minus_guided('train_curve_10', layers=12),
-                     *minus('MLM', 'AG', 'plain', 'train_curve_10', layers=2)), .05)])
+                    (*_plain_minus_guided('train_curve_10', layers=_deep),
+                     *minus('MLM', 'AG', 'plain', 'train_curve_10', layers=_shallow)), .05)])
 
 # %% ../../nbs/14_claims/02_registry.ipynb #rg-14
+_rates = dict(small=5e-4, full=2.5e-5), dict(small=8e-3, full=4e-4) # a quarter and four times that of MLM
+
 def _over_rates(sign, arm): # the rate in the middle is trained in MLM
-    ends = [Term(sign, 'LR', arm, 'last_validation_loss', (('learning_rate', rate),)) for rate in (5e-4, 8e-3)]
-    return (*ends, Term(sign, 'MLM', arm, 'last_validation_loss', (('layers', 6),)))
+    ends = [Term(sign, 'LR', arm, 'last_validation_loss', (('learning_rate', rate),)) for rate in _rates]
+    return (*ends, Term(sign, 'MLM', arm, 'last_validation_loss', (('layers', _middle),)))
 
 claim('G4', 'attention_guidance', 'It is less sensitive to the learning rate',
     paper_says='Section 4.5, in words',
@@ -408,8 +411,8 @@ claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
 def _chosen(rows, study, arm, where):
     kept = (rows.study == study) & (rows.method == arm)
     for name, value in where:
-        if name not in rows: return rows[:0]
-        kept &= rows[name] == value
+        if name not in rows or not len(rows): return rows[:0]
+        kept &= rows[name] == (value.get(rows.budget.iloc[0]) if isinstance(value, dict) else value)
     return rows[kept]
 
 def _values(rows, effect, term) -> pd.Series: # by (task, pair)

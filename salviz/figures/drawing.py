@@ -863,7 +863,7 @@ denser = {}    # likewise, for a page that is full
 narrowest = {} # class of a view: inches that its body needs at least
 kinds = {}     # name: `Kind`, of the rooms that are loaded
 _drawing_rooms = ('salviz.figures.maps', 'salviz.figures.sheet', 'salviz.figures.charts',
-                  'salviz.figures.effects')
+                  'salviz.figures.effects', 'salviz.figures.saliency_grid')
 
 # what `salviz.figures.sheet.figure` takes, apart from width and font size
 drawing_options = ('columns', 'font', 'heading', 'titles', 'share', 'page_height')

@@ -7,12 +7,14 @@ __all__ = []
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-3
 import numpy as np
+from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
-from .charts import axis_ticks
-from .drawing import (Body, Sheet, blue, figure_kind, fitted, grey, ink, legend,
-                                    legend_height, spaced, text_width, vermillion, weight_of, wrapped)
-from ..views.effects import forest
+from .charts import axis_ticks, with_margin
+from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, ink, legend,
+                                    legend_height, patch, spaced, text_width, vermillion, weight_of, widened, wrapped)
+from ..views.curves import colours
+from ..views.effects import bars, forest, pairs
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-6
 _of_word = {'holds': (blue, blue), 'holds, small': (blue, '#b3d3e8'), 'does not hold': (grey, grey),
@@ -151,6 +153,146 @@ def _forest(view, width, most=2):
                 _write_effect(write, y, view.frame.iloc[i], claims[i] if claims else [], columns, full)
         ax.set(xlim=view.limits, ylim=(high, 0), yticks=[])
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
+        ax.spines[['top', 'right', 'left']].set_visible(False)
+        sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
+        legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
+    return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)
+
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-13
+def _side_look(second): return dict(color=vermillion if second else blue, marker='s' if second else 'o')
+
+def _side_sample(second):
+    return lambda ax: ax.plot([1, 7, 13], [4.5]*3, markevery=[1], markersize=4, linewidth=.9, markeredgewidth=.4,
+                              markeredgecolor='white', **_side_look(second))
+
+def _pairs_range(view):
+    "Ends of the axis, with a margin"
+    columns = [f'{side}{end}' for side in ('first', 'second') for end in ('', '_low', '_high')]
+    values = view.frame[columns].to_numpy(float)
+    return with_margin(*widened(np.nanmin(values), np.nanmax(values)), .05)
+
+def _spread_names(at, texts, least):
+    "Heights of `texts` near `at`, at least so many points apart, in the order of `at`"
+    order, out = np.argsort(at, kind='stable'), np.array(at, dtype=float)
+    for _ in range(200):
+        gaps = np.diff(out[order])
+        if (gaps >= least - 1e-6).all(): break
+        for k in np.flatnonzero(gaps < least - 1e-6):
+            push = (least - (out[order[k + 1]] - out[order[k]]))/2
+            out[order[k]] -= push
+            out[order[k + 1]] += push
+    return out
+
+def _dots(view, width):
+    "A row for each pair on one axis"
+    full, pitch = width*72, 15
+    names = [fitted(name, .4*full, 6.5) for name in view.names]
+    left = Sheet.margin + max(text_width(name, 6.5) for name in names) + 5
+    room, high = full - left - 10, pitch*len(names)
+    low, top = _pairs_range(view)
+    ticks, texts, at = axis_ticks(low, top, most=8 if room > 260 else 5)
+    kept = spaced(at*room, texts, gap=5)
+    entries = [(_side_sample(k), side) for k, side in enumerate(view.sides)]
+    def draw(sheet):
+        ax = sheet.axes(left, 0, room, high)
+        for y, (_, row) in enumerate(view.frame.iterrows()):
+            apart = .14*bool(np.isfinite([row.first_low, row.second_low]).any())
+            ax.plot([row['first'], row.second], [y - apart, y + apart], color=grey, linewidth=.6, zorder=1.5)
+            for k, side in enumerate(('first', 'second')):
+                shift, look = (-apart, apart)[k], _side_look(k)
+                if np.isfinite(row[f'{side}_low']):
+                    ax.plot([row[f'{side}_low'], row[f'{side}_high']], [y + shift]*2, color=look['color'], linewidth=.9,
+                            zorder=2)
+                ax.plot([row[side]], [y + shift], markersize=4, linestyle='none', markeredgewidth=.4,
+                        markeredgecolor='white', zorder=3, **look)
+        ax.set(xlim=(low, top), ylim=(len(names) - .5, -.5))
+        ax.set_xticks(ticks[kept], [texts[i] for i in kept])
+        ax.set_yticks(np.arange(len(names)), names, fontsize=6.5)
+        ax.tick_params(axis='y', length=0)
+        ax.grid(axis='x', color=faint, linewidth=.4)
+        ax.set_axisbelow(True)
+        ax.spines[['top', 'right', 'left']].set_visible(False)
+        sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
+        legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
+    return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)
+
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-14
+def _slopes(view, width):
+    "Two axes side by side with a line for each pair, named at its right end"
+    full, wide = width*72, min(width*72, 330.)
+    names, (low, top) = [fitted(name, .38*wide, 6) for name in view.names], _pairs_range(view)
+    high = float(np.clip(11*len(names), 120, 300))
+    ticks, texts, _ = axis_ticks(low, top)
+    label = wrapped(view.x_label, high, 6.5)
+    left = Sheet.margin + 9*len(label) + 3 + max(text_width(text, 6) for text in texts) + 5
+    room = wide - left - max(text_width(name, 6) for name in names) - 14
+    ends = (view.frame['second'].to_numpy(float) - low)/(top - low)*high
+    places = _spread_names(ends, names, 7.5)
+    def draw(sheet):
+        ax = sheet.axes(left, 0, room, high)
+        for i, (_, row) in enumerate(view.frame.iterrows()):
+            rises = row.second > row['first']
+            colour = vermillion if rises else grey if row.second == row['first'] else blue
+            ax.plot([0, 1], [row['first'], row.second], color=colour, linewidth=1, marker='o', markersize=3.2,
+                    markeredgewidth=.4, markeredgecolor='white', linestyle='-' if rises else (0, (4, 1.5)), zorder=2)
+            for x, side in ((0, 'first'), (1, 'second')):
+                ax.plot([x, x], [row[f'{side}_low'], row[f'{side}_high']], color=colour, linewidth=.7, alpha=.6)
+            ax.text(1 + 6/room, places[i]/high, names[i], size=6, va='center_baseline', parse_math=False,
+                    color=colour, transform=ax.transAxes)
+        ax.set(xlim=(-.06, 1.06), ylim=(low, top))
+        ax.set_xticks([0, 1], [fitted(side, .5*room, 6) for side in view.sides])
+        ax.set_yticks(ticks, texts)
+        ax.grid(axis='y', color=faint, linewidth=.4)
+        ax.set_axisbelow(True)
+        ax.spines[['top', 'right']].set_visible(False)
+        sheet.text(Sheet.margin, high/2, '\\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
+                   multialignment='center')
+    notes = ('Solid: higher on the right; dashed: not.',)
+    return Body(high + 16, draw, notes)
+
+@figure_kind('pairs', pairs, 'a baseline and a method, task by task, as dots or slopes',
+             'columns method, task, and the measure', 'frame')
+def _pairs(view, width):
+    "Dots on one axis, or slopes between two"
+    return (_slopes if view.slopes else _dots)(view, width)
+
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-18
+_hatches = '', '////', '....', 'xxxx', '----', 'oooo', '++++'
+
+@figure_kind('bars', bars, 'a measure as bars from zero with intervals, in groups',
+             'columns method, task, seed and the measure', 'frame')
+def _bars(view, width):
+    "Groups of bars below each other, from zero"
+    full, thick, gap = width*72, 8., 5.
+    names = [fitted(name, .4*full, 6.5) for name in view.groups]
+    left = Sheet.margin + max(text_width(name, 6.5) for name in names) + 5
+    step = thick*len(view.names) + gap
+    room, high = full - left - 10, step*len(names)
+    values = view.frame[['value', 'low', 'high']].to_numpy(float)
+    low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)
+    low, top = (low if np.nanmin(values) < 0 else 0, top if np.nanmax(values) > 0 else 0)
+    ticks, texts, at = axis_ticks(low, top, most=8 if room > 260 else 5)
+    kept = spaced(at*room, texts, gap=5)
+    looks = {name: (colours[k % 7], _hatches[k % 7]) for k, name in enumerate(view.names)}
+    def look(name): return dict(facecolor=looks[name][0], hatch=looks[name][1], edgecolor='white', linewidth=.3)
+    entries = [(patch(**look(name)), fitted(name, full - 2*Sheet.margin - 34, 6.5)) for name in view.names]
+    def draw(sheet):
+        ax = sheet.axes(left, 0, room, high)
+        for _, row in view.frame.iterrows():
+            y = step*view.groups.index(row.group) + gap/2 + thick*view.names.index(row['name'])
+            if np.isfinite(row.value):
+                ax.add_patch(Rectangle((0, y + .5), row.value, thick - 1, zorder=2, **look(row['name'])))
+            if np.isfinite(row.low):
+                middle_y = y + thick/2
+                ax.plot([row.low, row.high], [middle_y]*2, color='white', linewidth=2., zorder=2.5)
+                ax.plot([row.low, row.high], [middle_y]*2, color=ink, linewidth=.9, zorder=3)
+        ax.axvline(0, color=ink, linewidth=.6, zorder=3)
+        ax.set(xlim=(low, top), ylim=(high, 0))
+        ax.set_xticks(ticks[kept], [texts[i] for i in kept])
+        ax.set_yticks(step*np.arange(len(names)) + step/2, names, fontsize=6.5)
+        ax.tick_params(axis='y', length=0)
+        ax.grid(axis='x', color=faint, linewidth=.4)
+        ax.set_axisbelow(True)
         ax.spines[['top', 'right', 'left']].set_visible(False)
         sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)

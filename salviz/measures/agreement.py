@@ -13,12 +13,20 @@ from itertools import permutations
 
 import numpy as np
 import pandas as pd
+from scipy.stats import kendalltau
 
 from ..core.doors import check_choice
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #007
 measures = ('spearman', 'kl', 'top_overlap')
+
+def _measures(kendall): return (*measures, 'kendall') if kendall else measures
+
+def _tau(x, y):
+    "Kendall's tau-b, NaN where one side is constant"
+    return np.nan if np.ptp(x) == 0 or np.ptp(y) == 0 else float(kendalltau(x, y).statistic)
+
 signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=lambda x: x)
 
 def _check_how(sign, top_share):
@@ -38,7 +46,8 @@ def likeness(
     counts=None,      # bool, broadcastable to both: tokens that count
     top_share=.2,     # k of `top_overlap` as a share of the tokens that count
     sign='magnitude', # 'magnitude', 'positive' or 'signed'
-) -> dict: # {'spearman', 'kl', 'top_overlap'}, each float64 [...]
+    kendall=False,    # Kendall's tau as well? It takes its time where there are many rows
+) -> dict: # {'spearman', 'kl', 'top_overlap'[, 'kendall']}, each float64 [...]
     "How alike `a` and `b` are along the last axis; NaN where a measure is undefined"
     _check_how(sign, top_share)
     a, b = np.broadcast_arrays(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64))
@@ -46,8 +55,10 @@ def likeness(
     shape, (a, b, counts) = a.shape[:-1], (x.reshape(-1, a.shape[-1]) for x in (a, b, counts))
     sound = (np.isfinite(a) & np.isfinite(b) | ~counts).all(-1)
     a, b = (signs[sign](np.where(counts & sound[:, None], x, 0)) for x in (a, b))
-    n, out = counts.sum(-1), {k: np.full(len(a), np.nan) for k in measures}
+    n, out = counts.sum(-1), {k: np.full(len(a), np.nan) for k in _measures(kendall)}
     out['spearman'] = np.where(n >= 3, spearman(a, b, counts), np.nan)
+    if kendall:
+        for i in np.flatnonzero(sound & (n >= 3)): out['kendall'][i] = _tau(a[i, counts[i]], b[i, counts[i]])
     weights = ((a >= 0) & (b >= 0)).all(-1)
     out['kl'][weights] = kl(a[weights], b[weights], counts[weights])
     for m in np.unique(n[n > 0]):
@@ -125,7 +136,8 @@ def agreement_table(
     sign='magnitude',   # how saliency is taken, see `likeness`
     top_share=.2,       # k of the top overlap, as a share of the ordinary tokens
     level='head',       # 'head', 'layer' (mean over heads), 'mean' (over all), or 'all' three
-) -> pd.DataFrame: # layer, head, spearman, kl, top_overlap, entropy, normalised_entropy
+    kendall=False,      # Kendall's tau as well?
+) -> pd.DataFrame: # layer, head, spearman, kl, top_overlap[, kendall], entropy, normalised_entropy
     """How well the attention of each head agrees with saliency over the ordinary tokens of `snapshot`, and how wide
     it is"""
     counts, at = ~np.asarray(snapshot.is_special, bool), query_rows(snapshot, rows)
@@ -134,8 +146,8 @@ def agreement_table(
         index, maps, seen = _maps_of(snapshot, 'attention', level)
         maps, seen = maps[:, at], seen[:, at]
         received = maps.mean(1) if len(at) else np.full((len(maps), len(counts)), np.nan)
-        return index.assign(**({} if salient is None else likeness(salient, received, counts, top_share, sign)),
-                            **_entropies(maps, seen))
+        alike = {} if salient is None else likeness(salient, received, counts, top_share, sign, kendall)
+        return index.assign(**alike, **_entropies(maps, seen))
     return _table(rows_of, level)
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #032
@@ -160,7 +172,8 @@ def compare_attributions(
     counts=None,      # bool of the same shapes: tokens, pixels or cells that count; None: all
     sign='magnitude', # 'magnitude', 'positive' or 'signed', see `likeness`
     top_share=.2,     # k of the top overlap, as a share of what counts
-) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap
+    kendall=False,    # Kendall's tau as well?
+) -> pd.DataFrame: # example, count, spearman, kl (of `a` from `b`), top_overlap[, kendall]
     "How alike the attributions `a` and `b` are, example by example"
     a, b = [np.asarray(x) for x in a], [np.asarray(x) for x in b]
     counts = [np.ones(x.shape, bool) for x in a] if counts is None else [np.asarray(c, bool) for c in counts]
@@ -173,16 +186,16 @@ def compare_attributions(
         if not x.shape == y.shape == c.shape:
             raise ValueError(f'a, b and counts must have the same shape in each example, got {x.shape}, {y.shape} and '
                              f'{c.shape} in example {i}')
-    rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_share, sign) for x, y, c in zip(a, b, counts)]
+    rows = [likeness(x.ravel(), y.ravel(), c.ravel(), top_share, sign, kendall) for x, y, c in zip(a, b, counts)]
     return pd.DataFrame(dict(example=range(len(a)), count=[int(c.sum()) for c in counts],
-                             **{k: [float(row[k]) for row in rows] for k in measures}))
+                             **{k: [float(row[k]) for row in rows] for k in _measures(kendall)}))
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #043
 def compare_methods(
     values:dict, # {method: attributions of the same examples, as for `compare_attributions`}
     counts=None, # tokens, pixels or cells that count
     **options,   # of `compare_attributions`
-) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap
+) -> pd.DataFrame: # method_a, method_b, examples, spearman, kl, top_overlap[, kendall]
     "Mean likeness of every two methods; KL, which has a direction, is that of `method_a` from `method_b`"
     if len(values) < 2:
         raise ValueError('values must hold the attributions of two methods at least, got '
@@ -190,7 +203,7 @@ def compare_methods(
     values = {m: [np.asarray(x) for x in v] for m, v in values.items()}
     pairs = {(m, other): compare_attributions(values[m], values[other], counts, **options)
              for m, other in permutations(values, 2)}
-    return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t[list(measures)].mean())
+    return pd.DataFrame([dict(method_a=m, method_b=other, examples=len(t), **t.iloc[:, 2:].mean())
                          for (m, other), t in pairs.items()])
 
 # %% ../../nbs/07_measures/02_agreement.ipynb #047
@@ -216,21 +229,22 @@ def compare_snapshots(
     sign='magnitude', # see `likeness`
     top_share=.2,     # k of the top overlap, as a share of the keys that count
     level='head',     # of maps: 'head', 'layer', 'mean' or 'all'
-    # layer, head, spearman, kl (of `a` from `b`), top_overlap; one row for numbers a token, which are compared over
-    # ordinary tokens
+    kendall=False,    # Kendall's tau as well?
+    # layer, head, spearman, kl (of `a` from `b`), top_overlap[, kendall]; one row for numbers a token, which
+    # are compared over ordinary tokens
 ) -> pd.DataFrame:
     "How alike `what` is in the snapshots `a` and `b`"
     _check_same(a, b, what)
     check_choice('keys', keys, ('all', 'ordinary'))
     ordinary = ~np.asarray(a.is_special, bool)
     if what not in a.layers:
-        alike = likeness(_array(a, what), _array(b, what), ordinary, top_share, sign)
+        alike = likeness(_array(a, what), _array(b, what), ordinary, top_share, sign, kendall)
         return pd.DataFrame({k: [float(v)] for k, v in alike.items()})
     at = query_rows(a, rows)
     def rows_of(level):
         (index, x, seen), (_, y, seen_too) = _maps_of(a, what, level), _maps_of(b, what, level)
         counts = (seen | seen_too)[:, at] & (ordinary if keys == 'ordinary' else True)
-        alike = likeness(x[:, at], y[:, at], counts, top_share, sign)
+        alike = likeness(x[:, at], y[:, at], counts, top_share, sign, kendall)
         return index.assign(**{k: _mean(v, -1) for k, v in alike.items()})
     return _table(rows_of, level)
 

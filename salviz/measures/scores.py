@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['classification_metrics', 'regression_metrics', 'masked_metrics', 'detection_metrics', 'entities', 'is_bio',
-           'token_metrics', 'translation_metrics', 'next_token_metrics', 'span_metrics', 'train_test_gap',
+           'token_metrics', 'translation_metrics', 'next_token_metrics', 'span_metrics', 'train_test_gap', 'matthews',
            'attention_agreement', 'run_agreement']
 
 # %% ../../nbs/07_measures/00_scores.ipynb #003
 import numpy as np
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from ..core.maths import spearman
 
@@ -166,6 +166,18 @@ def train_test_gap(
     if metric is None: metric = best
     if metric not in known: raise ValueError(f'metric must be one of {", ".join(known)}, got {metric!r}')
     return run.scores('train')[metric] - run.scores('test')[metric]
+
+# %% ../../nbs/07_measures/00_scores.ipynb #033n
+def matthews(
+    run, # a `Run` of a task with one class for each example
+) -> float: # from -1 to 1; 0 where one class only is predicted
+    "Matthews correlation of the best checkpoint's predictions on the test split"
+    kept = run.load_arrays('test_predictions')
+    labels, predictions = np.asarray(kept['labels']), np.asarray(kept['predictions'])
+    if any(x.ndim != 1 or x.dtype.kind not in 'iub' for x in (labels, predictions)):
+        raise ValueError(f'matthews: the test predictions of run {run.path.name} are no classes, one for each example '
+                         f'(shape {list(predictions.shape)} of {predictions.dtype}); take a score of its task')
+    return float(matthews_corrcoef(labels, predictions))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #035
 def attention_agreement(snapshot) -> float:

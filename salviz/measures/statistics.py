@@ -82,7 +82,7 @@ def measure_of(
 _direction = dict.fromkeys('loss mse kl sufficiency flip seconds time error perplexity divergence nll'.split(),
                            'lower') | dict.fromkeys(
     'accuracy f1 pearson spearman match comprehensiveness auprc iou precision recall aup aur bleu agreement overlap '
-    'mcc'.split(), 'higher')
+    'mcc matthews kendall'.split(), 'higher')
 
 def better_of(name:str):
     "'higher' or 'lower': which values of the measure `name` are better; None if its name does not tell, and for gaps"

@@ -209,9 +209,11 @@ def _difference_words(names, values, chosen, levels, counts):
     words = [f'Difference of {plain_name(value)} from {baseline} for settings {x} and {y}: {seeds}; {counted}.',
              f'Colours diverge from zero, orange above, blue below{lower}.']
     if ties: words.append('=: equal to the baseline.')
-    if len(at) == 1: words.append(f'Framed: {at[0][0]}, chosen by {plain_name(column)} ({digits_of(at[0][1])}).')
+    if len(at) == 1:
+        words.append(f'Framed: {at[0][0]}, chosen by {plain_name(column)}; the difference there is {digits_of(at[0][1])}.')
     elif at: words.append(f'Framed: {len(at)} cells with equal {plain_name(column)}, which does not choose between '
-                          f'them ({digits_of(min(v for _, v in at))} to {digits_of(max(v for _, v in at))}).')
+                          f'them; the differences there are {digits_of(min(v for _, v in at))} to '
+                          f'{digits_of(max(v for _, v in at))}.')
     if str(value).startswith('validation') and column == value:
         words.append('The framed value was chosen for being the best, so it is no estimate.')
     return title, f'{seeds}   {counted}', ' '.join(words)
@@ -230,7 +232,8 @@ def distribution(
     known = _of_results(frame, 'distribution', [*columns, *(settings or ())], value)
     names = [', '.join(methods_words(str(k)) for k in row) for row in known[columns].itertuples(index=False)]
     made = gradient_boxes(known.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
-    counts = [f'{known[k].nunique()} {"seeds" if k == "seed" else f"values of {plain_name(k)}"}' for k in settings or ()]
+    words = {k: 'seeds' if k == 'seed' else f'values of {plain_name(k)}' for k in settings or ()}
+    counts = [f'{known[k].nunique()} {word}' for k, word in words.items()]
     over = f'over {listed(counts)}' if counts else 'over settings and seeds'
     name = plain_name(label or value).partition(' (')[0]
     title = f'{name[0].upper()}{name[1:]} {over}'

@@ -79,7 +79,8 @@ def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
     assert len(read_rows(folder/'rows.jsonl')) == 5
 
 @pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "no claim is called 'D99'"),
-    (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'), (dict(processes=True), 'processes must be'),
+    (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'),
+    (dict(processes=True), 'processes must be'),
     (dict(names=('D7',), budget='quick'), "not in the budget 'quick'")])
 def test_what_cannot_be_asked_is_refused_before_anything_is_trained(tmp_path, wrong, why):
     with pytest.raises(ValueError, match=why): reproduce(tmp_path/'new', **{'progress': False, **wrong})

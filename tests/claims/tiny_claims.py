@@ -3,11 +3,11 @@ from datasets import Dataset, DatasetDict
 
 from salviz.claims.plans import plan, plans
 from salviz.claims.registry import Effect, claim, claims, minus
+from salviz.core.runs import Run
 from salviz.methods.ad_drop import ADDrop
 from salviz.methods.base import FineTuning
 from salviz.models.checkpoints import load_model
-from salviz.models.loading import small_model
-from salviz.models.corruption import train_tokenizer
+from salviz.models.corruption import small_model, train_tokenizer
 from salviz.training.study import Study
 
 texts = [f'{a} {b} film' for a in ('good', 'fine', 'bad', 'poor') for b in ('old', 'new', 'long', 'short')]
@@ -35,10 +35,13 @@ if 'TINY' not in plans:
           starts=lambda method, settings, seed: ('TINY', 'FT', {}, seed))
     def again(folder, after, seeds):
         def started(seed):
-            from salviz.core.runs import Run
-            return load_model(Run(after['TINY']/'runs'/f'FT.seed={seed}'))
-        started.version = '1'
-        return Study(folder, started, methods=dict(FT=FineTuning), seeds=seeds, **shared)
+            def take(trainer):
+                before = load_model(Run(after['TINY']/'runs'/f'FT.seed={seed}'))[0]
+                trainer.model.load_state_dict(before.state_dict())
+            method = FineTuning()
+            method.prepare = take
+            return method
+        return Study(folder, model, methods=dict(FT=started), seeds=seeds, **shared)
 
     claim('T1', 'ad_drop', 'A tiny claim', paper_says='nothing', ours='TINY',
           effects=[Effect('T1', 'GA - FT', minus('TINY', 'GA', 'FT', 'test_accuracy'), .01)])

@@ -696,7 +696,7 @@ def test_a_kind_of_ones_own_is_drawn_listed_cited_and_refuses_like_ours(longest_
         figure(run, 'longest_token', most=3)
     with pytest.raises(ValueError, match='longest: least must be a whole number, got 1.5'):
         figure(run, 'longest_token', least=1.5)
-    with pytest.raises(ValueError, match='there are attention_map, .*forest, longest_token$'):
+    with pytest.raises(ValueError, match='there are attention_map, .*saliency_grid, longest_token$'):
         figure(run, 'heat_map')
     with pytest.raises(ValueError, match="there is a kind 'longest_token' already"):
         figure_kind('longest_token', discard_region, '', '')

@@ -341,3 +341,32 @@ def test_named_patterns_of_a_sentence_and_those_a_run_guided_towards():
     assert got.squared[0] == pytest.approx(((s.arrays['attention'][0, 1] - target)**2).sum())
     own.arrays['guided'][:] = False
     with pytest.raises(ValueError, match='no recorded head of this snapshot is guided'): pattern_table(own, None)
+
+# Kendall's tau, on demand
+
+def tau_by_pairs(x, y):
+    "Tau-b from its definition: pairs ordered alike minus pairs ordered otherwise"
+    score, left, right = 0, 0, 0
+    for i in range(len(x)):
+        for j in range(i):
+            p, q = np.sign(x[i] - x[j]), np.sign(y[i] - y[j])
+            score, left, right = score + p*q, left + p*p, right + q*q
+    return score/math.sqrt(left*right) if left*right else math.nan
+
+def test_kendalls_tau_is_that_of_all_pairs_and_comes_only_when_asked_for():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 5, (2, 6, 7)).astype(float) # with ties
+    a[4] = 2.
+    counts = rng.random((6, 7)) < .8
+    counts[5] = [True, True, *[False]*5]
+    a[3, 0], counts[3, 0] = np.nan, True
+    got = likeness(a, b, counts, kendall=True)
+    assert set(got) - set(likeness(a, b, counts)) == {'kendall'}
+    want = [tau_by_pairs(x[c], y[c]) for x, y, c in zip(a, b, counts)]
+    want[3] = want[5] = math.nan # a row with NaN, and one of two tokens
+    assert got['kendall'] == pytest.approx(want, nan_ok=True) and np.isnan(got['kendall']).tolist() == [
+        False, False, False, True, True, True]
+    same = compare_attributions(a[:3], a[:3], counts[:3], kendall=True)
+    assert list(same)[-1] == 'kendall' and same.kendall.tolist() == pytest.approx([1, 1, 1])
+    table = compare_methods(dict(A=a[:3], B=b[:3]), kendall=True)
+    assert table.kendall.tolist() == pytest.approx([np.mean([tau_by_pairs(x, y) for x, y in zip(a[:3], b[:3])])]*2)

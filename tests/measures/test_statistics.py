@@ -488,7 +488,8 @@ def test_latex_escapes_what_would_be_a_command(given, said): assert latex_text(g
 def glue(seeds=range(5), gains=dict(FineTuning=0., ADDrop=.02), seed=0):
     noise = np.random.default_rng(seed)
     return pd.DataFrame([dict(method=m, task=task, seed=s, run=f'{m}.{task}.{s}',
-                              test_mcc=noise.normal(.6 + gain, .005), test_spearman=noise.normal(.9 + gain, .005), test_loss=noise.normal(.3, .01))
+                              test_mcc=noise.normal(.6 + gain, .005),
+                              test_spearman=noise.normal(.9 + gain, .005), test_loss=noise.normal(.3, .01))
                          for m, gain in gains.items() for task in ('CoLA', 'STS-B') for s in seeds])
 
 def test_p_values_stand_behind_what_was_compared_in_every_form_and_only_on_demand():

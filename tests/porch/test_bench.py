@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from salviz import bench as room
-from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, count_flops, free_folder,
-                          in_status, measure_explanations,
+from salviz.bench import (Peak, bench, bench_table, besides, check_bench, check_fused, cost_table, count_flops,
+                          free_folder, in_status, measure_explanations,
                           measure_memory, measure_steps, missed_goals, padded_tokens, peak_alone, recording_share,
                           relative, report, rows, rows_for,
                           settings_of, settled_rounds, steps_of, timed_rounds, trainer_for, turns, write_found)
@@ -355,3 +355,22 @@ def test_readme_shows_the_table_of_the_bench_that_is_kept():
         for name, r in t['rows'].items():
             row = room.rows[name]
             assert row.flops is None or round(r['flops_ratio'], 2) <= row.flops, name
+
+def test_what_a_step_costs_is_a_table_in_latex_that_holds_the_numbers_of_the_file():
+    found = json.loads((Path(__file__).parents[2]/'nbs'/'12_porch'/'bench.json').read_text())
+    table = cost_table(found, ['plain', 'rd', 'ga'])
+    at = [t['tokens'] for t in found['tables'] if not t['dropout'] and t['precision'] == 'fp32']
+    assert table.heads()[1] == [*(f'{what}, {n}' for what in ('FLOPs', 'time') for n in at), 'memory']
+    names, cells = table.grid()[1]
+    assert names == ['AD-DROP RD', '1.3 to 1.4']
+    assert [c.mean for c in cells] == [*(f'{t["rows"]["rd"][key]:.2f}' for key in ('flops_ratio', 'time_ratio')
+                                         for t in found['tables'] if not t['dropout'] and t['precision'] == 'fp32'),
+                                       f'{found["memory"]["rows"]["rd"]["ratio"]:.2f}']
+    latex = table.latex(wide=True, small='scriptsize')
+    assert latex.count('\\toprule') == 1 and 'AD-DROP RD & 1.3 to 1.4 & 1.00' in latex and 'not steady' not in latex
+    assert 'memory' not in cost_table({k: v for k, v in found.items() if k != 'memory'}).heads()[1]
+    shaken = dict(found, tables=[dict(t, steady=i != 1) for i, t in enumerate(found['tables'])])
+    assert f'Not steady at {found["tables"][1]["tokens"]} tokens' in cost_table(shaken).caption
+    for rows, says in ((['sgt'], "'sgt' was not measured"), (['rd', 'rd'], 'asked for twice')):
+        with pytest.raises(ValueError, match=says): cost_table(found, rows)
+    with pytest.raises(ValueError, match='nothing was measured'): cost_table(dict(found, tables=[]))
