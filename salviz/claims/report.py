@@ -88,8 +88,8 @@ def rule_words(effect) -> str:
         return (f'No harm, margin {m}: holds if the interval lies above −{m}, does not hold if it lies below, else '
                 'undecided.')
     what = 'The logarithm of a ratio of deviations: ' if effect.rule == 'spread' else ''
-    return (f'{what}Better, smallest effect of interest {m}: holds if the interval lies above 0 (small, if it also lies '
-            f'below {m}); does not hold if it reaches 0 but not {m} (reversed, if it lies below 0); else undecided.')
+    return (f'{what}Better, smallest effect of interest {m}: holds if the interval lies above 0 (small, if it also '
+            f'lies below {m}); does not hold if it reaches 0 but not {m} (reversed, if it lies below 0); else undecided.')
 
 def reason(finding) -> str:
     "Why the verdict is what it is"
@@ -154,7 +154,8 @@ def _axis_lane(axis, digits=3):
 
 def _figure(lanes, spoken, caption, kind=''):
     caption = f'<figcaption>{caption}</figcaption>' if caption else ''
-    return f'<figure class="{kind}"><div role="img" aria-label="{_esc(spoken)}">{"".join(lanes)}</div>{caption}</figure>'
+    drawn = f'<div role="img" aria-label="{_esc(spoken)}">{"".join(lanes)}</div>'
+    return f'<figure class="{kind}">{drawn}{caption}</figure>'
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-14
 def _interval_drawing(axis, finding, scale=1.):
@@ -219,8 +220,8 @@ def forest(findings) -> str: # HTML
         name = f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a> {_esc(f.effect.title)}'
         note = f'<span class="verdict">{chip(f.word)}</span>'
         lanes.append(_lane(name, _interval_drawing(axis, f, f.effect.smallest), 'one', note))
-    caption = ('Means and 95 % intervals, divided by the smallest effect of interest (1; −1 is the margin where no harm '
-               'is claimed; shaded: less than that). Thin lines below: the effect that these runs would have found '
+    caption = ('Means and 95 % intervals, divided by the smallest effect of interest (1; −1 is the margin where no '
+               'harm is claimed; shaded: less than that). Thin lines below: the effect that these runs would have found '
                'in four of five repetitions. The axis is compressed beyond ±1.')
     return _figure([*lanes, _axis_lane(axis)], f'{len(shown)} effects with intervals', caption, 'forest')
 
@@ -514,7 +515,8 @@ def _outcome_table(findings):
     named = _named(findings)
     def cell(paper, word):
         some = [f for f in named[word] if f.claim.paper == paper]
-        links = (f'<a href="#{_esc(f.claim.name)}" title="{_esc(f.claim.title)}">{_esc(f.effect.name)}</a>' for f in some)
+        links = (f'<a href="#{_esc(f.claim.name)}" title="{_esc(f.claim.title)}">{_esc(f.effect.name)}</a>'
+                 for f in some)
         return Markup(', '.join(links) or '–')
     heads = ['', *(Markup(chip(word)) for word in named)]
     return table(heads, [(papers[k], *(cell(k, word) for word in named)) for k in papers], 'outcome', 9)
@@ -555,8 +557,8 @@ def _chance_words(findings):
     held = sum(f.word.startswith('holds') for f in tested)
     names = f': {", ".join(clear)}' if clear else ''
     return [f'Each interval is right in 95 % of repetitions. Of {len(tested)} such intervals about '
-            f'{.05*len(tested):.1f} miss by chance. {held} verdicts say that a claim holds; after Holm\'s correction over all, {len(clear)} differences are '
-            f'clear at 5 %{names}.']
+            f'{.05*len(tested):.1f} miss by chance. {held} verdicts say that a claim holds; after Holm\'s correction '
+            f'over all, {len(clear)} differences are clear at 5 %{names}.']
 
 def _easy_and_hard(findings, rows):
     "Both lists, with what the rows say"
@@ -678,9 +680,10 @@ def verdicts_latex(
     lines = []
     for paper, some in _by_paper(findings).items():
         lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(papers[paper])}}}}} \\', *map(line, some)]
-    caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the smallest '
-               'effect that would matter, or the margin of no harm; detectable: found in four of five repetitions.')
-    heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Of interest', 'Detectable', r'$p$, Holm', 'Pairs'])
+    caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the '
+               'smallest effect that would matter, or the margin of no harm; detectable: found in four of five repetitions.')
+    heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Of interest', 'Detectable', r'$p$, Holm',
+                        'Pairs'])
     body = [r'\begin{table*}[t]', r'\centering\scriptsize', r'\setlength{\tabcolsep}{3pt}',
             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{cell(caption)}}}', r'\label{tab:claims}',
             r'\begin{tabular}{lp{.26\textwidth}p{.13\textwidth}lrrrr}', r'\toprule', heads + r' \\', *lines,
@@ -732,7 +735,8 @@ def report_html(
             parts.append(section([f for f in some if f.claim.name == name], rows))
     machines = rows.attrs.get('machines', {})
     parts += [f'<h2 id="deviations">Deviations from the papers</h2>{_deviations_table()}',
-              f'<h2 id="runs">How it ran</h2>{how_it_ran(rows, machines)}<h3>Registry</h3>{_registry_part(budget, first)}',
+              f'<h2 id="runs">How it ran</h2>{how_it_ran(rows, machines)}',
+              f'<h3>Registry</h3>{_registry_part(budget, first)}',
               f'<h2 id="rows">Rows</h2>{_raw_rows(rows)}']
     styles = (files('salviz.claims')/'static'/'report.css').read_text(encoding='utf-8')
     return _page.format(policy=page_policy, budget=_esc(budget), styles=styles, body='\n'.join(parts))
@@ -779,5 +783,6 @@ def write_report(
              'verdicts.tex': verdicts_latex(findings, budget)}
     for name, text in texts.items(): write_whole(to/name, text.encode())
     from salviz.figures.drawing import save_figure
-    if any(f.has_interval and f.effect.primary for f in findings): save_figure(effects_figure(findings), to/'forest.pdf')
+    if any(f.has_interval and f.effect.primary for f in findings):
+        save_figure(effects_figure(findings), to/'forest.pdf')
     return to/'report.html'

@@ -9,7 +9,8 @@ from salviz.claims.registry import claims, described
 
 domains, layouts = ('movie', 'amazon', 'tweets'), tuple(f'layout {i}' for i in range(10))
 settings = dict(AD=dict(task=domains), AD64=dict(task=domains), TEXT=dict(task=domains[::2]),
-                SERIES=dict(net=('tcn', 'input-cell-lstm'), task=layouts), VANISH=dict(task=('early', 'middle', 'late')),
+                SERIES=dict(net=('tcn', 'input-cell-lstm'), task=layouts),
+                VANISH=dict(task=('early', 'middle', 'late')),
                 GRID=dict(p=(.1, .5, .9), q=(.1, .5, .9)), MLM=dict(layers=(2, 6, 12)),
                 LR=dict(learning_rate=(5e-4, 8e-3)), DOWN=dict(start=('plain', 'AG')))
 seeds = dict(GRID=2, MT=2, RTD=1)
@@ -53,8 +54,8 @@ def _arms():
                 for arm in g.arms: out.setdefault(g.study, {}).setdefault(arm, {})[g.measure] = None
     return out
 
-def _level(measure, study, place):
-    if measure in ('test_accuracy', 'test_score'): return .95 if study in ('SERIES', 'VANISH') else .55 if study == 'TEXT' else .8
+def _level(measure, study):
+    if measure in ('test_accuracy', 'test_score'): return dict(SERIES=.95, VANISH=.95, TEXT=.55).get(study, .8)
     return 3. if 'loss' in measure or 'curve' in measure else .4
 
 def invented_rows(
@@ -71,7 +72,7 @@ def invented_rows(
                                                             range(count)):
             place = dict(zip(names, values))
             luck = .01*_noise(f'{study} {place}', 7)[i]
-            known = {m: _level(m, study, place) + luck + _carried(study, arm, place, m, i, count, asked)
+            known = {m: _level(m, study) + luck + _carried(study, arm, place, m, i, count, asked)
                      for m in measures}
             if study == 'VANISH' and arm == 'FT' and i < 4: known['test_accuracy'] = known['test_score'] = .5
             if study == 'MLM':
