@@ -23,7 +23,7 @@ def loop_of_its_own(request):
     yield
     asyncio._set_running_loop(loop)
 
-static = sorted(file for floor in ('explorer', 'course')
+static = sorted(file for floor in ('explorer', 'course', 'claims')
                 for file in (traced.root/'salviz'/floor/'static').rglob('*') if file.is_file())
 
 @pytest.fixture(autouse=True)
