@@ -17,7 +17,8 @@ first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_tra
 floor_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
                     attribution='Attribution',
                     methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
-                    figures='Figures', explorer='Explorer', porch='Porch', course='Course: rooms')
+                    figures='Figures', explorer='Explorer', porch='Porch', course='Course: rooms',
+                    claims='Claims')
 # {notebook: what stands in the cell below which the explorer is alive}
 alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it

@@ -26,7 +26,7 @@ class StudyPlan:
     after:tuple = ()  # names of plans whose runs this one starts from
     needs:dict = field(default_factory=dict) # {budget: what must be there besides: 'a GPU, GLUE from the hub'}
     # function(method, settings, seed) -> (plan, method, settings, seed) of the run that a cell starts from
-    starts:object = None
+    starts:object = None # or None: it starts from nothing
 
     def study(self,
         folder,       # of all studies; this one lies in folder/name

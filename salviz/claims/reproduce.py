@@ -89,8 +89,9 @@ class _Worker:
 
     def begin(self, name, cell) -> str:
         "Have the run that `cell` starts from; 'finished' if it is there"
-        if plans[name].starts is None: return 'finished'
-        other, method, settings, seed = plans[name].starts(cell.method, dict(cell.settings), cell.seed)
+        before = plans[name].starts and plans[name].starts(cell.method, dict(cell.settings), cell.seed)
+        if not before: return 'finished'
+        other, method, settings, seed = before
         study = self.study(other)
         before = next(c for c in study.cells if (c.method, dict(c.settings), c.seed) == (method, settings, seed))
         path = study.folder/'runs'/before.name
