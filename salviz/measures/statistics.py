@@ -560,6 +560,7 @@ def _family(table, tested):
     sizes_said = f'{sizes[0]}' if len(sizes) == 1 else f'{sizes[0]} to {sizes[-1]}'
     return 'the only comparison of a column' if sizes == [1] else f'the {sizes_said} comparisons of a column'
 
+# %% ../../nbs/07_measures/03_statistics.ipynb #059t
 def _test_sentences(table, base, test, correction, levels, fewest):
     "Which comparisons were made, and what a mark and a p-value say"
     tested = table.frame[table.frame['p_value'].notna()]
@@ -569,13 +570,15 @@ def _test_sentences(table, base, test, correction, levels, fewest):
         f', family: {_family(table, tested)}' if correction != 'none' else '')
     if pairs[-1] < fewest:
         listed = [f'p: of no difference from {base} ({how}).'] if table.p_values else []
-        return [*listed, f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} that the '
+        return [*listed,
+                f'No marks for differences from {base}: {pairs[-1]} seeds are fewer than the {fewest} that the '
                 f'{_said_test[test]} is asked for here;',
                 _few_sentence(pairs[-1], test)]
     marks = ', '.join(f'{m} p < {f"{x:g}".removeprefix("0")}' for m, x in levels.items())
     few = [n for n in pairs if n < _fewest_pairs[test]]
     listed = ['p: the adjusted p-value of that comparison.'] if table.p_values else []
-    return [f'{marks}: differs from {base} ({how}).', *listed, *([f'With care: {_few_sentence(few[0], test)}'] if few else []),
+    care = [f'With care: {_few_sentence(few[0], test)}'] if few else []
+    return [f'{marks}: differs from {base} ({how}).', *listed, *care,
             'No mark does not mean that there is no difference.']
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #062
@@ -678,6 +681,25 @@ def _checked_look(frame, percent, titles, digits, levels, fewest):
         raise ValueError(f'levels must be {{mark: p between 0 and 1}}, got {levels!r}')
     return percent
 
+# %% ../../nbs/07_measures/03_statistics.ipynb #063w
+def _way_sentence(ways):
+    "What the arrows of the columns say"
+    arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
+    return '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''
+
+def _shown_sentence(table, measure, way, average):
+    "Which measure a table with a setting along its columns shows"
+    better = f', {way} is better' if way else ''
+    last = ' Average: over the columns, seed by seed.' if average else ''
+    return f'Shown: {table.title(measure).replace("_", " ")}{better}.{last}'
+
+def _own_measures(frame, columns, measure, better, titles):
+    "(frame, measure, better, titles) where `measure` names one for each value of the setting `columns`"
+    if not isinstance(measure, dict): return frame, measure, better, titles
+    frame, way = _with_score(frame, columns, measure, better)
+    heads = {c: f'{c} ({m.replace("_", " ")})' for c, m in measure.items()}
+    return frame, 'score', {**(better or {}), 'score': way}, {**heads, **(titles or {})}
+
 # %% ../../nbs/07_measures/03_statistics.ipynb #064
 def result_table(
     # tidy, one run a row: method, settings, seed, [run,] measures; from a `Study` or `runs_frame`
@@ -707,11 +729,7 @@ def result_table(
     check_choice('best', best, ['bold', None])
     origin = {k: frame.attrs[k] for k in ('origin',) if k in frame.attrs}
     if p_values and compare_to is None: raise ValueError('p_values needs compare_to, the baseline of the comparisons')
-    own = measure if isinstance(measure, dict) else {}
-    if own:
-        frame, way = _with_score(frame, columns, own, better)
-        measure, better = 'score', {**(better or {}), 'score': way}
-        titles = {**{c: f'{c} ({m.replace("_", " ")})' for c, m in own.items()}, **(titles or {})}
+    frame, measure, better, titles = _own_measures(frame, columns, measure, better, titles)
     rows, across, measures = _asked(frame, rows, columns, measure)
     percent = _checked_look(frame, percent, titles, digits, levels, fewest)
     given = checked_better(better, _measures_in(frame))
@@ -731,13 +749,9 @@ def result_table(
                         about, names, bool(p_values))
     table.frame.attrs = dict(about=about, names=list(names), **origin)
     if best: _mark_best(table)
-    arrows = dict(higher='↑: higher is better', lower='↓: lower is better')
-    arrows = '; '.join(v for k, v in arrows.items() if k in ways.values()) + '.' if any(ways.values()) else ''
-    if across:
-        way = f', {better[measure]} is better' if better[measure] else ''
-        arrows = f'Shown: {table.title(measure).replace("_", " ")}{way}.'
-        if average: arrows += ' Average: over the columns, seed by seed.'
-    table.sentences = [sentence for sentence in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), arrows,
+    way = better[measure] if across else None
+    shown_ways = _way_sentence(ways) if not across else _shown_sentence(table, measure, way, average)
+    table.sentences = [sentence for sentence in [_seeds_sentence(table.frame, sorted(set(frame['seed']))), shown_ways,
         *chosen,
         _undefined_sentence(table),
         'Bold: the best mean of its column.' if table.frame['best'].any() else '',
