@@ -196,6 +196,7 @@ def difference_grid(
         value_label=f'{plain_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name, chosen_by=column,
         entries=tuple(entries))
 
+# %% ../../nbs/09_views/05_settings.ipynb #vs-11b
 def _difference_words(names, values, chosen, levels, counts):
     "Title, subtitle and caption"
     (x, y, value, baseline, column), (xs, ys) = names, levels
