@@ -167,8 +167,8 @@ def everything(folder, shape='short'):
     made = of_texts(folder, shape) | of_numbers(shape)
     made |= {'attention and input of an image in patches': in_patches(shape)}
     made |= {'input, saliency_map': an_image(shape), 'saliency_map, twice': [an_image(shape, s) for s in (0, 20)]}
-    made |= {'saliency of images, series or texts': [made['saliency'][0], made['saliency'][1]] if shape in ('long', 'three')
-             else [an_image(shape, s) for s in (0, 20)]}
+    steps = [an_image(shape, s) for s in (0, 20)]
+    made |= {'saliency of images, series or texts': made['saliency'] if shape in ('long', 'three') else steps}
     kinds = {name: (made[kind.needs], dict(kind.example)) for name, kind in figure_kinds().items()}
     results, options = kinds['metric_table']
     options['compare_to'] = results['method'][0] # which is called otherwise in each shape

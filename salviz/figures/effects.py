@@ -127,6 +127,7 @@ def _write_effect(write, y, row, lines, columns, full):
     room = full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6
     write(Sheet.margin, y - 11, fitted(_claim(row), room, 6), fontsize=6)
 
+# %% ../../nbs/10_figures/07_effects.ipynb #fe-8b
 @figure_kind('forest', forest, 'effects with intervals, what could have been detected, and verdicts',
              'columns name, mean, low, high, word', 'frame', dense=dict(most=1))
 def _forest(view, width, most=2):

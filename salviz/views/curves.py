@@ -448,6 +448,7 @@ def _frame_methods(frame):
     frame = _of_frame(frame)
     return list(frame['method'] if 'method' in frame else frame.index.get_level_values('method'))
 
+# %% ../../nbs/09_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
     "`frame` with training and method in one column, and of each pair its style"
     known = _checked(frame, 'accuracy_drop_curves', ['method', 'share', training], value)

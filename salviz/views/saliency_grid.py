@@ -151,6 +151,7 @@ def _scaled(columns, items, scale, magnitude):
     every = np.concatenate([m.ravel() for by in made.values() for m in by.values() if m is not None])
     return made, 1. if scale == 'own' else robust_limit(every, .99), bool((every < 0).any())
 
+# %% ../../nbs/09_views/06_saliency_grid.ipynb #vg-9b
 def saliency_grid(
     # snapshots with saliency of images, series or texts; or {training: {saliency method: [a map for each input]}}
     source,

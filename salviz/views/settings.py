@@ -16,7 +16,8 @@ from ..core.names import listed, methods_words
 from ..core.words import digits_of
 from ..measures.statistics import better_of
 from .base import fixed
-from .curves import Boxes, Curves, Grid, about, bands, by_seed, gradient_boxes, plain_name, spread, styles_of
+from .curves import (Boxes, Curves, Grid, about, bands, by_seed, gradient_boxes, plain_name, spread,
+                                 styles_of)
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-6
 def _of_results(frame, view, columns, value):
@@ -195,6 +196,7 @@ def difference_grid(
         value_label=f'{plain_name(value)}, difference', whole=True, ties=fixed(ties), baseline=name, chosen_by=column,
         entries=tuple(entries))
 
+# %% ../../nbs/09_views/05_settings.ipynb #vs-11b
 def _difference_words(names, values, chosen, levels, counts):
     "Title, subtitle and caption"
     (x, y, value, baseline, column), (xs, ys) = names, levels
@@ -210,7 +212,8 @@ def _difference_words(names, values, chosen, levels, counts):
              f'Colours diverge from zero, orange above, blue below{lower}.']
     if ties: words.append('=: equal to the baseline.')
     if len(at) == 1:
-        words.append(f'Framed: {at[0][0]}, chosen by {plain_name(column)}; the difference there is {digits_of(at[0][1])}.')
+        words.append(f'Framed: {at[0][0]}, chosen by {plain_name(column)}; the difference there is '
+                     f'{digits_of(at[0][1])}.')
     elif at: words.append(f'Framed: {len(at)} cells with equal {plain_name(column)}, which does not choose between '
                           f'them; the differences there are {digits_of(min(v for _, v in at))} to '
                           f'{digits_of(max(v for _, v in at))}.')

@@ -50,7 +50,8 @@ def test_the_other_band_goes_from_the_lowest_to_the_highest_run(seeds):
     view = loss_curves(runs, smooth=1, band='range')
     np.testing.assert_allclose(view.frame[['low', 'high']], [[min(c), max(c)] for c in losses.T])
     assert 'mean, minimum to maximum over 3 seeds' in view.caption and 'seeds 0, 1, 2' in view.caption
-    with pytest.raises(ValueError, match='band must be one of deviation, range, interval'): loss_curves(runs, band='sem')
+    with pytest.raises(ValueError, match='band must be one of deviation, range, interval'):
+        loss_curves(runs, band='sem')
 
 def test_one_run_has_no_band_and_says_so(seeds):
     view = loss_curves({'alone': seeds[0][0], 'three': seeds[0]})
