@@ -1,4 +1,4 @@
-"The claims of the four papers, re-tested: what is trained, what is asked of it, and what follows. It opens without torch."
+"The claims of the four papers, re-tested: what is trained, what is asked of it, what follows. It opens without torch."
 from salviz import rooms_of
 
 _rooms = {

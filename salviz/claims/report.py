@@ -89,7 +89,8 @@ def rule_words(effect) -> str:
                 'undecided.')
     what = 'The logarithm of a ratio of deviations: ' if effect.rule == 'spread' else ''
     return (f'{what}Better, smallest effect of interest {m}: holds if the interval lies above 0 (small, if it also '
-            f'lies below {m}); does not hold if it reaches 0 but not {m} (reversed, if it lies below 0); else undecided.')
+            f'lies below {m}); does not hold if it reaches 0 but not {m} (reversed, if it lies below 0); else '
+            'undecided.')
 
 def reason(finding) -> str:
     "Why the verdict is what it is"
@@ -221,7 +222,8 @@ def forest(findings) -> str: # HTML
         note = f'<span class="verdict">{chip(f.word)}</span>'
         lanes.append(_lane(name, _interval_drawing(axis, f, f.effect.smallest), 'one', note))
     caption = ('Means and 95 % intervals, divided by the smallest effect of interest (1; −1 is the margin where no '
-               'harm is claimed; shaded: less than that). Thin lines below: the effect that these runs would have found '
+               'harm is claimed; shaded: less than that). Thin lines below: the effect that these runs would have '
+               'found '
                'in four of five repetitions. The axis is compressed beyond ±1.')
     return _figure([*lanes, _axis_lane(axis)], f'{len(shown)} effects with intervals', caption, 'forest')
 
@@ -681,7 +683,8 @@ def verdicts_latex(
     for paper, some in _by_paper(findings).items():
         lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(papers[paper])}}}}} \\', *map(line, some)]
     caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the '
-               'smallest effect that would matter, or the margin of no harm; detectable: found in four of five repetitions.')
+               'smallest effect that would matter, or the margin of no harm; detectable: found in four of five '
+                'repetitions.')
     heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Of interest', 'Detectable', r'$p$, Holm',
                         'Pairs'])
     body = [r'\begin{table*}[t]', r'\centering\scriptsize', r'\setlength{\tabcolsep}{3pt}',

@@ -513,44 +513,6 @@ def _lock(self:Study, cell): return FileLock(self.folder/'locks'/f'{cell.name}.l
 
 # %% ../../nbs/06_training/09_study.ipynb #031
 @patch
-def run(self:Study,
-    retry=True,       # try cells again that failed before
-    measure_again=(), # names of measures to compute anew, whatever is known of them
-) -> pd.DataFrame: # see `results`
-    "Train and measure every cell that is not finished"
-    if not self.live:
-        raise ValueError('Study.open gives results only; make the Study with its model, data and methods again to run '
-                         'it')
-    again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
-    _refuse_unknown('no measure is called', again, list(self.measures))
-    # before they are called: one may change what it uses
-    self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
-    busy = []
-    with tqdm(self.cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
-        for cell in bar:
-            bar.set_postfix_str(cell.name)
-            if not retry and 'error' in self._record(cell.name): continue
-            if self.run_cell(cell, again) == 'busy': busy.append(cell.name)
-    self._say(busy)
-    return self.results()
-
-@patch
-def run_cell(self:Study,
-    cell:StudyCell, # one of `cells`
-    again=(),       # names of measures to compute anew
-    ended=None,     # function() that is called when the cell is finished, while no other process can be at it
-) -> str: # 'finished', 'failed', or 'busy' where another process is at it
-    "Train and measure one cell"
-    (self.folder/'locks').mkdir(exist_ok=True)
-    try:
-        with self._lock(cell):
-            self._finish(cell, again)
-            if 'error' in self._record(cell.name): return 'failed'
-            if ended: ended()
-            return 'finished'
-    except (Timeout, RunInUse): return 'busy'
-
-@patch
 def _finish(self:Study, cell, again):
     "Train and measure `cell`, or keep the error that prevents it"
     try:
@@ -577,3 +539,42 @@ def _say(self:Study, busy):
     if busy:
         warnings.warn(f'Study: {len(busy)} cells are being trained by another process ({busy[0]}); run() again when '
                       'they are done', stacklevel=3)
+
+@patch
+def run_cell(self:Study,
+    cell:StudyCell, # one of `cells`
+    again=(),       # names of measures to compute anew
+    ended=None,     # function() that is called when the cell is finished, while no other process can be at it
+) -> str: # 'finished', 'failed', or 'busy' where another process is at it
+    "Train and measure one cell"
+    (self.folder/'locks').mkdir(exist_ok=True)
+    try:
+        with self._lock(cell):
+            self._finish(cell, again)
+            if 'error' in self._record(cell.name): return 'failed'
+            if ended: ended()
+            return 'finished'
+    except (Timeout, RunInUse): return 'busy'
+
+# %% ../../nbs/06_training/09_study.ipynb #031r
+@patch
+def run(self:Study,
+    retry=True,       # try cells again that failed before
+    measure_again=(), # names of measures to compute anew, whatever is known of them
+) -> pd.DataFrame: # see `results`
+    "Train and measure every cell that is not finished"
+    if not self.live:
+        raise ValueError('Study.open gives results only; make the Study with its model, data and methods again to run '
+                         'it')
+    again = [measure_again] if isinstance(measure_again, str) else list(measure_again)
+    _refuse_unknown('no measure is called', again, list(self.measures))
+    # before they are called: one may change what it uses
+    self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
+    busy = []
+    with tqdm(self.cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
+        for cell in bar:
+            bar.set_postfix_str(cell.name)
+            if not retry and 'error' in self._record(cell.name): continue
+            if self.run_cell(cell, again) == 'busy': busy.append(cell.name)
+    self._say(busy)
+    return self.results()
