@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .registry import (claims, described, fingerprint_of, gated, judged, papers, primary,
+from .registry import (_chosen, claims, described, fingerprint_of, gated, judged, papers, primary,
                                     registry_changes)
 from ..core.bibliography import papers as bibliography
 from .rows import read_rows
@@ -283,12 +283,14 @@ def dumbbells(
     return _figure([*lanes, _axis_lane(axis)], f'{what}: {spoken}', f'○ baseline, ● method ({_esc(what)})', 'pairs')
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-22
-def _arm_names(terms) -> list:
+def _arm_names(terms, budget='small') -> list:
     "What tells the terms of an effect apart, and the arm"
-    differ = {k for k in ('study', 'measure') if len({getattr(t, k) for t in terms}) > 1}
-    varied = {k for t in terms for k, v in t.where if len({dict(u.where).get(k) for u in terms}) > 1}
-    return [', '.join([t.arm, *(str(getattr(t, k)) for k in ('study', 'measure') if k in differ),
-                       *(f'{k} {v}' for k, v in t.where if k in varied)]) for t in terms]
+    wheres = [{k: str(v.get(budget) if isinstance(v, dict) else v) for k, v in t.where} for t in terms]
+    differ = [k for k in ('study', 'measure') if len({getattr(t, k) for t in terms}) > 1]
+    varied = {k for where in wheres for k in where if len({other.get(k) for other in wheres}) > 1}
+    return [', '.join([t.arm, *(str(getattr(t, k)) for k in differ), *(f'{k} {v}' for k, v in where.items()
+                                                                      if k in varied)])
+            for t, where in zip(terms, wheres)]
 
 def arm_values(
     effect,
@@ -297,9 +299,7 @@ def arm_values(
     "The measures of which an effect is made"
     out = {}
     for i, term in enumerate(effect.terms):
-        kept = (rows.study == term.study) & (rows.method == term.arm)
-        for name, value in term.where: kept &= (rows[name] == value) if name in rows else False
-        some = rows[kept]
+        some = _chosen(rows, term.study, term.arm, term.where)
         if term.measure not in some: continue
         numbers = pd.to_numeric(some[term.measure], errors='coerce')
         has_task = effect.task in some and effect.task not in dict(term.where) and some[effect.task].notna().any()
@@ -317,8 +317,9 @@ def our_numbers(finding, rows) -> str: # HTML
         x = values.get((task, i), np.empty(0))
         return (float(x.mean()) if len(x) else None, float(x.std(ddof=1)) if len(x) > 1 else None)
     order = sorted(range(len(terms)), key=lambda i: not _arm_is_baseline(terms[i]))
+    arms = _arm_names(terms, rows.budget.iloc[0] if 'budget' in rows else 'small')
     names, lines = ['', *(task or 'all' for task in tasks)], []
-    for i in order: lines.append([_arm_names(terms)[i], *(_spread(*stats(task, i)) for task in tasks)])
+    for i in order: lines.append([arms[i], *(_spread(*stats(task, i)) for task in tasks)])
     if len(tasks) > len(terms): names, *lines = [list(column) for column in zip(names, *lines)]
     measures = ', '.join(dict.fromkeys(t.measure for t in terms))
     out = table(names, lines) + f'<p class="note">{_esc(measures)}, mean ± deviation over seeds</p>'

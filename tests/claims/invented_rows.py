@@ -31,12 +31,15 @@ def _carrier(effect):
     "The term that carries the difference: the last, which effects seldom share"
     return effect.terms[0] if effect.name == 'D7' else effect.terms[-1]
 
-def _carried(study, arm, place, measure, i, count, asked):
+def _is_at(place, term, budget):
+    return all(place.get(k) == (v.get(budget) if isinstance(v, dict) else v) for k, v in term.where)
+
+def _carried(study, arm, place, measure, i, count, asked, budget):
     total = 0.
     for effect in (e for c in claims.values() for e in c.effects):
         term = _carrier(effect)
         if effect.rule == 'spread' or effect.combine == 'range': continue
-        if (term.study, term.arm, term.measure) != (study, arm, measure) or not set(term.where) <= set(place.items()):
+        if (term.study, term.arm, term.measure) != (study, arm, measure) or not _is_at(place, term, budget):
             continue
         known = no_harm if effect.rule == 'no harm' else better
         size, noise = known[asked.get(effect.name, 'undecided')]
@@ -72,7 +75,7 @@ def invented_rows(
                                                             range(count)):
             place = dict(zip(names, values))
             luck = .01*_noise(f'{study} {place}', 7)[i]
-            known = {m: _level(m, study) + luck + _carried(study, arm, place, m, i, count, asked)
+            known = {m: _level(m, study) + luck + _carried(study, arm, place, m, i, count, asked, budget)
                      for m in measures}
             if study == 'VANISH' and arm == 'FT' and i < 4: known['test_accuracy'] = known['test_score'] = .5
             if study == 'MLM':
