@@ -223,8 +223,7 @@ def forest(findings) -> str: # HTML
         lanes.append(_lane(name, _interval_drawing(axis, f, f.effect.smallest), 'one', note))
     caption = ('Means and 95 % intervals, divided by the smallest effect of interest (1; −1 is the margin where no '
                'harm is claimed; shaded: less than that). Thin lines below: the effect that these runs would have '
-               'found '
-               'in four of five repetitions. The axis is compressed beyond ±1.')
+               'found in four of five repetitions. The axis is compressed beyond ±1.')
     return _figure([*lanes, _axis_lane(axis)], f'{len(shown)} effects with intervals', caption, 'forest')
 
 def chip(word) -> str: # HTML
@@ -685,7 +684,7 @@ def verdicts_latex(
         lines += [r'\midrule', rf'\multicolumn{{8}}{{l}}{{\textbf{{{cell(papers[paper])}}}}} \\', *map(line, some)]
     caption = (headline(findings, budget) + ' Means of paired differences with 95 % intervals; of interest: the '
                'smallest effect that would matter, or the margin of no harm; detectable: found in four of five '
-                'repetitions.')
+               'repetitions.')
     heads = ' & '.join(['', 'Effect', 'Verdict', 'Mean and interval', 'Of interest', 'Detectable', r'$p$, Holm',
                         'Pairs'])
     body = [r'\begin{table*}[t]', r'\centering\scriptsize', r'\setlength{\tabcolsep}{3pt}',

@@ -1,6 +1,6 @@
 // What a page keeps so that a reload loses nothing. A browser may still be writing its local storage when the page is
-// read again, and gives what was there before, or nothing; the storage of the tab has no such gap, but ends with the tab.
-// So both keep it, with the time, and the later one counts.
+// read again, and gives what was there before, or nothing; the storage of the tab has no such gap, but ends with the
+// tab. So both keep it, with the time, and the later one counts.
 function courseTime(key) { return `${key} time`; }
 
 function courseCopy(storage, key) {
