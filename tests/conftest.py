@@ -98,7 +98,7 @@ numeric_files = {f'test_{room}' for room in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm rationale_guided explanations faithfulness '
     'corpus '
     'antecedents '
-    'nets pretraining signals next_tokens rationale_guided distillation').split()}
+    'nets pretraining signals next_tokens rationale_guided distillation targets generation roar').split()}
 numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
 
 def pytest_collection_modifyitems(items):
