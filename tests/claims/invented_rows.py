@@ -58,7 +58,8 @@ def _arms():
     return out
 
 def _level(measure, study):
-    if measure in ('test_accuracy', 'test_score', 'antecedent_accuracy'): return dict(SERIES=.95, VANISH=.95, TEXT=.55).get(study, .8)
+    if measure in ('test_accuracy', 'test_score', 'antecedent_accuracy'):
+        return dict(SERIES=.95, VANISH=.95, TEXT=.55).get(study, .8)
     return 3. if 'loss' in measure or 'curve' in measure else .4
 
 def invented_rows(
