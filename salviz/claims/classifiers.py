@@ -97,12 +97,16 @@ def drawn(
     load,        # function(task) -> DatasetDict
     sizes,       # rows of train, validation and test: numbers, or 'full'
     data=None,   # {task: DatasetDict}: own pools
+    smaller=None,  # share of a pool that is drawn where it has fewer rows than asked; None: an error
 ): # function(seed, task) -> DatasetDict
     "What makes the data of a cell: rows that its seed draws from the pools of its task"
     def rows(seed, task):
         from salviz.data.texts import subset
-        train, validation, test = sizes
-        return subset(pools_of(task, load, data), train, seed, validation, test)
+        pools = pools_of(task, load, data)
+        def fitting(split, n):
+            return round(smaller*len(pools[split])) if smaller and n != 'full' and n > len(pools[split]) else n
+        train, validation, test = map(fitting, ('train', 'validation', 'test'), sizes)
+        return subset(pools, train, seed, validation, test)
     return rows
 
 # %% ../../nbs/14_claims/03_classifiers.ipynb #cc-16
@@ -346,12 +350,12 @@ def teacher_first(method, settings, seed) -> tuple: # (plan, method, settings, s
     "The run that a cell of SALLM starts from"
     return None if method == 'FT' else ('SALLM', 'FT', settings, seed)
 
-@plan('SALLM', 'SalLM in the forms of its poster', dict(quick=1.4, small=30, full=60*10), starts=teacher_first,
+@plan('SALLM', 'SalLM in the forms of its poster', dict(quick=1.4, small=36, full=60*10), starts=teacher_first,
       needs=dict(full=_full_needs.format('SST-5, BERT')),
       quick=dict(seeds=(0,), tasks=('movie',), arms=('FT', 'SalLM'), layers=2, rows=(192, 96, 400), epochs=5,
                  learning_rate=5e-4),
-      small=dict(seeds=range(100, 108), tasks=('movie5',), layers=3, rows=(512, 256, 1000), epochs=4,
-                 learning_rate=3e-4),
+      small=dict(seeds=range(100, 108), tasks=('movie5',), layers=2, rows=(512, 256, 1000), epochs=8,
+                 learning_rate=5e-4),
       full=dict(seeds=range(100, 110), tasks=('sst-5',), load=sst5_pools, base='bert-base-uncased', layers=None,
                 rows=('full',)*3, epochs=4, learning_rate=1e-5, batch_size=32, max_length=60, steps=20))
 def sallm(folder, after, seeds, tasks, rows, epochs, learning_rate, layers, arms=None, load=sentence_pools,
@@ -395,7 +399,7 @@ def larger_pools(task): # DatasetDict
 def text(folder, after, seeds, tasks, rows, epochs, learning_rate, load=larger_pools, max_length=32, batch_size=32,
          dropout=.1, model=None, data=None):
     "Saliency guided training of an LSTM in both directions on sentences"
-    return _study(folder, model or text_lstm_for(load, data, dropout=dropout), drawn(load, rows, data),
+    return _study(folder, model or text_lstm_for(load, data, dropout=dropout), drawn(load, rows, data, smaller=.75),
                   guided_arms(.3), seeds, dict(task=list(tasks)), dict(faithfulness=faithfulness), epochs=epochs,
                   batch_size=batch_size, learning_rate=learning_rate, max_length=max_length)
 

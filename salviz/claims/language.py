@@ -6,9 +6,9 @@
 __all__ = ['needs_gpu', 'sentence_pools', 'rated_sentences', 'wikipedia_pools', 'drawn', 'last_validation_loss',
            'validation_curve', 'train_curve', 'steps_to_reach', 'unigram_entropy', 'majority', 'antecedents',
            'exact_match', 'bleu', 'guided', 'unguided', 'new_model', 'made_study', 'pretraining', 'masked_lm',
-           'all_guided', 'learning_rates', 'rate_range', 'without', 'patterns', 'replaced_tokens', 'reorder_pools',
-           'iwslt_pools', 'translator', 'take_body', 'started', 'new_classifier', 'glue_pools', 'downstream',
-           'antecedent_pools', 'coreference']
+           'all_guided', 'learning_rates', 'without', 'patterns', 'replaced_tokens', 'reorder_pools', 'iwslt_pools',
+           'translator', 'take_body', 'started', 'new_classifier', 'glue_pools', 'downstream', 'antecedent_pools',
+           'coreference']
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-3
 import math
@@ -263,16 +263,6 @@ def learning_rates(folder, after, seeds, learning_rates, **sizes):
     methods = dict(plain=unguided(), AG=partial(guided, share=.5))
     return pretraining(folder, 'LR', seeds, methods, _with_line, settings=dict(learning_rate=list(learning_rates)),
                        **sizes)
-
-def rate_range(
-    rows,   # frames of MLM (one depth) and LR: method, seed and the measure
-    measure='last_validation_loss',
-):
-    "A frame (method, seed, range): how far the measure of a seed lies apart over the learning rates"
-    import pandas as pd
-    joined = pd.concat([frame[['method', 'seed', measure]] for frame in rows])
-    out = joined.groupby(['method', 'seed'])[measure].agg(lambda x: x.max() - x.min() if len(x) > 2 else math.nan)
-    return out.rename('range').reset_index()
 
 # %% ../../nbs/14_claims/04_language.ipynb #lang-28
 _left_out = {'all': (), 'no next+prev': ('next', 'prev'), 'no first+period': ('first', 'period'),

@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['groups', 'scales', 'easy', 'hard', 'limits', 'deviations', 'Finding', 'find_all', 'interval_words', 'rule_words',
            'reason', 'detectable_words', 'Axis', 'strip', 'forest', 'chip', 'table', 'Markup', 'paper_numbers',
-           'dumbbells', 'arm_values', 'our_numbers', 'curves', 'section', 'headline', 'first_page', 'how_it_ran',
-           'effects_frame', 'verdicts_latex', 'report_html', 'effects_figure', 'write_report']
+           'dumbbells', 'arm_values', 'our_numbers', 'hardly_learnt', 'curves', 'beside', 'section', 'headline',
+           'verdict_lines', 'first_page', 'how_it_ran', 'effects_frame', 'verdicts_latex', 'report_html',
+           'effects_figure', 'write_report']
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-3
 import base64
 import html
 import math
+import os
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -21,9 +23,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .registry import (_chosen, claims, described, fingerprint_of, gated, judged, papers, primary,
-                                    registry_changes)
+from .registry import (claims, described, fingerprint_of, gated, judged, papers, primary,
+                                    registry_changes, rows_where)
 from ..core.bibliography import papers as bibliography
+from .reproduce import registered
 from .rows import read_rows
 from ..core.runs import write_whole
 from ..core.words import digits_of, latex_text, number_words
@@ -158,6 +161,21 @@ def _figure(lanes, spoken, caption, kind=''):
     drawn = f'<div role="img" aria-label="{_esc(spoken)}">{"".join(lanes)}</div>'
     return f'<figure class="{kind}">{drawn}{caption}</figure>'
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-13b
+def _plain_number(x) -> str: # '2' of 2.0
+    try: return f'{float(x):g}'
+    except ValueError: return str(x)
+
+def _in_order(tasks) -> list:
+    "Names once each: numbers by size, then words by their letters"
+    def key(task): return (0, float(task), '') if re.fullmatch(r'[\d.]+', task) else (1, 0., task)
+    return sorted(set(tasks), key=key)
+
+def _task_words(effect, task) -> str: # '2 layers', 'seed 100', 'movie'
+    if not re.fullmatch(r'[\d.]+', task): return task
+    number = _plain_number(task)
+    return f'{number} {effect.task}' if effect.task.endswith('s') else f'{effect.task} {number}'
+
 # %% ../../nbs/14_claims/08_report.ipynb #rt-14
 def _interval_drawing(axis, finding, scale=1.):
     "Interval, mean and detectable effect, divided by `scale`"
@@ -200,8 +218,9 @@ def strip(finding) -> str: # HTML
     axis = Axis([0, edge, v.mean, *ends, *values])
     zero, lanes = _upright(axis.at(0), 'zero'), []
     if 'd' in d:
-        for task, some in d.groupby('task', sort=False):
-            lanes.append(_lane(_esc(task or 'pairs'), zero + _dots(axis, some.d, some.pair)))
+        for task in _in_order(d.task):
+            some = d[d.task == task]
+            lanes.append(_lane(_esc(_task_words(e, task) or 'pairs'), zero + _dots(axis, some.d, some.pair)))
     else: lanes = _spread_lanes(finding)
     lanes.append(_lane('all, 95 %' if finding.has_interval else 'mean', _interval_drawing(axis, finding), 'all'))
     spoken = f'{e.title}: {interval_words(v)}, {v.pairs} pairs'
@@ -232,6 +251,10 @@ def chip(word) -> str: # HTML
     return f'<span class="chip w-{kind}">{_esc(word)}</span>'
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-20
+def _in_cell(x, tag): # long names of columns may break after an underscore
+    if isinstance(x, Markup): return x
+    return _esc(x).replace('_', '_<wbr>') if tag == 'th' else _esc(x)
+
 def table(
     heads,   # of the columns
     rows,    # of cells: values, or HTML in a `Markup`
@@ -241,7 +264,7 @@ def table(
     "A table that scrolls sideways where the page is narrow"
     def cell(i, x, tag='td'):
         scope = ' scope="col"' if tag == 'th' else ''
-        return f'<{tag}{scope}{" class=n"*(i >= first)}>{x if isinstance(x, Markup) else _esc(x)}</{tag}>'
+        return f'<{tag}{scope}{" class=n"*(i >= first)}>{_in_cell(x, tag)}</{tag}>'
     def row(cells, tag='td'): return f'<tr>{"".join(cell(i, x, tag) for i, x in enumerate(cells))}</tr>'
     body = ''.join(map(row, rows))
     return (f'<div class="wide" tabindex="0"><table class="{kind}"><thead>{row(heads, "th")}</thead>'
@@ -298,7 +321,7 @@ def arm_values(
     "The measures of which an effect is made"
     out = {}
     for i, term in enumerate(effect.terms):
-        some = _chosen(rows, term.study, term.arm, term.where)
+        some = rows_where(rows, term.study, term.arm, term.where)
         if term.measure not in some: continue
         numbers = pd.to_numeric(some[term.measure], errors='coerce')
         has_task = effect.task in some and effect.task not in dict(term.where) and some[effect.task].notna().any()
@@ -310,25 +333,53 @@ def arm_values(
 def our_numbers(finding, rows) -> str: # HTML
     "Means and deviations of the arms, task by task"
     terms, values = finding.effect.terms, arm_values(finding.effect, rows)
-    tasks = list(dict.fromkeys(task for task, _ in values))
+    tasks = _in_order(task for task, _ in values)
     if not tasks: return '<p class="note">Not run.</p>'
     def stats(task, i):
         x = values.get((task, i), np.empty(0))
         return (float(x.mean()) if len(x) else None, float(x.std(ddof=1)) if len(x) > 1 else None)
-    order = sorted(range(len(terms)), key=lambda i: not _arm_is_baseline(terms[i]))
+    order = _baselines_first(terms)
     arms = _arm_names(terms, rows.budget.iloc[0] if 'budget' in rows else 'small')
-    names, lines = ['', *(task or 'all' for task in tasks)], []
+    names, lines = ['', *(_task_words(finding.effect, task) or 'all' for task in tasks)], []
     for i in order: lines.append([arms[i], *(_spread(*stats(task, i)) for task in tasks)])
     if len(tasks) > len(terms): names, *lines = [list(column) for column in zip(names, *lines)]
     measures = ', '.join(dict.fromkeys(t.measure for t in terms))
     out = table(names, lines) + f'<p class="note">{_esc(measures)}, mean ± deviation over seeds</p>'
     if len(terms) != 2 or finding.effect.rule == 'spread': return out
     first, second = order
-    pairs = [(task or 'all', *stats(task, first), *stats(task, second)) for task in tasks]
+    pairs = [(_task_words(finding.effect, task) or 'all', *stats(task, first), *stats(task, second)) for task in tasks]
     return out + dumbbells([p for p in pairs if p[1] is not None and p[3] is not None], 'ours')
 
-def _arm_is_baseline(term): # as the arms are called in the studies
-    return term.arm in ('FT', 'plain', 'none') and dict(term.where).get('start') != 'AG'
+def _baselines_first(terms) -> list: # numbers of the terms
+    "Plain training first, as the studies call it; where an effect has none, what the claim expects less of"
+    plain = [t.arm in ('FT', 'plain', 'none') and dict(t.where).get('start') != 'AG' for t in terms]
+    if not any(plain): plain = [t.weight < 0 for t in terms]
+    return sorted(range(len(terms)), key=lambda i: not plain[i])
+
+# %% ../../nbs/14_claims/08_report.ipynb #rt-22b
+_alone = { # what frequencies alone give: (measures, share of the largest class or entropy, its name, more is better)
+    'majority': (('test_score', 'test_accuracy'), 'largest class', 1),
+    'unigram_entropy': (('last_validation_loss',), 'frequencies alone', -1)}
+
+def hardly_learnt(
+    effect,
+    rows:pd.DataFrame,
+) -> list: # of phrases, one an arm and task
+    "Arms of an effect whose runs, on average, end within .05 of what frequencies alone give (accuracy, or nats)"
+    out = []
+    budget = rows.budget.iloc[0] if 'budget' in rows and len(rows) else 'small'
+    for name, term in zip(_arm_names(effect.terms, budget), effect.terms):
+        some = rows_where(rows, term.study, term.arm, term.where)
+        by = effect.task if effect.task in some and some[effect.task].notna().any() else 'study'
+        for level, (measures, words, sign) in _alone.items():
+            measure = next((k for k in measures if k in some and some[k].notna().any()), None)
+            if level not in some or measure is None: continue
+            for task, part in some.groupby(by, sort=False):
+                reached, alone = (float(pd.to_numeric(part[k]).mean()) for k in (measure, level))
+                if not sign*(reached - alone) < .05: continue
+                where = f', {_task_words(effect, str(task))}' if by != 'study' and some[by].nunique() > 1 else ''
+                out.append(f'{name}{where} ({_number(reached)}; {words} {_number(alone)})')
+    return list(dict.fromkeys(out))
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-24
 _curve_of = dict(average_loss='train_curve', train_loss='train_curve', last_validation_loss='validation_curve',
@@ -348,24 +399,29 @@ def curves(finding, rows) -> str: # HTML
     columns = _curve_columns(some, base)
     arms = list(dict.fromkeys(some.method))
     if len(columns) < 2 or not base.endswith('curve'): return ''
-    task = finding.effect.task if finding.effect.task in some else 'layers' if 'layers' in some else None
-    for name, part in (some.groupby(task, sort=False) if task else [('', some)]):
+    task = next((k for k in (finding.effect.task, 'layers', 'learning_rate') if k in some), None)
+    for name, part in (some.groupby(task) if task else [('', some)]):
         means = part.groupby('method', sort=False)[columns].mean()
-        panels.append(_panel(f'{task} {name}' if task else '', means.reindex(arms).dropna(how='all'), arms))
+        title = f'{task.replace("_", " ")} {_plain_number(name)}' if task else ''
+        panels.append(_panel(title, means.reindex(arms).dropna(how='all'), arms))
+    return _panels(panels, arms, f'{base.replace("_", " ")} over the course of training, mean over seeds; one scale a '
+                                 'panel')
+
+def _panels(panels, arms, words):
     legend = ' '.join(f'<span class="key c{i % 6}">{_esc(arm)}</span>' for i, arm in enumerate(arms))
-    words = f'{base.replace("_", " ")} over the course of training, mean over seeds; one scale a panel'
     return (f'<figure class="curves"><div class="panels">{"".join(panels)}</div>'
             f'<figcaption>{legend}<br>{_esc(words)}</figcaption></figure>')
 
-def _panel(title, means, arms):
-    "One panel: a line an arm"
+def _panel(title, means, arms, at=None, ends=None):
+    "One panel: a line an arm; columns lie `at` numbers, or evenly, and `ends` of the scale are those of the values"
     finite = means.to_numpy(float)
     finite = finite[np.isfinite(finite)]
     if not len(finite): return ''
-    low, high = float(finite.min()), float(finite.max())
+    low, high = ends or (float(finite.min()), float(finite.max()))
+    at = range(means.shape[1]) if at is None else at
     def points(row):
-        known = [(i, y) for i, y in enumerate(row) if math.isfinite(y)]
-        return ' '.join(f'{100*i/(len(row) - 1):.1f},{100*(high - y)/((high - low) or 1):.1f}' for i, y in known)
+        known = [((x - at[0])/(at[-1] - at[0]), y) for x, y in zip(at, row) if math.isfinite(y)]
+        return ' '.join(f'{100*x:.1f},{100*(high - y)/((high - low) or 1):.1f}' for x, y in known)
     lines = ''.join(f'<polyline class="c{arms.index(arm) % 6}" points="{points(row)}"/>'
                     for arm, row in zip(means.index, means.to_numpy(float)))
     spoken = '; '.join(f'{arm} from {_number(row[0])} to {_number(row[-1])}' for arm, row in
@@ -373,6 +429,71 @@ def _panel(title, means, arms):
     return (f'<div class="panel"><b>{_esc(title)}</b><span>{_number(high, 2)}</span><svg viewBox="0 0 100 100" '
             f'preserveAspectRatio="none" role="img" aria-label="{_esc(spoken)}">{lines}</svg>'
             f'<span>{_number(low, 2)}</span></div>')
+
+# %% ../../nbs/14_claims/08_report.ipynb #rt-25b
+def _levels(some, by): # [(name, rows)]
+    if by not in some: return [('', some)]
+    def title(name): return name if isinstance(name, str) and by == 'task' else f'{by} {_plain_number(name)}'
+    return [(title(name), part) for name, part in some.groupby(by, sort=False)]
+
+def _alike(names) -> tuple: # (what they begin and end with, in whole words)
+    "('drop_', '_below') of drop_IG_below and drop_gradient_below"
+    if len(names) < 2: return '', ''
+    begin, end = os.path.commonprefix(names), os.path.commonprefix([k[::-1] for k in names])[::-1]
+    return begin[:begin.rfind('_') + 1], end[end.find('_'):] if '_' in end else ''
+
+def _seed_dots(part, arms, measure, axis):
+    "A lane an arm, a dot a run"
+    known = {arm: pd.to_numeric(part[part.method == arm][measure], errors='coerce').dropna() for arm in arms}
+    lanes = []
+    for arm, values in known.items():
+        if not len(values): continue
+        mean = _upright(axis.at(values.mean()), 'mean', 10, 90)
+        lanes.append(_lane(_esc(arm), mean + _dots(axis, values, part.loc[values.index, 'seed'])))
+    return lanes
+
+def _removal(asked, some, arms):
+    "A panel for each way of removing, all on one scale"
+    columns = {base: _curve_columns(some, base.removesuffix('_')) for base in asked.measures}
+    columns = {base: found for base, found in columns.items() if len(found) > 1}
+    if not columns: return ''
+    means = {base: some.groupby('method', sort=False)[names].mean().reindex(arms) for base, names in columns.items()}
+    high = max(float(np.nanmax(m.to_numpy(float))) for m in means.values())
+    panels = [_panel(base.split('_')[1], m, arms, [int(k.rpartition('_')[2]) for k in m], (0., high))
+              for base, m in means.items()]
+    first, last = (list(columns.values())[0][i].rpartition('_')[2] for i in (0, -1))
+    return _panels(panels, arms, f'{asked.title}: from {first} to {last} %, mean over seeds; one scale for all')
+
+# %% ../../nbs/14_claims/08_report.ipynb #rt-25d
+def beside(
+    asked, # a `Shown`
+    rows,
+) -> str: # HTML; '' where there are no rows
+    "What stands beside the verdicts of a claim"
+    some = rows[rows.study == asked.study]
+    if not len(some): return ''
+    some = some.dropna(axis=1, how='all')
+    arms = [arm for arm in dict.fromkeys(some.method) if arm in (asked.arms or set(some.method))]
+    some = some[some.method.isin(arms)]
+    if asked.curves: return _removal(asked, some, arms)
+    measures = [k for k in asked.measures if k in some]
+    if not measures: return ''
+    title, levels = f'<h4>Beside it: {_esc(asked.title)}</h4>', _levels(some, asked.by)
+    if len(asked.measures) == 1:
+        axis = Axis(pd.to_numeric(some[measures[0]], errors='coerce'))
+        lanes = [lane for name, part in levels
+                 for lane in [_lane(f'<b>{_esc(name)}</b>', '')]*bool(name) + _seed_dots(part, arms, *measures, axis)]
+        caption = f'{_esc(measures[0])}, a dot a run, the line their mean'
+        return title + _figure([*lanes, _axis_lane(axis)], f'{asked.title}: {measures[0]}', caption, 'strip')
+    def cell(part, measure):
+        x = pd.to_numeric(part[measure], errors='coerce').dropna()
+        return _spread(float(x.mean()) if len(x) else None, float(x.std(ddof=1)) if len(x) > 1 else None)
+    lines = [(f'{arm}, {name}' if name else arm, *(cell(part[part.method == arm], k) for k in measures))
+             for name, part in levels for arm in arms if (part.method == arm).any()]
+    begin, end = _alike(measures)
+    what = f'{begin}…{end}, ' if begin or end else ''
+    heads = ['', *(k[len(begin):len(k) - len(end)] for k in measures)]
+    return title + table(heads, lines) + f'<p class="note">{what}mean ± deviation over runs; no verdict</p>'
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-27
 def _minutes(seconds) -> str:
@@ -397,15 +518,18 @@ def _ranges(numbers) -> str:
         else: runs.append([x, x])
     return ', '.join(f'{a}' if a == b else f'{a} to {b}' for a, b in runs)
 
-def _effect_part(finding):
+def _effect_part(finding, rows):
     "Verdict, rule, strip and numbers of one effect"
     e, v = finding.effect, finding.verdict
     holm = f'after Holm {_p_words(finding.p_holm)}' if e.primary else 'beside the claim'
     tested = f' p {_p_words(v.p)}, {holm}.' if finding.has_interval and math.isfinite(v.p) else ''
     dropped = f' Dropped: {v.dropped} pairs.' if v.dropped else ''
+    idle = hardly_learnt(e, rows)
+    warn = f'<p><b>Learnt next to nothing:</b> {_esc("; ".join(idle))}.</p>'*bool(idle)
     gates = ''.join(f' Gate: {_esc(g.says)}.' for g in e.gates)
     return (f'<div class="effect"><h4>{chip(finding.word)} {_esc(e.name)}: {_esc(e.title)}</h4>'
-            f'<p>{_esc(reason(finding))}{tested}{dropped} {_esc(detectable_words(finding))}</p>{strip(finding)}'
+            f'<p>{_esc(reason(finding))}{tested}{dropped} {_esc(detectable_words(finding))}</p>{warn}'
+            f'{strip(finding)}'
             f'<p class="note">{_esc(rule_words(e))}{gates}</p></div>')
 
 def _p_words(p): return '< 0.001' if p < .001 else _number(p)
@@ -419,13 +543,14 @@ def section(
     ours = [f'<h5>{_esc(f.effect.name)}</h5>'*(len(some) > 1) + our_numbers(f, rows) for f in some
             if f.effect.primary or len(some) == 1]
     drawn = list(dict.fromkeys(filter(None, (curves(f, rows) for f in some))))
+    others = ''.join(beside(asked, rows) for asked in claim.shown)
     weak = f'<p><b>Weak:</b> {_esc(claim.weak)}</p>' if claim.weak else ''
     return (f'<section class="claim" id="{_esc(claim.name)}"><h3><span class="id">{_esc(claim.name)}</span> '
             f'{_esc(claim.title)}</h3><div class="sides"><div><h4>In the paper ({_esc(papers[claim.paper])})</h4>'
             f'<p>{_esc(claim.paper_says)}</p>{paper_numbers(claim)}{weak}</div>'
             f'<div><h4>Here</h4><p>{_esc(claim.ours)}</p>{"".join(ours)}'
             f'<p class="note">{_esc(_cost(claim, rows))}</p></div></div>'
-            f'{"".join(map(_effect_part, some))}{"".join(drawn)}</section>')
+            f'{"".join(_effect_part(f, rows) for f in some)}{"".join(drawn)}{others}</section>')
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-30
 scales = { # paper: (theirs, {budget: ours})
@@ -438,10 +563,10 @@ scales = { # paper: (theirs, {budget: ours})
                                 full='RoBERTa of 8 to 16 layers, Wikipedia')),
     'saliency_guided': ('MNIST, CIFAR-10, BIRD; biLSTM on ERASER; four nets on simulated series',
                         dict(quick='1,000 digits; two layouts of series', full='MNIST, CIFAR-10; biLSTM; series',
-                             small='4,000 digits; biLSTM on movie sentences and tweets; '
+                             small='2,000 digits; biLSTM on movie sentences and tweets; '
                                    'ten layouts of series')),
     'sallm': ('BERT base, SST-5', dict(quick='2 layers of MiniLM, 192 movie sentences', full='BERT base, SST-5',
-                                       small='3 layers of MiniLM, 512 movie sentences in five classes'))}
+                                       small='2 layers of MiniLM, 512 movie sentences in five classes'))}
 
 easy = [
     'All methods share one trainer and all claims one set of studies, so nothing was trained twice.',
@@ -483,7 +608,7 @@ deviations = [ # (paper, of what, theirs, ours)
      'fragile'),
     ('saliency_guided', 'words', 'GloVe vectors', 'the word table of MiniLM, copied into the biLSTM'),
     ('saliency_guided', 'faithfulness', 'as it is', 'minus that of a random ranking, behind a gate of accuracy'),
-    ('sallm', 'model and data', 'BERT base, SST-5', '3 layers of MiniLM, ratings of movie sentences in five classes'),
+    ('sallm', 'model and data', 'BERT base, SST-5', '2 layers of MiniLM, ratings of movie sentences in five classes'),
     ('sallm', 'details', 'weight, share and layer not stated', 'the defaults of the method here')]
 
 def _deviations_table():
@@ -548,8 +673,32 @@ def _outcome_numbers(finding):
     edge = f'margin {m}' if finding.effect.rule == 'no harm' else f'of interest from {m}'
     return _esc(interval_words(v)) + f' <small>{_esc(edge)}</small>'
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-33b
+def _by_paper(findings) -> dict:
+    return {paper: some for paper in papers if (some := [f for f in findings if f.claim.paper == paper])}
+
+def verdict_lines(findings) -> list: # of Markdown
+    "A line a paper: its claims by verdict; the effects of a claim by their own titles, where they differ in it"
+    out, words = [], {}
+    for f in findings: words.setdefault(f.claim.name, set()).update([f.word]*f.effect.primary)
+    for paper, some in _by_paper([f for f in findings if f.effect.primary]).items():
+        parts = []
+        for word, alike in _named(some).items():
+            names = {}
+            for f in alike:
+                name = f.claim.short if len(words[f.claim.name]) == 1 else f.effect.title
+                names.setdefault(name, []).append(f.effect.name)
+            parts.append(f'*{word}*: ' + ', '.join(f'{short} ({", ".join(those)})' for short, those in names.items()))
+        out.append(f'- **{papers[paper]}**: {"; ".join(parts)}.')
+    return out
+
 # %% ../../nbs/14_claims/08_report.ipynb #rt-35
 def _listed(items): return f'<ul>{"".join(f"<li>{_esc(x)}</li>" for x in items)}</ul>'
+
+def _idle_words(findings, rows) -> list:
+    idle = list(dict.fromkeys(f.effect.name for f in findings if f.has_interval and hardly_learnt(f.effect, rows)))
+    return [f'An arm learnt next to nothing in {", ".join(idle)}: such a difference says '
+            'that it did not learn, and no more.']*bool(idle)
 
 def _chance_words(findings):
     "What multiplicity does to the verdicts"
@@ -585,7 +734,8 @@ def first_page(findings, rows, budget) -> str: # HTML
                   'Numbers without verdicts; nothing here speaks for or against a claim.</p>')
     elif waiting: banner = (f'<p class="banner"><b>Not all has run.</b> No rows yet, or not enough of them, for '
                             f'{_esc(", ".join(waiting))}.</p>')
-    not_said = [limits[0], limits[-1]] if budget == 'quick' else [*limits, *_chance_words(findings)]
+    not_said = [limits[0], limits[-1]]
+    if budget != 'quick': not_said = [*limits, *_idle_words(findings, rows), *_chance_words(findings)]
     outcome = '' if budget == 'quick' else f'<h2>Outcome</h2>{_outcome_table(findings)}'
     return (f'<header><p class="kicker">A replication report, budget {_esc(budget)}</p><h1>Four papers\' claims, '
             f're-tested</h1><p class="lead">{_esc(headline(findings, budget))}</p>{banner}</header>'
@@ -657,6 +807,7 @@ def _raw_rows(rows):
 # %% ../../nbs/14_claims/08_report.ipynb #rt-41
 def _registry_part(budget, first):
     "Fingerprint, and what changed since the first run"
+    registered()
     now = described(budget)
     if first is None:
         return f'<p>Fingerprint {fingerprint_of(now)}. It is not known which one the first run had.</p>'
@@ -694,9 +845,6 @@ def verdicts_latex(
     before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
               r'\begin{document}']
     return '\n'.join([*before, *body, r'\end{document}', ''] if standalone else body)
-
-def _by_paper(findings) -> dict:
-    return {paper: some for paper in papers if (some := [f for f in findings if f.claim.paper == paper])}
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-47
 _page = '''<!doctype html>

@@ -63,6 +63,8 @@ def known_cells(
     return {identity(e) for e in _lines(Path(file)) if e['kind'] == 'row'}
 
 # %% ../../nbs/14_claims/06_rows.ipynb #rw-8
+_own = {'study', 'budget', 'method', 'seed', 'seconds', 'machine', 'processor', 'threads'} # columns of every row
+
 def _short(x, digits=7):
     if isinstance(x, float): return float(f'{x:.{digits}g}')
     return x
@@ -78,9 +80,12 @@ def row_of(
     run = Run(study.folder/folder)
     measures = next(r for r in study.results().to_dict('records') if r['run'] == folder)
     settings = cell.described()['settings']
-    not_measures = {'method', 'seed', 'run', *study.settings}
-    row = dict(study=name, budget=budget, method=cell.method, settings=settings, seed=cell.seed,
-               measures={k: _short(v) for k, v in measures.items() if k not in not_measures},
+    not_measures = {'method', 'seed', 'run', 'seconds', *study.settings} # a row has its own seconds
+    measures = {k: _short(v) for k, v in measures.items() if k not in not_measures}
+    if taken := sorted(_own & {*settings, *measures}):
+        raise ValueError(f'{name}: a setting or measure is called {taken[0]!r}, as a column of every row is; give it '
+                         'another name')
+    row = dict(study=name, budget=budget, method=cell.method, settings=settings, seed=cell.seed, measures=measures,
                seconds=_short(float(run.summary['train_seconds']), 4))
     return row, dict(run.config.get('hardware') or {}, versions=run.config['versions'])
 

@@ -52,6 +52,14 @@ def _draw_effect(ax, y, row, limits, below=4.):
         ax.plot([row['mean']], [y], marker='o', markersize=4, markerfacecolor=fill, markeredgecolor=colour,
                 markeredgewidth=.9, linestyle='none', zorder=4)
 
+def _name_rows(ax, at, names):
+    "Names down the left edge at `at`, faint lines up from the numbers, no frame"
+    ax.set_yticks(at, names, fontsize=6.5)
+    ax.tick_params(axis='y', length=0)
+    ax.grid(axis='x', color=faint, linewidth=.4)
+    ax.set_axisbelow(True)
+    ax.spines[['top', 'right', 'left']].set_visible(False)
+
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-7
 _rows_high, _stacked_high = 14., 23.
 
@@ -208,11 +216,7 @@ def _dots(view, width):
                         markeredgecolor='white', zorder=3, **look)
         ax.set(xlim=(low, top), ylim=(len(names) - .5, -.5))
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
-        ax.set_yticks(np.arange(len(names)), names, fontsize=6.5)
-        ax.tick_params(axis='y', length=0)
-        ax.grid(axis='x', color=faint, linewidth=.4)
-        ax.set_axisbelow(True)
-        ax.spines[['top', 'right', 'left']].set_visible(False)
+        _name_rows(ax, np.arange(len(names)), names)
         sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
     return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)
@@ -290,11 +294,7 @@ def _bars(view, width):
         ax.axvline(0, color=ink, linewidth=.6, zorder=3)
         ax.set(xlim=(low, top), ylim=(high, 0))
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
-        ax.set_yticks(step*np.arange(len(names)) + step/2, names, fontsize=6.5)
-        ax.tick_params(axis='y', length=0)
-        ax.grid(axis='x', color=faint, linewidth=.4)
-        ax.set_axisbelow(True)
-        ax.spines[['top', 'right', 'left']].set_visible(False)
+        _name_rows(ax, step*np.arange(len(names)) + step/2, names)
         sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
         legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
     return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)

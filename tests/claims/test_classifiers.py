@@ -71,6 +71,17 @@ def test_each_budget_makes_its_study_with_all_arms_seeds_and_settings(name, budg
     assert study.train['learning_rate'] == given['learning_rate'] and study.train['snapshots'] == 0
     if name == 'GRID': assert study.settings['p'] == study.settings['q'] == list(given['shares'])
 
+@pytest.mark.parametrize('name', [name for name in names if 'small' in plans[name].sizes])
+def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(name, tmp_path):
+    study = plans[name].study(tmp_path, 'small')
+    for task in study.settings['task']:
+        cells = [c for c in study.cells if dict(c.settings)['task'] == task]
+        one, other = (study._data(next(c for c in cells if c.seed == seed))['train'] for seed in list(study.seeds)[:2])
+        def rows(part):
+            if 'text' in part.column_names: return sorted(part['text'])
+            return sorted(np.asarray(part['pixel_values'], dtype=np.float64).reshape(len(part), -1).sum(1))
+        assert len(one) and len(one) == len(other) and rows(one) != rows(other)
+
 @pytest.mark.parametrize('name', names)
 def test_every_arm_of_the_full_budget_takes_steps_on_a_stand_in_and_has_all_its_columns(name, tiny, tmp_path):
     more = dict(GRID=dict(shares=(.5,)), AD=dict(bases=('tiny',)), AD64=dict(bases=('tiny',)), SALLM=dict(epochs=3))

@@ -15,8 +15,6 @@ effects = {e.name: e for c in claims.values() for e in c.effects}
 
 def settled(where): return {k: v['small'] if isinstance(v, dict) else v for k, v in where}
 
-def settled(where): return {k: v['small'] if isinstance(v, dict) else v for k, v in where}
-
 def rows_of(effect, seeds=range(100, 106), value=lambda *at: .5):
     "Rows in which every number that an effect and its gates ask for is there"
     out = {}

@@ -13,7 +13,8 @@ from browser import new_page
 from invented_rows import invented_rows, outcomes
 from salviz.claims import registry
 from salviz.claims.registry import claims, described, judged
-from salviz.claims.report import find_all, groups, headline, reason, report_html, verdicts_latex, write_report
+from salviz.claims.report import (_baselines_first, find_all, groups, hardly_learnt, headline, reason, report_html,
+                                  verdicts_latex, write_report)
 
 hostile = '<script>alert(1)</script> & "quotes" \'and\' \\% $x$ </style> ' + 'longword'*12
 
@@ -145,3 +146,23 @@ def test_rows_can_be_kept_from_the_page_itself(browser, page_text, rows, tmp_pat
     waited.value.save_as(tmp_path/'kept.csv')
     assert len(pd.read_csv(tmp_path/'kept.csv')) == len(rows) and page.errors == []
     page.close()
+
+def test_the_hollow_dot_is_what_the_claim_compares_with(findings):
+    asked = dict(D1a='none', D2='FT', D3='RD', D4='noCT', D6='gold', G1='plain', G7b='plain', S3='FT', L3='FT')
+    effects = {f.effect.name: f.effect for f in findings}
+    assert {k: effects[k].terms[_baselines_first(effects[k].terms)[0]].arm for k in asked} == asked
+    start = effects['G6'].terms[_baselines_first(effects['G6'].terms)[0]]
+    assert dict(start.where)['start'] == 'plain'
+
+def test_arms_that_learnt_nothing_are_named_beside_the_verdict_and_on_the_first_page(rows):
+    high = (rows.study == 'PRIOR') & (rows.method == 'high')
+    idle = rows.assign(majority=rows.majority.where(~high, .5), test_score=rows.test_score.where(~high, .53))
+    named = [f.effect.name for f in find_all(idle) if any('high (0.530' in x for x in hardly_learnt(f.effect, idle))]
+    assert named and set(named) <= {'D1a', 'D1b', 'D1c'}
+    text = text_of(report_html(idle))
+    assert 'high (0.530; largest class 0.500)' in text and 'An arm learnt next to nothing in D1' in text
+
+def test_tasks_that_are_numbers_stand_by_size_and_say_what_they_count(page_text):
+    part = page_text[page_text.index('id="G1"'):page_text.index('id="G2"')]
+    counted = re.findall(r'\b(\d+(?:\.\d)?) layers', part.partition('class="strip"')[2])
+    assert counted[:3] == ['2', '6', '12'] and '.' not in ''.join(counted)
