@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['shapes', 'signal_shapes', 'Damage', 'resume_files', 'write_whole', 'to_json', 'sealed', 'write_object', 'read_object',
            'append_line', 'plain_name', 'shrink', 'grow', 'Snapshot', 'encode_arrays', 'encode_snapshot', 'read_header',
-           'decode_snapshot', 'Run', 'processor', 'untouched', 'untrained', 'open_run', 'RunInUse', 'Held',
-           'snapshot_file', 'snapshot_numbers', 'write_manifest', 'read_manifest', 'checkpoint_damage',
+           'decode_snapshot', 'Run', 'processor', 'untouched', 'untrained', 'open_run', 'RunInUse', 'process_start',
+           'Held', 'snapshot_file', 'snapshot_numbers', 'write_manifest', 'read_manifest', 'checkpoint_damage',
            'remove_checkpoint', 'slim_checkpoint', 'outdated', 'runs_table']
 
 # %% ../../nbs/01_core/10_runs.ipynb #003
@@ -587,7 +587,7 @@ def open_run(
 # %% ../../nbs/01_core/10_runs.ipynb #045b
 class RunInUse(RuntimeError): "Another process, or another training of this one, is at work in the folder of a run"
 
-def _started(pid) -> str:
+def process_start(pid) -> str:
     "When process `pid` of this machine was started, '' if there is none or nobody can tell"
     try:
         boot = Path('/proc/sys/kernel/random/boot_id').read_text().strip()
@@ -605,11 +605,12 @@ class Held:
         try: self._lock.acquire()
         except Timeout: self._refuse(before)
         if before and before['host'] != platform.node(): self._refuse(before)
-        lives = before and before['started'] and _started(before['process']) == before['started']
+        lives = before and before['started'] and process_start(before['process']) == before['started']
         if lives and before['process'] != os.getpid(): self._refuse(before)
         file = os.stat(self.path/'.lock').st_ino
-        who = dict(host=platform.node(), process=os.getpid(), started=_started(os.getpid()), since=_now(), file=file)
-        write_whole(self.note, sealed(who).encode())
+        self.who = dict(host=platform.node(), process=os.getpid(), started=process_start(os.getpid()), since=_now(),
+                        file=file)
+        write_whole(self.note, sealed(self.who).encode())
 
     def _noted(self) -> dict:
         "Who is said to hold this folder; {} if nobody is, or if the note came here in a copy"
@@ -633,7 +634,7 @@ class Held:
     def release(self):
         "Let others train in the folder"
         if not self._lock.is_locked: return
-        self.note.unlink(missing_ok=True)
+        if self._noted().get('started') == self.who['started']: self.note.unlink(missing_ok=True) # or it was followed
         self._lock.release()
 
 # %% ../../nbs/01_core/10_runs.ipynb #047
@@ -802,6 +803,12 @@ def _load(self:Run, path) -> Snapshot:
     return snapshot
 
 @patch
+def _is_sound(self:Run, path) -> bool:
+    "Is there a snapshot in the file `path`, as far as its header tells?"
+    try: return self._known(path, _sound) is None
+    except OSError: return False
+
+@patch
 def snapshot(
     self:Run,
     step:int=-1, # a recorded step, or -1 for the last one of this probe, -2 for the one before, …
@@ -810,6 +817,8 @@ def snapshot(
     "The snapshot of `probe` at `step`"
     for name, x in (('step', step), ('probe', probe)):
         if not isinstance(x, Integral): raise ValueError(f'snapshot: {name} must be a whole number, got {x!r:.80}')
+    if step >= 0 and probe >= 0 and self._is_sound(path := self.path/snapshot_file(step, probe)):
+        return self._load(path)
     paths, wrong = self._scan()
     if not paths:
         raise KeyError(f'no snapshots in {self.path}'

@@ -701,7 +701,7 @@ def test_a_study_without_weights_deletes_them_as_each_cell_ends(tmp_path, make_t
     def accuracy(model, run): return float(run.path.name[-1]) # asks for the weights
     given = dict(measures=[accuracy], weights='none', progress=False, epochs=1, batch_size=8, snapshots=0)
     study = Study(folder, bert, tiny_data, {'FineTuning': FineTuning}, seeds=(0, 1, 2), **given)
-    held = study._lock(study.cells[2])
+    held = study._lease(study.cells[2])
     with held, pytest.warns(UserWarning, match='1 cells are being trained by another process'): study.run()
     assert seen[-2:] == [[], []]
     assert not list(folder.glob('runs/*/checkpoints/checkpoint-*'))

@@ -21,6 +21,7 @@ import pytest
 import safetensors.numpy
 
 import salviz
+from salviz.core import runs
 from salviz.core.runs import (Held, Run, RunInUse, Snapshot, decode_snapshot, encode_snapshot, runs_table, sealed,
                               write_manifest)
 
@@ -597,6 +598,49 @@ def test_the_last_look_is_that_of_each_probe(run):
     assert [(s.step, s.probe) for s in run.snapshots(step=-4)] == [(0, 0)]
     assert [(s.step, s.probe) for s in run.snapshots(step=10)] == [(10, 0), (10, 1)]
     assert [s.step for s in run.snapshots(0, 10)] == [10]
+
+
+# ---- what the folder holds at this moment
+
+def told(run, *place):
+    "Step and probe of what `run.snapshot` returns, or its error in words"
+    try: s = run.snapshot(*place)
+    except (KeyError, ValueError) as e: return str(e)
+    return s.step, s.probe, is_whole(s)
+
+
+def test_who_asks_for_every_snapshot_has_the_folder_read_once(run, monkeypatch):
+    scans, scan = [], Run._scan
+    monkeypatch.setattr(Run, '_scan', lambda run: scans.append(1) or scan(run))
+    assert [is_whole(run.snapshot(*place)) for place in run.recorded] == [True]*6 and len(scans) == 1
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, seed):
+    rng, writer, folder = np.random.default_rng(seed), Run(run.path), run.path/'snapshots'
+    def files(): return sorted(folder.glob('step-*'))
+    def any_file(): return files()[rng.integers(len(files()))]
+    def save(): writer.save(look(int(rng.integers(9))*10, int(rng.integers(2))))
+    def delete(): any_file().unlink()
+    def cut(): any_file().write_bytes(b'cut off')
+    def mend():
+        for p in files():
+            if p.read_bytes() == b'cut off': writer.save(look(*runs.snapshot_numbers(p.name)))
+    def another_folder():
+        shutil.copytree(folder, run.path/'aside')
+        shutil.rmtree(folder)
+        os.rename(run.path/'aside', folder)
+    def stray(): (folder/f'note-{rng.integers(3)}.txt').write_text('no snapshot')
+    acts = [save, save, save, delete, cut, mend, another_folder, stray]
+    for _ in range(60):
+        if len(files()) > 1: acts[rng.integers(len(acts))]()
+        else: save()
+        if rng.random() < .5: os.utime(folder, ns=(123, 123)) # the clock of a file system ticks, or stands still
+        if rng.random() < .1: (folder/'note-1.txt').unlink(missing_ok=True)
+        for place in [(), (-2, 1), (int(rng.integers(9))*10, int(rng.integers(2)))]:
+            assert told(run, *place) == told(Run(run.path), *place)
+    shutil.rmtree(folder)
+    assert told(run) == f"'no snapshots in {run.path} yet'"
 
 
 def test_arrays_that_do_not_fit_a_snapshot_are_refused_by_name():
