@@ -11,8 +11,9 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
+from .packing import rows_at_once
 from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder,
-                                        predicted_classes, real_tokens, repeated, target_scores)
+                                        predicted_classes, real_tokens, repeated, row_tokens, target_scores)
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, layers_kept, observe
 from ..models.fast import where_needed
@@ -80,7 +81,7 @@ def attention_attribution(
     steps:int=20,        # m, steps of integrated gradients
     reading='paper',     # of AD-DROP's eq. 3: 'paper' or 'standard', see `_integrated_attention`
     part=None,           # of an encoder-decoder: 'encoder' (default), 'decoder' or 'cross'
-    batch_size:int=None, # rows in a forward pass of IGA; None: as many as there are examples, and at least 64
+    batch_size:int=None, # rows in a forward pass of IGA; None: as many as `rows_at_once`
     # GA and AA in train mode: of the attention after dropout (all released code) instead of before it (the equations)
     after_dropout=False,
     # IGA: points at which the sum over `steps` is taken by Gauss's rule, see `path_rule`; None: at each of them
@@ -169,7 +170,7 @@ def _integrated_attention(model, inputs, target, layers, training, seed, steps, 
     "`attention_attribution` by integrated gradients (eq. 3), one of `layers` after the other"
     if reading not in ('paper', 'standard'): raise ValueError(f"reading must be 'paper' or 'standard', got {reading!r}")
     rows = every_row(inputs)
-    if batch_size is None: batch_size = max(len(rows), 64)
+    if batch_size is None: batch_size = rows_at_once(model, row_tokens(model, inputs))
     check_counts(steps=steps, batch_size=batch_size, **({} if nodes is None else dict(nodes=nodes)))
     if nodes is not None and nodes > steps:
         raise ValueError(f'nodes must be at most steps={steps}, whose sum they stand for, got {nodes}')

@@ -36,6 +36,7 @@ def _attention_and_gradients(
     padding"""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
         outputs = reading.model(**reading.inputs)
+        reading.settle(outputs)
         A = [maps[l] for l in maps.layers]
         gradients = [g if len(A) > 1 else g[None]
                      for g in (gradients_of(reading.scores_of(outputs), A, reading.create_graph)
@@ -72,13 +73,13 @@ def _of_what_is_read(reading, per_key) -> torch.Tensor: # [targets, rows, n] or 
     return per_key if reading.is_text else (per_key / features)[..., None].expand(*per_key.shape, features)
 
 # %% ../../nbs/04_attribution/07_attention_rows.ipynb #054
-@attribution('attention', says='weight', is_linear=True, of_attention='attention')
+@attribution('attention', says='weight', is_linear=True, of_attention='attention', is_one_pass=True)
 def _by_attention(reading, *, layers=-1, heads=None, row=None):
     "A row of attention"
     A, _ = _attention_and_gradients(reading, layers, heads, differentiate=False)
     return _of_what_is_read(reading, _row_of(reading, A.mean((0, 2)), row))
 
-@attribution('rollout', cite='abnar2020quantifying', says='weight', is_linear=True)
+@attribution('rollout', cite='abnar2020quantifying', says='weight', is_linear=True, is_one_pass=True)
 def _by_rollout(reading, *, residual=.5, heads=None, row=None):
     "A row of attention rollout through all layers"
     A, _ = _attention_and_gradients(reading, None, heads, differentiate=False)
@@ -88,7 +89,7 @@ def _by_rollout(reading, *, residual=.5, heads=None, row=None):
         rolled[i, at[:, None], at] = torch.from_numpy(rollout(A[:, i][..., at[:, None], at], residual)).to(rolled)
     return _of_what_is_read(reading, _row_of(reading, rolled, row))
 
-@attribution('gradient_x_attention', is_trainable=True)
+@attribution('gradient_x_attention', is_trainable=True, is_one_pass=True)
 def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
     "Attention times its gradient, summed over heads and queries"
     A, G = _attention_and_gradients(reading, layers, heads)
@@ -96,7 +97,7 @@ def _by_gradient_x_attention(reading, *, layers=-1, heads=None, positive=False):
     return _of_what_is_read(reading, parts.sum((3, 4)).mean(1))
 
 @attribution('attention_gradient', cite='hao2021selfattention', says='attention_slope', is_linear=True,
-             of_attention='gradient', is_trainable=True)
+             of_attention='gradient', is_trainable=True, is_one_pass=True)
 def _by_attention_gradient(reading, *, layers=-1, heads=None):
     "GA: the gradient with respect to attention, summed over heads and queries"
     return _of_what_is_read(reading, _attention_and_gradients(reading, layers, heads)[1].sum((3, 4)).mean(1))

@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from .questions import as_batch, encoded_for, settled_targets, whole, words_of
-from .reading import Reading, check_counts, every_row, real_tokens, what_is_read
+from .questions import Asked, as_batch, encoded_for, settled_targets, whole, words_of
+from .reading import check_counts, real_tokens, what_is_read
 from .registry import attribution_named, known_attributions
-from .saliency import completeness
+from .saliency import completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..data.texts import model_inputs
@@ -101,8 +101,9 @@ def explain(
     target='predicted',
     *,
     tokenizer=None,                # for texts
-    batch_size:int=32,             # rows in a forward pass, which bounds memory however many `inputs` there are
+    batch_size:int=None,           # rows in a forward pass; None: as many as `rows_at_once`, which bounds memory
     seed:int=0,                    # of methods that draw, 0 to 2**32 - 1
+    check=True,                    # compute the completeness error too, which may cost a pass
     **options,                     # of the method, see `method_options`
 ) -> Explanation: # with `values` [batch, n] for texts, [batch, height, width] or [batch, time, features]
     """What each token, pixel or cell does to the score `target`, in eval mode; model and global generators stay as
@@ -114,20 +115,16 @@ def explain(
     batch = as_batch(model, inputs, tokenizer)
     if not whole(seed) or not 0 <= seed < 2**32:
         raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
-    check_counts(batch_size=batch_size)
+    if batch_size is not None: check_counts(batch_size=batch_size)
     chosen, name = attribution_named(method), what_is_read(batch)
-    parts = []
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)
-        questions, score = settled_targets(model, batch, target, batch_size)
-        for rows in every_row(batch).split(max(1, batch_size // chosen.copies)):
-            targets = [q if callable(q) else q[rows] for q in questions]
-            reading = Reading(model, batch, rows, targets, batch_size, seed, scores_here=score[:, rows])
-            values, gain = chosen(reading, **options)
-            parts.append((values, None if gain is None else gain()))
-    values, real = torch.cat([v for v, _ in parts], 1), real_tokens(batch) if name == 'input_ids' else None
+        if chosen.is_one_pass: questions, score = Asked(model, batch, target, batch_size), None
+        else: questions, score = settled_targets(model, batch, target, batch_size)
+        values, gain = read_in_packs(model, batch, chosen, questions, options, batch_size, seed, score, check)
+        if chosen.is_one_pass: questions, score = questions.settled()
+    real = real_tokens(batch) if name == 'input_ids' else None
     if real is not None: values = torch.where(real, values, 0.)
-    gain = None if parts[0][1] is None else torch.cat([g for _, g in parts], -1)
     error = None if gain is None else completeness(values, gain, batch[name].shape[1] if name == 'pixel_values' else 1)
     each = isinstance(target, str) and target == 'each'
     single = lambda x: x if x is None or each else x[0]
@@ -197,7 +194,7 @@ def explain_data(
     target='predicted',            # int64 [len(data)] and the rows of a function: in the order of the data
     *,
     tokenizer=None,
-    batch_size:int=32,
+    batch_size:int=None,           # as for `explain`
     seed:int=0,
     words:str=None,                # pool texts to words: 'sum', 'mean', 'max' or 'first', as `Explanation.pooled`
     details=False,                 # an `Explained`: a list that knows scores, targets and completeness errors
@@ -210,17 +207,18 @@ def explain_data(
     model = unwrapped(model)
     data, collate, order = encoded_for(model, data, tokenizer)
     _settled_options(method, options)
-    check_counts(batch_size=batch_size)
+    if batch_size is not None: check_counts(batch_size=batch_size)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
         raise ValueError(f'target has {len(target)} classes for {len(data)} examples; one for each is needed, in the '
                          'order of the data')
     arrays, details_of = [None] * len(data), dict(target=[], score=[], completeness_error=[])
-    for i in tqdm(range(0, len(order), batch_size), desc=method, unit='batch', disable=None if progress else True):
-        at = torch.tensor(order[i:i + batch_size])
+    some = batch_size or 32 # of like length
+    for i in tqdm(range(0, len(order), some), desc=method, unit='batch', disable=None if progress else True):
+        at = torch.tensor(order[i:i + some])
         here = target[at] if isinstance(target, torch.Tensor) else target
         if callable(target): here = lambda outputs, rows, at=at: target(outputs, at.to(rows.device)[rows])
         part = explain(model, collate([data[j] for j in at.tolist()]), method, here, batch_size=batch_size, seed=seed,
-                       **options)
+                       check=details, **options)
         for j, values in zip(at.tolist(), part.examples() if words is None else part.pooled(words)): arrays[j] = values
         for name in details_of if details else (): details_of[name].append(getattr(part, name))
     if not details: return arrays

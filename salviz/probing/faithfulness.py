@@ -13,12 +13,14 @@ import warnings
 import numpy as np
 import pandas as pd
 import torch
+from tqdm.auto import tqdm
 
 from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
-from ..data.texts import model_inputs
+from ..data.texts import fingerprint, model_inputs
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
-from ..models.loading import device_of, undisturbed
+from ..models.loading import device_of, undisturbed, weights_checksum
+from ..core.kept import Kept, digest
 from ..core.names import measured_words
 from ..data.signals import signal_info
 
@@ -202,9 +204,11 @@ def perturbed(
 
     @torch.no_grad()
     def run(rows, keep):
-        with undisturbed(model):
-            return torch.cat([one(r.to(device), k.to(device))
-                              for r, k in zip(rows.split(batch_size), keep.split(batch_size))]).cpu()
+        if replacement == 'removal': order = keep.sum(1).argsort(descending=True, stable=True) # those of like length
+        else: order = torch.arange(len(rows))
+        parts = zip(rows[order].split(batch_size), keep[order].split(batch_size))
+        with undisturbed(model): made = torch.cat([one(r.to(device), k.to(device)) for r, k in parts]).cpu()
+        return made[order.argsort()]
     return run
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #024
@@ -316,25 +320,38 @@ def decision_flip(
     return dict(flip_fraction=fraction.numpy(), flipped=flipped.numpy(), removed=removed.numpy(), units=units.numpy())
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #036
-def _attributed(model, data, methods, target, tokenizer, batch_size, seed):
-    """{method: one array an example} of `methods` (names, or a dictionary with names, options or arrays), and of
-    'random'"""
+def _named(methods, target) -> dict: # {name: name of an attribution, its options, or arrays}
+    "All of `methods` (names, or a dictionary with names, options or arrays), and 'random'"
     named = (dict(methods) if isinstance(methods, dict)
              else {m: m for m in ([methods] if isinstance(methods, str) else methods)})
     named.setdefault('random', 'random')
     if isinstance(target, str) and target == 'each':
         raise ValueError("target='each' gives one attribution a class; here one an example is needed: name a class, or "
                          "take 'predicted' or 'gold'")
-    def values(how):
-        how = dict(method=how) if isinstance(how, str) else how
-        if not isinstance(how, dict): return _one_by_one(how, len(data))
-        return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
-                            **dict(seed=seed, progress=False) | how)
-    return {name: values(how) for name, how in named.items()}
+    return named
+
+def _values_of(how, model, data, target, tokenizer, batch_size, seed) -> list:
+    "One array an example"
+    how = dict(method=how) if isinstance(how, str) else how
+    if not isinstance(how, dict): return _one_by_one(how, len(data))
+    return explain_data(model, data, target=target, tokenizer=tokenizer, batch_size=batch_size,
+                        **dict(seed=seed, progress=False) | how)
+
+def _attributed(model, data, methods, target, tokenizer, batch_size, seed) -> dict:
+    "{method: one array an example} of `methods`, and of 'random'"
+    return {name: _values_of(how, model, data, target, tokenizer, batch_size, seed)
+            for name, how in _named(methods, target).items()}
 
 class Measured(dict):
     "Arrays of each method; `about`: on which model and data, in a sentence for captions"
     about = ''
+
+# %% ../../nbs/08_probing/00_faithfulness.ipynb #036d
+def _asked(named, count, target, **question) -> tuple: # ({name: what is asked of it}, what all parts share)
+    "What the numbers depend on, in what JSON can say; arrays of another length than `count` are refused"
+    asked = {name: how if isinstance(how, (str, dict)) else [digest(x) for x in _one_by_one(how, count)]
+             for name, how in named.items()}
+    return asked, dict(target=target.tolist() if isinstance(target, torch.Tensor) else target, **question)
 
 def faithfulness_data(
     model,
@@ -346,26 +363,40 @@ def faithfulness_data(
     flips=True,         # also the decision flip, which costs up to a forward pass a unit
     batch_size=32,
     seed=0,             # of the random row
+    folder=None,        # what is measured is kept there, and the same call goes on after a stop; None: nowhere
+    progress=True,      # a bar with the time that is left, where that is more than moments
     **settings,         # of `faithfulness`: shares, replacement, unit, ranking, aopc, ...
 ) -> dict: # {method: arrays over all examples, as `faithfulness` (and `decision_flip`) return them}
     "The faithfulness of several methods on the same examples"
     _of_one_class(target)
-    source, (data, collate, _) = data, encoded_for(model, data, tokenizer)
+    source, (data, collate, order) = data, encoded_for(model, data, tokenizer)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
-    measured = Measured()
+    measured, named = Measured(), _named(methods, target)
     measured.about = measured_words(model, source, len(data))
-    for name, values in _attributed(model, data, methods, target, tokenizer, batch_size, seed).items():
-        parts = []
-        for start in range(0, len(data), batch_size):
-            batch, some = collate(data.select(range(start, min(start + batch_size, len(data)))).to_list()), values[
-                start:start + batch_size]
-            y = target[start:start + batch_size] if isinstance(target, torch.Tensor) else target
-            one = faithfulness(model, batch, some, y, tokenizer=tokenizer, batch_size=batch_size, **settings)
-            if flips:
-                one['flip_fraction'] = decision_flip(model, batch, some, tokenizer=tokenizer, batch_size=batch_size,
-                                                     **flip)['flip_fraction']
-            parts.append(one)
-        measured[name] = {k: parts[0][k] if k == 'shares' else np.concatenate([p[k] for p in parts]) for k in parts[0]}
+    asked, question = _asked(named, len(data), target, weights=weights_checksum(model), data=fingerprint(data),
+                             mask_token=getattr(tokenizer, 'mask_token_id', None), flips=flips, batch_size=batch_size,
+                             seed=seed, settings=settings)
+    kept = Kept(folder, question)
+    def measure(how, rows):
+        some = data.select(rows)
+        batch, y = collate(some.to_list()), target[rows] if isinstance(target, torch.Tensor) else target
+        if not isinstance(how, (str, dict)): how = [how[i] for i in rows]
+        values = _values_of(how, model, some, y, tokenizer, batch_size, seed)
+        one = faithfulness(model, batch, values, y, tokenizer=tokenizer, batch_size=batch_size, **settings)
+        if flips:
+            one['flip_fraction'] = decision_flip(model, batch, values, tokenizer=tokenizer, batch_size=batch_size,
+                                                 **flip)['flip_fraction']
+        return one
+    parts = [order[i:i + batch_size] for i in range(0, len(order), batch_size)] # the longest texts first
+    with tqdm(total=len(named)*len(data), desc='faithfulness', unit='example', leave=False, delay=3,
+              disable=not progress) as bar:
+        for name, how in named.items():
+            made = []
+            for rows in parts:
+                made.append(kept.part(dict(method=asked[name], rows=rows), lambda: measure(how, rows)))
+                bar.update(len(rows))
+            measured[name] = {k: made[0][k] if k == 'shares'
+                              else np.concatenate([p[k] for p in made])[np.argsort(order)] for k in made[0]}
     return measured
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #037

@@ -458,6 +458,32 @@ def test_each_class_has_an_axis_and_shares_the_passes_forward(method):
     if method != 'attention_integrated_gradients': assert shared == len(passes)
 
 
+@pytest.mark.parametrize('method', [m for m in NAMES if known_attributions()[m].is_one_pass])
+@pytest.mark.parametrize('kind', ['bert', 'llama'])
+def test_what_reads_once_is_asked_and_scored_by_the_pass_that_it_reads(kind, method):
+    model, batch = tiny(kind), sentences(kind)
+    examples, read = len(batch['input_ids']), []
+    labels = torch.arange(examples) % 3
+    handle = model.register_forward_hook(lambda *a: read.append(len(a[2].logits)))
+    for target in ('predicted', 'gold', 'each', 1, labels.flip(0)):
+        read.clear()
+        made = explain(model, dict(batch, labels=labels), method, target)
+        assert sum(read) == examples, read
+        with torch.no_grad(): logits = model(**batch).logits
+        known = dict(predicted=logits.argmax(-1), gold=labels)
+        asked = target if isinstance(target, torch.Tensor) else known.get(target, torch.full((examples,), 1))
+        if isinstance(target, str) and target == 'each':
+            assert made.target == 'each'
+            torch.testing.assert_close(made.score, logits.T, rtol=1e-5, atol=1e-6)
+            ones = [explain(model, batch, method, c).values for c in range(3)]
+            torch.testing.assert_close(made.values, torch.stack(ones))
+        else:
+            assert torch.equal(made.target, asked)
+            expected = logits.gather(1, asked[:, None])[:, 0] # Llama reckons its norms in float32
+            torch.testing.assert_close(made.score, expected, rtol=1e-5, atol=1e-6)
+    handle.remove()
+
+
 def test_gold_predicted_and_given_classes():
     model, batch = tiny('bert'), sentences('bert')
     logits, labels = model(**batch).logits.detach(), torch.tensor([2, 0, 1])
@@ -688,11 +714,11 @@ def test_other_heads_are_explained_for_what_they_say_and_for_their_labels():
 
 
 def test_memory_is_bounded_without_being_told():
-    model, rows = tiny('bert'), []
-    model.bert.encoder.register_forward_hook(lambda m, args, out: rows.append(len(args[0])))
-    many = {k: v.repeat(24, 1) for k, v in sentences('bert').items()}
+    model, tokens = tiny('bert'), []
+    model.bert.encoder.register_forward_hook(lambda m, args, out: tokens.append(args[0].shape[:2].numel()))
+    many = {k: v.repeat(90, 1) for k, v in sentences('bert').items()}
     for method in ('input_x_gradient', 'deeplift', 'occlusion'): explain(model, many, method)
-    assert max(rows) == 32 < len(many['input_ids'])
+    assert max(tokens) <= 1024 < many['attention_mask'].sum()
     # 590 MiB as one map a window
     assert [tuple(x.shape) for x in windows((224, 224), (4, 4), None, 'cpu')] == [(111, 224), (111, 224)]
 
@@ -722,7 +748,7 @@ def test_numpys_whole_numbers_are_whole_numbers():
     (dict(target=3), 'the classes of this model are 0 to 2'), (dict(target='gold'), "target='gold' needs one class"),
     (dict(target=True), 'target must be'), (dict(batch_size=0), 'batch_size must be a whole number'),
     (dict(seed=.5), 'seed must be a whole number'),
-    (dict(seed=-1), 'from 0 to 4294967295'), (dict(batch_size=None), 'batch_size must be a whole number'),
+    (dict(seed=-1), 'from 0 to 4294967295'), (dict(batch_size=.5), 'batch_size must be a whole number'),
     (dict(method='smoothgrad', noise=float('nan')), 'noise must be a share'),
     (dict(method='smoothgrad', noise=float('inf')), 'noise must be a share'),
     (dict(method='deep_shap', baselines=[0], samples=3), 'leave one of them out'),

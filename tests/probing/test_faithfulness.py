@@ -3,6 +3,7 @@ equations"""
 import math, warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
@@ -11,6 +12,7 @@ from transformers import GPT2Config, GPT2ForSequenceClassification
 from helpers import same, state
 from salviz.data.texts import Collator, encode, encode_texts, load_text, model_inputs
 from salviz.attribution.explanations import explain
+from salviz.probing import faithfulness as faithfulness_module
 from salviz.probing.faithfulness import (accuracy_drop, aup_aur, background_of, compacted, decision_flip, faithfulness,
                                  faithfulness_data, faithfulness_table,
                                  informative_table, mean_embedding, perturbation_frame, perturbed, replace_top,
@@ -426,6 +428,33 @@ def test_the_table_is_the_mean_over_all_examples_with_a_random_row(tiny_bert, ti
     np.testing.assert_allclose(frame['flipped'][2], found['random']['flipped'][:, 0].mean())
     with pytest.raises(ValueError, match='data must be one split'):
         faithfulness_table(model, tiny_data, ['random'], tiny_tokenizer)
+
+
+def test_a_table_that_was_stopped_goes_on_from_its_folder(tiny_bert, tiny_tokenizer, tiny_data, tmp_path, monkeypatch):
+    model, data, explained = loud(tiny_bert()), tiny_data['test'], []
+    mine = [np.arange(n, dtype=float) for n in encode(data, tiny_tokenizer)['length']]
+    methods = {'mine': mine, 'ig': dict(method='integrated_gradients', steps=3)}
+    def table(folder=None, model=model, methods=methods, **kw):
+        return faithfulness_table(model, data, methods, tiny_tokenizer, batch_size=4, folder=folder, **kw)
+    whole, explain_data, per_method = table(), faithfulness_module.explain_data, -(-len(data)//4)
+    def counted(*args, **kw):
+        explained.append(kw['method'])
+        if len(explained) == 2: raise KeyboardInterrupt
+        return explain_data(*args, **kw)
+    monkeypatch.setattr(faithfulness_module, 'explain_data', counted)
+    with pytest.raises(KeyboardInterrupt): table(tmp_path/'kept')
+    pd.testing.assert_frame_equal(table(tmp_path/'kept'), whole)
+    assert explained.count('integrated_gradients') == per_method + 1 and explained.count('random') == per_method
+    explained[:] = [None]*2
+    pd.testing.assert_frame_equal(table(tmp_path/'kept'), whole)
+    assert explained == [None]*2, 'nothing is explained again'
+    more = table(tmp_path/'kept', methods={**methods, 'gradient_norm': 'gradient_norm'})
+    assert explained[2:] == ['gradient_norm']*per_method
+    pd.testing.assert_frame_equal(more.drop('gradient_norm'), whole)
+    for what, other in dict(weights=dict(model=loud(tiny_bert(), seed=1)), settings=dict(unit='word'),
+                            target=dict(target='gold'), flips=dict(flips=False), seed=dict(seed=1)).items():
+        with pytest.raises(ValueError, match=f'made with another {what}; name another folder'):
+            table(tmp_path/'kept', **other)
 
 
 # images

@@ -85,10 +85,10 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path,
     model = net(series)
     whole = study_of(tmp_path/'whole', series, model).run()
     stopped, calls, finish = study_of(tmp_path/'stopped', series, model), [], Study._finish
-    def stops(self, cell, again):
+    def stops(self, cell, again, check):
         calls.append(cell)
         if len(calls) == 4: raise KeyboardInterrupt
-        return finish(self, cell, again)
+        return finish(self, cell, again, check)
     monkeypatch.setattr(Study, '_finish', stops)
     with pytest.raises(KeyboardInterrupt): stopped.run()
     monkeypatch.setattr(Study, '_finish', finish)
