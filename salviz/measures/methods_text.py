@@ -165,6 +165,12 @@ def _training_parts(configs, varied):
     if settings and all('optimizer' in x and x['optimizer'] is None for x in settings): said.append('AdamW')
     if settings and all('scheduler' in x and x['scheduler'] is None for x in settings):
         said.append('a rate that falls linearly to 0')
+    in_bf16 = sum(x.get('precision') == 'bf16' for x in settings)
+    if in_bf16 and 'precision' not in varied:
+        said.append('bf16 mixed precision' + (f' in {in_bf16} of {len(settings)} runs' if in_bf16 < len(settings)
+                                              else ''))
+    kernels = {x.get('attention_kernel') for x in settings}
+    if len(kernels) == 1 and None not in kernels: said.append(f'the {kernels.pop()} kernel of attention')
     return [f'Training: {", ".join(said)}.'] if said else []
 
 def _grid_parts(design, seeds):

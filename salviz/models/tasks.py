@@ -345,4 +345,5 @@ def attribution_target(
     def target(outputs, rows):
         here = {k: v[rows] for k, v in batch.items()}
         return score(outputs, here, task.predicted(outputs, here) if isinstance(labels, str) else labels[rows])
+    target.is_of_example = task.per_example # it asks for no place in the padded text
     return target

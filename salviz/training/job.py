@@ -26,6 +26,7 @@ from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
 from ..models.attention import head_count, layer_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
+from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
 from ..methods.base import FineTuning, Method, check_cite, served
 from ..measures.tasks import check_labels
@@ -58,6 +59,27 @@ def _check_args(args:dict):
             raise ValueError(f'train: args has {name}, which methods, runs or the order of examples do not allow to be '
                              'changed')
 
+def _precision(settings, further) -> dict: # further arguments of `TrainingArguments`
+    "What `settings.precision` asks for, or an error where this processor has no instructions for it"
+    if settings.precision == 'fp32': return {}
+    if given := {'bf16', 'fp16'} & set(further):
+        raise ValueError(f"train: args has {given.pop()}, and precision='bf16' says that already; give one of them")
+    device = 'cpu' if further.get('use_cpu') or not torch.cuda.is_available() else 'cuda'
+    if device == 'cpu' and torch.backends.mps.is_available() and not further.get('use_cpu'): device = 'mps'
+    if device == 'mps' or not has_bf16(device):
+        raise ValueError(f"train: precision='bf16' needs a processor that calculates in bf16 (a GPU from Ampere on, or "
+                         f"a CPU with avx512_bf16, amx_bf16 or Arm's bf16), which this one ({device}, {processor()}) "
+                         "does not; use precision='fp32'")
+    return dict(bf16=True, **(dict(use_cpu=True) if device == 'cpu' else {}))
+
+def _check_kernel(model, settings):
+    "Refuse a kernel that `model` has not"
+    name, own = settings.attention_kernel, getattr(getattr(model, 'config', None), '_attn_implementation', None)
+    served = {own, *attention_kernels(model)}
+    if name is not None and name not in served:
+        raise ValueError(f'train: {type(model).__name__} has no attention kernel {name!r}; it has '
+                         f'{", ".join(sorted(filter(None, served))) or "none to choose from"}')
+
 def training_arguments(
     path, # of the run
     task, # a `Task`
@@ -67,6 +89,7 @@ def training_arguments(
     _check_args(settings.args or {})
     # Trainer would have everything compiled, and the next training of this process too
     further = {k: x for k, x in (settings.args or {}).items() if k not in _compiling}
+    further |= _precision(settings, further)
     given = dict(
         output_dir=str(Path(path)/'checkpoints'), num_train_epochs=settings.epochs, seed=settings.seed,
         per_device_train_batch_size=settings.batch_size, per_device_eval_batch_size=4*settings.batch_size,
@@ -260,6 +283,7 @@ def open_job(
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, '
                          'such as those of the head')
+    _check_kernel(model, settings)
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
     if settings.snapshots: observes(model)

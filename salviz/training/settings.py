@@ -43,10 +43,13 @@ _allowed = dict( # {setting: (is it allowed?, what is)}
     mlm_probability=(lambda x: _is_number(x) and 0 < x < 1, 'between 0 and 1, both excluded'),
     learning_rate=(lambda x: _is_number(x) and 0 < x <= 1, 'above 0 and at most 1'),
     weight_decay=(lambda x: _is_number(x) and 0 <= x < 1, 'at least 0 and below 1'),
+    precision=(lambda x: x in ('fp32', 'bf16'), "'fp32' or 'bf16'"),
+    attention_kernel=(lambda x: x in (None, 'sdpa', 'eager'), "'sdpa' (fused), 'eager', or None"),
     returns=(lambda x: isinstance(x, str) and x in ('best', 'last'), _a_choice_of_weights),
     optimizer=(_function_or_none, _a_maker),
     scheduler=(_function_or_none, _a_maker))
 
+# %% ../../nbs/06_training/01_settings.ipynb #s009b
 @dataclass(frozen=True)
 class Settings:
     "How a training goes; a run that is resumed must have the same, all of them"
@@ -76,6 +79,11 @@ class Settings:
     # the weights that the model has afterwards, that are scored, and that the run calls its best: 'best' in validation,
     # or 'last', where what was taught is not what validation measures
     returns:str='best'
+    # of all passes but the methods' own: 'fp32', or 'bf16' (weights stay in fp32) where the processor calculates in it
+    precision:str='fp32'
+    # 'sdpa' (fused) or 'eager'; None: the model's own, in bf16 without attention dropout what is faster on the first
+    # batch. Which one that was stands in `run.state`, and a run that is resumed keeps it
+    attention_kernel:str=None
 
     def __post_init__(self):
         for name, (fits, allowed) in _allowed.items():
@@ -85,7 +93,7 @@ class Settings:
 # %% ../../nbs/06_training/01_settings.ipynb #s012
 def in_config(settings:Settings) -> dict:
     "`settings` as the config of a run has them; what earlier runs have not is there where it was asked for"
-    unsaid = dict(saliency=None, returns='best')
+    unsaid = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None)
     return {name: x for name, x in plain(vars(settings)).items() if name not in unsaid or x != unsaid[name]}
 
 def record_steps(snapshots:int, total:int) -> list:

@@ -63,6 +63,17 @@ def test_what_is_not_recorded_is_not_said(tmp_path):
     unknown = model_card(Run(bare.folder/'runs/0.seed=0')).split('## What is not known')[1]
     assert 'the hardware' in unknown and 'which data it was trained on' in unknown and 'licence' in unknown
 
+def test_the_precision_and_a_kernel_that_was_asked_for_are_said(tmp_path):
+    in_bf16 = settings | dict(precision='bf16', attention_kernel='sdpa')
+    text = a_study(tmp_path/'s', settings=in_bf16).methods_text()
+    assert 'bf16 mixed precision, the sdpa kernel of attention.' in text
+    mixed = a_study(tmp_path/'t')
+    assert 'bf16' not in mixed.methods_text()
+    shutil.rmtree(tmp_path/'t/runs/1.seed=1')
+    a_run(tmp_path/'t/runs/1.seed=1', 'ADDrop', 1, settings=in_bf16)
+    text = mixed.methods_text()
+    assert 'bf16 mixed precision in 1 of 4 runs' in text and 'kernel' not in text
+
 def test_runs_that_differ_are_not_described_as_one(tmp_path):
     study = a_study(tmp_path/'s')
     shutil.rmtree(tmp_path/'s/runs/1.seed=1')

@@ -312,11 +312,12 @@ def test_cancelling_who_awaits_stops_the_training(start):
     assert training.run.finished or training.run.state['stopped'] >= 3
 
 def test_interrupting_who_waits_stops_the_training(start):
-    training, steps = start(epochs=30), []
-    def interrupt(training): # some steps after this thread has begun to wait, however busy the machine is
+    waits, steps = threading.Event(), []
+    def hold(): assert waits.wait(300) # however busy the machine is, most steps are left when this thread waits
+    training = start(Gated(step2=hold), epochs=30)
+    def interrupt(training):
         if training.state == 'running' and waits.is_set(): steps.append(training.step)
         if len(steps) == 5: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-    waits = threading.Event()
     training.subscribe(interrupt)
     with pytest.raises(KeyboardInterrupt):
         waits.set()

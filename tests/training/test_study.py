@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from filelock import FileLock
 
 import forked
 from salviz.data.texts import subset
@@ -28,6 +27,7 @@ from salviz.models.nets import small_net
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.runs import Run, sealed, write_manifest
 from salviz.data.signals import load_images
+from salviz.core.leases import Lease
 from salviz.training.study import (Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures,
                                    study_cells)
 
@@ -356,7 +356,7 @@ def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, 
     assert not Run(tmp_path/'s'/'runs'/'FineTuning.seed=0').checkpoints
 
 def test_a_cell_that_another_process_is_at_is_left_to_it(made, whole):
-    with FileLock(whole.folder/'locks'/'AD-DROP.seed=1.lock'), pytest.warns(
+    with Lease(whole.folder/"locks"/"AD-DROP.seed=1"), pytest.warns(
         UserWarning, match=r'1 cells are being trained by another process \(AD-DROP.seed=1\)'):
         made['study'](whole.folder).run()
 

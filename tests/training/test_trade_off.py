@@ -7,7 +7,6 @@ import types
 import numpy as np
 import pytest
 from datasets import DatasetDict
-from filelock import FileLock
 
 import forked
 from salviz.attribution.explanations import explain_data
@@ -17,6 +16,7 @@ from salviz.measures.front import between, front_of
 from salviz.measures.plausibility import plausibility
 from salviz.methods import RationaleGuided
 from salviz.models.corruption import small_model, train_tokenizer
+from salviz.core.leases import Lease
 from salviz.training.study import Study
 from salviz.training.trade_off import RationalePlausibility, marked_words, pareto
 
@@ -121,7 +121,7 @@ def test_the_next_value_waits_for_numbers_that_another_process_is_still_at(home,
     study = made['study'](tmp_path/'busy')
     cell = study.cells[-1]
     (tmp_path/'busy/cells'/f'{cell.name}.json').unlink() # trained, and not measured
-    with FileLock(tmp_path/'busy/locks'/f'{cell.name}.lock'), pytest.warns(UserWarning, match='another process'), \
+    with Lease(tmp_path/"busy/locks"/cell.name), pytest.warns(UserWarning, match='another process'), \
             pytest.raises(RuntimeError, match='1 of 6 runs are not finished, first .* .not measured'):
         pareto(study, 'right', 'plausible', start=3, budget=7)
     assert len(study.settings['weight']) == 6

@@ -1,0 +1,214 @@
+"""Studies from files and from the command line, what they say of themselves while others train, and searches."""
+import json
+import os
+import shutil
+import signal
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import pandas as pd
+import pytest
+
+from salviz.cli import main
+from salviz.core.leases import Lease
+from salviz.core.runs import Run
+from salviz.methods import ADDrop
+from salviz.models.corruption import small_model, train_tokenizer
+from salviz.training import designs
+from salviz.training.designs import engine, load_study
+from salviz.training.engines import pack_run
+from salviz.training.progress import study_progress
+from salviz.training.search import Search
+from salviz.training.study import Study
+
+toml = textwrap.dedent("""
+    model = "tiny"
+    data = "rows.jsonl"
+    seeds = [0, 1]
+    measures = ["test_accuracy", "test_loss"]
+    settings = {p = [0.2, 0.4]}
+    train = {epochs = 1, batch_size = 8, snapshots = 0, probes = 1}
+    [methods]
+    FineTuning = "FineTuning"
+    "AD-DROP" = {kind = "ADDrop", cross_tuning = false}
+    """)
+table = {'model': 'tiny', 'data': 'rows.jsonl', 'seeds': [0], 'measures': ['test_loss'], 'methods': {'FineTuning': {}},
+         'train': dict(epochs=1, batch_size=8, snapshots=0, probes=1)}
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory, tiny_data):
+    "A folder with a model and sentences that a file can name"
+    home = tmp_path_factory.mktemp('designs')
+    tokenizer = train_tokenizer(tiny_data['train']['text'], vocab_size=90)
+    model = small_model('classification', tokenizer, layers=1, heads=2, hidden=16, labels=['negative', 'positive'])
+    for part in (model, tokenizer): part.save_pretrained(home/'tiny')
+    rows = [json.dumps(row) for row in tiny_data['train']]
+    (home/'rows.jsonl').write_text('\n'.join(rows))
+    (home/'grid.toml').write_text(toml)
+    return home
+
+@pytest.fixture(scope='module')
+def whole(home):
+    "The study of grid.toml, trained by two processes of the command line; its folder"
+    assert main(['study', 'run', str(home/'grid.toml'), '--workers', '2', '--threads', '1']) == 0
+    return home/'grid'
+
+def results(folder): return Study.open(folder).results()
+
+def test_two_processes_give_the_numbers_of_one(home, whole):
+    (home/'alone.toml').write_text((home/'grid.toml').read_text())
+    assert main(['study', 'run', str(home/'alone.toml')]) == 0
+    pd.testing.assert_frame_equal(results(home/'alone'), results(whole), check_exact=True)
+
+def test_workers_without_a_shared_folder_give_the_same(home, whole):
+    (home/'apart.toml').write_text((home/'grid.toml').read_text())
+    study = load_study(home/'apart.toml')
+    with ThreadPoolExecutor(1) as pool: study.run(executor=pool, threads=1, shared=False)
+    pd.testing.assert_frame_equal(results(home/'apart'), results(whole), check_exact=True)
+
+def test_a_finished_study_is_not_trained_again(home, whole, capsys):
+    before = {p: p.stat().st_mtime_ns for p in whole.glob('runs/*/summary.json')}
+    assert main(['study', 'run', str(home/'grid.toml')]) == 0
+    assert all(p.stat().st_mtime_ns == t for p, t in before.items()) and len(before) == 6
+    assert 'finished         6' in capsys.readouterr().out
+
+def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
+    first, *rest = sorted(p.name for p in (whole/'runs').iterdir())
+    shutil.copytree(whole, tmp_path/'s', ignore=shutil.ignore_patterns(first, f'{first}.json'))
+    (tmp_path/'one.tar').write_bytes(pack_run(whole, first))
+    assert main(['study', 'collect', str(tmp_path/'s')]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 5
+    out = tmp_path/'all.csv'
+    assert main(['study', 'collect', str(tmp_path/'s'), str(tmp_path/'one.tar'), '--out', str(out)]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(out), results(whole), check_dtype=False)
+    assert main(['study', 'collect', str(tmp_path/'s'), '--out', str(out)]) == 2
+    assert 'exists already; use --force' in capsys.readouterr().err
+
+def test_status_says_who_is_at_work_and_what_is_left(whole, tmp_path, capsys):
+    shutil.copytree(whole, tmp_path/'s')
+    first, second, third = sorted(p.name for p in (tmp_path/'s'/'runs').iterdir())[:3]
+    for name in (first, second): shutil.rmtree(tmp_path/'s'/'runs'/name)
+    with Lease(tmp_path/'s'/'locks'/first):
+        assert main(['study', 'status', str(tmp_path/'s'), '--json']) == 0
+        known = json.loads(capsys.readouterr().out)
+    cells = {c['run'][5:]: c for c in known['cells']}
+    assert known['counts'] == {'finished': 4, 'running': 1, 'failed': 0, 'set aside': 0, 'interrupted': 0, 'missing': 1}
+    assert (cells[first]['process'], cells[second]['process'], known['left']) == (os.getpid(), None, 2)
+    assert cells[third]['seconds'] >= 0 and known['end'] and 'torch' not in known
+    assert study_progress(tmp_path/'s').counts['running'] == 0
+
+def test_a_dead_worker_is_not_at_work(whole, tmp_path):
+    shutil.copytree(whole, tmp_path/'s')
+    name = next((tmp_path/'s'/'runs').iterdir()).name
+    if not (child := os.fork()): # takes the lease and is killed with it
+        Lease(tmp_path/'s'/'locks'/name)._take()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert list((tmp_path/'s'/'locks').glob(f'{name}.*')) and study_progress(tmp_path/'s').counts['running'] == 0
+
+wrong = [('x.json', {**table, 'seed': 1}, 'x.json has no key seed; there are model, data'),
+         ('x.json', {k: x for k, x in table.items() if k != 'data'}, 'x.json lacks data'),
+         ('x.json', {**table, 'seeds': 3}, 'seeds must be a list, got 3'),
+         ('x.json', {**table, 'methods': {'A': 'Drop'}}, "no method is called 'Drop'; there are FineTuning, SalLM"),
+         ('x.json', {**table, 'methods': {'ADDrop': dict(r=1)}}, 'methods.ADDrop has no key r; there are kind, p'),
+         ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has no key txt; there are text'),
+         ('x.json', {**table, 'settings': dict(r=[1])}, 'neither train nor the methods, the model or the data take r'),
+         ('x.json', {**table, 'train': dict(epoch=1)}, 'train has no argument epoch; there are'),
+         ('x.toml', 'model = tiny', 'x.toml cannot be read'), ('x.py', 'x = 1', 'x.py makes no Study'),
+         ('x.yaml', '', 'read from .py, .toml, .json')]
+
+@pytest.mark.parametrize('name,text,message', wrong)
+def test_a_file_that_cannot_be_a_study_is_refused_in_one_sentence(home, tmp_path, capsys, name, text, message):
+    for part in ('tiny', 'rows.jsonl'): (tmp_path/part).symlink_to(home/part)
+    (tmp_path/name).write_text(text if isinstance(text, str) else json.dumps(text))
+    before = sorted(tmp_path.iterdir())
+    assert main(['study', 'run', str(tmp_path/name)]) == 2
+    assert message in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
+
+def test_a_setting_of_the_data_and_a_teacher_are_filled_in_by_the_study(home):
+    data = dict(name='rows.jsonl', validation_size=3, test_size=3)
+    text = {**table, 'data': data, 'settings': dict(train_size=[8, 16])}
+    text['methods'] = {'FineTuning': {}, 'SalLM': dict(teacher=dict(run_of='FineTuning'), steps=2)}
+    (home/'taught.json').write_text(json.dumps(text))
+    assert main(['study', 'run', str(home/'taught.json')]) == 0
+    runs = {p.name: Run(p).config for p in (home/'taught'/'runs').iterdir()}
+    assert {name: c['data']['sizes']['train'] for name, c in runs.items()} == {
+        f'{m}.train_size={n}.seed=0': n for m in ('FineTuning', 'SalLM') for n in (8, 16)}
+    changed = {**text, 'methods': {**text['methods'], 'SalLM': dict(teacher=dict(run_of='FineTuning'), steps=3)}}
+    (home/'taught.json').write_text(json.dumps(changed))
+    with pytest.raises(ValueError, match=r'methods.SalLM.function was SalLM\(.*steps=2'): load_study(home/'taught.json')
+
+def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
+    "A stand-in with the interface of submitit; where submitit is there, its local executor has the same numbers"
+    asked = {}
+    class Executor:
+        def __init__(self, folder, cluster): asked.update(folder=folder, cluster=cluster)
+        @classmethod
+        def _valid_parameters(cls): return {'gpus_per_node', 'timeout_min'}
+        def update_parameters(self, **kw):
+            if 'nonsense' in kw: raise NameError('many lines')
+            asked.update(kw)
+    class Slurm:
+        @classmethod
+        def _valid_parameters(cls): return {'partition', 'gpus_per_node'}
+    module = type('submitit', (), dict(AutoExecutor=Executor, SlurmExecutor=Slurm))
+    monkeypatch.setattr(designs, '_wanted_package', lambda *_: module)
+    with engine(slurm=designs.slurm_options('partition=gpu,gpus_per_node=1,timeout_min=9'), logs=tmp_path): pass
+    assert asked == dict(folder=tmp_path, cluster='slurm', slurm_partition='gpu', gpus_per_node=1, timeout_min=9)
+    with pytest.raises(ValueError, match='does not take one of nonsense'), engine(slurm=dict(nonsense=1)): pass
+
+def test_a_dask_worker_with_several_threads_is_refused(monkeypatch):
+    class Client:
+        threads = 1
+        def __init__(self, address): self.address = address
+        def __enter__(self): return self
+        def __exit__(self, *_): pass
+        def nthreads(self): return {'tcp://w:1': self.threads}
+        def get_executor(self, **kw): return self.address, kw
+    monkeypatch.setattr(designs, '_wanted_package', lambda *_: type('distributed', (), dict(Client=Client)))
+    with engine(dask='tcp://a:1') as executor: assert executor == ('tcp://a:1', dict(pure=False))
+    Client.threads = 4
+    with pytest.raises(ValueError, match='--nthreads 1'), engine(dask='tcp://a:1'): pass
+
+@pytest.mark.slow
+def test_jobs_that_submitit_starts_here_give_the_same_numbers(home, whole):
+    (home/'jobs.toml').write_text((home/'grid.toml').read_text())
+    words = ['--slurm', 'cluster=local,timeout_min=9,partition=x', '--threads', '1']
+    assert main(['study', 'run', str(home/'jobs.toml'), *words]) == 0
+    pd.testing.assert_frame_equal(results(home/'jobs'), results(whole), check_exact=True)
+
+@pytest.mark.slow
+def test_the_workers_of_a_dask_scheduler_give_the_same_numbers(home, whole):
+    distributed = __import__('distributed')
+    (home/'dask.toml').write_text((home/'grid.toml').read_text())
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        assert main(['study', 'run', str(home/'dask.toml'), '--dask', cluster.scheduler_address, '--threads', '1']) == 0
+    pd.testing.assert_frame_equal(results(home/'dask'), results(whole), check_exact=True)
+
+@pytest.fixture(scope='module')
+def searched(tiny_data):
+    tokenizer = train_tokenizer(tiny_data['train']['text'], vocab_size=90)
+    def bert(seed):
+        sizes = dict(layers=1, heads=2, hidden=16, num_labels=2)
+        return small_model('classification', tokenizer, seed=seed, **sizes), tokenizer
+    def search(folder, **kw):
+        usual = dict(model=bert, data=tiny_data, methods={'AD-DROP': ADDrop(cross_tuning=False)}, epochs=1,
+                     batch_size=16, space=dict(p=(.1, .9)), by='validation_loss', snapshots=0, probes=1, progress=False)
+        return Search(folder, **{**usual, **kw})
+    return search
+
+def test_a_search_that_stops_goes_on_as_if_it_had_not(searched, tmp_path):
+    once = searched(tmp_path/'a', trials=4).run()
+    searched(tmp_path/'b', trials=1).run()
+    asked = searched(tmp_path/'b', trials=2)
+    asked._next(asked._open_optuna()) # and its process ends: asked for, not told
+    pd.testing.assert_frame_equal(searched(tmp_path/'b', trials=4).run(), once, check_exact=True)
+    assert searched(tmp_path/'b').trials_table().state.tolist() == ['COMPLETE']*4
+
+def test_no_run_of_a_search_knows_of_the_test_split(searched, tmp_path):
+    search = searched(tmp_path/'s', trials=2)
+    search.run()
+    for run in (p for p in (tmp_path/'s'/'runs').iterdir()):
+        assert 'test' not in Run(run).config['data']['sizes'] and '"test"' not in (run/'metrics.jsonl').read_text()
+    chosen = search.report(seeds=(5,))
+    assert chosen.results().test_accuracy.notna().all() and list(chosen.results().p) == [search.best_point['p']]

@@ -1,0 +1,242 @@
+"""Studies on engines: the same numbers by every engine, a cell that is never trained twice, workers that are killed in
+the middle of a training."""
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from types import SimpleNamespace
+
+import cloudpickle
+import pandas as pd
+import pytest
+import torch
+
+from salviz.core.leases import Lease, Leased, holder
+from salviz.core.runs import Run, sealed
+from salviz.data.texts import subset
+from salviz.methods import FineTuning
+from salviz.models.corruption import small_model, train_tokenizer
+from salviz.training.engines import RayExecutor, pack_run, run_on, unpack_run
+from salviz.training.study import Study
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__]) # workers elsewhere cannot import this file
+
+spawned = get_context('spawn')
+
+def process_pool(folder): return partial(ProcessPoolExecutor, 2, mp_context=spawned)
+
+def loky_pool(folder):
+    from loky import get_reusable_executor
+    return partial(get_reusable_executor, 2)
+
+def slurm(folder): # submitit's executor for one machine
+    from submitit import AutoExecutor
+    executor = AutoExecutor(folder/'jobs', cluster='local')
+    executor.update_parameters(timeout_min=10)
+    return executor
+
+@contextmanager
+def on(engine, folder):
+    "An executor of two worker processes"
+    if engine != 'dask':
+        yield dict(pool=process_pool, loky=loky_pool, slurm=slurm)[engine](folder)
+        return
+    from dask.distributed import Client, LocalCluster
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
+                      local_directory=folder/'dask') as cluster, Client(cluster) as client:
+        yield client.get_executor(pure=False)
+
+def in_step(model, n, happens):
+    "`model`, which calls `happens` before the forward pass of its training step `n`"
+    steps = []
+    def hook(module, args):
+        if module.training: steps.append(1)
+        if module.training and len(steps) == n: happens()
+    model.register_forward_pre_hook(hook)
+    return model
+
+def die(deaths, times):
+    "Kill this process, until the file `deaths` has `times` letters"
+    so_far = deaths.read_text() if deaths.exists() else ''
+    if len(so_far) >= times: return
+    deaths.write_text(so_far + 'x')
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@pytest.fixture(scope='module')
+def made(tiny_data):
+    data = subset(tiny_data, 16, validation_size=8, test_size=8)
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    def study(folder, deaths=None, times=1, happens=None, **kw):
+        "If there is a file for its `deaths`, seed 1 dies once in its second epoch, or `times` times at its beginning"
+        def bert(seed):
+            sizes = dict(layers=1, heads=2, hidden=16, num_labels=2)
+            model = small_model('classification', tokenizer, seed=seed, **sizes)
+            if happens: in_step(model, 3, happens)
+            elif deaths and seed == 1: in_step(model, 3 if times == 1 else 1, lambda: die(deaths, times))
+            return model, tokenizer
+        usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=(0, 1), epochs=2, batch_size=8,
+                     measures=['test_accuracy', 'test_loss'], snapshots=0, probes=1, progress=False)
+        return Study(folder, **{**usual, **kw})
+    return study
+
+@pytest.fixture(scope='module')
+def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/'study').run()
+
+def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
+
+engines = ['pool', 'loky', pytest.param('dask', marks=pytest.mark.slow), pytest.param('slurm', marks=pytest.mark.slow)]
+
+@pytest.mark.parametrize('engine', engines)
+def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_to_the_same_numbers(engine, made, plain,
+                                                                                                  tmp_path):
+    study, deaths = made(tmp_path/'s', deaths=tmp_path/'deaths'), tmp_path/'deaths'
+    with on(engine, tmp_path) as executor: frame = study.run(executor=executor)
+    assert deaths.read_text() == 'x'
+    same(frame, plain)
+    assert not list((tmp_path/'s'/'locks').iterdir())
+    resumed = Run(tmp_path/'s'/'runs'/'FT.seed=1')
+    assert resumed.finished and len({r['step'] for r in resumed.train_rows}) == len(resumed.train_rows)
+
+@pytest.mark.slow
+@pytest.mark.parametrize('engine', ['pool', 'dask'])
+def test_without_a_shared_folder_runs_come_back_as_files(engine, made, plain, tmp_path):
+    study = made(tmp_path/'s', deaths=tmp_path/'deaths')
+    with on(engine, tmp_path) as executor: same(study.run(executor=executor, shared=False), plain)
+    assert (tmp_path/'deaths').read_text() == 'x'
+    assert sorted(p.name for p in (tmp_path/'s').iterdir()) == ['cells', 'locks', 'runs', 'study.json']
+
+@pytest.mark.slow
+def test_what_dies_three_times_is_set_aside_and_the_rest_goes_on(made, plain, tmp_path):
+    study = made(tmp_path/'s', deaths=tmp_path/'deaths', times=3)
+    with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=process_pool(tmp_path))
+    assert study.status().set_index('seed').state.to_dict() == {0: 'finished', 1: 'failed'}
+    with pytest.warns(UserWarning, match='1 of 2 cells failed'): study.run()
+    same(study.run(retry='all'), plain)
+
+def test_a_pool_that_cannot_be_made_again_says_so_and_keeps_what_is_trained(made, plain, tmp_path):
+    study = made(tmp_path/'s', deaths=tmp_path/'deaths')
+    with process_pool(tmp_path)() as pool, pytest.raises(RuntimeError, match='a function that makes the executor'):
+        study.run(executor=pool)
+    same(study.run(), plain)
+
+def test_what_a_worker_cannot_read_is_said_and_no_cell_is_blamed(made, tmp_path, monkeypatch):
+    class Elsewhere: # a module that is here alone
+        def __reduce__(self): return __import__, ('a_module_that_is_here_alone',)
+    study = made(tmp_path/'s')
+    study.measures['x'] = Elsewhere()
+    with pytest.raises(RuntimeError, match="No module named 'a_module_that_is_here_alone'"):
+        run_on(study, process_pool(tmp_path), study.cells)
+    assert not list((tmp_path/'s').glob('cells/*'))
+
+two_runs = '''
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import cloudpickle
+if __name__ == '__main__':
+    with open(sys.argv[1], 'rb') as f: study = cloudpickle.load(f)
+    study.run(executor=lambda: ProcessPoolExecutor(1, mp_context=get_context('spawn')))
+'''
+
+@pytest.mark.slow
+def test_two_runs_of_one_folder_train_no_cell_twice(made, plain, tmp_path):
+    study = made(tmp_path/'s')
+    (tmp_path/'sent').write_bytes(cloudpickle.dumps(study))
+    (tmp_path/'two.py').write_text(two_runs)
+    both = [subprocess.Popen([sys.executable, '-W', 'ignore', tmp_path/'two.py', tmp_path/'sent'])
+            for _ in range(2)]
+    assert [p.wait(timeout=300) for p in both] == [0, 0]
+    same(study.results(), plain)
+    for seed in (0, 1):
+        run = Run(tmp_path/'s'/'runs'/f'FT.seed={seed}')
+        assert [r['step'] for r in run.train_rows] == sorted({r['step'] for r in run.train_rows})
+    assert not (tmp_path/'s'/'superseded').exists()
+
+def test_who_was_held_up_and_followed_stops_before_its_next_step(made, tmp_path):
+    followed = []
+    def follow(): # as another process does that takes this one for dead
+        if followed: return
+        file, = (tmp_path/'s'/'locks').glob('*.1')
+        followed.append(file.write_text(sealed({**holder(file), 'id': 'another'})))
+    study = made(tmp_path/'s', happens=follow)
+    cell = study.cells[0]
+    study.patience = -1. # looked at before every step
+    assert study.run_cell(cell) == 'busy' and followed
+    record = json.loads((tmp_path/'s'/'cells'/f'{cell.name}.json').read_text())
+    assert 'error' not in record and not Run(tmp_path/'s'/'runs'/cell.name).finished
+
+def test_of_many_who_want_a_lease_of_the_dead_one_gets_it(tmp_path):
+    (tmp_path/'cell.1').write_text(sealed(dict(host='elsewhere', process=1, started='x', id='gone')))
+    os.utime(tmp_path/'cell.1', (0, 0))
+    script = textwrap.dedent('''
+        import sys, time
+        from salviz.core.leases import Lease, Leased
+        while time.time() < float(sys.argv[2]): pass
+        try:
+            with Lease(sys.argv[1]):
+                print('held')
+                time.sleep(1.5)
+        except Leased: print('refused')
+        ''')
+    start = time.time() + 2
+    many = [subprocess.Popen([sys.executable, '-c', script, tmp_path/'cell', str(start)], stdout=subprocess.PIPE,
+                             text=True) for _ in range(6)]
+    outcomes = [p.communicate(timeout=60)[0].strip() for p in many]
+    assert outcomes.count('held') <= 1 and set(outcomes) <= {'held', 'refused'}
+    with Lease(tmp_path/'cell'): pass
+    assert not list(tmp_path.iterdir())
+
+def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, plain, tmp_path):
+    study = made(tmp_path/'a')
+    study.run()
+    name, other = study.cells[0].name, made(tmp_path/'b')
+    archive = pack_run(tmp_path/'a', name)
+    for bad in (archive[:len(archive)//2], b'', archive[:512*3]):
+        with pytest.raises(ValueError, match='unpack_run'): unpack_run(tmp_path/'b', bad)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode='w') as tar:
+        info = tarfile.TarInfo('../escaped')
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b'x'))
+    with pytest.raises(ValueError, match='Outside'): unpack_run(tmp_path/'b', file.getvalue())
+    assert not (tmp_path/'escaped').exists()
+    foreign = made(tmp_path/'c', seeds=(7,))
+    with pytest.raises(ValueError, match=f'has no cell {name}; there are FT.seed=7'): unpack_run(tmp_path/'c', archive)
+    (tmp_path/'file.tar').write_bytes(archive)
+    assert unpack_run(tmp_path/'b', tmp_path/'file.tar') == name == unpack_run(tmp_path/'b', archive)
+    same(other.run(), plain)
+    assert [p.name for p in (tmp_path/'b').iterdir() if p.name.startswith('.')] == [] and foreign.folder.exists()
+
+def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_path, monkeypatch):
+    "By its interface: ray itself takes a quarter of a gigabyte"
+    asked, pool = [], process_pool(tmp_path)()
+    def remote(**options):
+        asked.append(options)
+        def task(function):
+            def call(*args): return SimpleNamespace(future=lambda: pool.submit(function, *args))
+            return SimpleNamespace(remote=call)
+        return task
+    ray = SimpleNamespace(remote=remote, is_initialized=lambda: False, init=lambda: asked.append('started'))
+    monkeypatch.setitem(sys.modules, 'ray', ray)
+    with pool: same(made(tmp_path/'s').run(executor=RayExecutor(num_gpus=1)), plain)
+    assert asked == ['started', dict(max_retries=0, num_gpus=1), dict(max_retries=0, num_gpus=1)]
+    monkeypatch.setitem(sys.modules, 'ray', None)
+    with pytest.raises(ImportError, match=r"pip install 'salviz\[ray\]'"): RayExecutor()
+
+def test_cells_get_devices_in_turn_and_no_more_threads_than_asked(made, tmp_path):
+    seen = tmp_path/'seen'
+    def look():
+        with seen.open('a') as f: print(os.environ.get('CUDA_VISIBLE_DEVICES'), torch.get_num_threads(), file=f)
+    study = made(tmp_path/'s', happens=look)
+    study.run(executor=lambda: ProcessPoolExecutor(2, mp_context=spawned, max_tasks_per_child=1), devices=('5', '6'),
+              threads=1)
+    assert sorted(seen.read_text().splitlines()) == ['5 1', '6 1']
