@@ -37,12 +37,12 @@ def chosen(
     return common(run.probes, probes), common(run.steps, steps)
 
 def _pairs(heads):
-    "`heads` as (layer, head) pairs"
-    if heads is None: return None
+    "`heads` as (layer, head) pairs; None and 'all' as they are"
+    if heads is None or isinstance(heads, str) and heads == 'all': return heads
     try: return [(int(l), int(h)) for l, h in heads]
     except (TypeError, ValueError):
         raise ValueError('heads must be pairs (layer, head) whose maps go in full beyond 128 tokens, such as [(5, 0), '
-                         f'(5, 1)]; got {heads!r}') from None
+                         f"(5, 1)], or 'all'; got {heads!r}") from None
 
 def _check_layers(runs, layers):
     "`layers` as a list, or an error that names those there are"
@@ -102,6 +102,15 @@ def _packed(frames, small=4e4):
     exact = pack_page(frames, budget=None)
     return exact if len(exact) <= small else pack_page(frames)
 
+def _in_full(s, heads, layers) -> list: # of (layer, head)
+    "Whose maps of the snapshot `s` go in full beyond 128 tokens"
+    def among(name): return [l for l in s.layers.get(name, []) if layers is None or l in layers]
+    if heads == 'all':
+        maps = [name for name in s.layers if s.arrays[name].ndim == 4]
+        return sorted({(l, h) for name in maps for l in among(name) for h in range(s.arrays[name].shape[1])})
+    observed = among('attention_attribution' if s.layers.get('attention_attribution') else 'attention')
+    return [(l, 0) for l in observed][-1:] if heads is None else heads
+
 def _frames(runs, metas, layers, heads, limit, spent):
     "(id, packed frames in base64) of every sentence, number of frames, number of weights"
     parts, count, weights, total = [], 0, 0, sum(len(m['recorded']) for m in metas)
@@ -110,9 +119,7 @@ def _frames(runs, metas, layers, heads, limit, spent):
             frames = []
             for _, step in sorted(place for place in m['recorded'] if place[0] == probe['id']):
                 s = run.snapshot(step, probe['id'])
-                observed = s.layers.get('attention_attribution') or s.layers.get('attention') or [0]
-                default = [(l, 0) for l in observed if layers is None or l in layers][-1:]
-                frames.append(pack_frame(s, i, full=default if heads is None else heads, layers=layers))
+                frames.append(pack_frame(s, i, full=_in_full(s, heads, layers), layers=layers))
                 shown = len([l for l in s.layers.get('attention', []) if layers is None or l in layers])
                 weights += shown*s.arrays['attention'].shape[1]*len(s.tokens)**2 if 'attention' in s.arrays else 0
             count += len(frames)
@@ -127,7 +134,8 @@ def page_of(
     probes=None, # numbers of the examples; None: all
     steps=None,  # recorded steps, negative: from the end; None: all
     layers=None, # the model's layers; None: all that were recorded
-    heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full; None: the first of the last layer
+    # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'; None: the first of the last layer
+    heads=None,
     panels=None, # see `salviz.explorer.program.panel_names`; None: all
     state=None,  # what is shown first
     limit=200e6, # bytes that the page may have at most; None: any size

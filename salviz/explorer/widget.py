@@ -431,7 +431,7 @@ def to_html(self:Explorer,
     probes=None, # numbers of the examples that go into it; None: those of this explorer
     steps=None,  # recorded steps; None: those of this explorer
     layers=None, # the model's layers; None: all that were recorded
-    heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full
+    heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'
     force=False, # overwrite the file?
     limit=200e6, # bytes that the file may have at most; None: any size
 ) -> Path:

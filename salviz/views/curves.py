@@ -6,8 +6,9 @@ belong to them"""
 # %% auto #0
 __all__ = ['colours', 'dashes', 'marks', 'bands', 'Chart', 'Curves', 'styles_of', 'spread', 'common_grid', 'running_mean',
            'named_runs', 'loss_curves', 'attention_entropy', 'attention_to_special', 'confidence', 'number_over_steps',
-           'by_seed', 'plain_name', 'about', 'accuracy_drop_curves', 'perturbation_curves', 'Grid', 'sensitivity_grid',
-           'head_map', 'Boxes', 'gradient_boxes', 'gradient_histogram', 'MetricTable', 'metric_table']
+           'checked_frame', 'by_seed', 'plain_name', 'about', 'accuracy_drop_curves', 'perturbation_curves', 'Grid',
+           'sensitivity_grid', 'head_map', 'Boxes', 'gradient_boxes', 'gradient_histogram', 'MetricTable',
+           'metric_table']
 
 # %% ../../nbs/09_views/01_curves.ipynb #003
 import json
@@ -375,12 +376,17 @@ def number_over_steps(
         caption=f'{title} over steps: {how.replace("   ", "; ")}{faint}.{_about_runs({k: groups[k] for k in kept})}')
 
 # %% ../../nbs/09_views/01_curves.ipynb #048
-def _checked(frame, view, keys, value):
-    "`frame` (or the frame of a study's table), its index as columns where `keys` need it; refuse what is not there"
+def checked_frame(
+    frame,     # tidy, or a study's table
+    view:str,  # whose name an error carries
+    keys:list, # columns that are needed
+    value:str, # and the one that holds numbers
+) -> pd.DataFrame:
+    "`frame` with its index as columns where `keys` need it; refuse what is not there"
     frame = _of_frame(frame)
     if not isinstance(frame, pd.DataFrame):
-        raise ValueError(f'{view}: expects a pandas DataFrame with the columns {", ".join((*keys, value))}, got '
-                         f'{type(frame).__name__}')
+        raise ValueError(f'{view}: expects the results of a study or a pandas DataFrame with the columns '
+                         f'{", ".join((*keys, value))}, got {type(frame).__name__}')
     if set(keys) - set(frame.columns) and set(frame.index.names) & set(keys): frame = frame.reset_index()
     if missing := [k for k in (*keys, value) if k not in frame.columns]:
         raise ValueError(f'{view}: the frame has no column {", ".join(map(repr, missing))}; it has '
@@ -397,7 +403,7 @@ def by_seed(
     value:str,
 ) -> tuple: # (frame with `keys`, seed and `value`, one row each; remarks)
     "One value for each of `keys` and seed; examples are averaged"
-    frame = _checked(frame, view, keys, value)
+    frame = checked_frame(frame, view, keys, value)
     finite, notes = np.isfinite(frame[value].to_numpy(dtype=float)), []
     if not finite.all(): notes.append(f'{_times(int((~finite).sum()), "value")} of {value} not finite and left out.')
     frame = frame.assign(seed=frame['seed'] if 'seed' in frame else 0)[finite]
@@ -451,7 +457,7 @@ def _frame_methods(frame):
 # %% ../../nbs/09_views/01_curves.ipynb #051b
 def _by_training(frame, training, value): # (frame, styles)
     "`frame` with training and method in one column, and of each pair its style"
-    known = _checked(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
+    known = checked_frame(frame, 'accuracy_drop_curves', ['method', 'share', training], value)
     pairs = list(dict.fromkeys(zip(known[training], known['method'])))
     trainings, methods = ([x for x in dict.fromkeys(p[k] for p in pairs) if x != 'random'] for k in (0, 1))
     def style(t, m):
@@ -543,7 +549,7 @@ def _label(x): return digits_of(x, 6) if isinstance(x, Real) and not isinstance(
 def _with_settings(frame, settings, value):
     """The rows of `frame` that have `settings`, and a remark on those that have none, such as the baseline of a
     nested grid"""
-    known = _checked(frame, 'sensitivity_grid', settings, value)
+    known = checked_frame(frame, 'sensitivity_grid', settings, value)
     there = known[settings].notna().all(axis=1)
     if there.all() or not there.any(): return known, []
     names = (f' ({listed([str(method) for method in dict.fromkeys(known.loc[~there, "method"])])})' if 'method' in known
@@ -640,7 +646,7 @@ class Boxes(Chart):
 
 def _samples(frame, view, by, value, log, whiskers):
     "{name: values that are drawn}, number of zeros left out for each, is the axis logarithmic, remarks"
-    frame = _checked(frame, view, [by], value)
+    frame = checked_frame(frame, view, [by], value)
     values, notes = frame[value].to_numpy(dtype=float), []
     if not (finite := np.isfinite(values)).all():
         notes.append(f'{_times(int((~finite).sum()), "value")} not finite and left out.')

@@ -16,25 +16,10 @@ from ..core.names import listed, methods_words
 from ..core.words import digits_of
 from ..measures.statistics import better_of
 from .base import fixed
-from .curves import (Boxes, Curves, Grid, about, bands, by_seed, gradient_boxes, plain_name, spread,
-                                 styles_of)
+from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes,
+                                 plain_name, spread, styles_of)
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-6
-def _of_results(frame, view, columns, value):
-    "`frame` (or the frame of a study's table) with `columns` and numbers in `value`, index as columns"
-    known = getattr(frame, 'frame', frame)
-    if not isinstance(known, pd.DataFrame):
-        raise ValueError(f'{view}: expects the results of a study or a pandas DataFrame with the columns '
-                         f'{", ".join((*columns, value))}, got {type(known).__name__}')
-    if set(columns) - set(known.columns) and set(known.index.names) & set(columns): known = known.reset_index()
-    if missing := [k for k in (*columns, value) if k not in known.columns]:
-        raise ValueError(f'{view}: the frame has no column {", ".join(map(repr, missing))}; it has '
-                         f'{", ".join(map(str, known.columns))}')
-    if known[value].dtype.kind not in 'iufb':
-        raise ValueError(f'{view}: column {value!r} must hold numbers, got {known[value].dtype}')
-    if not len(known): raise ValueError(f'{view}: the frame has no rows')
-    return known
-
 def _log_fits(levels) -> bool:
     "Do the `levels` of a setting stand better on a logarithmic axis?"
     return bool(len(levels) > 2 and min(levels) > 0 and max(levels) >= 10*min(levels))
@@ -57,7 +42,7 @@ def over_setting(
     label=None,        # of the other axis, with its unit
 ) -> Curves:
     "`value` over the setting `x`, a line each, with a band over the seeds"
-    known = _of_results(frame, 'over_setting', [by, x], value)
+    known = checked_frame(frame, 'over_setting', [by, x], value)
     if known[x].dtype.kind not in 'iuf':
         raise ValueError(f'over_setting: {x!r} must be a setting of numbers, got {known[x].dtype}; take bars for names')
     levels = sorted(set(known[x].dropna().tolist()))
@@ -174,7 +159,7 @@ def difference_grid(
     chosen_by=None,
 ) -> DifferenceGrid:
     "Differences of `value` from a baseline over two settings, ties marked, the cell that validation chose framed"
-    known = _of_results(frame, 'difference_grid', ['method', x, y], value)
+    known = checked_frame(frame, 'difference_grid', ['method', x, y], value)
     column = _choosing_column(known, str(value), chosen_by)
     base, name, grid = _baseline_rows(known, x, y, compare_to)
     rows, notes = _seed_differences(grid, base, x, y, value)
@@ -232,7 +217,7 @@ def distribution(
 ) -> Boxes:
     "The distribution of `value` over all settings and seeds, a box with its points for each of `rows`"
     columns = [rows] if isinstance(rows, str) else list(rows)
-    known = _of_results(frame, 'distribution', [*columns, *(settings or ())], value)
+    known = checked_frame(frame, 'distribution', [*columns, *(settings or ())], value)
     names = [', '.join(methods_words(str(k)) for k in row) for row in known[columns].itertuples(index=False)]
     made = gradient_boxes(known.assign(**{'box of': names}), value, 'box of', whiskers, False, label)
     words = {k: 'seeds' if k == 'seed' else f'values of {plain_name(k)}' for k in settings or ()}

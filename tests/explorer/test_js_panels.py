@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from browser import browser, evaluate_json, load, mount, page, send, settled, spoken  # noqa: F401, fixtures
+from browser import browser, evaluate_json, load, mount, page, pixels, send, settled, spoken  # noqa: F401, fixtures
 from salviz.core import maths
 from salviz.core.evidence import largest_saliency
 from salviz.data.texts import Collator, encode_texts
@@ -546,7 +546,29 @@ def test_the_current_step_is_a_line_that_moves_without_drawing(page, runs):
 
 def test_without_plotly_a_sentence_stands_in_for_the_curves(page, runs):
     show(page, runs['addrop'], panels=['time'])
-    assert 'need plotly' in text(page, '.sv-curves') and page.is_visible('.sv-time-range')
+    page.wait_for_selector('.sv-curves :text("need plotly")')
+    assert page.is_visible('.sv-time-range')
+
+def test_plotly_is_asked_for_once_the_maps_are_painted_and_the_browser_is_idle(page, runs):
+    page.evaluate('() => { window.later = []; window.requestIdleCallback = (act, how) => later.push([act, how]); }')
+    show(page, runs['addrop'], panels=['heads', 'map', 'time'])
+    page.evaluate('() => { app.destroy(); window.times = 0; later.length = 0; '
+                  'const el = document.getElementById("el"); '
+                  'window.app = sv.mountApp(el, store, {panels: ["heads", "map", "time"], '
+                  'plotly: async () => { times++; return null; }}); }')
+    settled(page)
+    tells = '() => [times, later.length, document.querySelector(".sv-map canvas") !== null]'
+    assert page.evaluate(tells) == [0, 1, True]
+    assert len(set(pixels(page, '.sv-map canvas', 0, 0, 60, 60))) > 2
+    assert page.evaluate('() => later[0][1]') == dict(timeout=2000), 'a page that is never idle gets its curves too'
+    page.evaluate('() => later[0][0]()')
+    page.wait_for_selector('.sv-curves :text("need plotly")')
+    assert page.evaluate('() => times') == 1
+
+def test_a_browser_that_does_not_say_when_it_is_idle_draws_curves(page, runs):
+    page.evaluate('() => { delete window.requestIdleCallback; }')
+    show(page, runs['addrop'], panels=['time'], plotly=True)
+    page.wait_for_selector('.sv-curves .main-svg')
 
 def test_cross_tuning_epochs_are_shaded(page):
     load(page, 'curves.js')

@@ -176,6 +176,23 @@ def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
                                                 unpack_page(base64.b64decode(text))[0][:20000])[0].split(b'    ')[0])[
             'arrays'] if '/' in a}
     assert names() == {'attention/1.0'} and names(heads=[(0, 1), (1, 2)]) == {'attention/0.1', 'attention/1.2'}
+    assert names(heads='all') == {f'attention/{l}.{h}' for l in (0, 1) for h in range(3)}
+    assert names(heads='all', layers=[0]) == {f'attention/0.{h}' for h in range(3)}
+
+def test_of_a_long_input_every_head_is_whole_in_the_browser_and_the_size_is_said_first(browser, tmp_path, capsys):
+    run = invented.run(tmp_path/'run', 'ADDrop', probes=(0,), steps=(0,),
+                       tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
+    one, every = page_of(run), page_of(run, heads='all')
+    assert every.sizes()['data'] > 2*one.sizes()['data'] and every.frames == 1
+    with pytest.raises(ValueError, match=r'about [\d.]+ MB, more than limit=.*full maps \(heads=\)'):
+        page_of(run, heads='all', limit=1e6)
+    path = write_page(every, tmp_path/'run.html')
+    assert f'{every.sizes()["data"]/1e6:.1f} MB of data' in capsys.readouterr().out
+    p = opened(browser, path)
+    told = p.evaluate("""() => { const frame = salviz.store.frame(0, 0, 0);
+        return [0, 1].map(l => [0, 1, 2].map(h => frame.get(`attention/${l}.${h}`)?.shape)); }""")
+    assert told == [[[142, 142]]*3]*2
+    closed(p, path)
 
 def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
     explorer = Explorer(invented.run(tmp_path/'run', 'ADDrop'), probes=[1], panels=['heads', 'map'])

@@ -197,7 +197,7 @@ def test_accuracy_drop_curves_have_a_line_a_method_in_the_order_of_the_frame():
     for bad, said in ((frame.assign(share=frame.share*100), 'share must be between 0 and 1, got 50'),
                       (frame.drop(columns='share'), "no column 'share'; it has method, seed, accuracy"),
                       (frame.assign(accuracy='high'), 'must hold numbers'), (frame[:0], 'has no rows'),
-                      ({}, 'expects a pandas DataFrame with the columns method, share, accuracy, got dict')):
+                      ({}, 'study or a pandas DataFrame with the columns method, share, accuracy, got dict')):
         with pytest.raises(ValueError, match=said): accuracy_drop_curves(bad)
     with pytest.raises(ValueError, match='value must be one of comprehensiveness, sufficiency'):
         perturbation_curves(frame, 'accuracy')

@@ -1,4 +1,5 @@
 // plotly as it travels with us: its own file, gzipped, unpacked only when a curve is to be drawn.
+import {idle} from './idle.js';
 
 export async function gunzip(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
@@ -26,7 +27,10 @@ export function plotlyLoader(packed) {
   const load = async () => {
     if (window.Plotly?.newPlot) return window.Plotly;
     const bytes = await packed();
-    return bytes?.length ? plotlyRun(new TextDecoder().decode(await gunzip(bytes))) : null;
+    if (!bytes?.length) return null;
+    const source = new TextDecoder().decode(await gunzip(bytes));
+    await idle();
+    return plotlyRun(source);
   };
   return () => once ??= load().catch(error => { console.warn('salviz: plotly could not be loaded', error); return null;
     });

@@ -1,6 +1,7 @@
 // Curves of a run: losses, scores and weights over the steps, in one plotly figure that is updated in place.
 import {pooledRow, rowOrMean} from '../state/derive.js';
 import {keepKey, plainKey} from '../lib/cells.js';
+import {idle} from '../lib/idle.js';
 import {spearman} from '../lib/maths.js';
 import {countWords, numberWords} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
@@ -131,8 +132,7 @@ class Agreements {
   later(run) {
     if (this.asked) return;
     this.asked = true;
-    const idle = window.requestIdleCallback ?? (f => setTimeout(f, 30));
-    idle(() => {
+    idle().then(() => {
       this.asked = false;
       this.work(run);
       this.onMore();
@@ -370,13 +370,18 @@ class Curves {
     this.mark();
   }
 
-  ask() {
+  // Plotly takes half a second to unpack and as long for its first drawing; the maps are there before.
+  async ask() {
     this.asked = true;
-    this.ctx.plotly().then(Plotly => {
-      this.Plotly = Plotly;
-      if (!Plotly) this.without('is not on this page: install plotly beside salviz and open the explorer again');
-      this.draw();
-    }, error => this.without(`could not be loaded: ${error.message}`));
+    await idle();
+    let Plotly;
+    try { Plotly = await this.ctx.plotly(); } catch (error) {
+      return this.without(`could not be loaded: ${error.message}`);
+    }
+    if (!Plotly) return this.without('is not on this page: install plotly beside salviz and open the explorer again');
+    await idle();
+    this.Plotly = Plotly;
+    return this.draw();
   }
 
   without(why) {
