@@ -8,8 +8,9 @@ cfg = ConfigParser(delimiters=['='])
 cfg.read('settings.ini', encoding='utf-8')
 c = cfg['DEFAULT']
 version = re.search(r'^__version__ = "(.*)"$', Path('salviz/__init__.py').read_text(encoding='utf-8'), re.M)[1]
-lab, pareto, course, claims, dev, docs = (c[f'{extra}_requirements'].split()
-                                  for extra in ('lab', 'pareto', 'course', 'claims', 'dev', 'docs'))
+extras = {k: c[f'{k}_requirements'].split() for k in ('lab', 'pareto', 'course', 'claims', 'workers', 'dask', 'slurm',
+                                                      'ray', 'search', 'dev', 'docs')}
+extras |= {k: extras['lab'] + extras[k] for k in ('course', 'dev')}
 setup(name=c['lib_name'], version=version, description=c['description'], keywords=c['keywords'], author=c['author'],
     author_email=c['author_email'],
     url=c['git_url'], license='Apache-2.0', packages=find_packages(include=['salviz', 'salviz.*']),
@@ -20,6 +21,6 @@ setup(name=c['lib_name'], version=version, description=c['description'], keyword
     options=dict(editable_wheel=dict(mode='compat')),
     python_requires=f">={c['min_python']}",
     install_requires=c['requirements'].split(),
-    extras_require=dict(lab=lab, pareto=pareto, course=lab + course, claims=claims, docs=docs, dev=lab + dev),
+    extras_require=extras,
     long_description=Path('README.md').read_text(encoding='utf-8'), long_description_content_type='text/markdown',
     entry_points=dict(console_scripts=c['console_scripts'].split()))

@@ -11,6 +11,7 @@ import ast
 import math
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -101,15 +102,34 @@ def _run_train(a):
     known = ['FineTuning', 'SalLM', 'SaliencyGuided', 'ADDrop', 'AttentionGuidance', 'RationaleGuided', 'Distillation']
     if a.method not in known: raise ValueError(f'unknown method {a.method!r}; available: {", ".join(known)}')
     method = _make_method(getattr(methods, a.method), _parse_settings(a.set))
-    data = _load_data(a)
+    data, member = _load_data(a), 'LOCAL_RANK' in os.environ
+    if a.processes > 1 and not member: return _in_processes(a)
     if a.train_size != 'full': data = salviz.subset(data, a.train_size, seed=a.seed)
     model, tokenizer = _load_head(a.model, data, a.seed)
     probes = int(a.probes) if a.probes.isdigit() else a.probes
     run = salviz.train(model, tokenizer, data, method=method, run_dir=a.out, probes=probes, epochs=a.epochs,
-                       batch_size=a.batch_size, learning_rate=a.learning_rate, seed=a.seed, saliency=a.saliency,
-                       resume=a.resume)
-    print(run)
+                       batch_size=a.batch_size//(int(os.environ['WORLD_SIZE']) if member else 1),
+                       learning_rate=a.learning_rate, seed=a.seed, saliency=a.saliency,
+                       precision=a.precision, attention_kernel=a.attention_kernel, resume=a.resume)
+    if not member or os.environ['RANK'] == '0': print(run)
 
+def _in_processes(a) -> int: # exit status
+    "Start `salviz train` anew in several processes of this machine, which accelerate lets go in step"
+    import torch
+    if a.batch_size % a.processes:
+        raise ValueError(f'--batch-size {a.batch_size} cannot be shared by {a.processes} processes; take a multiple of '
+                         f'{a.processes}')
+    gpus = torch.cuda.device_count()
+    if gpus and a.processes > gpus:
+        raise ValueError(f'--processes {a.processes}, but there are {gpus} GPUs here; take at most {gpus}, or hide '
+                         'them with CUDA_VISIBLE_DEVICES= to train on the processor')
+    shared = max(1, (os.cpu_count() or 1)//a.processes) # of the processor's cores
+    known = {} if gpus else dict(ACCELERATE_USE_CPU='true')
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(a.processes),
+               '-m', 'salviz', *a.argv]
+    return subprocess.run(command, env={'OMP_NUM_THREADS': str(shared), **os.environ, **known}).returncode
+
+# %% ../nbs/12_porch/02_cli.ipynb #cli-data
 def _load_data(a):
     "The examples that the command line names: sentences with classes or scores, words with tags, or pairs of texts"
     import salviz
@@ -174,13 +194,48 @@ def _run_figure(a):
     save_figure(fig, out, caption=a.caption)
     print(f'{a.out}: {fig.caption}')
 
-def _run_study(a):
+def _run_table(a):
     from salviz.measures.statistics import result_table
     from salviz.training.study import Study
     settings = _parse_settings(a.set)
     _refuse_unknown(settings, Study.table, result_table, apart=('frame',), who='the table of a study')
     table = Study.open(a.folder).table(**settings)
     print(table.latex() if a.latex else table)
+
+# %% ../nbs/12_porch/02_cli.ipynb #st-2
+def _run_study(a):
+    from salviz.training.designs import engine, load_study, slurm_options
+    from salviz.training.progress import study_progress
+    slurm = None if a.slurm is None else slurm_options(a.slurm) # a wrong word is said before anything is loaded
+    study = load_study(a.file)
+    retry = dict(failed=True, all='all', none=False)[a.retry]
+    with engine(a.workers, a.dask, slurm, study.folder/'slurm') as executor:
+        study.run(retry=retry, executor=executor, threads=a.threads or _own_share(a.workers),
+                  devices=a.devices.split(',') if a.devices else (), shared=a.shared)
+    now = study_progress(study.folder)
+    print(now)
+    return int(now.counts['finished'] < len(now.cells))
+
+def _own_share(workers):
+    "Threads of a worker of this machine, where `workers` share its cores; None: as many as a process takes by itself"
+    if workers is None: return None
+    import torch
+    return max(1, torch.get_num_threads() // workers)
+
+def _run_status(a):
+    from salviz.training.progress import study_progress
+    now = study_progress(a.folder)
+    print(now.to_json() if a.json else now)
+
+def _run_collect(a):
+    from salviz.training.progress import collect
+    if a.out and Path(a.out).exists() and not a.force:
+        raise FileExistsError(f'{a.out} exists already; use --force to write it again, or another --out')
+    results = collect(a.folder, a.archives)
+    text = results.to_csv(index=False)
+    if not a.out: return print(text, end='')
+    Path(a.out).write_text(text)
+    print(f'{a.out}: {len(results)} runs')
 
 # %% ../nbs/12_porch/02_cli.ipynb #rk1
 def _run_remake(a):
@@ -196,13 +251,18 @@ def _run_remake(a):
 
 # %% ../nbs/12_porch/02_cli.ipynb #014
 def _run_bench(a):
+    def say(line): print(line, flush=True)
+    if a.peers:
+        from salviz.peers import peers
+        peers(a.out, device=a.device, shape=a.shape, force=a.force, say=say,
+              **dict(sentences=8, rounds=1) if a.quick else dict(rounds=a.rounds or 3))
+        return
     from salviz.bench import bench
     quick = dict(tokens=[32], rounds=3, dropout=0, memory=False, beside=False) if a.quick else {}
     given = dict(tokens=a.tokens, rounds=a.rounds, dropout=a.dropout, memory=a.memory, beside=a.beside)
     methods = a.methods and [m.replace('-', '_') for m in a.methods]
     bench(a.out, methods=methods, device=a.device, shape=a.shape, force=a.force,
-          say=lambda line: print(line, flush=True),
-          **quick | {k: v for k, v in given.items() if v is not None})
+          say=say, **quick | {k: v for k, v in given.items() if v is not None})
 
 # %% ../nbs/12_porch/02_cli.ipynb #016
 def numbers(
@@ -251,16 +311,18 @@ def _run_show(a):
     out = Path(a.out or f'{runs[0].path.name}.html')
     if out.exists() and not a.force:
         raise FileExistsError(f'{out} exists already; use --force to write it again, or another --out')
-    try: made = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), limit=a.limit*1e6 if a.limit else None)
-    except ValueError as e: raise ValueError(_in_options(str(e))) from None
+    try: made = page_of(runs, _flat(a.probes), _flat(a.steps), _flat(a.layers), a.heads,
+                        limit=a.limit*1e6 if a.limit else None)
+    except ValueError as e: raise ValueError(_in_options(str(e), a.heads)) from None
     write_page(made, out, force=a.force)
     if a.open:
         import webbrowser
         webbrowser.open(out.absolute().as_uri())
 
-def _in_options(message):
+def _in_options(message, heads):
     "An error of `page_of` with the command line's names for its arguments"
-    message = message.replace(' or full maps (heads=)', '').replace('limit=None', '--limit 0')
+    message = message.replace(' or full maps (heads=)', ' or full maps (without --heads)' if heads else '')
+    message = message.replace('limit=None', '--limit 0')
     return re.sub(r'\b(probes|steps|layers|limit)=', r'--\1 ', message).replace(' )', ')')
 
 def _run_strip(a):
@@ -316,6 +378,9 @@ def _run_reproduce(a):
         return print(table.to_string(index=False, max_colwidth=70))
     asked_claims(a.claims, a.budget) # a wrong name is said before anything is loaded
     if not a.report: reproduce(folder, a.claims, a.budget, a.processes, file)
+    elif not a.rows and not Path(file).is_file(): file = shipped_rows(a.budget)
+    if not Path(file).is_file():
+        raise ValueError(f'reproduce: there are no rows of the budget {a.budget!r} yet; run it without --report')
     print(write_report(folder, file, budget=a.budget))
 
 # %% ../nbs/12_porch/02_cli.ipynb #019
@@ -367,6 +432,8 @@ def _bench_options(arg):
     arg('--memory', action=argparse.BooleanOptionalAction, help='measure peak memory, one process a row (default yes)')
     arg('--beside', action=argparse.BooleanOptionalAction,
         help="measure SalLM's explanations, recording, batches by length and the bf16 region (default yes)")
+    arg('--peers', action='store_true',
+        help='beside others instead: Captum, bertviz (bytes, seconds until drawn) and a plain loop, in one run')
     arg('--quick', action='store_true', help='a first look: 32 tokens, 3 rounds, steps only')
     arg('--out', type=named,
         help='folder for bench.json and bench.md (default: the first free one of runs/bench, runs/bench-2, ...)')
@@ -399,10 +466,60 @@ def _reproduce_options(arg):
         help="quick: minutes, no verdicts; small: hours of two cores; full: the papers' setting, which needs a GPU and "
         'the hub (default %(default)s)')
     arg('--list', action='store_true', help='what can be asked, what it costs, and which rows are there')
-    arg('--report', action='store_true', help='train nothing: the report of the rows that are there')
+    arg('--report', action='store_true',
+        help='the report of the rows that are there, or of those of the library; train nothing')
     arg('--processes', type=whole(1), default=1, help='workers of one thread each (default %(default)s)')
     arg('--out', type=named, help='folder of the studies and the report (default reproduce-BUDGET)')
     arg('--rows', type=named, help='file of rows that is continued (default rows.jsonl in that folder)')
+
+# %% ../nbs/12_porch/02_cli.ipynb #st-3
+def _run_options(arg):
+    "What `salviz study run` takes"
+    arg('file', type=named, metavar='FILE',
+        help='.py that makes a Study at its top level, or has a function study() that returns one; or .toml or .json, '
+        'see salviz.training.designs')
+    engines = arg.__self__.add_mutually_exclusive_group().add_argument
+    engines('--workers', type=whole(1), metavar='N', help='N processes on this machine (default: this process)')
+    engines('--dask', type=named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')
+    engines('--slurm', type=named, metavar='NAME=VALUE,…',
+        help='a job for each cell, such as partition=gpu,gpus_per_node=1,timeout_min=240; cluster=local tries it here')
+    arg('--threads', type=whole(1), metavar='N',
+        help='of each worker; with the same number of them numbers agree to the bit (default: all cores, shared by '
+        '--workers)')
+    arg('--devices', type=named, metavar='0,1', help='GPUs for cells in turn (default: what a worker finds)')
+    arg('--shared', action=argparse.BooleanOptionalAction, default=True,
+        help="do workers see the study's folder? with --no-shared their runs come back as files (default yes)")
+    arg('--retry', choices=['failed', 'all', 'none'], default='failed',
+        help='cells that failed: up to three times in all, whatever they have tried, or not (default %(default)s)')
+
+def _study_options(arg):
+    "What `salviz study` takes; where the first word is no command, it is the folder whose table is printed"
+    p = arg.__self__
+    words = p.add_subparsers(dest='word', required=True, metavar='run | status | collect | table')
+    parse = p.parse_known_args
+    def with_a_word(given, namespace=None):
+        plain = given and given[0] not in (*words.choices, '-h', '--help')
+        return parse(['table', *given] if plain else given, namespace)
+    p.parse_known_args = with_a_word
+    def add(name, run, about):
+        one = words.add_parser(name, help=about, description=about)
+        one.set_defaults(act=run)
+        return one.add_argument
+    _run_options(add('run', _run_study, 'train the study that a file describes; go on where it stopped'))
+    arg = add('status', _run_status, 'what is finished, who is at work, what failed and why, and when it will end')
+    arg('folder', type=named, help='folder of the study')
+    arg('--json', action='store_true', help='for a program')
+    arg = add('collect', _run_collect, 'the results as CSV, with the runs that came back as files')
+    arg('folder', type=named, help='folder of the study')
+    arg('archives', nargs='*', type=named, metavar='ARCHIVE',
+        help='files that salviz.training.engines.pack_run made, or folders of them (.tar)')
+    arg('--out', type=named, help='file to write (default: print)')
+    arg('--force', action='store_true', help='overwrite the file')
+    arg = add('table', _run_table, 'print the table of a study; `salviz study FOLDER` says the same')
+    arg('folder', type=named, help='folder of the study')
+    arg('--latex', action='store_true', help='as LaTeX (booktabs)')
+    arg('--set', nargs='*', default=[], metavar='NAME=VALUE',
+        help='of the table, such as compare_to=FineTuning or digits=2')
 
 # %% ../nbs/12_porch/02_cli.ipynb #021a
 def _commands_of_runs(add):
@@ -417,6 +534,7 @@ def _commands_of_runs(add):
     for name, what in (('probes', 'sentences'), ('steps', 'recorded steps, negative ones from the end'),
                        ('layers', "the model's layers")):
         arg(f'--{name}', type=numbers, nargs='+', metavar='N', help=f'{what}, such as 0,2 or 1-3 (default all)')
+    arg('--heads', choices=['all'], help='beyond 128 tokens keep the map of every head whole, not of one (large)')
     arg('--limit', type=_amount, default=200, metavar='MB',
         help='refuse a larger page; 0: any size (default %(default)s)')
     arg('--force', action='store_true', help='overwrite the file')
@@ -437,11 +555,7 @@ def _commands_of_runs(add):
     arg('--force', action='store_true', help='overwrite the file')
     _bench_options(add('bench', _run_bench,
                        'measure what a step of each method costs beside plain fine-tuning: FLOPs, time, memory'))
-    arg = add('study', _run_study, 'print the table of a study')
-    arg('folder', type=named, help='folder of the study')
-    arg('--latex', action='store_true', help='as LaTeX (booktabs)')
-    arg('--set', nargs='*', default=[], metavar='NAME=VALUE',
-        help='of the table, such as compare_to=FineTuning or digits=2')
+    _study_options(add('study', _run_table, 'run a study from a file, see where it stands, print its results'))
 
 # %% ../nbs/12_porch/02_cli.ipynb #021
 def parser() -> argparse.ArgumentParser:
@@ -487,6 +601,12 @@ def parser() -> argparse.ArgumentParser:
     for name, kind, default in (('epochs', whole(1), 3), ('batch-size', whole(1), 16), ('learning-rate', _amount, 2e-5),
                                 ('seed', whole(0), 0)):
         arg(f'--{name}', type=kind, default=default, help='default %(default)s')
+    arg('--processes', type=whole(1), default=1,
+        help='processes, one a GPU or sharing the processor, that share --batch-size (default %(default)s)')
+    arg('--precision', choices=['fp32', 'bf16'], default='fp32', help='bf16 where the processor calculates in it '
+        '(default %(default)s)')
+    arg('--attention-kernel', choices=['sdpa', 'eager'],
+        help="default: the model's own, with bf16 the faster one on the first batch")
     arg('--out', type=named, help='new folder of the run (default runs/METHOD-TIME)')
     arg('--resume', action='store_true', help='continue the run in --out from its last checkpoint')
     _commands_of_runs(add)
@@ -496,8 +616,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv=None) -> int:
     "Run the command line; the exit status"
     a = parser().parse_args(argv)
+    a.argv = list(sys.argv[1:] if argv is None else argv)
     try: return a.act(a) or 0
     except KeyboardInterrupt: print('salviz: interrupted', file=sys.stderr); return 130
-    except (ValueError, KeyError, OSError, RuntimeError) as e:
+    except (ValueError, KeyError, OSError, RuntimeError, ImportError) as e:
         print(f'salviz: {e.args[0] if isinstance(e, KeyError) and e.args else e}', file=sys.stderr)
         return 2

@@ -59,7 +59,7 @@ def test_the_example_in_readme_works(tmp_path):
 
 pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow)
          for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper', '00_learn/next_tokens',
-                   '00_learn/adapters', '00_learn/vision_transformer')]
+                   '00_learn/adapters', '00_learn/vision_transformer', '00_learn/many_machines')]
 
 @pytest.mark.parametrize('name', [*rooms, *pages])
 def test_notebook_runs(name, tmp_path):

@@ -20,7 +20,8 @@ def rooms_of(*floors): # their modules, as `floor.room`
             if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'measures', 'views', 'claims'), 'training.settings', 'training.study', 'cli',
+counts = [*rooms_of('core', 'measures', 'views', 'claims'), 'training.settings', 'training.study',
+          'training.designs', 'training.progress', 'training.search', 'cli',
           *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
                                             'saving', 'bertviz'))]
 draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]

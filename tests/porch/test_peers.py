@@ -1,0 +1,59 @@
+"Beside others: the same values or no times, pages that are there, what is missing is said. No test asserts a time."
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from salviz import peers as room
+from salviz.cli import main
+from salviz.peers import Work, _compared, disagreement, explaining, looking, peers_report, seconds_to_paint, training
+
+quiet = dict(say=lambda line: None)
+
+@pytest.fixture
+def clock(): return itertools.count().__next__
+
+def test_who_computes_something_else_is_not_timed(clock):
+    right, wrong = Work(lambda: [np.ones(3)]), Work(lambda: [np.array([1., 1., 1.1])])
+    with pytest.raises(RuntimeError, match='other computes other values than salviz'):
+        _compared(dict(salviz=right, other=wrong), 2, clock, True)
+    table = _compared(dict(salviz=right, other=right), 2, clock, True)
+    assert table['other']['ratio'] == 1 and table['other']['difference'] == 0
+
+@pytest.mark.numeric
+def test_all_ways_of_explaining_agree_on_sentences_of_unlike_length(tiny_bert, tiny_tokenizer):
+    model, tokenizer = tiny_bert(), tiny_tokenizer
+    texts = ['good film', ' '.join(['a bad film and a good one'] * 6), 'bad', 'a film that is good and bad']
+    for what, works in explaining(model.eval(), tokenizer, texts, steps=3).items():
+        values = {who: work() for who, work in works.items()}
+        for who, x in values.items(): assert disagreement(x, values['salviz']) < 1e-3, (what, who)
+
+def test_the_hand_written_step_trains_the_same_model(tiny_bert, tiny_tokenizer):
+    model, tokenizer = tiny_bert(), tiny_tokenizer
+    before = [p.detach().clone() for p in model.parameters()]
+    with training(model, tokenizer, tokens=12, size=4) as both:
+        works, = both.values()
+        for work in works.values(): work()
+    assert any(not (a == b).all() for a, b in zip(before, model.parameters()))
+
+def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monkeypatch):
+    from salviz.explorer.widget import Explorer
+    files = looking(Explorer('ad-drop').look().snapshot, tmp_path)
+    assert all(path.stat().st_size > 10_000 for path, _ in files.values())
+    monkeypatch.setattr(room, '_browser', lambda: None)
+    assert seconds_to_paint(files) == {}
+
+def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
+    measured = {'salviz': dict(seconds=1., ratio=1., difference=None),
+                'other': dict(seconds=2., ratio=2., difference=0.)}
+    monkeypatch.setattr(room, '_compared', lambda *a: measured)
+    monkeypatch.setattr(room, '_looked_at', lambda rounds: dict(of='one layer', pages={'x': dict(bytes=5, seconds=.5)}))
+    main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
+    there = json.loads((tmp_path/'out'/'peers.json').read_text())
+    assert there['sentences'] == 8 and len(there['works']) == 3 and there['versions']['captum']
+    assert (tmp_path/'out'/'peers.md').read_text() == peers_report(there)
+    assert '| other | 2.000 | 2.00 |' in capsys.readouterr().out
+    assert main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
+    assert 'peers.json exists already' in capsys.readouterr().err
+    with pytest.raises(ValueError, match="take device='cpu'"): room.peers(tmp_path/'other', device='cuda', **quiet)

@@ -1,0 +1,43 @@
+"`salviz train --processes`: what is started, what is refused before it, and one run of two processes."
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from salviz.cli import main
+from salviz.core.runs import Run
+
+def test_processes_are_started_with_the_same_words_and_share_the_cores(monkeypatch):
+    started = []
+    def run(words, env): return started.append((words, env)) or SimpleNamespace(returncode=3)
+    monkeypatch.setattr(subprocess, 'run', run)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 0)
+    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    words = ['train', '--train-size', '16', '--processes', '2', '--out', 'a folder']
+    assert main(words) == 3
+    (command, env), = started
+    assert command[0] == sys.executable and command[-len(words) - 1:] == ['salviz', *words]
+    assert command[command.index('--nproc_per_node') + 1] == '2' and env['ACCELERATE_USE_CPU'] == 'true'
+    assert int(env['OMP_NUM_THREADS']) == max(1, os.cpu_count()//2)
+
+def test_what_cannot_be_shared_is_refused_before_anything_starts(monkeypatch, capsys):
+    monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))
+    for words, message in ((['--processes', '3'], 'cannot be shared by 3 processes; take a multiple of 3'),
+                           (['--processes', '2', '--data', 'nosuch.csv'], 'there is no file nosuch.csv'),
+                           (['--processes', '2', '--method', 'Nosuch'], "unknown method 'Nosuch'")):
+        assert main(['train', *words]) == 2
+        assert message in capsys.readouterr().err
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    assert main(['train', '--processes', '4']) == 2 and 'there are 2 GPUs here' in capsys.readouterr().err
+
+@pytest.mark.slow
+def test_two_processes_of_the_command_line_make_one_run(tmp_path):
+    words = ['train', '--train-size', '16', '--epochs', '1', '--batch-size', '8', '--probes', '1', '--processes', '2']
+    done = subprocess.run([sys.executable, '-m', 'salviz', *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    run, = (Run(p) for p in (tmp_path/'runs').iterdir())
+    assert run.finished and run.steps[-1] == 2 and [r['step'] for r in run.train_rows] == [1, 2]
+    assert done.stdout.count('finished') == 1

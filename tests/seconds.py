@@ -1,0 +1,169 @@
+"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Nothing here is a
+test: times belong to a machine."""
+import argparse
+import contextlib
+import io
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def seconds(act) -> float:
+    start = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()): act()
+    return time.perf_counter() - start
+
+
+def beside(title, before, now, rounds):
+    "Print the least of the seconds of both ways, which take turns"
+    pairs = [(before and seconds(before), seconds(now)) for _ in range(rounds)]
+    was, least = (min(column) if column[0] is not None else None for column in zip(*pairs))
+    compared = '' if was is None else f', before {was:.2f} s ({was/least:.1f} times)'
+    print(f'{title}: {least:.2f} s{compared}', flush=True)
+
+
+def snapshots(many, rounds, before=True):
+    "A run of `many` snapshots: each of them opened, all sent to an explorer, all put into a page"
+    import invented
+    from salviz import Explorer
+    from salviz.core.runs import Run
+    from salviz.explorer.page import page
+    looked = Run._is_sound
+    def reading_the_folder(act):
+        def acted():
+            Run._is_sound = lambda run, path: False
+            try: act()
+            finally: Run._is_sound = looked
+        return acted if before else None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)/'run'
+        invented.run(path, steps=range(many//2))
+        def opened():
+            run = Run(path)
+            for place in run.recorded: run.snapshot(*place)
+        def sent(): Explorer(Run(path)).settle(timeout=600)
+        acts = {'opened': opened, 'sent to an explorer': sent, 'made a page': lambda: page(Run(path))}
+        for title, act in acts.items(): beside(f'{many} snapshots {title}', reading_the_folder(act), act, rounds)
+
+
+watching = """addEventListener('DOMContentLoaded', () => {
+    window.told = {blocked: 0};
+    const now = () => performance.now();
+    new PerformanceObserver(tasks => { for (const task of tasks.getEntries())
+        if (!told.map || task.startTime < told.map + 300) told.blocked += task.duration; })
+        .observe({type: 'longtask', buffered: true});
+    const look = () => {
+        if (!told.map && document.querySelector('.sv-map canvas')?.width) setTimeout(() => { told.map ??= now(); });
+        if (!told.curves && document.querySelector('.sv-curves .main-svg')) told.curves = now();
+        requestAnimationFrame(look);
+    };
+    look(); });"""
+
+
+def in_browser(rounds):
+    "A page of 12 x 12 heads and 64 tokens in Chromium: when its first map is there, when its curves are"
+    import browser
+    import invented
+    from playwright.sync_api import sync_playwright
+    from salviz.explorer.page import page
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as pw:
+        tokens = ['[CLS]', *(f'word{i}' for i in range(62)), '[SEP]']
+        run = invented.run(Path(folder)/'run', 'ADDrop', probes=[0], tokens={0: tokens}, layers=12, heads=12)
+        now, files = page(run, limit=None), {}
+        waits = now[now.index('new Promise(done => { if (ask)'):].partition(';\n}')[0]
+        for name, text in (('before', now.replace(waits, 'Promise.resolve()')), ('now', now)):
+            files[name] = Path(folder)/f'{name}.html'
+            files[name].write_text(text)
+        chrome = pw.chromium.launch(executable_path=browser.chromium(), args=browser.flags)
+        least = {}
+        for name in [*files]*rounds:
+            tab = browser.new_page(chrome)
+            tab.add_init_script(watching)
+            tab.goto(files[name].as_uri())
+            tab.wait_for_function('() => window.told?.curves')
+            told = tab.evaluate('() => told')
+            least[name] = {k: min(x, least.get(name, told)[k]) for k, x in told.items()}
+            tab.close()
+        chrome.close()
+    for name, told in least.items():
+        print(f'{name}: first map {told["map"]:.0f} ms, curves {told["curves"]:.0f} ms, blocked until .3 s after the '
+              f'map {told["blocked"]:.0f} ms')
+
+
+def in_bf16(many, rounds):
+    "As many seeds as `rounds`, each trained in fp32 and in bf16 on `many` sentences of two classes: scores and times"
+    import numpy as np
+    import salviz
+    data = salviz.subset(salviz.load_text('movie-polarity'), many, validation_size=50, test_size=300)
+    told = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(rounds):
+            for precision in ('fp32', 'bf16'):
+                model, tokenizer = salviz.load_classifier('minilm', num_labels=2, seed=seed)
+                run = salviz.train(model, tokenizer, data, run_dir=Path(folder)/f'{precision}-{seed}', epochs=2,
+                                   learning_rate=1e-4, snapshots=0, seed=seed, precision=precision, progress=False)
+                scores = run.scores('test')
+                least = min(row['seconds'] for row in run.train_rows)
+                told.setdefault(precision, []).append((scores['accuracy'], scores['loss'], least))
+                print(f'seed {seed} {precision}: accuracy {scores["accuracy"]:.3f}, loss {scores["loss"]:.3f}, '
+                      f'quickest step {least:.2f} s {run.state.get("attention_kernel", "")}', flush=True)
+    fp32, bf16 = (np.array(told[k]) for k in ('fp32', 'bf16'))
+    print('bf16 beside fp32: accuracy {:+.3f}, loss {:+.3f}, time of a step {:.2f}'.format(
+        *(bf16 - fp32)[:, :2].mean(0), bf16[:, 2].min()/fp32[:, 2].min()))
+
+
+def _path(model, batch, target, places):
+    "Integrated gradients with (places, weights) on the path, and what their sum should be"
+    import torch
+    from salviz.attribution.reading import Reading
+    from salviz.attribution.saliency import begin, reduced
+    reading = Reading(model, batch, targets=[target])
+    start, total = begin(reading), 0.
+    for at, weight in zip(*places): total = total + weight*reading.gradients(torch.lerp(start, reading.x, at)[None])
+    gain = reading.scores_here - reading.scores(start[None])[:, 0]
+    return reduced(reading.name, total[:, 0], reading.x - start)[0], gain[0]
+
+
+def by_nodes(many, rounds):
+    """How far input integrated gradients are from complete, and from what 200 midpoints say, on as many trained models
+    as `rounds`: by Gauss's rule, which the number of passes could be saved with, and by midpoints"""
+    import numpy as np
+    import salviz
+    from salviz.attribution.questions import as_batch
+    from salviz.data.texts import model_inputs
+    data = salviz.subset(salviz.load_text('movie-polarity'), 600, validation_size=50, test_size=max(100, many))
+    gauss = {n: (np.polynomial.legendre.leggauss(n)[0]/2 + .5, np.polynomial.legendre.leggauss(n)[1]/2)
+             for n in (5, 10, 20)}
+    midpoints = {n: ((np.arange(n) + .5)/n, np.full(n, 1/n)) for n in (20, 200)}
+    for seed in range(rounds):
+        model, tokenizer = salviz.load_classifier('minilm', num_labels=2, seed=seed)
+        with tempfile.TemporaryDirectory() as folder:
+            run = salviz.train(model, tokenizer, data, run_dir=Path(folder)/'run', epochs=3, learning_rate=5e-5,
+                               snapshots=0, seed=seed, progress=False)
+            print(f'seed {seed}: accuracy {run.scores("test")["accuracy"]:.3f}', flush=True)
+        model.eval().requires_grad_(False)
+        batch = as_batch(model, data['test'].select(range(many)), tokenizer)
+        target = model(**model_inputs(batch, model)).logits.argmax(-1)
+        best, _ = _path(model, batch, target, midpoints[200])
+        for name, places in [(f'Gauss {n}', x) for n, x in gauss.items()] + [('midpoints 20', midpoints[20])]:
+            values, gain = _path(model, batch, target, places)
+            lacking = (values.sum(1) - gain).abs()/gain.abs()
+            off = (values - best).norm(dim=1)/best.norm(dim=1)
+            print(f'  {name}: completeness error {lacking.median():.3f} ({lacking.max():.3f} at most), off by '
+                  f'{off.median():.3f} ({off.max():.3f})', flush=True)
+
+
+if __name__ == '__main__':
+    asks = argparse.ArgumentParser(description=__doc__)
+    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes'])
+    asks.add_argument('--many', type=int, default=200, help='how many snapshots or sentences')
+    asks.add_argument('--rounds', type=int, default=2, help='of each measurement; seeds of bf16 and nodes')
+    asks.add_argument('--only-now', action='store_true', help='leave out how it was before')
+    given = asks.parse_args()
+    if given.what == 'snapshots': snapshots(given.many, given.rounds, not given.only_now)
+    elif given.what == 'browser': in_browser(given.rounds)
+    elif given.what == 'bf16': in_bf16(given.many, given.rounds)
+    else: by_nodes(given.many, given.rounds)
