@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import traceback
 
 import numpy as np
@@ -311,18 +312,23 @@ def test_cancelling_who_awaits_stops_the_training(start):
     assert training.state in ('stopped', 'finished') and training._left.is_set() # finished if the loop came too late
     assert training.run.finished or training.run.state['stopped'] >= 3
 
+def is_waiting() -> bool:
+    "Does the main thread stand in `Training.wait`, where it blocks?"
+    frame, codes = sys._current_frames()[threading.main_thread().ident], set()
+    while frame: codes.add(frame.f_code); frame = frame.f_back
+    return {Training.wait.__code__, threading.Event.wait.__code__} <= codes
+
 def test_interrupting_who_waits_stops_the_training(start):
-    waits, steps = threading.Event(), []
-    def hold(): assert waits.wait(300) # however busy the machine is, most steps are left when this thread waits
+    held = threading.Event()
+    def hold(): # however busy the machine is, most steps are left when the main thread waits
+        end = time.monotonic() + 300
+        while not is_waiting() and time.monotonic() < end: time.sleep(.01)
+        assert is_waiting()
+        held.set()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     training = start(Gated(step2=hold), epochs=30)
-    def interrupt(training):
-        if training.state == 'running' and waits.is_set(): steps.append(training.step)
-        if len(steps) == 5: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-    training.subscribe(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        waits.set()
-        training.wait()
-    assert training.state in ('stopped', 'finished') and training._left.is_set()
+    with pytest.raises(KeyboardInterrupt): training.wait()
+    assert held.is_set() and training.state == 'stopped' and training._left.is_set()
 
 def test_a_second_training_in_the_process_is_refused(start, block, tiny_bert, tmp_path):
     model = tiny_bert()
