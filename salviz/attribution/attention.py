@@ -13,7 +13,8 @@ import torch
 
 from .packing import rows_at_once
 from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder,
-                                        is_of_example, predicted_classes, real_tokens, repeated, row_tokens, target_scores)
+                                        is_of_example, predicted_classes, real_tokens, repeated, row_tokens,
+                                        target_scores)
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, layers_kept, observe
 from ..models.fast import where_needed
