@@ -13,11 +13,12 @@ import torch
 
 from .packing import rows_at_once
 from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder,
-                                        predicted_classes, real_tokens, repeated, row_tokens, target_scores)
+                                        is_of_example, predicted_classes, real_tokens, repeated, row_tokens,
+                                        target_scores)
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, layers_kept, observe
 from ..models.fast import where_needed
-from ..models.loading import undisturbed
+from ..models.loading import first_row_alone, undisturbed
 
 # %% ../../nbs/04_attribution/06_attention.ipynb #049
 attentions = 'gradient', 'integrated_gradients', 'attention'
@@ -115,7 +116,7 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
         # before the pass: no graph below the first map, none for the weights
         for p in model.parameters(): p.requires_grad_(False)
-        outputs = model(**inputs)
+        with first_row_alone(model, is_of_example(target)): outputs = model(**inputs)
         if differentiate:
             made = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
         else: made = [maps[l] for l in maps.layers]
@@ -143,7 +144,8 @@ def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size)
         k = len(points)
         scale = {layer: points.to(rows.device).repeat_interleave(len(rows))[:, None, None, None]}
         with observe(model, layers=[layer], scale=scale, part=part) as maps:
-            score = target_scores(model(**repeated(inputs, k)), target, rows.repeat(k)).sum()
+            with first_row_alone(model, is_of_example(target)): outputs = model(**repeated(inputs, k))
+            score = target_scores(outputs, target, rows.repeat(k)).sum()
             gradient = torch.autograd.grad(score, maps[layer])[0].unflatten(0, (k, -1))
             A, allowed = maps[layer].detach()[:len(rows)], maps.allowed(layer)[:len(rows)]
         each = (weights / points if standard else weights).to(gradient).view(-1, 1, 1, 1, 1)

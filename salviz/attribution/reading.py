@@ -19,6 +19,7 @@ from .packing import packed, rows_at_once
 from .registry import readings
 from ..data.texts import model_inputs
 from ..models.attention import attention_stack, eager_passes
+from ..models.loading import first_row_alone
 from ..models.patches import patch_grid, reads_patches
 
 # %% ../../nbs/04_attribution/01_reading.ipynb #007b
@@ -271,6 +272,11 @@ def outputs(self:Reading, points):
     with embeddings_replaced(self.model, points): return self.model(**inputs)
 
 @patch
+def asks_classes(self:Reading) -> bool:
+    "Is every target a class, or read off the logits of an example as a whole?"
+    return is_of_example(self.targets) if callable(self.targets) else all(map(is_of_example, self.targets))
+
+@patch
 def settle(self:Reading, outputs):
     "Let the `outputs` for what is read say what the targets are, if nothing has yet"
     if callable(self.targets): self.targets = self.targets(outputs, self.rows)
@@ -286,7 +292,7 @@ def scores_of(self:Reading, outputs, copies=1) -> list: # of tensors [copies * r
 @torch.no_grad()
 def scores(self:Reading, points) -> torch.Tensor: # [targets, copies, rows]
     "The scores at `points` [copies, rows, ...]"
-    outputs = self.outputs(points.flatten(0, 1))
+    with first_row_alone(self.model, self.asks_classes()): outputs = self.outputs(points.flatten(0, 1))
     return torch.stack(self.scores_of(outputs, len(points))).unflatten(1, points.shape[:2])
 
 @patch(as_prop=True)
@@ -302,7 +308,8 @@ def gradients(self:Reading, points) -> torch.Tensor: # [targets, copies, rows, .
     with differentiable(self.model):
         at = points.flatten(0, 1)
         if not (self.create_graph and at.requires_grad): at = at.detach().requires_grad_()
-        scores = self.scores_of(self.outputs(at), len(points))
+        with first_row_alone(self.model, self.asks_classes()): outputs = self.outputs(at)
+        scores = self.scores_of(outputs, len(points))
         return torch.stack([g.unflatten(0, points.shape[:2]) for g in gradients_of(scores, [at], self.create_graph)])
 
 def gradients_of(

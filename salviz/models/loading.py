@@ -5,9 +5,9 @@ a trace"""
 
 # %% auto #0
 __all__ = ['reads_first', 'reads_last', 'taught_classes', 'forked_random', 'undisturbed', 'twin', 'weights_version', 'device_of',
-           'full_precision', 'model_name', 'checksum_of', 'weights_checksum', 'pooled_rows', 'looks_ahead',
-           'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start', 'taught_file',
-           'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
+           'full_precision', 'model_name', 'checksum_of', 'weights_checksum', 'pooled_rows', 'first_row_alone',
+           'looks_ahead', 'tasks_of_kind', 'class_config', 'without_shard_bars', 'decoder_start', 'target_start',
+           'taught_file', 'is_taught', 'teach', 'new_head_note', 'load_classifier', 'load_model_for', 'longest_input']
 
 # %% ../../nbs/03_models/03_loading.ipynb #003
 import copy
@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from .attention import unwrapped
+from .attention import layer_count, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
 
 # %% ../../nbs/03_models/03_loading.ipynb #006
@@ -159,6 +159,35 @@ def pooled_rows(
            'is not among the heads whose pooled row is known')
     raise ValueError(f'{type(model).__name__} {why}. A pooled row exists in encoders that read [CLS] or <s> and in '
                      'decoder-only classifiers')
+
+# %% ../../nbs/03_models/03_loading.ipynb #row2
+_kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
+
+def _row_products(model) -> list: # of linear layers; none where a row of them is not known to be enough
+    "What the last layer of `model` does to each row behind its attention"
+    config, transformers = getattr(model, 'config', None), 'transformers.models.'
+    if model.training or getattr(config, 'model_type', None) not in _kinds_by_row: return []
+    if not type(model).__module__.startswith(transformers) or 'forward' in vars(model): return []
+    if not type(model).__name__.endswith(('ForSequenceClassification', 'ForImageClassification')): return []
+    parts = [m for m in (*model.children(), *model.base_model.children()) if m is not model.base_model]
+    usual = nn.Linear, nn.Dropout, nn.LayerNorm, nn.ModuleList
+    if not all(type(m) in usual or type(m).__module__.startswith(transformers) for m in parts): return []
+    layers = layer_modules(model)
+    if len(layers) != layer_count(model): return []
+    inside = {x for m in layers[-1].modules() if own_attention(type(m)) for x in m.modules()}
+    return [m for m in layers[-1].modules() if isinstance(m, nn.Linear) and m not in inside]
+
+@contextmanager
+def first_row_alone(
+    model,
+    is_enough=True, # is nobody asked but the classes?
+):
+    "A block in which the last layer of `model` works out the row that its head reads and no other, where it can"
+    handles = [m.register_forward_pre_hook(lambda m, args: (args[0][:, :1], *args[1:]))
+               for m in (_row_products(model) if is_enough else ())]
+    try: yield
+    finally:
+        for handle in handles: handle.remove()
 
 # %% ../../nbs/03_models/03_loading.ipynb #clm2
 def looks_ahead(model) -> bool:

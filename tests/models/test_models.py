@@ -6,13 +6,13 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification,
-                          BertForSequenceClassification, PreTrainedTokenizerFast)
+from transformers import (AutoConfig, AutoModelForImageClassification, AutoModelForSeq2SeqLM,
+                          AutoModelForSequenceClassification, BertForSequenceClassification, PreTrainedTokenizerFast)
 
 from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
-from salviz.models.loading import (decoder_start, device_of, forked_random, load_classifier, load_model_for,
-                           longest_input, pooled_rows, reads_first, reads_last, tasks_of_kind,
+from salviz.models.loading import (decoder_start, device_of, first_row_alone, forked_random, load_classifier,
+                           load_model_for, longest_input, pooled_rows, reads_first, reads_last, tasks_of_kind,
                            undisturbed)
 
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
@@ -76,6 +76,61 @@ def test_a_decoders_head_reads_the_last_real_row(kind, side):
     expected = [[5], [3], [2]] if side == 'right' else [[5], [5], [5]]
     assert rows_read(model, x, (x != 0).long()) == expected
     assert pooled_rows(model, dict(input_ids=x)).tolist() == [row[0] for row in expected]
+
+def logits_and_gradients(model, batch):
+    "The logits of `model`, and the gradient of what they hang on with respect to the first embedding"
+    states = []
+    hook = model.get_input_embeddings().register_forward_hook(lambda module, args, out: states.append(out))
+    logits = model(**batch).logits
+    hook.remove()
+    return logits, torch.autograd.grad(logits.square().sum(), states[0])[0]
+
+@pytest.mark.parametrize('kind, products', [('bert', 3), ('roberta', 3), ('xlm-roberta', 3), ('camembert', 3),
+    ('electra', 3), ('distilbert', 2), *((kind, 0) for kind in (
+    'albert', 'modernbert', 'deberta', 'mobilebert', 'convbert', 'gpt2', 'llama'))])
+def test_a_class_hangs_on_the_first_row_of_the_last_layer_alone(kind, products):
+    model, batch = tiny(kind).double(), dict(input_ids=ids, attention_mask=mask)
+    cut = []
+    inside = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    hooks = [m.register_forward_hook(lambda m, args, out: cut.append(out.dim() == 3 and out.shape[1] == 1))
+             for m in inside]
+    with first_row_alone(model): model(**batch)
+    for hook in hooks: hook.remove()
+    assert sum(cut) == products
+    whole = logits_and_gradients(model, batch)
+    with first_row_alone(model): alone = logits_and_gradients(model, batch)
+    for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
+
+def test_the_class_of_an_image_hangs_on_the_first_row_of_the_last_layer_alone():
+    config = AutoConfig.for_model('vit', hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                                  intermediate_size=32, image_size=8, patch_size=4, num_labels=3)
+    with forked_random(0): model = AutoModelForImageClassification.from_config(config).eval().double()
+    batch = dict(pixel_values=torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double())
+    whole, states = logits_and_gradients(model, batch), model.base_model(**batch).last_hidden_state
+    with first_row_alone(model):
+        alone = logits_and_gradients(model, batch)
+        assert not torch.allclose(model.base_model(**batch).last_hidden_state[:, 1], states[:, 1])
+    for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
+
+def test_rows_are_left_out_only_where_one_is_known_to_be_enough():
+    model, batch = tiny('roberta'), dict(input_ids=ids, attention_mask=mask)
+    def states():
+        with first_row_alone(model): return model.base_model(**batch).last_hidden_state
+    assert not torch.allclose(states()[:, 1], model.base_model(**batch).last_hidden_state[:, 1])
+    class Mean(torch.nn.Module): # a head of one's own
+        def forward(self, states): return states.mean(1)
+    own, model.classifier = model.classifier, Mean()
+    with first_row_alone(model): mean = model(**batch).logits
+    assert torch.equal(mean, model(**batch).logits)
+    model.classifier = own
+    whole = model.base_model(**batch).last_hidden_state
+    with first_row_alone(model, is_enough=False):
+        assert torch.equal(model.base_model(**batch).last_hidden_state, whole)
+    with pytest.raises(KeyError), first_row_alone(model): raise KeyError
+    assert torch.equal(model.base_model(**batch).last_hidden_state, whole)
+    model.train()
+    with first_row_alone(model), forked_random(1): drawn = model.base_model(**batch).last_hidden_state
+    with forked_random(1): assert torch.equal(model.base_model(**batch).last_hidden_state, drawn)
 
 def test_a_decoder_without_a_padding_token_reads_the_last_row():
     model = tiny('gpt2', pad_token_id=None)
