@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from .attention import layer_count, layer_modules, own_attention, unwrapped
+from .attention import eager_passes, layer_count, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
 
 # %% ../../nbs/03_models/03_loading.ipynb #006
@@ -165,6 +165,7 @@ _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-rob
 
 def _row_products(model) -> list: # of linear layers; none where a row of them is not known to be enough
     "What the last layer of `model` does to each row behind its attention"
+    model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
     if model.training or getattr(config, 'model_type', None) not in _kinds_by_row: return []
     if not type(model).__module__.startswith(transformers) or 'forward' in vars(model): return []
@@ -185,7 +186,8 @@ def first_row_alone(
     "A block in which the last layer of `model` works out the row that its head reads and no other, where it can"
     handles = [m.register_forward_pre_hook(lambda m, args: (args[0][:, :1], *args[1:]))
                for m in (_row_products(model) if is_enough else ())]
-    try: yield
+    try:
+        with eager_passes() if handles else nullcontext(): yield
     finally:
         for handle in handles: handle.remove()
 

@@ -103,7 +103,9 @@ def _by_example(model, outputs, inputs, target, classes=None):
                              'attention only'])
     c = int(logits.argmax()) if target is None else _class(model, target, len(logits), classes)
     single, name = len(logits) == 1, _names_of(model, len(logits), classes)[c]
-    answer = Answer(lambda outputs, rows: outputs.logits[:, c], 'the output of the regression' if single else
+    def score(outputs, rows): return outputs.logits[:, c]
+    score.is_of_example = True
+    answer = Answer(score, 'the output of the regression' if single else
                   f'the logit of class {name!r} ({"predicted" if target is None else "given as target"})',
                   logits=None if single else logits)
     try: answer.row = int(pooled_rows(model, inputs)[0])
