@@ -163,12 +163,19 @@ def pooled_rows(
 # %% ../../nbs/03_models/03_loading.ipynb #row2
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
+def _is_changed(module) -> bool:
+    "Has somebody else put a hook on `module`, or a `forward` of its own?"
+    kinds = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
+    hooks = [f for kind in kinds for f in getattr(module, kind).values()]
+    is_ours = all((getattr(f, '__module__', None) or '').startswith('salviz.') for f in hooks)
+    return 'forward' in vars(module) or not is_ours
+
 def _row_products(model) -> list: # of linear layers; none where a row of them is not known to be enough
     "What the last layer of `model` does to each row behind its attention"
     model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
     if model.training or getattr(config, 'model_type', None) not in _kinds_by_row: return []
-    if not type(model).__module__.startswith(transformers) or 'forward' in vars(model): return []
+    if not type(model).__module__.startswith(transformers) or any(map(_is_changed, model.modules())): return []
     if not type(model).__name__.endswith(('ForSequenceClassification', 'ForImageClassification')): return []
     parts = [m for m in (*model.children(), *model.base_model.children()) if m is not model.base_model]
     usual = nn.Linear, nn.Dropout, nn.LayerNorm, nn.ModuleList

@@ -11,9 +11,10 @@ from transformers import (AutoConfig, AutoModelForImageClassification, AutoModel
 
 from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
-from salviz.models.loading import (decoder_start, device_of, first_row_alone, forked_random, load_classifier,
-                           load_model_for, longest_input, pooled_rows, reads_first, reads_last, tasks_of_kind,
-                           undisturbed)
+from salviz.models.attention import observe
+from salviz.models.loading import (_row_products, decoder_start, device_of, first_row_alone, forked_random,
+                                   load_classifier, load_model_for, longest_input, pooled_rows, reads_first, reads_last,
+                                   tasks_of_kind, undisturbed)
 
 sizes = dict(vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
              intermediate_size=32,
@@ -92,9 +93,10 @@ def test_a_class_hangs_on_the_first_row_of_the_last_layer_alone(kind, products):
     model, batch = tiny(kind).double(), dict(input_ids=ids, attention_mask=mask)
     cut = []
     inside = [m for m in model.modules() if isinstance(m, torch.nn.Linear)]
-    hooks = [m.register_forward_hook(lambda m, args, out: cut.append(out.dim() == 3 and out.shape[1] == 1))
-             for m in inside]
-    with first_row_alone(model): model(**batch)
+    with first_row_alone(model):
+        hooks = [m.register_forward_hook(lambda m, args, out: cut.append(out.dim() == 3 and out.shape[1] == 1))
+                 for m in inside]
+        model(**batch)
     for hook in hooks: hook.remove()
     assert sum(cut) == products
     whole = logits_and_gradients(model, batch)
@@ -131,6 +133,44 @@ def test_rows_are_left_out_only_where_one_is_known_to_be_enough():
     model.train()
     with first_row_alone(model), forked_random(1): drawn = model.base_model(**batch).last_hidden_state
     with forked_random(1): assert torch.equal(model.base_model(**batch).last_hidden_state, drawn)
+
+def mean_of_rows(model):
+    pooler = model.bert.pooler
+    pooler.forward = lambda states: pooler.activation(pooler.dense(states.mean(1)))
+
+@pytest.mark.parametrize('change', [mean_of_rows,
+    lambda model: model.bert.pooler.register_forward_pre_hook(lambda m, args: (args[0].mean(1, keepdim=True),)),
+    lambda model: model.bert.encoder.layer[-1].register_forward_hook(lambda m, args, out: None),
+    lambda model: model.bert.encoder.register_full_backward_hook(lambda m, grads, out: None)])
+def test_a_model_that_somebody_has_changed_works_out_all_rows(change):
+    model, batch = tiny('bert'), dict(input_ids=ids, attention_mask=mask)
+    change(model)
+    whole = model(**batch, output_hidden_states=True)
+    with first_row_alone(model): again = model(**batch, output_hidden_states=True)
+    assert torch.equal(whole.logits, again.logits)
+    assert torch.equal(whole.hidden_states[-1], again.hidden_states[-1])
+
+def test_rows_are_left_out_while_attention_is_observed():
+    model, batch = tiny('bert').double(), dict(input_ids=ids, attention_mask=mask)
+    with observe(model) as whole: expected = model(**batch).logits
+    with observe(model) as maps, first_row_alone(model):
+        assert _row_products(model)
+        torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(maps.stacked(), whole.stacked(), rtol=1e-9, atol=1e-12)
+
+@pytest.mark.parametrize('options', [{}, dict(use_dora=True), dict(bias='all')])
+def test_a_class_of_a_model_with_adapters_hangs_on_the_first_row_alone(options):
+    peft = pytest.importorskip('peft')
+    inner = tiny('bert').double()
+    model = peft.get_peft_model(inner, peft.LoraConfig(r=2, target_modules=['query', 'dense'], init_lora_weights=False,
+                                                       **options)).double().eval()
+    inner.requires_grad_(True)
+    batch = dict(input_ids=ids, attention_mask=mask)
+    whole = logits_and_gradients(inner, batch)
+    with first_row_alone(model):
+        assert _row_products(model)
+        alone = logits_and_gradients(inner, batch)
+    for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
 
 def test_a_decoder_without_a_padding_token_reads_the_last_row():
     model = tiny('gpt2', pad_token_id=None)
