@@ -185,14 +185,17 @@ def _row_products(model) -> list: # of linear layers; none where a row of them i
     inside = {x for m in layers[-1].modules() if own_attention(type(m)) for x in m.modules()}
     return [m for m in layers[-1].modules() if isinstance(m, nn.Linear) and m not in inside]
 
+def _first_row(module, args):
+    "States [batch, n, size] without all rows but the first; the weights that an adapter asks for pass as they are"
+    return (args[0][:, :1], *args[1:]) if args[0].dim() == 3 else None
+
 @contextmanager
 def first_row_alone(
     model,
     is_enough=True, # is nobody asked but the classes?
 ):
     "A block in which the last layer of `model` works out the row that its head reads and no other, where it can"
-    handles = [m.register_forward_pre_hook(lambda m, args: (args[0][:, :1], *args[1:]))
-               for m in (_row_products(model) if is_enough else ())]
+    handles = [m.register_forward_pre_hook(_first_row) for m in (_row_products(model) if is_enough else ())]
     try:
         with eager_passes() if handles else nullcontext(): yield
     finally:

@@ -164,7 +164,7 @@ def test_a_class_of_a_model_with_adapters_hangs_on_the_first_row_alone(options):
     inner = tiny('bert').double()
     model = peft.get_peft_model(inner, peft.LoraConfig(r=2, target_modules=['query', 'dense'], init_lora_weights=False,
                                                        **options)).double().eval()
-    inner.requires_grad_(True)
+    inner.requires_grad_(True) # peft froze the words, whose gradient is compared
     batch = dict(input_ids=ids, attention_mask=mask)
     whole = logits_and_gradients(inner, batch)
     with first_row_alone(model):
