@@ -1,8 +1,11 @@
-"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Nothing here is a
-test: times belong to a machine."""
+"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Where the way that it
+was is gone, another checkout of this repository is the other side: `python tests/seconds.py packing --before FOLDER`.
+Nothing here is a test: times belong to a machine."""
 import argparse
 import contextlib
 import io
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -156,14 +159,95 @@ def by_nodes(many, rounds):
                   f'{off.median():.3f} ({off.max():.3f})', flush=True)
 
 
+def _classifier(shape):
+    from salviz.bench import shapes
+    model, tokenizer = shapes[shape](0.)
+    return model.eval(), tokenizer
+
+
+def _explained(method, many, **options):
+    "Processor seconds for explaining `many` sentences, after a few that do not count"
+    from salviz.attribution.explanations import explain_data
+    from salviz.data.texts import load_text
+    model, tokenizer = _classifier('minilm')
+    texts = load_text('movie-sentences')['train']['text'][:many]
+    explain_data(model, texts[:4], method, tokenizer=tokenizer, progress=False, **options)
+    start = time.process_time()
+    explain_data(model, texts, method, tokenizer=tokenizer, progress=False, **options)
+    return time.process_time() - start
+
+
+def _attributed(many):
+    "Processor seconds for the gradient attribution (AD-DROP's GA, in eval mode) of `many` texts of 64 tokens"
+    from salviz.attribution.attention import attention_attribution
+    from salviz.bench import bench_data
+    model, tokenizer = _classifier('minilm')
+    texts = bench_data(tokenizer, 64, many)['train']['text']
+    inputs = dict(tokenizer(texts, truncation=True, max_length=64, padding=True, return_tensors='pt'))
+    attention_attribution(model, inputs)
+    start = time.process_time()
+    attention_attribution(model, inputs)
+    return time.process_time() - start
+
+
+def _tested(many):
+    "Processor seconds of a faithfulness table of integrated gradients over `many` sentences"
+    from salviz import faithfulness_table, load_text
+    model, tokenizer = _classifier('minilm')
+    data = load_text('movie-sentences')['train'].select(range(many))
+    start = time.process_time()
+    faithfulness_table(model, data, ['integrated_gradients'], tokenizer)
+    return time.process_time() - start
+
+
+def _peak(many):
+    "Megabytes above the model while a model of BERT-base's shape looks at a text of `many` tokens"
+    from salviz.bench import Peak, bench_data
+    from salviz.probing.look import explain_texts
+    model, tokenizer = _classifier('bert-base')
+    text = bench_data(tokenizer, many, 1)['train']['text'][0]
+    explain_texts(model, tokenizer, 'a film', steps=2)
+    peak = Peak()
+    peak.reset()
+    before = peak.megabytes()
+    explain_texts(model, tokenizer, text, max_length=many)
+    return peak.megabytes() - before
+
+
+# {what: (function of a number, that number, unit)}
+in_a_process = {
+    'packing': (lambda many: _explained('integrated_gradients', many, steps=20), 64, 's'),
+    'one pass': (lambda many: _explained('gradient_x_attention', many), 64, 's'),
+    'rows': (_attributed, 16, 's'), 'table': (_tested, 16, 's'), 'memory': (_peak, 512, 'MB')}
+
+
+def beside_checkout(what, many, rounds, before):
+    "What a process of this checkout takes and one of that in `before`, which take turns"
+    here, unit = Path(__file__).parents[1], in_a_process[what][2]
+    least = {}
+    for name, tree in [('before', before), ('now', here)]*rounds:
+        if tree is None: continue
+        env = {**os.environ, 'PYTHONPATH': str(Path(tree).resolve()), 'OMP_NUM_THREADS': '1'}
+        said = subprocess.run([sys.executable, __file__, what, '--many', str(many), '--within'], env=env, check=True,
+                              stdout=subprocess.PIPE, text=True).stdout
+        least[name] = min(float(said.splitlines()[-1]), least.get(name, float('inf')))
+    compared = f', before {least["before"]:.2f} {unit} ({least["before"]/least["now"]:.2f} times)' if before else ''
+    print(f'{what}, {many}: {least["now"]:.2f} {unit}{compared}', flush=True)
+
+
 if __name__ == '__main__':
     asks = argparse.ArgumentParser(description=__doc__)
-    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes'])
-    asks.add_argument('--many', type=int, default=200, help='how many snapshots or sentences')
+    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes', *in_a_process])
+    asks.add_argument('--many', type=int, help='how many snapshots, sentences or tokens')
     asks.add_argument('--rounds', type=int, default=2, help='of each measurement; seeds of bf16 and nodes')
     asks.add_argument('--only-now', action='store_true', help='leave out how it was before')
+    asks.add_argument('--before', type=Path, help=f'another checkout, for {", ".join(in_a_process)}')
+    asks.add_argument('--within', action='store_true', help='measure in this very process, once, and say the number')
     given = asks.parse_args()
-    if given.what == 'snapshots': snapshots(given.many, given.rounds, not given.only_now)
+    many = given.many or (in_a_process[given.what][1] if given.what in in_a_process else 200)
+    if given.within: print(in_a_process[given.what][0](many))
+    elif given.what in in_a_process: beside_checkout(given.what, many, given.rounds, given.before)
+    elif given.what == 'snapshots': snapshots(many, given.rounds, not given.only_now)
     elif given.what == 'browser': in_browser(given.rounds)
-    elif given.what == 'bf16': in_bf16(given.many, given.rounds)
-    else: by_nodes(given.many, given.rounds)
+    elif given.what == 'bf16': in_bf16(many, given.rounds)
+    else: by_nodes(many, given.rounds)
