@@ -67,13 +67,13 @@ def _forest_places(view, claims):
     """[(heading or None, its y, [(row, y of its axis, points above and below)])] of the groups from the top, and the
     points that they need; `claims`: lines of what was claimed, [] where it stands above its interval"""
     places, y = [], 0.
-    for group in view.groups:
+    for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # no group: a title that says so
         heading, y, rows = y + 6, y + 14*bool(group), []
         for i in np.flatnonzero(view.frame['group'] == group):
             high = _rows_high + 8*(len(claims[i]) - 1) if claims else _stacked_high
             rows.append((int(i), *((y + high/2, high/2, high/2) if claims else (y + 15, 6, 7))))
             y += high
-        places.append((group or None, heading, rows))
+        places.append((title if group else None, heading, rows))
         y += 3
     return places, y
 
@@ -113,7 +113,7 @@ def _forest_columns(view, width):
     full, rows = width*72, view.frame
     numbers = max(text_width(_forest_numbers(row), 6) for _, row in rows.iterrows())
     words = max(text_width(word, 6.5, 'bold') for word in rows['word'])
-    names = max(text_width(_claim(row), 6.5) for _, row in rows.iterrows())
+    names = max(text_width(_claim(row), 6.5) for _, row in rows.iterrows()) + 1 # so that the longest is not cut
     words = min(words, .2*full)
     return min(names, full - 2*Sheet.margin - numbers - words - 24 - .3*full), numbers, words
 
