@@ -113,7 +113,7 @@ def _forest_columns(view, width):
     full, rows = width*72, view.frame
     numbers = max(text_width(_forest_numbers(row), 6) for _, row in rows.iterrows())
     words = max(text_width(word, 6.5, 'bold') for word in rows['word'])
-    names = max(text_width(_claim(row), 6.5) for _, row in rows.iterrows()) + 1 # so that the longest is not cut
+    names = max(text_width(_claim(row), 6.5) for _, row in rows.iterrows())
     words = min(words, .2*full)
     return min(names, full - 2*Sheet.margin - numbers - words - 24 - .3*full), numbers, words
 
