@@ -94,10 +94,15 @@ class Claim:
     short:str = ''  # `title` in a few words, behind "its paper claims:"
 
     @property
-    def studies(self) -> list:
+    def deciding(self) -> list:
         "Names of the studies that its effects ask"
         return list(dict.fromkeys(x for e in self.effects for x in [*(t.study for t in e.terms),
                                                                     *(g.study for g in e.gates)]))
+
+    @property
+    def studies(self) -> list:
+        "Names of the studies that its effects ask, and of those that are shown beside them"
+        return list(dict.fromkeys([*self.deciding, *(x.study for x in self.shown)]))
 
     def __repr__(self): return f'{self.name}: {self.title} ({", ".join(e.name for e in self.effects)})'
 
@@ -250,6 +255,8 @@ claim('G2', 'attention_guidance', 'The final validation loss is lower', quick=Tr
              ('English, 16 layers', 7.28, None, 2.46, None)],
     weak='Number of seeds not stated.',
     ours='MLM; the loss after the last epoch.',
+    shown=[Shown('Half of the heads guided', 'MLM', ('average_loss', 'last_validation_loss'), 'layers'),
+           Shown('All heads guided', 'MLM1', ('average_loss', 'last_validation_loss'), 'layers')],
     effects=[Effect('G2', 'final validation loss, plain - guided', _plain_minus_guided('last_validation_loss'), .05,
                     **_depth)])
 
@@ -426,9 +433,11 @@ claim('S5', 'saliency_guided', 'Saliency finds informative cells more precisely'
     weak='Means over data sets without deviations.',
     ours='SERIES: ten layouts of Gaussian noise, scaled to mean 0 and deviation 1; with the paper\'s scaling to 0 '
          'and 1 the precision stayed at chance in a pilot.',
-    shown=[Shown('Over random, by three saliencies', 'SERIES',
+    shown=[Shown('Over random, by three saliencies' + of, study,
                  tuple(f'{way}_{what}_difference' for way in ('gradient', 'IG', 'GradientSHAP')
-                       for what in ('aup', 'aur')), 'net')],
+                       for what in ('aup', 'aur')), 'net')
+           for study, of in (('SERIES', ''), ('SERIES_LSTM', ', of an LSTM'),
+                             ('SERIES_TRANSFORMER', ', of a transformer, four layouts'))],
     effects=[_finds('S5a', 'TCN', _tcn), _finds('S5b', 'input-cell LSTM', _input_cell)])
 
 claim('S6', 'saliency_guided', 'The late bias of an LSTM\'s saliency vanishes',

@@ -47,18 +47,19 @@ def asked_claims(
     unknown = [n for n in names if n not in claims]
     if unknown: raise ValueError(f'no claim is called {unknown[0]!r}; there are {", ".join(claims)}')
     out = [claims[n] for n in names] or [c for c in claims.values() if c.quick or budget != 'quick']
-    lacking = [c.name for c in out if any(budget not in plans[s].sizes for s in c.studies)]
+    lacking = [c.name for c in out if any(budget not in plans[s].sizes for s in c.deciding)]
     if lacking and names:
         raise ValueError(f'{", ".join(lacking)}: not in the budget {budget!r}; there are '
                          + ', '.join(c.name for c in claims.values() if c.name not in lacking
-                                     and all(budget in plans[s].sizes for s in c.studies)))
+                                     and all(budget in plans[s].sizes for s in c.deciding)))
     return [c for c in out if c.name not in lacking]
 
 def asked_plans(
     asked:list, # of `Claim`
+    budget='small',
 ) -> list: # names, in the order in which they are trained
-    "The studies that claims ask, and those whose runs these start from"
-    wanted = {s for c in asked for s in c.studies}
+    "The studies that claims ask or show and the budget has, and those whose runs these start from"
+    wanted = {s for c in asked for s in c.studies if budget in plans[s].sizes}
     wanted |= {before for s in wanted for before in plans[s].after}
     return [name for name in plans if name in wanted]
 
@@ -68,8 +69,9 @@ def list_claims(
 ) -> pd.DataFrame: # columns claim, paper, says, studies, rows, minutes
     "What can be asked, what it costs, and how many rows are there; a study that serves several claims is in each"
     rows = read_rows(shipped_rows(budget), budget) if rows is None else rows
-    def cost(c): return sum(plans[s].minutes.get(budget, 0) for s in asked_plans([c]))
-    return pd.DataFrame([dict(claim=c.name, paper=papers[c.paper], says=c.title, studies=', '.join(asked_plans([c])),
+    def cost(c): return sum(plans[s].minutes.get(budget, 0) for s in asked_plans([c], budget))
+    return pd.DataFrame([dict(claim=c.name, paper=papers[c.paper], says=c.title,
+                              studies=', '.join(asked_plans([c], budget)),
                               rows=int(rows.study.isin(c.studies).sum()), minutes=round(cost(c)))
                          for c in asked_claims(budget=budget)])
 
@@ -194,7 +196,7 @@ def reproduce(
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes must be a whole number of at least 1, got {processes!r}')
     registered(rooms)
-    wanted = asked_plans(asked_claims(names, budget))
+    wanted = asked_plans(asked_claims(names, budget), budget)
     folder = Path(folder)
     file = Path(rows or folder/'rows.jsonl')
     cells = _laid_out(folder, budget, wanted)

@@ -67,13 +67,13 @@ def _forest_places(view, claims):
     """[(heading or None, its y, [(row, y of its axis, points above and below)])] of the groups from the top, and the
     points that they need; `claims`: lines of what was claimed, [] where it stands above its interval"""
     places, y = [], 0.
-    for group in view.groups:
+    for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # no group: a title that says so
         heading, y, rows = y + 6, y + 14*bool(group), []
         for i in np.flatnonzero(view.frame['group'] == group):
             high = _rows_high + 8*(len(claims[i]) - 1) if claims else _stacked_high
             rows.append((int(i), *((y + high/2, high/2, high/2) if claims else (y + 15, 6, 7))))
             y += high
-        places.append((group or None, heading, rows))
+        places.append((title if group else None, heading, rows))
         y += 3
     return places, y
 
