@@ -300,8 +300,8 @@ def _over_rates(sign, arm): # the rate in the middle is trained in MLM
     ends = [Term(sign, 'LR', arm, 'last_validation_loss', (('learning_rate', rate),)) for rate in _rates]
     return (*ends, Term(sign, 'MLM', arm, 'last_validation_loss', (('layers', _middle),)))
 
-_why_rates = ('where neither arm learns at an outer rate, the range says how good the middle rate is, and punishes the arm '
-              'that is better there')
+_why_rates = ('where neither arm learns at an outer rate, the range says how good the middle rate is, and punishes the '
+              'arm that is better there')
 
 claim('G4', 'attention_guidance', 'It is less sensitive to the learning rate',
     short='less sensitive to the learning rate',
@@ -379,15 +379,15 @@ claim('G9', 'attention_guidance', 'Translation: lower loss, and no worse transla
     paper_says='Table 7, validation loss (BLEU: 24.52 to 24.42, 26.24 to 23.34, called comparable)',
     unit='loss, lower is better', numbers=[('IWSLT', 2.25, None, 2.22, None), ('WMT', 1.61, None, 1.60, None)],
     weak='One run.',
-    ours='MT: a small encoder and decoder that copies and reorders. Guidance is the paper\'s (section 5.5): one head to '
-         'the next and one to the previous token in every layer of the encoder, none in the decoder or between, a '
-         'squared distance whose weight (1, 10 or 100, chosen on the first batch) falls to 0 at the end. What differs is '
-         'what it is put on: two of four heads in each of two layers, so half of the encoder (the paper\'s base '
+    ours='MT: a small encoder and decoder that copies and reorders. Guidance is the paper\'s (section 5.5): one head '
+         'to the next and one to the previous token in every layer of the encoder, none in the decoder or between, a '
+         'squared distance whose weight (1, 10 or 100, chosen on the first batch) falls to 0 at the end. What differs '
+         'is what it is put on: two of four heads in each of two layers, so half of the encoder (the paper\'s base '
          'Transformer has six layers of eight), and a task that is all reordering, 14 epochs instead of 100,000 '
          'steps, one learning rate. The paper chose its patterns on held-out pairs; here nothing was chosen.',
-    reads='Guided training failed: almost no sentence is right, of those of the plain arm most are. With half of a small '
-          'encoder guided, too little may be left to reorder with. That guidance harms translation as the paper does '
-          'it is not shown.',
+    reads='Guided training failed: almost no sentence is right, of those of the plain arm most are. With half of a '
+          'small encoder guided, too little may be left to reorder with. That guidance harms translation as the paper '
+          'does it is not shown.',
     shown=[Shown('Translations', 'MT', ('last_validation_loss', 'exact_match', 'bleu'))],
     effects=[
         Effect('G9a', 'validation loss, plain - guided', minus('MT', 'plain', 'AG', 'last_validation_loss'), .02),
@@ -425,9 +425,10 @@ claim('S2', 'saliency_guided', 'Accuracy falls faster when what is salient is re
          'of a guided one.',
     ours='DIGITS: area under the accuracy of random removal minus that of removal by the gradient\'s magnitude. Four '
          'further saliencies are shown beside it.',
-    reads='Without what is salient the guided nets do fall a little faster (area under the curve .139, plain .154), but '
-          'without random pixels they fall faster still (.755, plain .803). So, minus random, all five saliencies come '
-          'out below plain training on average: the nets are more fragile, and their curves steeper for that reason.',
+    reads='Without what is salient the guided nets do fall a little faster (area under the curve .139, plain .154), '
+          'but without random pixels they fall faster still (.755, plain .803). So, minus random, all five saliencies '
+          'come out below plain training on average: the nets are more fragile, and their '
+          'curves steeper for that reason.',
     shown=[Shown('Accuracy when the most salient pixels are removed', 'DIGITS',
                  tuple(f'drop_{way}_at_' for way in (*_saliencies, 'random')), curves=True),
            Shown('Area below that of random removal', 'DIGITS', tuple(f'drop_{way}_below' for way in _saliencies))],
@@ -529,8 +530,8 @@ claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
     paper_says='Section 3, no numbers', weak='No numbers.',
     ours='SALLM: KL of the attention of [CLS] from the target that the fine-tuned teacher gives, 200 test sentences; '
          'both must have learnt the task.',
-    reads='On the sentences that it was trained on, SalLM\'s attention does follow: its agreement loss falls to about a '
-          'tenth (seed 100, trained again: 1.31 to .16). On test sentences it is further from the explanation than '
+    reads='On the sentences that it was trained on, SalLM\'s attention does follow: its agreement loss falls to about '
+          'a tenth (seed 100, trained again: 1.31 to .16). On test sentences it is further from the explanation than '
           'plain attention is. That is overfitting to 512 sentences, not attention that refuses. Both arms are little '
           'above the largest class, and the distance of uniform attention was not kept in the rows.',
     effects=[Effect('L3', 'KL from the explanation, FT - SalLM', minus('SALLM', 'FT', 'SalLM', 'attention_kl'), .1,
@@ -609,8 +610,8 @@ def _below(gate, rows):
         level = gate.below[budget] if isinstance(gate.below, dict) else some.get(gate.below, pd.Series(math.nan)).mean()
         reached.append(float(level - some[gate.measure].mean()))
     at = ', '.join(f'{k.replace("_", " ")} {v.get(budget) if isinstance(v, dict) else v}' for k, v in gate.where)
-    name = f'how far the better of {" and ".join(gate.arms)} ({", ".join(filter(None, [gate.study, at]))}) lies below ' \
-           f'{words}'
+    place = ', '.join(filter(None, [gate.study, at]))
+    name = f'how far the better of {" and ".join(gate.arms)} ({place}) lies below {words}'
     return verdicts.Gate(name, max(reached, default=math.nan), _margin)
 
 def _asked(gate, rows): # -> `verdicts.Gate`, or None
@@ -677,7 +678,8 @@ arms = { # {study: {arm: (method, what it is given)}} of the small budget; all e
     'PRIOR': dict(none=_plain_training, random=_prior(attribution='random'), high=_prior(target='gold'),
                   low=_prior(target='gold', region='low'), high_pseudo=_prior(), low_pseudo=_prior(region='low')),
     'GRID': dict(CT=('ADDrop', {}), noCT=('ADDrop', dict(cross_tuning=False))), # p and q are settings
-    'SALLM': dict(FT=_plain_training, SalLM=_taught(), FineTuned=_taught(start='teacher'), Iterative=_taught(refresh=2)),
+    'SALLM': dict(FT=_plain_training, SalLM=_taught(), FineTuned=_taught(start='teacher'),
+                  Iterative=_taught(refresh=2)),
     'TEXT': dict(FT=_plain_training, SGT=_masks(masked_share=.3)),
     'DIGITS': dict(FT=_plain_training, SGT=_masks(masked_share=.5, fill_range='sample', score='log_probability')),
     'MLM': _half, 'LR': _half, 'RTD': _half, 'MT': dict(plain=_plain_training, AG=_guides()),
@@ -727,7 +729,7 @@ def unannounced(
     was:dict, # what `described` gave at the first row
     now:dict,
 ) -> list: # of phrases
-    "What differs between two registries beside gates that say that they came after the run, and what the arms are given"
+    "What differs between two registries beside gates that say they came after the run, and what arms are given"
     def before(registry): # as it was without them
         effects = {name: {**e, 'gates': [g for g in e['gates'] if not g.get('after_run')]}
                    for name, e in registry['effects'].items()}

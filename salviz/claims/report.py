@@ -39,7 +39,8 @@ from ..explorer.page import page_policy
 groups = { # in the order of the report: {word: (heading, what it means)}
     'holds': ('Holds', 'the whole interval lies on the claim\'s side of 0; where no harm is claimed, above the margin'),
     'holds, small': ('Holds, but small', 'above 0, and less than would matter'),
-    'does not hold': ('Does not hold', 'an effect that would matter is excluded; of several questions, in one at least'),
+    'does not hold': ('Does not hold', 'an effect that would matter is excluded; of several questions, in one at '
+                      'least'),
     'reversed': ('Reversed', 'the whole interval lies below 0'),
     'undecided': ('Undecided', 'the interval holds both: nothing, and an effect that would matter'),
     'not testable at this scale': ('Not testable at this scale', 'the models did not learn what the claim needs'),
@@ -417,8 +418,8 @@ def learnt(
                 above = sign*(float(scores.mean()) - alone)
                 error = float(scores.std(ddof=1))/math.sqrt(len(scores)) if len(scores) > 1 else 0.
                 where = _task_words(effect, str(task)) if by != 'study' and some[by].nunique() > 1 else ''
-                out.append(dict(arm=name, task=where, reached=float(scores.mean()), alone=alone, words=words, above=above,
-                                error=error, little=above < max(.05, 2*error)))
+                out.append(dict(arm=name, task=where, reached=float(scores.mean()), alone=alone, words=words,
+                                above=above, error=error, little=above < max(.05, 2*error)))
     columns = ['arm', 'task', 'reached', 'alone', 'words', 'above', 'error', 'little']
     return pd.DataFrame(out, columns=columns).drop_duplicates()
 
@@ -471,14 +472,15 @@ def _ends(means, *more): # (low, high)
     return (min(finite), max(finite)) if finite else None
 
 def _panels(panels, arms, words):
-    def key(i): return f'<svg class="dash" aria-hidden="true"><line class="c{i % 6}" x1="0" x2="26" y1="6" y2="6"/></svg>'
+    def key(i):
+        return f'<svg class="dash" aria-hidden="true"><line class="c{i % 6}" x1="0" x2="26" y1="6" y2="6"/></svg>'
     legend = ' '.join(f'<span class="key">{key(i)}{_esc(arm)}</span>' for i, arm in enumerate(arms))
     return (f'<figure class="curves"><div class="panels">{"".join(panels)}</div>'
             f'<figcaption>{legend}<br>{_esc(words)}</figcaption></figure>')
 
 def _panel(title, means, arms, at=None, ends=None, level=None, along=('start', 'end of training')):
-    """One panel: a line an arm; columns lie `at` numbers, or evenly, `ends` of the scale are those of the values, a thin
-    line lies at `level`, and `along` stands below"""
+    """One panel: a line an arm; columns lie `at` numbers, or evenly, `ends` of the scale are those of the values, a
+    thin line lies at `level`, and `along` stands below"""
     low, high = ends or _ends(means) or (math.nan, math.nan)
     if not math.isfinite(low): return ''
     at = range(means.shape[1]) if at is None else at
@@ -536,9 +538,10 @@ def _removal(asked, some, arms):
 def _crossed(asked, some, arms):
     "A table of one measure over two settings"
     (measure,), columns = asked.measures, sorted(some[asked.across].dropna().unique())
-    def cell(part): return _spread(float(part.mean()), float(part.std(ddof=1)) if len(part) > 1 else None)
-    lines = [(f'{arm}, {name}', *(cell(pd.to_numeric(part.loc[(part.method == arm) & (part[asked.across] == x), measure]))
-                                  for x in columns))
+    def cell(part, arm, x):
+        values = pd.to_numeric(part.loc[(part.method == arm) & (part[asked.across] == x), measure])
+        return _spread(float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None)
+    lines = [(f'{arm}, {name}', *(cell(part, arm, x) for x in columns))
              for arm in arms for name, part in _levels(some, asked.by)]
     return (f'<h4>Beside it: {_esc(asked.title)}</h4>'
             + table(['', *(f'{asked.across} {_plain_number(x)}' for x in columns)], lines)
@@ -632,7 +635,8 @@ def section(
     whole = f' {chip(word)}'*(word not in ('', 'no verdict', 'not run'))
     reads = f'<p class="care"><b>How to read it:</b> {_esc(claim.reads)}</p>'*bool(claim.reads and whole and small)
     return (f'<section class="claim" id="{_esc(claim.name)}"><h3><span class="id">{_esc(claim.name)}</span> '
-            f'{_esc(claim.title)}{whole}</h3>{reads}<div class="sides{" lean"*(not claim.numbers)}"><div><h4>In the paper ({_esc(papers[claim.paper])})</h4>'
+            f'{_esc(claim.title)}{whole}</h3>{reads}<div class="sides{" lean"*(not claim.numbers)}">'
+            f'<div><h4>In the paper ({_esc(papers[claim.paper])})</h4>'
             f'<p>{_esc(claim.paper_says)}</p>{paper_numbers(claim)}{weak}</div>'
             f'<div><h4>Here</h4><p>{_esc(claim.ours)}</p>{"".join(ours)}'
             f'<p class="note">{_esc(_cost(claim, rows))}</p></div></div>'
@@ -657,13 +661,14 @@ scales = { # paper: (theirs, {budget: ours})
 abbreviations = [ # (papers' or our words, what they mean)
     ('FT, plain, none', 'the same training without the method'),
     ('GA, AA, RD', 'AD-DROP by gradients, by attention, at random'),
-    ('gold, noCT', 'AD-DROP with gold in place of predicted labels; without cross-tuning (CT), in which epochs with and '
-     'without dropping take turns'),
-    ('high, low, random', 'what is dropped: what has high, low or random attributions (of the predicted label: pseudo)'),
+    ('gold, noCT', 'AD-DROP with gold in place of predicted labels; without cross-tuning (CT), in which epochs with '
+     'and without dropping take turns'),
+    ('high, low, random', 'what is dropped: what has high, low or random attributions (pseudo: of the '
+     'predicted label)'),
     ('AG, AG1', 'attention guidance of half of the heads, of all heads'),
     ('SGT', 'saliency guided training'),
-    ('SalLM, FineTuned, Iterative', 'attention taught from explanations of a trained model: from new weights, from that '
-     'model\'s, and with the explanations asked for again'),
+    ('SalLM, FineTuned, Iterative', 'attention taught from explanations of a trained model: from new weights, from '
+     'that model\'s, and with the explanations asked for again'),
     ('AUP, AUR', 'area under precision and under recall of what a saliency says, over shares of what is shown'),
     ('IG', 'integrated gradients'), ('KL', 'Kullback-Leibler divergence, in nats'),
     ('of interest', 'the smallest difference that would matter, set before any run; for "no harm" the margin'),
@@ -729,7 +734,7 @@ def headline(findings, budget) -> str:
         there = len({f.claim.name for f in findings if f.word != 'not run'})
         return f'{there} of {len(claims)} claims of four papers, each on a few runs: numbers without verdicts.'
     words = list(claim_words(findings).values())
-    counts = ', '.join(f'{words.count(word)} {_verbs[word][words.count(word) != 1]}' for word in groups if word in words)
+    counts = ', '.join(f'{n} {_verbs[word][n != 1]}' for word in groups if (n := words.count(word)))
     return f'{asked}, by rules that were fixed before. Of the {len(words)} claims {counts}.'
 
 _verbs = {'holds': ('holds', 'hold'), 'holds, small': ('holds but is small', 'hold but are small'),
@@ -833,8 +838,8 @@ def _listed(items): return f'<ul>{"".join(f"<li>{_esc(x)}</li>" for x in items)}
 
 def _idle_words(findings, rows) -> list:
     idle = _idle_claims(findings, rows)
-    return [f'An arm learnt next to nothing where this was asked: {"; ".join(idle)}. Such a difference says that it did '
-            'not learn, and no more.']*bool(idle)
+    return [f'An arm learnt next to nothing where this was asked: {"; ".join(idle)}. Such a difference says that it '
+            'did not learn, and no more.']*bool(idle)
 
 def _chance_words(findings):
     "What multiplicity does to the verdicts"
@@ -854,8 +859,9 @@ def _easy_and_hard(findings, rows):
     more = [f'Models must learn before a claim can be asked: gates are closed for {closed} of them.']*bool(closed)
     if blunt: more += [f'For {blunt} of the {len(open_ones)} undecided effects, what would matter is less than half of '
                        'what these runs could have found.']
-    ran = f'The {len(rows)} runs took {_minutes(rows.seconds)} of training in all, one core each, measures not counted.' if len(rows) else ''
-    return [*easy, *filter(None, [ran])], [*hard, *more]
+    ran = [f'The {len(rows)} runs took {_minutes(rows.seconds)} of training in all, one core each, measures not '
+           'counted.']*bool(len(rows))
+    return [*easy, *ran], [*hard, *more]
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-35b
 def first_page(findings, rows, budget) -> str: # HTML
@@ -886,11 +892,11 @@ def _asked_words(budget):
     added = (f' Gates of {len(after)} claims were added after the run, and say so where they stand '
              '(<a href="#registry">what changed</a>).')*bool(after)
     return ('<h2>What was asked</h2><p>Four methods that change how a model is trained: AD-DROP drops attention that '
-            'matters much, attention guidance asks heads for simple patterns, saliency guided training masks what matters '
-            'little, SalLM teaches attention from explanations. Models with and without the method were trained in '
-            'pairs that share a seed. Of each claim it is asked whether the difference lies on its side of 0, by a 95 % '
-            'interval, and whether it could be as large as what would matter; a gate asks first whether the models '
-            f'learnt at all. A claim that has several questions holds only if all of them do.{added}</p>')
+            'matters much, attention guidance asks heads for simple patterns, saliency guided training masks what '
+            'matters little, SalLM teaches attention from explanations. Models with and without the method were '
+            'trained in pairs that share a seed. Of each claim it is asked whether the difference lies on its side of '
+            '0, by a 95 % interval, and whether it could be as large as what would matter; a gate asks first whether '
+            f'the models learnt at all. A claim that has several questions holds only if all of them do.{added}</p>')
 
 def _with_later_gates():
     return [Finding(c, e, None, None, '') for c in claims.values() for e in c.effects
@@ -950,8 +956,8 @@ def _effects_table(findings):
 def _raw_rows(rows):
     "Folded tables, one a study, and a file to keep"
     data = base64.b64encode(gzip.compress(rows.to_csv(index=False).encode(), 9, mtime=0)).decode()
-    link = (f'<p><a download="rows.csv.gz" href="data:application/gzip;base64,{data}">rows.csv.gz</a>, {len(rows)} runs, '
-            'one a row: every verdict follows from it.</p>')
+    link = (f'<p><a download="rows.csv.gz" href="data:application/gzip;base64,{data}">rows.csv.gz</a>, {len(rows)} '
+            'runs, one a row: every verdict follows from it.</p>')
     parts = []
     for study, some in rows.groupby('study', sort=False):
         kept = [k for k in some.dropna(axis=1, how='all') if k not in ('study', 'budget', 'processor', 'threads')]
@@ -969,8 +975,8 @@ mended = [ # against the design, before the first row of the study was written
     'for all.',
     'Antecedents: 150 steps in place of 100, on made sentences, with a gate: the plain model must find half of them.',
     'Translation: exact match has a gate, .1 of the plain arm.',
-    'Late bias of an LSTM: the saliency is the gradient, forget gates begin open, 30 epochs in place of 60; a pilot had '
-    'found no bias in integrated gradients.',
+    'Late bias of an LSTM: the saliency is the gradient, forget gates begin open, 30 epochs in place of 60; a pilot '
+    'had found no bias in integrated gradients.',
     'SalLM: two layers, eight epochs, rate 5e-4 in place of three, four and 3e-4, as fine-tuning had hardly begun to '
     'learn in a pilot; L3 asks that SalLM has learnt as well. These sizes and the rows came into the repository in one '
     'commit; that they came first is seen from the registry alone, which stands above the first row.',
@@ -1002,8 +1008,8 @@ def _announced(findings):
              if any(g.after_run for g in f.effect.gates)]
     later += ['What each arm is given (p, q, shares, weights, steps) and the shares of the pools came into the '
               'fingerprint; their values are those of the first run.',
-              'A claim\'s own word, that of its weakest effect, was defined for the first page of this report, and so was '
-              'what an arm counts as that learnt next to nothing. Neither changes the verdict of an effect.']
+              'A claim\'s own word, that of its weakest effect, was defined for the first page of this report, and so '
+              'was what an arm counts as that learnt next to nothing. Neither changes the verdict of an effect.']
     return (f'<h4>Mended against the design before the run</h4>{_listed(mended)}<h4>Defined while it ran</h4>'
             f'{_listed(while_it_ran)}<h4>Changed after the first row</h4>{_listed(later)}')
 
@@ -1031,7 +1037,7 @@ def verdicts_latex(
                         'Pairs'])
     body = [r'\begin{table*}[t]', r'\centering\scriptsize', r'\setlength{\tabcolsep}{3pt}',
             r'\setlength{\belowcaptionskip}{6pt}', rf'\caption{{{cell(caption)}}}', r'\label{tab:claims}',
-            r'\begin{tabular}{lp{.26\textwidth}p{.13\textwidth}lrrrr}', r'\toprule', heads + r' \\', *lines,
+            r'\begin{tabular}{lp{.25\textwidth}p{.13\textwidth}lrrrr}', r'\toprule', heads + r' \\', *lines,
             r'\bottomrule', r'\end{tabular}', r'\end{table*}', '']
     before = [r'\documentclass{article}', r'\usepackage[margin=2cm]{geometry}', r'\usepackage{booktabs}',
               r'\begin{document}']

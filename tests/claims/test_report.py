@@ -13,8 +13,8 @@ from browser import new_page
 from invented_rows import invented_rows, outcomes
 from salviz.claims import registry
 from salviz.claims.registry import claims, described, judged
-from salviz.claims.report import (_baselines_first, claim_words, find_all, groups, hardly_learnt, headline, reason, report_html,
-                                  verdicts_latex, write_report)
+from salviz.claims.report import (_baselines_first, claim_words, find_all, groups, hardly_learnt, headline, reason,
+                                  report_html, verdicts_latex, write_report)
 
 hostile = '<script>alert(1)</script> & "quotes" \'and\' \\% $x$ </style> ' + 'longword'*12
 
@@ -154,7 +154,8 @@ def test_the_hollow_dot_is_what_the_claim_compares_with(findings):
     start = effects['G6'].terms[_baselines_first(effects['G6'].terms)[0]]
     assert dict(start.where)['start'] == 'plain'
 
-def test_arms_that_learnt_nothing_are_named_beside_the_verdict_and_on_the_first_page(rows):
+def test_arms_that_learnt_nothing_are_named_beside_the_verdict_and_on_the_first_page():
+    rows = invented_rows(asked=dict(outcomes, D1c='holds'))
     high = (rows.study == 'PRIOR') & (rows.method == 'high')
     idle = rows.assign(majority=rows.majority.where(~high, .5), test_score=rows.test_score.where(~high, .53))
     named = [f.effect.name for f in find_all(idle) if any('high (0.530' in x for x in hardly_learnt(f.effect, idle))]
