@@ -1,4 +1,5 @@
-"""`python docs/build.py [folder]`: the site of the notebooks, with a reference of the public names and a live explorer.
+"""`python docs/build.py [folder]`: the site of the notebooks, with a reference of the public names, a live explorer and
+the report of the re-test. `python docs/build.py --report` writes that report alone, to docs/reproduction.html.
 
 What Sphinx reads is laid out in `_proc/docs`: the notebooks without what is hidden from readers, one page of reference
 a floor, and a page of a finished run, so that the explorer lives in the site without a kernel."""
@@ -31,6 +32,9 @@ def write(path, text):
     if not path.exists() or path.read_text() != text: path.write_text(text)
 
 
+report = 'reproduction.html' # in this folder, and at the root of the site
+
+
 def source_of(cell): return ''.join(cell['source'])
 
 
@@ -58,7 +62,8 @@ def page_of(name, notebook, contents=()):
     "The text of `notebook` as Sphinx is given it; `contents` are cells behind its own"
     cells = []
     for cell in shown(notebook['cells']):
-        cells.append(cell)
+        # README links the report in this folder, the site has it at its root
+        cells.append(dict(cell, source=cell['source'].replace(f'"docs/{report}"', f'"{report}"')))
         if name in alive and alive[name] in source_of(cell): cells.append(markdown(explorer_frame(name), 'alive'))
     if name in alive and len(cells) == len(list(shown(notebook['cells']))):
         raise ValueError(f'{name}: no cell holds {alive[name]!r}, below which the explorer is to live; '
@@ -152,6 +157,14 @@ def lay_explorer(path):
     Explorer('ad-drop').to_html(path, force=True)
 
 
+def lay_report(path):
+    "Write the report of the rows that come with the library to `path`"
+    from salviz.claims.report import report_html
+    from salviz.claims.reproduce import shipped_rows
+    from salviz.claims.rows import read_rows
+    write(path, report_html(read_rows(shipped_rows('small'), 'small'), 'small'))
+
+
 def build(target, source=root/'_proc'/'docs'):
     "The site in the folder `target`"
     from sphinx.cmd.build import build_main
@@ -160,6 +173,7 @@ def build(target, source=root/'_proc'/'docs'):
     lay_out(source/'source')
     page, site = source/'beside'/'explorer.html', source/'site' # pictures of notebooks are laid beside the latter
     lay_explorer(page)
+    lay_report(page.parent/report)
     status = build_main(['-q', '-W', '--keep-going', '-c', str(root/'docs'), '-d', str(source/'read'),
                          '-D', f'html_extra_path={page.parent}', str(source/'source'), str(site)])
     if status: sys.exit(status)
@@ -168,4 +182,6 @@ def build(target, source=root/'_proc'/'docs'):
     print(f'{target}: open index.html in it')
 
 
-if __name__ == '__main__': build(Path(sys.argv[1] if len(sys.argv) > 1 else root/'_docs'))
+if __name__ == '__main__':
+    asked = sys.argv[1] if len(sys.argv) > 1 else root/'_docs'
+    lay_report(root/'docs'/report) if asked == '--report' else build(Path(asked))

@@ -53,7 +53,10 @@ def read_rows(
         rows.append(dict(study=e['study'], budget=e['budget'], method=e['method'], **e['settings'], seed=e['seed'],
                          **e['measures'], seconds=e['seconds'], machine=e['machine'],
                          processor=machine.get('processor'), threads=machine.get('threads')))
+    settings = dict.fromkeys(k for e in entries if e['kind'] == 'row' for k in e['settings'])
     frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=['study', 'budget', 'method', 'seed', 'seconds'])
+    first = [k for k in ('study', 'budget', 'method', *settings, 'seed') if k in frame] # what tells rows apart
+    frame = frame[[*first, *(k for k in frame if k not in first)]]
     frame.attrs = dict(machines=machines, registries=[e['registry'] for e in entries if e['kind'] == 'registry'])
     return frame
 

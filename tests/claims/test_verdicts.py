@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from salviz.claims.verdicts import Gate, Verdict, rules, verdict, verdict_table, word_of, words
+from salviz.claims.verdicts import Gate, Verdict, rules, verdict, verdict_table, word_of, word_of_claim, words
 from salviz.measures.effects import over_tasks, pitman_morgan
 
 def of_mean(mean, s, n=6, tasks=1):
@@ -40,6 +40,12 @@ def test_every_word_is_reached():
     cases += [verdict(of_mean(.03, .01), smallest=.01, gate=False).word,
               verdict(of_mean(.03, .01, 3), smallest=.01).word]
     assert cases == list(words)
+
+def test_a_claim_is_no_better_than_its_weakest_effect():
+    order = ['does not hold', 'not testable at this scale', 'undecided', 'holds, small', 'holds']
+    for one, other in itertools.product(order, order):
+        assert word_of_claim([one, other]) == min(one, other, key=order.index)
+    assert word_of_claim(['reversed']*2) == 'reversed' and word_of_claim(['holds', 'reversed']) == 'does not hold'
 
 def test_a_flipped_claim_is_reversed_where_it_held_and_keeps_its_numbers():
     rng = np.random.default_rng(0)
