@@ -36,7 +36,7 @@ class Kept:
             raise ValueError(f'{folder} is a file; name a folder, which need not exist')
         file, asked = self.folder/'question.json', json.loads(to_json(question))
         if not file.exists():
-            if self.folder.exists() and any(self.folder.iterdir()):
+            if self.folder.exists() and any(self.folder.glob('[!.]*')):
                 raise ValueError(f'{folder} holds something else; name an empty folder, or one that does not exist')
             write_whole(file, to_json(asked, indent=1).encode())
         before = self._before(file)
@@ -62,7 +62,7 @@ class Kept:
             try:
                 with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as there:
                     return {k: there[k] for k in there.files}
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile):
                 warnings.warn(f'{file} cannot be read; it is made again', stacklevel=2)
         made, content = make(), io.BytesIO()
         np.savez(content, **made)

@@ -17,7 +17,7 @@ import torch
 from fastcore.basics import patch
 from transformers import PreTrainedModel, Trainer
 
-from ..core.runs import outdated, remove_checkpoint, write_manifest
+from ..core.runs import check_lease, outdated, remove_checkpoint, write_manifest
 from ..data.columns import Column
 from ..data.texts import model_inputs
 from ..models.adapters import read_adapter, write_adapter
@@ -223,6 +223,7 @@ def _refuse_non_finite(self:MethodTrainer, step, terms):
 def _save_checkpoint(self:MethodTrainer, model, trial):
     "Trainer's checkpoint, then its manifest, then what is kept no longer goes"
     folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'
+    check_lease(folder)
     # a checkpoint may be written for a second time, with the optimiser
     if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
     Trainer._save_checkpoint(self, model, trial)

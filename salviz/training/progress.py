@@ -7,7 +7,6 @@ __all__ = ['states', 'cells_of', 'Progress', 'study_progress', 'collect']
 
 # %% ../../nbs/06_training/13_progress.ipynb #pg004
 import json
-import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -15,18 +14,17 @@ from pathlib import Path
 import pandas as pd
 from fastcore.basics import patch
 
-from ..core.leases import Lease, holder
+from ..core.leases import holder, is_held, server_time
 from ..core.runs import Run
 from ..measures.study_results import StudyResults
 
 # %% ../../nbs/06_training/13_progress.ipynb #pg007
 def _at_work(folder) -> dict: # {name of a cell: who holds it}
-    out = {}
+    out, now = {}, server_time(folder)
     for file in sorted((folder/'locks').glob('[!.]*')):
         name, _, number = file.name.rpartition('.')
         who = holder(file)
-        lives = number.isdigit() and who and not Lease(file.with_name(name))._is_dead(file, who, time.time())
-        if lives: out[name] = who
+        if number.isdecimal() and who and is_held(file, who, now): out[name] = who
     return out
 
 def _since(folder, name):
@@ -99,7 +97,8 @@ def study_progress(
     folder, # of a study
 ) -> Progress:
     "Where the study in `folder` stands now"
-    return Progress(Path(folder), cells_of(folder), datetime.now(timezone.utc))
+    cells = cells_of(folder)
+    return Progress(Path(folder), cells, datetime.fromtimestamp(server_time(folder), timezone.utc))
 
 # %% ../../nbs/06_training/13_progress.ipynb #pg012
 def _span(seconds):

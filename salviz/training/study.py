@@ -513,7 +513,8 @@ def _thin_out(self:Study, cell):
 @patch
 def _lease(self:Study, cell):
     (self.folder/'locks').mkdir(exist_ok=True)
-    return Lease(self.folder/'locks'/cell.name, self.patience)
+    covers = [self.folder/'runs'/cell.name, self.folder/'cells'/f'{cell.name}.json']
+    return Lease(self.folder/'locks'/cell.name, self.patience, covers)
 
 # %% ../../nbs/06_training/09_study.ipynb #031
 most_tries = 3 # after which a cell is set aside

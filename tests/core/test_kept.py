@@ -1,0 +1,31 @@
+"""What a long computation keeps: whatever bit of it was flipped, and whoever begins at the same moment."""
+import warnings
+
+import numpy as np
+
+from salviz.core.kept import Kept
+from salviz.core.runs import write_whole
+
+def test_no_flipped_bit_ends_a_computation_or_changes_its_numbers(tmp_path):
+    kept, x = Kept(tmp_path/'k', {}), np.arange(3.)
+    def part(): return kept.part(dict(first=0), lambda: dict(x=x))['x']
+    part()
+    file, = (tmp_path/'k').glob('*.npz')
+    whole = file.read_bytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        for bit in range(8*len(whole)):
+            flipped = bytearray(whole)
+            flipped[bit//8] ^= 1 << bit%8
+            file.write_bytes(flipped)
+            np.testing.assert_array_equal(part(), x)
+
+def test_two_who_ask_the_same_may_begin_at_once(tmp_path, monkeypatch):
+    def slowly(path, data): # another process has begun to write the same
+        path.parent.mkdir()
+        (path.parent/f'.{path.name}.0a1b2c3d.tmp').write_bytes(data)
+        monkeypatch.undo()
+        Kept(tmp_path/'k', dict(n=1))
+        write_whole(path, data)
+    monkeypatch.setattr('salviz.core.kept.write_whole', slowly)
+    assert Kept(tmp_path/'k', dict(n=1)).part(dict(i=0), lambda: dict(x=np.ones(1)))['x'] == 1

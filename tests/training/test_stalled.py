@@ -1,0 +1,137 @@
+"""Studies whose processes are held up, and followed: who wakes up writes nothing more."""
+import errno
+import fcntl
+import json
+import os
+import platform
+import signal
+import time
+
+import pandas as pd
+import pytest
+
+from salviz.core.leases import Lease, holder
+from salviz.core.runs import Run, sealed
+from salviz.data.texts import subset
+from salviz.methods import FineTuning
+from salviz.models.corruption import small_model, train_tokenizer
+from salviz.training.method_trainer import MethodTrainer
+from salviz.training.progress import study_progress
+from salviz.training.study import Study
+
+@pytest.fixture(scope='module')
+def made(tiny_data):
+    data = subset(tiny_data, 16, validation_size=8, test_size=8)
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    def study(folder, happens=None, **kw):
+        "`happens(n)` is called before each forward pass, the `n`th of its training"
+        def bert(seed):
+            model, passes = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16,
+                                        num_labels=2), []
+            def hook(module, args):
+                passes.append(1)
+                happens(len(passes))
+            if happens: model.register_forward_pre_hook(hook)
+            return model, tokenizer
+        usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=(0,), epochs=2, batch_size=8,
+                     measures=['test_accuracy', 'test_loss'], snapshots=2, probes=1, progress=False)
+        return Study(folder, **{**usual, **kw})
+    return study
+
+@pytest.fixture(scope='module')
+def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/'study').run()
+
+def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
+
+def tree(folder): # as it lies there, leases and notes of who trains apart
+    kept = [p for part in ('runs', 'cells') for p in (folder/part).rglob('[!.]*')]
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) if p.is_file() else None for p in kept}
+
+def followed(study):
+    "Let another process take over; the tree as it finds it"
+    file, = (study.folder/'locks').glob('*.1')
+    file.write_text(sealed({**holder(file), 'id': 'another'}))
+    return tree(study.folder)
+
+@pytest.mark.parametrize('code', [errno.ENOLCK, errno.EOPNOTSUPP], ids=lambda code: errno.errorcode[code])
+def test_a_study_needs_no_locks_of_the_disk(code, made, plain, tmp_path, monkeypatch):
+    def flock(file, operation): raise OSError(code, os.strerror(code))
+    monkeypatch.setattr(fcntl, 'flock', flock)
+    same(made(tmp_path/'s').run(), plain)
+
+def passes(made, folder):
+    n = []
+    made(folder, happens=n.append).run()
+    return n
+
+def test_who_is_followed_during_any_pass_through_the_model_writes_nothing_more(made, tmp_path):
+    known = passes(made, tmp_path/'all')
+    for stage in known:
+        before = []
+        def happens(n):
+            if n == stage: before.append(followed(study))
+        study = made(tmp_path/f's{stage}', happens=happens)
+        study.patience = -1. # looked at each time
+        assert study.run_cell(study.cells[0]) == 'busy'
+        (then,), now = before, tree(study.folder)
+        assert {p for p in {**then, **now} if then.get(p, 0) != now.get(p, 0)} == set(), stage
+
+def test_who_is_followed_before_a_checkpoint_or_in_a_measure_writes_nothing_more(made, tmp_path, monkeypatch):
+    before, save = [], MethodTrainer._save_checkpoint
+    def measure(run):
+        before.append(followed(study))
+        return 1.
+    measure.version = '1'
+    def saved(*args):
+        before.append(followed(study))
+        return save(*args)
+    study = made(tmp_path/'measured', measures=dict(own=measure))
+    study.patience = -1.
+    assert study.run_cell(study.cells[0]) == 'busy' and [tree(study.folder)] == before
+    study = made(tmp_path/'saved')
+    study.patience = -1.
+    monkeypatch.setattr(MethodTrainer, '_save_checkpoint', saved)
+    before.clear()
+    assert study.run_cell(study.cells[0]) == 'busy' and [tree(study.folder)] == before
+
+def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing(made, plain, tmp_path, monkeypatch):
+    def stop(n):
+        if os.getpid() == child and n == 4: os.kill(os.getpid(), signal.SIGSTOP)
+    study = made(tmp_path/'s', happens=stop)
+    study.patience = 8.
+    if not (child := os.fork()):
+        child = os.getpid()
+        monkeypatch.setattr(platform, 'node', lambda: 'elsewhere')
+        said = study.run_cell(study.cells[0])
+        os._exit(0 if said == 'busy' else 1)
+    os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+    held, = study_progress(study.folder).cells.itertuples()
+    assert (held.state, held.host, held.process) == ('running', 'elsewhere', child)
+    with pytest.warns(UserWarning, match='1 cells are being trained by another process'): study.run()
+    file, = (study.folder/'locks').iterdir()
+    os.utime(file, (0, 0))
+    assert study_progress(study.folder).counts['running'] == 0
+    same(study.run(), plain)
+    before = tree(study.folder)
+    time.sleep(study.patience/2)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert tree(study.folder) == before and not list((study.folder/'locks').iterdir())
+    assert not (study.folder/'superseded').exists() and Run(study.folder/'runs'/study.cells[0].name).damaged == []
+
+def test_status_goes_by_the_clock_of_the_file_server_and_the_time_a_holder_gave_itself(made, tmp_path, monkeypatch):
+    study, clock = made(tmp_path/'s'), time.time
+    (study.folder/'locks').mkdir()
+    with Lease(study.folder/'locks'/study.cells[0].name, seconds=7200) as lease:
+        (file := lease.file).write_text(sealed({**lease.who, 'host': 'elsewhere'}))
+        old = clock() - 3600
+        os.utime(file, (old, old))
+        for skew in (0, 7300, -7300):
+            monkeypatch.setattr(time, 'time', lambda: clock() + skew)
+            assert study_progress(study.folder).counts['running'] == 1
+        os.utime(file, (old - 3700, old - 3700))
+        for skew in (0, 7300, -7300):
+            monkeypatch.setattr(time, 'time', lambda: clock() + skew)
+            assert study_progress(study.folder).counts['running'] == 0
+        assert abs(study_progress(study.folder).now.timestamp() - clock()) < 3600
+        assert json.loads(study_progress(study.folder).to_json())['left'] == 1
