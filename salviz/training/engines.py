@@ -288,6 +288,7 @@ def _end(self:_Sending, cell, outcome, what=''):
         self.asked_twice.add(cell.name)
         self.later[cell.name] = cell, self._signs(cell), time.time() + 1.5*self.study.patience
 
+# %% ../../nbs/06_training/12_engines.ipynb #eg10b
 @patch
 def _has_begun(self:_Sending, sent, e) -> bool:
     "Had a worker begun it? Without a common folder nobody sees that; there it is taken for granted, and counted here"
