@@ -211,7 +211,7 @@ def _run_study(a):
     retry = dict(failed=True, all='all', none=False)[a.retry]
     with engine(a.workers, a.dask, slurm, study.folder/'slurm') as executor:
         study.run(retry=retry, executor=executor, threads=a.threads or _own_share(a.workers),
-                  devices=a.devices.split(',') if a.devices else (), shared=a.shared)
+                  devices=a.devices.split(',') if a.devices else (), shared=a.shared, in_flight=a.in_flight)
     now = study_progress(study.folder)
     print(now)
     return int(now.counts['finished'] < len(now.cells))
@@ -482,11 +482,15 @@ def _run_options(arg):
     engines('--workers', type=whole(1), metavar='N', help='N processes on this machine (default: this process)')
     engines('--dask', type=named, metavar='ADDRESS', help='the workers of a dask scheduler, such as tcp://node1:8786')
     engines('--slurm', type=named, metavar='NAME=VALUE,…',
-        help='a job for each cell, such as partition=gpu,gpus_per_node=1,timeout_min=240; cluster=local tries it here')
+        help='a job for each cell, such as partition=gpu,gpus_per_node=1,timeout_min=240; the time must be said; '
+        'cluster=local tries it here')
     arg('--threads', type=whole(1), metavar='N',
         help='of each worker; with the same number of them numbers agree to the bit (default: all cores, shared by '
         '--workers)')
-    arg('--devices', type=named, metavar='0,1', help='GPUs for cells in turn (default: what a worker finds)')
+    arg('--devices', type=named, metavar='0,1',
+        help='GPUs that the workers of a host share (default: what a worker finds)')
+    arg('--in-flight', type=whole(1), metavar='N',
+        help='most cells that are sent and not back (default: as many as the engine has workers, else 64)')
     arg('--shared', action=argparse.BooleanOptionalAction, default=True,
         help="do workers see the study's folder? with --no-shared their runs come back as files (default yes)")
     arg('--retry', choices=['failed', 'all', 'none'], default='failed',

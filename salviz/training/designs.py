@@ -192,6 +192,9 @@ def _slurm_executor(given, logs):
         allowed = ', '.join(sorted(of_slurm | executor._valid_parameters()))
         raise ValueError(f'--slurm: submitit does not take one of {", ".join(given)}, or not its value; there are '
                          f'{allowed}') from None
+    if not {'timeout_min', 'time'} & set(given):
+        raise ValueError('--slurm needs the time that a cell may take, such as timeout_min=240 or time=4:00:00; '
+                         'submitit would ask for five minutes, and Slurm would end what takes longer')
     return executor
 
 # %% ../../nbs/06_training/11_designs.ipynb #ds023

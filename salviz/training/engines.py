@@ -6,6 +6,7 @@
 __all__ = ['pack_run', 'unpack_run', 'run_on', 'RayExecutor']
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg02
+import glob
 import io
 import os
 import shutil
@@ -13,15 +14,20 @@ import tarfile
 import tempfile
 import time
 import traceback
-from collections import Counter
+import uuid
+from collections import Counter, deque
 from concurrent.futures import BrokenExecutor
-from contextlib import closing
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from fastcore.basics import patch
 from tqdm.auto import tqdm
 
+from ..core.leases import Lease, Leased
 from ..core.runs import Run, read_object, sealed, write_whole
 from ..measures.study_results import read_study, state_of
+from .study import StudyCell, arguments_of, leased_cell, most_tries
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg05
 def pack_run(
@@ -38,7 +44,7 @@ def pack_run(
             info = tarfile.TarInfo(inside)
             info.size = len(text)
             tar.addfile(info, io.BytesIO(text))
-        if (folder/'runs'/name).exists(): tar.add(folder/'runs'/name, 'run', filter=kept)
+        if state_of(folder/'runs'/name) in ('finished', 'interrupted'): tar.add(folder/'runs'/name, 'run', filter=kept)
     return file.getvalue()
 
 def _unpacked(archive, place) -> str:
@@ -46,34 +52,52 @@ def _unpacked(archive, place) -> str:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar: tar.extractall(place, filter='data')
         name = read_object(place/'name.json')['name']
-        record = read_object(place/'cell.json')
+        read_object(place/'cell.json')
     except (tarfile.TarError, OSError, ValueError, KeyError) as e:
         raise ValueError(f'unpack_run: expects an archive that pack_run made, whole; this one cannot be read '
                          f'({type(e).__name__}: {e})') from None
-    if 'error' not in record and state_of(place/'run') != 'finished':
-        raise ValueError(f'unpack_run: the run of {name} has not ended; train it to its end before it is sent')
     return name
 
+def _came_to(run) -> int: # -1 if nothing is there
+    "The step up to which the training in the folder `run` can be continued"
+    return max(Run(run).checkpoints, default=0) if state_of(run) in ('finished', 'interrupted') else -1
+
+def _put(place, folder, name):
+    "Make what lies unpacked in `place` the run and the record of a cell of the study in `folder`"
+    for part in ('runs', 'cells'): (folder/part).mkdir(exist_ok=True)
+    run = folder/'runs'/name
+    if state_of(place/'run') == 'finished' or _came_to(place/'run') > _came_to(run): # else more is here
+        if run.exists(): os.replace(run, place/'before')
+        os.replace(place/'run', run)
+    os.replace(place/'cell.json', folder/'cells'/f'{name}.json')
+
+# %% ../../nbs/06_training/12_engines.ipynb #eg05u
 def unpack_run(
     folder,  # of the study that the run belongs to
     archive, # what `pack_run` gave, or a file that holds it
 ) -> str: # name of the cell
     "Take a run that was trained elsewhere into a study; a finished one that is there stays as it is"
-    folder = Path(folder)
+    folder, known = Path(folder), read_study(Path(folder))
     archive = archive if isinstance(archive, bytes) else Path(archive).read_bytes()
-    names = [Path(c['run']).name for c in read_study(folder)['cells']]
-    place = Path(tempfile.mkdtemp(prefix='.incoming-', dir=folder))
-    try:
-        name = _unpacked(archive, place)
+    with _incoming(folder, archive) as (place, name):
+        names = [Path(c['run']).name for c in known['cells']]
         if name not in names:
             raise ValueError(f'unpack_run: the study in {folder} has no cell {name}; there are {", ".join(names)}')
-        run = folder/'runs'/name
-        if state_of(run) == 'finished': return name
-        for part in ('runs', 'cells'): (folder/part).mkdir(exist_ok=True)
-        if run.exists(): shutil.rmtree(run) # it did not get to its end, this one did
-        if (place/'run').exists(): os.replace(place/'run', run)
-        os.replace(place/'cell.json', folder/'cells'/f'{name}.json')
-        return name
+        if 'error' not in read_object(place/'cell.json') and state_of(place/'run') != 'finished':
+            raise ValueError(f'unpack_run: the run of {name} has not ended; train it to its end before it is sent')
+        try:
+            with leased_cell(folder, name, known.get('patience', Lease(name).seconds)):
+                if state_of(folder/'runs'/name) != 'finished': _put(place, folder, name)
+        except Leased as e:
+            raise ValueError(f'unpack_run: the run of {name} was left out, since somebody trains it here ({e}); take '
+                             'it in when that has ended') from None
+    return name
+
+@contextmanager
+def _incoming(folder, archive): # gives (place, name of the cell)
+    "An archive, unpacked in a folder that is there for as long as it is looked at"
+    place = Path(tempfile.mkdtemp(prefix='.incoming-', dir=folder))
+    try: yield place, _unpacked(archive, place)
     finally: shutil.rmtree(place)
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg07
@@ -83,141 +107,230 @@ def _cloudpickle():
         raise ImportError("Study.run(executor=…) needs cloudpickle: pip install 'salviz[workers]'") from None
     return cloudpickle
 
-def _set_up(threads, device):
-    if device is not None: os.environ.setdefault('CUDA_VISIBLE_DEVICES', str(device))
+def _free_device(devices, place) -> Lease: # held; its path ends with the name of the device and how many had it before
+    "One of `devices` that the fewest living processes of this host have"
+    place.mkdir(exist_ok=True)
+    for k in range(10**6):
+        for device in devices:
+            try: return Lease(place/f'{device}-{k}').__enter__()
+            except Leased: pass
+
+_mine = [] # the lease on the device of this process
+
+def _set_up(threads, devices):
+    if devices and not _mine:
+        who = os.getuid() if hasattr(os, 'getuid') else 'all'
+        _mine.append(_free_device(devices, Path(tempfile.gettempdir())/f'salviz-devices-{who}'))
+        os.environ['CUDA_VISIBLE_DEVICES'] = _mine[0].path.name.rpartition('-')[0]
     import torch
     torch.set_num_threads(threads)
 
-def _elsewhere(study, folder):
-    "Let `study` work in an empty folder"
+def _elsewhere(study, folder, begun):
+    "Let `study` work in an empty folder, on what was `begun`, an archive"
     study.folder = Path(folder)
     write_whole(study.folder/'study.json', sealed(study.manifest, indent=2).encode())
-    for part in ('runs', 'cells'): (study.folder/part).mkdir()
+    with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)
 
-def _work(sent, name, again, threads, device, shared, patient) -> tuple: # (outcome, what is said of it or an archive)
-    "In a worker: train the cell called `name` of the study that was `sent`"
+def _trained_here(study, cell, again) -> str: # see `Study.run_cell`
+    if study._record(cell.name).get('tries', 0) >= most_tries: return study.set_aside(cell)
+    return study.run_cell(cell, again)
+
+def _work(sent, name, again, threads, devices, begun, call) -> tuple: # (outcome, what is said of it or an archive)
+    """In a worker: train the cell called `name` of the study that was `sent`; `begun`: an archive, where workers do not
+    see its folder; `call`: another word each time, for dask remembers what came of the same arguments"""
     try:
-        _set_up(threads, device)
+        _set_up(threads, devices)
         study = _cloudpickle().loads(sent)
         cell = next(c for c in study.cells if c.name == name)
     except Exception: return 'unread', traceback.format_exc()
     try:
-        if shared: return _trained_here(study, cell, again, patient), ''
+        if begun is None: return _trained_here(study, cell, again), ''
         with tempfile.TemporaryDirectory() as folder:
-            _elsewhere(study, folder)
+            _elsewhere(study, folder, begun)
             study.run_cell(cell, again)
             return 'archive', pack_run(folder, name)
     except ValueError as e: return 'refused', str(e) # a measure that no run has: the cell is not at fault
-
-def _trained_here(study, cell, again, patient) -> str: # see `Study.run_cell`
-    "Where it is `patient`, wait for a holder that gives no sign of life until its time is up"
-    def pulse(): return sorted((p.name, p.stat().st_mtime) for p in study.folder.glob('locks/*'))
-    outcome, until = study.run_cell(cell, again), time.time() + 1.5*study.patience
-    while outcome == 'busy' and patient and time.time() < until:
-        before = pulse()
-        time.sleep(study.patience/3)
-        outcome = study.run_cell(cell, again)
-        if outcome == 'busy' and pulse() != before: break # somebody lives
-    return outcome
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg09
 class _Crew:
     "An executor, made anew by the function that was given, if a death has broken it"
     def __init__(self, executor):
-        self.make, self.pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
+        self.make, self._pool = (None, executor) if hasattr(executor, 'submit') else (executor, None)
         if self.make and not callable(executor):
             raise ValueError('Study: executor must have submit(function, *arguments), as in concurrent.futures, or be '
                              f'a function that makes one, got {type(executor).__name__}')
 
-    def do(self, work, calls) -> list: # (outcome, what is said of it), or the exception of the engine, for each
-        "Call `work` with the arguments of each of `calls`, in workers"
-        if self.pool is None: self.pool = self.make()
-        jobs, out = [], []
-        try:
-            for call in calls:
-                try: jobs.append(self.pool.submit(work, *call))
-                except BrokenExecutor as e: jobs.append(e)
-            for job in jobs:
-                try: out.append(job.result() if not isinstance(job, Exception) else job)
-                except Exception as e: out.append(e) # of the engine: a cell's own error is in its record
-                yield out[-1]
-        finally: self._end(jobs, out)
+    @property
+    def pool(self):
+        if self._pool is None: self._pool = self.make()
+        return self._pool
 
-    def _end(self, jobs, out):
-        "Take back what was not waited for; let go of a pool that is broken"
-        for job in jobs[len(out):]:
-            if hasattr(job, 'cancel'): job.cancel()
-        broken = next((x for x in out if isinstance(x, BrokenExecutor)), None)
-        if broken and not self.make:
+    def drop(self, pool, why):
+        "Let go of a `pool` that is broken"
+        if not self.make:
             raise RuntimeError('Study: a worker died and broke the pool; what is trained stays. Give a function that '
-                               'makes the executor, or run() again with a new one') from broken
-        if broken: self.close()
+                               'makes the executor, or run() again with a new one') from why
+        if pool is self._pool: self.close()
 
     def close(self):
-        if self.make and self.pool is not None: self.pool.shutdown()
-        if self.make: self.pool = None
+        if self.make and self._pool is not None: self._pool.shutdown()
+        if self.make: self._pool = None
+
+@dataclass(eq=False)
+class _Sent:
+    "A cell on its way"
+    cell:StudyCell
+    tries:int          # before it was sent
+    pool:object        # that it was given to
+    held:ExitStack     # the lease, where the sender has it
+    lease:object=None
+    job:object=None
+
+    @property
+    def is_back(self): return self.job.done() if hasattr(self.job, 'done') else True # else `result` waits
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg10
 class _Sending:
     "Cells of a study on their way through an executor"
-    def __init__(self, study, crew, again, threads, devices, shared, bar):
+    def __init__(self, study, crew, again, threads, devices, shared, bar, in_flight=None):
         import torch
-        self.study, self.crew, self.shared, self.bar = study, crew, shared, bar
-        self.sent, self.again = _cloudpickle().dumps(study), again
-        self.threads, self.devices = threads or torch.get_num_threads(), list(devices) or [None]
-        self.busy, self._died = [], Counter()
-
-    def tries(self, cell):
-        return self.study._record(cell.name).get('tries', 0) if self.shared else self._died[cell.name]
-
-    def go(self, cells, patient=False) -> list: # of (cell, exception) whose worker did not come back
-        "Train `cells` at once"
-        places = {c.name: i for i, c in enumerate(self.study.cells)}
-        calls = [(self.sent, c.name, self.again, self.threads, self.devices[places[c.name] % len(self.devices)],
-                  self.shared, patient) for c in cells]
-        lost = []
-        with closing(self.crew.do(_work, calls)) as coming:
-            for came, cell in zip(coming, cells):
-                if isinstance(came, Exception): lost.append((cell, came))
-                else: self._take(cell, *came)
-        return lost
-
-    def _take(self, cell, outcome, what):
-        if outcome == 'unread': raise RuntimeError(f'Study: a worker could not read what it was sent:\n{what}')
-        if outcome == 'refused': raise ValueError(what)
-        if outcome == 'archive': unpack_run(self.study.folder, what)
-        if outcome == 'busy': self.busy.append(cell)
-        else:
-            self.bar.update()
-            self.bar.set_postfix_str(cell.name)
+        self.study, self.crew, self.shared, self.bar, self.in_flight = study, crew, shared, bar, in_flight
+        self.given = (_cloudpickle().dumps(study), again, threads or torch.get_num_threads(), list(devices))
+        self.waiting, self.suspects, self.flying, self.later = deque(), deque(), [], {}
+        self.alone = self.full = self.worked = False
+        self.asked_twice, self.idle, self.given_up, self.busy = set(), Counter(), [], []
 
     def finish(self, cells):
-        "Train `cells`; those whose workers die, alone"
-        suspects = []
-        while cells:
-            before = {c.name: self.tries(c) for c in cells}
-            lost = self.go(cells)
-            begun = [c for c, _ in lost if self.tries(c) > before[c.name]] if self.shared else [c for c, _ in lost]
-            suspects += begun
-            if len(lost) == len(cells) and not begun:
-                raise RuntimeError(f'Study: the executor trained nothing: {lost[0][1]}') from lost[0][1]
-            cells = [c for c, _ in lost if c not in begun]
-        for cell in suspects: self._alone(cell)
+        "Train `cells`; those that broke a pool, alone"
+        self.waiting.extend(cells)
+        try:
+            while True:
+                self._fill()
+                if self.flying or self.later: self._land()
+                elif not self.waiting and not self.suspects: break
+        finally:
+            for sent in self.flying:
+                if hasattr(sent.job, 'cancel'): sent.job.cancel()
+                sent.held.close()
+        if self.given_up: self._refuse(*self.given_up[0])
 
-    def _alone(self, cell):
-        from salviz.training.study import most_tries
-        while self.tries(cell) < most_tries:
-            before = self.tries(cell)
-            if not (lost := self.go([cell])): return
-            self._died[cell.name] += 1
-            if self.tries(cell) == before:
-                raise RuntimeError(f'Study: the executor does not train {cell.name}: {lost[0][1]}') from lost[0][1]
-        self.study.set_aside(cell)
+    def _refuse(self, cell, e): raise RuntimeError(f'Study: the executor does not train {cell.name}: {e}') from e
+
+    def _has_room(self):
+        if self.alone or self.full: return False
+        return len(self.flying) < (self.in_flight or getattr(self.crew.pool, '_max_workers', None) or 64)
+
+    def _fill(self):
+        while self.waiting and self._has_room(): self._send(self.waiting.popleft())
+        while self.suspects and not self.waiting and not self.flying:
+            self.alone = True
+            self._send(self.suspects.popleft())
+        self.alone = self.alone and bool(self.flying)
+
+    def _send(self, cell):
+        study, tries = self.study, self.study._record(cell.name).get('tries', 0)
+        if not self.given[1] and study._is_over(cell): return self._end(cell, 'finished')
+        if tries >= most_tries: return self._end(cell, study.set_aside(cell))
+        with ExitStack() as held:
+            sent, begun = _Sent(cell, tries, self.crew.pool, held), None
+            try:
+                if not self.shared: sent.lease, begun = held.enter_context(study._lease(cell)), self._begun(cell)
+            except Leased: return self._end(cell, 'busy')
+            code, *given = self.given
+            try: sent.job = sent.pool.submit(_work, code, cell.name, *given, begun, uuid.uuid4().hex)
+            except BrokenExecutor as e: return self._lost(sent, e, False)
+            except Exception as e: # it takes no more for now
+                if not self.flying: self._refuse(cell, e)
+                self.full = True
+                return self.waiting.appendleft(cell)
+            sent.held = held.pop_all()
+            self.flying.append(sent)
+
+    def _begun(self, cell):
+        self.study._keep(cell.name, **{'measures': {}, **self.study._record(cell.name)})
+        return pack_run(self.study.folder, cell.name)
+
+# %% ../../nbs/06_training/12_engines.ipynb #eg10l
+@patch
+def _land(self:_Sending):
+    "Wait until something comes back, or a cell that others held is free"
+    pause = .01
+    while not (back := [sent for sent in self.flying if sent.is_back]) and not self._look():
+        time.sleep(pause)
+        pause = min(1, 1.5*pause)
+    for sent in back:
+        self.flying.remove(sent)
+        self.full = False
+        with sent.held:
+            try: outcome, what = sent.job.result()
+            except Exception as e: self._lost(sent, e, self._has_begun(sent, e)) # of the engine: errors are in records
+            else:
+                self.worked = True
+                self._end(sent.cell, self._took(sent, what) if outcome == 'archive' else outcome, what)
+
+@patch
+def _took(self:_Sending, sent, archive) -> str: # the outcome
+    "Take in what a worker sent back"
+    try: sent.lease.check()
+    except Leased: return 'busy'
+    with _incoming(self.study.folder, archive) as (place, name): _put(place, self.study.folder, name)
+    return 'finished'
+
+@patch
+def _end(self:_Sending, cell, outcome, what=''):
+    if outcome == 'unread': raise RuntimeError(f'Study: a worker could not read what it was sent:\n{what}')
+    if outcome == 'refused': raise ValueError(what)
+    if outcome != 'busy':
+        self.bar.update()
+        self.bar.set_postfix_str(cell.name)
+    elif cell.name in self.asked_twice: self.busy.append(cell)
+    else:
+        self.asked_twice.add(cell.name)
+        self.later[cell.name] = cell, self._signs(cell), time.time() + 1.5*self.study.patience
+
+# %% ../../nbs/06_training/12_engines.ipynb #eg10b
+@patch
+def _has_begun(self:_Sending, sent, e) -> bool:
+    "Had a worker begun it? Without a common folder nobody sees that; there it is taken for granted, and counted here"
+    name = sent.cell.name
+    if self.shared: return self.study._record(name).get('tries', 0) > sent.tries
+    tried = sent.tries + 1 + getattr(e, 'allowed_failures', 0) # of dask's KilledWorker, which has tried as often
+    self.study._keep(name, **{**self.study._record(name), 'tries': tried})
+    return True
+
+@patch
+def _lost(self:_Sending, sent, e, begun):
+    "The worker of a cell did not come back"
+    name, broke = sent.cell.name, isinstance(e, BrokenExecutor)
+    if broke: self.crew.drop(sent.pool, e)
+    self.asked_twice.discard(name)
+    self.worked = self.worked or begun
+    if begun and broke: self.idle.clear() # there was one to break the pool
+    if not begun: self.idle[name] += 1
+    if self.idle[name] < most_tries: (self.suspects if begun and broke else self.waiting).append(sent.cell)
+    elif self.worked: self.given_up.append((sent.cell, e))
+    else: self._refuse(sent.cell, e)
+
+@patch
+def _signs(self:_Sending, cell) -> list:
+    "What changes as long as the holder of a cell lives"
+    files = (self.study.folder/'locks').glob(f'{glob.escape(cell.name)}.*')
+    return sorted((file.name, file.stat().st_mtime) for file in files if file.exists())
+
+@patch
+def _look(self:_Sending) -> bool:
+    "Send those cells again whose holder has given them back, or no sign until its time was up; are there some?"
+    known = list(self.later.items())
+    for name, (cell, signs, until) in known:
+        now = self._signs(cell)
+        if now and now == signs and time.time() < until: continue
+        del self.later[name]
+        (self.busy if now and now != signs else self.waiting).append(cell)
+    return len(self.later) < len(known)
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg11
 def _stages(study, cells) -> list:
     "Lists of cells: first those that need no other run, then those of each method that builds on others"
-    from salviz.training.study import arguments_of
     asking = [k for k, m in study.methods.items() if callable(m) and 'run_of' in arguments_of(m)]
     parts = [[c for c in cells if c.method not in asking], *([c for c in cells if c.method == k] for k in asking)]
     return [part for part in parts if part]
@@ -228,22 +341,22 @@ def run_on(
     cells:list, # of the study
     again=(),   # measures to compute anew
     threads:int=None, # of each worker; default: as many as torch has here
-    devices=(), # names as in CUDA_VISIBLE_DEVICES, for cells in turn; a process keeps its first
+    devices=(), # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host; a process keeps its own
     shared=True, # do workers see the study's folder?
+    in_flight:int=None, # most cells that are sent and not back; default: as many as there are workers, else 64
 ) -> list: # names of cells that other processes are at
     "Train cells of a study on an executor"
     stages = _stages(study, cells)
     if not shared and len(stages) > 1:
         raise ValueError('Study: run(shared=False) cannot train methods that ask run_of for the run of another, which '
                          'workers do not see; let them share a folder, or train those methods here')
+    if in_flight is not None and in_flight < 1:
+        raise ValueError(f'Study: in_flight must be at least 1, got {in_flight}')
     crew = _Crew(executor)
     with tqdm(total=len(cells), desc='study', unit='run', disable=not study.progress, dynamic_ncols=True) as bar:
-        sending = _Sending(study, crew, again, threads, devices, shared, bar)
+        sending = _Sending(study, crew, again, threads, devices, shared, bar, in_flight)
         try:
-            for stage in stages:
-                sending.finish(stage)
-                waited, sending.busy = sending.busy, []
-                if waited: sending.go(waited, patient=True) # a holder may have died where nobody sees it
+            for stage in stages: sending.finish(stage)
         finally: crew.close()
     return [c.name for c in sending.busy]
 
@@ -254,6 +367,8 @@ class RayExecutor:
         try: import ray
         except ImportError: raise ImportError("RayExecutor needs ray: pip install 'salviz[ray]'") from None
         if not ray.is_initialized(): ray.init()
-        self.ray, self.options = ray, {'max_retries': 0, **options}
+        self.ray, self.options, self._tasks = ray, {'max_retries': 0, **options}, {}
 
-    def submit(self, function, *args): return self.ray.remote(**self.options)(function).remote(*args).future()
+    def submit(self, function, *args):
+        if function not in self._tasks: self._tasks[function] = self.ray.remote(**self.options)(function)
+        return self._tasks[function].remote(*args).future()

@@ -156,6 +156,7 @@ def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
     with engine(slurm=designs.slurm_options('partition=gpu,gpus_per_node=1,timeout_min=9'), logs=tmp_path): pass
     assert asked == dict(folder=tmp_path, cluster='slurm', slurm_partition='gpu', gpus_per_node=1, timeout_min=9)
     with pytest.raises(ValueError, match='does not take one of nonsense'), engine(slurm=dict(nonsense=1)): pass
+    with pytest.raises(ValueError, match='needs the time that a cell may'), engine(slurm=dict(gpus_per_node=1)): pass
 
 def test_a_dask_worker_with_several_threads_is_refused(monkeypatch):
     class Client:

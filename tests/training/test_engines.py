@@ -8,8 +8,9 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
@@ -25,7 +26,8 @@ from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.training.engines import RayExecutor, pack_run, run_on, unpack_run
+from salviz.training.engines import RayExecutor, _free_device, pack_run, run_on, unpack_run
+from salviz.training.progress import study_progress
 from salviz.training.study import Study
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__]) # workers elsewhere cannot import this file
@@ -53,7 +55,7 @@ def on(engine, folder):
     from dask.distributed import Client, LocalCluster
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
                       local_directory=folder/'dask') as cluster, Client(cluster) as client:
-        yield client.get_executor(pure=False)
+        yield client.get_executor()
 
 def in_step(model, n, happens):
     "`model`, which calls `happens` before the forward pass of its training step `n`"
@@ -75,12 +77,13 @@ def die(deaths, times):
 def made(tiny_data):
     data = subset(tiny_data, 16, validation_size=8, test_size=8)
     tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
-    def study(folder, deaths=None, times=1, happens=None, **kw):
-        "If there is a file for its `deaths`, seed 1 dies once in its second epoch, or `times` times at its beginning"
+    def study(folder, deaths=None, times=1, happens=None, at=3, **kw):
+        """If there is a file for its `deaths`, seed 1 dies once in its second epoch, or `times` times at its beginning;
+        or something `happens` before the step `at`, the third of which is the first of the second epoch"""
         def bert(seed):
             sizes = dict(layers=1, heads=2, hidden=16, num_labels=2)
             model = small_model('classification', tokenizer, seed=seed, **sizes)
-            if happens: in_step(model, 3, happens)
+            if happens: in_step(model, at, happens)
             elif deaths and seed == 1: in_step(model, 3 if times == 1 else 1, lambda: die(deaths, times))
             return model, tokenizer
         usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=(0, 1), epochs=2, batch_size=8,
@@ -216,27 +219,199 @@ def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, pla
     same(other.run(), plain)
     assert [p.name for p in (tmp_path/'b').iterdir() if p.name.startswith('.')] == [] and foreign.folder.exists()
 
+class Here(Executor):
+    "Works at once, in this process; `dies(name of a cell, how often it was sent)` gives the exception of a death"
+    def __init__(self, dies=lambda name, n: None): self.dies, self.sent = dies, []
+
+    def submit(self, work, sent, name, *args):
+        future = Future()
+        self.sent.append(name)
+        if death := self.dies(name, self.sent.count(name)): future.set_exception(death)
+        else: future.set_result(work(sent, name, *args))
+        return future
+
+class Nodes:
+    "Threads that are `happens(name of the cell)`, not its training; what that raises is a death"
+    def __init__(self, happens): self.happens, self.threads = happens, ThreadPoolExecutor(8)
+
+    def submit(self, work, sent, name, *args):
+        return self.threads.submit(lambda: self.happens(name) or ('finished', ''))
+
 def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_path, monkeypatch):
     "By its interface: ray itself takes a quarter of a gigabyte"
-    asked, pool = [], process_pool(tmp_path)()
+    class WorkerCrashedError(Exception): "As ray's, of which nothing else is known here"
+    def crash(name, n): return WorkerCrashedError('the worker died unexpectedly') if n == 1 else None
+    asked, here = [], Here(crash)
     def remote(**options):
         asked.append(options)
         def task(function):
-            def call(*args): return SimpleNamespace(future=lambda: pool.submit(function, *args))
+            def call(*args): return SimpleNamespace(future=lambda: here.submit(function, *args))
             return SimpleNamespace(remote=call)
         return task
     ray = SimpleNamespace(remote=remote, is_initialized=lambda: False, init=lambda: asked.append('started'))
     monkeypatch.setitem(sys.modules, 'ray', ray)
-    with pool: same(made(tmp_path/'s').run(executor=RayExecutor(num_gpus=1)), plain)
-    assert asked == ['started', dict(max_retries=0, num_gpus=1), dict(max_retries=0, num_gpus=1)]
+    same(made(tmp_path/'s').run(executor=RayExecutor(num_gpus=1)), plain)
+    assert asked == ['started', dict(max_retries=0, num_gpus=1)] and len(here.sent) == 4
     monkeypatch.setitem(sys.modules, 'ray', None)
     with pytest.raises(ImportError, match=r"pip install 'salviz\[ray\]'"): RayExecutor()
 
-def test_cells_get_devices_in_turn_and_no_more_threads_than_asked(made, tmp_path):
+@pytest.mark.parametrize('shared', [True, False])
+def test_what_is_finished_is_not_sent_again_and_a_new_measure_trains_nothing(shared, made, plain, tmp_path):
+    study, here = made(tmp_path/'s'), Here()
+    same(study.run(executor=here, shared=shared), plain)
+    ends = {p: p.read_text() for p in (tmp_path/'s').glob('runs/*/summary.json')}
+    same(study.run(executor=here, shared=shared), plain)
+    assert here.sent == [c.name for c in study.cells]
+    more = made(tmp_path/'s', measures=['test_accuracy', 'test_loss', 'gap'])
+    assert more.run(executor=here, shared=shared)['gap'].notna().all() and len(here.sent) == 4
+    assert ends == {p: p.read_text() for p in ends}
+
+def test_where_no_folder_is_shared_an_interrupted_run_goes_along_and_is_held(made, plain, tmp_path):
+    happened = []
+    def happens(): # first the training is stopped in its second epoch; it has no third step when that is trained alone
+        happened.append(study_progress(tmp_path/'s').counts['running'])
+        raise KeyboardInterrupt
+    study = made(tmp_path/'s', seeds=(0,), happens=happens)
+    with pytest.raises(KeyboardInterrupt): study.run()
+    same(study.run(executor=Here(), shared=False), plain[:1])
+    assert happened == [1]
+
+def test_where_no_folder_is_shared_nobody_else_trains_what_was_sent(made, plain, tmp_path):
+    other, seen = made(tmp_path/'s', seeds=(0,)), tmp_path/'seen'
+    def look(): seen.write_text(f'{other.run_cell(other.cells[0])} {study_progress(other.folder).counts["running"]}')
+    same(made(tmp_path/'s', seeds=(0,), happens=look).run(executor=Here(), shared=False), plain[:1])
+    assert seen.read_text() == 'busy 1'
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_an_error_counts_as_a_try_wherever_it_is_made(shared, made, tmp_path):
+    def broken(): raise OSError('broken')
+    study, here = made(tmp_path/'s', seeds=(0,), happens=broken, at=1), Here()
+    for _ in range(5):
+        with pytest.raises(RuntimeError, match='all 1 cells failed, the first one with OSError: broken'):
+            study.run(executor=here, shared=shared)
+    assert len(here.sent) == 3 and study_progress(tmp_path/'s').counts['set aside'] == 1
+
+def test_an_archive_does_not_replace_what_is_being_trained(made, plain, tmp_path):
+    made(tmp_path/'a', seeds=(0,)).run()
+    refused, archive = [], pack_run(tmp_path/'a', 'FT.seed=0')
+    def collect():
+        with pytest.raises(ValueError, match=f'run of FT.seed=0 was left out.* held by process {os.getpid()}') as e:
+            unpack_run(tmp_path/'b', archive)
+        refused.append(e)
+    same(made(tmp_path/'b', seeds=(0,), happens=collect).run(), plain[:1])
+    assert refused and len(Run(tmp_path/'b'/'runs'/'FT.seed=0').train_rows) == 4
+
+def test_an_archive_that_failed_does_not_replace_what_came_further(made, plain, tmp_path):
+    def stop(): raise KeyboardInterrupt
+    def fail(): raise OSError('broken')
+    further = made(tmp_path/'a', seeds=(0,), happens=stop)
+    with pytest.raises(KeyboardInterrupt): further.run()
+    with pytest.raises(RuntimeError, match='broken'): made(tmp_path/'b', seeds=(0,), happens=fail, at=1).run()
+    unpack_run(tmp_path/'a', pack_run(tmp_path/'b', 'FT.seed=0'))
+    assert list(Run(tmp_path/'a'/'runs'/'FT.seed=0').checkpoints) == [2]
+    assert further.status()['error'].tolist() == ['OSError: broken']
+    same(made(tmp_path/'a', seeds=(0,)).run(), plain[:1])
+
+def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, plain, tmp_path):
+    def stop(): raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt): made(tmp_path/'s', seeds=(0,), happens=stop).run()
+    study, run = made(tmp_path/'s', seeds=(0,)), tmp_path/'s'/'runs'/'FT.seed=0'
+    gone, lock = dict(host='elsewhere', process=1, started='x'), tmp_path/'s'/'locks'/'FT.seed=0.1'
+    (run/'.lock').touch()
+    note = dict(gone, since='yesterday', file=os.stat(run/'.lock').st_ino)
+    (run/'.training.json').write_text(sealed(note))
+    lock.write_text(sealed(dict(gone, id='gone')))
+    os.utime(lock, (0, 0))
+    study._keep('FT.seed=0', measures={}, tries=3)
+    with pytest.raises(RuntimeError, match='killed for memory, or by a time limit'): study.run()
+    same(study.run(retry='all'), plain[:1])
+
+def test_an_engine_that_remembers_what_it_was_asked_trains_what_died(made, plain, tmp_path):
+    remembered, here = {}, Here(lambda name, n: OSError('the machine went away') if n == 1 else None)
+    def submit(*call): # as dask's executor does by default: the same arguments have the same outcome
+        key = repr(call)
+        if key not in remembered: remembered[key] = here.submit(*call)
+        return remembered[key]
+    same(made(tmp_path/'s').run(executor=SimpleNamespace(submit=submit)), plain)
+
+@pytest.mark.parametrize('shared', [True, False])
+def test_three_deaths_are_three(shared, made, tmp_path):
+    study = made(tmp_path/'s')
+    def die(name, n):
+        if name != 'FT.seed=1': return None
+        if shared: study._keep(name, measures={}, tries=n)
+        return OSError('the machine went away')
+    here = Here(die)
+    with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=here, shared=shared)
+    assert here.sent.count('FT.seed=1') == 3 and study.status()['state'].tolist() == ['finished', 'failed']
+
+def test_an_engine_that_tries_again_by_itself_is_stopped_at_the_door(made, tmp_path):
+    study = made(tmp_path/'s')
+    def die(name, n): # three workers, of which the sender knows nothing
+        if name == 'FT.seed=1': study._keep(name, measures={}, tries=3)
+    with pytest.warns(UserWarning, match='seed=1 with its process ended'): study.run(executor=Here(die))
+    assert not (tmp_path/'s'/'runs'/'FT.seed=1').exists()
+
+def test_what_dask_tried_by_itself_counts_where_no_folder_tells(made, tmp_path):
+    class KilledWorker(Exception): allowed_failures = 3
+    here = Here(lambda name, n: KilledWorker('four workers died') if name == 'FT.seed=1' else None)
+    with pytest.warns(UserWarning, match='seed=1 with its process ended'):
+        made(tmp_path/'s').run(executor=here, shared=False)
+    assert here.sent.count('FT.seed=1') == 1
+
+def test_what_died_is_sent_again_at_once_and_not_alone(made, tmp_path):
+    study, tried, together = made(tmp_path/'s', seeds=range(4)), [], threading.Barrier(4, timeout=60)
+    def happens(name):
+        tried.append(name)
+        if tried.count(name) > 1: return together.wait() and None
+        study._keep(name, measures={}, tries=1)
+        raise OSError('the machine went away')
+    assert run_on(study, Nodes(happens), study.cells) == [] and len(tried) == 8
+
+def test_no_more_are_in_flight_than_asked_and_who_comes_back_makes_room(made, tmp_path):
+    study, flying, most, last = made(tmp_path/'s', seeds=range(4)), set(), [], threading.Event()
+    def happens(name):
+        flying.add(name)
+        most.append(len(flying))
+        if name == 'FT.seed=3': last.set()
+        if name == 'FT.seed=0': assert last.wait(timeout=60)
+        flying.remove(name)
+    assert run_on(study, Nodes(happens), study.cells, in_flight=2) == []
+    assert len(most) == 4 and max(most) == 2
+
+def test_a_queue_that_takes_no_more_for_now_gets_the_rest_later(made, tmp_path):
+    study, done, refused, jobs = made(tmp_path/'s', seeds=range(4)), [], threading.Event(), []
+    def happens(name):
+        assert refused.wait(timeout=60)
+        done.append(name)
+    nodes = Nodes(happens)
+    def submit(*call):
+        if sum(not job.done() for job in jobs) > 1:
+            refused.set()
+            raise OSError('QOSMaxSubmitJobPerUserLimit')
+        jobs.append(nodes.submit(*call))
+        return jobs[-1]
+    assert run_on(study, SimpleNamespace(submit=submit), study.cells) == []
+    assert sorted(done) == [c.name for c in study.cells]
+    def never(*call): raise OSError('the partition is down')
+    with pytest.raises(RuntimeError, match='does not train FT.seed=0: the partition is down'):
+        run_on(study, SimpleNamespace(submit=never), study.cells)
+
+def test_a_process_takes_a_device_that_no_other_has(tmp_path):
+    held = [_free_device(('5', '6'), tmp_path/'d') for _ in range(3)]
+    assert [lease.path.name for lease in held] == ['5-0', '6-0', '5-1']
+    held[1].__exit__()
+    held[1] = _free_device(('5', '6'), tmp_path/'d')
+    assert held[1].path.name == '6-0'
+    for lease in held: lease.__exit__()
+
+def test_processes_get_a_device_each_and_no_more_threads_than_asked(made, tmp_path, monkeypatch):
     seen = tmp_path/'seen'
-    def look():
+    def look(): # until both are here: one that has ended has no device
         with seen.open('a') as f: print(os.environ.get('CUDA_VISIBLE_DEVICES'), torch.get_num_threads(), file=f)
+        while len(seen.read_text().splitlines()) < 2: time.sleep(.05)
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0') # what the workers begin with
+    monkeypatch.setenv('TMPDIR', str(tmp_path)) # of a host where nobody else is at work
     study = made(tmp_path/'s', happens=look)
-    study.run(executor=lambda: ProcessPoolExecutor(2, mp_context=spawned, max_tasks_per_child=1), devices=('5', '6'),
-              threads=1)
+    study.run(executor=lambda: ProcessPoolExecutor(2, mp_context=spawned), devices=('5', '6'), threads=1)
     assert sorted(seen.read_text().splitlines()) == ['5 1', '6 1']
