@@ -89,7 +89,8 @@ def _run_fetch(a):
 
 def _run_demo(a):
     from salviz.tour import demo
-    demo(out=a.out, train_size=a.train_size, epochs=a.epochs, seed=a.seed, probes=a.probes, snapshots=a.snapshots)
+    demo(out=a.out, train_size=a.train_size, epochs=a.epochs, seed=a.seed, probes=a.probes, snapshots=a.snapshots,
+         model=a.model)
 
 def _run_examples(a):
     if a.course: from salviz.course.recipe import make_course as make
@@ -576,10 +577,12 @@ def parser() -> argparse.ArgumentParser:
         help='what to bring: names, or the groups tasks and all; default: what the demo needs')
     arg('--force', action='store_true', help='bring it again even if it is there')
     arg = add('demo', _run_demo, 'train plainly and with all four methods, write table and pictures')
-    arg('--train-size', type=size, default=256, help="training sentences, or 'full' (default %(default)s)")
+    arg('--train-size', type=size, default=160, help="training sentences, or 'full' (default %(default)s)")
     arg('--epochs', type=whole(2), default=2, help='passes over the data, at least 2 (default %(default)s)')
-    arg('--probes', type=whole(2), default=8, help='sentences that are looked at, at least 2 (default %(default)s)')
-    arg('--snapshots', type=whole(2), default=8, help='how often they are looked at, at least 2 (default %(default)s)')
+    arg('--probes', type=whole(2), default=6, help='sentences that are looked at, at least 2 (default %(default)s)')
+    arg('--snapshots', type=whole(2), default=4, help='how often they are looked at, at least 2 (default %(default)s)')
+    arg('--model', type=named, default='movie-minilm',
+        help="where all runs start: 'movie-minilm', which knows the task, 'minilm', or a path (default %(default)s)")
     arg('--seed', type=whole(0), default=0, help='default %(default)s')
     arg('--out', type=named, help='new folder to write to (default demo-TIME)')
     arg = add('examples', _run_examples, 'train once more what comes with the library: a classifier and five runs')

@@ -235,9 +235,34 @@ def beside_checkout(what, many, rounds, before):
     print(f'{what}, {many}: {least["now"]:.2f} {unit}{compared}', flush=True)
 
 
+def of_demo():
+    "The demo as it comes, by part: training, evaluation, recording, SalLM's explanations, pictures; what its runs know"
+    import salviz.tour as tour
+    from salviz.core.runs import Run
+    drawing, draw = [], tour.write_pictures
+    def drawn(*given):
+        made = []
+        drawing.append(seconds(lambda: made.append(draw(*given))))
+        return made[0]
+    tour.write_pictures = drawn
+    with tempfile.TemporaryDirectory() as folder:
+        before = time.process_time()
+        whole = seconds(lambda: tour.demo(Path(folder)/'demo'))
+        worked, runs = time.process_time() - before, [Run(p) for p in sorted(Path(folder).glob('demo/runs/*'))]
+        def of(name): return sum(run.summary[name] for run in runs)
+        explained = sum(run.state.get('explanation_seconds', 0) for run in runs)
+        parts = {'training': of('train_seconds'), 'recording': of('record_seconds'),
+                 "SalLM's explanations": explained, 'pictures': sum(drawing)}
+        parts['evaluation, loading and the rest'] = whole - sum(parts.values())
+        print(f'demo: {whole:.1f} s, {worked:.1f} s of processors')
+        for part, took in parts.items(): print(f'  {part}: {took:.1f} s ({took/whole:.0%})')
+        print(f'  integrated gradients, while recording and for SalLM: {of("saliency_seconds") + explained:.1f} s')
+        for run in runs: print(f'  {run.path.name}: {run.knowledge()[0]}')
+
+
 if __name__ == '__main__':
     asks = argparse.ArgumentParser(description=__doc__)
-    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes', *in_a_process])
+    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes', 'demo', *in_a_process])
     asks.add_argument('--many', type=int, help='how many snapshots, sentences or tokens')
     asks.add_argument('--rounds', type=int, default=2, help='of each measurement; seeds of bf16 and nodes')
     asks.add_argument('--only-now', action='store_true', help='leave out how it was before')
@@ -249,5 +274,6 @@ if __name__ == '__main__':
     elif given.what in in_a_process: beside_checkout(given.what, many, given.rounds, given.before)
     elif given.what == 'snapshots': snapshots(many, given.rounds, not given.only_now)
     elif given.what == 'browser': in_browser(given.rounds)
+    elif given.what == 'demo': of_demo()
     elif given.what == 'bf16': in_bf16(many, given.rounds)
     else: by_nodes(many, given.rounds)

@@ -356,6 +356,7 @@ def _doubts(self:Distillation, teacher, trainer) -> str: # '' if there are none
     task, some = tasks[task_of(teacher)], trainer.encoded['validation']
     if not (task.one_class or isinstance(task, Regression)): return ''
     some, gold, said = some.select(range(min(256, len(some)))), [], []
+    if 'length' in some.column_names: some = some.sort('length')
     for i in range(0, len(some), trainer.args.eval_batch_size):
         rows = [some[j] for j in range(i, min(i + trainer.args.eval_batch_size, len(some)))]
         batch = {k: v.to(device_of(teacher)) for k, v in trainer.collate(rows).items()}

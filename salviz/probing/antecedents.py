@@ -14,13 +14,13 @@ import datasets
 import numpy as np
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from ..models.attention import check_layers, check_observable, head_count, observe
 from ..data.texts import model_inputs
 from ..attribution.questions import encoded_for
-from ..models.loading import device_of, longest_input, undisturbed
+from ..models.loading import longest_input, undisturbed
 from ..core.text import align_batch, find_words, pool_words
+from .corpus import batches
 
 # %% ../../nbs/08_probing/02_antecedents.ipynb #007
 nouns = dict(
@@ -207,24 +207,19 @@ def _halves(data, seed) -> np.ndarray: # bool [sentences]: in the first half
 
 # %% ../../nbs/08_probing/02_antecedents.ipynb #029
 def _looked(model, tokenizer, data, layers, batch_size, progress):
-    "For each sentence: its number and ([layers, heads, words], roles, directions)"
+    "For each sentence, those of like length together: its number and ([layers, heads, words], roles, directions)"
     longest, texts = longest_input(model, tokenizer), list(data['text'])
     (encoded, collate, _), aligned = encoded_for(model, texts, tokenizer), align_batch(tokenizer, texts, None, longest)
     cut = [i for i, t in enumerate(aligned) if t.truncated]
     if cut:
         raise ValueError(f'{len(cut)} sentences are longer than {longest} tokens (first: row {cut[0]}); '
                          'shorten them, since a cut one may lose its antecedent')
-    device = device_of(model)
-    with tqdm(total=len(texts), desc='antecedents', unit='sentence', leave=False, delay=3, disable=not progress) as bar:
-        for start in range(0, len(texts), batch_size):
-            numbers = range(start, min(start + batch_size, len(texts)))
-            batch = {k: v.to(device) for k, v in collate([encoded[i] for i in numbers]).items()}
-            with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
-                model(**model_inputs(batch, model))
-            A, real = maps.stacked().float().cpu().numpy(), batch['attention_mask'].bool().cpu().numpy()
-            for j, i in enumerate(numbers):
-                yield i, _mention_weights(A[j][..., real[j], :][..., real[j]].astype(np.float64), aligned[i], data[i])
-            bar.update(len(numbers))
+    for batch in batches(model, encoded, collate, batch_size, 'antecedents', progress):
+        with undisturbed(model), torch.no_grad(), observe(model, list(layers)) as maps:
+            model(**model_inputs(batch, model))
+        A, real = maps.stacked().float().cpu().numpy(), batch['attention_mask'].bool().cpu().numpy()
+        for j, i in enumerate(batch['example_id'].tolist()):
+            yield i, _mention_weights(A[j][..., real[j], :][..., real[j]].astype(np.float64), aligned[i], data[i])
 
 def antecedent_accuracy(
     model,              # any model that can be observed

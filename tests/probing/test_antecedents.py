@@ -134,6 +134,15 @@ def char_tokenizer():
                                    sep_token='[SEP]', model_max_length=256)
 
 
+def test_sentences_of_like_length_are_read_together(char_tokenizer, sentences):
+    model, read = tiny('encoder', char_tokenizer), []
+    model.register_forward_pre_hook(lambda model, args, given: read.append(given['input_ids'].numel()),
+                                    with_kwargs=True)
+    antecedent_accuracy(model, char_tokenizer, sentences, batch_size=16)
+    lengths = [len(align(char_tokenizer, text).input_ids) for text in sentences['text']]
+    def padded(lengths): return sum(max(part)*len(part) for part in (lengths[i:i+16] for i in range(0, 126, 16)))
+    assert sum(read) == padded(sorted(lengths)) < padded(lengths)
+
 @pytest.mark.parametrize('candidates', ['words', 'mentions'])
 @pytest.mark.parametrize('kind', ['encoder', 'decoder', 'encoder-decoder'])
 def test_every_heads_accuracy_equals_loops_over_single_sentences(char_tokenizer, sentences, kind, candidates):

@@ -56,6 +56,30 @@ def test_methods_change_training(name, tmp_path, tiny_bert, tiny_tokenizer, tiny
         ends.append(weights(model))
     assert not torch.equal(*ends)
 
+def test_evaluation_reads_texts_of_like_length_together_and_scores_the_same(tmp_path, tiny_bert, tiny_tokenizer,
+                                                                            tiny_data):
+    model, read = tiny_bert(), []
+    def note(model, args, given):
+        if not model.training: read.append(given['input_ids'].shape)
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    run = train(model, tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=0, **quick | dict(epochs=1))
+    seen, size = list(read), max(rows for rows, _ in read)
+    def padded(lengths):
+        parts = (lengths[i:i + size] for i in range(0, len(lengths), size))
+        return sum(max(part)*len(part) for part in parts)
+    splits = {name: encode(part, tiny_tokenizer, 64) for name, part in tiny_data.items()}
+    assert (sum(rows*tokens for rows, tokens in seen)
+            == sum(padded(sorted(part['length'])) for part in splits.values())
+            < sum(padded(list(part['length'])) for part in splits.values()))
+    test, collate = splits['test'], Collator(tiny_tokenizer)
+    with torch.no_grad(): alone = torch.cat([model(**model_inputs(collate([row]), model)).logits for row in test])
+    labels = torch.tensor(test['labels'])
+    assert run.scores('test')['loss'] == pytest.approx(torch.nn.functional.cross_entropy(alone, labels).item(), rel=1e-5)
+    assert run.scores('test')['accuracy'] == pytest.approx((alone.argmax(-1) == labels).float().mean().item())
+    kept = run.load_arrays('test_predictions')
+    rows = kept['example_id'] - kept['example_id'].min()
+    assert kept['predictions'].tolist() == alone.argmax(-1)[rows].tolist() and sorted(rows) == list(range(len(test)))
+
 def test_plain_step_is_the_models_own_loss_and_gradient(tiny_bert, tiny_tokenizer, tiny_data):
     model, batch = tiny_bert().double().eval(), first_rows(tiny_data, tiny_tokenizer, 8)
     own = model(**model_inputs(batch), labels=batch['labels']).loss
