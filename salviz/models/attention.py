@@ -588,6 +588,7 @@ class _Kept:
             if i >= self.start: return own(*args, **kwargs)
             if (observed := maps()) is not None: observed._next_layer()
             return tree_map(lambda x: self.again(x, rows // self.rows), self.outputs[i])
+        forward.__module__ = getattr(own, '__module__', None) # whose work it does
         return forward
 
     def again(self, x, times):

@@ -166,9 +166,9 @@ _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-rob
 def _is_changed(module) -> bool:
     "Has somebody else put a hook on `module`, or a `forward` of its own?"
     kinds = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
-    hooks = [f for kind in kinds for f in getattr(module, kind).values()]
-    is_ours = all((getattr(f, '__module__', None) or '').startswith('salviz.') for f in hooks)
-    return 'forward' in vars(module) or not is_ours
+    added = [*(f for kind in kinds for f in getattr(module, kind).values()), vars(module).get('forward')]
+    known = 'salviz.', 'transformers.'
+    return not all((getattr(f, '__module__', None) or '').startswith(known) for f in added if f is not None)
 
 def _row_products(model) -> list: # of linear layers; none where a row of them is not known to be enough
     "What the last layer of `model` does to each row behind its attention"
