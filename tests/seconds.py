@@ -1,5 +1,5 @@
-"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Where the way that it
-was is gone, another checkout of this repository is the other side: `python tests/seconds.py packing --before FOLDER`.
+"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Where the way that
+it was is gone, another checkout of this repository is the other side: `python tests/seconds.py packing --before FOLDER`.
 Nothing here is a test: times belong to a machine."""
 import argparse
 import contextlib
@@ -182,7 +182,7 @@ def _attributed(many):
     from salviz.attribution.attention import attention_attribution
     from salviz.bench import bench_data
     model, tokenizer = _classifier('minilm')
-    texts = bench_data(tokenizer, 64, many)['train']['text']
+    texts = list(bench_data(tokenizer, 64, many)['train']['text'])
     inputs = dict(tokenizer(texts, truncation=True, max_length=64, padding=True, return_tensors='pt'))
     attention_attribution(model, inputs)
     start = time.process_time()
@@ -205,7 +205,7 @@ def _peak(many):
     from salviz.bench import Peak, bench_data
     from salviz.probing.look import explain_texts
     model, tokenizer = _classifier('bert-base')
-    text = bench_data(tokenizer, many, 1)['train']['text'][0]
+    text = bench_data(tokenizer, many, 1)['train'][0]['text']
     explain_texts(model, tokenizer, 'a film', steps=2)
     peak = Peak()
     peak.reset()

@@ -109,7 +109,7 @@ def test_every_link_within_the_site_leads_somewhere(site, pages):
     lost = []
     for page, tags in pages.items():
         for link in tags.links:
-            if re.match(r'(https?|mailto):|//', link): continue
+            if re.match(r'(https?|mailto|data):|//', link): continue
             to, anchor = urldefrag(urljoin(page, unquote(link)) if not link.startswith('#') else page + link)
             if not (site/to).is_file() or anchor and anchor not in pages[to].ids: lost.append((page, link))
     assert lost == []

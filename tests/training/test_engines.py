@@ -323,7 +323,7 @@ def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, pl
     lock.write_text(sealed(dict(gone, id='gone')))
     os.utime(lock, (0, 0))
     study._keep('FT.seed=0', measures={}, tries=3)
-    with pytest.raises(RuntimeError, match='killed for memory, or by a time limit'): study.run()
+    with pytest.raises(RuntimeError, match='killed for memory or by a time limit'): study.run()
     same(study.run(retry='all'), plain[:1])
 
 def test_an_engine_that_remembers_what_it_was_asked_trains_what_died(made, plain, tmp_path):
