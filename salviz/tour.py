@@ -195,7 +195,7 @@ def demo(
     learning_rate:float=5e-5,
     probes:int=6,    # sentences that are looked at
     snapshots:int=4, # how often
-    model='movie-minilm', # where all runs start: this one knows the task, 'minilm' does not; or a path
+    start='movie-minilm', # where all runs start: this one knows the task, 'minilm' does not; or a path
 ) -> Path: # the folder
     "Train plainly and with all four methods, print the table, write pictures and `index.html`"
     out = Path(out) if out is not None else Path(f'demo-{time.strftime("%Y%m%d-%H%M%S")}')
@@ -211,7 +211,7 @@ def demo(
     size = len(data['train']) if train_size == 'full' else train_size
     data = subset(data, train_size, validation_size=min(max(size//2, 1), len(data['validation'])),
                   test_size=min(size, len(data['test'])), seed=seed)
-    labels, runs, start = data['train'].features['label'].names, {}, model
+    labels, runs = data['train'].features['label'].names, {}
     for name, make in _demo_methods(out/'runs').items():
         model, tokenizer = load_classifier(start, labels=labels, seed=seed)
         runs[name] = train(model, tokenizer, data, method=make(), run_dir=out/'runs'/name, probes=probes,

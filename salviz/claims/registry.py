@@ -118,12 +118,10 @@ class Claim:
     @property
     def deciding(self) -> list:
         "Names of the studies that its effects ask"
-        return list(dict.fromkeys(x for e in self.effects for x in [*(t.study for t in e.terms),
-                                                                    *(g.study for g in e.gates)]))
+        return list(dict.fromkeys(x.study for e in self.effects for x in (*e.terms, *e.gates)))
 
     @property
     def studies(self) -> list:
-        "Names of the studies that its effects ask, and of those that are shown beside them"
         return list(dict.fromkeys([*self.deciding, *(x.study for x in self.shown)]))
 
     def __repr__(self): return f'{self.name}: {self.title} ({", ".join(e.name for e in self.effects)})'
