@@ -90,7 +90,7 @@ def _run_fetch(a):
 def _run_demo(a):
     from salviz.tour import demo
     demo(out=a.out, train_size=a.train_size, epochs=a.epochs, seed=a.seed, probes=a.probes, snapshots=a.snapshots,
-         model=a.model)
+         start=a.model)
 
 def _run_examples(a):
     if a.course: from salviz.course.recipe import make_course as make

@@ -1,5 +1,5 @@
-"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Where the way that
-it was is gone, another checkout of this repository is the other side: `python tests/seconds.py packing --before FOLDER`.
+"""What was made faster, beside how it was before, in one run: `python tests/seconds.py snapshots`. Where the way it was
+is gone, another checkout is the other side: `python tests/seconds.py packing --before FOLDER`.
 Nothing here is a test: times belong to a machine."""
 import argparse
 import contextlib
