@@ -163,9 +163,9 @@ def pooled_rows(
 # %% ../../nbs/03_models/03_loading.ipynb #row2
 _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-roberta'.split())
 
-def _is_changed(module) -> bool:
-    "Has somebody else put a hook on `module`, or a `forward` of its own?"
-    kinds = '_forward_hooks', '_forward_pre_hooks', '_backward_hooks', '_backward_pre_hooks'
+def _is_changed(module, is_whole=False) -> bool:
+    "Has somebody else put a hook on `module`, or a `forward` of its own? What goes into the whole model is no row"
+    kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
     added = [*(f for kind in kinds for f in getattr(module, kind).values()), vars(module).get('forward')]
     known = 'salviz.', 'transformers.'
     return not all((getattr(f, '__module__', None) or '').startswith(known) for f in added if f is not None)
@@ -175,7 +175,7 @@ def _row_products(model) -> list: # of linear layers; none where a row of them i
     model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
     if model.training or getattr(config, 'model_type', None) not in _kinds_by_row: return []
-    if not type(model).__module__.startswith(transformers) or any(map(_is_changed, model.modules())): return []
+    if not type(model).__module__.startswith(transformers) or any(_is_changed(m, m is model) for m in model.modules()): return []
     if not type(model).__name__.endswith(('ForSequenceClassification', 'ForImageClassification')): return []
     parts = [m for m in (*model.children(), *model.base_model.children()) if m is not model.base_model]
     usual = nn.Linear, nn.Dropout, nn.LayerNorm, nn.ModuleList
