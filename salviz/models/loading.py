@@ -175,7 +175,8 @@ def _row_products(model) -> list: # of linear layers; none where a row of them i
     model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
     if model.training or getattr(config, 'model_type', None) not in _kinds_by_row: return []
-    if not type(model).__module__.startswith(transformers) or any(_is_changed(m, m is model) for m in model.modules()): return []
+    if not type(model).__module__.startswith(transformers): return []
+    if any(_is_changed(m, m is model) for m in model.modules()): return []
     if not type(model).__name__.endswith(('ForSequenceClassification', 'ForImageClassification')): return []
     parts = [m for m in (*model.children(), *model.base_model.children()) if m is not model.base_model]
     usual = nn.Linear, nn.Dropout, nn.LayerNorm, nn.ModuleList
