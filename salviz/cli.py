@@ -116,19 +116,10 @@ def _run_train(a):
 
 def _in_processes(a) -> int: # exit status
     "Start `salviz train` anew in several processes of this machine, which accelerate lets go in step"
-    import torch
-    if a.batch_size % a.processes:
-        raise ValueError(f'--batch-size {a.batch_size} cannot be shared by {a.processes} processes; take a multiple of '
-                         f'{a.processes}')
-    gpus = torch.cuda.device_count()
-    if gpus and a.processes > gpus:
-        raise ValueError(f'--processes {a.processes}, but there are {gpus} GPUs here; take at most {gpus}, or hide '
-                         'them with CUDA_VISIBLE_DEVICES= to train on the processor')
-    shared = max(1, (os.cpu_count() or 1)//a.processes) # of the processor's cores
-    known = {} if gpus else dict(ACCELERATE_USE_CPU='true')
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(a.processes),
-               '-m', 'salviz', *a.argv]
-    return subprocess.run(command, env={'OMP_NUM_THREADS': str(shared), **os.environ, **known}).returncode
+    from salviz.training.processes import in_step, share_of
+    share_of(a.batch_size, a.processes)
+    command, environment = in_step(a.processes, '-m', 'salviz', *a.argv)
+    return subprocess.run(command, env=environment).returncode
 
 # %% ../nbs/12_porch/02_cli.ipynb #cli-data
 def _load_data(a):
@@ -489,7 +480,8 @@ def _run_options(arg):
         help='of each worker; with the same number of them numbers agree to the bit (default: all cores, shared by '
         '--workers)')
     arg('--devices', type=named, metavar='0,1',
-        help='GPUs that the workers of a host share (default: what a worker finds)')
+        help='GPUs that the workers of a host share, one each or as many as the study has processes (default: what a '
+        'worker finds)')
     arg('--in-flight', type=whole(1), metavar='N',
         help='most cells that are sent and not back (default: as many as the engine has workers, else 64)')
     arg('--shared', action=argparse.BooleanOptionalAction, default=True,

@@ -231,8 +231,10 @@ def _hardware_parts(configs):
         if not isinstance(known, dict): continue
         threads = known.get('threads')
         where = [str(known[k]) for k in ('gpu', 'processor') if known.get(k)]
+        n = known.get('processes', 1)
         if where: said.append(where[0] + (f' ({_counted(threads, "thread")})' if isinstance(threads, int) and
-                                          not known.get('gpu') else ''))
+                                          not known.get('gpu') else '')
+                              + (f' by {n} processes in step, each with such batches' if n > 1 else ''))
     said = list(dict.fromkeys(said))
     without = sum(not _part(config, 'hardware') for config in configs)
     if not said: return []

@@ -39,7 +39,7 @@ def _from_python(file) -> Study:
 # %% ../../nbs/06_training/11_designs.ipynb #ds009
 _kinds = {str: 'a text', dict: 'a table', list: 'a list', int: 'a whole number'}
 _parts = dict(model=(str,), data=(str, dict), methods=(dict,), folder=(str,), seeds=(list,), settings=(dict,),
-              measures=(list,), better=(dict,), weights=(str,), train=(dict,))
+              measures=(list,), better=(dict,), weights=(str,), processes=(int,), train=(dict,))
 _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
 
 def _only(where, given, allowed):
@@ -137,7 +137,7 @@ def _from_table(file) -> Study:
     table = _read_table(file)
     settings = table.get('settings', {})
     methods = {k: _method_of(k, x, file, settings) for k, x in table['methods'].items()}
-    kept = {k: table[k] for k in ('seeds', 'measures', 'better', 'weights') if k in table}
+    kept = {k: table[k] for k in ('seeds', 'measures', 'better', 'weights', 'processes') if k in table}
     return Study(file.parent/table.get('folder', file.stem), _beside(file, table['model']),
                  _data_of(table['data'], file, settings), methods, settings=settings, **kept, **table.get('train', {}))
 

@@ -149,10 +149,12 @@ def run_config(model, data, method:Method, settings:Settings, task) -> dict:
 
 # %% ../../nbs/06_training/04_job.ipynb #hw1
 def hardware_of(
-    device, # a `torch.device`
-) -> dict: # processor, threads, cores, and gpu if there is one at work
+    device,          # a `torch.device`
+    processes:int=1, # that share the training
+) -> dict: # processor, threads, cores, gpu if there is one at work, processes if there are several
     "What calculates on `device`"
     known = dict(processor=processor(), threads=torch.get_num_threads(), cores=os.cpu_count())
+    if processes > 1: known['processes'] = processes
     if device.type == 'cuda': known['gpu'] = torch.cuda.get_device_name(device)
     elif device.type != 'cpu': known['gpu'] = device.type
     return known
@@ -295,7 +297,8 @@ def open_job(
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings.epochs)
     home = Path(args.output_dir).parent
-    config = {**run_config(given, data, method, settings, feed.task), 'hardware': hardware_of(args.device)}
+    config = {**run_config(given, data, method, settings, feed.task),
+              'hardware': hardware_of(args.device, args.world_size)}
     run, checkpoint, held = _open_run(home, config, method, resume, weights_checksum(model), args.process_index == 0)
     return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home,
                checkpoint, held, progress, given if is_adapted(given) else None, compiling)

@@ -31,6 +31,7 @@ from ..core.leases import Lease, Leased
 from ..core.runs import Run, RunInUse, read_object, sealed, to_json, write_whole
 from ..measures.statistics import checked_better, known_measure, measure_of
 from ..measures.study_results import StudyResults, read_study, state_of
+from .processes import share_of
 from .settings import Settings, plain, shown_value
 
 # %% ../../nbs/06_training/09_study.ipynb #006
@@ -184,11 +185,12 @@ class Study(StudyResults):
         weights='best',        # of a finished run: keep the 'best' checkpoint, 'all' that `keep` leaves, or 'none'
         extend=False,          # may the folder's design have fewer methods, seeds or values than this one?
         progress=True,         # show a bar over the cells
+        processes:int=1,       # that share each batch of a training, each with a GPU if there are some
         **train,               # arguments of `train` for all cells: epochs, batch_size, learning_rate, snapshots, ...
     ):
         self.folder, self.model, self.data, self.methods, self.seeds, self.settings = Path(
             folder), model, data, methods, seeds, dict(settings or {})
-        self.weights, self.progress, self.train = weights, progress, train
+        self.weights, self.progress, self.processes, self.train = weights, progress, processes, train
         self.measures, self.live, self._made = named_measures(measures), True, (None, None)
         if weights not in ('best', 'all', 'none'):
             raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
@@ -220,6 +222,12 @@ def _refuse_unknown(what, given, allowed):
     if unknown: raise ValueError(f'Study: {what} {", ".join(unknown)}; there are {", ".join(allowed)}')
 
 @patch
+def _check_processes(self:Study):
+    if self.processes < 1: raise ValueError(f'Study: processes must be at least 1, got {self.processes}')
+    for batch in self.settings.get('batch_size', [self.train.get('batch_size', Settings.batch_size)]):
+        share_of(batch, self.processes)
+
+@patch
 def _check(self:Study) -> list:
     "Refuse what cannot work; the names of the settings that every cell takes"
     if not isinstance(self.methods, dict) or not self.methods:
@@ -234,6 +242,7 @@ def _check(self:Study) -> list:
             raise ValueError(f'Study: {k!r} cannot be a setting; it is given for itself'
                              + (' as seeds=' if k == 'seed' else ''))
     _refuse_unknown('train has no argument', self.train, _of_train)
+    self._check_processes()
     both = [k for k in self.train if k in self.settings]
     if both: raise ValueError(f'Study: {", ".join(both)} is given twice, in settings and for all cells')
     shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]
@@ -286,7 +295,7 @@ def _design(self:Study) -> dict:
     return dict(methods=methods, seeds=list(self.seeds),
                 settings={k: [shown_value(x) for x in v] for k, v in self.settings.items()},
                 model=model, data=_described(self.data, known) if callable(self.data) else known,
-                train=plain(self.train))
+                train=plain(self.train), **(dict(processes=self.processes) if self.processes > 1 else {}))
 
 # %% ../../nbs/06_training/09_study.ipynb #020x
 def _differences(old, new, at=''):
@@ -421,15 +430,23 @@ def _set_aside(path):
 def _trained(self:Study, cell, check) -> tuple: # (Run, (model, tokenizer) if they were trained just now)
     "The finished run of `cell`"
     from salviz.training.callbacks import Checked
-    from salviz.training.trainer import train
     path = self.folder/'runs'/cell.name
     state = state_of(path)
     if state == 'finished': return Run(path), None
     if state == 'broken': _set_aside(path)
+    if self.processes == 1: return self._train(cell, Checked(check))
+    from salviz.training.processes import train_in_step
+    return train_in_step(self, cell, check), None
+
+@patch
+def _train(self:Study, cell, control=None) -> tuple: # (Run, (model, tokenizer))
+    "Train `cell`, from the last checkpoint if there is one"
+    from salviz.training.trainer import train
+    path, given = self.folder/'runs'/cell.name, {**self.train, **{k: v for k, v in cell.settings if k in _of_train}}
+    if self.processes > 1: given['batch_size'] = share_of(given.get('batch_size', Settings.batch_size), self.processes)
     model, tokenizer = self._load(cell)
-    own = {k: v for k, v in cell.settings if k in _of_train}
     run = train(model, tokenizer, self._data(cell), self._method(cell), run_dir=path, seed=cell.seed,
-                resume=state == 'interrupted', progress=False, control=Checked(check), **{**self.train, **own})
+                resume=state_of(path) == 'interrupted', progress=False, control=control, **given)
     return run, (model, tokenizer)
 
 # %% ../../nbs/06_training/09_study.ipynb #027
@@ -633,6 +650,16 @@ def _wanted(self:Study, retry) -> list:
         if retry or 'error' not in known: out.append(c)
     return out
 
+# %% ../../nbs/06_training/09_study.ipynb #037g
+@patch
+def _grouped(self:Study, devices) -> list:
+    "What each worker has of `devices`, one for each of its processes"
+    devices, n = list(devices), self.processes
+    if len(devices) % n:
+        raise ValueError(f'Study: {len(devices)} devices cannot be shared by workers of {n} processes each; name a '
+                         f'multiple of {n}')
+    return [','.join(map(str, devices[i:i + n])) for i in range(0, len(devices), n)]
+
 # %% ../../nbs/06_training/09_study.ipynb #031r
 @patch
 def run(self:Study,
@@ -640,7 +667,8 @@ def run(self:Study,
     measure_again=(), # names of measures to compute anew, whatever is known of them
     executor=None,    # with `submit` as in concurrent.futures, or a function that makes one; default: this process
     threads=None,     # of each worker; default: as many as torch has here
-    devices=(),       # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host; default: what a worker finds
+    devices=(),       # names as in CUDA_VISIBLE_DEVICES, shared by the workers of a host, `processes` of them each;
+                      # default: what a worker finds
     shared=True,      # do workers see the folder? else their runs come back as files
     in_flight=None,   # most cells that are sent and not back; default: as many as the executor has workers, else 64
 ) -> pd.DataFrame: # see `results`
@@ -655,7 +683,8 @@ def run(self:Study,
     cells, busy = self._wanted(retry), []
     if executor is not None:
         from salviz.training.engines import run_on
-        cells, busy = [], run_on(self, executor, cells, again, threads, devices, shared, in_flight)
+        cells, busy = [], run_on(self, executor, cells, again, threads, self._grouped(devices), shared,
+                                  in_flight)
     with tqdm(cells, desc='study', unit='run', disable=not self.progress, dynamic_ncols=True) as bar:
         for cell in bar:
             bar.set_postfix_str(cell.name)

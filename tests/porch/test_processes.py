@@ -1,5 +1,4 @@
 "`salviz train --processes`: what is started, what is refused before it, and one run of two processes."
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,18 +9,18 @@ import torch
 from salviz.cli import main
 from salviz.core.runs import Run
 
-def test_processes_are_started_with_the_same_words_and_share_the_cores(monkeypatch):
+def test_processes_are_started_with_the_same_words_and_share_the_threads(monkeypatch):
     started = []
     def run(words, env): return started.append((words, env)) or SimpleNamespace(returncode=3)
     monkeypatch.setattr(subprocess, 'run', run)
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: 0)
-    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
+    monkeypatch.setattr(torch, 'get_num_threads', lambda: 6)
     words = ['train', '--train-size', '16', '--processes', '2', '--out', 'a folder']
     assert main(words) == 3
     (command, env), = started
     assert command[0] == sys.executable and command[-len(words) - 1:] == ['salviz', *words]
     assert command[command.index('--nproc_per_node') + 1] == '2' and env['ACCELERATE_USE_CPU'] == 'true'
-    assert int(env['OMP_NUM_THREADS']) == max(1, os.cpu_count()//2)
+    assert env['OMP_NUM_THREADS'] == '3'
 
 def test_what_cannot_be_shared_is_refused_before_anything_starts(monkeypatch, capsys):
     monkeypatch.setattr(subprocess, 'run', lambda *a, **kw: pytest.fail('it was started'))

@@ -1,0 +1,149 @@
+"""Cells of a study that several processes train in step: the numbers of one, an error that comes back, a death on
+either side, a lease that is lost."""
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+
+import cloudpickle
+import pandas as pd
+import psutil
+import pytest
+
+from salviz.core.leases import Leased
+from salviz.core.runs import Run
+from salviz.data.texts import subset
+from salviz.methods import ADDrop, FineTuning
+from salviz.models.corruption import small_model, train_tokenizer
+from salviz.training.processes import train_in_step
+from salviz.training.study import Study
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__]) # the processes cannot import this file
+
+def at_step(model, n, happens):
+    "`model`, which calls `happens` before the forward pass of its training step `n`"
+    steps = []
+    def hook(module, args):
+        if module.training: steps.append(1)
+        if module.training and len(steps) == n: happens()
+    model.register_forward_pre_hook(hook)
+    return model
+
+def rank(): return os.environ.get('RANK')
+
+@pytest.fixture(scope='module')
+def made(tiny_data):
+    data = subset(tiny_data, 16, validation_size=8, test_size=8)
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    def study(folder, happens=None, dropout=.1, **kw):
+        "Something may happen in the first step of the second epoch, the third"
+        def bert(seed):
+            drawn = dict(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+            model = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16, num_labels=2,
+                                **drawn).double()
+            return at_step(model, 3, happens) if happens else model, tokenizer
+        usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=[0], epochs=2, batch_size=8, processes=2,
+                     measures=['test_accuracy', 'test_loss'], snapshots=0, probes=1, progress=False,
+                     args=dict(use_cpu=True))
+        return Study(folder, **{**usual, **kw})
+    return study
+
+@pytest.fixture(scope='module')
+def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/'study').run()
+
+def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
+
+@pytest.mark.slow
+def test_two_processes_give_one_process_s_numbers_within_rounding(made, tmp_path):
+    methods = {'FT': FineTuning, 'AD-DROP': ADDrop(p=.4, q=.5, cross_tuning=False)}
+    found = [made(tmp_path/str(n), dropout=0., methods=methods, processes=n).run() for n in (1, 2)]
+    assert (found[0].test_loss - found[1].test_loss).abs().max() < 1e-6
+    assert Run(tmp_path/'2'/'runs'/'FT.seed=0').config['settings']['batch_size'] == 4
+
+@pytest.mark.slow
+def test_on_an_engine_too_and_the_same_again(made, plain, tmp_path):
+    pool = partial(ProcessPoolExecutor, 1, mp_context=get_context('spawn'))
+    same(made(tmp_path/'s').run(executor=pool, threads=1), plain)
+
+def test_an_error_of_one_process_ends_all_and_comes_back_as_what_it_was(made, tmp_path):
+    def fail():
+        if rank() == '1': raise FloatingPointError('it is not a number')
+    study = made(tmp_path/'s', happens=fail)
+    with pytest.raises(RuntimeError, match='FloatingPointError: it is not a number'): study.run()
+    assert 'in fail' in study._record('FT.seed=0')['traceback'] # where it was raised, not where it came back
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_said_and_the_next_run_goes_on_from_the_checkpoint(made, plain, tmp_path):
+    once = tmp_path/'once'
+    def die():
+        if rank() == '1' and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    study = made(tmp_path/'s', happens=die)
+    with pytest.raises(RuntimeError, match='FT.seed=0 was ended by SIGKILL'): study.run()
+    same(study.run(), plain)
+    steps = [r['step'] for r in Run(tmp_path/'s'/'runs'/'FT.seed=0').train_rows]
+    assert steps == [1, 2, 3, 4]
+
+def living(pids): return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != 'zombie']
+
+def wait_for(what, seconds=60):
+    until = time.time() + seconds
+    while not (x := what()) and time.time() < until: time.sleep(.05)
+    assert x
+    return x
+
+def waits(here):
+    "What writes its process's number into the folder `here`, and goes no further while there is a file `hold`"
+    def wait():
+        (here/f'{os.getpid()}.pid').touch()
+        while (here/'hold').exists(): time.sleep(.05)
+    return wait
+
+def pids(here): return [int(p.stem) for p in here.glob('*.pid')]
+
+def test_when_who_started_them_is_killed_they_end_and_another_goes_on(made, plain, tmp_path):
+    (tmp_path/'hold').touch()
+    study = made(tmp_path/'s', happens=waits(tmp_path))
+    (tmp_path/'study').write_bytes(cloudpickle.dumps(study))
+    code = f"import pickle; pickle.load(open({str(tmp_path/'study')!r}, 'rb')).run()"
+    started = subprocess.Popen([sys.executable, '-c', code])
+    wait_for(lambda: len(pids(tmp_path)) == 2)
+    started.kill()
+    started.wait()
+    wait_for(lambda: not living(pids(tmp_path)))
+    (tmp_path/'hold').unlink()
+    same(study.run(), plain)
+
+@pytest.mark.slow
+def test_a_lost_lease_ends_them(made, tmp_path):
+    (tmp_path/'hold').touch()
+    study = made(tmp_path/'s', happens=waits(tmp_path))
+    def check():
+        if len(pids(tmp_path)) == 2: raise Leased('somebody else holds it')
+    with pytest.raises(Leased): train_in_step(study, study.cells[0], check)
+    assert len(pids(tmp_path)) == 2 and not living(pids(tmp_path))
+
+@pytest.mark.parametrize('given, message', [
+    (dict(processes=0), 'processes must be at least 1, got 0'),
+    (dict(processes=True), 'processes must be a whole number, got True'),
+    (dict(batch_size=9), 'a batch of 9 cannot be shared by 2 processes; take a multiple of 2')])
+def test_what_cannot_be_shared_is_refused_before_anything_starts(given, message, made, tmp_path):
+    with pytest.raises(ValueError, match=message): made(tmp_path/'s', **given)
+
+def test_every_size_of_a_grid_must_be_shareable(made, tmp_path):
+    study = made(tmp_path/'s')
+    del study.train['batch_size']
+    study.settings = dict(batch_size=[8, 6, 5])
+    with pytest.raises(ValueError, match='a batch of 5 cannot be shared'): study._check()
+
+def test_devices_go_to_workers_in_groups(made, tmp_path, monkeypatch):
+    study = made(tmp_path/'s')
+    assert study._grouped(['0', '1', '2', '3']) == ['0,1', '2,3'] and study._grouped(()) == []
+    with pytest.raises(ValueError, match='3 devices cannot be shared by workers of 2 processes each'):
+        study.run(executor=object(), devices=['0', '1', '2'])
