@@ -15,7 +15,7 @@ from .reading import gradients_of, real_tokens
 from .registry import attribution
 from ..core.maths import rollout
 from ..models.attention import observe
-from ..models.loading import pooled_rows
+from ..models.loading import first_row_alone, pooled_rows
 from ..models.patches import patch_grid
 
 # %% ../../nbs/04_attribution/07_attention_rows.ipynb #052
@@ -35,7 +35,7 @@ def _attention_and_gradients(
     """Attention of `layers`, and the gradients of the scores with respect to it; 0 where a query may not attend, or is
     padding"""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
-        outputs = reading.model(**reading.inputs)
+        with first_row_alone(reading.model, reading.asks_classes()): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
         A = [maps[l] for l in maps.layers]
         gradients = [g if len(A) > 1 else g[None]

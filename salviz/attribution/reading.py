@@ -212,7 +212,7 @@ def in_their_order(parts, packs) -> torch.Tensor:
 @torch.no_grad()
 def predicted_classes(model, inputs, rows, tokens=None) -> torch.Tensor: # int64 [rows]
     "The predicted class of the examples `rows` of `inputs`; heads without classes are refused"
-    outputs = model(**some_of(inputs, rows, tokens))
+    with first_row_alone(model): outputs = model(**some_of(inputs, rows, tokens))
     target_scores(outputs, 'predicted', rows)
     return _target_classes(outputs.logits, 'predicted')
 

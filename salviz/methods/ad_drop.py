@@ -26,7 +26,7 @@ from ..core.maths import check_region, dense_ranks, kept_count, region_names
 from .base import FineTuning, Method, Plan, check_choice, check_share
 from ..models.tasks import attribution_target, last_asked, task_of, tasks
 from ..models.draws import keyed_below, keyed_order, keyed_uniform
-from ..models.loading import device_of, undisturbed
+from ..models.loading import device_of, first_row_alone, undisturbed
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #009
 def discard_candidates(
@@ -174,7 +174,8 @@ def explained(self:ADDrop, model, batch, progress):
     if at_the_pass or not task.pseudo_labels: return attribution_target(task, batch)
     with undisturbed(model, training=self.first_pass == 'train',
                      seed=pass_seed(progress.seed, progress.step)), torch.no_grad():
-        return attribution_target(task, batch, task.predicted(model(**model_inputs(batch, model)), batch))
+        with first_row_alone(model): outputs = model(**model_inputs(batch, model))
+        return attribution_target(task, batch, task.predicted(outputs, batch))
 
 @patch
 def attributed(

@@ -170,11 +170,13 @@ def _is_changed(module, is_whole=False) -> bool:
     known = 'salviz.', 'transformers.'
     return not all((getattr(f, '__module__', None) or '').startswith(known) for f in added if f is not None)
 
-def _row_products(model) -> list: # of linear layers; none where a row of them is not known to be enough
+def _row_products(model) -> list: # of linear layers and dropout; none where a row is not known to be enough
     "What the last layer of `model` does to each row behind its attention"
     model = unwrapped(model)
     config, transformers = getattr(model, 'config', None), 'transformers.models.'
-    if model.training or getattr(config, 'model_type', None) not in _kinds_by_row: return []
+    if getattr(config, 'model_type', None) not in _kinds_by_row: return []
+    again = model.training and any(getattr(m, 'gradient_checkpointing', False) for m in model.modules())
+    if again: return [] # it works its layers out again in its backward pass, when the block may have ended
     if not type(model).__module__.startswith(transformers): return []
     if any(_is_changed(m, m is model) for m in model.modules()): return []
     if not type(model).__name__.endswith(('ForSequenceClassification', 'ForImageClassification')): return []
@@ -184,11 +186,23 @@ def _row_products(model) -> list: # of linear layers; none where a row of them i
     layers = layer_modules(model)
     if len(layers) != layer_count(model): return []
     inside = {x for m in layers[-1].modules() if own_attention(type(m)) for x in m.modules()}
-    return [m for m in layers[-1].modules() if isinstance(m, nn.Linear) and m not in inside]
+    return [m for m in layers[-1].modules() if isinstance(m, (nn.Linear, nn.Dropout)) and m not in inside]
 
 def _first_row(module, args):
     "States [batch, n, size] without all rows but the first; the weights that an adapter asks for pass as they are"
     return (args[0][:, :1], *args[1:]) if args[0].dim() == 3 else None
+
+def _rows_of(layer, parts) -> list: # hooks
+    "Give linear `parts` of `layer` the first row, and dropout that draws as many rows as there are"
+    n = None
+    def note(layer, args):
+        nonlocal n
+        n = args[0].shape[1]
+    def drawn_for_all(module, args):
+        x = args[0]
+        if module.training and module.p and x.dim() == 3: return (x.expand(-1, n, -1).contiguous(), *args[1:])
+    def hook(m): return _first_row if isinstance(m, nn.Linear) else drawn_for_all
+    return [layer.register_forward_pre_hook(note), *(m.register_forward_pre_hook(hook(m)) for m in parts)]
 
 @contextmanager
 def first_row_alone(
@@ -196,7 +210,8 @@ def first_row_alone(
     is_enough=True, # is nobody asked but the classes?
 ):
     "A block in which the last layer of `model` works out the row that its head reads and no other, where it can"
-    handles = [m.register_forward_pre_hook(_first_row) for m in (_row_products(model) if is_enough else ())]
+    parts = _row_products(model) if is_enough else ()
+    handles = _rows_of(layer_modules(unwrapped(model))[-1], parts) if parts else ()
     try:
         with eager_passes() if handles else nullcontext(): yield
     finally:
