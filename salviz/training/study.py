@@ -228,6 +228,15 @@ def _check_processes(self:Study):
         share_of(batch, self.processes)
 
 @patch
+def _check_kernel(self:Study):
+    "Refuse to let each cell measure for itself by which kernel of attention it is trained"
+    def given(name): return self.settings.get(name, [self.train.get(name)])
+    if 'bf16' in given('precision') and None in given('attention_kernel'):
+        raise ValueError("Study: in bf16 each training would measure which kernel of attention is faster, and two "
+                         "cells might come to two answers; name one for all, attention_kernel='sdpa' (fused) or "
+                         "'eager'. Which is faster here says a single training in its run.state")
+
+@patch
 def _check(self:Study) -> list:
     "Refuse what cannot work; the names of the settings that every cell takes"
     if not isinstance(self.methods, dict) or not self.methods:
@@ -243,6 +252,7 @@ def _check(self:Study) -> list:
                              + (' as seeds=' if k == 'seed' else ''))
     _refuse_unknown('train has no argument', self.train, _of_train)
     self._check_processes()
+    self._check_kernel()
     both = [k for k in self.train if k in self.settings]
     if both: raise ValueError(f'Study: {", ".join(both)} is given twice, in settings and for all cells')
     shared = [*_of_train, *(k for f in (self.model, self.data) if callable(f) for k in arguments_of(f))]

@@ -399,7 +399,10 @@ def test_cells_with_names_alike_are_refused():
     (dict(run_dir='x'), 'train has no argument run_dir'), (dict(weights='last'), "'best', 'all' or 'none'"),
     (dict(model=lambda size: 0), 'the model needs size; a function can ask for seed'),
     (dict(methods=dict(a=lambda teacher: 0)), "method 'a' needs teacher; a function can ask for seed, run_of"),
-    (dict(methods=dict(a=lambda: ADDrop(p=7))), 'p must be between')])
+    (dict(methods=dict(a=lambda: ADDrop(p=7))), 'p must be between'),
+    (dict(precision='bf16'), "name one for all, attention_kernel='sdpa'"),
+    (dict(settings=dict(precision=['fp32', 'bf16'])), 'name one for all'),
+    (dict(precision='bf16', settings=dict(attention_kernel=['sdpa', None])), 'name one for all')])
 def test_arguments_that_cannot_work_are_refused_before_anything_is_written(made, tmp_path, change, said):
     with pytest.raises(ValueError, match=said): made['study'](tmp_path/'s', **change)
     assert not (tmp_path/'s').exists()
