@@ -98,10 +98,16 @@ def kept_page(page, run, **state):
     frames = [pack_frame(run.snapshot(s, q), full=[(1, 0)]) for s, q in run.recorded]
     mount(page, meta([run_meta(run)]), frames, state={**chosen, **state}, rows={0: run.metrics})
 
+def kept_text(page, which=0):
+    "What stands in a field of the open menu, which is filled by an event of the page's own"
+    field = page.locator('.sv-keep-text').nth(which)
+    page.wait_for_function('field => field.value', arg=field.element_handle())
+    return field.input_value()
+
 def test_the_python_line_makes_the_view_again(page, run):
     kept_page(page, run, hideSpecial=True, whatIf=None, tokens=[1, 2])
     page.locator('.sv-keep summary').click()
-    line = page.locator('.sv-keep-text').first.input_value()
+    line = kept_text(page)
     assert page.locator('.sv-keep-text').count() == 1 # the link is a page's
     again = eval(line, dict(Explorer=Explorer, run=run)) # noqa: S307, what a person would do with it
     assert again.state == {**chosen, 'hideSpecial': True, 'tokens': [1, 2], 'run': 0}
@@ -133,7 +139,7 @@ def test_an_address_opens_the_same_view(browser, run, tmp_path):
                'head: 1}}); }')
     settled(p)
     p.locator('.sv-keep summary').click()
-    link = p.locator('.sv-keep-text').nth(1).input_value()
+    link = kept_text(p, 1)
     assert link.startswith(path.absolute().as_uri() + '#view=')
     first = p.evaluate('() => salviz.state.get()')
     p.close()

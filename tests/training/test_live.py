@@ -318,7 +318,14 @@ def is_waiting() -> bool:
     while frame: codes.add(frame.f_code); frame = frame.f_back
     return {Training.wait.__code__, threading.Event.wait.__code__} <= codes
 
-def test_interrupting_who_waits_stops_the_training(start):
+@pytest.fixture
+def interruptible():
+    "The handler that makes a KeyboardInterrupt, also where the tests run behind a shell's &, which ignores SIGINT"
+    was = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, was)
+
+def test_interrupting_who_waits_stops_the_training(start, interruptible):
     held = threading.Event()
     def hold(): # however busy the machine is, most steps are left when the main thread waits
         end = time.monotonic() + 300
