@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from captum.attr import LayerIntegratedGradients
 from torch import nn
 from transformers import (AlbertConfig, AlbertForSequenceClassification, AttentionInterface, AttentionMaskInterface,
+                          AutoConfig, AutoModelForSequenceClassification,
                           BertConfig, BertForMaskedLM,
                           BertForSequenceClassification, DistilBertConfig,
                           DistilBertForSequenceClassification, ElectraConfig, ElectraForSequenceClassification,
@@ -24,6 +25,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 from helpers import same, state
 from salviz.attribution.attention import attention_attribution, attention_completeness_error, path_rule
 from salviz.attribution.saliency import completeness_error, input_saliency
+from salviz.models.loading import forked_random
 from salviz.models.nets import DigitCNN, DigitCNNConfig, SeriesLSTM, SeriesLSTMConfig, TextLSTM, TextLSTMConfig
 
 PAD, LENGTHS = 0, (7, 3, 5)
@@ -967,3 +969,17 @@ def test_the_literal_sum_is_there_where_no_layernorm_follows_the_embeddings():
         logits[logits.argmax()].backward(inputs=[x])
         torch.testing.assert_close(saliency[i, at], x.grad.sum(1), rtol=1e-8, atol=1e-12)
         assert (saliency[i, batch['attention_mask'][i] == 0] == 0).all()
+
+@pytest.mark.parametrize('kind, cancels', [('bert', False), ('gpt2', False), ('deberta-v2', True),
+                                           ('modernbert', True)])
+def test_embedding_times_gradient_that_cancels_is_said_to(kind, cancels, recwarn):
+    "A model that normalises a word's embedding and nothing with it does not notice its length"
+    sizes = dict(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                 num_labels=3, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+    own = dict(position_biased_input=False, layer_norm_eps=1e-12) if kind == 'deberta-v2' else dict(norm_eps=1e-12)
+    with forked_random(0):
+        model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(kind, **sizes, **own)).eval()
+    ids = torch.tensor([[1, 7, 8, 9, 10, 2]])
+    input_saliency(model, dict(input_ids=ids, attention_mask=torch.ones_like(ids)), method='input_x_gradient')
+    said = [str(w.message) for w in recwarn if 'do not cancel' in str(w.message)]
+    assert len(said) == cancels and all(type(model).__name__ in s for s in said)
