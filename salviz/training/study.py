@@ -63,8 +63,8 @@ class StudyCell:
 
     @property
     def name(self) -> str: # of its folder
-        return '.'.join([_slug(self.method), *(f'{k}={_slug(shown_value(v))}' for k, v in self.settings),
-                         f'seed={self.seed}'])[:180]
+        parts = [_slug(self.method), *(f'{k}={_slug(shown_value(v))}' for k, v in self.settings), f'seed={self.seed}']
+        return '.'.join(parts).encode()[:180].decode(errors='ignore') # file systems count bytes
 
     def described(self) -> dict:
         "The cell as the study's file has it"

@@ -384,6 +384,10 @@ def test_a_cells_folder_stays_where_it_belongs(method, value, tmp_path):
     assert '/' not in name and '\\' not in name and '\n' not in name and not name.startswith('.') and len(name) <= 200
     assert (tmp_path/'runs'/name).resolve().parent == (tmp_path/'runs').resolve()
 
+def test_a_name_of_any_script_is_one_that_a_folder_may_have():
+    name = StudyCell('注意力' * 80, (('p', .3),), 0).name
+    assert len(name.encode()) <= 180 and name == '注意力' * 20 # whole characters
+
 def test_cells_with_names_alike_are_refused():
     for methods in ({'a b': FineTuning, 'a/b': ADDrop}, {'A': FineTuning, 'a': ADDrop}):
         with pytest.raises(ValueError, match='the same folder'): study_cells(methods, (0,), {}, [])
