@@ -97,6 +97,7 @@ class Shown:
     arms:tuple = () # none = all
     curves:bool = False
     across:str = '' # a setting whose values are the columns of a table, for one measure
+    reach:bool = False # steps until the last arm reaches the first one's last loss, of columns that begin so
 
 @dataclass(frozen=True, repr=False)
 class Claim:
@@ -110,6 +111,8 @@ class Claim:
     weak:str = ''   # what the paper's evidence lacks
     numbers:tuple = () # of (label, baseline, its deviation or None, method, its deviation or None) as printed there
     unit:str = ''   # of `numbers`
+    also:tuple = () # of (unit, numbers) that have an axis of their own
+    sides:tuple = ('baseline', 'method') # what the two columns of numbers are
     quick:bool = False # is it shown by the quick budget?
     shown:tuple = () # of `Shown`
     short:str = ''  # `title` in a few words, behind "its paper claims:"
@@ -176,6 +179,11 @@ claim('D2', 'ad_drop', 'AD-DROP is more accurate than fine-tuning', quick=True,
              ('BERT, MRPC', 85.2, 1.3, 87.4, .9), ('BERT, RTE', 71.2, 1.2, 73.9, 1.1),
              ('RoBERTa, CoLA', 64.3, .9, 66.4, .9), ('RoBERTa, STS-B', 91.0, .2, 91.2, .1),
              ('RoBERTa, MRPC', 89.8, .8, 91.3, .7), ('RoBERTa, RTE', 79.1, 1.7, 82.5, .9)],
+    also=[('single runs, Table 2, on the same development set',
+           (('BERT, CoLA', 60.3, None, 64.6, None), ('BERT, STS-B', 89.9, None, 90.4, None),
+            ('BERT, MRPC', 85.1, None, 88.5, None), ('BERT, RTE', 70.8, None, 75.1, None),
+            ('RoBERTa, CoLA', 64.8, None, 66.8, None), ('RoBERTa, STS-B', 90.9, None, 91.4, None),
+            ('RoBERTa, MRPC', 90.7, None, 92.2, None), ('RoBERTa, RTE', 79.4, None, 84.1, None)))],
     weak='p and q out of 81, learning rate out of 3 and batch size out of 3 were chosen on the development set that is '
          'reported. Welch\'s p from the printed deviations: .13 .06 .02 .01 with BERT, .01 .09 .01 .01 with RoBERTa.',
     ours='AD: three layers of MiniLM, the sign of ratings of movie sentences, Amazon reviews and tweets, 256 rows '
@@ -187,14 +195,16 @@ claim('D2', 'ad_drop', 'AD-DROP is more accurate than fine-tuning', quick=True,
 claim('D3', 'ad_drop', 'Regions of high gradient attribution beat random ones',
     short='high attributions beat random ones',
     paper_says='Table 2: mean gain over fine-tuning (the means are ours)', unit='points over fine-tuning',
+    sides=('random', 'gradient'),
     numbers=[('BERT', 2.2, None, 3.1, None), ('RoBERTa', 1.6, None, 2.2, None)],
-    weak='Single runs; the random region keeps 70 % of the gain.',
+    weak='Single runs; the random region keeps about 70 % of the gain.',
     ours='AD, arms GA and RD, which drops as many positions of random candidates.',
     effects=[Effect('D3', 'test accuracy, GA - RD', minus('AD', 'GA', 'RD', 'test_score'), .005, gates=_ad_gate)])
 
 claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
     short='cross-tuning helps',
     paper_says='Table 2, without and with cross-tuning', unit='score on the development set',
+    sides=('without', 'with'),
     numbers=[('BERT, CoLA', 62.1, None, 64.6, None), ('BERT, STS-B', 90.4, None, 90.4, None),
              ('BERT, MRPC', 87.3, None, 88.5, None), ('BERT, RTE', 71.5, None, 75.1, None),
              ('RoBERTa, CoLA', 67.3, None, 66.8, None), ('RoBERTa, STS-B', 91.3, None, 91.4, None),
@@ -206,7 +216,12 @@ claim('D4', 'ad_drop', 'Cross-tuning helps', quick=True,
 
 claim('D5', 'ad_drop', 'Results vary less (a) over p and q with cross-tuning, (b) over seeds with AD-DROP',
     short='results vary less',
-    paper_says='Figure 4 (RTE, 81 settings), no numbers; deviations in Table 3 are lower in six of eight cases',
+    paper_says='(a) Figure 4 (RTE, 81 settings), no numbers. (b) Deviations in Table 3, lower in six of eight cases',
+    unit='deviation over five seeds',
+    numbers=[('BERT, CoLA', 1.9, None, .4, None), ('BERT, STS-B', .5, None, .5, None),
+             ('BERT, MRPC', 1.3, None, .9, None), ('BERT, RTE', 1.2, None, 1.1, None),
+             ('RoBERTa, CoLA', .9, None, .9, None), ('RoBERTa, STS-B', .2, None, .1, None),
+             ('RoBERTa, MRPC', .8, None, .7, None), ('RoBERTa, RTE', 1.7, None, .9, None)],
     weak='The deviation of five runs is known to a factor of .6 to 2.9.',
     ours='(a) GRID: p and q of .1, .5, .9, two seeds: 18 pairs, centred by seed. (b) AD, centred by '
          'task. The logarithm of the ratio of the deviations, tested by Pitman and Morgan.',
@@ -223,7 +238,7 @@ claim('D5', 'ad_drop', 'Results vary less (a) over p and q with cross-tuning, (b
 # %% ../../nbs/14_claims/02_registry.ipynb #rg-11
 claim('D6', 'ad_drop', 'Pseudo labels beat gold labels as the target of the attribution',
     short='pseudo labels beat gold labels',
-    paper_says='Table 2, gold and pseudo labels', unit='score on the development set',
+    paper_says='Table 2, gold and pseudo labels', unit='score on the development set', sides=('gold', 'pseudo'),
     numbers=[('BERT, CoLA', 63.2, None, 64.6, None), ('BERT, MRPC', 88.0, None, 88.5, None),
              ('BERT, RTE', 74.4, None, 75.1, None), ('RoBERTa, CoLA', 66.4, None, 66.8, None),
              ('RoBERTa, MRPC', 91.2, None, 92.2, None), ('RoBERTa, RTE', 82.0, None, 84.1, None)],
@@ -236,7 +251,7 @@ claim('D7', 'ad_drop', 'The fewer the data, the greater the gain',
     short='the fewer data, the greater the gain',
     paper_says='Table 5, five seeds', unit='score on the development set',
     numbers=[('CoLA, 16 shots', 39.70, 4.68, 46.41, 1.98), ('CoLA, 256 shots', 51.11, 1.64, 52.47, 1.16),
-             ('SST-2, 256 shots', 91.44, None, 92.61, None)],
+             ('SST-2, 256 shots', 91.44, .17, 92.61, .13)],
     weak='A Matthews correlation of 39.7 from 16 sentences, 64.8 from all of them, needs a large development set to '
          'choose on.',
     ours='The gain in AD64 (64 rows, 12 epochs) minus the gain in AD (256 rows, 6 epochs).',
@@ -278,11 +293,16 @@ claim('G2', 'attention_guidance', 'The final validation loss is lower', quick=Tr
     paper_says='Table 3, validation loss: lower in eight of nine',
     unit='masked-language-modelling loss, lower is better',
     numbers=[('English, 8 layers', 2.41, None, 2.43, None), ('English, 12 layers', 2.47, None, 2.29, None),
-             ('English, 16 layers', 7.28, None, 2.46, None)],
+             ('English, 16 layers', 7.28, None, 2.46, None), ('Filipino, 8 layers', 3.22, None, .99, None),
+             ('Filipino, 12 layers', 5.06, None, .97, None), ('Filipino, 16 layers', 5.05, None, .82, None),
+             ('Oromo, 8 layers', 4.06, None, 3.93, None), ('Oromo, 12 layers', 6.74, None, 3.88, None),
+             ('Oromo, 16 layers', 6.93, None, 3.92, None)],
     weak='Number of seeds not stated.',
     ours='MLM; the loss after the last epoch.',
     shown=[Shown('Half of the heads guided', 'MLM', ('average_loss', 'last_validation_loss'), 'layers'),
-           Shown('All heads guided', 'MLM1', ('average_loss', 'last_validation_loss'), 'layers')],
+           Shown('All heads guided', 'MLM1', ('average_loss', 'last_validation_loss'), 'layers'),
+           Shown('How soon the guided model has the last training loss of the plain one', 'MLM', ('train_curve',),
+                 'layers', ('plain', 'AG'), reach=True)],
     effects=[Effect('G2', 'final validation loss, plain - guided', _plain_minus_guided('last_validation_loss'), .05,
                     **_depth)])
 
@@ -323,7 +343,7 @@ _other_pairs = ('first+period', 'first+delim', 'period+delim')
 claim('G5', 'attention_guidance', 'Next and previous token are the patterns that matter most',
     short='next and previous token matter most',
     paper_says='Table 5, loss after 100,000 steps without one of the patterns (all: 2.99)',
-    unit='loss, lower is better',
+    unit='loss, lower is better', sides=('all', 'without'),
     numbers=[('without next and previous', 2.99, None, 7.74, None), ('without first', 2.99, None, 3.02, None),
              ('without period', 2.99, None, 3.03, None), ('without delimiter', 2.99, None, 2.99, None)],
     weak='One run.',
@@ -336,10 +356,17 @@ claim('G5', 'attention_guidance', 'Next and previous token are the patterns that
 
 claim('G6', 'attention_guidance', 'It helps downstream',
     short='helps downstream',
-    paper_says='Table 4: 11 of 12 English results', unit='score',
-    numbers=[('QNLI, 8 layers', 84.3, None, 84.6, None), ('QQP, 8 layers', 69.1, None, 68.3, None),
-             ('sentiment, 8 layers', 74.1, None, 75.6, None)],
-    weak='Seven with p < .05 over a number of pairs that is not stated.',
+    paper_says='Table 4: higher in 11 of 12 English results, and in all of Filipino and Oromo', unit='score',
+    numbers=[('MNLI-m, 8 layers', 78.8, None, 79.1, None), ('MNLI-mm, 8 layers', 77.6, None, 77.7, None),
+             ('QNLI, 8 layers', 84.3, None, 84.6, None), ('QQP, 8 layers', 69.1, None, 68.3, None),
+             ('MNLI-m, 12 layers', 78.9, None, 79.0, None), ('MNLI-mm, 12 layers', 77.6, None, 78.9, None),
+             ('QNLI, 12 layers', 86.1, None, 86.8, None), ('QQP, 12 layers', 68.4, None, 68.9, None),
+             ('MNLI-m, 16 layers', 69.7, None, 79.6, None), ('MNLI-mm, 16 layers', 68.8, None, 78.7, None),
+             ('QNLI, 16 layers', 72.0, None, 84.4, None), ('QQP, 16 layers', 58.2, None, 68.5, None),
+             ('Filipino, 8 layers', 74.1, None, 75.6, None), ('Filipino, 12 layers', 74.1, None, 74.6, None),
+             ('Filipino, 16 layers', 74.1, None, 75.5, None)],
+    weak='Seven English results with p < .05, over a number of pairs that is not stated; one of them, QQP with 8 '
+         'layers, is worse.',
     ours='DOWN: a classifier of 1,000 movie sentences from the checkpoints of MLM with six layers.',
     reads='The guided start ends at chance, the plain one does not: guided language models of this size could not be '
           'fine-tuned by this recipe. The gate asks the plain start alone. Whether a better language model helps is '
@@ -354,9 +381,18 @@ _knows = (Gate('COREF', ('plain',), least=.5, measure='antecedent_accuracy'),)
 
 claim('G7', 'attention_guidance', 'Language modelling does not need heads that find antecedents',
     short='heads that find antecedents are not needed',
-    paper_says='Table 8: best head on CoNLL, and loss, at weight 0, 1/2 and 1', unit='accuracy of the best head',
-    numbers=[('weight 1/2', .68, None, .28, None), ('weight 1', .68, None, .21, None)],
-    weak='The head is chosen and scored on the same pairs; one model; random weights reach .50.',
+    paper_says='Table 8: accuracy of the best head on CoNLL and on invented sentences, and validation loss, with half '
+               '(1/2) or all of the heads guided',
+    unit='accuracy of the best head',
+    numbers=[('CoNLL, 1/2', .68, None, .28, None), ('CoNLL, all', .68, None, .21, None),
+             ('invented, 1/2', .87, None, .84, None), ('invented, all', .87, None, .00, None)],
+    also=[('masked-language-modelling loss, lower is better',
+           (('half of the heads', 2.47, None, 2.29, None), ('all heads', 2.47, None, 2.31, None)))],
+    weak='The head is chosen and scored on the same pairs; one model; random weights reach .50 on CoNLL.',
+    reads='The guided loss is higher after 150 steps, and validation losses fell until then: that these heads are '
+          'needed, or that guiding every head of a pre-trained model takes longer, is not told apart. The paper trains '
+          'from scratch, and ends at a lower loss. Guided heads find fewer antecedents, and still more than chance '
+          '(.44, chance .09).',
     ours='COREF: MiniLM as a masked language model, 150 steps on made sentences with antecedents, all heads guided; '
          'the head is chosen on the other half. Both are needed: antecedents are lost, and the loss is not.',
     shown=[Shown('Single heads', 'COREF', ('antecedent_accuracy', 'antecedent_same_half', 'antecedent_mean_head',
@@ -381,8 +417,9 @@ claim('G8', 'attention_guidance', 'Replaced tokens are learnt faster',
 
 claim('G9', 'attention_guidance', 'Translation: lower loss, and no worse translations',
     short='translation: lower loss, no worse output',
-    paper_says='Table 7, validation loss (BLEU: 24.52 to 24.42, 26.24 to 23.34, called comparable)',
+    paper_says='Table 7, validation loss, and BLEU, which it calls comparable',
     unit='loss, lower is better', numbers=[('IWSLT', 2.25, None, 2.22, None), ('WMT', 1.61, None, 1.60, None)],
+    also=[('BLEU, higher is better', (('IWSLT', 24.52, None, 24.42, None), ('WMT', 26.24, None, 23.34, None)))],
     weak='One run.',
     ours='MT: a small encoder and decoder that copies and reorders. Guidance is the paper\'s (section 5.5): one head '
          'to the next and one to the previous token in every layer of the encoder, none in the decoder or between, a '
@@ -390,9 +427,9 @@ claim('G9', 'attention_guidance', 'Translation: lower loss, and no worse transla
          'is what it is put on: two of four heads in each of two layers, so half of the encoder (the paper\'s base '
          'Transformer has six layers of eight), and a task that is all reordering, 14 epochs instead of 100,000 '
          'steps, one learning rate. The paper chose its patterns on held-out pairs; here nothing was chosen.',
-    reads='Guided training failed: almost no sentence is right, of those of the plain arm most are. With half of a '
-          'small encoder guided, too little may be left to reorder with. That guidance harms translation as the paper '
-          'does it is not shown.',
+    reads='Guided training failed: almost none of its sentences is right, and of those of the plain arm most are. '
+          'With half of a small encoder guided, too little may be left to reorder with. That guidance harms '
+          'translation as the paper does it is not shown.',
     shown=[Shown('Translations', 'MT', ('last_validation_loss', 'exact_match', 'bleu'))],
     effects=[
         Effect('G9a', 'validation loss, plain - guided', minus('MT', 'plain', 'AG', 'last_validation_loss'), .02),
@@ -432,8 +469,8 @@ claim('S2', 'saliency_guided', 'Accuracy falls faster when what is salient is re
          'further saliencies are shown beside it.',
     reads='Without what is salient the guided nets do fall a little faster (area under the curve .139, plain .154), '
           'but without random pixels they fall faster still (.755, plain .803). So, minus random, all five saliencies '
-          'come out below plain training on average: the nets are more fragile, and their '
-          'curves steeper for that reason.',
+          'come out below plain training on average, the one that is judged not clearly. A net that is more fragile '
+          'has a steeper curve whatever is removed.',
     shown=[Shown('Accuracy when the most salient pixels are removed', 'DIGITS',
                  tuple(f'drop_{way}_at_' for way in (*_saliencies, 'random')), curves=True),
            Shown('Area below that of random removal', 'DIGITS', tuple(f'drop_{way}_below' for way in _saliencies))],
@@ -453,10 +490,16 @@ _sure = (Gate('TEXT', ('FT',), least=.7),)
 
 claim('S4', 'saliency_guided', 'Explanations are (a) more comprehensive and (b) more sufficient',
     short='more faithful explanations',
-    paper_says='Table 1, comprehensiveness of gradient and integrated gradients (sufficiency: .042 to .013, .054 '
-               'to .002 on Movies)', unit='comprehensiveness',
-    numbers=[('Movies, gradient', .200, None, .240, None), ('Movies, integrated gradients', .265, None, .306, None),
-             ('FEVER, gradient', .007, None, .008, None), ('e-SNLI, gradient', .117, None, .126, None)],
+    paper_says='Table 1, gradient and integrated gradients (IG), not minus random (random is .056, .001, .058 in '
+               'comprehensiveness, .294, .003, .366 in sufficiency)',
+    unit='comprehensiveness, higher is better',
+    numbers=[('Movies, gradient', .200, None, .240, None), ('Movies, IG', .265, None, .306, None),
+             ('FEVER, gradient', .007, None, .008, None), ('FEVER, IG', .008, None, .009, None),
+             ('e-SNLI, gradient', .117, None, .126, None), ('e-SNLI, IG', .099, None, .104, None)],
+    also=[('sufficiency, lower is better',
+           (('Movies, gradient', .042, None, .013, None), ('Movies, IG', .054, None, .002, None),
+            ('FEVER, gradient', .012, None, .011, None), ('FEVER, IG', .005, None, .004, None),
+            ('e-SNLI, gradient', .420, None, .387, None), ('e-SNLI, IG', .461, None, .419, None)))],
     weak='In probabilities: a model that is less sure scores lower. Random explanations are the most sufficient ones '
          'twice.',
     ours='TEXT: a biLSTM on 4,000 movie sentences and on 798 tweets, three quarters of those that there are; gradient '
@@ -477,11 +520,17 @@ def _finds(name, model, where):
 
 claim('S5', 'saliency_guided', 'Saliency finds informative cells more precisely', quick=True,
     short='informative cells found more precisely',
-    paper_says='Table 2, AUP over random', unit='area under precision, minus that of random saliency',
-    numbers=[('TCN, gradient', .106, None, .168, None), ('TCN, integrated gradients', .233, None, .291, None),
-             ('input-cell LSTM, integrated gradients', .188, None, .245, None),
-             ('LSTM, gradient', -.113, None, -.119, None),
-             ('Transformer, integrated gradients', .061, None, .044, None)],
+    paper_says='Table 2, gradient and integrated gradients (IG); four further saliencies stand there',
+    unit='AUP, area under precision, minus that of a random saliency',
+    numbers=[('TCN, gradient', .106, None, .168, None), ('TCN, IG', .233, None, .291, None),
+             ('input-cell, gradient', .060, None, .118, None), ('input-cell, IG', .188, None, .245, None),
+             ('LSTM, gradient', -.113, None, -.119, None), ('LSTM, IG', -.083, None, -.024, None),
+             ('Transformer, gradient', -.054, None, -.062, None), ('Transformer, IG', .061, None, .044, None)],
+    also=[('AUR, area under recall, minus that of a random saliency',
+           (('TCN, gradient', .125, None, .171, None), ('TCN, IG', .191, None, .210, None),
+            ('input-cell, gradient', .075, None, .136, None), ('input-cell, IG', .185, None, .198, None),
+            ('LSTM, gradient', -.017, None, .019, None), ('LSTM, IG', .062, None, .121, None),
+            ('Transformer, gradient', .102, None, .104, None), ('Transformer, IG', .182, None, .176, None)))],
     weak='Means over data sets without deviations.',
     ours='SERIES: ten layouts of Gaussian noise, scaled to mean 0 and deviation 1; with the paper\'s scaling to 0 '
          'and 1 the precision stayed at chance in a pilot.',
@@ -527,7 +576,8 @@ claim('L2', 'sallm', 'Starting from the teacher, or asking it again, is worse',
     paper_says='Test accuracy on SST-5: Fine-Tuned and Iterative against SalLM', unit='accuracy',
     numbers=[('Fine-Tuned', 53.27, .21, 54.22, .19), ('Iterative', 53.45, 1.05, 54.22, .19)],
     weak='Three seeds.',
-    ours='SALLM: SalLM minus the mean of start=\'teacher\' and refresh=2.',
+    ours='SALLM: SalLM minus the mean of FineTuned, which starts from the teacher\'s weights, and Iterative, which '
+         'is explained anew every two epochs (refresh=2).',
     effects=[Effect('L2', 'test accuracy, SalLM - mean of the two',
                     (Term(1., 'SALLM', 'SalLM', 'test_score'), Term(-.5, 'SALLM', 'FineTuned', 'test_score'),
                      Term(-.5, 'SALLM', 'Iterative', 'test_score')), .005, gates=_sallm_gate)])
@@ -539,8 +589,11 @@ claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
          'both must have learnt the task.',
     reads='On the sentences that it was trained on, SalLM\'s attention does follow: its agreement loss falls to about '
           'a tenth (seed 100, trained again: 1.31 to .16). On test sentences it is further from the explanation than '
-          'plain attention is. That is overfitting to 512 sentences, not attention that refuses. Both arms are little '
-          'above the largest class, and the distance of uniform attention was not kept in the rows.',
+          'plain attention is, which looks like overfitting to 512 sentences. The two other forms, FineTuned and '
+          'Iterative, come out nearer than plain attention on average (2.02 and 1.97, plain 2.22), and are not '
+          'judged. The gates are passed by .002 and .001, and the distance of uniform attention was not kept in the '
+          'rows.',
+    shown=[Shown('All arms of the poster, each seed', 'SALLM', ('attention_kl',))],
     effects=[Effect('L3', 'KL from the explanation, FT - SalLM', minus('SALLM', 'FT', 'SalLM', 'attention_kl'), .1,
                     gates=(*_sallm_gate, Gate('SALLM', ('SalLM',), **_learnt)))])
 

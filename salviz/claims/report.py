@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['groups', 'scales', 'abbreviations', 'easy', 'hard', 'limits', 'deviations', 'mended', 'while_it_ran', 'Finding',
-           'find_all', 'claim_words', 'interval_words', 'rule_words', 'reason', 'first_words', 'detectable_words',
-           'Axis', 'strip', 'forest', 'chip', 'table', 'Markup', 'paper_numbers', 'dumbbells', 'arm_values',
-           'our_numbers', 'learnt', 'hardly_learnt', 'learnt_words', 'curves', 'beside', 'section', 'headline',
-           'verdict_lines', 'first_page', 'how_it_ran', 'effects_frame', 'verdicts_latex', 'report_html',
+           'find_all', 'claim_words', 'interval_words', 'measure_words', 'rule_words', 'reason', 'first_words',
+           'detectable_words', 'Axis', 'strip', 'forest', 'chip', 'table', 'Markup', 'paper_numbers', 'dumbbells',
+           'arm_values', 'our_numbers', 'learnt', 'hardly_learnt', 'learnt_words', 'curves', 'beside', 'section',
+           'headline', 'verdict_lines', 'first_page', 'how_it_ran', 'effects_frame', 'verdicts_latex', 'report_html',
            'effects_figure', 'write_report']
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-3
@@ -15,7 +15,6 @@ import base64
 import gzip
 import html
 import math
-import os
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -25,8 +24,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .registry import (claims, constants, described, fingerprint_of, gated, judged, papers, primary,
-                                    rows_where, unannounced)
+from .language import steps_to_reach
+from .plans import plans
+from .registry import (claims, constants, described, differences, fingerprint_of, gated, judged, papers,
+                                    primary, rows_where, unannounced)
 from .verdicts import word_of_claim
 from ..core.bibliography import papers as bibliography
 from .reproduce import registered
@@ -94,8 +95,8 @@ def claim_words(
 def _number(x, digits=3): return number_words(x, digits, '–')
 
 def _places(width) -> int:
-    "Digits after the point, three at least, that say two digits of `width`"
-    return max(3, min(6, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 3
+    "Digits after the point, two at least, that say two digits of `width`"
+    return max(2, min(6, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 3
 
 def interval_words(v, to='[{}, {}]') -> str:
     "Mean and 95 % interval of a verdict"
@@ -104,13 +105,39 @@ def interval_words(v, to='[{}, {}]') -> str:
     ends = f' {to.format(_number(v.low, places), _number(v.high, places))}' if math.isfinite(v.low) else ''
     return _number(v.mean, places) + ends
 
+_measures = [ # (pattern of a column of the rows, what it is called)
+    (r'train_curve_10', 'training loss, last tenth'), (r'train_(loss|curve)', 'training loss'),
+    (r'average_loss', 'average training loss'), (r'unigram_entropy', 'frequencies alone'), (r'bleu', 'BLEU'),
+    (r'attention_kl', 'KL of attention from the explanation'), (r'ood_mean', 'accuracy on the other domains'),
+    (r'ood_(\w+)', r'on \1'), (r'antecedent_accuracy', 'accuracy of the best head'),
+    (r'antecedent_same_half', 'the same, where it was chosen'), (r'antecedent_mean_head', 'mean over heads'),
+    (r'antecedent_chance', 'chance'), (r'drop_(\w+)_below', r'\1, area below that of random removal'),
+    (r'(\w+)_aup_difference', r'AUP of \1, minus random'), (r'(\w+)_aur_difference', r'AUR of \1, minus random'),
+    (r'(\w+)_aup', r'AUP of \1'), (r'faithfulness_random_(\w+)', r'\1 of random words'),
+    (r'faithfulness_([^_]+)_([^_]+)_above', r'\2 of \1, minus random')]
+
+def measure_words(column) -> str: # 'last validation loss'
+    "What a column of the rows is called"
+    known = next((re.sub(pattern, words, column) for pattern, words in _measures if re.fullmatch(pattern, column)), '')
+    return known or column.replace('_', ' ')
+
+def _in_words(text): # with a minus where '-' stands between words or before a number
+    text = re.sub(r'\b[a-z]\w*_\w+', lambda m: measure_words(m[0]), text)
+    return text.replace(' - ', ' − ').replace(' -', ' −')
+
+def _setting_words(name, value) -> str: # '2 layers', 'learning rate 0.0005', 'movie'
+    value = _plain_number(value)
+    if name in ('task', 'net', 'study'): return value
+    return f'{value} {name}' if name.endswith('s') else f'{name.replace("_", " ")} {value}'
+
 def rule_words(effect) -> str:
     "The rule of an effect in a sentence"
     m = digits_of(effect.smallest)
     if effect.rule == 'no harm':
         return (f'No harm, margin {m}: holds if the interval lies above −{m}, does not hold if it lies below, else '
                 'undecided.')
-    what = 'The logarithm of a ratio of deviations: ' if effect.rule == 'spread' else ''
+    spread = effect.rule == 'spread'
+    what = f'The logarithm of a ratio of deviations ({m} is that of {math.exp(effect.smallest):.3g}). '*spread
     return (f'{what}Better, smallest effect of interest {m}: holds if the interval lies above 0 (small, if it also '
             f'lies below {m}); does not hold if it reaches 0 but not {m} (reversed, if it lies below 0); else '
             'undecided.')
@@ -119,13 +146,17 @@ def reason(finding) -> str:
     "Why the verdict is what it is"
     v, e, word = finding.verdict, finding.effect, finding.word
     if word == 'not run': return 'There are no rows of what it asks.'
-    if word == 'not testable at this scale': return f'{v.why[:1].upper()}{v.why[1:]}.'
+    if word == 'not testable at this scale': return f'{v.why[:1].upper()}{_in_words(v.why[1:])}.'
     pairs = f'{v.pairs} pair{"s"*(v.pairs != 1)}' + (f' over {v.tasks} tasks' if v.tasks > 1 else '')
-    ratio = f' (ratio {_number(math.exp(v.mean), 2)})' if e.rule == 'spread' and math.isfinite(v.mean) else ''
+    ratio = f' (ratio {_ratio_words(v)})' if e.rule == 'spread' and math.isfinite(v.mean) else ''
     mean = f'Mean {_number(v.mean, _places((v.high - v.low)/2))}{ratio} of {pairs}'
     if word == 'no verdict': return f'{mean}: no verdict{f" ({v.why})" if v.word == word and v.why else ""}.'
     ends = interval_words(v, '|{} to {}').partition('|')[2]
     return f'{mean}, 95 % interval {ends}: {v.why.replace("-", "−")}.'
+
+def _ratio_words(v):
+    mean, low, high = (_number(math.exp(x), 2) for x in (v.mean, v.low, v.high))
+    return mean if not math.isfinite(v.low) else f'{mean}, {low} to {high}'
 
 def first_words(finding) -> str:
     "What the verdict was by the rules as they stood before the first row, and why it is another; '' if it is not"
@@ -139,7 +170,8 @@ def detectable_words(finding) -> str:
     if not finding.has_interval or not math.isfinite(v.detectable): return ''
     times = digits_of(v.detectable/e.smallest, 2)
     times = f'{times} times' if times != '1' else 'as much as'
-    size = f'{_number(v.detectable)} ({times} {"the margin" if e.rule == "no harm" else "what would matter"})'
+    what = 'the margin' if e.rule == 'no harm' else 'what would matter'
+    size = f'{_number(v.detectable, _places(v.detectable))} ({times} {what})'
     if e.rule == 'no harm':
         return f'With this spread, four of five repetitions show no harm where there is none if the margin is {size}.'
     return f'With this spread, four of five repetitions find a true effect of {size}.'
@@ -202,8 +234,7 @@ def _in_order(tasks) -> list:
 
 def _task_words(effect, task) -> str: # '2 layers', 'seed 100', 'movie'
     if not re.fullmatch(r'[\d.]+', task): return task
-    number = _plain_number(task)
-    return f'{number} {effect.task}' if effect.task.endswith('s') else f'{effect.task} {number}'
+    return _setting_words(effect.task, task)
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-14
 def _interval_drawing(axis, finding, scale=1.):
@@ -252,26 +283,42 @@ def strip(finding) -> str: # HTML
             lanes.append(_lane(_esc(_task_words(e, task) or 'pairs'), zero + _dots(axis, some.d, some.pair)))
     else: lanes = _spread_lanes(finding)
     lanes.append(_lane('all, 95 %' if finding.has_interval else 'mean', _interval_drawing(axis, finding), 'all'))
-    spoken = f'{e.title}: {interval_words(v)}, {v.pairs} pairs'
+    spoken = f'{_in_words(e.title)}: {interval_words(v)}, {v.pairs} pairs'
     return _figure([*lanes, _axis_lane(axis)], spoken, '', 'strip')
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-17
 _forest_ticks = (-100, -30, -10, -3, -1, 0, 1, 3, 10, 30, 100)
 
-def forest(findings) -> str: # HTML
+def _ways_lane(axis):
+    "Which way is which"
+    drawing = (f'<text class="before" x="{axis.at(0) - 2}%" y="14">← against the claim</text>'
+               f'<text class="after" x="{axis.at(0) + 2}%" y="14">the claim\'s way →</text>')
+    return _lane('', drawing, 'axis')
+
+def forest(
+    findings,
+    idle=(), # names of effects of which an arm learnt next to nothing
+) -> str: # HTML
     "All effects, divided by the smallest one of interest, with what could have been detected"
     shown = [f for f in findings if f.has_interval]
     if not shown: return ''
     reach = [x/f.effect.smallest for f in shown for x in (f.verdict.low, f.verdict.high, f.verdict.detectable)]
     axis = Axis([*(x for x in reach if math.isfinite(x)), -3, 3], _forest_ticks, math.asinh)
-    lanes = []
-    for f in shown:
-        name = f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a> {_esc(f.effect.title)}'
-        note = f'<span class="verdict">{chip(f.word)}</span>'
-        lanes.append(_lane(name, _interval_drawing(axis, f, f.effect.smallest), 'one', note))
+    lanes = [_ways_lane(axis)]
+    for paper in papers:
+        some = [f for f in shown if f.claim.paper == paper]
+        lanes += [f'<div class="of">{_esc(papers[paper])}</div>']*bool(some)
+        for f in some:
+            name = f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a> {_esc(_in_words(f.effect.title))}'
+            note = f'<span class="verdict">{chip(f.word)}{" †"*(f.effect.name in idle)}</span>'
+            lanes.append(_lane(name, _interval_drawing(axis, f, f.effect.smallest), 'one', note))
+    closed = [f.effect.name for f in findings if f.word == 'not testable at this scale']
+    said_idle = any(f.effect.name in idle for f in shown)
+    marked = said_idle*' † An arm learnt next to nothing: the difference says only that.'
+    marked += f' Not drawn, as their gates are closed: {", ".join(closed)}.'*bool(closed)
     caption = ('Means and 95 % intervals, divided by the smallest effect of interest (1; −1 is the margin where no '
                'harm is claimed; shaded: less than that). Thin lines below: the effect that these runs would have '
-               'found in four of five repetitions. The axis is compressed beyond ±1.')
+               f'found in four of five repetitions. The axis is compressed beyond ±1.{_esc(marked)}')
     return _figure([*lanes, _axis_lane(axis)], f'{len(shown)} effects with intervals', caption, 'forest')
 
 def chip(word) -> str: # HTML
@@ -302,8 +349,9 @@ def table(
 class Markup(str):
     "Text that is HTML already"
 
-def _spread(mean, std, digits=3):
+def _spread(mean, std, digits=None):
     "Mean ± deviation"
+    if digits is None: digits = 3 if mean is None or abs(mean) < 10 else 1
     return '–' if mean is None else _number(mean, digits) + (f' ± {_number(std, digits)}' if std is not None else '')
 
 def _decimals(numbers): # as many as the paper prints
@@ -312,15 +360,21 @@ def _decimals(numbers): # as many as the paper prints
 def paper_numbers(claim) -> str: # HTML
     "The numbers that the paper prints, and a picture of them"
     if not claim.numbers: return '<p class="note">The paper prints no numbers.</p>'
-    digits = _decimals([x for _, *four in claim.numbers for x in four])
+    return ''.join(_printed(unit, numbers, claim.sides) for unit, numbers in ((claim.unit, claim.numbers), *claim.also))
+
+def _printed(unit, numbers, sides):
+    digits = _decimals([x for _, *four in numbers for x in four])
     rows = [(label, _spread(a, sa, digits), _spread(b, sb, digits), _number(b - a, digits))
-            for label, a, sa, b, sb in claim.numbers]
-    unit = f'<p class="note">{_esc(claim.unit)}</p>' if claim.unit else ''
-    return table(['', 'baseline', 'method', 'difference'], rows) + unit + dumbbells(claim.numbers, 'as printed')
+            for label, a, sa, b, sb in numbers]
+    unit = f'<p class="note">{_esc(unit)}</p>' if unit else ''
+    return _kept(table(['', *sides, 'difference'], rows) + unit + dumbbells(numbers, 'as printed', sides))
+
+def _kept(html): return f'<div class="keep">{html}</div>' # on one page of paper
 
 def dumbbells(
     pairs, # of (label, baseline, its deviation or None, method, its deviation or None)
     what,
+    sides=('baseline', 'method'),
 ) -> str: # HTML
     "Two dots a row: hollow the baseline, full the method, with deviations as thin lines"
     ends = [x + sign*(s or 0) for _, a, sa, b, sb in pairs for x, s in ((a, sa), (b, sb)) for sign in (-1, 1)]
@@ -331,16 +385,18 @@ def dumbbells(
                            _dot(axis.at(b), 'to', r=4)])
         lanes.append(_lane(_esc(label), drawing))
     spoken = '; '.join(f'{label}: {_spread(a, sa)} to {_spread(b, sb)}' for label, a, sa, b, sb in pairs)
-    return _figure([*lanes, _axis_lane(axis)], f'{what}: {spoken}', f'○ baseline, ● method ({_esc(what)})', 'pairs')
+    key = f'○ {_esc(sides[0])}, ● {_esc(sides[1])} ({_esc(what)})'
+    return _figure([*lanes, _axis_lane(axis)], f'{what}: {spoken}', key, 'pairs')
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-22
 def _arm_names(terms, budget='small') -> list:
     "What tells the terms of an effect apart, and the arm"
     wheres = [{k: str(v.get(budget) if isinstance(v, dict) else v) for k, v in t.where} for t in terms]
     differ = [k for k in ('study', 'measure') if len({getattr(t, k) for t in terms}) > 1]
+    def differing(term, k): return measure_words(term.measure) if k == 'measure' else term.study
     varied = {k for where in wheres for k in where if len({other.get(k) for other in wheres}) > 1}
-    return [', '.join([t.arm, *(str(getattr(t, k)) for k in differ), *(f'{k} {v}' for k, v in where.items()
-                                                                      if k in varied)])
+    return [', '.join([t.arm, *(differing(t, k) for k in differ),
+                       *(_setting_words(k, v) for k, v in where.items() if k in varied)])
             for t, where in zip(terms, wheres)]
 
 def arm_values(
@@ -369,15 +425,17 @@ def our_numbers(finding, rows) -> str: # HTML
         return (float(x.mean()) if len(x) else None, float(x.std(ddof=1)) if len(x) > 1 else None)
     order = _baselines_first(terms)
     arms = _arm_names(terms, rows.budget.iloc[0] if 'budget' in rows else 'small')
-    names, lines = ['', *(_task_words(finding.effect, task) or 'all' for task in tasks)], []
+    names, lines = ['', *(_task_words(finding.effect, task) or 'mean' for task in tasks)], []
     for i in order: lines.append([arms[i], *(_spread(*stats(task, i)) for task in tasks)])
     if len(tasks) > len(terms): names, *lines = [list(column) for column in zip(names, *lines)]
-    measures = ', '.join(dict.fromkeys(t.measure for t in terms))
-    out = table(names, lines) + f'<p class="note">{_esc(measures)}, mean ± deviation over seeds</p>'
-    if len(terms) != 2 or finding.effect.rule == 'spread': return out
+    measures = ', '.join(dict.fromkeys(measure_words(t.measure) for t in terms))
+    over = 'pairs' if finding.effect.by != ('seed',) else 'seeds'
+    out = table(names, lines) + f'<p class="note">{_esc(measures)}, mean ± deviation over {over}</p>'
+    if len(terms) != 2 or finding.effect.rule == 'spread': return _kept(out)
     first, second = order
-    pairs = [(_task_words(finding.effect, task) or 'all', *stats(task, first), *stats(task, second)) for task in tasks]
-    return out + dumbbells([p for p in pairs if p[1] is not None and p[3] is not None], 'ours')
+    pairs = [(_task_words(finding.effect, task) or 'mean', *stats(task, first), *stats(task, second)) for task in tasks]
+    known = [p for p in pairs if p[1] is not None and p[3] is not None]
+    return _kept(out + dumbbells(known, 'ours', (arms[first], arms[second])))
 
 def _baselines_first(terms) -> list: # numbers of the terms
     "Plain training first, as the studies call it; where an effect has none, what the claim expects less of"
@@ -434,7 +492,7 @@ def learnt_words(effect, rows) -> str:
     for (arm, words), some in learnt(effect, rows).groupby(['arm', 'words'], sort=False):
         ends = [f'{"+"*bool(x >= 0)}{_number(x)}' for x in (some.above.min(), some.above.max())]
         parts.append(f'{arm} {" to ".join(dict.fromkeys(ends))} ({words})')
-    return f'Better than an answer that does not look, by: {"; ".join(parts)}.' if parts else ''
+    return f'Above an answer that does not look at its input, by: {"; ".join(parts)}.' if parts else ''
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-24
 _curve_of = dict(average_loss='train_curve', train_loss='train_curve', last_validation_loss='validation_curve',
@@ -444,32 +502,46 @@ def _curve_columns(rows, base):
     numbered = [(int(k.rpartition('_')[2]), k) for k in rows if re.fullmatch(rf'{re.escape(base)}_\d+', str(k))]
     return [k for _, k in sorted(numbered)]
 
-def curves(finding, rows) -> str: # HTML
-    "Curves of the arms of a claim about losses, mean over seeds, one panel a task; '' where rows have none"
-    terms, panels = finding.effect.terms, []
-    base = _curve_of.get(terms[0].measure, terms[0].measure.rpartition('_')[0])
-    some = rows[rows.study == terms[0].study]
-    if not len(some): return ''
-    some = some.dropna(axis=1, how='all')
+def _curve_panels(effect, some): # rows of its study -> panels
+    base = _curve_of.get(effect.terms[0].measure, effect.terms[0].measure.rpartition('_')[0])
     columns, arms = _curve_columns(some, base), list(dict.fromkeys(some.method))
-    if len(columns) < 2 or not base.endswith('curve'): return ''
-    task = next((k for k in (finding.effect.task, 'layers', 'learning_rate') if k in some), None)
-    asked = [arm for arm in arms if arm in {t.arm for t in terms}]
+    if len(columns) < 2 or not base.endswith('curve'): return
+    task = next((k for k in (effect.task, 'layers', 'learning_rate') if k in some), None)
+    asked = [arm for arm in arms if arm in {t.arm for t in effect.terms}]
+    kind, parts = ('training', 'parts') if base.startswith('train') else ('validation', 'evaluations')
     for name, part in (some.groupby(task) if task else [('', some)]):
-        means = part.groupby('method', sort=False)[columns].mean()
-        title = f'{task.replace("_", " ")} {_plain_number(name)}' if task else ''
+        means = part.groupby('method', sort=False)[columns].mean().reindex(arms).dropna(how='all')
         level = float(part.unigram_entropy.mean()) if 'unigram_entropy' in part else None
-        ends = _ends(means.reindex(asked), level)
-        panels.append(_panel(title, means.reindex(arms).dropna(how='all'), arms, ends=ends, level=level))
-    cut = f'; the scale is that of {" and ".join(asked)}, other lines are cut'*(len(asked) < len(arms))
-    line = '; thin line: frequencies alone'*('unigram_entropy' in some)
-    return _panels(panels, arms, f'{base.replace("_", " ")} over the course of training, mean over seeds; one scale a '
-                                 f'panel{cut}{line}')
+        ends, cut = _whole_or_asked(means, asked, level)
+        title = ', '.join(filter(None, [f'{kind} loss', task and _setting_words(task, name)]))
+        title += f' (scale of {" and ".join(asked)}: others are cut)'*cut
+        along = (f'first of {len(columns)} {parts}', 'last')
+        yield _panel(title, means, arms, ends=ends, level=level, along=along)
+
+def curves(
+    some, # findings of one claim
+    rows,
+) -> str: # HTML
+    "Curves of the arms of a claim about losses, mean over seeds, one panel a task; '' where rows have none"
+    out = {}
+    for effect in (f.effect for f in some):
+        there = rows[rows.study == effect.terms[0].study].dropna(axis=1, how='all')
+        if not len(there): continue
+        line = '; thin line: frequencies alone'*('unigram_entropy' in there)
+        key = tuple(dict.fromkeys(there.method)), f'Losses over the course of training, mean over seeds{line}'
+        out.setdefault(key, {}).update(dict.fromkeys(_curve_panels(effect, there)))
+    return ''.join(_panels(panels, list(arms), words) for (arms, words), panels in out.items() if panels)
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-24b
 def _ends(means, *more): # (low, high)
     finite = [x for x in [*means.to_numpy(float).ravel(), *more] if x is not None and math.isfinite(x)]
     return (min(finite), max(finite)) if finite else None
+
+def _whole_or_asked(means, asked, level): # (ends of the scale, are lines cut?)
+    "All lines, or those of the arms that are asked where another one ran away"
+    whole, own = _ends(means, level), _ends(means.reindex(asked), level)
+    far = whole and own and whole[1] - whole[0] > 3*(own[1] - own[0])
+    return (own, True) if far else (whole, False)
 
 def _panels(panels, arms, words):
     def key(i):
@@ -493,7 +565,7 @@ def _panel(title, means, arms, at=None, ends=None, level=None, along=('start', '
     if level is not None: lines += f'<polyline class="level" points="0,{height(level)} 100,{height(level)}"/>'
     spoken = '; '.join(f'{arm} from {_number(row[0])} to {_number(row[-1])}' for arm, row in
                        zip(means.index, means.to_numpy(float)))
-    places = _places(high - low) - 1
+    places = max(2, _places(high - low) - 1)
     below = ''.join(f'<i>{_esc(x)}</i>' for x in along)
     scale = f'<span class="y"><i>{_number(high, places)}</i><i>{_number(low, places)}</i></span>'
     return (f'<div class="panel"><b>{_esc(title)}</b>{scale}<svg viewBox="0 0 100 100" '
@@ -503,14 +575,13 @@ def _panel(title, means, arms, at=None, ends=None, level=None, along=('start', '
 # %% ../../nbs/14_claims/08_report.ipynb #rt-25b
 def _levels(some, by): # [(name, rows)]
     if by not in some: return [('', some)]
-    def title(name): return name if isinstance(name, str) and by == 'task' else f'{by} {_plain_number(name)}'
-    return [(title(name), part) for name, part in some.groupby(by, sort=False)]
+    return [(_setting_words(by, name), part) for name, part in some.groupby(by, sort=False)]
 
-def _alike(names) -> tuple: # (what they begin and end with, in whole words)
-    "('drop_', '_below') of drop_IG_below and drop_gradient_below"
-    if len(names) < 2: return '', ''
-    begin, end = os.path.commonprefix(names), os.path.commonprefix([k[::-1] for k in names])[::-1]
-    return begin[:begin.rfind('_') + 1], end[end.find('_'):] if '_' in end else ''
+def _without_shared_end(names) -> tuple: # (names, what they share)
+    "What stands behind a comma, where it is the same in all names, is said once"
+    ends = {name.partition(', ')[2] for name in names}
+    if len(names) < 2 or len(ends) > 1: return names, ''
+    return [name.partition(', ')[0] for name in names], ends.pop()
 
 def _seed_dots(part, arms, measure, axis):
     "A lane an arm, a dot a run"
@@ -532,8 +603,26 @@ def _removal(asked, some, arms):
     panels = []
     for base, m in means.items():
         at = [int(k.rpartition('_')[2]) for k in m]
-        panels.append(_panel(base.split('_')[1], m, arms, at, (0., high), along=(f'{at[0]} %', f'{at[-1]} % removed')))
-    return _panels(panels, arms, f'{asked.title}, mean over seeds; one scale for all')
+        panels.append(_panel(base.split('_')[1], m, arms, at, (0., high), along=(f'{at[0]} %', f'{at[-1]} %')))
+    return _panels(panels, arms, f'{asked.title}, over the share that is removed; mean over seeds, one scale for all')
+
+def _reaching(asked, some, arms):
+    "How many steps the last arm takes to the first one's loss in the last part of training"
+    base, method = arms[0], arms[-1]
+    columns, lines = _curve_columns(some, asked.measures[0]), []
+    if len(arms) < 2 or not columns or 'steps' not in some: return ''
+    for name, part in _levels(some, asked.by):
+        runs = {arm: part[part.method == arm].set_index('seed') for arm in (base, method)}
+        seeds = [seed for seed in runs[base].index if seed in runs[method].index]
+        steps = [steps_to_reach(runs[method].loc[seed, columns], runs[base].loc[seed, columns[-1]],
+                                runs[method].loc[seed, 'steps']) for seed in seeds]
+        there = [x for x in steps if math.isfinite(x)]
+        if not seeds: continue
+        mean = _spread(np.mean(there), np.std(there, ddof=1), 0) if len(there) > 1 else '–'
+        lines.append((name, _number(part.steps.max(), 0), mean, f'{len(there)} of {len(seeds)}'))
+    heads = ['', f'steps of {base}', f'steps of {method}', 'pairs that reach it']
+    note = f'<p class="note">until {measure_words(asked.measures[0])} is that of the last part; no verdict</p>'
+    return f'<h4>Beside it: {_esc(asked.title)}</h4>' + table(heads, lines) + note
 
 def _crossed(asked, some, arms):
     "A table of one measure over two settings"
@@ -545,7 +634,7 @@ def _crossed(asked, some, arms):
              for arm in arms for name, part in _levels(some, asked.by)]
     return (f'<h4>Beside it: {_esc(asked.title)}</h4>'
             + table(['', *(f'{asked.across} {_plain_number(x)}' for x in columns)], lines)
-            + f'<p class="note">{_esc(measure)}, mean ± deviation over runs; no verdict</p>')
+            + f'<p class="note">{_esc(measure_words(measure))}, mean ± deviation over runs; no verdict</p>')
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-25d
 def beside(
@@ -559,6 +648,7 @@ def beside(
     arms = [arm for arm in dict.fromkeys(some.method) if arm in (asked.arms or set(some.method))]
     some = some[some.method.isin(arms)]
     if asked.curves: return _removal(asked, some, arms)
+    if asked.reach: return _reaching(asked, some, arms)
     measures = [k for k in asked.measures if k in some]
     if not measures: return ''
     if asked.across: return _crossed(asked, some, arms)
@@ -567,32 +657,38 @@ def beside(
         axis = Axis(pd.to_numeric(some[measures[0]], errors='coerce'))
         lanes = [lane for name, part in levels
                  for lane in [_lane(f'<b>{_esc(name)}</b>', '')]*bool(name) + _seed_dots(part, arms, *measures, axis)]
-        caption = f'{_esc(measures[0])}, a dot a run, the line their mean'
-        return title + _figure([*lanes, _axis_lane(axis)], f'{asked.title}: {measures[0]}', caption, 'strip')
+        what = measure_words(measures[0])
+        caption = f'{_esc(what)}, a dot a run, the line their mean; no verdict'
+        return title + _figure([*lanes, _axis_lane(axis)], f'{asked.title}: {what}', caption, 'strip')
     def cell(part, measure):
         x = pd.to_numeric(part[measure], errors='coerce').dropna()
         return _spread(float(x.mean()) if len(x) else None, float(x.std(ddof=1)) if len(x) > 1 else None)
     lines = [(f'{arm}, {name}' if name else arm, *(cell(part[part.method == arm], k) for k in measures))
              for name, part in levels for arm in arms if (part.method == arm).any()]
-    begin, end = _alike(measures)
-    what = f'{begin}…{end}, ' if begin or end else ''
-    heads = ['', *(k[len(begin):len(k) - len(end)] for k in measures)]
-    return title + table(heads, lines) + f'<p class="note">{what}mean ± deviation over runs; no verdict</p>'
+    heads, shared = _without_shared_end([measure_words(k) for k in measures])
+    note = f'<p class="note">{_esc(shared)}{"; "*bool(shared)}mean ± deviation over runs; no verdict</p>'
+    return title + table(['', *heads], lines, 'many') + note
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-27
 def _minutes(seconds) -> str:
     minutes = float(np.nansum(np.asarray(seconds, dtype=float)))/60
     return f'{minutes:.0f} min' if minutes >= 1 else f'{60*minutes:.0f} s'
 
-def _cost(claim, rows):
+def _titled(study): # what a study is about
+    title = plans[study].title if study in plans else ''
+    return title[:1].upper() + title[1:]
+
+def _cost(claim, rows): # HTML
     "Runs, seeds and minutes of the studies of a claim"
     some = rows[rows.study.isin(claim.studies)]
-    if not len(some): return f'Studies: {", ".join(claim.studies)}, not run.'
+    if not len(some): return _esc(f'Studies: {", ".join(claim.studies)}, not run.')
     seeds = sorted(set(some.seed))
     missing = [name for name in claim.studies if name not in set(some.study)]
     absent = f' Not run: {", ".join(missing)}.' if missing else ''
-    return (f'Studies: {", ".join(claim.studies)} ({len(some)} runs, seeds {_ranges(seeds)}, '
-            f'{_minutes(some.seconds)}, shared with other claims).{absent}')
+    links = ', '.join(f'<a href="#rows-{_esc(name)}">{_esc(name)}</a> ({_esc(_titled(name))})'*(name not in missing)
+                      or _esc(name) for name in claim.studies)
+    return (f'Studies: {links}; {len(some)} runs, seeds {_ranges(seeds)}, {_minutes(some.seconds)}, shared with other '
+            f'claims.{_esc(absent)}')
 
 def _ranges(numbers) -> str:
     "Whole numbers in words: 100 to 105, 110"
@@ -603,17 +699,32 @@ def _ranges(numbers) -> str:
     return ', '.join(f'{a}' if a == b else f'{a} to {b}' for a, b in runs)
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-27b
+def _dropped_words(finding, rows):
+    "How many pairs a gate dropped, and the tasks of which none is left"
+    n, left = finding.verdict.dropped, set(finding.d.task)
+    if not n: return ''
+    gone = [_task_words(finding.effect, t) for t in _in_order(differences(finding.effect, rows).task) if t not in left]
+    of = f' (none is left of {", ".join(gone)})'*bool(gone)
+    return f' Dropped by the gate: {n} pair{"s"*(n != 1)}{of}.'
+
+def _gate_words(effect):
+    "Each gate once; with its study where it is another one than that of the terms, or where several are alike"
+    says, own = [g.says for g in effect.gates], {t.study for t in effect.terms}
+    for g in effect.gates:
+        at = ', '.join([g.study, *(str(v) for k, v in g.where if k == 'task')])
+        yield _in_words(g.says) + f' ({at})'*(says.count(g.says) > 1 or g.study not in own)
+
 def _effect_part(finding, rows):
     "Verdict, rule, strip and numbers of one effect"
     e, v = finding.effect, finding.verdict
     holm = f'after Holm {_p_words(finding.p_holm)}' if e.primary else 'beside the claim'
     tested = f' p {_p_words(v.p)}, {holm}.' if finding.has_interval and math.isfinite(v.p) else ''
-    dropped = f' Dropped: {v.dropped} pairs.' if v.dropped else ''
-    idle = hardly_learnt(e, rows)
-    warn = f'<p><b>Learnt next to nothing:</b> {_esc("; ".join(idle))}.</p>'*bool(idle)
+    dropped, idle = _esc(_dropped_words(finding, rows)), hardly_learnt(e, rows)
+    warn = '<p><b>Learnt next to nothing, or cannot be told from it:</b> '*bool(idle)
+    warn += f'{_esc("; ".join(idle))}.</p>'*bool(idle)
     before = f'<p class="care">{_esc(first_words(finding))}</p>'*bool(finding.first)
-    gates = ''.join(f' Gate: {_esc(g.says)}.' for g in e.gates)
-    return (f'<div class="effect"><h4>{chip(finding.word)} {_esc(e.name)}: {_esc(e.title)}</h4>'
+    gates = ''.join(f' Gate: {_esc(words)}.' for words in dict.fromkeys(_gate_words(e)))
+    return (f'<div class="effect"><h4>{chip(finding.word)} {_esc(e.name)}: {_esc(_in_words(e.title))}</h4>'
             f'<p>{_esc(reason(finding))}{tested}{dropped} {_esc(detectable_words(finding))}</p>{before}{warn}'
             f'{strip(finding)}'
             f'<p class="note">{_esc(rule_words(e))}{gates} {_esc(learnt_words(e, rows))}</p></div>')
@@ -628,8 +739,7 @@ def section(
     claim = some[0].claim
     ours = [f'<h5>{_esc(f.effect.name)}</h5>'*(len(some) > 1) + our_numbers(f, rows) for f in some
             if f.effect.primary or len(some) == 1]
-    drawn = list(dict.fromkeys(filter(None, (curves(f, rows) for f in some))))
-    others = ''.join(beside(asked, rows) for asked in claim.shown)
+    others = ''.join(map(_kept, filter(None, (beside(asked, rows) for asked in claim.shown))))
     weak = f'<p><b>Weak:</b> {_esc(claim.weak)}</p>' if claim.weak else ''
     word, small = claim_words(some).get(claim.name, ''), 'budget' not in rows or set(rows.budget) == {'small'}
     whole = f' {chip(word)}'*(word not in ('', 'no verdict', 'not run'))
@@ -639,8 +749,8 @@ def section(
             f'<div><h4>In the paper ({_esc(papers[claim.paper])})</h4>'
             f'<p>{_esc(claim.paper_says)}</p>{paper_numbers(claim)}{weak}</div>'
             f'<div><h4>Here</h4><p>{_esc(claim.ours)}</p>{"".join(ours)}'
-            f'<p class="note">{_esc(_cost(claim, rows))}</p></div></div>'
-            f'{"".join(_effect_part(f, rows) for f in some)}{"".join(drawn)}{others}</section>')
+            f'<p class="note">{_cost(claim, rows)}</p></div></div>'
+            f'{"".join(_effect_part(f, rows) for f in some)}{curves(some, rows)}{others}</section>')
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-30
 scales = { # paper: (theirs, {budget: ours})
@@ -659,6 +769,14 @@ scales = { # paper: (theirs, {budget: ours})
                                        small='2 layers of MiniLM, 512 movie sentences in five classes'))}
 
 abbreviations = [ # (papers' or our words, what they mean)
+    ('arm', 'one way of training; runs of all arms share their seeds'),
+    ('pair', 'two runs of two arms with the same seed, and so with the same rows, order and dropout'),
+    ('gate', 'what models must reach before a difference between them says anything'),
+    ('test score', 'accuracy on test rows that nothing was chosen on'),
+    ('attribution, saliency', 'how much a position, word or pixel matters for what a model answers, by its gradient if '
+     'nothing else is said'),
+    ('p, q', 'of AD-DROP: p is the share of positions that may be dropped, q the part of them that is'),
+    ('gold, pseudo label', 'what is right, and what the model itself answers'),
     ('FT, plain, none', 'the same training without the method'),
     ('GA, AA, RD', 'AD-DROP by gradients, by attention, at random'),
     ('gold, noCT', 'AD-DROP with gold in place of predicted labels; without cross-tuning (CT), in which epochs with '
@@ -667,12 +785,19 @@ abbreviations = [ # (papers' or our words, what they mean)
      'predicted label)'),
     ('AG, AG1', 'attention guidance of half of the heads, of all heads'),
     ('SGT', 'saliency guided training'),
-    ('SalLM, FineTuned, Iterative', 'attention taught from explanations of a trained model: from new weights, from '
-     'that model\'s, and with the explanations asked for again'),
+    ('SalLM, FineTuned, Iterative', 'attention taught from explanations of a trained model, the teacher: from '
+     'pre-trained weights; from the teacher\'s; explained anew every two epochs'),
+    ('next, prev, first, period, delim', 'patterns that a head is asked to attend to: the next and the previous token, '
+     'the first one, periods, delimiters'),
+    ('comprehensiveness, sufficiency', 'how far an answer falls without the words that matter most, and with them '
+     'alone'),
+    ('middle, rare-time, …', 'layouts: which cells of a series (features at steps) are informative'),
     ('AUP, AUR', 'area under precision and under recall of what a saliency says, over shares of what is shown'),
     ('IG', 'integrated gradients'), ('KL', 'Kullback-Leibler divergence, in nats'),
     ('of interest', 'the smallest difference that would matter, set before any run; for "no harm" the margin'),
-    ('detectable', 'the true difference that these runs would have found in four of five repetitions')]
+    ('detectable', 'the true difference that these runs would have found in four of five repetitions'),
+    ('p, after Holm', 'how often chance alone gives a difference as large (for "no harm": a harm of the margin); '
+     'corrected for how many effects are tested')]
 
 easy = [
     'All methods share one trainer and all claims one set of studies, so nothing was trained twice.',
@@ -702,15 +827,20 @@ deviations = [ # (paper, of what, theirs, ours)
      'reported', 'p = q = .3, nothing searched; checkpoint by validation, test rows apart'),
     ('ad_drop', 'seeds', 'one to five; the seed draws the head and the order', 'two to six; the seed draws the rows '
      'of all splits as well'),
+    ('ad_drop', 'out of domain', 'HANS and PAWS-X', 'sentences of the two other domains'),
     ('attention_guidance', 'length', 'up to days of training, 100,000 steps', 'three epochs, 600 steps'),
     ('attention_guidance', 'languages', 'English, Filipino, Oromo', 'English'),
     ('attention_guidance', 'patterns', 'five, one or two of them left out', 'next and previous; where five are '
      'compared, two are left out each time'),
+    ('attention_guidance', 'downstream', 'GLUE; sentiment; names', 'sentiment of 1,000 movie sentences'),
+    ('attention_guidance', 'translation', 'IWSLT and WMT, 100,000 steps', 'made sentences that are copied and '
+     'reordered, 14 epochs'),
     ('attention_guidance', 'antecedents', 'CoNLL and invented sentences; head chosen where it is scored',
-     'invented sentences; head chosen on the other half'),
+     'invented sentences; head chosen on the other half; guidance of a pre-trained MiniLM, not from scratch'),
     ('saliency_guided', 'scaling of series', 'to 0 and 1', 'to mean 0 and deviation 1: with the former, precision '
      'stayed at chance in a pilot'),
     ('saliency_guided', 'series', 'five processes, ten layouts', 'Gaussian noise, ten layouts'),
+    ('saliency_guided', 'late bias', 'AUP and AUR, saliency not said', 'AUP of the gradient; forget gates begin open'),
     ('saliency_guided', 'removal', 'accuracy after removal, as it is', 'minus random removal, since a model may be '
      'fragile'),
     ('saliency_guided', 'words', 'GloVe vectors', 'the word table of MiniLM, copied into the biLSTM'),
@@ -754,8 +884,10 @@ def _outcome_table(findings):
     "How many claims of each paper came out how"
     named = _by_word(findings)
     def count(paper, word): return sum(some[0].claim.paper == paper for some in named[word].values()) or '–'
-    heads = ['claims of', *(Markup(chip(word)) for word in named)]
-    return table(heads, [(papers[k], *(count(k, word) for word in named)) for k in papers], 'outcome', 1)
+    lines = [(Markup(chip(word)), *(count(k, word) for k in papers), len(named[word])) for word in named]
+    return table(['claims', *papers.values(), 'all'], lines, 'outcome', 1)
+
+def _says_an_effect(finding): return finding.word in ('holds', 'holds, small', 'reversed')
 
 def _first_sentence(text): return re.split(r'(?<=[.])\s+(?=[A-Z])', text, maxsplit=1)[0]
 
@@ -768,6 +900,8 @@ def _claim_item(some, budget): # the findings of a claim that decide
         numbers = f'{len(some)} questions: {", ".join(parts)}'
     if claim.reads and budget == 'small': notes = [_first_sentence(claim.reads)]
     notes += [first_words(f) for f in some if f.first]
+    notes += [f'After Holm\'s correction over all effects p is {_p_words(f.p_holm)}: it may be chance.' for f in some
+              if len(some) == 1 and _says_an_effect(f) and f.p_holm >= .05]
     under = ''.join(f'<br><small class="care">{_esc(x)}</small>' for x in notes)
     return (f'<li><span class="of">{_esc(papers[claim.paper])}</span> <span class="what"><a href="#{_esc(claim.name)}">'
             f'{_esc(claim.title)}</a>{under}</span> <span class="num">{numbers}</span></li>')
@@ -792,7 +926,7 @@ def _board(findings, budget):
 
 def _part_of(finding): # which of several effects of a claim
     several = sum(e.primary for e in finding.claim.effects) > 1
-    return f' ({finding.effect.title})' if several else ''
+    return f' ({_in_words(finding.effect.title)})' if several else ''
 
 def _outcome_numbers(finding):
     v, m = finding.verdict, digits_of(finding.effect.smallest)
@@ -819,25 +953,27 @@ def verdict_lines(findings, rows=None) -> list: # of Markdown
             first = f'; by the first rules *{", ".join(sorted(before))}*, the gate was added after the run'*bool(before)
             parts.append(f'{len(shorts)} {_verbs[word][len(shorts) != 1]} ({listed}{first})')
         out.append(f'- **{papers[paper]}**: {"; ".join(parts)}.')
-    idle = [] if rows is None else _idle_claims(findings, rows)
+    idle = [] if rows is None else [c.short for c in _idle_claims(findings, rows)]
     of = f' Where an arm learnt next to nothing ({"; ".join(idle)}), a difference says only that.'*bool(idle)
     out.append('- **What this does not say**: that a paper is right or wrong at its own scale; *undecided* is not *no '
                f'effect*.{of}')
     return out
 
-def _idle_claims(findings, rows) -> list: # in a few words
+def _idle(effect, rows): # an arm of it learnt next to nothing on any task
+    return any(some.little.all() for _, some in learnt(effect, rows).groupby(['arm', 'words']))
+
+def _idle_claims(findings, rows) -> list: # of `Claim`
     "Claims with a verdict that speaks for or against them, of which an arm learnt next to nothing on any task"
     words = claim_words(findings)
     known = {name for name, word in words.items() if word in ('holds', 'holds, small', 'does not hold', 'reversed')}
-    def idle(effect): return any(some.little.all() for _, some in learnt(effect, rows).groupby(['arm', 'words']))
-    return list(dict.fromkeys(f.claim.short for f in findings if f.claim.name in known and f.has_interval
-                              and idle(f.effect)))
+    return list({f.claim.name: f.claim for f in findings if f.claim.name in known and f.has_interval
+                 and _idle(f.effect, rows)}.values())
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-35
 def _listed(items): return f'<ul>{"".join(f"<li>{_esc(x)}</li>" for x in items)}</ul>'
 
 def _idle_words(findings, rows) -> list:
-    idle = _idle_claims(findings, rows)
+    idle = [f'{c.short} ({c.name}, {papers[c.paper]})' for c in _idle_claims(findings, rows)]
     return [f'An arm learnt next to nothing where this was asked: {"; ".join(idle)}. Such a difference says that it '
             'did not learn, and no more.']*bool(idle)
 
@@ -845,11 +981,12 @@ def _chance_words(findings):
     "What multiplicity does to the verdicts"
     tested = [f for f in findings if f.effect.primary and f.has_interval]
     if not tested: return []
-    clear = sum(f.p_holm < .05 for f in tested)
-    held = sum(f.word.startswith('holds') for f in tested)
+    said = [f for f in tested if _says_an_effect(f)]
+    weak = [f.effect.name for f in said if f.p_holm >= .05]
+    others = f', and {", ".join(weak)} may be chance'*bool(weak)
     return [f'Each interval is right in 95 % of repetitions. Of {len(tested)} such intervals about '
-            f'{.05*len(tested):.1f} miss by chance. {held} verdicts say that an effect is there; after Holm\'s '
-            f'correction over all, {clear} differences are clear at 5 %, in one direction or the other.']
+            f'{.05*len(tested):.1f} miss by chance. {len(said)} effects hold or are reversed; after Holm\'s correction '
+            f'over all, {len(said) - len(weak)} of them are clear at 5 %{others}.']
 
 def _easy_and_hard(findings, rows):
     "Both lists, with what the rows say"
@@ -864,27 +1001,10 @@ def _easy_and_hard(findings, rows):
     return [*easy, *ran], [*hard, *more]
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-35b
-def first_page(findings, rows, budget) -> str: # HTML
-    "Scope, outcome, and what it does not say"
-    ran_easily, ran_hard = _easy_and_hard(findings, rows)
-    scope = table(['paper', 'there', 'here'], [(papers[k], theirs, ours[budget]) for k, (theirs, ours) in
-                                               scales.items()], 'words', 3)
-    waiting = list(dict.fromkeys(f.claim.name for f in findings if f.word == 'not run'))
-    banner = ''
-    if budget == 'quick':
-        banner = ('<p class="banner"><b>Budget quick:</b> one to three runs an arm, to see that everything works. '
-                  'Numbers without verdicts; nothing here speaks for or against a claim.</p>')
-    elif waiting: banner = (f'<p class="banner"><b>Not all has run.</b> No rows yet, or not enough of them, for '
-                            f'{_esc(", ".join(waiting))}.</p>')
-    not_said = [limits[0], limits[-1]]
-    if budget != 'quick': not_said = [*limits, *_idle_words(findings, rows), *_chance_words(findings)]
-    outcome = '' if budget == 'quick' else f'{_asked_words(budget)}<h2>What came out</h2>{_outcome_table(findings)}'
-    return (f'<header><p class="kicker">A replication report, budget {_esc(budget)}</p><h1>Four papers\' claims, '
-            f're-tested</h1><p class="lead">{_esc(headline(findings, budget))}</p>{banner}</header>'
-            f'{outcome}{_board(findings, budget)}<h2>What this does not say</h2>{_listed(not_said)}'
-            f'<h2>Scale</h2>{scope}<div class="sides"><div><h2>What was easy</h2>{_listed(ran_easily)}</div>'
-            f'<div><h2>What was hard</h2>{_listed(ran_hard)}</div></div>'
-            f'<h2>Words</h2>{table(["word", "means"], abbreviations, "words", 2)}')
+_numbers_key = ('<p class="note">Beside a claim of one question: the mean difference over pairs and [its 95 % '
+                'interval], positive where it is the claim\'s way, then the smallest difference that would matter, '
+                'both in the units of what is measured (accuracy from 0 to 1, loss in nats). Short words are explained '
+                '<a href="#words">below</a>, each claim and its numbers behind its link.</p>')
 
 def _asked_words(budget):
     "The method in a paragraph"
@@ -902,6 +1022,30 @@ def _with_later_gates():
     return [Finding(c, e, None, None, '') for c in claims.values() for e in c.effects
             if any(g.after_run for g in e.gates)]
 
+def first_page(findings, rows, budget) -> str: # HTML
+    "Scope, outcome, and what it does not say"
+    ran_easily, ran_hard = _easy_and_hard(findings, rows)
+    scope = table(['paper', 'there', 'here'], [(papers[k], theirs, ours[budget]) for k, (theirs, ours) in
+                                               scales.items()], 'words', 3)
+    waiting = list(dict.fromkeys(f.claim.name for f in findings if f.word == 'not run'))
+    banner = ''
+    if budget == 'quick':
+        banner = ('<p class="banner"><b>Budget quick:</b> one to three runs an arm, to see that everything works. '
+                  'Numbers without verdicts; nothing here speaks for or against a claim.</p>')
+    elif waiting: banner = (f'<p class="banner"><b>Not all has run.</b> No rows yet, or not enough of them, for '
+                            f'{_esc(", ".join(waiting))}.</p>')
+    not_said = [limits[0], limits[-1]]
+    if budget != 'quick': not_said = [*limits, *_idle_words(findings, rows), *_chance_words(findings)]
+    outcome = f'{_asked_words(budget)}<h2>What came out</h2>{_outcome_table(findings)}{_numbers_key}'
+    if budget == 'quick': outcome = ''
+    return (f'<header><p class="kicker">A replication report (salviz reproduce, budget {_esc(budget)})</p>'
+            f'<h1>Four papers\' claims, re-tested</h1><p class="lead">{_esc(headline(findings, budget))}</p>'
+            f'<p>{_esc(limits[0])}</p>{banner}</header>'
+            f'{outcome}{_board(findings, budget)}<h2>What this does not say</h2>{_listed(not_said)}'
+            f'<h2>Scale</h2>{scope}<div class="sides"><div><h2>What was easy</h2>{_listed(ran_easily)}</div>'
+            f'<div><h2>What was hard</h2>{_listed(ran_hard)}</div></div>'
+            f'<h2 id="words">Words</h2>{table(["word", "means"], abbreviations, "words", 2)}')
+
 # %% ../../nbs/14_claims/08_report.ipynb #rt-37
 def _machine_line(name, machine, rows):
     "One machine in words"
@@ -916,12 +1060,14 @@ def how_it_ran(
 ) -> str: # HTML
     "Studies, seeds, minutes, processors, versions"
     if not len(rows): return '<p>Nothing has run.</p>'
-    lines = [(study, len(some), ', '.join(map(str, dict.fromkeys(some.method))), _ranges(sorted(set(some.seed))),
-              _minutes(some.seconds)) for study, some in rows.groupby('study', sort=False)]
-    total = ('all', len(rows), '', '', _minutes(rows.seconds))
-    studies = Markup(table(['study', 'runs', 'arms', 'seeds', 'training'], [*lines, total], '', 5))
+    lines = [(study, _titled(study), len(some), ', '.join(map(str, dict.fromkeys(some.method))),
+              _ranges(sorted(set(some.seed))), _minutes(some.seconds))
+             for study, some in rows.groupby('study', sort=False)]
+    total = ('all', '', len(rows), '', '', _minutes(rows.seconds))
+    studies = table(['study', 'of what', 'runs', 'arms', 'seeds', 'training'], [*lines, total], 'studies', 6)
     lines = [_machine_line(name, machine, rows) for name, machine in machines.items()]
-    return studies + table(['machine', 'runs', 'versions'], lines, 'words machines', 3)
+    again = '<p class="note"><code>salviz reproduce</code> trains all of it again.</p>'
+    return studies + table(['machine', 'runs', 'versions'], lines, 'words machines', 3) + again
 
 def effects_frame(
     findings,
@@ -940,17 +1086,19 @@ def effects_frame(
                         by_first_rules=first_words(f), learnt_next_to_nothing=idle, reads=f.claim.reads))
     return pd.DataFrame(out)
 
-def _effects_table(findings):
+def _effects_table(findings, idle=()):
     def line(f):
         v, has = f.verdict, f.has_interval
-        could = _number(v.detectable) if has else '–'
+        could = _number(v.detectable, _places(v.detectable)) if has else '–'
         p, p_holm = (_p_words(x) if has else '–' for x in (v.p, f.p_holm))
         interval = interval_words(v) if has else '–'
-        return (Markup(f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a>'), f.effect.title,
-                Markup(chip(f.word)), interval, digits_of(f.effect.smallest), could, p, p_holm,
-                f'{v.pairs}{f" of {v.pairs + v.dropped}"*bool(v.dropped)}')
+        return (Markup(f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a>'), _in_words(f.effect.title),
+                Markup(chip(f.word) + ' †'*(f.effect.name in idle)), interval, digits_of(f.effect.smallest), could, p,
+                p_holm, f'{v.pairs}{f" of {v.pairs + v.dropped}"*bool(v.dropped)}')
     heads = ['', 'effect', 'verdict', 'mean [95 %]', 'of interest', 'detectable', 'p', 'p, Holm', 'pairs']
-    return table(heads, map(line, findings), 'effects', 3)
+    note = ('<p class="note">p: of no difference; where no harm is claimed, of a harm as large as the margin. Holm: '
+            'corrected over all effects that are tested. A ratio of deviations (D5) is a logarithm.</p>')
+    return table(heads, map(line, findings), 'effects', 3) + note
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-39
 def _raw_rows(rows):
@@ -963,7 +1111,8 @@ def _raw_rows(rows):
         kept = [k for k in some.dropna(axis=1, how='all') if k not in ('study', 'budget', 'processor', 'threads')]
         lines = [[digits_of(x, 4) if isinstance(x, float) else x for x in line]
                  for line in some[kept].itertuples(index=False)]
-        parts.append(f'<details><summary>{_esc(study)}, {len(some)} runs</summary>{table(kept, lines)}</details>')
+        parts.append(f'<details id="rows-{_esc(study)}"><summary>{_esc(study)}, {len(some)} runs</summary>'
+                     f'{table(kept, lines)}</details>')
     return link + ''.join(parts)
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-40b
@@ -975,6 +1124,7 @@ mended = [ # against the design, before the first row of the study was written
     'for all.',
     'Antecedents: 150 steps in place of 100, on made sentences, with a gate: the plain model must find half of them.',
     'Translation: exact match has a gate, .1 of the plain arm.',
+    'Out of domain: runs of all three domains are scored on the two others, not those of movie sentences alone.',
     'Late bias of an LSTM: the saliency is the gradient, forget gates begin open, 30 epochs in place of 60; a pilot '
     'had found no bias in integrated gradients.',
     'SalLM: two layers, eight epochs, rate 5e-4 in place of three, four and 3e-4, as fine-tuning had hardly begun to '
@@ -1003,7 +1153,7 @@ def _registry_part(budget, first, findings=()):
 
 def _announced(findings):
     "What was mended before, defined meanwhile, and changed afterwards"
-    later = [f'{f.effect.name}: {"; ".join(dict.fromkeys(g.says for g in f.effect.gates if g.after_run))}. '
+    later = [f'{f.effect.name}: {"; ".join(dict.fromkeys(_in_words(g.says) for g in f.effect.gates if g.after_run))}. '
              f'{first_words(f) or "It changes no verdict."}' for f in findings
              if any(g.after_run for g in f.effect.gates)]
     later += ['What each arm is given (p, q, shares, weights, steps) and the shares of the pools came into the '
@@ -1075,8 +1225,10 @@ def report_html(
     "The report as one page"
     findings = find_all(rows, budget) if findings is None else findings
     first = next((r for r in rows.attrs.get('registries', ()) if r['budget'] == budget), None)
+    said = [f for f in findings if f.has_interval and f.word != 'undecided']
+    idle = {f.effect.name for f in said if _idle(f.effect, rows)}
     parts = [first_page(findings, rows, budget), _contents(),
-             f'<h2 id="effects">All effects</h2>{forest(findings)}{_effects_table(findings)}']
+             f'<h2 id="effects">All effects</h2>{forest(findings, idle)}{_effects_table(findings, idle)}']
     for paper, some in _by_paper(findings).items():
         parts.append(f'<h2 id="{paper}">{_esc(papers[paper])}</h2><p class="note">{_esc(_cited(paper))}</p>')
         for name in dict.fromkeys(f.claim.name for f in some):

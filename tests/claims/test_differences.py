@@ -137,4 +137,6 @@ def test_every_claim_says_what_the_paper_says_and_what_we_do():
     assert len(claims) == 26 and {c.paper for c in claims.values()} == set(papers)
     for c in claims.values():
         assert c.paper_says and c.ours and c.title and c.effects
-        assert all(len(n) == 5 and isinstance(n[0], str) for n in c.numbers) and bool(c.numbers) == bool(c.unit)
+        printed = [*c.numbers, *(n for _, numbers in c.also for n in numbers)]
+        assert all(len(n) == 5 and isinstance(n[0], str) for n in printed) and bool(c.numbers) == bool(c.unit)
+        assert all(unit and numbers for unit, numbers in c.also)

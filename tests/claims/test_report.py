@@ -55,9 +55,10 @@ def test_every_claim_has_a_section_with_the_papers_numbers_its_weakness_and_what
     for c in claims.values():
         own = page_text[page_text.index(f'<section class="claim" id="{c.name}">'):]
         own = text_of(own[:own.index('</section>')])
-        for wanted in (c.title, c.paper_says, c.weak, c.ours, *(label for label, *_ in c.numbers)):
+        printed = [label for numbers in (c.numbers, *(more for _, more in c.also)) for label, *_ in numbers]
+        for wanted in (c.title, c.paper_says, c.weak, c.ours, *printed):
             assert re.sub(r'\s+', ' ', wanted) in own, (c.name, wanted)
-        for e in c.effects: assert e.title in own
+        for e in c.effects: assert e.title.replace(' - ', ' − ') in own
 
 def test_a_printed_interval_is_that_of_the_verdict_and_of_no_verdict_none_is_printed(rows, findings, tmp_path):
     verdicts, page = judged(rows), write_report(tmp_path, rows)
@@ -168,3 +169,23 @@ def test_tasks_that_are_numbers_stand_by_size_and_say_what_they_count(page_text)
     part = page_text[page_text.index('id="G1"'):page_text.index('id="G2"')]
     counted = re.findall(r'\b(\d+(?:\.\d)?) layers', part.partition('class="strip"')[2])
     assert counted[:3] == ['2', '6', '12'] and '.' not in ''.join(counted)
+
+def test_what_chance_alone_may_have_given_is_named_on_the_first_page(page_text, findings):
+    "An effect whose interval is clear of 0, and whose p after Holm's correction is not small"
+    said = [f for f in findings if f.effect.primary and f.word in ('holds', 'holds, small', 'reversed')]
+    weak = [f for f in said if f.p_holm >= .05]
+    top = text_of(page_text[:page_text.index('<nav')])
+    named = re.search(r'are clear at 5 %(?:, and (.*?) may be chance)?\.', top)
+    assert (named[1].split(', ') if named[1] else []) == [f.effect.name for f in weak]
+    alone = [f for f in weak if sum(e.primary for e in f.claim.effects) == 1]
+    assert top.count('it may be chance.') == len(alone)
+
+def test_the_forest_says_which_way_is_which_and_what_it_leaves_out(page_text, findings):
+    drawn = text_of(part(page_text, '<h2 id="effects">', '<table class="effects">'))
+    closed = [f.effect.name for f in findings if f.word == 'not testable at this scale']
+    assert 'against the claim' in drawn and f'Not drawn, as their gates are closed: {", ".join(closed)}.' in drawn
+
+def test_columns_of_the_rows_are_called_by_words(page_text):
+    "Names of columns stand in the raw rows alone"
+    text = text_of(page_text[:page_text.index('<h2 id="rows">')])
+    assert not re.findall(r'\b[a-z]+_(?:loss|score|accuracy|aup|match)\b', text)
