@@ -51,19 +51,22 @@ def shown(cells):
         yield dict(cell, source=text)
 
 
+def up_from(name): return '../' * name.count('/') # to the root of the site
+
+
 def explorer_frame(name):
     "The live explorer, from the page of the notebook `name`"
-    up = '../' * name.count('/')
     return (f'{live_note}\n\n<iframe class="salviz-live" title="A recorded run in the explorer" loading="lazy" '
-            f'src="{up}explorer.html"></iframe>')
+            f'src="{up_from(name)}explorer.html"></iframe>')
 
 
 def page_of(name, notebook, contents=()):
     "The text of `notebook` as Sphinx is given it; `contents` are cells behind its own"
     cells = []
     for cell in shown(notebook['cells']):
-        # README links the report in this folder, the site has it at its root
-        cells.append(dict(cell, source=cell['source'].replace(f'"docs/{report}"', f'"{report}"')))
+        # README and a notebook link the report in this folder, the site has it at its root
+        cells.append(dict(cell, source=re.sub(rf'"((?:\.\./)*)docs/{re.escape(report)}"',
+                                              f'"{up_from(name)}{report}"', cell['source'])))
         if name in alive and alive[name] in source_of(cell): cells.append(markdown(explorer_frame(name), 'alive'))
     if name in alive and len(cells) == len(list(shown(notebook['cells']))):
         raise ValueError(f'{name}: no cell holds {alive[name]!r}, below which the explorer is to live; '

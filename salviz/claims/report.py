@@ -95,8 +95,8 @@ def claim_words(
 def _number(x, digits=3): return number_words(x, digits, '–')
 
 def _places(width) -> int:
-    "Digits after the point, two at least, that say two digits of `width`"
-    return max(2, min(6, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 3
+    "Digits after the point, two to four, that say two digits of `width`"
+    return max(2, min(4, 1 - math.floor(math.log10(width)))) if 0 < width < math.inf else 3
 
 def interval_words(v, to='[{}, {}]') -> str:
     "Mean and 95 % interval of a verdict"
@@ -310,7 +310,7 @@ def forest(
         lanes += [f'<div class="of">{_esc(papers[paper])}</div>']*bool(some)
         for f in some:
             name = f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a> {_esc(_in_words(f.effect.title))}'
-            note = f'<span class="verdict">{chip(f.word)}{" †"*(f.effect.name in idle)}</span>'
+            note = f'<span class="verdict">{_marked(f, idle)}</span>'
             lanes.append(_lane(name, _interval_drawing(axis, f, f.effect.smallest), 'one', note))
     closed = [f.effect.name for f in findings if f.word == 'not testable at this scale']
     said_idle = any(f.effect.name in idle for f in shown)
@@ -320,6 +320,9 @@ def forest(
                'harm is claimed; shaded: less than that). Thin lines below: the effect that these runs would have '
                f'found in four of five repetitions. The axis is compressed beyond ±1.{_esc(marked)}')
     return _figure([*lanes, _axis_lane(axis)], f'{len(shown)} effects with intervals', caption, 'forest')
+
+def _marked(finding, idle): # † where an arm learnt next to nothing
+    return f'<span class="marked">{chip(finding.word)}{"†"*(finding.effect.name in idle)}</span>'
 
 def chip(word) -> str: # HTML
     "A verdict as a coloured word"
@@ -508,15 +511,14 @@ def _curve_panels(effect, some): # rows of its study -> panels
     if len(columns) < 2 or not base.endswith('curve'): return
     task = next((k for k in (effect.task, 'layers', 'learning_rate') if k in some), None)
     asked = [arm for arm in arms if arm in {t.arm for t in effect.terms}]
-    kind, parts = ('training', 'parts') if base.startswith('train') else ('validation', 'evaluations')
+    kind = 'training' if base.startswith('train') else 'validation'
     for name, part in (some.groupby(task) if task else [('', some)]):
         means = part.groupby('method', sort=False)[columns].mean().reindex(arms).dropna(how='all')
         level = float(part.unigram_entropy.mean()) if 'unigram_entropy' in part else None
         ends, cut = _whole_or_asked(means, asked, level)
         title = ', '.join(filter(None, [f'{kind} loss', task and _setting_words(task, name)]))
         title += f' (scale of {" and ".join(asked)}: others are cut)'*cut
-        along = (f'first of {len(columns)} {parts}', 'last')
-        yield _panel(title, means, arms, ends=ends, level=level, along=along)
+        yield _panel(title, means, arms, ends=ends, level=level, along=(1, len(columns)))
 
 def curves(
     some, # findings of one claim
@@ -528,7 +530,8 @@ def curves(
         there = rows[rows.study == effect.terms[0].study].dropna(axis=1, how='all')
         if not len(there): continue
         line = '; thin line: frequencies alone'*('unigram_entropy' in there)
-        key = tuple(dict.fromkeys(there.method)), f'Losses over the course of training, mean over seeds{line}'
+        what = 'Losses of equal parts of training, or at evaluations, from the first to the last; mean over seeds'
+        key = tuple(dict.fromkeys(there.method)), what + line
         out.setdefault(key, {}).update(dict.fromkeys(_curve_panels(effect, there)))
     return ''.join(_panels(panels, list(arms), words) for (arms, words), panels in out.items() if panels)
 
@@ -621,8 +624,9 @@ def _reaching(asked, some, arms):
         mean = _spread(np.mean(there), np.std(there, ddof=1), 0) if len(there) > 1 else '–'
         lines.append((name, _number(part.steps.max(), 0), mean, f'{len(there)} of {len(seeds)}'))
     heads = ['', f'steps of {base}', f'steps of {method}', 'pairs that reach it']
-    note = f'<p class="note">until {measure_words(asked.measures[0])} is that of the last part; no verdict</p>'
-    return f'<h4>Beside it: {_esc(asked.title)}</h4>' + table(heads, lines) + note
+    note = (f'<p class="note">Steps until the training loss of {_esc(method)} is that of the last part of {_esc(base)}, '
+            'mean ± deviation over pairs; no verdict</p>')
+    return f'<h4>Beside it: {_esc(asked.title)}</h4>' + table(heads, lines, 'many') + note
 
 def _crossed(asked, some, arms):
     "A table of one measure over two settings"
@@ -902,9 +906,9 @@ def _claim_item(some, budget): # the findings of a claim that decide
     notes += [first_words(f) for f in some if f.first]
     notes += [f'After Holm\'s correction over all effects p is {_p_words(f.p_holm)}: it may be chance.' for f in some
               if len(some) == 1 and _says_an_effect(f) and f.p_holm >= .05]
-    under = ''.join(f'<br><small class="care">{_esc(x)}</small>' for x in notes)
+    under = ''.join(f' <small class="care">{_esc(x)}</small>' for x in notes)
     return (f'<li><span class="of">{_esc(papers[claim.paper])}</span> <span class="what"><a href="#{_esc(claim.name)}">'
-            f'{_esc(claim.title)}</a>{under}</span> <span class="num">{numbers}</span></li>')
+            f'{_esc(claim.title)}</a></span> <span class="num">{numbers}</span>{under}</li>')
 
 def _group(word, items, heading, meaning):
     return (f'<div class="group w-{word.replace(",", "").replace(" ", "-")}"><h3>{_esc(heading)} '
@@ -1035,7 +1039,8 @@ def first_page(findings, rows, budget) -> str: # HTML
     elif waiting: banner = (f'<p class="banner"><b>Not all has run.</b> No rows yet, or not enough of them, for '
                             f'{_esc(", ".join(waiting))}.</p>')
     not_said = [limits[0], limits[-1]]
-    if budget != 'quick': not_said = [*limits, *_idle_words(findings, rows), *_chance_words(findings)]
+    if budget != 'quick': # the first one stands on top
+        not_said = [*limits[1:], *_idle_words(findings, rows), *_chance_words(findings)]
     outcome = f'{_asked_words(budget)}<h2>What came out</h2>{_outcome_table(findings)}{_numbers_key}'
     if budget == 'quick': outcome = ''
     return (f'<header><p class="kicker">A replication report (salviz reproduce, budget {_esc(budget)})</p>'
@@ -1093,7 +1098,7 @@ def _effects_table(findings, idle=()):
         p, p_holm = (_p_words(x) if has else '–' for x in (v.p, f.p_holm))
         interval = interval_words(v) if has else '–'
         return (Markup(f'<a href="#{_esc(f.claim.name)}">{_esc(f.effect.name)}</a>'), _in_words(f.effect.title),
-                Markup(chip(f.word) + ' †'*(f.effect.name in idle)), interval, digits_of(f.effect.smallest), could, p,
+                Markup(_marked(f, idle)), interval, digits_of(f.effect.smallest), could, p,
                 p_holm, f'{v.pairs}{f" of {v.pairs + v.dropped}"*bool(v.dropped)}')
     heads = ['', 'effect', 'verdict', 'mean [95 %]', 'of interest', 'detectable', 'p', 'p, Holm', 'pairs']
     note = ('<p class="note">p: of no difference; where no harm is claimed, of a harm as large as the margin. Holm: '
