@@ -129,6 +129,7 @@ class Claim:
 
     def __repr__(self): return f'{self.name}: {self.title} ({", ".join(e.name for e in self.effects)})'
 
+# %% ../../nbs/14_claims/02_registry.ipynb #rg-7a
 claims = {} # {name: Claim}
 papers = dict(ad_drop='AD-DROP', attention_guidance='Attention guidance', saliency_guided='Saliency guided training',
               sallm='SalLM')
@@ -356,7 +357,8 @@ claim('G5', 'attention_guidance', 'Next and previous token are the patterns that
 
 claim('G6', 'attention_guidance', 'It helps downstream',
     short='helps downstream',
-    paper_says='Table 4: higher in 11 of 12 English results, and in all of Filipino and Oromo', unit='score',
+    paper_says='Table 4: higher in 11 of 12 English results, and in all of Filipino and Oromo',
+    unit='score (Filipino: sentiment; Oromo: names, not shown here)',
     numbers=[('MNLI-m, 8 layers', 78.8, None, 79.1, None), ('MNLI-mm, 8 layers', 77.6, None, 77.7, None),
              ('QNLI, 8 layers', 84.3, None, 84.6, None), ('QQP, 8 layers', 69.1, None, 68.3, None),
              ('MNLI-m, 12 layers', 78.9, None, 79.0, None), ('MNLI-mm, 12 layers', 77.6, None, 78.9, None),
@@ -541,6 +543,7 @@ claim('S5', 'saliency_guided', 'Saliency finds informative cells more precisely'
                              ('SERIES_TRANSFORMER', ', of a transformer, four layouts'))],
     effects=[_finds('S5a', 'TCN', _tcn), _finds('S5b', 'input-cell LSTM', _input_cell)])
 
+# %% ../../nbs/14_claims/02_registry.ipynb #rg-18a
 claim('S6', 'saliency_guided', 'The late bias of an LSTM\'s saliency vanishes',
     short='no late bias in an LSTM',
     paper_says='Figure 6 B, no numbers', weak='Whether the models solve the task is not said.',

@@ -105,6 +105,7 @@ def interval_words(v, to='[{}, {}]') -> str:
     ends = f' {to.format(_number(v.low, places), _number(v.high, places))}' if math.isfinite(v.low) else ''
     return _number(v.mean, places) + ends
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-8m
 _measures = [ # (pattern of a column of the rows, what it is called)
     (r'train_curve_10', 'training loss, last tenth'), (r'train_(loss|curve)', 'training loss'),
     (r'average_loss', 'average training loss'), (r'unigram_entropy', 'frequencies alone'), (r'bleu', 'BLEU'),
@@ -130,6 +131,7 @@ def _setting_words(name, value) -> str: # '2 layers', 'learning rate 0.0005', 'm
     if name in ('task', 'net', 'study'): return value
     return f'{value} {name}' if name.endswith('s') else f'{name.replace("_", " ")} {value}'
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-8r
 def rule_words(effect) -> str:
     "The rule of an effect in a sentence"
     m = digits_of(effect.smallest)
@@ -360,6 +362,7 @@ def _spread(mean, std, digits=None):
 def _decimals(numbers): # as many as the paper prints
     return max(len(repr(float(x)).partition('.')[2]) for x in numbers if x is not None)
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-20a
 def paper_numbers(claim) -> str: # HTML
     "The numbers that the paper prints, and a picture of them"
     if not claim.numbers: return '<p class="note">The paper prints no numbers.</p>'
@@ -609,6 +612,7 @@ def _removal(asked, some, arms):
         panels.append(_panel(base.split('_')[1], m, arms, at, (0., high), along=(f'{at[0]} %', f'{at[-1]} %')))
     return _panels(panels, arms, f'{asked.title}, over the share that is removed; mean over seeds, one scale for all')
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-25r
 def _reaching(asked, some, arms):
     "How many steps the last arm takes to the first one's loss in the last part of training"
     base, method = arms[0], arms[-1]
@@ -624,8 +628,8 @@ def _reaching(asked, some, arms):
         mean = _spread(np.mean(there), np.std(there, ddof=1), 0) if len(there) > 1 else '–'
         lines.append((name, _number(part.steps.max(), 0), mean, f'{len(there)} of {len(seeds)}'))
     heads = ['', f'steps of {base}', f'steps of {method}', 'pairs that reach it']
-    note = (f'<p class="note">Steps until the training loss of {_esc(method)} is that of the last part of {_esc(base)}, '
-            'mean ± deviation over pairs; no verdict</p>')
+    note = (f'<p class="note">Steps until the training loss of {_esc(method)} is that of the last part of '
+            f'{_esc(base)}, mean ± deviation over pairs; no verdict</p>')
     return f'<h4>Beside it: {_esc(asked.title)}</h4>' + table(heads, lines, 'many') + note
 
 def _crossed(asked, some, arms):
@@ -803,6 +807,7 @@ abbreviations = [ # (papers' or our words, what they mean)
     ('p, after Holm', 'how often chance alone gives a difference as large (for "no harm": a harm of the margin); '
      'corrected for how many effects are tested')]
 
+# %% ../../nbs/14_claims/08_report.ipynb #rt-30a
 easy = [
     'All methods share one trainer and all claims one set of studies, so nothing was trained twice.',
     'Models, texts and series are small or made on the spot: everything runs offline on a processor.',

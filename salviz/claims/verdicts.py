@@ -66,7 +66,7 @@ class Gate:
     @property
     def passed(self) -> bool: return self.value >= self.least - 1e-12 # .1 + .05 is more than .15
 
-    def __str__(self): return f'{self.name} is {self.value:.3g}, asked for is {self.least:.3g} at least'
+    def __str__(self): return f'{self.name} is {self.value:.4g}, asked for is {self.least:.4g} at least'
 
 def _failed(gate) -> list:
     "What `gate` (None, a truth value, a `Gate` or several) says against a test"
