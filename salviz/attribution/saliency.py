@@ -60,10 +60,10 @@ def warn_of_cancelling(model, gradient, x):
     cells = (gradient * x).detach()
     largest, left = cells.abs().sum(-1).max(), cells.sum(-1).abs().max()
     if 0 < largest and left < 1e-3 * largest:
-        warnings.warn(f"input_x_gradient: in {type(model).__name__} embedding times gradient adds up to at most "
-                      f"{left/largest:.0e} of its parts. What is left may be rounding or the epsilon of a norm, as in "
-                      "models that normalise the embedding of a word and nothing with it (DeBERTa, ModernBERT), and "
-                      "its ranking nothing; 'gradient_norm' and 'integrated_gradients' do not cancel", stacklevel=2)
+        warnings.warn(f"input_x_gradient: in {type(model).__name__} embedding times gradient adds up to less than a "
+                      "thousandth of its parts. What is left may be rounding or the epsilon of a norm, as in models "
+                      "that normalise the embedding of a word and nothing with it (DeBERTa, ModernBERT), and its "
+                      "ranking nothing; 'gradient_norm' and 'integrated_gradients' do not cancel", stacklevel=2)
 
 # %% ../../nbs/04_attribution/03_saliency.ipynb #030b
 def _look_at_sum(reading, gradient, x, kind):

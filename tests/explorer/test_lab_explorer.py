@@ -70,6 +70,17 @@ class Tab:
 
     def run_all(self): self.menu('Run', 'Run All Cells')
 
+    def shut_down(self):
+        "Shut the kernel down, and wait until nobody can get hold of it any more"
+        self.menu('Kernel', 'Shut Down Kernel')
+        def is_known():
+            sessions = self.page.request.get(f'{self.url}/api/sessions').json()
+            return any(s['path'] == self.name for s in sessions)
+        until = time.monotonic() + 60
+        while is_known():
+            assert time.monotonic() < until
+            self.page.wait_for_timeout(100)
+
     def drawn(self, panel='heads'):
         "Wait until the canvas of `panel` shows a picture"
         self.page.wait_for_function("""panel => { const c = document.querySelector(`.sv-${panel} canvas`);
@@ -395,7 +406,7 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     again = Tab(browser, server, 'saved.ipynb').open() # while the kernel is alive, the view is live
     again.page.wait_for_selector('[data-live] .salviz', timeout=60000)
     again.close()
-    t.menu('Kernel', 'Shut Down Kernel')
+    t.shut_down()
     t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Unknown$/', timeout=30000)
     dead = Tab(browser, server, 'saved.ipynb')
     dead.page.goto(f'{dead.url}/doc/tree/saved.ipynb?reset')
@@ -434,7 +445,7 @@ def test_in_jupyter_notebook_it_is_live_and_its_saved_copy_works_without_kernel(
     until = time.monotonic() + 60
     while not outputs(path) and time.monotonic() < until: t.page.wait_for_timeout(200)
     assert set(outputs(path)[0]['data']) == {'text/html', 'image/png', 'text/plain'}
-    t.menu('Kernel', 'Shut Down Kernel')
+    t.shut_down()
     again = NotebookTab(browser, server, 'notebook7.ipynb').open()
     again.drawn(); again.drawn('map')
     assert again.page.locator('[data-live]').count() == 0 and 'Error displaying' not in again.page.inner_text('body')
