@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['constants', 'claims', 'papers', 'arms', 'pools', 'constant_words', 'Term', 'Gate', 'Effect', 'Shown', 'Claim',
-           'claim', 'minus', 'rows_where', 'differences', 'gated', 'judged', 'primary', 'described', 'fingerprint_of',
-           'registry_changes', 'unannounced']
+           'claim', 'minus', 'bare', 'rows_where', 'differences', 'gated', 'judged', 'primary', 'described',
+           'fingerprint_of', 'registry_changes', 'unannounced']
 
 # %% ../../nbs/14_claims/02_registry.ipynb #rg-3
 import hashlib
@@ -601,6 +601,12 @@ claim('L3', 'sallm', 'Attention follows the explanation', quick=True,
                     gates=(*_sallm_gate, Gate('SALLM', ('SalLM',), **_learnt)))])
 
 # %% ../../nbs/14_claims/02_registry.ipynb #rg-23
+def bare(rows:pd.DataFrame) -> pd.DataFrame:
+    "`rows` without what is told of their machines and registries, which pandas would copy with each part of them"
+    out = rows.copy(deep=False)
+    out.attrs = {}
+    return out
+
 def rows_where(
     rows:pd.DataFrame, # of one budget
     study, arm,
@@ -707,7 +713,7 @@ def judged(
     first=False,       # by the rules as they stood before the first row?
 ) -> dict: # {name of the effect: `Verdict`}
     "The verdicts of all effects"
-    out = {}
+    out, rows = {}, bare(rows)
     for effect in (e for c in claims.values() for e in c.effects):
         if first: effect = replace(effect, gates=tuple(g for g in effect.gates if not g.after_run))
         d, dropped, gates = gated(effect, rows)

@@ -26,8 +26,8 @@ import pandas as pd
 
 from .language import steps_to_reach
 from .plans import plans
-from .registry import (claims, constants, described, differences, fingerprint_of, gated, judged, papers,
-                                    primary, rows_where, unannounced)
+from .registry import (bare, claims, constants, described, differences, fingerprint_of, gated, judged,
+                                    papers, primary, rows_where, unannounced)
 from .verdicts import word_of_claim
 from ..core.bibliography import papers as bibliography
 from .reproduce import registered
@@ -72,6 +72,7 @@ def find_all(
     budget='small',
 ) -> list: # of `Finding`, in the registry's order
     "What came out for every effect of the registry"
+    rows = bare(rows)
     verdicts, before, out = judged(rows), judged(rows, first=True), []
     corrected = primary(verdicts).set_index('claim').p_holm
     for claim in claims.values():
@@ -962,7 +963,7 @@ def verdict_lines(findings, rows=None) -> list: # of Markdown
             first = f'; by the first rules *{", ".join(sorted(before))}*, the gate was added after the run'*bool(before)
             parts.append(f'{len(shorts)} {_verbs[word][len(shorts) != 1]} ({listed}{first})')
         out.append(f'- **{papers[paper]}**: {"; ".join(parts)}.')
-    idle = [] if rows is None else [c.short for c in _idle_claims(findings, rows)]
+    idle = [] if rows is None else [c.short for c in _idle_claims(findings, bare(rows))]
     of = f' Where an arm learnt next to nothing ({"; ".join(idle)}), a difference says only that.'*bool(idle)
     out.append('- **What this does not say**: that a paper is right or wrong at its own scale; *undecided* is not *no '
                f'effect*.{of}')
@@ -1084,7 +1085,7 @@ def effects_frame(
     rows=None, # from which follows which arms learnt next to nothing
 ) -> pd.DataFrame: # a row an effect
     "All verdicts with the numbers behind them"
-    out, whole = [], claim_words(findings)
+    out, whole, rows = [], claim_words(findings), rows if rows is None else bare(rows)
     for f in findings:
         v, e = f.verdict, f.effect
         numbers = {k: getattr(v, k) if f.has_interval else math.nan for k in ('low', 'high', 'p', 's', 'detectable')}
@@ -1235,6 +1236,7 @@ def report_html(
     "The report as one page"
     findings = find_all(rows, budget) if findings is None else findings
     first = next((r for r in rows.attrs.get('registries', ()) if r['budget'] == budget), None)
+    machines, rows = rows.attrs.get('machines', {}), bare(rows)
     said = [f for f in findings if f.has_interval and f.word != 'undecided']
     idle = {f.effect.name for f in said if _idle(f.effect, rows)}
     parts = [first_page(findings, rows, budget), _contents(),
@@ -1243,7 +1245,6 @@ def report_html(
         parts.append(f'<h2 id="{paper}">{_esc(papers[paper])}</h2><p class="note">{_esc(_cited(paper))}</p>')
         for name in dict.fromkeys(f.claim.name for f in some):
             parts.append(section([f for f in some if f.claim.name == name], rows))
-    machines = rows.attrs.get('machines', {})
     parts += [f'<h2 id="deviations">Deviations from the papers</h2>{_deviations_table()}',
               f'<h2 id="runs">How it ran</h2>{how_it_ran(rows, machines)}',
               f'<h3 id="registry">Registry</h3>{_registry_part(budget, first, findings)}',
