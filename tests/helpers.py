@@ -24,6 +24,16 @@ def same(a, b):
     return a == b
 
 
+def at_step(model, n, happens):
+    "`model`, which calls `happens` before the forward pass of its training step `n`"
+    steps = []
+    def hook(module, args):
+        if module.training: steps.append(1)
+        if module.training and len(steps) == n: happens()
+    model.register_forward_pre_hook(hook)
+    return model
+
+
 def word_tokenizer(texts, *extra, longest):
     "A tokenizer with a token for every word of `texts`, and for those in `extra`"
     words = ['[PAD]', '[CLS]', '[SEP]', '[UNK]', *sorted({w for t in texts for w in t.split()}), *extra]

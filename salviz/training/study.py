@@ -64,7 +64,8 @@ class StudyCell:
     @property
     def name(self) -> str: # of its folder
         parts = [_slug(self.method), *(f'{k}={_slug(shown_value(v))}' for k, v in self.settings), f'seed={self.seed}']
-        return '.'.join(parts).encode()[:180].decode(errors='ignore') # file systems count bytes
+        # file systems count bytes, and what is written beside it has a longer name
+        return '.'.join(parts)[:180].encode()[:236].decode(errors='ignore')
 
     def described(self) -> dict:
         "The cell as the study's file has it"
@@ -225,7 +226,7 @@ def _refuse_unknown(what, given, allowed):
 def _check_processes(self:Study):
     if self.processes < 1: raise ValueError(f'Study: processes must be at least 1, got {self.processes}')
     for batch in self.settings.get('batch_size', [self.train.get('batch_size', Settings.batch_size)]):
-        share_of(batch, self.processes)
+        if type(batch) is int: share_of(batch, self.processes) # what is none, `train` refuses in its own words
 
 @patch
 def _check_kernel(self:Study):

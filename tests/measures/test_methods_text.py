@@ -74,6 +74,11 @@ def test_the_precision_and_a_kernel_that_was_asked_for_are_said(tmp_path):
     text = mixed.methods_text()
     assert 'bf16 mixed precision in 1 of 4 runs' in text and 'kernel' not in text
 
+def test_several_processes_that_trained_a_run_are_said(tmp_path):
+    study = a_study(tmp_path/'s', hardware=dict(processor='Some CPU', threads=1, processes=2))
+    assert 'Trained on Some CPU (1 thread) by 2 processes in step, each with such batches.' in study.methods_text()
+    assert 'in step' not in a_study(tmp_path/'t').methods_text()
+
 def test_runs_that_differ_are_not_described_as_one(tmp_path):
     study = a_study(tmp_path/'s')
     shutil.rmtree(tmp_path/'s/runs/1.seed=1')

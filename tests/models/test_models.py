@@ -105,14 +105,18 @@ def test_a_class_hangs_on_the_first_row_of_the_last_layer_alone(kind, products):
 
 def test_the_class_of_an_image_hangs_on_the_first_row_of_the_last_layer_alone():
     config = AutoConfig.for_model('vit', hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+                                  hidden_dropout_prob=.3,
                                   intermediate_size=32, image_size=8, patch_size=4, num_labels=3)
     with forked_random(0): model = AutoModelForImageClassification.from_config(config).eval().double()
     batch = dict(pixel_values=torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double())
-    whole, states = logits_and_gradients(model, batch), model.base_model(**batch).last_hidden_state
-    with first_row_alone(model):
-        alone = logits_and_gradients(model, batch)
-        assert not torch.allclose(model.base_model(**batch).last_hidden_state[:, 1], states[:, 1])
-    for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
+    def passed():
+        with forked_random(4): return *logits_and_gradients(model, batch), model.base_model(**batch).last_hidden_state
+    for mode in (False, True): # with and without dropout
+        model.train(mode)
+        *whole, states = passed()
+        with first_row_alone(model): *alone, other = passed()
+        assert not torch.allclose(other[:, 1], states[:, 1])
+        for x, y in zip(whole, alone): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
 
 def test_rows_are_left_out_only_where_one_is_known_to_be_enough():
     model, batch = tiny('roberta'), dict(input_ids=ids, attention_mask=mask)

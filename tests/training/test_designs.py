@@ -55,6 +55,13 @@ def whole(home):
 
 def results(folder): return Study.open(folder).results()
 
+def test_a_file_says_how_many_processes_share_a_batch(home):
+    (home/'shared.toml').write_text('processes = 2\n' + (home/'grid.toml').read_text())
+    study = load_study(home/'shared.toml')
+    assert study.processes == study.manifest['design']['processes'] == 2
+    (home/'odd.toml').write_text('processes = 3\n' + (home/'grid.toml').read_text())
+    with pytest.raises(ValueError, match='a batch of 8 cannot be shared by 3 processes'): load_study(home/'odd.toml')
+
 def test_two_processes_give_the_numbers_of_one(home, whole):
     (home/'alone.toml').write_text((home/'grid.toml').read_text())
     assert main(['study', 'run', str(home/'alone.toml')]) == 0

@@ -21,6 +21,8 @@ import pandas as pd
 import pytest
 import torch
 
+import helpers
+from helpers import at_step
 from salviz.core.leases import Lease, Leased, holder
 from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
@@ -30,7 +32,8 @@ from salviz.training.engines import RayExecutor, _free_device, pack_run, run_on,
 from salviz.training.progress import study_progress
 from salviz.training.study import Study
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__]) # workers elsewhere cannot import this file
+for module in (sys.modules[__name__], helpers): # workers elsewhere cannot import these files
+    cloudpickle.register_pickle_by_value(module)
 
 spawned = get_context('spawn')
 
@@ -57,15 +60,6 @@ def on(engine, folder):
                       local_directory=folder/'dask') as cluster, Client(cluster) as client:
         yield client.get_executor()
 
-def in_step(model, n, happens):
-    "`model`, which calls `happens` before the forward pass of its training step `n`"
-    steps = []
-    def hook(module, args):
-        if module.training: steps.append(1)
-        if module.training and len(steps) == n: happens()
-    model.register_forward_pre_hook(hook)
-    return model
-
 def die(deaths, times):
     "Kill this process, until the file `deaths` has `times` letters"
     so_far = deaths.read_text() if deaths.exists() else ''
@@ -83,8 +77,8 @@ def made(tiny_data):
         def bert(seed):
             sizes = dict(layers=1, heads=2, hidden=16, num_labels=2)
             model = small_model('classification', tokenizer, seed=seed, **sizes)
-            if happens: in_step(model, at, happens)
-            elif deaths and seed == 1: in_step(model, 3 if times == 1 else 1, lambda: die(deaths, times))
+            if happens: at_step(model, at, happens)
+            elif deaths and seed == 1: at_step(model, 3 if times == 1 else 1, lambda: die(deaths, times))
             return model, tokenizer
         usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=(0, 1), epochs=2, batch_size=8,
                      measures=['test_accuracy', 'test_loss'], snapshots=0, probes=1, progress=False)

@@ -15,6 +15,8 @@ import pandas as pd
 import psutil
 import pytest
 
+import helpers
+from helpers import at_step
 from salviz.core.leases import Leased
 from salviz.core.runs import Run
 from salviz.data.texts import subset
@@ -23,16 +25,8 @@ from salviz.models.corruption import small_model, train_tokenizer
 from salviz.training.processes import train_in_step
 from salviz.training.study import Study
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__]) # the processes cannot import this file
-
-def at_step(model, n, happens):
-    "`model`, which calls `happens` before the forward pass of its training step `n`"
-    steps = []
-    def hook(module, args):
-        if module.training: steps.append(1)
-        if module.training and len(steps) == n: happens()
-    model.register_forward_pre_hook(hook)
-    return model
+for module in (sys.modules[__name__], helpers): # the processes cannot import these files
+    cloudpickle.register_pickle_by_value(module)
 
 def rank(): return os.environ.get('RANK')
 

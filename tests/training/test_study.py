@@ -25,7 +25,7 @@ from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SalLM
 from salviz.models.checkpoints import thin_out
 from salviz.models.nets import small_net
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.core.runs import Run, sealed, write_manifest
+from salviz.core.runs import Run, sealed, write_manifest, write_whole
 from salviz.data.signals import load_images
 from salviz.core.leases import Lease
 from salviz.training.study import (Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures,
@@ -384,9 +384,11 @@ def test_a_cells_folder_stays_where_it_belongs(method, value, tmp_path):
     assert '/' not in name and '\\' not in name and '\n' not in name and not name.startswith('.') and len(name) <= 200
     assert (tmp_path/'runs'/name).resolve().parent == (tmp_path/'runs').resolve()
 
-def test_a_name_of_any_script_is_one_that_a_folder_may_have():
+def test_a_name_of_any_script_is_one_that_a_folder_may_have(tmp_path):
+    "In whole characters; what fits stays as it is"
     name = StudyCell('注意力' * 80, (('p', .3),), 0).name
-    assert len(name.encode()) <= 180 and name == '注意力' * 20 # whole characters
+    assert name == '注意力' * 26 and StudyCell('注意力' * 20, (), 0).name == '注意力' * 20 + '.seed=0'
+    write_whole(tmp_path/f'{name}.json', b'{}')
 
 def test_cells_with_names_alike_are_refused():
     for methods in ({'a b': FineTuning, 'a/b': ADDrop}, {'A': FineTuning, 'a': ADDrop}):
