@@ -5,8 +5,7 @@ import re
 import datasets
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification
 
 import traced
 from arithmetic import chosen
@@ -60,16 +59,9 @@ def tiny_data():
 
 @pytest.fixture(scope='session')
 def tiny_tokenizer():
-    "WordPiece over the words of `tiny_data`; some words fall into pieces"
-    tok = Tokenizer(models.WordPiece(unk_token='[UNK]'))
-    tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    special = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
-    tok.train_from_iterator([' '.join(good[:3] + bad[:3] + things)] * 20,
-                            trainers.WordPieceTrainer(vocab_size=90, special_tokens=special))
-    tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
-                                                       special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
-    return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]',
-                                   sep_token='[SEP]', mask_token='[MASK]', model_max_length=64)
+    "WordPiece over the words of `tiny_data`, the same in every process; some words fall into pieces"
+    from salviz.models.corruption import train_tokenizer
+    return train_tokenizer([' '.join(good[:3] + bad[:3] + things)]*20, vocab_size=90, max_length=64)
 
 @pytest.fixture(scope='session')
 def make_tiny_bert(tiny_tokenizer):

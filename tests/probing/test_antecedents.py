@@ -7,16 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import (BartConfig, BartForSequenceClassification, BartModel, BertConfig, BertModel, GPT2Config,
-                          GPT2Model, PreTrainedTokenizerFast,
-                          T5Config, T5ForSequenceClassification)
+                          GPT2Model, T5Config, T5ForSequenceClassification)
 
 from helpers import word_tokenizer
 from salviz.probing.antecedents import (antecedent_accuracy, antecedent_baselines, antecedent_report,
                                 antecedent_sentences, best_head, check_antecedents, names, nouns,
                                 pronouns, selected)
 from salviz.core.text import align, find_words
+from salviz.models.corruption import train_tokenizer
 
 
 @pytest.fixture(scope='module')
@@ -123,15 +122,7 @@ def tiny(kind, tokenizer):
 @pytest.fixture(scope='module')
 def char_tokenizer():
     "Words in pieces of one to three letters, so that pooling over pieces matters"
-    tok = Tokenizer(models.WordPiece(unk_token='[UNK]'))
-    tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tok.train_from_iterator(antecedent_sentences(90, seed=9)['text'],
-                            trainers.WordPieceTrainer(vocab_size=150,
-                                                      special_tokens=['[PAD]', '[UNK]', '[CLS]', '[SEP]']))
-    tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]',
-                                                       special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
-    return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]',
-                                   sep_token='[SEP]', model_max_length=256)
+    return train_tokenizer(antecedent_sentences(90, seed=9)['text'], vocab_size=150, lowercase=False, max_length=256)
 
 
 def test_sentences_of_like_length_are_read_together(char_tokenizer, sentences):
