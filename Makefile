@@ -49,7 +49,7 @@ arithmetic: .venv/.dev fetch extras
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m 'numeric and not slow' $(TESTS)
 
 # What takes long and repeats what a test of `make test` shows for another case; what the tests count is shown at the end.
-slow: .venv/.dev fetch extras browser latex
+slow: .venv/.dev .venv/.ray fetch extras browser latex
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 -m slow -rP $(TESTS)
 
 # FLOPs, time and memory of a step of each method beside plain fine-tuning; the better part of an hour on two cores.
@@ -106,6 +106,11 @@ readme: .venv/.dev
 .venv/.dev: .venv/.demo
 	$(INSTALL) '.[dev]'
 	@touch $@ .venv/.lab
+
+# An engine for studies that takes a quarter of a gigabyte.
+.venv/.ray: .venv/.dev
+	$(INSTALL) '.[ray]'
+	@touch $@
 
 .venv/.docs: .venv/.demo
 	$(INSTALL) '.[docs]'

@@ -39,14 +39,12 @@ class Control:
         "`n` of `what` ('step', 'look', 'evaluation' of an example, 'save') took `seconds`"
 
 class Checked(Control):
-    "Raises what `check` raises, before each step; such as `Lease.check`"
+    "Raises what `check` raises, before each step, such as `Lease.check`; stops where it returns True"
     def __init__(self, check):
         super().__init__()
         self.check = check
 
-    def hold(self, trainer) -> bool:
-        self.check()
-        return False
+    def hold(self, trainer) -> bool: return bool(self.check())
 
 # %% ../../nbs/06_training/05_callbacks.ipynb #031
 class RunCallback(TrainerCallback):

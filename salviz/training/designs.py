@@ -184,12 +184,14 @@ def slurm_options(
 def _slurm_executor(given, logs):
     submitit = _wanted_package('submitit', 'slurm', '--slurm')
     given = dict(given)
-    executor = submitit.AutoExecutor(logs, cluster=given.pop('cluster', 'slurm'))
+    cluster, turns = given.pop('cluster', 'slurm'), given.pop('max_num_timeout', None)
+    executor = submitit.AutoExecutor(logs, cluster=cluster,
+                                     **({} if turns is None else {f'{cluster}_max_num_timeout': turns}))
     of_slurm = submitit.SlurmExecutor._valid_parameters()
     asked = {f'slurm_{k}' if k in of_slurm - executor._valid_parameters() else k: x for k, x in given.items()}
     try: executor.update_parameters(**asked)
     except (NameError, AssertionError):
-        allowed = ', '.join(sorted(of_slurm | executor._valid_parameters()))
+        allowed = ', '.join(sorted({'cluster', 'max_num_timeout', *of_slurm, *executor._valid_parameters()}))
         raise ValueError(f'--slurm: submitit does not take one of {", ".join(given)}, or not its value; there are '
                          f'{allowed}') from None
     if not {'timeout_min', 'time'} & set(given):

@@ -10,8 +10,11 @@ import glob
 import io
 import os
 import shutil
+import signal
+import sys
 import tarfile
 import tempfile
+import threading
 import time
 import traceback
 import uuid
@@ -27,6 +30,7 @@ from tqdm.auto import tqdm
 from ..core.leases import Lease, Leased
 from ..core.runs import Run, read_object, sealed, write_whole
 from ..measures.study_results import read_study, state_of
+from .callbacks import Stopped
 from .study import StudyCell, arguments_of, leased_cell, most_tries
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg05
@@ -131,9 +135,39 @@ def _elsewhere(study, folder, begun):
     write_whole(study.folder/'study.json', sealed(study.manifest, indent=2).encode())
     with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)
 
-def _trained_here(study, cell, again) -> str: # see `Study.run_cell`
+# %% ../../nbs/06_training/12_engines.ipynb #eg07t
+def _signal_of_jobs(): # None: there is none
+    "The signal by which submitit is told that a job's time is up"
+    name = os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')
+    return getattr(signal, f'SIG{name}', None) if 'submitit' in sys.modules else None
+
+@contextmanager
+def _leaving_in_time(at_most=20): # gives function() -> is the time of this job up?
+    "A block in which submitit's answer to its signal waits until the block has been left by `Stopped`"
+    number, came = _signal_of_jobs(), []
+    answer = number and signal.getsignal(number)
+    if not callable(answer) or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    def hear(*signalled):
+        came.append(signalled)
+        signal.alarm(at_most)
+    def is_up():
+        if came: signal.alarm(0) # the checkpoint is not broken off
+        return bool(came)
+    before = signal.signal(signal.SIGALRM, lambda *_: answer(*came[0]))
+    signal.signal(number, hear)
+    try: yield is_up
+    except Stopped: answer(*came[0])
+    finally:
+        signal.alarm(0)
+        signal.signal(number, answer)
+        signal.signal(signal.SIGALRM, before)
+
+# %% ../../nbs/06_training/12_engines.ipynb #eg07w
+def _trained_here(study, cell, again, leave=lambda: False) -> str: # see `Study.run_cell`
     if study._record(cell.name).get('tries', 0) >= most_tries: return study.set_aside(cell)
-    return study.run_cell(cell, again)
+    return study.run_cell(cell, again, leave=leave)
 
 def _work(sent, name, again, threads, devices, begun, call) -> tuple: # (outcome, what is said of it or an archive)
     """In a worker: train the cell called `name` of the study that was `sent`; `begun`: an archive, where workers do not
@@ -144,12 +178,20 @@ def _work(sent, name, again, threads, devices, begun, call) -> tuple: # (outcome
         cell = next(c for c in study.cells if c.name == name)
     except Exception: return 'unread', traceback.format_exc()
     try:
-        if begun is None: return _trained_here(study, cell, again), ''
+        if begun is None:
+            with _leaving_in_time() as leave: return _trained_here(study, cell, again, leave), ''
         with tempfile.TemporaryDirectory() as folder:
             _elsewhere(study, folder, begun)
             study.run_cell(cell, again)
             return 'archive', pack_run(folder, name)
     except ValueError as e: return 'refused', str(e) # a measure that no run has: the cell is not at fault
+
+def _once_more(*sent):
+    "What submitit does in the next turn of a job"
+    from submitit.helpers import DelayedSubmission
+    return DelayedSubmission(_work, *sent)
+
+_work.checkpoint = _once_more
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg09
 class _Crew:

@@ -85,9 +85,10 @@ def _raise_what_failed(folder, name, code):
 def train_in_step(
     study,                # `Study` with `processes` above 1
     cell,                 # of it
-    check=lambda: None,   # raises what shall end the training
+    check=lambda: None,   # raises what shall end the training, or returns True
 ) -> Run: # finished
     "Train `cell` in several processes, which end with this one"
+    from salviz.training.callbacks import Stopped
     from salviz.training.engines import _cloudpickle
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -99,7 +100,7 @@ def train_in_step(
             with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=said) as process:
                 try:
                     while process.poll() is None:
-                        check()
+                        if check(): raise Stopped(f'the training of {cell.name} was left at its last checkpoint')
                         try: process.wait(.5)
                         except subprocess.TimeoutExpired: pass
                 finally: process.stdin.close() # they end, if they have not

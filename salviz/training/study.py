@@ -568,7 +568,8 @@ most_tries = 3 # after which a cell is set aside
 
 @patch
 def _finish(self:Study, cell, again, check=lambda: None):
-    "Train and measure `cell`, or keep the error that prevents it; `check` raises if somebody else is at it by now"
+    """Train and measure `cell`, or keep the error that prevents it; `check` raises if somebody else is at it by now,
+    and returns True if it is to be left"""
     known = self._record(cell.name)
     tries = known.pop('tries', 0) + 1
     # before it starts: a process that is killed writes nothing any more
@@ -580,14 +581,15 @@ def _finish(self:Study, cell, again, check=lambda: None):
         self._keep(cell.name, measures=self._record(cell.name).get('measures', {}))
         self._thin_out(cell)
     except Leased: raise # what is written there is somebody else's by now
-    except (_NoSuchScore, RunInUse): # no fault of the cell
-        self._keep(cell.name, **{**known, 'measures': self._record(cell.name).get('measures', {})},
-                   **({'tries': tries - 1} if tries > 1 else {}))
+    except BaseException as e:
+        measures = self._record(cell.name).get('measures', {})
+        if isinstance(e, Exception) and not isinstance(e, (_NoSuchScore, RunInUse)):
+            self._keep(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
+                       traceback=traceback.format_exc())
+            return
+        # no fault of the cell: the study is at fault, or somebody ended this
+        self._keep(cell.name, **{**known, 'measures': measures}, **({'tries': tries - 1} if tries > 1 else {}))
         raise
-    except Exception as e:
-        known = self._record(cell.name).get('measures', {})
-        self._keep(cell.name, measures=known, tries=tries, error=f'{type(e).__name__}: {e}',
-                   traceback=traceback.format_exc())
 
 # %% ../../nbs/06_training/09_study.ipynb #031s
 @patch
@@ -610,11 +612,12 @@ def run_cell(self:Study,
     cell:StudyCell, # one of `cells`
     again=(),       # names of measures to compute anew
     ended=None,     # function() that is called when the cell is finished, while no other process can be at it
+    leave=lambda: False, # function(), asked before each step: write a checkpoint and raise `Stopped`?
 ) -> str: # 'finished', 'failed', or 'busy' where another process is at it
     "Train and measure one cell"
     try:
         with self._lease(cell) as lease:
-            self._finish(cell, again, lease.check)
+            self._finish(cell, again, lambda: lease.check() or leave())
             if 'error' in self._record(cell.name): return 'failed'
             if ended: ended()
             return 'finished'

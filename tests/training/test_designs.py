@@ -149,7 +149,7 @@ def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
     "A stand-in with the interface of submitit; where submitit is there, its local executor has the same numbers"
     asked = {}
     class Executor:
-        def __init__(self, folder, cluster): asked.update(folder=folder, cluster=cluster)
+        def __init__(self, folder, cluster, **kw): asked.update(folder=folder, cluster=cluster, **kw)
         @classmethod
         def _valid_parameters(cls): return {'gpus_per_node', 'timeout_min'}
         def update_parameters(self, **kw):
@@ -162,6 +162,9 @@ def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
     monkeypatch.setattr(designs, '_wanted_package', lambda *_: module)
     with engine(slurm=designs.slurm_options('partition=gpu,gpus_per_node=1,timeout_min=9'), logs=tmp_path): pass
     assert asked == dict(folder=tmp_path, cluster='slurm', slurm_partition='gpu', gpus_per_node=1, timeout_min=9)
+    asked.clear()
+    with engine(slurm=dict(max_num_timeout=9, timeout_min=9), logs=tmp_path): pass
+    assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=9, timeout_min=9)
     with pytest.raises(ValueError, match='does not take one of nonsense'), engine(slurm=dict(nonsense=1)): pass
     with pytest.raises(ValueError, match='needs the time that a cell may'), engine(slurm=dict(gpus_per_node=1)): pass
 

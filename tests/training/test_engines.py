@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from types import SimpleNamespace
+from unittest import mock
 
 import cloudpickle
 import pandas as pd
@@ -28,9 +29,9 @@ from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.training.engines import RayExecutor, _free_device, pack_run, run_on, unpack_run
+from salviz.training.engines import RayExecutor, _free_device, _leaving_in_time, pack_run, run_on, unpack_run
 from salviz.training.progress import study_progress
-from salviz.training.study import Study
+from salviz.training.study import Study, most_tries
 
 for module in (sys.modules[__name__], helpers): # workers elsewhere cannot import these files
     cloudpickle.register_pickle_by_value(module)
@@ -52,13 +53,22 @@ def slurm(folder): # submitit's executor for one machine
 @contextmanager
 def on(engine, folder):
     "An executor of two worker processes"
-    if engine != 'dask':
-        yield dict(pool=process_pool, loky=loky_pool, slurm=slurm)[engine](folder)
-        return
-    from dask.distributed import Client, LocalCluster
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
-                      local_directory=folder/'dask') as cluster, Client(cluster) as client:
-        yield client.get_executor()
+    if engine == 'dask':
+        from dask.distributed import Client, LocalCluster
+        with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
+                          local_directory=folder/'dask') as cluster, Client(cluster) as client:
+            yield client.get_executor()
+    elif engine == 'ray':
+        with ray_of_two_workers(): yield RayExecutor()
+    else: yield dict(pool=process_pool, loky=loky_pool, slurm=slurm)[engine](folder)
+
+@contextmanager
+def ray_of_two_workers(): # `make slow` installs it
+    with mock.patch.dict(os.environ, RAY_AUTH_MODE='disabled', RAY_USAGE_STATS_ENABLED='0'):
+        import ray
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        try: yield
+        finally: ray.shutdown()
 
 def die(deaths, times):
     "Kill this process, until the file `deaths` has `times` letters"
@@ -90,7 +100,7 @@ def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/
 
 def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
 
-engines = ['pool', 'loky', pytest.param('dask', marks=pytest.mark.slow), pytest.param('slurm', marks=pytest.mark.slow)]
+engines = ['pool', 'loky', *(pytest.param(name, marks=pytest.mark.slow) for name in ('dask', 'slurm', 'ray'))]
 
 @pytest.mark.parametrize('engine', engines)
 def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_to_the_same_numbers(engine, made, plain,
@@ -103,8 +113,40 @@ def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_t
     resumed = Run(tmp_path/'s'/'runs'/'FT.seed=1')
     assert resumed.finished and len({r['step'] for r in resumed.train_rows}) == len(resumed.train_rows)
 
+def test_a_job_whose_time_is_up_is_left_after_its_step_and_goes_on_there_in_its_next_turn(made, tmp_path):
+    "Told in step 3 of 4, of one epoch: another turn from the beginning would be told once more"
+    told, whole = tmp_path/'told', dict(seeds=(1,), epochs=1, batch_size=4)
+    def tell():
+        told.write_text('x' if not told.exists() else 'told again')
+        if told.read_text() == 'x': os.kill(os.getpid(), signal.SIGUSR2)
+    study = made(tmp_path/'s', happens=tell, **whole)
+    same(study.run(executor=slurm(tmp_path)), made(tmp_path/'plain', **whole).run())
+    assert told.read_text() == 'x' and 'error' not in Run(tmp_path/'s'/'runs'/'FT.seed=1').state
+    said, = (tmp_path/'jobs').glob('*_log.out')
+    assert 'Requeued' in said.read_text() and 'tries' not in study._record('FT.seed=1')
+
+def test_what_is_no_step_is_broken_off_when_a_job_has_to_go():
+    __import__('submitit') # the signal is looked at where it is loaded
+    def go(number, frame): raise SystemExit('queued again')
+    before = signal.signal(signal.SIGUSR2, go)
+    try:
+        with pytest.raises(SystemExit, match='queued again'), _leaving_in_time(at_most=1):
+            os.kill(os.getpid(), signal.SIGUSR2)
+            time.sleep(60)
+        assert signal.getsignal(signal.SIGUSR2) is go and signal.alarm(0) == 0
+    finally: signal.signal(signal.SIGUSR2, before)
+
+@pytest.mark.parametrize('end', [KeyboardInterrupt, SystemExit])
+def test_a_cell_that_somebody_ends_has_not_failed(end, made, tmp_path):
+    def ended(): raise end
+    study = made(tmp_path/'s', happens=ended, at=1)
+    for _ in range(most_tries + 1):
+        with pytest.raises(end): study.run_cell(study.cells[0])
+    assert study._record(study.cells[0].name) == {'measures': {}}
+    assert 'failed' not in set(study.status().state)
+
 @pytest.mark.slow
-@pytest.mark.parametrize('engine', ['pool', 'dask'])
+@pytest.mark.parametrize('engine', ['pool', 'dask', 'ray'])
 def test_without_a_shared_folder_runs_come_back_as_files(engine, made, plain, tmp_path):
     study = made(tmp_path/'s', deaths=tmp_path/'deaths')
     with on(engine, tmp_path) as executor: same(study.run(executor=executor, shared=False), plain)
@@ -232,7 +274,7 @@ class Nodes:
         return self.threads.submit(lambda: self.happens(name) or ('finished', ''))
 
 def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_path, monkeypatch):
-    "By its interface: ray itself takes a quarter of a gigabyte"
+    "By its interface; by ray itself among the engines above, in `make slow`: it takes a quarter of a gigabyte"
     class WorkerCrashedError(Exception): "As ray's, of which nothing else is known here"
     def crash(name, n): return WorkerCrashedError('the worker died unexpectedly') if n == 1 else None
     asked, here = [], Here(crash)

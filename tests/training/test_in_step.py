@@ -22,6 +22,7 @@ from salviz.core.runs import Run
 from salviz.data.texts import subset
 from salviz.methods import ADDrop, FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
+from salviz.training.callbacks import Stopped
 from salviz.training.processes import train_in_step
 from salviz.training.study import Study
 
@@ -115,12 +116,15 @@ def test_when_who_started_them_is_killed_they_end_and_another_goes_on(made, plai
     same(study.run(), plain)
 
 @pytest.mark.slow
-def test_a_lost_lease_ends_them(made, tmp_path):
+@pytest.mark.parametrize('end', [Leased, Stopped])
+def test_a_lost_lease_ends_them_and_so_does_being_asked_to_leave(end, made, tmp_path):
     (tmp_path/'hold').touch()
     study = made(tmp_path/'s', happens=waits(tmp_path))
     def check():
-        if len(pids(tmp_path)) == 2: raise Leased('somebody else holds it')
-    with pytest.raises(Leased): train_in_step(study, study.cells[0], check)
+        if len(pids(tmp_path)) < 2: return False
+        if end is Leased: raise Leased('somebody else holds it')
+        return True
+    with pytest.raises(end): train_in_step(study, study.cells[0], check)
     assert len(pids(tmp_path)) == 2 and not living(pids(tmp_path))
 
 @pytest.mark.parametrize('given, message', [
