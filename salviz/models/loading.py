@@ -166,8 +166,9 @@ _kinds_by_row = frozenset('bert camembert distilbert electra roberta vit xlm-rob
 def _is_changed(module, is_whole=False) -> bool:
     "Has somebody else put a hook on `module`, or a `forward` of its own? What goes into the whole model is no row"
     kinds = ['_forward_hooks', '_backward_hooks', '_backward_pre_hooks'] + ['_forward_pre_hooks'] * (not is_whole)
-    added = [*(f for kind in kinds for f in getattr(module, kind).values()), vars(module).get('forward')]
-    known = 'salviz.', 'transformers.'
+    added = [*(f for kind in kinds for f in getattr(module, kind).values()),
+             *(vars(module).get(k) for k in ('forward', '_original_forward'))] # the other one: behind accelerate's
+    known = 'salviz.', 'transformers.', 'accelerate.utils.operations' # which casts to bf16
     return not all((getattr(f, '__module__', None) or '').startswith(known) for f in added if f is not None)
 
 def _row_products(model) -> list: # of linear layers and dropout; none where a row is not known to be enough
