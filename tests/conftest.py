@@ -5,7 +5,8 @@ import re
 import datasets
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import traced
 from arithmetic import chosen
@@ -57,11 +58,22 @@ def tiny_data():
     return datasets.DatasetDict({k: datasets.Dataset.from_list([row(i % 2) for i in range(n)], features=features)
                                  for k, n in dict(train=37, validation=16, test=16).items()})
 
+# What a trainer of WordPiece once made of some of the words: it makes other pieces in every process.
+pieces = '''a c d e f h i l m n o p r s t u w y ##u ##s ##i ##c ##l ##o ##t ##y ##a ##r ##m ##n ##e ##d ##h ##f fi th ##ll
+##or ##tor ##ne ac an co du fu it mu of one pl si stor wi wa ##si ##is ##lm ##ld ##ot ##th ##rm ##ny ##nny
+fine film the this ##lly actor and cold dull funny its musi plot silly story with warm music'''.split()
+
 @pytest.fixture(scope='session')
 def tiny_tokenizer():
-    "WordPiece over the words of `tiny_data`, the same in every process; some words fall into pieces"
-    from salviz.models.corruption import train_tokenizer
-    return train_tokenizer([' '.join(good[:3] + bad[:3] + things)]*20, vocab_size=90, max_length=64)
+    "WordPiece over the words of `tiny_data`; some words fall into pieces"
+    special = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
+    vocab = {piece: i for i, piece in enumerate([*special, *pieces])}
+    tok = Tokenizer(models.WordPiece(vocab, unk_token='[UNK]'))
+    tok.normalizer, tok.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tok.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+                                                       special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+    return PreTrainedTokenizerFast(tokenizer_object=tok, unk_token='[UNK]', pad_token='[PAD]', cls_token='[CLS]',
+                                   sep_token='[SEP]', mask_token='[MASK]', model_max_length=64)
 
 @pytest.fixture(scope='session')
 def make_tiny_bert(tiny_tokenizer):

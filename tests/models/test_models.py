@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (AutoConfig, AutoModelForImageClassification, AutoModelForSeq2SeqLM,
                           AutoModelForSequenceClassification, BertForSequenceClassification, PreTrainedTokenizerFast)
@@ -157,10 +158,15 @@ def test_in_train_mode_the_first_row_is_what_it_is_in_a_whole_pass_with_the_same
         assert not torch.allclose(pair[0], calm_pair[0]) # something was dropped
         for x, y in zip(pair, own): torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-12)
 
-def test_what_accelerate_casts_to_bf16_leaves_rows_out_unless_somebody_had_changed_it():
+@pytest.fixture
+def accelerator(): # what it is set to holds for the process
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield Accelerator(mixed_precision='bf16', cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+def test_what_accelerate_casts_to_bf16_leaves_rows_out_unless_somebody_had_changed_it(accelerator):
     "Half a bit of bfloat16 for each of a few roundings in a row"
-    model, batch = Accelerator(mixed_precision='bf16', cpu=True).prepare_model(tiny('bert')), ragged(
-        input_ids=ids, attention_mask=mask)[0]
+    model, batch = accelerator.prepare_model(tiny('bert')), ragged(input_ids=ids, attention_mask=mask)[0]
     with forked_random(3): whole = logits_and_gradients(model, batch)
     with first_row_alone(model), forked_random(3):
         assert _row_products(model)
@@ -169,7 +175,7 @@ def test_what_accelerate_casts_to_bf16_leaves_rows_out_unless_somebody_had_chang
         assert torch.dist(x, y, float('inf')) <= 4*torch.finfo(torch.bfloat16).eps*x.abs().max()
     own = tiny('bert')
     own.forward = lambda *args, **kwargs: type(own).forward(own, *args, **kwargs)
-    assert not _row_products(Accelerator(mixed_precision='bf16', cpu=True).prepare_model(own))
+    assert not _row_products(accelerator.prepare_model(own))
 
 def mean_of_rows(model):
     pooler = model.bert.pooler

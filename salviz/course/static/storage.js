@@ -10,7 +10,7 @@ function courseCopy(storage, key) {
 // The text that was kept under `key`, null if there is none; throws where there is no storage.
 export function courseStored(key) {
   const [local, tab] = [localStorage, sessionStorage].map(storage => courseCopy(storage, key));
-  return (tab.time > local.time ? tab : local).text;
+  return (tab.time && tab.time >= local.time ? tab : local).text;
 }
 
 export function courseStore(key, text) {
@@ -21,7 +21,9 @@ export function courseStore(key, text) {
   }
 }
 
+// The tab remembers when, so that what the browser has not yet removed does not come back at a reload.
 export function courseForget(key) {
   for (const storage of [localStorage, sessionStorage])
     for (const name of [key, courseTime(key)]) storage.removeItem(name);
+  sessionStorage.setItem(courseTime(key), String(Date.now()));
 }
