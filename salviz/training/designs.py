@@ -181,12 +181,25 @@ def slurm_options(
         given[name] = _number(value)
     return given
 
+def _minutes(time) -> int: # upwards
+    "Slurm's ways to write a time: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]]"
+    days, dash, clock = str(time).rpartition('-')
+    parts = clock.split(':')
+    if not all(x.isdecimal() for x in (*parts, *([days] if dash else []))) or len(parts) > 3:
+        raise ValueError(f'--slurm: time must be such as 240, 4:00:00 or 1-12, got {time!r}')
+    if dash or len(parts) == 3: hours, minutes, seconds = [*map(int, parts), 0, 0][:3]
+    else: hours, minutes, seconds = [0, *map(int, parts), 0][:3]
+    return 60*(24*int(days or 0) + hours) + minutes + (seconds > 0)
+
 def _slurm_executor(given, logs):
     submitit = _wanted_package('submitit', 'slurm', '--slurm')
     given = dict(given)
-    cluster, turns = given.pop('cluster', 'slurm'), given.pop('max_num_timeout', None)
-    executor = submitit.AutoExecutor(logs, cluster=cluster,
-                                     **({} if turns is None else {f'{cluster}_max_num_timeout': turns}))
+    if {'time', 'timeout_min'} <= set(given): raise ValueError('--slurm has both time and timeout_min; name one')
+    if 'time' in given: given['timeout_min'] = _minutes(given.pop('time')) # submitit counts with it
+    cluster, turns = given.pop('cluster', 'slurm'), given.pop('max_num_timeout', 3)
+    if type(turns) is not int or turns < 0:
+        raise ValueError(f'--slurm: max_num_timeout must be a whole number of at least 0, got {turns!r}')
+    executor = submitit.AutoExecutor(logs, cluster=cluster, **{f'{cluster}_max_num_timeout': turns})
     of_slurm = submitit.SlurmExecutor._valid_parameters()
     asked = {f'slurm_{k}' if k in of_slurm - executor._valid_parameters() else k: x for k, x in given.items()}
     try: executor.update_parameters(**asked)
@@ -194,7 +207,7 @@ def _slurm_executor(given, logs):
         allowed = ', '.join(sorted({'cluster', 'max_num_timeout', *of_slurm, *executor._valid_parameters()}))
         raise ValueError(f'--slurm: submitit does not take one of {", ".join(given)}, or not its value; there are '
                          f'{allowed}') from None
-    if not {'timeout_min', 'time'} & set(given):
+    if 'timeout_min' not in given:
         raise ValueError('--slurm needs the time that a cell may take, such as timeout_min=240 or time=4:00:00; '
                          'submitit would ask for five minutes, and Slurm would end what takes longer')
     return executor

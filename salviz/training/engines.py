@@ -30,7 +30,7 @@ from tqdm.auto import tqdm
 from ..core.leases import Lease, Leased
 from ..core.runs import Run, read_object, sealed, write_whole
 from ..measures.study_results import read_study, state_of
-from .callbacks import Stopped
+from .callbacks import Stopped, unbroken
 from .study import StudyCell, arguments_of, leased_cell, most_tries
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg05
@@ -136,42 +136,47 @@ def _elsewhere(study, folder, begun):
     with _incoming(study.folder, begun) as (place, name): _put(place, study.folder, name)
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg07t
-def _signal_of_jobs(): # None: there is none
-    "The signal by which submitit is told that a job's time is up"
-    name = os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')
-    return getattr(signal, f'SIG{name}', None) if 'submitit' in sys.modules else None
+def _signals_of_jobs() -> list: # of those by which submitit is told that a job's time is up
+    if 'submitit' not in sys.modules or threading.current_thread() is not threading.main_thread(): return []
+    known = [getattr(signal, f'SIG{os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")}', None), signal.SIGTERM]
+    return [n for n in known if n is not None and callable(signal.getsignal(n))] # submitit's: others are no functions
 
-@contextmanager
-def _leaving_in_time(at_most=20): # gives function() -> is the time of this job up?
-    "A block in which submitit's answer to its signal waits until the block has been left by `Stopped`"
-    number, came = _signal_of_jobs(), []
-    answer = number and signal.getsignal(number)
-    if not callable(answer) or threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
+def _left_in_time(act, at_most) -> tuple: # (outcome, what is said of it)
+    """What `act(is the time of this job up?)` gives; where it is left for that by `Stopped`, submitit's answer to the
+    signal is given afterwards; after `at_most` seconds it is left wherever it is"""
+    answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
+    def leave(*_):
+        if unbroken.is_set(): signal.alarm(1)
+        else: raise Stopped('the time of this job is up')
     def hear(*signalled):
+        if came: return
         came.append(signalled)
+        before.append(signal.signal(signal.SIGALRM, leave))
         signal.alarm(at_most)
-    def is_up():
-        if came: signal.alarm(0) # the checkpoint is not broken off
-        return bool(came)
-    before = signal.signal(signal.SIGALRM, lambda *_: answer(*came[0]))
-    signal.signal(number, hear)
-    try: yield is_up
-    except Stopped: answer(*came[0])
+    for n in answers: signal.signal(n, hear)
+    try: return act(lambda: bool(came))
+    except Stopped as e:
+        if not came: raise
+        why = str(e)
     finally:
-        signal.alarm(0)
-        signal.signal(number, answer)
-        signal.signal(signal.SIGALRM, before)
+        if came: signal.alarm(0)
+        for n, answer in answers.items(): signal.signal(n, answer)
+        for was in before: signal.signal(signal.SIGALRM, was or signal.SIG_DFL)
+    number, frame = came[0]
+    if number == signal.SIGTERM: return 'left', why
+    try: answers[number](number, frame) # it exits
+    except Exception as e: why = f'{type(e).__name__}: {e}'
+    return 'left', why
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg07w
 def _trained_here(study, cell, again, leave=lambda: False) -> str: # see `Study.run_cell`
     if study._record(cell.name).get('tries', 0) >= most_tries: return study.set_aside(cell)
     return study.run_cell(cell, again, leave=leave)
 
-def _work(sent, name, again, threads, devices, begun, call) -> tuple: # (outcome, what is said of it or an archive)
-    """In a worker: train the cell called `name` of the study that was `sent`; `begun`: an archive, where workers do not
-    see its folder; `call`: another word each time, for dask remembers what came of the same arguments"""
+def _work(sent, name, again, threads, devices, delay, begun, call) -> tuple: # (outcome, what is said or an archive)
+    """In a worker: train the cell called `name` of the study that was `sent`; `delay`: seconds between a job's signal
+    and its end; `begun`: an archive, where workers do not see its folder; `call`: another word each time, for dask
+    remembers what came of the same arguments"""
     try:
         _set_up(threads, devices)
         study = _cloudpickle().loads(sent)
@@ -179,7 +184,7 @@ def _work(sent, name, again, threads, devices, begun, call) -> tuple: # (outcome
     except Exception: return 'unread', traceback.format_exc()
     try:
         if begun is None:
-            with _leaving_in_time() as leave: return _trained_here(study, cell, again, leave), ''
+            return _left_in_time(lambda leave: (_trained_here(study, cell, again, leave), ''), max(1, 2*delay//3))
         with tempfile.TemporaryDirectory() as folder:
             _elsewhere(study, folder, begun)
             study.run_cell(cell, again)
@@ -232,12 +237,19 @@ class _Sent:
     def is_back(self): return self.job.done() if hasattr(self.job, 'done') else True # else `result` waits
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg10
+def _delay_of(executor) -> int: # submitit's own where nothing is said
+    "Seconds between the signal that a job's time is up and its end"
+    inner = getattr(executor, '_executor', executor)
+    usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
+    return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
+
 class _Sending:
     "Cells of a study on their way through an executor"
     def __init__(self, study, crew, again, threads, devices, shared, bar, in_flight=None):
         import torch
         self.study, self.crew, self.shared, self.bar, self.in_flight = study, crew, shared, bar, in_flight
         self.given = (_cloudpickle().dumps(study), again, threads or torch.get_num_threads(), list(devices))
+        self.came_to = Counter()
         self.waiting, self.suspects, self.flying, self.later = deque(), deque(), [], {}
         self.alone = self.full = self.worked = False
         self.asked_twice, self.idle, self.given_up, self.busy = set(), Counter(), [], []
@@ -279,7 +291,8 @@ class _Sending:
                 if not self.shared: sent.lease, begun = held.enter_context(study._lease(cell)), self._begun(cell)
             except Leased: return self._end(cell, 'busy')
             code, *given = self.given
-            try: sent.job = sent.pool.submit(_work, code, cell.name, *given, begun, uuid.uuid4().hex)
+            given += _delay_of(sent.pool), begun, uuid.uuid4().hex
+            try: sent.job = sent.pool.submit(_work, code, cell.name, *given)
             except BrokenExecutor as e: return self._lost(sent, e, False)
             except Exception as e: # it takes no more for now
                 if not self.flying: self._refuse(cell, e)
@@ -308,7 +321,15 @@ def _land(self:_Sending):
             except Exception as e: self._lost(sent, e, self._has_begun(sent, e)) # of the engine: errors are in records
             else:
                 self.worked = True
-                self._end(sent.cell, self._took(sent, what) if outcome == 'archive' else outcome, what)
+                if outcome == 'left': self._left(sent, what)
+                else: self._end(sent.cell, self._took(sent, what) if outcome == 'archive' else outcome, what)
+
+@patch
+def _left(self:_Sending, sent, why):
+    "A job's time was up, and it gets no other turn: send the cell again, as long as that brings it further"
+    name, step = sent.cell.name, _came_to(self.study.folder/'runs'/sent.cell.name)
+    if step > self.came_to[name]: self.idle[name], self.came_to[name] = 0, step
+    self._lost(sent, RuntimeError(f'its jobs end too early, the last one with {why}'), False)
 
 @patch
 def _took(self:_Sending, sent, archive) -> str: # the outcome

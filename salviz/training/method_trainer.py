@@ -24,7 +24,7 @@ from ..models.adapters import read_adapter, write_adapter
 from ..models.checkpoints import refuse_damaged
 from ..models.loading import undisturbed
 from ..methods.base import Progress
-from .callbacks import Stopped
+from .callbacks import Stopped, unbroken
 from .feed import evaluation_draw
 from .job import Job, share
 from .step import step_terms
@@ -224,12 +224,15 @@ def _save_checkpoint(self:MethodTrainer, model, trial):
     "Trainer's checkpoint, then its manifest, then what is kept no longer goes"
     folder = Path(self.args.output_dir)/f'checkpoint-{self.state.global_step}'
     check_lease(folder)
-    # a checkpoint may be written for a second time, with the optimiser
-    if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
-    Trainer._save_checkpoint(self, model, trial)
-    self.accelerator.wait_for_everyone()
+    unbroken.set()
+    try:
+        # a checkpoint may be written for a second time, with the optimiser
+        if self.args.should_save: (folder/'manifest.json').unlink(missing_ok=True)
+        Trainer._save_checkpoint(self, model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save: write_manifest(folder, rows=len(self.run.metrics))
+    finally: unbroken.clear()
     if not self.args.should_save: return
-    write_manifest(folder, rows=len(self.run.metrics))
     have = self.run.checkpoints
     for step in outdated(have, self.settings.keep, self.state.best_global_step): remove_checkpoint(have[step])
 

@@ -58,13 +58,24 @@ def _sendable(e):
         return sent
     except Exception: return pickle.dumps(RuntimeError(f'{type(e).__name__}: {e}\n{traceback.format_exc()}'))
 
+def _leaving_together(wish):
+    "A `Control` by which all processes stop after the same step, once the file `wish` is there"
+    from salviz.training.callbacks import Control
+    from salviz.training.job import share
+    class Leaving(Control):
+        def hold(self, trainer):
+            return trainer.model.training and share(wish.exists() if trainer.args.process_index == 0 else None)
+    return Leaving()
+
 def be_one_of_them():
     "In each process: train the cell of the study that the command line names"
     folder, name = Path(sys.argv[1]), sys.argv[2]
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    from salviz.training.callbacks import Stopped
     try:
         study = pickle.loads((folder/'study').read_bytes())
-        study._train(next(c for c in study.cells if c.name == name))
+        study._train(next(c for c in study.cells if c.name == name), _leaving_together(folder/'leave'))
+    except Stopped: pass
     except Exception as e:
         write_whole(folder/f'error.{os.environ["RANK"]}', _sendable(e))
         os._exit(1) # others may wait for this one: no goodbye to them
@@ -85,7 +96,7 @@ def _raise_what_failed(folder, name, code):
 def train_in_step(
     study,                # `Study` with `processes` above 1
     cell,                 # of it
-    check=lambda: None,   # raises what shall end the training, or returns True
+    check=lambda: None,   # raises what shall end the training at once, or returns True to have it left after a step
 ) -> Run: # finished
     "Train `cell` in several processes, which end with this one"
     from salviz.training.callbacks import Stopped
@@ -97,12 +108,18 @@ def train_in_step(
         command, environment = in_step(study.processes, '--no-python', sys.executable, '-c', what, folder, cell.name)
         environment['PYTHONPATH'] = os.pathsep.join(sys.path) # what can be imported here can be there
         with open(folder/'said', 'wb') as said:
-            with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=said) as process:
-                try:
-                    while process.poll() is None:
-                        if check(): raise Stopped(f'the training of {cell.name} was left at its last checkpoint')
-                        try: process.wait(.5)
-                        except subprocess.TimeoutExpired: pass
-                finally: process.stdin.close() # they end, if they have not
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=said, stderr=said)
+            try:
+                while process.poll() is None:
+                    if check(): (folder/'leave').touch()
+                    try: process.wait(.5)
+                    except subprocess.TimeoutExpired: pass
+            finally:
+                process.stdin.close() # they end, if they have not
+                process.wait()
+                # of the run: its writer is gone, and this process holds the lease of the cell
+                (study.folder/'runs'/cell.name/'.training.json').unlink(missing_ok=True)
         if process.returncode: _raise_what_failed(folder, cell.name, process.returncode)
-    return Run(study.folder/'runs'/cell.name)
+    run = Run(study.folder/'runs'/cell.name)
+    if not run.finished: raise Stopped(f'the training of {cell.name} was left')
+    return run

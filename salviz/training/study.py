@@ -17,7 +17,7 @@ import re
 import shutil
 import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -566,6 +566,15 @@ def _lease(self:Study, cell): return leased_cell(self.folder, cell.name, self.pa
 # %% ../../nbs/06_training/09_study.ipynb #031
 most_tries = 3 # after which a cell is set aside
 
+def _stopped(why):
+    from salviz.training.callbacks import Stopped
+    return Stopped(why)
+
+def _is_blameless(e) -> bool:
+    "Is no cell at fault: the study is, or somebody ended it?"
+    from salviz.training.callbacks import Stopped
+    return isinstance(e, (_NoSuchScore, RunInUse, KeyboardInterrupt, Stopped))
+
 @patch
 def _finish(self:Study, cell, again, check=lambda: None):
     """Train and measure `cell`, or keep the error that prevents it; `check` raises if somebody else is at it by now,
@@ -576,20 +585,20 @@ def _finish(self:Study, cell, again, check=lambda: None):
     self._keep(cell.name, **{'measures': {}, **known}, tries=tries)
     try:
         run, pair = self._trained(cell, check)
-        check()
+        if check(): raise _stopped(f'{cell.name} is trained, and not measured yet')
         self._measure(cell, run, pair, again)
         self._keep(cell.name, measures=self._record(cell.name).get('measures', {}))
         self._thin_out(cell)
     except Leased: raise # what is written there is somebody else's by now
     except BaseException as e:
         measures = self._record(cell.name).get('measures', {})
-        if isinstance(e, Exception) and not isinstance(e, (_NoSuchScore, RunInUse)):
-            self._keep(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
-                       traceback=traceback.format_exc())
-            return
-        # no fault of the cell: the study is at fault, or somebody ended this
-        self._keep(cell.name, **{**known, 'measures': measures}, **({'tries': tries - 1} if tries > 1 else {}))
-        raise
+        if _is_blameless(e):
+            with suppress(Leased): # else the record is somebody else's by now
+                self._keep(cell.name, **{**known, 'measures': measures}, **({'tries': tries - 1} if tries > 1 else {}))
+            raise
+        if not isinstance(e, Exception): raise # as if it had died
+        self._keep(cell.name, measures=measures, tries=tries, error=f'{type(e).__name__}: {e}',
+                   traceback=traceback.format_exc())
 
 # %% ../../nbs/06_training/09_study.ipynb #031s
 @patch

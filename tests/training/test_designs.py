@@ -161,12 +161,16 @@ def test_what_is_asked_of_slurm_reaches_submitit(monkeypatch, tmp_path):
     module = type('submitit', (), dict(AutoExecutor=Executor, SlurmExecutor=Slurm))
     monkeypatch.setattr(designs, '_wanted_package', lambda *_: module)
     with engine(slurm=designs.slurm_options('partition=gpu,gpus_per_node=1,timeout_min=9'), logs=tmp_path): pass
-    assert asked == dict(folder=tmp_path, cluster='slurm', slurm_partition='gpu', gpus_per_node=1, timeout_min=9)
+    assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=3, slurm_partition='gpu',
+                         gpus_per_node=1, timeout_min=9)
     asked.clear()
-    with engine(slurm=dict(max_num_timeout=9, timeout_min=9), logs=tmp_path): pass
-    assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=9, timeout_min=9)
+    with engine(slurm=dict(max_num_timeout=9, time='4:00:30'), logs=tmp_path): pass
+    assert asked == dict(folder=tmp_path, cluster='slurm', slurm_max_num_timeout=9, timeout_min=241)
     with pytest.raises(ValueError, match='does not take one of nonsense'), engine(slurm=dict(nonsense=1)): pass
-    with pytest.raises(ValueError, match='needs the time that a cell may'), engine(slurm=dict(gpus_per_node=1)): pass
+    for given, message in [(dict(gpus_per_node=1), 'needs the time that a cell may'),
+                           (dict(time='x'), 'time must be such as'), (dict(time=1, timeout_min=1), 'has both time and'),
+                           (dict(max_num_timeout='many', timeout_min=1), 'whole number of at least 0')]:
+        with pytest.raises(ValueError, match=message), engine(slurm=given): pass
 
 def test_a_dask_worker_with_several_threads_is_refused(monkeypatch):
     class Client:

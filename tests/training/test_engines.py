@@ -29,7 +29,9 @@ from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.training.engines import RayExecutor, _free_device, _leaving_in_time, pack_run, run_on, unpack_run
+from salviz.measures.study_results import state_of
+from salviz.training.callbacks import Stopped, unbroken
+from salviz.training.engines import RayExecutor, _free_device, _left_in_time, pack_run, run_on, unpack_run
 from salviz.training.progress import study_progress
 from salviz.training.study import Study, most_tries
 
@@ -125,25 +127,102 @@ def test_a_job_whose_time_is_up_is_left_after_its_step_and_goes_on_there_in_its_
     said, = (tmp_path/'jobs').glob('*_log.out')
     assert 'Requeued' in said.read_text() and 'tries' not in study._record('FT.seed=1')
 
-def test_what_is_no_step_is_broken_off_when_a_job_has_to_go():
-    __import__('submitit') # the signal is looked at where it is loaded
-    def go(number, frame): raise SystemExit('queued again')
-    before = signal.signal(signal.SIGUSR2, go)
-    try:
-        with pytest.raises(SystemExit, match='queued again'), _leaving_in_time(at_most=1):
-            os.kill(os.getpid(), signal.SIGUSR2)
-            time.sleep(60)
-        assert signal.getsignal(signal.SIGUSR2) is go and signal.alarm(0) == 0
-    finally: signal.signal(signal.SIGUSR2, before)
+@pytest.fixture
+def answered():
+    "What submitit would answer to its signals, which are sent to this process"
+    __import__('submitit') # the signals are looked at where it is loaded
+    said, numbers = [], (signal.SIGUSR2, signal.SIGTERM)
+    def answer(number, frame): said.append(number)
+    before = [signal.signal(n, answer) for n in numbers]
+    yield said
+    assert all(signal.getsignal(n) is answer for n in numbers)
+    assert signal.alarm(0) == 0 and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    for n, handler in zip(numbers, before): signal.signal(n, handler)
 
-@pytest.mark.parametrize('end', [KeyboardInterrupt, SystemExit])
-def test_a_cell_that_somebody_ends_has_not_failed(end, made, tmp_path):
+def tell(number=signal.SIGUSR2): os.kill(os.getpid(), number)
+
+@pytest.mark.parametrize('number, answers', [(signal.SIGUSR2, [signal.SIGUSR2]), (signal.SIGTERM, [])])
+def test_what_is_no_step_is_broken_off_when_a_job_has_to_go_however_often_it_asks(number, answers, answered):
+    def act(is_up):
+        tell(number)
+        while is_up(): time.sleep(.01)
+    assert _left_in_time(act, 1) == ('left', 'the time of this job is up') and answered == answers
+
+def test_a_checkpoint_is_never_broken_off_and_the_signal_may_come_twice(answered):
+    def act(is_up):
+        tell()
+        unbroken.set()
+        tell()
+        time.sleep(2.5)
+        unbroken.clear()
+        raise Stopped('written')
+    assert _left_in_time(act, 1) == ('left', 'written') and answered == [signal.SIGUSR2]
+
+def test_who_ends_in_time_asks_for_no_other_turn_and_a_stop_of_ones_own_is_passed_on(answered):
+    assert _left_in_time(lambda is_up: (tell(), is_up()), 9) == (None, True) and answered == []
+    def stop(is_up): raise Stopped('by somebody')
+    with pytest.raises(Stopped, match='by somebody'): _left_in_time(stop, 9)
+
+def test_an_evaluation_is_broken_off_and_the_measures_wait_for_the_next_turn(answered, made, plain, tmp_path):
+    study, slow = made(tmp_path/'s', seeds=(1,)), threading.Event()
+    own = study._load
+    def load(cell):
+        model, tokenizer = own(cell)
+        def hook(module, args):
+            if module.training or slow.is_set(): return
+            slow.set()
+            tell()
+            time.sleep(30)
+        model.register_forward_pre_hook(hook)
+        return model, tokenizer
+    study._load = load
+    cell, = study.cells
+    assert _left_in_time(lambda leave: study.run_cell(cell, leave=leave), 1)[0] == 'left'
+    assert study._record(cell.name) == {'measures': {}}
+    assert Run(tmp_path/'s'/'runs'/cell.name).checkpoints == {} # that of an epoch comes after its evaluation
+    run = tmp_path/'s'/'runs'/cell.name
+    with pytest.raises(Stopped, match='not measured yet'):
+        study.run_cell(cell, leave=lambda: state_of(run) == 'finished')
+    same(study.run().reset_index(drop=True), plain[plain.seed == 1].reset_index(drop=True))
+
+def test_a_cell_whose_jobs_end_too_early_is_sent_again_while_that_brings_it_further_and_costs_no_other_cell(
+        made, plain, tmp_path):
+    "Two steps a job; then one that never comes to a step"
+    study, here = made(tmp_path/'s'), Here()
+    turns = []
+    def submit(work, sent, name, *args):
+        if name != 'FT.seed=1': return Here.submit(here, work, sent, name, *args)
+        future, asked = Future(), []
+        def is_up():
+            asked.append(1)
+            return len(asked) > 3 + len(turns)
+        turns.append(1)
+        try: outcome = cloudpickle.loads(sent).run_cell(study.cells[1], leave=is_up), ''
+        except Stopped as e: outcome = 'left', str(e)
+        future.set_result(outcome)
+        return future
+    same(study.run(executor=SimpleNamespace(submit=submit)), plain)
+    assert len(turns) > 1 and 'tries' not in study._record('FT.seed=1')
+    stuck = made(tmp_path/'stuck')
+    def left(work, sent, name, *args):
+        if name != 'FT.seed=1': return Here.submit(here, work, sent, name, *args)
+        future = Future()
+        future.set_result(('left', 'a word of submitit'))
+        return future
+    with pytest.raises(RuntimeError, match='FT.seed=1: its jobs end too early, the last one with a word of submitit'):
+        stuck.run(executor=SimpleNamespace(submit=left))
+    assert set(stuck.status().state) == {'finished', 'missing'}
+
+def test_a_cell_that_somebody_ends_has_not_failed_one_that_exits_has_tried(made, tmp_path):
     def ended(): raise end
     study = made(tmp_path/'s', happens=ended, at=1)
-    for _ in range(most_tries + 1):
+    for end in [KeyboardInterrupt, Stopped]*most_tries:
         with pytest.raises(end): study.run_cell(study.cells[0])
     assert study._record(study.cells[0].name) == {'measures': {}}
     assert 'failed' not in set(study.status().state)
+    end = SystemExit
+    with pytest.raises(end): study.run_cell(study.cells[0])
+    assert study._record(study.cells[0].name) == {'measures': {}, 'tries': 1}
 
 @pytest.mark.slow
 @pytest.mark.parametrize('engine', ['pool', 'dask', 'ray'])

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -116,16 +117,29 @@ def test_when_who_started_them_is_killed_they_end_and_another_goes_on(made, plai
     same(study.run(), plain)
 
 @pytest.mark.slow
-@pytest.mark.parametrize('end', [Leased, Stopped])
-def test_a_lost_lease_ends_them_and_so_does_being_asked_to_leave(end, made, tmp_path):
+def test_a_lost_lease_ends_them(made, tmp_path):
     (tmp_path/'hold').touch()
     study = made(tmp_path/'s', happens=waits(tmp_path))
     def check():
-        if len(pids(tmp_path)) < 2: return False
-        if end is Leased: raise Leased('somebody else holds it')
-        return True
-    with pytest.raises(end): train_in_step(study, study.cells[0], check)
+        if len(pids(tmp_path)) == 2: raise Leased('somebody else holds it')
+    with pytest.raises(Leased): train_in_step(study, study.cells[0], check)
     assert len(pids(tmp_path)) == 2 and not living(pids(tmp_path))
+
+@pytest.mark.slow
+def test_asked_to_leave_they_write_a_checkpoint_of_the_same_step_and_the_next_run_goes_on_there(made, plain, tmp_path):
+    (tmp_path/'hold').touch()
+    study, asked = made(tmp_path/'s', happens=waits(tmp_path)), []
+    def check():
+        if len(pids(tmp_path)) < 2: return False
+        if not asked: asked.append(threading.Timer(2, (tmp_path/'hold').unlink))
+        if not asked[0].ident: asked[0].start()
+        return True
+    cell = study.cells[0]
+    with pytest.raises(Stopped): train_in_step(study, cell, check)
+    left = Run(tmp_path/'s'/'runs'/cell.name)
+    assert not left.finished and max(left.checkpoints) == left.state['stopped'] > 0
+    assert not (left.path/'.training.json').exists() and not living(pids(tmp_path))
+    same(study.run(), plain)
 
 @pytest.mark.parametrize('given, message', [
     (dict(processes=0), 'processes must be at least 1, got 0'),
