@@ -59,9 +59,11 @@ def tiny_data():
                                  for k, n in dict(train=37, validation=16, test=16).items()})
 
 # What a trainer of WordPiece once made of some of the words: it makes other pieces in every process.
-pieces = '''a c d e f h i l m n o p r s t u w y ##u ##s ##i ##c ##l ##o ##t ##y ##a ##r ##m ##n ##e ##d ##h ##f fi th ##ll
+pieces = '''
+a c d e f h i l m n o p r s t u w y ##u ##s ##i ##c ##l ##o ##t ##y ##a ##r ##m ##n ##e ##d ##h ##f fi th ##ll
 ##or ##tor ##ne ac an co du fu it mu of one pl si stor wi wa ##si ##is ##lm ##ld ##ot ##th ##rm ##ny ##nny
-fine film the this ##lly actor and cold dull funny its musi plot silly story with warm music'''.split()
+fine film the this ##lly actor and cold dull funny its musi plot silly story with warm music
+'''.split()
 
 @pytest.fixture(scope='session')
 def tiny_tokenizer():

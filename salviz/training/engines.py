@@ -223,6 +223,12 @@ class _Crew:
         if self.make and self._pool is not None: self._pool.shutdown()
         if self.make: self._pool = None
 
+def _delay_of(executor) -> int: # submitit's own where nothing is said
+    "Seconds between the signal that a job's time is up and its end"
+    inner = getattr(executor, '_executor', executor)
+    usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
+    return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
+
 @dataclass(eq=False)
 class _Sent:
     "A cell on its way"
@@ -237,22 +243,15 @@ class _Sent:
     def is_back(self): return self.job.done() if hasattr(self.job, 'done') else True # else `result` waits
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg10
-def _delay_of(executor) -> int: # submitit's own where nothing is said
-    "Seconds between the signal that a job's time is up and its end"
-    inner = getattr(executor, '_executor', executor)
-    usual = 30 if getattr(executor, 'cluster', None) == 'local' else 90
-    return int(getattr(inner, 'parameters', {}).get('signal_delay_s', usual))
-
 class _Sending:
     "Cells of a study on their way through an executor"
     def __init__(self, study, crew, again, threads, devices, shared, bar, in_flight=None):
         import torch
         self.study, self.crew, self.shared, self.bar, self.in_flight = study, crew, shared, bar, in_flight
         self.given = (_cloudpickle().dumps(study), again, threads or torch.get_num_threads(), list(devices))
-        self.came_to = Counter()
         self.waiting, self.suspects, self.flying, self.later = deque(), deque(), [], {}
         self.alone = self.full = self.worked = False
-        self.asked_twice, self.idle, self.given_up, self.busy = set(), Counter(), [], []
+        self.asked_twice, self.idle, self.came_to, self.given_up, self.busy = set(), Counter(), Counter(), [], []
 
     def finish(self, cells):
         "Train `cells`; those that broke a pool, alone"
@@ -301,11 +300,13 @@ class _Sending:
             sent.held = held.pop_all()
             self.flying.append(sent)
 
-    def _begun(self, cell):
-        self.study._keep(cell.name, **{'measures': {}, **self.study._record(cell.name)})
-        return pack_run(self.study.folder, cell.name)
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg10l
+@patch
+def _begun(self:_Sending, cell):
+    self.study._keep(cell.name, **{'measures': {}, **self.study._record(cell.name)})
+    return pack_run(self.study.folder, cell.name)
+
 @patch
 def _land(self:_Sending):
     "Wait until something comes back, or a cell that others held is free"
