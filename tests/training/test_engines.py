@@ -102,7 +102,7 @@ def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/
 
 def same(frame, plain): pd.testing.assert_frame_equal(frame, plain, check_exact=True)
 
-engines = ['pool', 'loky', *(pytest.param(name, marks=pytest.mark.slow) for name in ('dask', 'slurm', 'ray'))]
+engines = ['pool', *(pytest.param(name, marks=pytest.mark.slow) for name in ('loky', 'dask', 'slurm', 'ray'))]
 
 @pytest.mark.parametrize('engine', engines)
 def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_to_the_same_numbers(engine, made, plain,
