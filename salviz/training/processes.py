@@ -14,8 +14,10 @@ import sys
 import tempfile
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
+from ..core.leases import Leased
 from ..core.runs import Run, write_whole
 
 # %% ../../nbs/06_training/15_processes.ipynb #pr05
@@ -117,8 +119,9 @@ def train_in_step(
             finally:
                 process.stdin.close() # they end, if they have not
                 process.wait()
-                # of the run: its writer is gone, and this process holds the lease of the cell
-                (study.folder/'runs'/cell.name/'.training.json').unlink(missing_ok=True)
+                with suppress(Leased): # else the note is somebody else's by now
+                    check()
+                    (study.folder/'runs'/cell.name/'.training.json').unlink(missing_ok=True)
         if process.returncode: _raise_what_failed(folder, cell.name, process.returncode)
     run = Run(study.folder/'runs'/cell.name)
     if not run.finished: raise Stopped(f'the training of {cell.name} was left')
