@@ -58,6 +58,10 @@ def test_who_draws_needs_no_torch(brought, room): assert not {*computing, 'matpl
 def test_who_trains_needs_nothing_that_draws(brought, room):
     assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
 
+def test_who_collects_the_runs_of_a_study_needs_no_torch():
+    code = 'import sys, salviz.training.engines; print(*sorted({"torch", "transformers"} & set(sys.modules)))'
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == ''
+
 # What a floor may import besides itself.
 below = dict(core=[], measures=['core'], data=['core', 'measures'], models=['core', 'measures', 'data'])
 below['attribution'] = [*below['models'], 'models']

@@ -30,7 +30,6 @@ from tqdm.auto import tqdm
 from ..core.leases import Lease, Leased
 from ..core.runs import Run, read_object, sealed, write_whole
 from ..measures.study_results import read_study, state_of
-from .callbacks import Stopped, unbroken
 from .study import StudyCell, arguments_of, leased_cell, most_tries
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg05
@@ -144,6 +143,7 @@ def _signals_of_jobs() -> list: # of those by which submitit is told that a job'
 def _left_in_time(act, at_most) -> tuple: # (outcome, what is said of it)
     """What `act(is the time of this job up?)` gives; where it is left for that by `Stopped`, submitit's answer to the
     signal is given afterwards; after `at_most` seconds it is left wherever it is"""
+    from salviz.training.callbacks import Stopped, unbroken # with torch, which who collects runs can do without
     answers, came, before = {n: signal.getsignal(n) for n in _signals_of_jobs()}, [], []
     def leave(*_):
         if unbroken.is_set(): signal.alarm(1)
@@ -169,7 +169,7 @@ def _left_in_time(act, at_most) -> tuple: # (outcome, what is said of it)
     return 'left', why
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg07w
-def _trained_here(study, cell, again, leave=lambda: False) -> str: # see `Study.run_cell`
+def _trained_here(study, cell, again, leave) -> str: # see `Study.run_cell`
     if study._record(cell.name).get('tries', 0) >= most_tries: return study.set_aside(cell)
     return study.run_cell(cell, again, leave=leave)
 
