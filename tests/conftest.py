@@ -1,5 +1,6 @@
 "Small things that several test files share: a tokenizer, data and models that are made in a moment."
 import asyncio
+import contextlib
 import re
 
 import datasets
@@ -11,7 +12,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import traced
 from arithmetic import chosen
 from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
-from forked import cheaply
+from forked import cheaply, in_place_of_spawn
+from lab_server import jupyter  # noqa: F401, a fixture of every test that opens JupyterLab
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
@@ -22,6 +24,11 @@ def loop_of_its_own(request):
     asyncio._set_running_loop(None)
     yield
     asyncio._set_running_loop(loop)
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    "Workers that are started with 'spawn' have torch loaded already; in `make slow` they load it, as a user's do"
+    with contextlib.nullcontext() if item.get_closest_marker('slow') else in_place_of_spawn(): return (yield)
 
 static = sorted(file for floor in ('explorer', 'course', 'claims')
                 for file in (traced.root/'salviz'/floor/'static').rglob('*') if file.is_file())

@@ -1,7 +1,8 @@
-"""Notebooks and scripts in processes forked from one that has torch and transformers in it already: that saves each of
-them some eight seconds.
-What it needs to begin in an interpreter that knows nothing yet stays with subprocess: what an import brings, what is
-read from the environment at an import, how an interpreter ends."""
+"""Notebooks, scripts and workers in processes that are forked from one that has torch and transformers loaded, which
+saves each of them about eight seconds.
+What needs a fresh interpreter stays with subprocess: what an import brings, what is read from the environment at an
+import, how an interpreter ends."""
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -25,6 +26,37 @@ def cheaply():
     gc.freeze()
     os.fsync = os.fstat
 
+class Worker(multiprocessing.context.ForkServerProcess):
+    "A forked process with the environment and the threads of a spawned one"
+    def start(self):
+        self.environment = dict(os.environ)
+        super().start()
+
+    def run(self):
+        import torch
+        os.environ.clear()
+        os.environ.update(self.environment)
+        tempfile.tempdir = None
+        if 'OMP_NUM_THREADS' in os.environ: torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
+        super().run()
+
+class Context(multiprocessing.context.ForkServerContext):
+    "Start method of `multiprocessing` that forks from the process that has `heavy` loaded"
+    Process = Worker
+
+def context():
+    server = Context()
+    server.set_forkserver_preload(heavy)
+    return server
+
+@contextlib.contextmanager
+def in_place_of_spawn(start=None):
+    "Inside, what asks `multiprocessing` for 'spawn' gets the start method `start` (default: that of `context`)"
+    contexts = multiprocessing.context._concrete_contexts
+    spawn, contexts['spawn'] = contexts['spawn'], start or context()
+    try: yield
+    finally: contexts['spawn'] = spawn
+
 def work(act, args, said, env, cwd, record):
     """In the forked process: end with the status that `act` returns or raises; what it prints goes into the files
     `said` and `said`.err"""
@@ -37,7 +69,7 @@ def work(act, args, said, env, cwd, record):
     from arithmetic import chosen # here, since it brings torch: whoever only asks for a process needs none
     noted = traced.begin(record)
     try:
-        with chosen(): status = act(*args)
+        with chosen(), in_place_of_spawn(multiprocessing.get_context('fork')): status = act(*args)
     except SystemExit as e: status = e.code
     except BaseException: traceback.print_exc(); status = 1
     noted()
@@ -47,9 +79,7 @@ def work(act, args, said, env, cwd, record):
 
 def begin(act, *args, said, env={}, cwd=None):
     "The process that does `act(*args)`; `act` is a function of a module that a new process finds"
-    context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(heavy)
-    process = context.Process(target=work, args=(act, args, str(said), env, cwd and str(cwd), traced.new_record()))
+    process = context().Process(target=work, args=(act, args, str(said), env, cwd and str(cwd), traced.new_record()))
     process.start()
     return process
 

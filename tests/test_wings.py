@@ -28,25 +28,56 @@ draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('cou
 computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'probing')
 trains = [*(room for room in computes if room not in counts), 'bench']
 
-@pytest.fixture(scope='module')
-def brought():
-    """{room: what of `heavy` is there after it and those before it in its wing were imported}; each wing in an
-    interpreter of its own, those that count before those that draw"""
-    code = '''
-import importlib, json, sys
-heavy, rooms = json.loads(sys.argv[1])
+# One interpreter imports everything, with no network: what counts and what draws in a process that is forked from it,
+# what trains, and at the end the rest, in itself.
+importing = '''
+import importlib, json, os, pkgutil, socket, sys, types
+def refuse(*args, **kwargs): raise OSError('an import reached for the network')
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+heavy, counts, draws, trains = json.loads(sys.argv[1])
 import salviz
 found = {'__init__': [k for k in heavy if k in sys.modules]}
-for room in rooms:
-    importlib.import_module(f'salviz.{room}')
-    found[room] = [k for k in [*heavy, 'salviz.views', 'salviz.figures'] if k in sys.modules]
-print(json.dumps(found))'''
-    found = {}
-    for rooms in (counts + draws, trains):
-        done = subprocess.run([sys.executable, '-c', code, json.dumps([heavy, rooms])], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.update(json.loads(done.stdout))
-    return found
+def imported(rooms):
+    for room in rooms:
+        importlib.import_module(f'salviz.{room}')
+        found[room] = [k for k in [*heavy, 'salviz.views', 'salviz.figures'] if k in sys.modules]
+imported(['training.engines'])
+found['engines alone'] = found.pop('training.engines')
+read, write = os.pipe()
+if not os.fork():
+    imported(counts)
+    imported(draws)
+    with open(write, 'w') as f: json.dump(found, f)
+    os._exit(0)
+os.close(write)
+with open(read) as f: found.update(json.load(f))
+imported(trains)
+modules = [m.name for m in pkgutil.walk_packages(salviz.__path__, 'salviz.') if not m.name.endswith('_modidx')]
+for name in modules: importlib.import_module(name)
+names = {}
+exec('from salviz import *', names)
+from salviz.training import train
+from salviz.data import load_text
+from salviz.explorer import Explorer
+print(json.dumps(dict(
+    found=found, shadowed=[m for m in modules if m.rpartition('.')[2] in salviz.__all__],
+    hidden=[name for name in salviz.__all__ if isinstance(getattr(salviz, name), types.ModuleType)
+            or isinstance(names[name], types.ModuleType)],
+    demo=names['demo'] is salviz.demo and callable(salviz.demo),
+    homes=[train.__module__, Explorer.__module__, load_text.__module__])))'''
+
+@pytest.fixture(scope='module')
+def imports():
+    "What `importing` found"
+    done = subprocess.run([sys.executable, '-c', importing, json.dumps([heavy, counts, draws, trains])],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+@pytest.fixture(scope='module')
+def brought(imports):
+    "{module: which of `heavy` are loaded after it and those before it were imported}"
+    return imports['found']
 
 @pytest.mark.parametrize('room', ['__init__', *counts])
 def test_who_counts_needs_neither_torch_nor_what_draws(brought, room): assert not set(brought[room]) & set(heavy)
@@ -58,9 +89,8 @@ def test_who_draws_needs_no_torch(brought, room): assert not {*computing, 'matpl
 def test_who_trains_needs_nothing_that_draws(brought, room):
     assert not {*drawing, 'IPython', 'salviz.views', 'salviz.figures'} & set(brought[room])
 
-def test_who_collects_the_runs_of_a_study_needs_no_torch():
-    code = 'import sys, salviz.training.engines; print(*sorted({"torch", "transformers"} & set(sys.modules)))'
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == ''
+def test_who_collects_the_runs_of_a_study_needs_no_torch(brought):
+    assert not {'torch', 'transformers'} & set(brought['engines alone'])
 
 # What a floor may import besides itself.
 below = dict(core=[], measures=['core'], data=['core', 'measures'], models=['core', 'measures', 'data'])
@@ -99,26 +129,8 @@ def test_floors_import_those_below_them_only():
                 met.add((room, other))
     assert met == upwards # an exception that nobody needs any more goes
 
-def test_a_public_name_never_turns_into_a_module():
+def test_a_public_name_never_turns_into_a_module(imports):
     """Whatever was imported before: a package gets an attribute for each of its modules, and a module `demo` hid the
     function"""
-    code = '''
-import pkgutil, types
-from importlib import import_module
-import salviz
-modules = [m.name for m in pkgutil.walk_packages(salviz.__path__, 'salviz.') if not m.name.endswith('_modidx')]
-print([m for m in modules if m.rpartition('.')[2] in salviz.__all__])
-for name in modules: import_module(name)
-for name in salviz.__all__: assert not isinstance(getattr(salviz, name), types.ModuleType), name
-names = {}
-exec('from salviz import *', names)
-assert all(not isinstance(names[name], types.ModuleType) for name in salviz.__all__)
-assert names['demo'] is salviz.demo and callable(salviz.demo)
-from salviz.training import train
-from salviz.data import load_text
-from salviz.explorer import Explorer
-assert train.__module__ == 'salviz.training.trainer' and Explorer.__module__ == 'salviz.explorer.widget'
-'''
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines() == ['[]']
+    assert imports['shadowed'] == imports['hidden'] == [] and imports['demo']
+    assert imports['homes'] == ['salviz.training.trainer', 'salviz.explorer.widget', 'salviz.data.texts']

@@ -2,12 +2,12 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
+import forked
 from salviz.claims.reproduce import asked_claims, list_claims, reproduce
 from salviz.claims.rows import read_rows
 
@@ -47,17 +47,14 @@ def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
     assert {p.parent.name for p in (tmp_path/'studies'/'TINY').rglob('summary.json')} == {'FT.seed=100', 'FT.seed=101'}
 
 def test_whoever_is_killed_goes_on_from_the_rows(trained, tmp_path):
-    code = f'from salviz.claims.reproduce import reproduce\nif __name__ == "__main__": reproduce({str(tmp_path)!r}, ' \
-           f'{names!r}, progress=False, rooms={rooms!r})'
-    script = tmp_path/'go.py'
-    script.write_text(code)
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(p for p in sys.path if p))
-    running = subprocess.Popen([sys.executable, script], env=env, start_new_session=True)
+    code = ('import os; os.setsid(); from salviz.claims.reproduce import reproduce; '
+            f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, rooms={rooms!r})')
+    running = forked.begin(forked.code, code, ['-c'], said=tmp_path/'said')
     while not len(read_rows(tmp_path/'rows.jsonl')):
-        assert running.poll() is None
+        assert running.is_alive(), (tmp_path/'said.err').read_text()
         time.sleep(.1)
     os.killpg(running.pid, signal.SIGKILL)
-    running.wait()
+    running.join()
     kept = (tmp_path/'rows.jsonl').read_text()
     rows = reproduce(tmp_path, names, progress=False, rooms=rooms)
     assert len(rows) == 6 and (tmp_path/'rows.jsonl').read_text().startswith(kept[:kept.rindex('\n') + 1])

@@ -4,7 +4,6 @@ import json
 import pytest
 
 from salviz.course.session import read_answers
-from test_lab import lab
 from test_lab_explorer import Tab, notebook
 
 cells = ['''from salviz.course import Predict, Reveal, answers, words
@@ -15,18 +14,16 @@ made = []
 seen''', "answers('alice')"]
 
 @pytest.fixture(scope='module')
-def tab(browser, tmp_path_factory):
+def tab(jupyter):
     "A notebook of three cells, all of them run"
-    root = tmp_path_factory.mktemp('lab')/'work'
-    root.mkdir()
+    root = jupyter.folder('course')
     notebook(root/'lesson.ipynb', *cells)
-    with lab(root) as url:
-        tab = Tab(browser, (url, root, None), 'lesson.ipynb').open()
-        tab.run_all()
-        tab.page.wait_for_selector('.course-answers', timeout=120000)
-        tab.ended()
-        yield tab
-        tab.close()
+    tab = Tab((jupyter, root, None), 'lesson.ipynb').open()
+    tab.run_all()
+    tab.page.wait_for_selector('.course-answers', timeout=120000)
+    tab.ended()
+    yield tab
+    tab.end()
 
 def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and_restart(tab):
     page, path = tab.page, tab.root/'answers-alice.json'

@@ -15,7 +15,6 @@ import salviz
 from salviz.explorer.bertviz import bertviz_view
 from salviz.core.runs import Run, Snapshot
 from salviz.explorer.widget import Explorer
-from test_lab import lab
 
 hostile = ['[CLS]', '</script><script>document.title="hacked"</script>', '<img src=x onerror="document.title=1">',
            '"\'&amp;\\u003c', 'שלום', '👩‍🔬', 'zero\u200bwidth',
@@ -221,9 +220,8 @@ def test_a_notebook_exported_to_html_shows_the_view(browser, tmp_path):
         page.close()
 
 
-def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(browser, tmp_path):
-    root = tmp_path/'work'
-    root.mkdir()
+def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(jupyter):
+    root, url = jupyter.folder('bertviz'), jupyter.url
     run = Run.create(root/'run', dict(method=dict(name='ADDrop')))
     run.save(snapshot())
     sources = ["from salviz import bertviz_view\nbertviz_view('run')",
@@ -233,31 +231,33 @@ def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(b
     kernel = dict(display_name='Python 3 (ipykernel)', language='python', name='python3')
     (root/'views.ipynb').write_text(json.dumps(dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel),
                                                     cells=cells)))
-    with lab(root) as url:
-        page, errors, outside = browser.new_page(viewport=dict(width=1300, height=1200)), [], []
-        page.on('pageerror', lambda e: errors.append(str(e)))
-        page.on('request', lambda r: None
-                if r.url.startswith((url, url.replace('http', 'ws'), 'data:', 'blob:', 'about:'))
-                else outside.append(r.url))
-        page.goto(f'{url}/doc/tree/views.ipynb?reset')
-        page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
-        def menu(*path):
-            page.click(f'.lm-MenuBar-itemLabel:text-is("{path[0]}")')
-            for item in path[1:]: page.click(f'.lm-Menu-itemLabel:text-is("{item}")')
-        menu('Run', 'Run All Cells')
-        views = [page.frame_locator('iframe.salviz-bertviz >> nth=0'),
-                 page.frame_locator('iframe.salviz-bertviz >> nth=1')]
-        for view, lines in zip(views, (4*25, 3*4*25)):
-            view.locator('svg line').first.wait_for(state='attached', timeout=60000)
-            assert view.locator('svg line').count() == lines
-        for theme in ('light', 'dark'):
-            if theme == 'dark':
-                menu('Settings', 'Theme', 'JupyterLab Dark')
-                page.wait_for_selector('body[data-jp-theme-light=false]', state='attached')
-            for where in ('iframe.salviz-bertviz >> nth=0', 'iframe.salviz-bertviz >> nth=1'):
-                background, ink, colour = settled(page, where)
-                assert (background < .02) == (theme == 'dark') and contrast(background, ink) > 12 and colour > .3
-        page.close()
+    page, errors, outside = jupyter.new_page(height=1200), [], []
+    page.on('pageerror', lambda e: errors.append(str(e)))
+    page.on('request', lambda r: None
+            if r.url.startswith((url, url.replace('http', 'ws'), 'data:', 'blob:', 'about:'))
+            else outside.append(r.url))
+    page.goto(f'{url}/doc/tree/bertviz/views.ipynb?reset')
+    page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
+    def menu(*path):
+        page.click(f'.lm-MenuBar-itemLabel:text-is("{path[0]}")')
+        for item in path[1:]: page.locator(f'.lm-Menu-itemLabel:text-is("{item}")').last.click()
+    menu('Run', 'Run All Cells')
+    views = [page.frame_locator('iframe.salviz-bertviz >> nth=0'),
+             page.frame_locator('iframe.salviz-bertviz >> nth=1')]
+    for view, lines in zip(views, (4*25, 3*4*25)):
+        view.locator('svg line').first.wait_for(state='attached', timeout=60000)
+        assert view.locator('svg line').count() == lines
+    for theme in ('light', 'dark'):
+        if theme == 'dark':
+            menu('Settings', 'Theme', 'JupyterLab Dark')
+            page.wait_for_selector('body[data-jp-theme-light=false]', state='attached')
+        for where in ('iframe.salviz-bertviz >> nth=0', 'iframe.salviz-bertviz >> nth=1'):
+            background, ink, colour = settled(page, where)
+            assert (background < .02) == (theme == 'dark') and contrast(background, ink) > 12 and colour > .3
+    menu('Settings', 'Theme', 'JupyterLab Light') # the server keeps the choice for the tests that follow
+    page.wait_for_selector('body[data-jp-theme-light=true]', state='attached')
+    jupyter.end_kernels('bertviz/')
+    page.close()
     assert errors == [] and outside == []
 
 

@@ -1,80 +1,45 @@
 "The quickstart in a real JupyterLab in a real Chromium, as its reader runs it."
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 nbs = Path(__file__).resolve().parents[2]/'nbs'
 
-@contextmanager
-def lab(root):
-    "A JupyterLab server on the folder `root` with settings of its own; its address"
-    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
-    home = root.parent/'jupyter'
-    settings = home/'settings'/'@jupyterlab'/'apputils-extension'
-    settings.mkdir(parents=True)
-    (settings/'notification.jupyterlab-settings').write_text(json.dumps(dict(fetchNews='false', checkForUpdates=False)))
-    names = dict(JUPYTER_CONFIG_DIR='config', JUPYTERLAB_SETTINGS_DIR='settings',
-                 JUPYTERLAB_WORKSPACES_DIR='workspaces', JUPYTER_RUNTIME_DIR='runtime', IPYTHONDIR='ipython')
-    with open(home/'log.txt', 'w') as log:
-        server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--no-browser', f'--port={port}',
-            '--ip=127.0.0.1', '--allow-root', f'--ServerApp.root_dir={root}',
-            '--IdentityProvider.token=', '--LabApp.news_url=',
-            '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate'],
-            env={**os.environ, **{k: str(home/v) for k, v in names.items()}}, stdout=log, stderr=log)
-    try:
-        until = time.monotonic() + 60
-        while True:
-            try: urllib.request.urlopen(f'http://127.0.0.1:{port}/api/status', timeout=2); break
-            except OSError:
-                if server.poll() is not None or time.monotonic() > until:
-                    raise RuntimeError((home/'log.txt').read_text())
-                time.sleep(.2)
-        yield f'http://127.0.0.1:{port}'
-    finally: server.terminate(); server.wait(20)
-
 @pytest.fixture(scope='module')
-def quickstart(tmp_path_factory, browser):
+def quickstart(jupyter):
     "The page after all cells of the quickstart were run, and what went wrong on the way"
-    root = tmp_path_factory.mktemp('lab')/'work'
-    root.mkdir()
+    root, url = jupyter.folder('quickstart'), jupyter.url
     nb = json.loads((nbs/'quickstart.ipynb').read_text())
     for c in nb['cells']:
         if c['cell_type'] == 'code':
             c.update(outputs=[], execution_count=None,
                      source=[l.replace('320', '48').replace('160', '24') for l in c['source']])
     (root/'quickstart.ipynb').write_text(json.dumps(nb))
-    with lab(root) as url:
-        page = browser.new_page(viewport=dict(width=1300, height=1000))
-        page.errors, page.outside = [], []
-        page.on('pageerror', lambda e: page.errors.append(str(e)))
-        page.on('request', lambda r: page.outside.append(r.url)
-                if not r.url.startswith((url, url.replace('http', 'ws'), 'data:', 'blob:')) else None)
-        page.goto(f'{url}/doc/tree/quickstart.ipynb?reset')
-        page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=60000)
-        page.click('.lm-MenuBar-itemLabel:text-is("Run")')
-        page.click('.lm-Menu-itemLabel:text-is("Run All Cells")')
-        page.wait_for_selector('.jp-OutputArea-output .widget-hprogress, .jp-OutputArea-output [role=progressbar]',
-                               timeout=180000)
-        page.bars = page.locator('.jp-OutputArea-output .widget-hprogress, .jp-OutputArea-output '
-                                 '[role=progressbar]').count()
-        page.wait_for_function(
-            """() =>
-            document.querySelector('.jp-Notebook-ExecutionIndicator')?.getAttribute('data-status') === 'idle' &&
-            ![...document.querySelectorAll('.jp-InputPrompt')].some(o => o.textContent.includes('*'))""",
-            timeout=400000)
-        page.keyboard.press('Control+s')
-        page.wait_for_timeout(1500)
-        page.saved = json.loads((root/'quickstart.ipynb').read_text())
-        yield page
-        page.close()
+    page = jupyter.new_page()
+    page.errors, page.outside = [], []
+    page.on('pageerror', lambda e: page.errors.append(str(e)))
+    page.on('request', lambda r: page.outside.append(r.url)
+            if not r.url.startswith((url, url.replace('http', 'ws'), 'data:', 'blob:')) else None)
+    page.goto(f'{url}/doc/tree/quickstart/quickstart.ipynb?reset')
+    page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=60000)
+    page.click('.lm-MenuBar-itemLabel:text-is("Run")')
+    page.click('.lm-Menu-itemLabel:text-is("Run All Cells")')
+    page.wait_for_selector('.jp-OutputArea-output .widget-hprogress, .jp-OutputArea-output [role=progressbar]',
+                           timeout=180000)
+    page.bars = page.locator('.jp-OutputArea-output .widget-hprogress, .jp-OutputArea-output '
+                             '[role=progressbar]').count()
+    page.wait_for_function(
+        """() =>
+        document.querySelector('.jp-Notebook-ExecutionIndicator')?.getAttribute('data-status') === 'idle' &&
+        ![...document.querySelectorAll('.jp-InputPrompt')].some(o => o.textContent.includes('*'))""",
+        timeout=400000)
+    page.keyboard.press('Control+s')
+    page.wait_for_timeout(1500)
+    page.saved = json.loads((root/'quickstart.ipynb').read_text())
+    yield page
+    jupyter.end_kernels('quickstart/')
+    page.close()
 
 def outputs(page): return [o for c in page.saved['cells'] if c['cell_type'] == 'code' for o in c['outputs']]
 

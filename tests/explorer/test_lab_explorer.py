@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 
 from salviz.core.runs import Run
-from test_lab import lab
-
-from browser import browser, knows_the_tour # noqa: F401, a fixture
 
 setup = '''from salviz import *
 data = subset(load_text('movie-sentences'), 40, validation_size=10, test_size=10)
@@ -35,25 +32,24 @@ def notebook(path, *sources):
     path.write_text(json.dumps(dict(nbformat=4, nbformat_minor=5, metadata=dict(kernelspec=kernel), cells=cells)))
 
 @pytest.fixture(scope='module')
-def server(tmp_path_factory):
-    "A JupyterLab on an empty folder, and a run to look at, trained on real sentences with the packaged encoder"
-    root = tmp_path_factory.mktemp('lab')/'work'
-    root.mkdir()
+def server(jupyter):
+    "A folder of the JupyterLab server, and in it a run, trained on real sentences with the packaged encoder"
+    root = jupyter.folder('explorer')
     from salviz import ADDrop, load_classifier, load_text, subset, train
     data = subset(load_text('movie-sentences'), 24, validation_size=8, test_size=8)
     model, tokenizer = load_classifier('minilm', num_labels=5, seed=0)
     run = train(model, tokenizer, data, method=ADDrop(p=.3, q=.3, cross_tuning=False), run_dir=root/'run', epochs=1,
                 batch_size=4, snapshots=4, learning_rate=1e-4, progress=False,
                 probes=['a gorgeous , witty , seductive movie .', 'the film is not bad , but it never surprises .'])
-    with lab(root) as url: yield url, root, run
+    return jupyter, root, run
 
 class Tab:
     "One notebook in one page"
-    def __init__(self, browser, server, name, height=1400):
-        self.url, self.root, self.run = server
-        self.page = browser.new_page(viewport=dict(width=1300, height=height))
-        self.page.add_init_script(knows_the_tour)
-        self.name, self.errors, self.outside = name, [], []
+    def __init__(self, server, name, height=1400):
+        self.jupyter, self.root, self.run = server
+        self.url, self.page = self.jupyter.url, self.jupyter.new_page(height=height)
+        self.name = (self.root/name).relative_to(self.jupyter.root).as_posix()
+        self.errors, self.outside = [], []
         self.page.on('pageerror', lambda e: self.errors.append(str(e)))
         inside = self.url, self.url.replace('http', 'ws'), 'data:', 'blob:'
         self.page.on('request', lambda r: None if r.url.startswith(inside) else self.outside.append(r.url))
@@ -112,6 +108,11 @@ class Tab:
         self.page.close()
         assert errors == [] and outside == []
 
+    def end(self):
+        "Close the page and shut its kernel down"
+        self.jupyter.end_kernels(self.name)
+        self.close()
+
 class NotebookTab(Tab):
     "The same in Jupyter Notebook, which the same server serves"
     def open(self):
@@ -123,38 +124,38 @@ class NotebookTab(Tab):
         return self
 
 @pytest.fixture
-def tab(browser, server):
+def tab(server):
     "Function that opens a new notebook of the given cells; at the end nothing may have gone wrong or left the machine"
     opened = []
     def make(name, *sources, kind=Tab, **kw):
         notebook(server[1]/name, *sources)
-        opened.append(kind(browser, server, name, **kw).open())
+        opened.append(kind(server, name, **kw).open())
         return opened[-1]
     yield make
-    for t in opened: t.close()
+    for t in opened: t.end()
 
 @pytest.fixture(scope='module')
-def shared(browser, server):
+def shared(server):
     "Function that gives a tab of the given cells, which are run when it is first asked for; it stays for other tests"
     opened = {}
     def at(name, *sources):
         if name not in opened:
             notebook(server[1]/name, *sources)
-            opened[name] = Tab(browser, server, name).open()
+            opened[name] = Tab(server, name).open()
             opened[name].run_all()
         opened[name].drawn(); opened[name].drawn('map')
         return opened[name]
     yield at
-    for t in opened.values(): t.close()
+    for t in opened.values(): t.end()
 
 plain = 'plain.ipynb', "from salviz import Explorer\nExplorer('run')" # the restart of its kernel comes last
 
-def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, browser, server):
+def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, server):
     first = tab('first.ipynb', "from salviz import Explorer\nExplorer('run')")
     first.run_all(); first.drawn(); first.drawn('map')
     assert first.step() == first.run.steps[-1]
     first.page.keyboard.press('Control+s')
-    again = Tab(browser, server, 'first.ipynb').open()
+    again = Tab(server, 'first.ipynb').open()
     again.run_all(); again.ended(); again.drawn(); again.drawn('map')
     assert again.picture('heads') == first.picture('heads')
     again.close()
@@ -305,7 +306,7 @@ def coloured(t):
 def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_in_it(tab, name):
     def opened(file):
         t = tab(file, f"from salviz import Explorer\nExplorer('{name}', compare='plain')", height=2200)
-        t.page.goto(f'{t.url}/lab/tree/{file}?reset')
+        t.page.goto(f'{t.url}/lab/tree/{t.name}?reset')
         t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Idle$/', timeout=90000)
         t.run_all(); t.drawn(); t.drawn('map'); t.page.wait_for_selector('.sv-time .main-svg')
         return t
@@ -403,13 +404,13 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     while not outputs(path) and time.monotonic() < until: t.page.wait_for_timeout(200)
     assert set(outputs(path)[0]['data']) == {'text/html', 'image/png', 'text/plain'}
     assert path.stat().st_size < 600_000 and 'widgets' not in json.loads(path.read_text())['metadata']
-    again = Tab(browser, server, 'saved.ipynb').open() # while the kernel is alive, the view is live
+    again = Tab(server, 'saved.ipynb').open() # while the kernel is alive, the view is live
     again.page.wait_for_selector('[data-live] .salviz', timeout=60000)
     again.close()
     t.shut_down()
     t.page.wait_for_selector('#jp-main-statusbar >> text=/\\| Unknown$/', timeout=30000)
-    dead = Tab(browser, server, 'saved.ipynb')
-    dead.page.goto(f'{dead.url}/doc/tree/saved.ipynb?reset')
+    dead = Tab(server, 'saved.ipynb')
+    dead.page.goto(f'{dead.url}/doc/tree/{dead.name}?reset')
     dead.drawn(); dead.drawn('map')
     assert dead.page.locator('[data-live]').count() == 0 and 'Error displaying' not in dead.page.inner_text('body')
     assert dead.picture('map') == live and dead.step() == dead.run.steps[-1]
@@ -419,8 +420,8 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     notebook_ = json.loads(path.read_text()) # what somebody else wrote is not trusted: its scripts do not run
     notebook_['cells'][0]['outputs'][0]['data']['text/plain'] = ['from elsewhere']
     (server[1]/'foreign.ipynb').write_text(json.dumps(notebook_))
-    foreign = Tab(browser, server, 'foreign.ipynb')
-    foreign.page.goto(f'{foreign.url}/doc/tree/foreign.ipynb?reset')
+    foreign = Tab(server, 'foreign.ipynb')
+    foreign.page.goto(f'{foreign.url}/doc/tree/{foreign.name}?reset')
     foreign.page.wait_for_function("() => document.querySelector('.jp-OutputArea-output img')?.naturalWidth > 300")
     foreign.page.wait_for_timeout(3000)
     assert foreign.page.locator('.salviz').count() == 0
@@ -435,7 +436,7 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     to_the_start(static)
     static.close()
 
-def test_in_jupyter_notebook_it_is_live_and_its_saved_copy_works_without_kernel(tab, browser, server):
+def test_in_jupyter_notebook_it_is_live_and_its_saved_copy_works_without_kernel(tab, server):
     t = tab('notebook7.ipynb', "from salviz import Explorer\nExplorer('ad-drop')", kind=NotebookTab)
     path = server[1]/'notebook7.ipynb'
     t.run_all(); t.drawn(); t.drawn('map'); t.ended()
@@ -446,7 +447,7 @@ def test_in_jupyter_notebook_it_is_live_and_its_saved_copy_works_without_kernel(
     while not outputs(path) and time.monotonic() < until: t.page.wait_for_timeout(200)
     assert set(outputs(path)[0]['data']) == {'text/html', 'image/png', 'text/plain'}
     t.shut_down()
-    again = NotebookTab(browser, server, 'notebook7.ipynb').open()
+    again = NotebookTab(server, 'notebook7.ipynb').open()
     again.drawn(); again.drawn('map')
     assert again.page.locator('[data-live]').count() == 0 and 'Error displaying' not in again.page.inner_text('body')
     assert again.picture('map') == live and again.step() == step

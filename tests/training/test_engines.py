@@ -38,9 +38,7 @@ from salviz.training.study import Study, most_tries
 for module in (sys.modules[__name__], helpers): # workers elsewhere cannot import these files
     cloudpickle.register_pickle_by_value(module)
 
-spawned = get_context('spawn')
-
-def process_pool(folder): return partial(ProcessPoolExecutor, 2, mp_context=spawned)
+def process_pool(folder): return partial(ProcessPoolExecutor, 2, mp_context=get_context('spawn'))
 
 def loky_pool(folder):
     from loky import get_reusable_executor
@@ -115,6 +113,7 @@ def test_a_worker_that_is_killed_in_the_middle_is_followed_from_its_checkpoint_t
     resumed = Run(tmp_path/'s'/'runs'/'FT.seed=1')
     assert resumed.finished and len({r['step'] for r in resumed.train_rows}) == len(resumed.train_rows)
 
+@pytest.mark.slow
 def test_a_job_whose_time_is_up_is_left_after_its_step_and_goes_on_there_in_its_next_turn(made, tmp_path):
     "Told in step 3 of 4, of one epoch: another turn from the beginning would be told once more"
     told, whole = tmp_path/'told', dict(seeds=(1,), epochs=1, batch_size=4)
@@ -528,5 +527,5 @@ def test_processes_get_a_device_each_and_no_more_threads_than_asked(made, tmp_pa
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0') # what the workers begin with
     monkeypatch.setenv('TMPDIR', str(tmp_path)) # of a host where nobody else is at work
     study = made(tmp_path/'s', happens=look)
-    study.run(executor=lambda: ProcessPoolExecutor(2, mp_context=spawned), devices=('5', '6'), threads=1)
+    study.run(executor=lambda: ProcessPoolExecutor(2, mp_context=get_context('spawn')), devices=('5', '6'), threads=1)
     assert sorted(seen.read_text().splitlines()) == ['5 1', '6 1']

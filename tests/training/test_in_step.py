@@ -103,6 +103,7 @@ def waits(here):
 
 def pids(here): return [int(p.stem) for p in here.glob('*.pid')]
 
+@pytest.mark.slow
 def test_when_who_started_them_is_killed_they_end_and_another_goes_on(made, plain, tmp_path):
     (tmp_path/'hold').touch()
     study = made(tmp_path/'s', happens=waits(tmp_path))

@@ -1,0 +1,68 @@
+"""A JupyterLab in a Chromium: one server and one browser context for all tests of a process, whose pages share
+JupyterLab's cached program."""
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from browser import knows_the_tour
+
+@contextmanager
+def lab(root):
+    "Start a JupyterLab server on the folder `root` with settings of its own, and give its address"
+    with socket.socket() as s: s.bind(('127.0.0.1', 0)); port = s.getsockname()[1]
+    home = root.parent/'jupyter'
+    settings = home/'settings'/'@jupyterlab'/'apputils-extension'
+    settings.mkdir(parents=True)
+    (settings/'notification.jupyterlab-settings').write_text(json.dumps(dict(fetchNews='false', checkForUpdates=False)))
+    names = dict(JUPYTER_CONFIG_DIR='config', JUPYTERLAB_SETTINGS_DIR='settings',
+                 JUPYTERLAB_WORKSPACES_DIR='workspaces', JUPYTER_RUNTIME_DIR='runtime', IPYTHONDIR='ipython')
+    with open(home/'log.txt', 'w') as log:
+        server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--no-browser', f'--port={port}',
+            '--ip=127.0.0.1', '--allow-root', f'--ServerApp.root_dir={root}',
+            '--IdentityProvider.token=', '--LabApp.news_url=',
+            '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate'],
+            env={**os.environ, **{k: str(home/v) for k, v in names.items()}}, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + 60
+        while True:
+            try: urllib.request.urlopen(f'http://127.0.0.1:{port}/api/status', timeout=2); break
+            except OSError:
+                if server.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError((home/'log.txt').read_text())
+                time.sleep(.2)
+        yield f'http://127.0.0.1:{port}'
+    finally: server.terminate(); server.wait(20)
+
+@pytest.fixture(scope='session')
+def jupyter(browser, tmp_path_factory):
+    """The server's `url` and `root`; `new_page(width, height)` opens a page in one browser context, `folder(name)` makes
+    a folder below the root, and `end_kernels(name)` shuts down the kernels of the notebooks in it"""
+    root = tmp_path_factory.mktemp('jupyter')/'work'
+    root.mkdir()
+    contexts = {}
+    def new_page(width=1300, height=1000):
+        if not contexts:
+            contexts['all'] = browser.new_context()
+            contexts['all'].add_init_script(knows_the_tour)
+        page = contexts['all'].new_page()
+        page.set_viewport_size(dict(width=width, height=height))
+        return page
+    def folder(name):
+        (root/name).mkdir()
+        return root/name
+    def end_kernels(name):
+        with urllib.request.urlopen(f'{url}/api/sessions') as answer: sessions = json.load(answer)
+        for session in sessions:
+            if not session['path'].startswith(name): continue
+            urllib.request.urlopen(urllib.request.Request(f'{url}/api/sessions/{session["id"]}', method='DELETE'))
+    with lab(root) as url:
+        yield SimpleNamespace(url=url, root=root, new_page=new_page, folder=folder, end_kernels=end_kernels)
+        for context in contexts.values(): context.close()
