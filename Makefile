@@ -18,7 +18,7 @@ lab: .venv/.lab fetch
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/quickstart.ipynb
 
 test: .venv/.dev .venv/.docs fetch extras browser latex
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(TESTS)
 
 # The house rules, and the tests and notebooks that run a function which has changed since they were last run
 # (tests/traced.py). The first time that is all of them: it has to be learned which test runs what.

@@ -31,6 +31,7 @@ def check(tmp_path):
     run.folder = tmp_path
     return run
 
+@pytest.mark.slow
 def test_a_change_selects_what_runs_it_and_nothing_of_an_unrelated_floor(check):
     check()
     for file in ('salviz/measures/tasks.py', 'nbs/07_measures/04_tasks.ipynb'): # as `make notebooks` leaves them

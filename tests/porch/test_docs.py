@@ -1,6 +1,8 @@
-"""The site of the notebooks: whole without network, every link leads somewhere, every public name is found, and the
-explorer in it lives."""
+"""The site of the notebooks: complete without network, every link leads somewhere, every public name is found, and the
+explorer in it works. `make test` checks what Sphinx is given, `make slow` the site that it builds."""
+import json
 import re
+import sys
 import threading
 from functools import partial
 from html.parser import HTMLParser
@@ -15,6 +17,9 @@ from PIL import Image
 
 import forked
 import salviz
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]/'docs'))
+import build # noqa: E402, in the folder of the site
 
 root = Path(__file__).resolve().parents[2]
 
@@ -39,9 +44,8 @@ class Tags(HTMLParser):
 def site(tmp_path_factory):
     "The folder of a site that was built from nothing"
     folder = tmp_path_factory.mktemp('docs')
-    code = ('import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import build; '
-            'build.build(Path(sys.argv[2]), Path(sys.argv[3]))')
-    done = forked.run(code, root/'docs', folder/'site', folder/'source')
+    code = 'import sys; from pathlib import Path; import build; build.build(Path(sys.argv[1]), Path(sys.argv[2]))'
+    done = forked.run(code, folder/'site', folder/'source')
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return folder/'site'
 
@@ -94,6 +98,39 @@ def colours(page):
     picture = np.asarray(Image.open(BytesIO(page.screenshot())).convert('RGB'))
     return len(np.unique(picture.reshape(-1, 3), axis=0)), picture.mean()
 
+@pytest.fixture(scope='module')
+def laid_out(tmp_path_factory):
+    "The folder of what Sphinx reads"
+    folder = tmp_path_factory.mktemp('source')
+    build.lay_out(folder)
+    return folder
+
+def texts_of(path):
+    "The texts in which the page at `path` has its links"
+    if path.suffix == '.md': return [path.read_text()]
+    return [''.join(c['source']) for c in json.loads(path.read_text())['cells'] if c['cell_type'] == 'markdown']
+
+def test_every_relative_link_of_a_page_leads_to_a_file(laid_out):
+    built, lost, count = {build.report}, [], 0
+    for page in [*laid_out.rglob('*.ipynb'), *laid_out.rglob('*.md')]:
+        links = [link for text in texts_of(page)
+                 for link in re.findall(r'\]\(([^)\s]+)\)|(?:href|src)="([^"]+)"', re.sub(r'(?s)(`+).*?\1', '', text))]
+        for link in filter(None, (a or b for a, b in links)):
+            if re.match(r'(https?|mailto|data|attachment):|//|#', link): continue
+            to, count = page.parent/unquote(urldefrag(link)[0]), count + 1
+            if not to.exists() and to.name not in {*built, 'explorer.html'}: lost.append((page.name, link))
+    assert lost == [] and count > 5
+
+def test_every_notebook_stands_in_the_contents_and_every_public_name_in_the_reference(laid_out):
+    names = {p.relative_to(laid_out).with_suffix('').as_posix() for p in laid_out.rglob('*.ipynb')}
+    assert len(names) > 60
+    index = '\n'.join(texts_of(laid_out/'index.ipynb'))
+    assert [name for name in sorted(names - {'index'}) if f'\n{name}\n' not in index] == []
+    listed = (laid_out/'api'/'index.md').read_text()
+    assert [name for name in salviz.__all__ if f'`{name} <' not in listed] == []
+    assert '<iframe class="salviz-live"' in '\n'.join(texts_of(laid_out/'quickstart.ipynb'))
+
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site, pages):
     assert len(pages) > 60
     loads = [(page, url) for page, tags in pages.items() for url in tags.loads]
@@ -105,6 +142,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
             and not (site/page).parent.joinpath(unquote(url.split('?')[0].split('#')[0])).resolve().exists()]
     assert lost == []
 
+@pytest.mark.slow
 def test_every_link_within_the_site_leads_somewhere(site, pages):
     lost = []
     for page, tags in pages.items():
@@ -114,6 +152,7 @@ def test_every_link_within_the_site_leads_somewhere(site, pages):
             if not (site/to).is_file() or anchor and anchor not in pages[to].ids: lost.append((page, link))
     assert lost == []
 
+@pytest.mark.slow
 def test_every_notebook_has_its_page_and_its_place(pages):
     names = {p.relative_to(root/'nbs').with_suffix('.html').as_posix() for p in (root/'nbs').rglob('*.ipynb')
              if '.ipynb_checkpoints' not in p.parts}
@@ -124,6 +163,7 @@ def test_every_notebook_has_its_page_and_its_place(pages):
                           ('00_learn/', '01_core/', '12_porch/'))
     assert places.index('quickstart.html') < learn < core < porch
 
+@pytest.mark.slow
 def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(site, pages):
     ids = {id for tags in pages.values() for id in tags.ids}
     missing = [name for name in salviz.__all__ if not any(re.fullmatch(rf'salviz\.[\w.]+\.{name}', i) for i in ids)]
@@ -133,6 +173,7 @@ def test_the_reference_names_every_public_name_and_says_what_its_parameters_are(
     text = re.sub(r'<[^>]+>', '', (site/'api'/'training.html').read_text())
     assert 'peak rate of AdamW, falling linearly to 0' in text # a comment beside a parameter of `train`
 
+@pytest.mark.slow
 def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
     text = (site/'quickstart.html').read_text()
     assert '<img' in text and 'the packaged one: right about' in re.sub(r'<[^>]+>', '', text)
@@ -140,20 +181,22 @@ def test_what_is_hidden_in_notebooks_is_not_shown_and_outputs_are(site):
                 and page.stem != 'CONTRIBUTING']
 
 @pytest.mark.parametrize('name', ['discard_region', 'Explorer'])
+@pytest.mark.slow
 def test_search_finds_a_public_name(reader, name):
     page = reader(f'search.html?q={name}')
     page.wait_for_selector('#search-results li a')
     links = page.eval_on_selector_all('#search-results li a', 'all => all.map(a => a.href)')
     assert any(re.search(rf'/api/\w+\.html.*#salviz\.[\w.]+\.{name}$', link) for link in links), links
 
+@pytest.mark.slow
 def test_a_name_in_prose_leads_to_the_reference(reader):
     page = reader('quickstart.html')
     alive(page) # nothing moves any more
     page.click('article a[href*="api/"]:has-text("start_training") >> nth=0')
     page.wait_for_url(re.compile(r'\.start_training$'))
 
-@pytest.mark.parametrize('path', ['quickstart.html',
-                                  pytest.param('00_learn/gallery.html', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('path', ['quickstart.html', '00_learn/gallery.html'])
+@pytest.mark.slow
 def test_the_explorer_answers_in_its_page(reader, path):
     page = reader(path)
     frame = alive(page)
@@ -172,8 +215,8 @@ def test_the_explorer_answers_in_its_page(reader, path):
     heads.click(position=dict(x=size['width']*.3, y=size['height']*.3))
     assert of('entry') != entry
 
-@pytest.mark.parametrize('width, color_scheme', [(1300, 'light'), (700, 'dark'),
-    *(pytest.param(*o, marks=pytest.mark.slow) for o in ((1300, 'dark'), (700, 'light')))])
+@pytest.mark.parametrize('width, color_scheme', [(1300, 'light'), (700, 'dark'), (1300, 'dark'), (700, 'light')])
+@pytest.mark.slow
 def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_scheme):
     page = reader('05_methods/02_ad_drop.html', width, color_scheme)
     page.wait_for_selector('mjx-container svg')
@@ -183,13 +226,15 @@ def test_pages_are_legible_light_and_dark_wide_and_narrow(reader, width, color_s
 
 has_room = 'document.querySelector("#salviz-page").getBoundingClientRect().height <= innerHeight'
 
-@pytest.mark.parametrize('width', [1300, pytest.param(1600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('width', [1300, 1600])
+@pytest.mark.slow
 def test_the_explorer_stays_within_the_page(reader, width):
     page = reader('quickstart.html', width)
     frame = alive(page) # its height is taken over by the page a moment after it is drawn
     frame.wait_for_function(f'() => {has_room}')
     assert page.evaluate('() => document.documentElement.scrollWidth <= innerWidth')
 
+@pytest.mark.slow
 def test_an_explorer_that_is_there_before_its_page_has_its_height_all_the_same(browser, address):
     page, held = browser.new_page(viewport=dict(width=1300, height=900)), []
     page.route(re.compile(r'/live\.js'), lambda route: held.append(route)) # the network is slow
@@ -201,6 +246,7 @@ def test_an_explorer_that_is_there_before_its_page_has_its_height_all_the_same(b
     frame.wait_for_function(f'() => {has_room}')
     page.close()
 
+@pytest.mark.slow
 def test_the_explorer_follows_the_readers_choice_of_light_or_dark(reader):
     page = reader('quickstart.html')
     frame = alive(page)
