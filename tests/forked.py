@@ -19,12 +19,19 @@ heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.m
          'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
 
 def cheaply():
-    """What costs every training of a test something and shows nothing: the collector that transformers calls at its end
-    passes over all that was imported, and no test is a power cut that what is written must survive. Whoever asks for a
-    file to be synced still has to name one that is open"""
+    """Leave out what costs every training of a test something and shows nothing: the collector, which transformers calls
+    at the end, passes over all that was imported; no test cuts the power, which a synced file must survive (a file to be
+    synced must still be open); and the fingerprint that `datasets` computes of every new table serves its cache on disk,
+    which tables in memory do not use; and the layout tables of a PDF's fonts"""
+    import datasets.arrow_dataset
+    from datasets.fingerprint import generate_random_fingerprint
+    from fontTools.subset import Options
     gc.collect()
     gc.freeze()
     os.fsync = os.fstat
+    datasets.arrow_dataset.generate_fingerprint = lambda data: generate_random_fingerprint()
+    layout = ['GSUB', 'GPOS', 'GDEF', 'kern'] # half a second for each font of a PDF, whose glyphs are placed already
+    Options._drop_tables_default = [*Options._drop_tables_default, *layout]
 
 class Worker(multiprocessing.context.ForkServerProcess):
     "A forked process with the environment and the threads of a spawned one"

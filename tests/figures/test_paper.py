@@ -116,6 +116,7 @@ def test_numbers_in_a_figure_are_the_runs(made):
                for ax in figure(frame, 'head_map', **options).axes if ax.images)
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_bytes_by_name(made, tmp_path):
     code = '''
 import sys; from salviz.figures.kinds import figure; from salviz.figures.drawing import save_figure

@@ -30,6 +30,15 @@ nets = dict(classification=(TextLSTM,), image_classification=(DigitCNN, ResNet18
             series_classification=(SeriesLSTM, InputCellLSTM, TCN, SeriesTransformer))
 rows = [(task, kind) for table in (kinds, nets) for task, some in table.items() for kind in some]
 named = lambda x: x if isinstance(x, str) else x.__name__
+# One kind of model for each task, and each family of models once; the rest of the table is for `make slow`.
+in_every_run = {(task, table[task][0]) for table in (kinds, nets) for task in table} | {
+    ('classification', 'llama'), ('regression', 'gpt2'), ('token_classification', 'deberta-v2'), ('seq2seq', 't5'),
+    ('image_classification', 'dinov2'), ('image_classification', ResNet18),
+    ('series_classification', SeriesTransformer)}
+
+def some_slow(rows, always):
+    "`rows` as parameters, of which those that are not in `always` are for `make slow`"
+    return [row if row in always else pytest.param(*row, marks=pytest.mark.slow) for row in rows]
 
 methods = dict(FineTuning=FineTuning, ADDrop=lambda: ADDrop(p=.4, q=.5, cross_tuning=False),
                SaliencyGuided=lambda: SaliencyGuided(masked_share=.4),
@@ -137,7 +146,7 @@ def model_for(task, kind, data, tokenizer, **kwargs):
                   classification=dict(tokenizer=tokenizer))[task]
     return small_net(kind, num_labels=2, **shapes)
 
-@pytest.mark.parametrize('task, kind', rows, ids=lambda x: named(x))
+@pytest.mark.parametrize('task, kind', some_slow(rows, in_every_run), ids=named)
 def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
     tokenizer = tokens if tasks[task].modality == 'text' else None
@@ -273,7 +282,9 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
     (a, x), (b, y) = ends
     assert len(x) == 2 and np.allclose(x, y, rtol=1e-6) and torch.allclose(a, b, atol=1e-6)
 
-@pytest.mark.parametrize('task, kind, name', served_rows, ids=named)
+first_of_task = {row[0]: row for row in reversed(served_rows)}
+
+@pytest.mark.parametrize('task, kind, name', some_slow(served_rows, first_of_task.values()), ids=named)
 def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, tmp_path, tiny_data, tokens):
     data, losses = examples(task, tiny_data), []
     for precision in (dict(), dict(bf16=True)):

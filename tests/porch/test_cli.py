@@ -25,10 +25,9 @@ def salviz(*words, **kw):
 
 @pytest.fixture(scope='module')
 def demo(tmp_path_factory):
-    "A demo that was trained on 24 sentences, in an interpreter of its own"
+    "A demo that was trained on 12 sentences"
     out = tmp_path_factory.mktemp('demo')/'out'
-    done = subprocess.run([command, 'demo', '--train-size', '24', '--probes', '2', '--snapshots', '3', '--out', out],
-                          capture_output=True, text=True)
+    done = salviz('demo', '--train-size', 12, '--probes', 2, '--snapshots', 2, '--out', out)
     assert done.returncode == 0, done.stderr[-4000:]
     return out, done
 
@@ -38,7 +37,7 @@ def test_demo_records_a_run_for_every_method(demo):
     out, done = demo
     for name in names:
         run = Run(out/'runs'/name)
-        assert run.finished and len(run.steps) >= 3 and len(run.probes) == 2 and not run.damaged
+        assert run.finished and len(run.steps) >= 2 and len(run.probes) == 2 and not run.damaged
     assert len(list((out/'runs').iterdir())) == 5
 
 def test_demo_prints_one_table_and_says_what_it_is_not(demo):
@@ -77,7 +76,7 @@ def test_demo_numbers_are_the_runs(demo):
     for title, name in zip(table.index, names):
         run = Run(demo[0]/'runs'/name)
         assert table.loc[title, 'test acc'] == run.scores('test')['accuracy']
-        assert table.loc[title, 'valid acc'] == max(r['accuracy'] for r in run.eval_rows)
+        assert table.loc[title, 'valid acc'] == run.eval_rows[-1]['accuracy'] # the weights after the last step
 
 def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
     assert 'AttentionGuidance' in salviz('runs', demo[0]/'runs').stdout
