@@ -486,8 +486,8 @@ def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, 
 def test_a_notebook_keeps_the_picture_of_the_end(tmp_path):
     import nbclient, nbformat
     begin = '''from salviz import *
-data = subset(load_text('movie-polarity'), 16, validation_size=4, test_size=4)
-model, tokenizer = load_classifier('movie-minilm')
+data = subset(load_text('movie-polarity'), 8, validation_size=4, test_size=4)
+model, tokenizer = load_classifier('movie-minilm', num_hidden_layers=1)
 training = start_training(model, tokenizer, data, run_dir=%r, probes=1, snapshots=2, batch_size=8)
 Explorer(training)'''
     cells = [begin % str(tmp_path/'a'), 'training.wait()', begin % str(tmp_path/'b'), 'await training']

@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +21,7 @@ from transformers import (BartConfig, BartForSequenceClassification, BertConfig,
                           GPT2ForSequenceClassification, GPT2LMHeadModel, LlamaConfig, LlamaForSequenceClassification,
                           ModernBertConfig, ModernBertForSequenceClassification)
 
+import forked
 import salviz.methods.sallm as room
 import salviz.core.runs as runs
 import salviz.training.trainer as training
@@ -1122,32 +1121,20 @@ def test_a_generation_that_a_model_with_other_weights_began_is_explained_anew(tm
     assert room.parts_of(run, 'explanations-epoch-2') == []
 
 
-killed_for_good = """
-import os, signal, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(int(sys.argv[2]))
-import test_sallm as t
-from arithmetic import chosen
-arithmetic = chosen()
-arithmetic.__enter__() # that of the process that compares
-real, seen = t.room.token_saliency, []
-def until_the_third(*args, **kwargs):
-    seen.append(1)
-    if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the look at one example before training is the first
-    return real(*args, **kwargs)
-t.room.token_saliency, t.room.part_seconds = until_the_third, 0.
-t.student(Path(sys.argv[1]), t.make_bert(3))
-"""
+def killed_at_the_third(path):
+    "In a process of its own: train as `student` does, and be killed in the explanation of the third example"
+    real, seen = room.token_saliency, []
+    def until_the_third(*args, **kwargs):
+        seen.append(1)
+        if len(seen) == 4: os.kill(os.getpid(), signal.SIGKILL) # the look at one example before training is the first
+        return real(*args, **kwargs)
+    room.token_saliency, room.part_seconds = until_the_third, 0.
+    student(path, make_bert(3))
 
 def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_student, tmp_path, monkeypatch):
-    here = Path(__file__).parent
-    ended = subprocess.run([sys.executable, '-c', killed_for_good, str(tmp_path/'run'), str(torch.get_num_threads())],
-                           cwd=here, capture_output=True,
-                           text=True,
-                           env={**os.environ,
-                                'PYTHONPATH': os.pathsep.join([str(here), str(here.parent), str(here.parents[1])])})
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = forked.begin(killed_at_the_third, tmp_path/'run', said=tmp_path/'said')
+    ended.join()
+    assert ended.exitcode == -signal.SIGKILL, (tmp_path/'said.err').read_text()
     assert len(room.parts_of(Run(tmp_path/'run'), 'explanations')) == 2
     seen, _ = counted(monkeypatch)
     again = student(tmp_path/'run', make_bert(3), resume=True)

@@ -2,8 +2,6 @@
 import copy
 import json
 import os
-import subprocess
-import sys
 import textwrap
 import time
 
@@ -480,19 +478,20 @@ for name, method in methods.items():
 
 @pytest.fixture(scope='module')
 def one_and_two(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
-    "Folders with a run of each method: one process made the first, two that torchrun started made the second"
+    "Folders with a run of each method: one process made the first, two that share batches made the second"
     folder = tmp_path_factory.mktemp('two')
     model = make_tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.).double()
     model.save_pretrained(folder/'model'); tiny_tokenizer.save_pretrained(folder/'model')
     datasets.DatasetDict({**tiny_data, 'train': tiny_data['train'].select(range(32))}).save_to_disk(folder/'data')
-    (folder/'two.py').write_text(two)
-    done = forked.run(two, folder, folder/'one', 8)
-    assert done.returncode == 0, done.stderr[-3000:]
-    launcher = ['-m', 'torch.distributed.run', '--nproc_per_node', '2', '--master_port',
-                str(29500 + os.getpid() % 2000)]
-    done = subprocess.run([sys.executable, *launcher, folder/'two.py', folder, folder/'two', '4'], capture_output=True,
-                          text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    group = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(29500 + os.getpid() % 2000), WORLD_SIZE='2',
+                 LOCAL_WORLD_SIZE='2')
+    def begin(out, batch_size, **env):
+        words = ['-c', str(folder), str(folder/out), str(batch_size)]
+        return forked.begin(forked.code, two, words, said=folder/f'{out}{env.get("RANK")}', env=env)
+    for processes in ([begin('one', 8)], [begin('two', 4, RANK=r, LOCAL_RANK=r, **group) for r in '01']):
+        for p in processes: p.join()
+        assert [p.exitcode for p in processes] == [0]*len(processes), ''.join(
+            p.read_text() for p in folder.glob('*.err'))[-3000:]
     return folder/'one', folder/'two'
 
 @pytest.mark.parametrize('name', ['guided', 'ad_drop', 'guidance', 'sallm'])
