@@ -13,7 +13,6 @@ from itertools import permutations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from ..core.doors import check_choice
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
@@ -25,6 +24,7 @@ def _measures(kendall): return (*measures, 'kendall') if kendall else measures
 
 def _tau(x, y):
     "Kendall's tau-b, NaN where one side is constant"
+    from scipy.stats import kendalltau # takes long to load
     return np.nan if np.ptp(x) == 0 or np.ptp(y) == 0 else float(kendalltau(x, y).statistic)
 
 signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=lambda x: x)

@@ -17,7 +17,6 @@ from numbers import Real
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from ..core.doors import check_choice
 from ..core.maths import entropy
@@ -82,6 +81,7 @@ def spread(
     deviation = values.std(0, ddof=1)
     if band == 'range': low, high = values.min(0), values.max(0)
     else:
+        from scipy.stats import t as student # takes long to load
         half = deviation*(1. if band == 'deviation' else student.ppf(.975, n - 1)/n**.5)
         low, high = mean - half, mean + half
     return dict(value=mean, deviation=deviation, low=low, high=high, n=n)
