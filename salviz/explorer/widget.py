@@ -373,6 +373,7 @@ def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
     if not _apart(): data['text/html'] = self._output(data.get('image/png', ''))
     return data
 
+# %% ../../nbs/11_explorer/09_widget.ipynb #051p
 @patch
 def _page(self:Explorer, probes=None, steps=None, layers=None, heads=None, **kw):
     "A page of this explorer, as it is seen here"

@@ -151,7 +151,7 @@ def _single_runs(groups, x):
 def _trained(run):
     "What a run's config says that is neither its seed nor how it was looked at, as text"
     c = run.config
-    beside = 'seed', 'probes', 'snapshots', 'saliency', 'keep'
+    beside = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
     settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in beside}
     data = c.get('data') if isinstance(c.get('data'), dict) else dict(name=c.get('data'))
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
@@ -344,8 +344,10 @@ def _over_steps(run, fn, view):
     "(steps, means over probes, probes without a finite value) of the number `fn` of the snapshots of `run`"
     means, lost = {}, 0
     for step in run.steps:
-        try: values = np.array([float(fn(s)) for s in run.snapshots(step=step)])
+        snapshots = run.snapshots(step=step)
+        try: values = np.array([float(fn(s)) for s in snapshots])
         except (KeyError, TypeError) as e:
+            if all(s.info.get('awaited') for s in snapshots): continue # there is no saliency at this step
             raise ValueError(f'{view}: the number cannot be had of {run.path.name}: '
                              f'{e.args[0] if e.args else e}') from None
         lost += int((~np.isfinite(values)).sum())
