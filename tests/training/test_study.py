@@ -488,7 +488,8 @@ def test_checkpoints_that_a_killed_process_left_behind_go_with_the_next_run_of_t
         study = made['study'](tmp_path/'s', measures=[one], weights='none')
         for cell in study.cells: study.run_cell(cell)
     assert len(list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))) == 4
-    monkeypatch.setattr(Study, 'run_cell', lambda study, cell, again: 'finished') # as if workers had found them finished
+    # as if workers had found them finished
+    monkeypatch.setattr(Study, 'run_cell', lambda study, cell, again: 'finished')
     study.run()
     assert not list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))
 
