@@ -158,11 +158,16 @@ def _stacked(tables, *front) -> pd.DataFrame:
 
 def run_agreement_table(
     run,       # a `Run`
-    step=-1,   # a recorded step; -1: the last one of each probe; None: all
+    # a recorded step; -1: the last one of each probe; None: all but those at which what attention is compared with was
+    # left out, as `train(saliency_snapshots=)` does with saliency
+    step=-1,
     **options, # of `agreement_table`
 ) -> pd.DataFrame: # step, probe and the columns of `agreement_table`
     "`agreement_table` of the probes of `run`"
-    tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)]
+    against = options.get('saliency', 'saliency')
+    def is_left_out(s): return step is None and bool(s.info.get('awaited')) and against not in (None, *s.arrays)
+    tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)
+              if not is_left_out(s)]
     if not tables: raise ValueError(f'{run.path.name} has no snapshots yet')
     return _stacked(tables, 'step', 'probe')
 

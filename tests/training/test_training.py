@@ -14,6 +14,7 @@ import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 import forked
+from salviz.measures.agreement import run_agreement_table
 from salviz.views.base import attention_beside_saliency, telling_snapshot
 from salviz.views.curves import number_over_steps
 from salviz.attribution.saliency import input_saliency
@@ -240,6 +241,8 @@ def test_saliency_is_recorded_at_fewer_steps_than_attention_which_every_view_say
     assert 'awaited' not in few.snapshot(2, 0).info and 'not in all of them' in repr(few)
     with pytest.raises(ValueError, match='Saliency was not recorded at this step'): attention_beside_saliency(without)
     assert number_over_steps(few).frame.step.tolist() == chosen and telling_snapshot(few).step == 10
+    assert sorted({*run_agreement_table(few, step=None)['step']}) == chosen
+    assert sorted({*run_agreement_table(few, step=None, saliency=None)['step']}) == few.steps
 
 def test_training_that_stops_early_ends_with_saliency(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6}
