@@ -46,7 +46,7 @@ from .models.loading import forked_random, load_classifier
 from .training.callbacks import Control
 from .training.job import open_job
 from .training.method_trainer import LengthBuckets
-from .training.settings import Settings
+from .training.settings import Settings, least_saliency
 from .training.trainer import make_trainer, train
 
 # %% ../nbs/12_porch/01_bench.ipynb #006
@@ -409,7 +409,11 @@ def measure_explanations(shape='minilm', tokens=64, device='cpu', nodes=20, roun
                 rounds={k: t[1:] for k, t in times.items()})
 
 # %% ../nbs/12_porch/01_bench.ipynb #044
-def recording_share(metrics:list, steps_per_epoch:int, looks=20) -> dict:
+def recording_share(
+    metrics:list, steps_per_epoch:int,
+    looks=20,          # snapshots of each probe in an epoch
+    saliency_looks=20, # of these, those with saliency
+) -> dict:
     "What recording costs in an epoch, from the rows that a run wrote"
     seen, trained = [[r for r in metrics if r['kind'] == kind] for kind in ('record', 'train')]
     look = float(np.median([r['seconds'] - r['saliency_seconds'] for r in seen]))
@@ -417,7 +421,7 @@ def recording_share(metrics:list, steps_per_epoch:int, looks=20) -> dict:
                       for rows, name in ((seen, 'saliency_seconds'), (trained, 'seconds')))
     return dict(look_seconds=look, saliency_seconds=saliency, step_seconds=step, looks=looks, steps=steps_per_epoch,
                 goal=.05, share=looks * look / (steps_per_epoch * step),
-                saliency_share=looks * saliency / (steps_per_epoch * step))
+                saliency_share=saliency_looks * saliency / (steps_per_epoch * step))
 
 def _measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, device='cpu', say=print) -> dict:
     "What `looks` at `probes` cost in a training on the packaged sentences, from a short one in which `taken` are made"
@@ -427,9 +431,10 @@ def _measure_recording(name='plain', steps=24, probes=8, taken=6, looks=20, devi
     with tempfile.TemporaryDirectory() as folder, _one_thread():
         model, tokenizer = load_classifier('minilm', labels=data['train'].features['label'].names, seed=0)
         run = train(model, tokenizer, part, _method_of(name, model), run_dir=f'{folder}/run', probes=probes,
-                    snapshots=taken, epochs=1, progress=False, batch_size=batch_size,
+                    snapshots=taken, saliency_snapshots='all', epochs=1, progress=False, batch_size=batch_size,
                     args=dict(use_cpu=device == 'cpu'))
-        return recording_share(run.metrics, math.ceil(len(data['train']) / batch_size), looks)
+        # of `looks` as many hold saliency as by default
+        return recording_share(run.metrics, math.ceil(len(data['train']) / batch_size), looks, least_saliency)
 
 # %% ../nbs/12_porch/01_bench.ipynb #047
 def padded_tokens(lengths, order, size=batch_size) -> int:

@@ -69,7 +69,8 @@ def make_run(
     model, tokenizer = load_classifier('movie-minilm')
     with contextlib.chdir(folder): # so that a run knows its teacher by name, and not by a path of this machine
         return train(model, tokenizer, data, method=_example_methods()[name](), run_dir=name, probes=probes,
-                     snapshots=10, epochs=2, batch_size=16, learning_rate=1e-4, seed=0, keep=1)
+                     snapshots=10, saliency_snapshots='all', epochs=2, batch_size=16, learning_rate=1e-4, seed=0,
+                     keep=1)
 
 # %% ../nbs/12_porch/03_recipes.ipynb #mk-11
 def pack_run(

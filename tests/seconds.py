@@ -214,11 +214,114 @@ def _peak(many):
     return peak.megabytes() - before
 
 
+def _studied(many):
+    "Processor seconds in which a study without weights ends `many` trials, whose training is invented"
+    from datasets import ClassLabel, Dataset, DatasetDict
+    from salviz.core.runs import Run, write_manifest
+    from salviz.methods import FineTuning
+    from salviz.models.corruption import small_model, train_tokenizer
+    from salviz.training.study import Study
+    part = Dataset.from_dict(dict(text=['a good film', 'a bad film']*8, label=[1, 0]*8))
+    part = part.cast_column('label', ClassLabel(names=['bad', 'good']))
+    tokenizer = train_tokenizer(list(part['text']), vocab_size=50)
+    def bert(seed):
+        sizes = dict(layers=1, heads=2, hidden=16, num_labels=2)
+        return small_model('classification', tokenizer, seed=seed, **sizes), tokenizer
+    def one(run): return 1.
+    def trained(study, cell, check):
+        run = Run.create(study.folder/'runs'/cell.name, dict(seed=cell.seed))
+        checkpoint = run.path/'checkpoints'/'checkpoint-2'
+        checkpoint.mkdir(parents=True)
+        (checkpoint/'trainer_state.json').write_text('{"step": 2}')
+        write_manifest(checkpoint)
+        run.finish(test_accuracy=1.)
+        return run, None
+    Study._trained = trained
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder)/'study', bert, DatasetDict(train=part, validation=part, test=part),
+                      {'plain': FineTuning}, seeds=range(many), measures=[one], weights='none', progress=False,
+                      epochs=1, snapshots=0)
+        start = time.process_time()
+        for cell in study.cells: study.run_cell(cell)
+        return time.process_time() - start
+
+
+def _rows_of_text(many):
+    "A data set of `many` labelled sentences"
+    from datasets import Dataset
+    texts = [f'sentence {i} of a film that is neither good nor bad' for i in range(many)]
+    return Dataset.from_dict(dict(text=texts, label=['bad', 'good']*(many//2)))
+
+
+def _loaded_text(many):
+    "Processor seconds in which `load_text` takes a data set of `many` rows"
+    from salviz.data.texts import load_text
+    source = _rows_of_text(many)
+    start = time.process_time()
+    load_text(source)
+    return time.process_time() - start
+
+
+def _checked_rows(many):
+    "Processor seconds in which `train` checks `many` rows"
+    from salviz.data.texts import load_text
+    from salviz.training.feed import check_data
+    model, data = _classifier('minilm')[0], load_text(_rows_of_text(many))
+    start = time.process_time()
+    check_data(model, data)
+    return time.process_time() - start
+
+
+def _imported(code):
+    "Function that says in how many processor seconds this process runs `code`, which imports"
+    def seconds_of(many):
+        start = time.process_time()
+        exec(code, {})
+        return time.process_time() - start
+    return seconds_of
+
+
+def _saliency_share(many):
+    """Seconds of saliency in percent of an epoch of the packaged sentences (8 probes, 20 snapshots), by a training on
+    `many` of them"""
+    import salviz
+    data, whole = salviz.load_text('movie-sentences'), len(salviz.load_text('movie-sentences')['train'])
+    model, tokenizer = salviz.load_classifier('minilm', labels=data['train'].features['label'].names, seed=0)
+    part = salviz.subset(data, many, validation_size=16, test_size=16)
+    with tempfile.TemporaryDirectory() as folder:
+        run = salviz.train(model, tokenizer, part, run_dir=Path(folder)/'run', epochs=1, snapshots=20, probes=8,
+                           batch_size=16, progress=False)
+        return 100*run.summary['saliency_seconds']/(run.summary['train_seconds']*whole/many)
+
+
+def _guided_peak(many):
+    "Megabytes above the model for a loss on integrated gradients of `many` nodes, 8 texts of 32 tokens"
+    import torch
+    from salviz.bench import Peak, bench_data
+    from salviz.methods.rationale_guided import taught_saliency
+    model, tokenizer = _classifier('minilm')
+    texts = list(bench_data(tokenizer, 32, 8)['train']['text'])
+    batch = dict(tokenizer(texts, truncation=True, max_length=32, padding=True, return_tensors='pt'))
+    def step(steps):
+        loss = taught_saliency(model, batch, 'integrated_gradients', steps=steps).square().sum()
+        torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    step(1)
+    peak = Peak()
+    peak.reset()
+    before = peak.megabytes()
+    step(many)
+    return peak.megabytes() - before
+
+
 # {what: (function of a number, that number, unit)}
 in_a_process = {
     'packing': (lambda many: _explained('integrated_gradients', many, steps=20), 64, 's'),
     'one pass': (lambda many: _explained('gradient_x_attention', many), 64, 's'),
-    'rows': (_attributed, 16, 's'), 'table': (_tested, 16, 's'), 'memory': (_peak, 512, 'MB')}
+    'rows': (_attributed, 16, 's'), 'table': (_tested, 16, 's'), 'memory': (_peak, 512, 'MB'),
+    'study': (_studied, 40, 's'), 'load-text': (_loaded_text, 100_000, 's'), 'check': (_checked_rows, 10_000, 's'),
+    'explorer': (_imported('from salviz import Explorer'), 1, 's'),
+    'figure-help': (_imported('from salviz.figures.kinds import describe_kinds; describe_kinds()'), 1, 's'),
+    'saliency': (_saliency_share, 320, '% of an epoch'), 'guided-memory': (_guided_peak, 20, 'MB')}
 
 
 def beside_checkout(what, many, rounds, before):

@@ -12,8 +12,9 @@ import salviz
 
 package = Path(salviz.__file__).parent
 heavy = ['torch', 'transformers', 'datasets', 'captum', 'matplotlib', 'matplotlib.pyplot', 'plotly', 'ipywidgets',
-         'anywidget', 'IPython', 'bertviz']
+         'anywidget', 'IPython', 'bertviz', 'sklearn', 'scipy.stats']
 computing, drawing = heavy[:4], ['matplotlib', 'plotly', 'ipywidgets', 'anywidget']
+scoring = heavy[-2:] # takes about a second to load, and is loaded when something is scored or tested
 
 def rooms_of(*floors): # their modules, as `floor.room`
     return [f'{floor}.{p.stem}' for floor in floors for p in sorted((package/floor).glob('*.py'))
@@ -83,7 +84,8 @@ def brought(imports):
 def test_who_counts_needs_neither_torch_nor_what_draws(brought, room): assert not set(brought[room]) & set(heavy)
 
 @pytest.mark.parametrize('room', draws)
-def test_who_draws_needs_no_torch(brought, room): assert not {*computing, 'matplotlib.pyplot'} & set(brought[room])
+def test_who_draws_needs_neither_torch_nor_what_scores(brought, room):
+    assert not {*computing, *scoring, 'matplotlib.pyplot'} & set(brought[room])
 
 @pytest.mark.parametrize('room', trains)
 def test_who_trains_needs_nothing_that_draws(brought, room):

@@ -65,6 +65,17 @@ def _fields(path, text):
     finally: csv.field_size_limit(limit)
     return rows
 
+def _regular_header(text) -> list: # None: there is something to refuse
+    "The first row of a CSV file, if all others that are not blank, at least one, have as many fields"
+    # without the numbers of lines, which take most of the time and which only an error needs
+    limit = csv.field_size_limit(len(text) + 1)
+    try:
+        rows = filter(None, csv.reader(io.StringIO(text, newline=''), strict=True))
+        header = next(rows, None)
+        return header if {*map(len, rows)} == {len(header or ())} else None
+    except csv.Error: return None
+    finally: csv.field_size_limit(limit)
+
 def _checked_separator(path, line):
     "Refuse a header, the first `line`, whose columns are separated by something else than commas"
     other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
@@ -79,6 +90,19 @@ def checked_header(path, header):
         raise ValueError(f'{path} has more than one column called {", ".join(map(repr, twice))}; rename all but one')
 
 # %% ../../nbs/01_core/01_files.ipynb #010
+def _refuse_rows(path, rows):
+    "Raise a `ValueError` about the `rows` of a CSV file, as `_fields` gives them"
+    if not rows: raise ValueError(f'{path} is empty')
+    (_, header), rows = rows[0], rows[1:]
+    checked_header(path, header)
+    if not rows: raise ValueError(f'{path} has a header and no rows')
+    wrong = [(line, fields) for line, fields in rows if len(fields) != len(header)]
+    line, fields = wrong[0]
+    many = f' (and so {len(wrong) - 1} more)' if len(wrong) > 1 else ''
+    counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, the header {len(header)} ({", ".join(header)})'
+    raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put '
+                     'a text with commas in quotes')
+
 def read_csv(
     path,          # of a file in UTF-8 with a header, separated by commas
     missing=False, # are an empty field and 'NA' a number that is missing, or text?
@@ -87,18 +111,9 @@ def read_csv(
     path = checked_file(path)
     text = read_utf8(path)
     _checked_separator(path, text.lstrip().splitlines()[0])
-    rows = _fields(path, text)
-    if not rows: raise ValueError(f'{path} is empty')
-    (_, header), rows = rows[0], rows[1:]
+    header = _regular_header(text)
+    if header is None: _refuse_rows(path, _fields(path, text))
     checked_header(path, header)
-    if not rows: raise ValueError(f'{path} has a header and no rows')
-    wrong = [(line, fields) for line, fields in rows if len(fields) != len(header)]
-    if wrong:
-        line, fields = wrong[0]
-        many = f' (and so {len(wrong) - 1} more)' if len(wrong) > 1 else ''
-        counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, the header {len(header)} ({", ".join(header)})'
-        raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put '
-                         'a text with commas in quotes')
     return pd.read_csv(io.StringIO(text, newline=''), keep_default_na=missing, index_col=False, low_memory=False)
 
 # %% ../../nbs/01_core/01_files.ipynb #013

@@ -1358,6 +1358,8 @@ def __repr__(self:Run):
              *_about(self.config),
              f'  snapshots {len(paths)} of {len(self.probes)} probes, steps {_listed(self.steps)}' if paths
              else '  snapshots none yet']
+    if paths and (salient := self.state.get('saliency_steps')):
+        lines.append(f'  saliency  not in all of them: steps {_listed([s for s in self.steps if s in salient])}')
     settings = self.config.get('settings')
     chosen = 'last' if isinstance(settings, dict) and settings.get('returns') == 'last' else 'best'
     if facts := _scored(self, 'validation'):

@@ -96,7 +96,8 @@ def train_base(folder, seed=0):
     for name, x in model.named_parameters(): x.requires_grad_(is_taught(name))
     name = f'base-{seed}' if seed else 'base'
     run = train(model, tokenizer, load_text('movie-polarity'), run_dir=Path(folder)/name, epochs=3, batch_size=16,
-                learning_rate=2e-3, probes=list(course_probes), snapshots=12, keep=1, seed=seed, progress=False)
+                learning_rate=2e-3, probes=list(course_probes), snapshots=12, saliency_snapshots='all', keep=1,
+                seed=seed, progress=False)
     for x in model.parameters(): x.requires_grad_(True)
     return run, model, tokenizer
 

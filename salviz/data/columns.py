@@ -44,8 +44,8 @@ def _inner(feature):
 
 def _texts_in(part) -> tuple: # (texts or lists of words, second texts or None)
     "What the tokens of the split `part` come from"
-    pairs = list(part['text_pair']) if 'text_pair' in part.column_names else None
-    return list(part['words' if 'words' in part.column_names else 'text']), pairs
+    pairs = list(part['text_pair'][:]) if 'text_pair' in part.column_names else None
+    return list(part['words' if 'words' in part.column_names else 'text'][:]), pairs
 
 def _word_counts(text, pair=None) -> tuple: # (words, words between spaces)
     "How many words `text`, and the second text `pair`, have"
@@ -57,7 +57,7 @@ def _misfit(parts, name):
     "Where the lists of column `name` do not fit the words of their texts; '' if they all do"
     for split, part in parts.items():
         texts, pairs = _texts_in(part)
-        for i, (values, text, pair) in enumerate(zip(part[name], texts, pairs or [None]*len(texts))):
+        for i, (values, text, pair) in enumerate(zip(part[name][:], texts, pairs or [None]*len(texts))):
             words, spaced = _word_counts(text, pair)
             if len(values) not in (words, spaced):
                 return f'row {i} of {split} has {len(values)} of them for {words} words ({spaced} between spaces)'
@@ -78,13 +78,13 @@ def _column_kind(
     if len(shapes) == 1 and shapes != {()} and None not in next(iter(shapes)): return 'numbers', ''
     if not all(_numeric(_inner(f)) for f in features): return 'list', 'it holds something else than numbers'
     for split, part in parts.items():
-        missing = [i for i, x in enumerate(part[name]) if x is None or any(v is None for v in x)]
+        missing = [i for i, x in enumerate(part[name][:]) if x is None or any(v is None for v in x)]
         if missing: return 'list', f'row {missing[0]} of {split} has no numbers there, or not all'
     fixed = {getattr(f, 'length', -1) for f in features}
     if len(fixed) == 1 and fixed != {-1}: return 'numbers', ''
     misfit = _misfit(parts, name) if of_text else 'images and series have no words'
     if not misfit: return 'words', ''
-    lengths = {len(x) for part in parts.values() for x in part[name]}
+    lengths = {len(x) for part in parts.values() for x in part[name][:]}
     return ('numbers', '') if len(lengths) == 1 else ('list', misfit)
 
 def column_kinds(data, used, of_text=True) -> dict: # {name: (kind, why the column is no tensor)}
@@ -166,7 +166,7 @@ def with_columns(
         if name == 'rationale' and name in along:
             soft = any(isinstance(x, float) for row in values if row for x in row)
             feature = Sequence(Value('float32' if soft else 'bool'))
-        if values is None: values = list(part[name])
+        if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
                 raise ValueError(f'{where}: {name} must hold numbers, as in the other splits, got {feature}')

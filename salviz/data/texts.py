@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
 from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value,
                       concatenate_datasets, load_dataset)
@@ -148,7 +149,8 @@ def _column(table, name, split, argument):
     if columns.count(name) > 1:
         raise ValueError(f'{argument}={name!r}: {split} has {columns.count(name)} columns of that name; rename all but '
                          'one')
-    return list(table[name])
+    # [:]: else a Dataset's column would be read row by row
+    return table[name].tolist() if isinstance(table, pd.DataFrame) else list(table[name][:])
 
 _half = re.compile('[\ud800-\udfff]')
 
@@ -156,6 +158,8 @@ def _missing(x): return x is None or isinstance(x, float) and x != x
 
 def _good_texts(texts, where, column='the text'):
     "`texts` if each is a string with something in it; `where` and `column` are for the message"
+    are_good = {*map(type, texts)} <= {str} and all(map(str.strip, texts)) and not any(map(_half.search, texts))
+    if are_good: return texts # which one is not is only looked for where there is one
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) and not _missing(t)], where,
                 f'{column} is no string')
     refuse_rows([i for i, t in enumerate(texts) if not isinstance(t, str) or not t.strip()], where,
@@ -171,7 +175,8 @@ def _texts(table, name, split, argument):
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
     "A label as a plain string or integer; `None` where there is none; a number with a fraction stays a float"
-    if _missing(x) or isinstance(x, str) and not x.strip(): return None
+    if isinstance(x, str): return str(x) if x.strip() else None
+    if _missing(x): return None
     if isinstance(x, (float, np.floating)): return int(x) if float(x).is_integer() else float(x)
     return int(x) if isinstance(x, (int, np.integer)) and not isinstance(x, bool) else str(x)
 
@@ -219,7 +224,10 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
 
 def _label_ids(labels, names, split, numbered=False):
     "`_class_ids` of one label a row"
-    return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
+    known = {i if numbered else name: i for i, name in enumerate(names)}
+    of = {x: known.get(x if numbered else str(x)) for x in {*labels}}
+    if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
+    return [of[x] for x in labels]
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
@@ -259,7 +267,7 @@ def stratified_order(labels, seed:int=0) -> np.ndarray:
 def _strata(part):
     "A class for each row of `part` by which to stratify: its label, the tenth in which its score lies, or one for all"
     if 'label' not in part.column_names: return np.zeros(len(part), int)
-    labels = np.asarray(part['label'])
+    labels = np.asarray(part['label'][:])
     if labels.dtype.kind != 'f': return labels
     return np.searchsorted(np.quantile(labels, np.arange(1, 10)/10), labels, side='right')
 
@@ -330,7 +338,11 @@ def _dataset(columns, types, source, called=None):
     features = Features({name: types[name] for name in columns})
     if called is not None and not (isinstance(called, str) and called.strip()):
         raise ValueError(f'name must be what captions call the data, such as "film reviews", or None; got {called!r}')
-    return Dataset.from_dict(columns, info=DatasetInfo(features=features, dataset_name=called or _source_name(source)))
+    def in_arrow(name, values): # else every value would be looked at by itself
+        feature = types[name]
+        return pa.array(values, feature()) if isinstance(feature, (Value, ClassLabel)) else values
+    return Dataset.from_dict({name: in_arrow(name, x) for name, x in columns.items()},
+                             info=DatasetInfo(features=features, dataset_name=called or _source_name(source)))
 
 def load_text(
     # packaged name, name on the Hub, path (.csv, .jsonl, .parquet, .txt), data frame, Dataset, or {split: one of those}
@@ -359,7 +371,7 @@ def load_text(
         columns = dict(text=_texts(table, text, split, 'text'))
         if text_pair is not None: columns['text_pair'] = _texts(table, text_pair, split, 'text_pair')
         if label is not None: columns['label'] = values[split]
-        if named in (*packaged_texts, 'movie-polarity'): columns['rating'] = list(table['rating'])
+        if named in (*packaged_texts, 'movie-polarity'): columns['rating'] = list(table['rating'][:])
         parts[split] = _dataset(columns, types, source, name)
     return _make_missing(parts, splits, seed)
 
@@ -818,10 +830,9 @@ def _encode_all(tokenizer, max_length, first_id, labels_type=None, asked=None, *
 # %% ../../nbs/02_data/00_texts.ipynb #clm3
 def _refuse_unasked(encoded, split):
     "Refuse rows of which no token is to be predicted"
-    bad = [i for i, labels in enumerate(encoded['labels']) if not any(label != -100 for label in labels)]
+    bad = [i for i, labels in enumerate(encoded['labels'][:]) if not any(label != -100 for label in labels)]
     refuse_rows(bad, split, 'there is no token to predict (a text of one token, or an answer that was cut off; '
                             'answers_within leaves out what is cut off from a context)')
-
 
 # %% ../../nbs/02_data/00_texts.ipynb #089
 def data_task(
@@ -877,7 +888,7 @@ def encode(
         causal = here is not None and tasks[here].causal
         asked = None if not causal else 'answer' if 'target_text' in part.column_names else 'all'
         if asked == 'answer': names['text_pair'] = 'target_text'
-        columns = {argument: list(part[name]) for argument, name in names.items() if name in part.column_names}
+        columns = {argument: list(part[name][:]) for argument, name in names.items() if name in part.column_names}
         labels_type = part.features['label'] if 'label' in columns else Sequence(Value('int32'))
         parts[split], cut_here = _encode_all(tokenizer, max_length, first_id + len(cut), labels_type, asked,
                                               **columns)

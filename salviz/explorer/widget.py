@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -264,14 +265,30 @@ def settle(self:Explorer,
         self._draw_last()
     self.view.settle()
 
+# %% ../../nbs/11_explorer/09_widget.ipynb #w0483
+def _watch(
+    looking, # what `explore` still computes
+    offer,   # what the bar says beside its numbers
+):
+    "Return when `looking` has ended; a bar that appears after a second shows how far it is"
+    from tqdm.auto import tqdm
+    with tqdm(total=looking.total, unit=looking.unit, delay=1, leave=False, dynamic_ncols=True) as bar:
+        bar.set_postfix_str(offer, refresh=False)
+        while looking.state not in over:
+            bar.set_description_str(looking.stage, refresh=False)
+            bar.update(looking.step - bar.n)
+            try: looking.wait(.1)
+            except TimeoutError: pass
+            except Exception: return # `settle` raises it
+
 @patch
-def _wait_for_look(self:Explorer):
+def _wait_for_look(self:Explorer, offer=''):
     "Wait for what `explore` still computes, whatever comes of it"
     if self._look_to_come is None: return
+    _watch(self._look_to_come, offer)
     try: self.settle()
     except Exception:
         if self._look_to_come.error is None: raise
-
 
 # %% ../../nbs/11_explorer/09_widget.ipynb #050
 @patch
@@ -356,14 +373,26 @@ def _repr_mimebundle_(self:Explorer, include=None, exclude=None, **kw):
     if not _apart(): data['text/html'] = self._output(data.get('image/png', ''))
     return data
 
+# %% ../../nbs/11_explorer/09_widget.ipynb #051p
 @patch
 def _page(self:Explorer, probes=None, steps=None, layers=None, heads=None, **kw):
     "A page of this explorer, as it is seen here"
     panels, metas = json.loads(self.view.options).get('panels'), self._metas()
     probes = sorted({p for m in metas for p, _ in m['recorded']}) if probes is None else probes
     steps = sorted({s for m in metas for _, s in m['recorded']}) if steps is None else steps
-    return page_of(self.runs, probes, steps, layers, heads, panels=panels, state=self._state(),
-                   front=self.view._front, **kw)
+    return page_of(list(map(self._for_a_page, self.runs)), probes, steps, layers, heads, panels=panels,
+                   state=self._state(), front=self.view._front, **kw)
+
+@patch
+def _for_a_page(self:Explorer, run):
+    "`run`; where `explore` still computes, a copy as it is now, in which what is missing is said to be missing"
+    looking = self._look_to_come
+    if looking is None or looking.state in over or run is not as_run(looking): return run
+    def of_now(snapshot):
+        when = r'\1 not in this page, which was written while computing was under way.'
+        awaited = re.sub(r'\b(is|are) being computed\.$', when, snapshot.info.get('awaited', ''))
+        return replace(snapshot, info=snapshot.info | dict(awaited=awaited)) if awaited else snapshot
+    return as_run([of_now(run.snapshot(*place)) for place in run.recorded])
 
 @patch
 def _output(self:Explorer, picture, limit=2e6):
@@ -434,7 +463,9 @@ def to_html(self:Explorer,
     heads=None,  # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'
     force=False, # overwrite the file?
     limit=200e6, # bytes that the file may have at most; None: any size
+    # wait for what `explore` is still computing? False: the page has what is there now, and says what is missing
+    wait=True,
 ) -> Path:
     "Write a self-contained page, without network, that opens this run as it is seen here"
-    self._wait_for_look()
+    if wait: self._wait_for_look('to_html(wait=False) writes what is there')
     return write_page(self._page(probes, steps, layers, heads, limit=limit), path, force)

@@ -13,7 +13,6 @@ from itertools import permutations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from ..core.doors import check_choice
 from ..core.maths import entropy, kl, pattern_matrix, pattern_share, spearman, top_overlap
@@ -25,6 +24,7 @@ def _measures(kendall): return (*measures, 'kendall') if kendall else measures
 
 def _tau(x, y):
     "Kendall's tau-b, NaN where one side is constant"
+    from scipy.stats import kendalltau # takes long to load
     return np.nan if np.ptp(x) == 0 or np.ptp(y) == 0 else float(kendalltau(x, y).statistic)
 
 signs = dict(magnitude=np.abs, positive=lambda x: np.clip(x, 0, None), signed=lambda x: x)
@@ -158,11 +158,16 @@ def _stacked(tables, *front) -> pd.DataFrame:
 
 def run_agreement_table(
     run,       # a `Run`
-    step=-1,   # a recorded step; -1: the last one of each probe; None: all
+    # a recorded step; -1: the last one of each probe; None: all but those at which what attention is compared with was
+    # left out, as `train(saliency_snapshots=)` does with saliency
+    step=-1,
     **options, # of `agreement_table`
 ) -> pd.DataFrame: # step, probe and the columns of `agreement_table`
     "`agreement_table` of the probes of `run`"
-    tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)]
+    against = options.get('saliency', 'saliency')
+    def is_left_out(s): return step is None and bool(s.info.get('awaited')) and against not in (None, *s.arrays)
+    tables = [agreement_table(s, **options).assign(step=s.step, probe=s.probe) for s in run.snapshots(step=step)
+              if not is_left_out(s)]
     if not tables: raise ValueError(f'{run.path.name} has no snapshots yet')
     return _stacked(tables, 'step', 'probe')
 

@@ -12,7 +12,6 @@ from numbers import Real
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from .statistics import paired_t
 
@@ -37,8 +36,14 @@ class Estimate:
         "p-value of the hypothesis that the effect is `value`"
         return _p(self, value, alternative)
 
+def _student():
+    "Student's t distribution; scipy.stats takes long to load, and is loaded when something is tested"
+    from scipy.stats import t
+    return t
+
 def _p(estimate, value, alternative):
-    tails = {'two-sided': lambda t, f: 2*stats.t.sf(abs(t), f), 'greater': stats.t.sf, 'less': stats.t.cdf}
+    student = _student()
+    tails = {'two-sided': lambda t, f: 2*student.sf(abs(t), f), 'greater': student.sf, 'less': student.cdf}
     if alternative not in tails:
         raise ValueError(f"alternative must be 'two-sided', 'greater' or 'less', got {alternative!r}")
     if math.isnan(estimate.error): return math.nan
@@ -93,8 +98,8 @@ def over_tasks(
     if k == 1:
         t = paired_t(d, np.zeros(len(d)), confidence)
         return Estimate(mean, t.low, t.high, t.p, len(d), k, s, error, freedom)
-    half = float(stats.t.ppf((1 + confidence)/2, freedom))*error
-    p = float(2*stats.t.sf(abs(mean)/error, freedom))
+    half = float(_student().ppf((1 + confidence)/2, freedom))*error
+    p = float(2*_student().sf(abs(mean)/error, freedom))
     return Estimate(mean, mean - half, mean + half, p, len(d), k, s, error, freedom)
 
 # %% ../../nbs/07_measures/08_effects.ipynb #ef-15
@@ -131,7 +136,7 @@ def detectable(
     return _quantiles(freedom, power, confidence)*s*math.sqrt((1/counts).sum())/len(counts)
 
 def _quantiles(freedom, power=.8, confidence=.95):
-    return float(stats.t.ppf((1 + confidence)/2, freedom) + stats.t.ppf(power, freedom))
+    return float(_student().ppf((1 + confidence)/2, freedom) + _student().ppf(power, freedom))
 
 # %% ../../nbs/07_measures/08_effects.ipynb #ef-23
 @dataclass(frozen=True)
@@ -168,8 +173,8 @@ def pitman_morgan(
     s = math.sqrt(max(0., 1 - r*r))
     if s < 1e-6: return unknown # the one follows from the other: there is nothing to be unsure about
     ratio, error = float(np.log((x @ x)/(y @ y))/2), s/math.sqrt(n - k - 1)
-    half = math.asinh(float(stats.t.ppf((1 + confidence)/2, n - k - 1))*error)
-    p = float(2*stats.t.sf(abs(math.sinh(ratio))/error, n - k - 1))
+    half = math.asinh(float(_student().ppf((1 + confidence)/2, n - k - 1))*error)
+    p = float(2*_student().sf(abs(math.sinh(ratio))/error, n - k - 1))
     return Spread(ratio, ratio - half, ratio + half, p, n, k, r, s, error, n - k - 1)
 
 # %% ../../nbs/07_measures/08_effects.ipynb #ef-28

@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import auc, average_precision_score, precision_recall_curve
 
 from ..core.assets import asset
 from ..core.doors import check_choice
@@ -89,6 +88,7 @@ def auprc(
     check_choice('area', area, ('trapezoid', 'average_precision'))
     (values, rationale), = check_pairs([values], [rationale])
     if not rationale.any(): return float('nan')
+    from sklearn.metrics import auc, average_precision_score, precision_recall_curve
     if area == 'average_precision': return float(average_precision_score(rationale, values))
     precision, recall, _ = precision_recall_curve(rationale, values)
     return float(auc(recall, precision))

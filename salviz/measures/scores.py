@@ -9,11 +9,15 @@ __all__ = ['classification_metrics', 'regression_metrics', 'masked_metrics', 'de
 
 # %% ../../nbs/07_measures/00_scores.ipynb #003
 import numpy as np
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from ..core.maths import spearman
 
 # %% ../../nbs/07_measures/00_scores.ipynb #006
+def _f1(labels, predictions, **how) -> float:
+    "F1 by scikit-learn, which is loaded when something is scored: loading it takes longer than opening an explorer"
+    from sklearn.metrics import f1_score
+    return float(f1_score(labels, predictions, zero_division=0, **how))
+
 def classification_metrics(
     labels,      # int [examples]
     predictions, # int [examples]: predicted classes, not logits
@@ -27,8 +31,9 @@ def classification_metrics(
     if len(labels) != len(predictions) or not len(labels):
         raise ValueError(f'labels and predictions must be equally many and not empty, got {len(labels)} and '
                          f'{len(predictions)}')
+    from sklearn.metrics import accuracy_score
     return dict(accuracy=float(accuracy_score(labels, predictions)),
-                macro_f1=float(f1_score(labels, predictions, average='macro', zero_division=0)))
+                macro_f1=_f1(labels, predictions, average='macro'))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #009
 def regression_metrics(
@@ -84,7 +89,7 @@ def detection_metrics(
 ) -> dict: # {'f1', 'accuracy'}, NaN if nothing is labelled
     "How well replaced tokens are told from original ones; F1 is that of the replaced ones"
     y, p = _side_by_side(_labelled(labels, predictions))
-    return dict(f1=float(f1_score(y == 1, p == 1, zero_division=0)) if len(y) else float('nan'),
+    return dict(f1=_f1(y == 1, p == 1) if len(y) else float('nan'),
                 accuracy=_share(y == p))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #019
@@ -116,8 +121,7 @@ def token_metrics(
     pairs = _labelled(labels, predictions)
     y, p = _side_by_side(pairs)
     if not len(y): return dict(f1=float('nan'), accuracy=float('nan'))
-    if not is_bio(classes):
-        return dict(f1=float(f1_score(y, p, average='macro', zero_division=0)), accuracy=_share(y == p))
+    if not is_bio(classes): return dict(f1=_f1(y, p, average='macro'), accuracy=_share(y == p))
     spans = [[set(entities([str(classes[c]) for c in side])) for side in pair] for pair in pairs]
     hits, asked = sum(len(a & b) for a, b in spans), sum(len(a) + len(b) for a, b in spans)
     return dict(f1=2*hits/asked if asked else 0., accuracy=_share(y == p))
@@ -177,6 +181,7 @@ def matthews(
     if any(x.ndim != 1 or x.dtype.kind not in 'iub' for x in (labels, predictions)):
         raise ValueError(f'matthews: the test predictions of run {run.path.name} are no classes, one for each example '
                          f'(shape {list(predictions.shape)} of {predictions.dtype}); take a score of its task')
+    from sklearn.metrics import matthews_corrcoef
     return float(matthews_corrcoef(labels, predictions))
 
 # %% ../../nbs/07_measures/00_scores.ipynb #035

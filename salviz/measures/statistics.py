@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
-from scipy import stats
 
 from .scores import run_agreement, train_test_gap
 from ..core.doors import check_choice
@@ -155,7 +154,8 @@ def paired_t(
     _refuse_outside(confidence)
     d = _differences(a, b)
     if _constant(d): return _untested('t', d)
-    test = stats.ttest_1samp(d, 0.)
+    from scipy.stats import ttest_1samp # takes long to load
+    test = ttest_1samp(d, 0.)
     low, high = test.confidence_interval(confidence)
     return Comparison('t', len(d), float(d.mean()), float(low), float(high), float(test.pvalue))
 
@@ -232,7 +232,11 @@ def _holm(p):
     out[order] = np.minimum(np.maximum.accumulate(np.arange(len(p), 0, -1) * p[order]), 1.)
     return out
 
-corrections = dict(holm=_holm, benjamini_hochberg=stats.false_discovery_control, none=lambda p: p)
+def _benjamini_hochberg(p):
+    from scipy.stats import false_discovery_control
+    return false_discovery_control(p)
+
+corrections = dict(holm=_holm, benjamini_hochberg=_benjamini_hochberg, none=lambda p: p)
 
 def adjust(
     p,                 # p-values of one family; NaN: not tested, does not count
@@ -549,8 +553,9 @@ def _few_sentence(pairs, test):
     "What a test over so few pairs cannot show"
     if test == 'bootstrap':
         return f'resampling {pairs} differences finds p < .05 far too often where there is nothing to find.'
+    from scipy.stats import t as student
     return (f'{pairs} differences cannot show that they are normal, on which the test rests, and only one of more than '
-            f'{stats.t.ppf(.975, pairs - 1):.1f} standard errors would reach p < .05.')
+            f'{student.ppf(.975, pairs - 1):.1f} standard errors would reach p < .05.')
 
 def _family(table, tested):
     "Which comparisons are corrected together, in words"

@@ -52,7 +52,7 @@ def _check_spans(where, split, classes):
                          f'{where} split has {", ".join(split.column_names)} (see load_questions)')
     def fits(context, span):
         return len(span or ()) == 2 and 0 <= span[0] < span[1] <= len(context or '')
-    bad = [i for i, pair in enumerate(zip(split['text_pair'], split['answer'])) if not fits(*pair)]
+    bad = [i for i, pair in enumerate(zip(split['text_pair'][:], split['answer'][:])) if not fits(*pair)]
     if bad:
         raise ValueError('train: answers must be [start, end] of characters in the context (text_pair), got '
                          f'{split["answer"][bad[0]]} in row {bad[0]} of the {where} split ({len(bad)} such rows)')
@@ -111,7 +111,7 @@ class Facts:
     classes:tuple=()             # names of the classes, where the task itself fixes them
     fits:object=_any_labels       # function of the feature of the labels: are they of this task?
     # function of (where, split, number of classes) that refuses labels
-    check:object=lambda where, split, classes: check_labels(where, split['label'], classes)
+    check:object=lambda where, split, classes: check_labels(where, split['label'][:], classes)
     metrics:object=classification_metrics # function of (labels, predictions[, classes]) -> {name: float}
     metric:str='accuracy'        # that chooses the checkpoint: one of them, or 'loss'
     loss_unit:str='nats'         # '' where the loss has none
@@ -169,12 +169,12 @@ tasks = {t.name: t for t in (
     Facts('classification'),
     Facts('regression', has_classes=False, pseudo_labels=False, loss_unit='',
           fits=lambda feature: str(getattr(feature, 'dtype', '')).startswith('float'),
-          check=lambda where, split, classes: check_numbers(where, split['label']),
+          check=lambda where, split, classes: check_numbers(where, split['label'][:]),
           metrics=regression_metrics, metric='spearman',
           words=Words('the score', sign='orange raises the score, blue lowers it.', number=True,
                       no_label='the predicted score stands in for it')),
     Facts('token_classification', ('words', 'tags'), 'load_tokens', per_token=True,
-          check=lambda where, split, classes: check_tags(where, split['words'], split['tags'], classes),
+          check=lambda where, split, classes: check_tags(where, split['words'][:], split['tags'][:], classes),
           metrics=token_metrics, metric='f1',
           words=Words('the labels of the tokens', usual='O', rare='other than O', rare_one='entity word')),
     Facts('masked_lm', ('text',), per_token=True, has_classes=False, self_supervised=True, check=_no_labels,

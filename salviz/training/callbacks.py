@@ -70,9 +70,10 @@ class RunCallback(TrainerCallback):
         run = self.recorder.run
         there = sum(s == step for s, _ in run.recorded)
         noted = any(r.get('kind') == 'record' and r['step'] == step for r in run.metrics)
-        if noted and there == len(self.recorder.probe_set): return # recorded before the run was resumed here
+        is_there = noted and there == len(self.recorder.probe_set) # recorded before the run was resumed here
+        if is_there and not (force and self.recorder.leaves_out_saliency(step)): return
         self.recorder(self.trainer.accelerator.unwrap_model(self.trainer.model), self.trainer.progress(),
-                      float(state.epoch or 0))
+                      float(state.epoch or 0), last=force)
         self.tell('look')
 
     def gate(self):

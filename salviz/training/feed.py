@@ -40,7 +40,7 @@ def _check_splits(data, task='classification'):
 # %% ../../nbs/06_training/00_feed.ipynb #007
 def _check_texts(name, d, columns):
     "Refuse empty texts in `columns` of the split `name`"
-    empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c]) if not isinstance(t, str)
+    empty = [i for c in columns if c in d.column_names for i, t in enumerate(d[c][:]) if not isinstance(t, str)
              or not t.strip()]
     if empty:
         raise ValueError(f'train: {len(empty)} texts of the {name} split are empty (first: row {empty[0]}, counted '

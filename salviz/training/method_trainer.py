@@ -32,7 +32,7 @@ from .step import step_terms
 # %% ../../nbs/06_training/06_method_trainer.ipynb #011
 def lengths_of(data) -> np.ndarray:
     "Tokens of each example of encoded `data`; 1 where examples have no tokens"
-    return np.asarray(data['length']) if 'length' in data.column_names else np.ones(len(data), int)
+    return np.asarray(data['length'][:]) if 'length' in data.column_names else np.ones(len(data), int)
 
 class LengthBuckets(torch.utils.data.Sampler):
     "Shuffled indices in which neighbours have similar `lengths`; the order depends on nothing but `seed` and epoch"

@@ -35,21 +35,28 @@ class Recorder:
     "Looks at the probes and writes snapshots into a run"
     def __init__(self, run, probe_set, texts, feed, method, classes, batch_size=8, steps=20,
         saliency=None, # the name of an attribution; None: integrated gradients, of images and series the gradient
+        saliency_steps=None, # whose snapshots hold saliency; None: all
     ):
         self.run, self.probe_set, self.texts, self.feed, self.method, self.classes = (
             run, probe_set, texts, feed, method, classes)
         self.batch_size, self.steps, self.saliency_seconds = batch_size, steps, 0.
+        self.saliency_steps = saliency_steps
         default = 'integrated_gradients' if feed.task.modality == 'text' else 'gradient'
         self.saliency = attribution_named(saliency or default, argument='saliency')
 
-    def __call__(self, model, progress:Progress, epoch:float):
-        "Write a snapshot of every probe as `model` sees it at `progress`"
+    def leaves_out_saliency(self, step:int) -> bool:
+        "Are the snapshots of `step` to hold no saliency?"
+        return self.saliency_steps is not None and step not in self.saliency_steps
+
+    def __call__(self, model, progress:Progress, epoch:float, last=False):
+        """Write a snapshot of every probe as `model` sees it at `progress`; `last`: training ends here, so that there
+        is saliency at this step in any case"""
         start, self.saliency_seconds, largest = time.perf_counter(), 0., 0.
         for i in range(0, len(self.probe_set), self.batch_size):
             rows = [self.probe_set[j] for j in range(i, min(i + self.batch_size, len(self.probe_set)))]
             batch = {k: v.to(device_of(model)) for k, v in self.feed.collate(rows).items()}
             batch = self.feed.corrupt(batch, progress.seed, evaluation_draw)
-            looked = self.look(model, batch, progress)
+            looked = self.look(model, batch, progress, last or not self.leaves_out_saliency(progress.step))
             for j, row in enumerate(rows):
                 made = self.snapshot(i + j, j, row, batch, looked, progress, epoch)
                 largest = max(largest, largest_saliency(made))
@@ -75,19 +82,16 @@ def observes(model) -> bool:
     return False
 
 @patch
-def look(self:Recorder, model, batch, progress) -> dict:
-    """What `model` does with `batch`: `main` and further outputs, `maps`, `plan`, `terms`, `saliency`, `rows` (the
-    pooled ones)"""
+def look(self:Recorder, model, batch, progress, with_saliency=True) -> dict:
+    """What `model` does with `batch`: `main` and further outputs, `maps`, `plan`, `terms`, `saliency` or None, `rows`
+    (the pooled ones)"""
     task, method = self.feed.task, self.method
     with undisturbed(model, training=False), full_precision(model):
         with torch.no_grad(), observe(model) if observes(model) else contextlib.nullcontext() as maps:
             main = model(**model_inputs(batch, model))
         predicted = task.predicted(main, batch)
         known = batch if 'labels' in batch else {**batch, 'labels': predicted}
-        start = time.perf_counter()
-        target = attribution_target(task, known, predicted, own=True)
-        saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
-        self.saliency_seconds += time.perf_counter() - start
+        saliency = self._saliency(model, batch, known, predicted) if with_saliency else None
         plan = plan_of(method, model, known if task.pseudo_labels else batch, progress, 'a batch of probes')
         outputs = self._further(model, main, known, plan)
         with torch.no_grad():
@@ -121,6 +125,16 @@ def _rows(self:Recorder, model, batch):
     if not self.feed.task.per_example or not observes(model): return None
     try: return pooled_rows(model, batch)
     except ValueError: return None # a head that reads all rows; who needs a pooled row has refused it before
+
+# %% ../../nbs/06_training/03_recording.ipynb #015s
+@patch
+def _saliency(self:Recorder, model, batch, known, predicted) -> torch.Tensor:
+    "What each token, pixel or cell of `batch` does to the answer of `model`"
+    start = time.perf_counter()
+    target = attribution_target(self.feed.task, known, predicted, own=True)
+    saliency = input_saliency(model, model_inputs(batch, model), self.saliency.name, target, self.steps)
+    self.saliency_seconds += time.perf_counter() - start
+    return saliency
 
 # %% ../../nbs/06_training/03_recording.ipynb #017
 # a snapshot's own `saliency` is the model's, the same for every method
@@ -206,10 +220,11 @@ def _arrays(
         arrays['attention'] = _own({l: maps[l] for l in maps.layers}, j, real)
         layers['attention'] = list(maps.layers)
     if real is None:
-        arrays |= dict(input=_own(next(looked['batch'][k] for k in ('pixel_values', 'values') if k in looked['batch']),
-                                  j, None), saliency_map=_own(own, j, None))
+        arrays['input'] = _own(next(looked['batch'][k] for k in ('pixel_values', 'values') if k in looked['batch']),
+                               j, None)
+        if own is not None: arrays['saliency_map'] = _own(own, j, None)
         if row.get('informative') is not None: arrays['informative'] = np.array(row['informative'], bool)
-    else: arrays['saliency'] = _own(own, j, real)
+    elif own is not None: arrays['saliency'] = _own(own, j, real)
     if row.get('rationale') is not None and real is not None:
         arrays['rationale'] = np.asarray(row['rationale']) >= .5
     for k, x in looked['evidence'].items():
@@ -238,6 +253,10 @@ def snapshot(self:Recorder, probe, j, row, batch, looked, progress, epoch) -> Sn
     if method.cite: info['cite'] = plain(method.cite)
     if looked['patches']: info['patches'] = looked['patches']
     if looked['note']: info['notes'] = [looked['note']]
+    if looked['saliency'] is None:
+        before = max(step for step in self.saliency_steps if step < progress.step)
+        info['awaited'] = (f'Saliency was not recorded at this step; the last step before it with saliency is {before} '
+                           '(train(saliency_snapshots=) says how many have it).')
     if getattr(self.feed, 'feature_names', None): info['feature_names'] = list(self.feed.feature_names)
     if looked['rows'] is not None: info['pooled_row'] = int(looked['rows'][j]) - int(np.argmax(real))
     if 'masked_input' in arrays:

@@ -512,11 +512,20 @@ def _called(f, offered, seed):
 
 # %% ../../nbs/06_training/09_study.ipynb #029
 @patch
+def _asking(self:Study) -> set:
+    "The names of the methods that may use the run of another one"
+    return {k for k, m in self.methods.items() if callable(m) and 'run_of' in arguments_of(m)}
+
+def _may_use(cell, other) -> bool:
+    "Would `run_of` in the method of `cell` find the run of `other`?"
+    known = dict(cell.settings)
+    return cell != other and cell.seed == other.seed and all(known.get(k, v) == v for k, v in other.settings)
+
+@patch
 def _builders(self:Study, cell) -> list:
     "The cells whose method may ask for the run of `cell`"
-    def asks(c): return callable(self.methods[c.method]) and 'run_of' in arguments_of(self.methods[c.method])
-    def agree(c): return c.seed == cell.seed and all(dict(c.settings).get(k, v) == v for k, v in cell.settings)
-    return [c for c in self.cells if c != cell and asks(c) and agree(c)]
+    asking = self._asking()
+    return [c for c in self.cells if c.method in asking and _may_use(c, cell)]
 
 @patch
 def _is_done(self:Study, cell) -> bool:
@@ -525,20 +534,31 @@ def _is_done(self:Study, cell) -> bool:
     measured = 'error' not in known and set(self.measures) <= set(known.get('measures', {}))
     return measured and state_of(self.folder/'runs'/cell.name) == 'finished'
 
+# %% ../../nbs/06_training/09_study.ipynb #029t
+@patch
+def _is_spent(self:Study, cell) -> bool:
+    "Does `cell` still have checkpoints, although neither it nor a cell that builds on it needs them any more?"
+    has_checkpoints = any((self.folder/'runs'/cell.name).glob('checkpoints/checkpoint-*'))
+    return has_checkpoints and self._is_done(cell) and all(map(self._is_done, self._builders(cell)))
+
+@patch
+def _thin_out_spent(self:Study, cells):
+    "Delete all checkpoints of those `cells` that nobody needs any more"
+    for cell in filter(self._is_spent, cells):
+        from salviz.models.checkpoints import thin_out
+        # a cell in another process is thinned out there
+        with suppress(Leased), self._lease(cell): thin_out(Run(self.folder/'runs'/cell.name), 'none')
+
 @patch
 def _thin_out(self:Study, cell):
     "Delete the checkpoints that nobody needs any more, now that `cell` has ended; this process holds its lease"
     if self.weights == 'all': return
     from salviz.models.checkpoints import thin_out
-    thin_out(Run(self.folder/'runs'/cell.name))
+    run = Run(self.folder/'runs'/cell.name)
+    thin_out(run)
     if self.weights != 'none': return
-    for other in self.cells:
-        if not self._is_done(other) or not all(map(self._is_done, self._builders(other))): continue
-        if other == cell: thin_out(Run(self.folder/'runs'/other.name), 'none')
-        else:
-            try:
-                with self._lease(other): thin_out(Run(self.folder/'runs'/other.name), 'none')
-            except Leased: pass # who holds it does so in turn
+    if self._is_spent(cell): thin_out(run, 'none')
+    if cell.method in self._asking(): self._thin_out_spent(c for c in self.cells if _may_use(cell, c))
 
 # %% ../../nbs/06_training/09_study.ipynb #029l
 @contextmanager
@@ -712,5 +732,6 @@ def run(self:Study,
         for cell in bar:
             bar.set_postfix_str(cell.name)
             if self.run_cell(cell, again) == 'busy': busy.append(cell.name)
+    if self.weights == 'none': self._thin_out_spent(self.cells)
     self._say(busy)
     return self.results()

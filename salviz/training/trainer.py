@@ -37,7 +37,7 @@ from .callbacks import (BarCallback, Control, RunCallback, Stopped, early_stoppi
 from .job import Job, open_job, share
 from .method_trainer import MethodTrainer, NonFiniteLoss, lengths_of
 from .recording import Recorder
-from .settings import Settings, record_steps
+from .settings import Settings, record_steps, saliency_fraction, saliency_steps
 
 # %% ../../nbs/06_training/07_trainer.ipynb #059
 def _by_length(data):
@@ -45,14 +45,29 @@ def _by_length(data):
     return data.select(np.argsort(lengths_of(data), kind='stable'))
 
 # %% ../../nbs/06_training/07_trainer.ipynb #060
+def _affordable(job, recorder) -> int:
+    """How many snapshots with saliency take `saliency_fraction` of training: passes over tokens are counted, a step of
+    training as three forward passes and a gradient at the input as two"""
+    copies = recorder.saliency.copies_of(dict(steps=recorder.steps))
+    of_training = 3*job.settings.epochs*int(lengths_of(job.encoded['train']).sum())
+    return int(saliency_fraction*of_training/(2*copies*int(lengths_of(job.probe_set).sum())))
+
+def _recorder(job, steps) -> Recorder:
+    "What records the probes of `job` at `steps`; the run says where it leaves out saliency"
+    recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes,
+                        saliency=job.settings.saliency)
+    chosen = saliency_steps(steps, job.settings.saliency_snapshots, _affordable(job, recorder))
+    if len(chosen) < len(steps):
+        recorder.saliency_steps = chosen
+        job.run.set_state(saliency_steps=chosen)
+    return recorder
+
 def make_trainer(job:Job, control:Control) -> MethodTrainer:
     "The trainer of `job`, with its callbacks"
     settings, task = job.settings, job.feed.task
-    recorder = None
-    if settings.snapshots and job.args.process_index == 0:
-        recorder = Recorder(job.run, job.probe_set, job.texts, job.feed, job.method, job.classes,
-                            saliency=settings.saliency)
-    watch = RunCallback(recorder, record_steps(settings.snapshots, job.total_steps), control)
+    steps = record_steps(settings.snapshots, job.total_steps)
+    recorder = _recorder(job, steps) if steps and job.args.process_index == 0 else None
+    watch = RunCallback(recorder, steps, control)
     bar = BarCallback(job.method.name, task.best['name'])
     stopping = [early_stopping(settings.early_stopping, job.checkpoint)] if settings.early_stopping else []
     def scores(p): return task.scores(p.label_ids, p.predictions, job.classes)

@@ -68,7 +68,8 @@ def arrays_of(
     missing = [name for name in names if snapshot.arrays.get(name) is None]
     if missing:
         holds = ', '.join(sorted(snapshot.arrays)) or 'nothing'
-        raise ValueError(f'{view}: {which_snapshot(snapshot)} holds no {", ".join(missing)}; it holds {holds}. '
+        why = f' {snapshot.info["awaited"]}'*any('saliency' in x for x in missing) if 'awaited' in snapshot.info else ''
+        raise ValueError(f'{view}: {which_snapshot(snapshot)} holds no {", ".join(missing)}; it holds {holds}.{why} '
                          'Take another step, or view_for(snapshot) for a picture that it can give')
     return [fixed(snapshot.arrays[name]) for name in names]
 
@@ -1185,7 +1186,12 @@ def telling_snapshot(
     run,         # a `Run`
     probe:int=0,
 ):
-    "The last snapshot of `probe` at which the run's method was at work; the last one, if it never was"
+    """The last snapshot of `probe` at which the run's method was at work, one with saliency if there is one; the last
+    of all, if it never was"""
+    without = None
     for step in reversed([s for s, p in run.recorded if p == probe]):
-        if (snapshot := run.snapshot(step, probe)).info.get('phase') != 'fine-tuning': return snapshot
-    return run.snapshot(probe=probe)
+        snapshot = run.snapshot(step, probe)
+        if snapshot.info.get('phase') == 'fine-tuning': continue
+        if not snapshot.info.get('awaited'): return snapshot
+        without = without or snapshot
+    return without or run.snapshot(probe=probe)

@@ -17,7 +17,6 @@ from numbers import Real
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from ..core.doors import check_choice
 from ..core.maths import entropy
@@ -82,6 +81,7 @@ def spread(
     deviation = values.std(0, ddof=1)
     if band == 'range': low, high = values.min(0), values.max(0)
     else:
+        from scipy.stats import t as student # takes long to load
         half = deviation*(1. if band == 'deviation' else student.ppf(.975, n - 1)/n**.5)
         low, high = mean - half, mean + half
     return dict(value=mean, deviation=deviation, low=low, high=high, n=n)
@@ -151,7 +151,7 @@ def _single_runs(groups, x):
 def _trained(run):
     "What a run's config says that is neither its seed nor how it was looked at, as text"
     c = run.config
-    beside = 'seed', 'probes', 'snapshots', 'saliency', 'keep'
+    beside = 'seed', 'probes', 'snapshots', 'saliency', 'saliency_snapshots', 'keep'
     settings = {k: v for k, v in (c.get('settings') or {}).items() if k not in beside}
     data = c.get('data') if isinstance(c.get('data'), dict) else dict(name=c.get('data'))
     return json.dumps([c.get('method'), c.get('model'), data.get('fingerprint', data.get('name')), settings],
@@ -344,8 +344,10 @@ def _over_steps(run, fn, view):
     "(steps, means over probes, probes without a finite value) of the number `fn` of the snapshots of `run`"
     means, lost = {}, 0
     for step in run.steps:
-        try: values = np.array([float(fn(s)) for s in run.snapshots(step=step)])
+        snapshots = run.snapshots(step=step)
+        try: values = np.array([float(fn(s)) for s in snapshots])
         except (KeyError, TypeError) as e:
+            if all(s.info.get('awaited') for s in snapshots): continue # there is no saliency at this step
             raise ValueError(f'{view}: the number cannot be had of {run.path.name}: '
                              f'{e.args[0] if e.args else e}') from None
         lost += int((~np.isfinite(values)).sum())

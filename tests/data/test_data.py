@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from datasets.arrow_dataset import Column
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
@@ -16,6 +17,8 @@ from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode
                          load_text, load_tokens, model_inputs, packaged_texts,
                          rating_classes, stratified_order, subset)
 from salviz.core.text import align
+from salviz.training.feed import check_data, feed_for
+from salviz.training.method_trainer import lengths_of
 
 
 @pytest.fixture(scope='module')
@@ -106,6 +109,20 @@ def test_a_data_set_on_the_users_disk_gets_no_cache_files(tmp_path, tokenizer):
     files = sorted(os.listdir(tmp_path/'mine'))
     encode(subset(load_text(Dataset.load_from_disk(tmp_path/'mine')), 8), tokenizer)
     assert sorted(os.listdir(tmp_path/'mine')) == files
+
+def test_columns_are_read_at_once_and_never_row_by_row(monkeypatch, make_tiny_bert, tiny_tokenizer):
+    by_rows, iterate = [], Column.__iter__
+    def iterated(self):
+        by_rows.append(self.column_name)
+        return iterate(self)
+    monkeypatch.setattr(Column, '__iter__', iterated)
+    source = Dataset.from_dict(dict(text=[f'good film {i}' for i in range(20)], label=['bad', 'good']*10))
+    data, model = load_text(source), make_tiny_bert()
+    assert check_data(model, data) == ['bad', 'good']
+    further = DatasetDict({k: d.add_column('votes', [1.]*len(d)) for k, d in data.items()})
+    encoded = feed_for(model, tiny_tokenizer).encode(further)
+    assert lengths_of(encoded['train']).tolist() == [encoded['train'][i]['length'] for i in range(16)]
+    assert not by_rows
 
 def test_columns_are_mapped_and_others_dropped():
     f = frame(s2=[f'second {i}' for i in range(20)], note=1.5).rename(columns=dict(text='s1', label='gold'))

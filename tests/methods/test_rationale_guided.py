@@ -1,16 +1,18 @@
 """Rationale-guided training against slow references in float64, written from the equations; and what it refuses."""
 import copy
 import math
+import warnings
 
 import datasets
 import numpy as np
 import pytest
 import torch
 
-from helpers import alike, state, same
+from helpers import alike, all_alike, state, same
+from salviz.attribution.reading import Reading
 from salviz.core.maths import rollout
 from salviz.data.texts import model_inputs
-from salviz.methods import AttentionGuidance, RationaleGuided
+from salviz.methods import AttentionGuidance, RationaleGuided, rationale_guided
 from salviz.methods.base import Progress
 from salviz.methods.rationale_guided import (as_many_of_the_rest, kept_alone, rationale_loss, rolled_out,
                                              taught_saliency)
@@ -186,6 +188,35 @@ def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind,
         assert (up - down)/(2*step) == pytest.approx(there, **near), k
         checked += 1
     assert checked >= 5
+
+def test_many_nodes_of_integrated_gradients_train_as_if_all_their_graphs_were_kept_with_few_at_a_time(
+    data, tiny_tokenizer, tiny_bert, monkeypatch):
+    model, batch, together = tiny_bert(hidden_dropout_prob=.2).train(), batch_of(data, tiny_tokenizer, range(4)), []
+    gradients = Reading.gradients
+    def counted(self, points):
+        together.append(len(points))
+        return gradients(self, points)
+    monkeypatch.setattr(Reading, 'gradients', counted)
+    def made(nodes):
+        monkeypatch.setattr(rationale_guided, 'nodes_at_once', nodes)
+        together.clear()
+        values = taught_saliency(model, batch, 'integrated_gradients', batch['labels'], steps=12)
+        before = state(model)
+        grads = torch.autograd.grad(values.square().sum(), list(model.parameters()), allow_unused=True)
+        assert same(state(model), before), 'going back leaves modes and random numbers alone'
+        return values.detach(), grads, list(together)
+    (values, grads, whole), (in_parts, of_parts, few) = made(12), made(5)
+    assert whole == [12] and few == [5, 5, 2]*2
+    assert alike(in_parts, values) and all_alike(of_parts, grads)
+
+def test_what_many_nodes_cost_is_said_before_training_starts(data, tiny_tokenizer, tiny_bert):
+    encoded = feed_for(tiny_bert(), tiny_tokenizer).encode(data)
+    def checked(steps):
+        RationaleGuided('integrated_gradients', steps=steps).check(tiny_bert(), tiny_tokenizer, encoded, 1)
+    with pytest.warns(UserWarning, match='steps=20 takes about 54 times a plain step'): checked(20)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        checked(3)
 
 def slow_attention(model, batch, method, i):
     "The explanation sets of example i as lists over its real tokens, by loops over layers, heads and rows"

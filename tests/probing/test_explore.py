@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import tqdm.auto
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
@@ -23,6 +24,7 @@ from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM,
 from helpers import same, state
 from salviz.attribution.attention import attention_attribution
 from salviz.attribution.saliency import input_saliency
+from salviz.explorer import widget
 from salviz.models.loading import load_classifier
 from salviz.probing import look
 from salviz.probing.look import explain_texts, explore
@@ -444,6 +446,31 @@ def test_a_picture_and_a_page_wait_for_what_is_under_way(monkeypatch, tmp_path):
     explorer.picture('sentence')
     assert all('saliency' in s.arrays for s in shown(explorer))
     assert 'being computed' not in explorer.to_html(tmp_path/'page.html').read_text()
+
+def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_lacks(monkeypatch, tmp_path):
+    gate, model = held(monkeypatch), classifier()
+    explorer, written, page_of = explore(model, tokenizer_for('bert'), texts), [], widget.page_of
+    def watched(runs, *args, **kw):
+        written.append([s.info.get('awaited', '') for s in (runs[0].snapshot(0, probe) for probe in (0, 1))])
+        return page_of(runs, *args, **kw)
+    monkeypatch.setattr(widget, 'page_of', watched)
+    assert explorer.to_html(tmp_path/'now.html', wait=False).stat().st_size and explorer.training.state != 'finished'
+    says = 'Attention attribution and saliency are not in this page, which was written while computing was under way.'
+    assert written.pop() == [says]*2
+    assert 'are being computed.' in shown(explorer)[0].info['awaited'], 'only the page has another sentence'
+    gate.set()
+    explorer.settle(60)
+    explorer.to_html(tmp_path/'then.html', wait=False)
+    assert written.pop() == ['', '']
+
+def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monkeypatch, tmp_path, capsys):
+    gate, bar = held(monkeypatch), tqdm.auto.tqdm
+    monkeypatch.setattr(tqdm.auto, 'tqdm', lambda **kw: bar(**kw | dict(delay=0, leave=True, ncols=200)))
+    explorer = explore(classifier(), tokenizer_for('bert'), texts)
+    threading.Timer(.3, gate.set).start()
+    explorer.to_html(tmp_path/'page.html')
+    said = capsys.readouterr().err
+    assert f'/{explorer.training.total} [' in said and 'to_html(wait=False) writes what is there' in said
 
 @pytest.mark.parametrize('end', [lambda explorer: explorer.controls.stop_button.click(),
                                  lambda explorer: explorer.close()], ids=['button', 'closing'])

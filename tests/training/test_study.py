@@ -443,6 +443,56 @@ def test_a_method_can_build_on_the_run_of_another_one_with_the_same_seed_and_set
     with pytest.warns(UserWarning, match='plain.seed=0 has no finished run; methods that others build on come first'):
         assert lost.run().method.tolist() == ['plain']
 
+def _invented_training(study, cell, check):
+    "A finished run of `cell` with a checkpoint, in place of `Study._trained`"
+    path = study.folder/'runs'/cell.name
+    if path.exists(): return Run(path), None
+    run = Run.create(path, dict(seed=cell.seed))
+    checkpoint = path/'checkpoints'/'checkpoint-2'
+    checkpoint.mkdir(parents=True)
+    (checkpoint/'trainer_state.json').write_text('{"step": 2}')
+    write_manifest(checkpoint)
+    run.finish(test_accuracy=1.)
+    return run, None
+
+def _opened_and_leased(made, folder, monkeypatch, seeds, **kw):
+    "How often a study of `seeds` seeds opens a run and takes a lease, for each trial"
+    def one(run): return 1.
+    study = made['study'](folder, measures=[one], seeds=range(seeds), weights='none', **kw)
+    counts = dict(opened=0, leased=0)
+    def counted(name, act):
+        def counting(*args, **kw):
+            counts[name] += 1
+            return act(*args, **kw)
+        return counting
+    with monkeypatch.context() as patched:
+        patched.setattr(Study, '_trained', _invented_training)
+        patched.setattr(Run, '__init__', counted('opened', Run.__init__))
+        patched.setattr(Study, '_lease', counted('leased', Study._lease))
+        for cell in study.cells: assert study.run_cell(cell) == 'finished'
+    return study, {k: n/len(study.cells) for k, n in counts.items()}
+
+def test_a_trial_of_a_large_study_without_weights_opens_as_few_runs_as_one_of_a_small_study(
+    made, tmp_path, monkeypatch):
+    methods = {'plain': FineTuning, 'built': lambda run_of: FineTuning()}
+    for given in ({}, dict(methods=methods)):
+        few, many = (_opened_and_leased(made, tmp_path/f'{len(given)}-{n}', monkeypatch, n, **given) for n in (2, 6))
+        assert few[1] == many[1] and few[1]['leased'] <= 2
+        assert not list(many[0].folder.glob('runs/*/checkpoints/checkpoint-*'))
+
+def test_checkpoints_that_a_killed_process_left_behind_go_with_the_next_run_of_the_study(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(Study, '_trained', _invented_training)
+    def one(run): return 1.
+    with monkeypatch.context() as killed:
+        killed.setattr(Study, '_thin_out', lambda study, cell: None)
+        study = made['study'](tmp_path/'s', measures=[one], weights='none')
+        for cell in study.cells: study.run_cell(cell)
+    assert len(list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))) == 4
+    # as if workers had found them finished
+    monkeypatch.setattr(Study, 'run_cell', lambda study, cell, again: 'finished')
+    study.run()
+    assert not list(tmp_path.glob('s/runs/*/checkpoints/checkpoint-*'))
+
 def test_a_named_model_gets_a_new_head_for_each_seed(made, tmp_path):
     model, tokenizer = made['bert'](0)
     model.bert.save_pretrained(tmp_path/'bert'); tokenizer.save_pretrained(tmp_path/'bert')

@@ -12,6 +12,9 @@ import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 import forked
+from salviz.measures.agreement import run_agreement_table
+from salviz.views.base import attention_beside_saliency, telling_snapshot
+from salviz.views.curves import number_over_steps
 from salviz.attribution.saliency import input_saliency
 from salviz.data.texts import Collator, encode, encode_texts, model_inputs
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
@@ -217,6 +220,34 @@ def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tm
     run = Run(tmp_path/'run')
     assert [r['step'] for r in run.train_rows] == [1, 2] and run.steps[:3] == [0, 1, 2] and 'sick' in run.state['error']
     if flush_every == 1: assert weights(model).isfinite().all()
+
+def test_saliency_is_recorded_at_fewer_steps_than_attention_which_every_view_says(tmp_path, tiny_bert, tiny_tokenizer,
+                                                                                  tiny_data):
+    def trained(name, **kw):
+        return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/name, snapshots=11, **quick, **kw)
+    def with_saliency(run): return [s.step for s in run.snapshots(probe=0) if 'saliency' in s.arrays]
+    few, every, chosen = trained('few'), trained('every', saliency_snapshots='all'), [0, 2, 5, 8, 10]
+    assert with_saliency(few) == few.state['saliency_steps'] == chosen
+    assert with_saliency(every) == every.steps == few.steps == list(range(11)) and 'saliency_steps' not in every.state
+    assert [r['loss'] for r in few.train_rows] == [r['loss'] for r in every.train_rows]
+    for s in few.snapshots():
+        whole = every.snapshot(s.step, s.probe).arrays
+        assert {*whole} - {*s.arrays} == (set() if s.step in chosen else {'saliency'})
+        assert all(np.array_equal(x, whole[k]) for k, x in s.arrays.items())
+    without = few.snapshot(3, 0)
+    assert 'the last step before it with saliency is 2' in without.info['awaited']
+    assert 'awaited' not in few.snapshot(2, 0).info and 'not in all of them' in repr(few)
+    with pytest.raises(ValueError, match='Saliency was not recorded at this step'): attention_beside_saliency(without)
+    assert number_over_steps(few).frame.step.tolist() == chosen and telling_snapshot(few).step == 10
+    assert sorted({*run_agreement_table(few, step=None)['step']}) == chosen
+    assert sorted({*run_agreement_table(few, step=None, saliency=None)['step']}) == few.steps
+
+def test_training_that_stops_early_ends_with_saliency(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
+    settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6}
+    run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', snapshots=31, early_stopping=2,
+                **settings)
+    assert run.steps == [0, 5, 10, 15] and 15 not in run.state['saliency_steps']
+    assert ['saliency' in run.snapshot(step, 0).arrays for step in run.steps] == [True, False, False, True]
 
 def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6}

@@ -139,7 +139,8 @@ class Rationale {
     if (!this.shown.rationale) return 'The data have no rationale for this sentence: nobody was asked.';
     if (this.shown.values) return '';
     const title = explanationChoices.find(([name]) => name === this.name)[1];
-    return this.shown.note || frame.info?.awaited || `There is no ${title} at this step.`;
+    const awaited = this.name === 'saliency' && frame.info?.awaited;
+    return this.shown.note || awaited || `There is no ${title} at this step.`;
   }
 
   build() {

@@ -126,7 +126,7 @@ export function mapOf(frame, entry, what = 'attention') {
     const have = layersOf(frame, what === 'residual' ? 'target' : what);
     const where = have.length ? ` It is there for layers ${have.join(', ')}.`
       : ` The frame holds ${frame.names.join(', ')}.`;
-    const later = what === 'attention' ? '' : frame.info?.awaited;
+    const awaited = frame.info?.awaited ?? '', later = what !== 'attention' && /attribution/i.test(awaited) && awaited;
     const note = map?.missing || later || `No ${missingWords[what]} of ${title} was recorded at this step.${where}`;
     return {values: null, n: 0, pooled: 1, signed, title, halfStep: () => NaN, note};
   });
