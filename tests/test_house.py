@@ -52,7 +52,7 @@ def test_readme_is_what_the_index_notebook_says(tmp_path):
 
 def test_the_example_in_readme_works(tmp_path):
     code = re.search(r'^~~~python\n(.*?)^~~~', (root/'README.md').read_text(),
-                     re.M | re.S)[1].replace('320', '48').replace('160', '24').replace('probes=4', 'probes=1')
+                     re.M | re.S)[1].replace('320', '24').replace('160', '16').replace('probes=4', 'probes=1')
     done = forked.run(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path/'discard.pdf').read_bytes()[:4] == b'%PDF' and 'ADDrop' in done.stdout
@@ -133,9 +133,3 @@ def test_kept_outputs_teach_and_are_small():
             outputs = c.get('outputs', [])
             assert len(json.dumps(outputs)) < 400_000 and not any(o.get('name') == 'stderr' for o in outputs), name
             assert str(root) not in json.dumps(outputs) and 'site-packages' not in json.dumps(outputs), name
-
-def test_nothing_reaches_for_the_network_at_import():
-    code = ("import socket; socket.socket.connect = socket.create_connection = lambda *a, **k: 1/0; import salviz; "
-            "from "
-            "salviz import *; print('fine')")
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout.strip() == 'fine'

@@ -14,7 +14,7 @@ def quickstart(jupyter):
     for c in nb['cells']:
         if c['cell_type'] == 'code':
             c.update(outputs=[], execution_count=None,
-                     source=[l.replace('320', '48').replace('160', '24') for l in c['source']])
+                     source=[l.replace('320', '24').replace('160', '16') for l in c['source']])
     (root/'quickstart.ipynb').write_text(json.dumps(nb))
     page = jupyter.new_page()
     page.errors, page.outside = [], []
