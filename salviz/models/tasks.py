@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['longest_answer', 'heads', 'example_mean', 'Head', 'full', 'classification_loss', 'Task', 'Regression', 'token_losses',
-           'TokenTask', 'Tagging', 'Detection', 'Translation', 'last_asked', 'NextTokens', 'best_span', 'Spans',
-           'task_heads', 'head_name', 'head_of', 'task_of', 'attribution_target']
+           'labels_at', 'TokenTask', 'Tagging', 'Detection', 'Translation', 'last_asked', 'Words', 'NextTokens',
+           'best_span', 'Spans', 'task_heads', 'head_name', 'head_of', 'task_of', 'attribution_target']
 
 # %% ../../nbs/03_models/02_tasks.ipynb #t03
 from collections import namedtuple
@@ -71,6 +71,9 @@ class Task(Facts):
         "What an attribution differentiates [batch]: the logit of the class in `labels`"
         return outputs.logits.gather(1, labels[:, None]).squeeze(1)
 
+    def places(self, labels):
+        "Return the positions whose logits `score` reads, bool [batch, tokens]; None: those of all positions"
+
     def own_score(self, outputs, batch, labels) -> torch.Tensor:
         "What the recorder explains: the score of what the model said, `labels`"
         return self.score(outputs, batch, labels)
@@ -125,6 +128,11 @@ def token_losses(logits, labels):
     flat = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction='none')
     return flat.unflatten(0, labels.shape)
 
+def labels_at(outputs, labels):
+    "Return `labels` [batch, tokens] at the positions of the logits: all, or `outputs.places`, see `models.places`"
+    places = getattr(outputs, 'places', None)
+    return labels if places is None else torch.where(places < 0, -100, labels.gather(1, places.clamp(min=0)))
+
 class TokenTask(Task):
     "Labels for tokens, -100 where there is none"
     def logits(self, outputs): return full(outputs.logits)
@@ -133,7 +141,11 @@ class TokenTask(Task):
 
     def predicted(self, outputs, batch):
         "What the pass itself says: int64, shape of the labels, -100 where nothing counts"
-        return torch.where(self.asked(batch), self.logits(outputs).detach().argmax(-1), -100)
+        is_asked, said = self.asked(batch), self.logits(outputs).detach().argmax(-1)
+        if (places := getattr(outputs, 'places', None)) is not None: # the other positions are not asked
+            rows, at = (places >= 0).nonzero(as_tuple=True)
+            said = torch.full_like(is_asked, -100, dtype=said.dtype).index_put((rows, places[rows, at]), said[rows, at])
+        return torch.where(is_asked, said, -100)
 
     def unlabelled(self, batch) -> torch.Tensor:
         "Stands for the labels of a `batch` without: not -100 where the model is asked; int64 [batch, tokens]"
@@ -144,6 +156,7 @@ class TokenTask(Task):
         return batch['labels'] != -100
 
     def score(self, outputs, batch, labels):
+        labels = labels_at(outputs, labels)
         return -example_mean(token_losses(self.logits(outputs), labels), labels != -100)
 
     def example(self, outputs, predicted, batch, j):
@@ -184,7 +197,11 @@ def last_asked(labels:torch.Tensor) -> torch.Tensor: # int64 [batch, tokens]
     later = asked.flip(1).cumsum(1).flip(1) # how many are asked from here on
     return torch.where(asked & (later == 1), labels, -100)
 
-class NextTokens(TokenTask):
+class Words(TokenTask):
+    "Words of the vocabulary at the positions that have a label"
+    def places(self, labels): return labels != -100
+
+class NextTokens(Words):
     "Each token predicted from those before it"
     def unlabelled(self, batch): return last_asked(super().unlabelled(batch))
 
@@ -270,7 +287,7 @@ _computing = dict(
     token_classification=(Tagging, Head(
         'token classification head', 'ForTokenClassification', AutoModelForTokenClassification,
         MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, lambda said, config: said == 'ForTokenClassification')),
-    masked_lm=(TokenTask, Head(
+    masked_lm=(Words, Head(
         'masked-language-model head', 'ForMaskedLM', AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING,
         lambda said, config: said == 'ForMaskedLM')),
     replaced_token_detection=(Detection, Head(
@@ -350,4 +367,7 @@ def attribution_target(
         here = {k: v[rows] for k, v in batch.items()}
         return score(outputs, here, task.predicted(outputs, here) if isinstance(labels, str) else labels[rows])
     target.is_of_example = task.per_example # it asks for no place in the padded text
+    known = batch.get('labels') if isinstance(labels, str) else labels
+    # the positions whose logits it reads, bool [rows, tokens]
+    target.places = lambda rows: None if known is None else task.places(known[rows])
     return target
