@@ -47,13 +47,14 @@ class Head(namedtuple('Head', 'said name auto kinds fits config small', defaults
         "Is it that of a model whose class is called `kind`?"
         return any(name in kind for name in ((self.name,) if isinstance(self.name, str) else self.name))
 
-# %% ../../nbs/03_models/02_tasks.ipynb #018
+# %% ../../nbs/03_models/02_tasks.ipynb #tk01
 def full(x): return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 def classification_loss(logits, labels):
     "Cross-entropy per example [batch] of `logits` [batch, classes] and `labels` [batch]"
     return F.cross_entropy(full(logits), labels, reduction='none')
 
+# %% ../../nbs/03_models/02_tasks.ipynb #018
 @dataclass(frozen=True)
 class Task(Facts):
     "One class for each example"
@@ -121,7 +122,7 @@ class Regression(Task):
     def answer(self, outputs, said, batch, j, real, names):
         return dict(prediction=said[j:j + 1].float().cpu().numpy()), {}
 
-# %% ../../nbs/03_models/02_tasks.ipynb #023
+# %% ../../nbs/03_models/02_tasks.ipynb #tk02
 def token_losses(logits, labels):
     "Return the cross-entropy [batch, tokens] of `logits` [batch, tokens, classes]; 0 where the label is -100"
     # cross_entropy takes the classes second; on a transposed view it is 1.7 times slower than on flat rows
@@ -133,6 +134,7 @@ def labels_at(outputs, labels):
     places = getattr(outputs, 'places', None)
     return labels if places is None else torch.where(places < 0, -100, labels.gather(1, places.clamp(min=0)))
 
+# %% ../../nbs/03_models/02_tasks.ipynb #023
 class TokenTask(Task):
     "Labels for tokens, -100 where there is none"
     def logits(self, outputs): return full(outputs.logits)
