@@ -7,6 +7,7 @@ __all__ = ['attentions', 'pseudo_labels', 'attention_attribution', 'path_rule', 
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #003
 from contextlib import ExitStack, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -109,6 +110,15 @@ def attention_attribution(
         return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part,
                                       after_dropout)
 
+def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key]}
+    "Return the gradient of `score` with respect to each of `maps`; each map is let go of once it has been passed"
+    made, (lowest, *others) = {}, maps.layers
+    for l in others: maps[l].register_hook(partial(made.__setitem__, l))
+    bottom = maps[lowest]
+    maps.clear() # nobody but the graph holds the others now, and it drops them on its way back
+    made[lowest], = torch.autograd.grad(score, [bottom])
+    return made
+
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
     "`attention_attribution` that needs one pass: by gradient, or attention itself"
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
@@ -117,15 +127,11 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
         # before the pass: no graph below the first map, none for the weights
         for p in model.parameters(): p.requires_grad_(False)
         with only_read(model, [target], rows): outputs = model(**inputs)
-        if differentiate:
-            made = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
-        else: made = [maps[l] for l in maps.layers]
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-        maps.clear()
-    made, of_layer = list(made), {}
+        if differentiate: made = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
+        else: made = {l: maps[l] for l in maps.layers}
     # one layer after the other, so that only one is there twice: the maps of a long text are most of its memory
-    for l in reversed(maps.layers): of_layer[l] = where_needed(allowed[l], made.pop(), 0.)
-    return {l: of_layer[l] for l in maps.layers}, allowed
+    return {l: where_needed(allowed[l], made.pop(l), 0.) for l in maps.layers}, allowed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(
