@@ -313,6 +313,117 @@ def _guided_peak(many):
     return peak.megabytes() - before
 
 
+def _llama(many):
+    "A random Llama of four layers and 30,522 words, its tokenizer, and a text of `many` tokens"
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from salviz.bench import bench_data
+    from salviz.models.loading import forked_random, load_classifier
+    tokenizer = load_classifier('minilm', num_labels=2)[1]
+    tokenizer.model_max_length = 4096
+    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=256, intermediate_size=704, num_hidden_layers=4,
+                         num_attention_heads=8, max_position_embeddings=4096, pad_token_id=tokenizer.pad_token_id)
+    with forked_random(0): model = LlamaForCausalLM(config).eval()
+    return model, tokenizer, bench_data(tokenizer, many, 1)['train'][0]['text']
+
+
+def _path_by_hand(model, ids, steps=20):
+    "Integrated gradients of the log-probability of the likeliest next token, as one writes it"
+    import torch
+    embed, total = model.get_input_embeddings(), 0.
+    x, start = embed(ids).detach(), embed(torch.tensor([model.config.pad_token_id])).detach()
+    def log_p(points):
+        return model(inputs_embeds=points, logits_to_keep=1, use_cache=False).logits[:, -1].log_softmax(-1)
+    with torch.no_grad(): token = int(log_p(x).argmax())
+    for some in ((torch.arange(steps)[:, None, None] + .5)/steps).split(max(1, 1024//ids.shape[1])):
+        points = torch.lerp(start, x, some).requires_grad_()
+        total = total + torch.autograd.grad(log_p(points)[:, token].sum(), points)[0].sum(0)
+    return (total/steps*(x[0] - start)).sum(-1)
+
+
+def _next_explained(many, rounds=3):
+    "Processor time for explaining the token after `many` others, over that of a loop by hand with the same numbers"
+    import torch
+    from salviz.attribution.explanations import explain
+    model, tokenizer, text = _llama(many)
+    model.requires_grad_(False)
+    ids = tokenizer(text, truncation=True, max_length=many, return_tensors='pt')['input_ids']
+    batch = dict(input_ids=ids, attention_mask=torch.ones_like(ids))
+    acts = [lambda: explain(model, batch, check=False).values[0], lambda: _path_by_hand(model, ids)]
+    ours, theirs = (act() for act in acts)
+    off = float((ours - theirs).abs().max()/theirs.abs().max())
+    if off > 1e-4: raise RuntimeError(f'the two are {off:.1e} of the largest value apart')
+    ratios = []
+    for _ in range(rounds):
+        took = []
+        for act in acts:
+            start = time.process_time()
+            act()
+            took.append(time.process_time() - start)
+        ratios.append(took[0]/took[1])
+    return sorted(ratios)[rounds//2]
+
+
+def _next_explored(many, of_memory=False):
+    "Processor seconds until `explore` of `many` tokens has everything, or megabytes above the model"
+    import salviz
+    from salviz.bench import Peak
+    model, tokenizer, text = _llama(many)
+    salviz.explore(model, tokenizer, 'a film', steps=2).settle(timeout=600)
+    peak = Peak()
+    peak.reset()
+    before, start = peak.megabytes(), time.process_time()
+    salviz.explore(model, tokenizer, text, max_length=many).settle(timeout=3600)
+    return peak.megabytes() - before if of_memory else time.process_time() - start
+
+
+def _causal_step(many, method, rounds=3, **options):
+    "Processor seconds of a training step on eight texts of `many` tokens, the least of a few"
+    import salviz
+    from salviz.bench import Step, bench_data, trainer_for
+    model, tokenizer, _ = _llama(many)
+    data = bench_data(tokenizer, many, 8).remove_columns('label')
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = trainer_for(getattr(salviz, method)(**options), model, tokenizer, data, many, Path(folder)/'run')
+        trainer.method.prepare(trainer)
+        trainer.create_optimizer()
+        step, took = Step(trainer, trainer.first_batch()), []
+        for _ in range(rounds + 1):
+            start = time.process_time()
+            step()
+            took.append(time.process_time() - start)
+    return min(took[1:])
+
+
+def _occluded(many):
+    "Processor time for the occlusion of `many` sentences, one token at a time, over that of Captum's FeatureAblation"
+    import torch
+    from captum.attr import FeatureAblation
+    from salviz.attribution.explanations import explain_data
+    from salviz.data.texts import load_text
+    model, tokenizer = _classifier('minilm')
+    model.requires_grad_(False)
+    texts = load_text('movie-sentences')['train']['text'][:many]
+    embed = model.get_input_embeddings()
+    def captum():
+        for text in texts:
+            coded = tokenizer(text, return_tensors='pt')
+            x, n = embed(coded['input_ids']), coded['input_ids'].shape[1]
+            def logits(points):
+                mask = coded['attention_mask'].expand(len(points), -1)
+                return model(inputs_embeds=points, attention_mask=mask).logits
+            with torch.no_grad():
+                FeatureAblation(logits).attribute(
+                    x, baselines=embed(torch.tensor([tokenizer.pad_token_id])).expand_as(x),
+                    target=logits(x).argmax(-1), feature_mask=torch.arange(n)[None, :, None].expand_as(x),
+                    perturbations_per_eval=n)
+    acts, took = [lambda: explain_data(model, texts, 'occlusion', tokenizer=tokenizer, progress=False), captum], []
+    for act in [*acts, *acts]: # the first round does not count
+        start = time.process_time()
+        act()
+        took.append(time.process_time() - start)
+    return took[2]/took[3]
+
+
 # {what: (function of a number, that number, unit)}
 in_a_process = {
     'packing': (lambda many: _explained('integrated_gradients', many, steps=20), 64, 's'),
@@ -321,7 +432,18 @@ in_a_process = {
     'study': (_studied, 40, 's'), 'load-text': (_loaded_text, 100_000, 's'), 'check': (_checked_rows, 10_000, 's'),
     'explorer': (_imported('from salviz import Explorer'), 1, 's'),
     'figure-help': (_imported('from salviz.figures.kinds import describe_kinds; describe_kinds()'), 1, 's'),
-    'saliency': (_saliency_share, 320, '% of an epoch'), 'guided-memory': (_guided_peak, 20, 'MB')}
+    'saliency': (_saliency_share, 320, '% of an epoch'), 'guided-memory': (_guided_peak, 20, 'MB'),
+    'causal explanation': (_next_explained, 128, 'times a loop by hand'),
+    'causal explore': (_next_explored, 1024, 's'),
+    'causal memory': (lambda many: _next_explored(many, of_memory=True), 2048, 'MB'),
+    'causal plain step': (lambda many: _causal_step(many, 'FineTuning'), 64, 's'),
+    'causal AD-DROP GA step': (lambda many: _causal_step(many, 'ADDrop', cross_tuning=False), 64, 's'),
+    'occlusion': (_occluded, 32, "times Captum's FeatureAblation")}
+
+# {what: [(a key of `in_a_process`, its number)]}
+several = {'causal': [*(('causal explanation', many) for many in (32, 128, 512)), ('causal plain step', 64),
+                      ('causal AD-DROP GA step', 64), ('occlusion', 32), ('causal explore', 1024),
+                      ('causal memory', 2048)]}
 
 
 def beside_checkout(what, many, rounds, before):
@@ -365,15 +487,17 @@ def of_demo():
 
 if __name__ == '__main__':
     asks = argparse.ArgumentParser(description=__doc__)
-    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes', 'demo', *in_a_process])
+    asks.add_argument('what', choices=['snapshots', 'browser', 'bf16', 'nodes', 'demo', *in_a_process, *several])
     asks.add_argument('--many', type=int, help='how many snapshots, sentences or tokens')
     asks.add_argument('--rounds', type=int, default=2, help='of each measurement; seeds of bf16 and nodes')
     asks.add_argument('--only-now', action='store_true', help='leave out how it was before')
-    asks.add_argument('--before', type=Path, help=f'another checkout, for {", ".join(in_a_process)}')
+    asks.add_argument('--before', type=Path, help=f'another checkout, for {", ".join([*in_a_process, *several])}')
     asks.add_argument('--within', action='store_true', help='measure in this very process, once, and say the number')
     given = asks.parse_args()
     many = given.many or (in_a_process[given.what][1] if given.what in in_a_process else 200)
     if given.within: print(in_a_process[given.what][0](many))
+    elif given.what in several:
+        for what, many in several[given.what]: beside_checkout(what, given.many or many, given.rounds, given.before)
     elif given.what in in_a_process: beside_checkout(given.what, many, given.rounds, given.before)
     elif given.what == 'snapshots': snapshots(many, given.rounds, not given.only_now)
     elif given.what == 'browser': in_browser(given.rounds)

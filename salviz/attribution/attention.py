@@ -6,19 +6,20 @@
 __all__ = ['attentions', 'pseudo_labels', 'attention_attribution', 'path_rule', 'attention_completeness_error']
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #003
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
 
 from .packing import rows_at_once
 from .reading import (check_counts, check_target, every_row, has_encoder_and_decoder,
-                                        is_of_example, predicted_classes, real_tokens, repeated, row_tokens,
+                                        most_places, only_read, predicted_classes, real_tokens, repeated, row_tokens,
                                         target_scores)
 from ..data.texts import model_inputs
 from ..models.attention import check_layers, layers_kept, observe
 from ..models.fast import where_needed
-from ..models.loading import first_row_alone, undisturbed
+from ..models.loading import undisturbed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #049
 attentions = 'gradient', 'integrated_gradients', 'attention'
@@ -109,6 +110,15 @@ def attention_attribution(
         return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part,
                                       after_dropout)
 
+def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key]}
+    "Return the gradient of `score` with respect to each of `maps`; each map is let go of once it has been passed"
+    made, (lowest, *others) = {}, maps.layers
+    for l in others: maps[l].register_hook(partial(made.__setitem__, l))
+    bottom = maps[lowest]
+    maps.clear() # nobody but the graph holds the others now, and it drops them on its way back
+    made[lowest], = torch.autograd.grad(score, [bottom])
+    return made
+
 def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
     "`attention_attribution` that needs one pass: by gradient, or attention itself"
     is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
@@ -116,12 +126,12 @@ def _attention_of_one_pass(model, inputs, target, layers, differentiate, trainin
     with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
         # before the pass: no graph below the first map, none for the weights
         for p in model.parameters(): p.requires_grad_(False)
-        with first_row_alone(model, is_of_example(target)): outputs = model(**inputs)
-        if differentiate:
-            made = torch.autograd.grad(target_scores(outputs, target, rows).sum(), [maps[l] for l in maps.layers])
-        else: made = [maps[l] for l in maps.layers]
+        with only_read(model, [target], rows): outputs = model(**inputs)
         allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-    return {l: where_needed(allowed[l], x, 0.) for l, x in zip(maps.layers, made)}, allowed
+        if differentiate: made = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
+        else: made = {l: maps[l] for l in maps.layers}
+    # one layer after the other, so that only one is there twice: the maps of a long text are most of its memory
+    return {l: where_needed(allowed[l], made.pop(l), 0.) for l in maps.layers}, allowed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(
@@ -144,7 +154,7 @@ def _along(model, inputs, rows, target, layer, rule, standard, part, batch_size)
         k = len(points)
         scale = {layer: points.to(rows.device).repeat_interleave(len(rows))[:, None, None, None]}
         with observe(model, layers=[layer], scale=scale, part=part) as maps:
-            with first_row_alone(model, is_of_example(target)): outputs = model(**repeated(inputs, k))
+            with only_read(model, [target], rows.repeat(k)): outputs = model(**repeated(inputs, k))
             score = target_scores(outputs, target, rows.repeat(k)).sum()
             gradient = torch.autograd.grad(score, maps[layer])[0].unflatten(0, (k, -1))
             A, allowed = maps[layer].detach()[:len(rows)], maps.allowed(layer)[:len(rows)]
@@ -159,10 +169,12 @@ def _of_layers(
     "Integrated attention of all `layers` for the examples `rows`, at most `batch_size`"
     inputs = {k: v[rows] for k, v in inputs.items()}
     below = layers[-1] > 0 or part in ('decoder', 'cross')
-    with layers_kept(model, inputs, part) if below else nullcontext(lambda layer: None) as start:
+    with ExitStack() as block:
+        if below:
+            with only_read(model, [target], rows): start = block.enter_context(layers_kept(model, inputs, part))
         of_layer = {}
         for l in layers:
-            start(l)
+            if below: start(l)
             of_layer[l] = _along(model, inputs, rows, target, l, rule, standard, part, batch_size)
     return of_layer
 
@@ -172,7 +184,7 @@ def _integrated_attention(model, inputs, target, layers, training, seed, steps, 
     "`attention_attribution` by integrated gradients (eq. 3), one of `layers` after the other"
     if reading not in ('paper', 'standard'): raise ValueError(f"reading must be 'paper' or 'standard', got {reading!r}")
     rows = every_row(inputs)
-    if batch_size is None: batch_size = rows_at_once(model, row_tokens(model, inputs))
+    if batch_size is None: batch_size = rows_at_once(model, row_tokens(model, inputs), most_places([target], rows))
     check_counts(steps=steps, batch_size=batch_size, **({} if nodes is None else dict(nodes=nodes)))
     if nodes is not None and nodes > steps:
         raise ValueError(f'nodes must be at most steps={steps}, whose sum they stand for, got {nodes}')

@@ -11,11 +11,11 @@ import torch
 
 from .attention import attention_attribution
 from .questions import whole
-from .reading import gradients_of, real_tokens
+from .reading import gradients_of, only_read, real_tokens, renumbered
 from .registry import attribution
 from ..core.maths import rollout
 from ..models.attention import observe
-from ..models.loading import first_row_alone, pooled_rows
+from ..models.loading import pooled_rows
 from ..models.patches import patch_grid
 
 # %% ../../nbs/04_attribution/08_attention_rows.ipynb #052
@@ -35,7 +35,7 @@ def _attention_and_gradients(
     """Attention of `layers`, and the gradients of the scores with respect to it; 0 where a query may not attend, or is
     padding"""
     with torch.set_grad_enabled(differentiate), observe(reading.model, layers=layers) as maps:
-        with first_row_alone(reading.model, reading.asks_classes()): outputs = reading.model(**reading.inputs)
+        with only_read(reading.model, reading.targets, reading.rows): outputs = reading.model(**reading.inputs)
         reading.settle(outputs)
         A = [maps[l] for l in maps.layers]
         gradients = [g if len(A) > 1 else g[None]
@@ -111,7 +111,7 @@ def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='
     default"""
     values, sums = [], []
     for t in read.targets:
-        here = (lambda outputs, rows, t=t: t(outputs, read.rows[rows])) if callable(t) else t
+        here = renumbered(t, read.rows) if callable(t) else t
         B, _ = attention_attribution(read.model, read.inputs, here, layers, 'integrated_gradients', steps=steps,
                                      nodes=nodes, reading=reading, batch_size=read.batch_size)
         values.append(torch.stack([b.sum((1, 2)) for b in B.values()]).mean(0))
@@ -121,7 +121,9 @@ def _by_integrated_attention(read, *, layers=-1, steps=20, nodes=None, reading='
     def gain():
         gains = []
         for l in B:
-            with torch.no_grad(), observe(read.model, layers=[l], scale={l: 0.}): outputs = read.model(**read.inputs)
+            without = observe(read.model, layers=[l], scale={l: 0.})
+            with torch.no_grad(), without, only_read(read.model, read.targets, read.rows):
+                outputs = read.model(**read.inputs)
             gains.append(read.scores_here - torch.stack(read.scores_of(outputs)))
         return torch.stack([torch.stack(sums, 1), torch.stack(gains)])
     return values, gain

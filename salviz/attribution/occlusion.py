@@ -75,7 +75,7 @@ def windows(
         raise ValueError(f'occlusion: a stride of {tuple(stride)} leaves gaps between windows of {tuple(window)}')
     return flags
 
-@attribution('occlusion', cite='li2016understanding', is_linear=True)
+@attribution('occlusion', cite='li2016understanding', is_linear=True, copies=lambda tokens: tokens)
 def _by_occlusion(reading, *, replacement='baseline', window=None, stride=None, baseline=None):
     "What is gone of the score without a token, or without the windows that cover a pixel or cell"
     x = reading.x

@@ -9,12 +9,13 @@ __all__ = ['head_task', 'encoded_for', 'words_of', 'as_batch', 'whole', 'score_t
 import numpy as np
 import torch
 
-from .reading import (every_row, is_of_example, packs_of, some_of, target_scores,
-                                        what_is_read)
+from .reading import (every_row, is_of_example, packs_of, some_of, places_of,
+                                        target_scores, what_is_read)
 from ..data.signals import SignalCollator, encode_signals
 from ..core.text import align_batch
 from ..data.texts import Collator, encode, encode_texts, model_inputs
 from ..models.loading import device_of, longest_input, target_start, undisturbed
+from ..models.places import logits_at
 from ..models.tasks import attribution_target, task_of, tasks
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011
@@ -136,8 +137,10 @@ def score_target(
     if classes: return 'predicted'
     if task.per_token and 'labels' not in batch: batch = batch | dict(labels=task.unlabelled(batch))
     parts = [{k: v[rows] for k, v in batch.items()} for rows in every_row(batch).split(batch_size or 32)]
-    with undisturbed(model), torch.no_grad():
-        labels = torch.cat([task.predicted(model(**model_inputs(part, model)), part) for part in parts])
+    def predicted(part):
+        with logits_at(model, task.places(part['labels']) if task.per_token else None):
+            return task.predicted(model(**model_inputs(part, model)), part)
+    with undisturbed(model), torch.no_grad(): labels = torch.cat([predicted(part) for part in parts])
     return attribution_target(task, batch | dict(labels=labels), labels, own=True)
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #018
@@ -185,6 +188,9 @@ class Asked:
     @property
     def is_of_example(self): return is_of_example(self.target)
 
+    @property
+    def places(self): return getattr(self.target, 'places', None)
+
     def __call__(self, outputs, rows) -> list: # of int64 [rows], or the function
         "What is asked of the examples `rows`, which `outputs` are of"
         # refuses heads without classes
@@ -210,5 +216,6 @@ def settled_targets(
     "What `target` asks of each example of `batch`, and the scores, by a pass of its own"
     inputs, asked = model_inputs(batch, model), Asked(model, batch, target, batch_size)
     for rows, tokens in packs_of(model, inputs, 1, batch_size, asked.is_of_example):
-        asked(model(**some_of(inputs, rows, tokens)), rows)
+        with logits_at(model, places_of(asked, rows)): outputs = model(**some_of(inputs, rows, tokens))
+        asked(outputs, rows)
     return asked.settled()

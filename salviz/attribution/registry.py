@@ -34,8 +34,9 @@ class Attribution:
     # (name of what is read, gradient, what was read) -> values, where the gradient at the input is all that it takes
     of_gradient:object=None
     of_attention:str=None    # the method of `attention_attribution` whose maps it adds up
-    # of every example that it reads, or the name of the option that says how many: those pass together
-    copies:int|str=1
+    # how many copies of an example are read, which pass together: a number, the name of the option that says it, or a
+    # function of the tokens of a text
+    copies:int|str|object=1
     # is its only pass the one over what is read itself, which then says class and score as well?
     is_one_pass:bool=False
     # do its values keep their graph in a `Reading` that asks for it, so that a loss on them trains the model?
@@ -47,8 +48,8 @@ class Attribution:
         parameters = inspect.signature(self.function).parameters.values()
         return {p.name: p.default for p in parameters if p.kind == p.KEYWORD_ONLY}
 
-    def copies_of(self, options:dict) -> int:
-        "How many copies of every example are read where it is told `options`"
+    def copies_of(self, options:dict): # a number, or a function of the tokens of a text
+        "Return how many copies of every example are read with `options`"
         return {**self.options, **options}[self.copies] if isinstance(self.copies, str) else self.copies
 
     def in_a_run(self) -> dict: # entries of a snapshot's `info`

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
-                                        is_of_example, packs_of, predicted_classes, real_tokens, source_stack,
-                                        target_scores, what_is_read)
+                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens,
+                                        source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
 from ..data.texts import model_inputs
@@ -155,7 +155,7 @@ def read_in_packs(
     "What `chosen` says of every example, those of like length at once; weights of `model` are frozen"
     inputs, copies = model_inputs(batch, model), chosen.copies_of(options)
     is_cut = is_of_example(questions) if callable(questions) else all(map(is_of_example, questions))
-    packs = packs_of(model, inputs, copies, batch_size, is_cut)
+    packs = packs_of(model, inputs, copies, batch_size, is_cut, most_places(questions, every_row(inputs)))
     values, gains = [None] * len(every_row(inputs)), []
     for rows, tokens in packs:
         targets = questions if callable(questions) else [q if callable(q) else q[rows] for q in questions]
@@ -168,6 +168,12 @@ def read_in_packs(
     return torch.stack(values, 1), in_their_order(gains, packs) if gains else None
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035b
+def _scored(target, score):
+    "Return a function of (outputs, rows): the `score` of `target`"
+    def scored(outputs, rows): return target_scores(outputs, target, rows, score)
+    scored.is_of_example, scored.places = is_of_example(target), getattr(target, 'places', None)
+    return scored
+
 def input_saliency(
     model,
     # batch, or what the forward takes: input_ids [batch, n], attention_mask, ...; or pixel_values; or values
@@ -193,9 +199,9 @@ def input_saliency(
         if isinstance(target, str) and not chosen.is_one_pass:
             packs = packs_of(model, inputs, 1, batch_size)
             target = in_their_order([predicted_classes(model, inputs, *pack) for pack in packs], packs)
-        def asked(outputs, rows): return target_scores(outputs, target, rows, score)
-        asked.is_of_example = is_of_example(target)
-        saliency = read_in_packs(model, inputs, chosen, [asked], options, batch_size, is_checked=False)[0][0]
+        values, _ = read_in_packs(model, inputs, chosen, [_scored(target, score)], options, batch_size,
+                                  is_checked=False)
+        saliency = values[0]
     return torch.where(real_tokens(inputs), saliency, 0.) if name == 'input_ids' else saliency
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #046
@@ -227,8 +233,7 @@ def completeness_error(
     check_score(score, target)
     with undisturbed(model), torch.no_grad():
         if isinstance(target, str): target = predicted_classes(model, inputs, rows)
-        def asked(outputs, rows): return target_scores(outputs, target, rows, score)
-        reading = Reading(model, inputs, targets=[asked])
+        reading = Reading(model, inputs, targets=[_scored(target, score)])
         gain = _path_gain(reading, begin(reading, baseline))
     return completeness(saliency[None], gain, inputs[name].shape[1] if name == 'pixel_values' else 1)[0]
 

@@ -20,13 +20,13 @@ from ..models.attention import (check_layers, check_observable, check_part, cros
                                      observe, own_attention)
 from ..models.fast import and_needed, any_key, sort_rows, where_needed
 from ..attribution.attention import attention_attribution, pseudo_labels
-from ..attribution.reading import real_tokens
+from ..attribution.reading import every_row, only_read, real_tokens
 from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, kept_count, region_names
 from .base import FineTuning, Method, Plan, check_choice, check_share
 from ..models.tasks import attribution_target, last_asked, task_of, tasks
 from ..models.draws import keyed_below, keyed_order, keyed_uniform
-from ..models.loading import device_of, first_row_alone, undisturbed
+from ..models.loading import device_of, undisturbed
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #009
 def discard_candidates(
@@ -174,7 +174,8 @@ def explained(self:ADDrop, model, batch, progress):
     if at_the_pass or not task.pseudo_labels: return attribution_target(task, batch)
     with undisturbed(model, training=self.first_pass == 'train',
                      seed=pass_seed(progress.seed, progress.step)), torch.no_grad():
-        with first_row_alone(model): outputs = model(**model_inputs(batch, model))
+        with only_read(model, [attribution_target(task, batch)], every_row(batch)):
+            outputs = model(**model_inputs(batch, model))
         return attribution_target(task, batch, task.predicted(outputs, batch))
 
 @patch

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
-from ..attribution.reading import Reading, row_tokens, target_scores
+from ..attribution.reading import Reading, most_places, row_tokens, target_scores, token_logit
 from ..attribution.registry import attribution_named
 from ..attribution.saliency import input_saliency
 from ..data.texts import encode_texts, model_inputs
@@ -31,6 +31,7 @@ from ..methods.ad_drop import row_ranks
 from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note,
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
+from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, head_of
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
@@ -114,7 +115,7 @@ def _by_example(model, outputs, inputs, target, classes=None):
 
 def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position):
     "The `Answer` of a head with logits for every token, at `position` or at the place that the head itself has to fill"
-    logits, name = outputs.logits[0], type(model).__name__
+    name = type(model).__name__
     if head == 'causal' and position is None: position = -1
     if head == 'masked' and position is None:
         at = ((inputs['input_ids'][0] == tokenizer.mask_token_id).nonzero() if tokenizer.mask_token_id is not None
@@ -128,13 +129,13 @@ def _by_token(model, outputs, inputs, tokenizer, labels, head, target, position)
         return Answer(notes=[f'{name} labels every token, so nothing single is to be explained: attention only. Name a '
                              'token with position='])
     at = _place(position, len(labels))
-    row = logits[at]
+    row = logits_between(outputs, at, at + 1)[0]
     choose = ((lambda: _class(model, target, len(row))) if head == 'token'
               else (lambda: _token(tokenizer, target, len(row))))
     c, why = (int(row.argmax()), 'predicted') if target is None else (choose(), 'given as target')
     what = f'token {_written(tokenizer, [c])[0]!r} {"after" if head == "causal" else "at"}'
     if head == 'token': what = f'label {model.config.id2label.get(c, c)!r} for'
-    return Answer(lambda outputs, rows: outputs.logits[:, at, c],
+    return Answer(token_logit(at, c, len(labels)),
                   f'the logit of {what} {labels[at]!r} at position {at} ({why})', at, row)
 
 # %% ../../nbs/08_probing/03_look.ipynb #019
@@ -219,12 +220,22 @@ def _saliency(model, inputs, score, start, saliency, steps, baseline) -> tuple: 
     values = input_saliency(model, inputs, saliency, score, steps, baseline=baseline)
     return {name: values[0].float().cpu().numpy()}, {}
 
+def _stacked(maps:dict) -> np.ndarray: # float32 [layers, heads, query, key]
+    "Return the `maps` of one text by layer as an array, and let go of each map on the way"
+    layers = list(maps)
+    stacked = np.empty((len(layers), *maps[layers[0]].shape[1:]), np.float32)
+    for to, l in zip(stacked, layers): to[...] = maps.pop(l)[0].detach().float().cpu().numpy()
+    return stacked
+
 def _attribution(model, inputs, score, start) -> tuple: # ({name: array}, {name: layers})
     "What each attention position does to `score`, and its rank in its row"
     maps, allowed = attention_attribution(model, inputs, score)
-    arrays = dict(attention_attribution=np.stack([b[0].float().cpu().numpy() for b in maps.values()]),
-                  attribution_ranks=np.stack([row_ranks(b, allowed[l])[0].numpy() for l, b in maps.items()]))
-    return arrays, dict.fromkeys(arrays, list(maps))
+    layers = list(maps)
+    # head by head: ranking takes several times the memory of what is ranked
+    ranks = np.stack([np.stack([row_ranks(b[:, h, None], keep[:, h, None])[0, 0].numpy() for h in range(b.shape[1])])
+                      for b, keep in ((b, allowed[l].expand_as(b)) for l, b in maps.items())])
+    arrays = dict(attention_attribution=_stacked(maps), attribution_ranks=ranks)
+    return arrays, dict.fromkeys(arrays, layers)
 
 
 # %% ../../nbs/08_probing/03_look.ipynb #031
@@ -259,11 +270,13 @@ def _each(given, count, name, kind='text'):
                          f'{len(given)}')
     return list(given)
 
-def _look(model, inputs):
-    "Outputs for one text or image, its attention [layers, heads, query, key], and the inputs"
-    with torch.no_grad(), observe(model) as maps:
-        outputs = model(**inputs)
-        return outputs, np.stack([maps[l][0].float().cpu().numpy() for l in maps]), inputs
+def _look(model, inputs, is_read=None):
+    "Outputs for one text or image (see `logits_at`), its attention [layers, heads, query, key], and the inputs"
+    with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
+        outputs, captured = model(**inputs), {}
+        for l in maps: captured[l] = maps[l]
+        maps.clear()
+        return outputs, _stacked(captured), inputs
 
 # %% ../../nbs/08_probing/03_look.ipynb #032
 @dataclass(frozen=True)
@@ -284,9 +297,10 @@ class _Wanted:
                  'saliency of the continuation': self.saliency and self.generated and of_each}
         return {name: part for name, part in every.items() if part}
 
-    def passes(self, model, n) -> dict: # {name in words: how often}
-        "How often `model` runs for a text or image of `n` tokens, as far as it is known: once where it is not"
-        groups = math.ceil(self.steps / rows_at_once(model, n))
+    def passes(self, model, n, places=None) -> dict: # {name in words: how often}
+        """How often `model` runs for a text or image of `n` tokens, as far as it is known: once where it is not;
+        `places`: as for `rows_at_once`"""
+        groups = math.ceil(self.steps / rows_at_once(model, n, places))
         of_saliency = groups if self.saliency == 'integrated_gradients' else 1
         return {name: of_saliency if name.startswith('saliency') else 1 for name in self.parts()}
 
@@ -330,6 +344,13 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
                     layers=dict(attention=list(range(len(attention)))), **read)
 
+def _read_first(model, tokens:int, target, position, start):
+    "Return the positions [1, tokens] whose logits the first pass over a text is asked for; None: all"
+    if head_of(model) != 'causal' or callable(target): return None
+    at = torch.arange(tokens, device=device_of(model))
+    is_read = at == _place(-1 if position is None else position, tokens)
+    return (is_read if start is None else is_read | (start - 1 <= at) & (at < tokens - 1))[None]
+
 _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
 
 # %% ../../nbs/08_probing/03_look.ipynb #clm2
@@ -362,11 +383,11 @@ def _continuations(
 def _said_of(
     tokenizer, text,
     start,    # the place of the first of them
-    logits,   # [tokens, vocabulary]
+    outputs,  # of the model
     others=5, # tokens that might have come instead
 ) -> dict: # start, tokens, probability, others [[token, probability]]
     "What is known of each token in the continuation of `text`"
-    p = logits[start - 1:-1].float().softmax(-1)
+    p = logits_between(outputs, start - 1, len(text.labels) - 1).float().softmax(-1)
     ids = torch.as_tensor(text.input_ids[start:], device=p.device)
     rest = p.scatter(1, ids[:, None], 0.).topk(min(others, p.shape[1] - 1))
     return dict(start=start, tokens=text.labels[start:], probability=p.gather(1, ids[:, None])[:, 0].tolist(),
@@ -378,11 +399,11 @@ def _saliency_of_each(
 ) -> tuple: # ({name: array}, {name: layers})
     "What each token does to the logit of each token from place `start` on, where the one before it stands"
     ids, method = inputs['input_ids'][0], attribution_named(saliency)
-    def of(place): return lambda outputs, rows: outputs.logits[:, place - 1, ids[place]]
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in method.options}
     with undisturbed(model):
         for p in model.parameters(): p.requires_grad_(False)
-        reading = Reading(model, inputs, None, [of(i) for i in range(start, len(ids))])
+        targets = [token_logit(i - 1, int(ids[i]), len(ids)) for i in range(start, len(ids))]
+        reading = Reading(model, inputs, None, targets)
         values = method(reading, **options)[0][:, 0]
     return dict(continuation_saliency=values.float().cpu().numpy()), {}
 
@@ -401,9 +422,10 @@ def _first_look(
         encoded, aligned, starts = _continuations(model, tokenizer, aligned, generate, longest)
     targets, positions = _each(target, len(texts), 'target'), _each(position, len(texts), 'position')
     with undisturbed(model):
-        looked = [_look(model, _inputs(model, row)) for row in encoded]
         if generate is not None:
             positions = [start - 1 if p is None else p for start, p in zip(starts, positions)]
+        looked = [_look(model, _inputs(model, row), _read_first(model, len(row['input_ids']), *of_text))
+                  for row, *of_text in zip(encoded, targets, positions, starts)]
         answers = [answer(model, outputs, inputs, tokenizer, *rest)
                    for (outputs, _, inputs), *rest in zip(looked, aligned, targets, positions)]
         _check_targets(looked, targets)
@@ -417,7 +439,7 @@ def _first_look(
     for i, ((outputs, attention, _), said, text) in enumerate(zip(looked, answers, aligned)):
         read = {k: getattr(text, k) for k in _of_text}
         more = {} if generate is None else dict(
-            continuation=_said_of(tokenizer, text, starts[i], outputs.logits[0]))
+            continuation=_said_of(tokenizer, text, starts[i], outputs))
         p = None if said.logits is None else _class_probabilities(model, said.logits, ids)
         snapshots.append(_snapshot(i, read, attention, said, p, names, model_name(whole), about, **more))
     questions = [(inputs, said.score, start) if said.score else None
@@ -678,7 +700,9 @@ class Looking:
 
     @staticmethod
     def _passes(looked, question):
-        return looked.wanted.passes(looked.model, row_tokens(looked.model, question[0]))
+        inputs, score, _ = question
+        places = most_places([score], torch.zeros(1, dtype=torch.long, device=device_of(looked.model)))
+        return looked.wanted.passes(looked.model, row_tokens(looked.model, inputs), places)
 
     @property
     def state(self) -> str:

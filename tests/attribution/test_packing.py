@@ -153,3 +153,11 @@ def test_a_row_keeps_no_more_for_its_way_back_than_it_is_said_to(kind, tokens, a
     if kind == 'lm': outputs.logits.log_softmax(-1)
     assert sum(size for at, (size, _) in kept.items() if at not in weights) <= row_bytes(model, tokens)
     assert rows_at_once(model, tokens) * row_bytes(model, tokens) <= packing.most_bytes
+
+def test_occlusion_reads_each_text_once_for_each_token_and_next_to_no_padding():
+    model, lengths, passes = made(kinds['bert']), (40, 38, 35, 33, 30, 12, 12, 5), []
+    batch, target = sentences(lengths), torch.zeros(8, dtype=torch.long)
+    model.register_forward_pre_hook(lambda m, args, kwargs: passes.append(kwargs['attention_mask']), with_kwargs=True)
+    input_saliency(model, batch, 'occlusion', target)
+    needed = sum(n*(n + 1) for n in lengths) # each token away, and none
+    assert needed <= sum(mask.numel() for mask in passes) <= 1.05*needed

@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from salviz import peers as room
 from salviz.cli import main
-from salviz.peers import Work, _compared, disagreement, explaining, looking, peers_report, seconds_to_paint, training
+from salviz.peers import (Work, _compared, disagreement, explaining, explaining_next, looking, peers_report,
+                          seconds_to_paint, small_llama, training, training_causal)
 
 quiet = dict(say=lambda line: None)
 
@@ -37,6 +39,24 @@ def test_the_hand_written_step_trains_the_same_model(tiny_bert, tiny_tokenizer):
         for work in works.values(): work()
     assert any(not (a == b).all() for a, b in zip(before, model.parameters()))
 
+@pytest.mark.numeric
+def test_the_next_token_is_explained_by_hand_with_the_same_numbers(tiny_tokenizer):
+    model = small_llama(tiny_tokenizer, hidden=16, layers=2, heads=2).eval().requires_grad_(False)
+    ids = torch.tensor([tiny_tokenizer('a bad film and a good one')['input_ids']])
+    (_, works), = explaining_next(model, ids, steps=4).items()
+    assert disagreement(works['by hand'](), works['salviz']()) < 1e-4
+
+def test_every_causal_step_stands_beside_a_loop_that_trains_the_model(tiny_tokenizer):
+    model = small_llama(tiny_tokenizer, hidden=16, layers=1, heads=2)
+    with training_causal(model, tiny_tokenizer, tokens=12, size=4) as steps:
+        names = [what.split(', ')[0].removeprefix('causal language model: ') for what in steps]
+        assert names == ['plain step', 'AD-DROP GA step', 'AD-DROP AA step', 'saliency guided step']
+        for works in steps.values():
+            for work in works.values():
+                before = [p.detach().clone() for p in model.parameters()]
+                work()
+                assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+
 def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monkeypatch):
     from salviz.explorer.widget import Explorer
     files = looking(Explorer('ad-drop').look().snapshot, tmp_path)
@@ -49,9 +69,10 @@ def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
                 'other': dict(seconds=2., ratio=2., difference=0.)}
     monkeypatch.setattr(room, '_compared', lambda *a: measured)
     monkeypatch.setattr(room, '_looked_at', lambda rounds: dict(of='one layer', pages={'x': dict(bytes=5, seconds=.5)}))
+    monkeypatch.setattr(room, 'small_llama', lambda tokenizer: small_llama(tokenizer, hidden=16, layers=1, heads=2))
     main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
     there = json.loads((tmp_path/'out'/'peers.json').read_text())
-    assert there['sentences'] == 8 and len(there['works']) == 3 and there['versions']['captum']
+    assert there['sentences'] == 8 and len(there['works']) == 8 and there['versions']['captum']
     assert (tmp_path/'out'/'peers.md').read_text() == peers_report(there)
     assert '| other | 2.000 | 2.00 |' in capsys.readouterr().out
     assert main(['bench', '--peers', '--quick', '--out', str(tmp_path/'out')])
