@@ -112,6 +112,15 @@ def run(func, args, kwargs):
 
 class Emulated(TorchDispatchMode):
     "Inside, 'cuda' is the emulated card"
+    def __enter__(self):
+        self.before = torch._C._only_lift_cpu_tensors()
+        torch._C._set_only_lift_cpu_tensors(True) # torch.tensor(..., device=card) comes by here too
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        torch._C._set_only_lift_cpu_tensors(self.before)
+        return super().__exit__(*raised)
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None): return run(func, args, kwargs or {})
 
 
@@ -132,11 +141,7 @@ def _to_keeping_ties(module, *args, **kwargs):
 @contextlib.contextmanager
 def emulated_card():
     "A block in which torch has the emulated card"
-    before = torch._C._only_lift_cpu_tensors()
-    torch._C._set_only_lift_cpu_tensors(True) # torch.tensor(..., device=card) comes by here too
-    try:
-        with everywhere(Emulated), mock.patch.object(torch.nn.Module, 'to', _to_keeping_ties): yield card
-    finally: torch._C._set_only_lift_cpu_tensors(before)
+    with everywhere(Emulated), mock.patch.object(torch.nn.Module, 'to', _to_keeping_ties): yield card
 
 
 @contextlib.contextmanager
