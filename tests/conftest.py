@@ -1,6 +1,7 @@
 "Small things that several test files share: a tokenizer, data and models that are made in a moment."
 import asyncio
 import re
+from importlib.util import find_spec
 
 import datasets
 import pytest
@@ -10,8 +11,10 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 import traced
 from arithmetic import chosen
-from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
 from forked import cheaply
+
+if find_spec('playwright') is not None: # a machine with a card seldom has it, and no numeric test needs it (gpu.py)
+    from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
