@@ -5,8 +5,8 @@ the last place, drawn from the operation and the shapes that go into it. So the 
 the same bits, as on any machine, and a sentence alone differs in its last bits from the same sentence in a batch, as on
 some machines. What passes here and with the plain kernels does not lean on the kernels of one processor.
 
-With SALVIZ_ARITHMETIC=card the same operations, and sums, sorting and the usual functions beside them, run on the device
-SALVIZ_DEVICE (cuda), with their arguments and results on the processor: a test that was written for the processor is
+With SALVIZ_ARITHMETIC=card the same operations, and sums, sorting and the usual functions beside them, run on the
+device SALVIZ_DEVICE (cuda), with their arguments and results on the processor: a test that was written for the processor is
 then held against a card's kernels (`make gpu`)."""
 import contextlib
 import os
@@ -54,7 +54,8 @@ class Noisy(TorchDispatchMode):
 
 on_card = rounding | {aten.exp, aten.log, aten.tanh, aten.sigmoid, aten.gelu, aten.gelu_backward, aten.tanh_backward,
                       aten.silu, aten.silu_backward, aten.sum, aten.mean, aten.logsumexp, aten.cumsum, aten.sort,
-                      aten.argsort, aten.topk, aten.argmax, aten.embedding_dense_backward, aten.scatter_add, aten.index_add,
+                      aten.argsort, aten.topk, aten.argmax, aten.embedding_dense_backward, aten.scatter_add,
+                      aten.index_add,
                       aten.var, aten.std, aten.pow, aten.rsqrt, aten.cat, aten.gather, aten.index}
 
 

@@ -36,7 +36,8 @@ _autocast.fallback(torch.library.fallthrough_kernel)
 
 aten, card = torch.ops.aten, torch.device('card', 0)
 transfers = [] # operations that waited for the card, in order
-indexing = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index, aten._unsafe_index_put}
+indexing = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index,
+            aten._unsafe_index_put}
 waiting = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.unique_dim, aten._unique2, aten.masked_select,
            aten.bincount}
 

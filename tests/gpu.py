@@ -2,11 +2,11 @@
 
 Every part runs in a process with a time limit of its own, the most useful ones first, until the budget is spent. What a
 part found is stored as soon as it ends, and each test as it passes, so that a second try does only what is left.
-Everything goes into one file, `gpu.json`, which also says on which card and with which versions; `--table` prints the
-table for README from that file alone.
+Everything goes into one file, `gpu.json`, with the card and the versions; `--table` prints the table for README from
+that file alone.
 
-The Python that runs this needs torch, transformers and pytest. Nothing is installed over them: pure-Python packages that
-are missing are named, with the command that fetches their wheels into `.wheels` on a machine with a network, and are
+The Python that runs this needs torch, transformers and pytest. Nothing is installed over them: pure-Python packages
+that are missing are named, with the command that fetches their wheels into `.wheels` on a machine with a network, and are
 unpacked beside the installation."""
 import argparse
 import importlib.util
@@ -70,9 +70,9 @@ def fetch(wheels, version, names):
     size = sum(f.stat().st_size for f in wheels.rglob('*') if f.is_file())
     print(f'{wheels}: {size/1e6:.1f} MB')
 
-def unpacked(wheels):
-    "The folder into which the wheels of `wheels` that are missing here are unpacked; None if nothing is missing"
-    site, files = wheels/'site', {}
+def unpacked(wheels, site):
+    "The folder `site`, with what was missing here of the packages whose wheels are in `wheels`; None if it is not there"
+    files = {}
     for file in sorted(wheels.glob('*.whl')): files[file.name.split('-')[0].lower()] = file
     lacking = missing([*packages], [site])
     some = [files[name.lower()] for name in lacking if name.lower() in files]
@@ -81,9 +81,9 @@ def unpacked(wheels):
                         f'--target={site}', *map(str, some)], check=True)
     return site if site.exists() else None
 
-def with_weights(cache):
-    """The cache of packaged data in `cache`, in which MiniLM gets random weights of its shape where it has none. Names
-    the folder that it wrote"""
+def with_weights(fetched, cache):
+    "The packaged data of `fetched` in the folder `cache`, in which MiniLM gets random weights of its shape"
+    if not cache.exists(): shutil.copytree(fetched, cache)
     for folder in cache.glob('minilm-*'):
         if (folder/'model.safetensors').exists(): continue
         import torch
@@ -298,8 +298,8 @@ def table(found):
     lines += [f'| {rows[k].title} | {" | ".join(cell(t, k) for t in done.values())} |' for k in names]
     m, e = found['machine'], (found['parts'].get('explore') or {}).get('result')
     lines += ['', f'{m["card"]}, torch {m["torch"]}, transformers {m["transformers"]}, Python {m["python"]}, '
-              f'{m["date"]}; batch 16; time beside plain fine-tuning of the same column in brackets, peak of the memory '
-              'that torch allocated.']
+              f'{m["date"]}; batch 16; in brackets the time beside plain fine-tuning of the same column; peak of the '
+              'memory that torch allocated.']
     if unsteady := [k for k, t in done.items() if not t['steady']]:
         lines.append(f'Plain fine-tuning differed from itself by more than 4% in: {", ".join(unsteady)}.')
     if e: lines.append(f'`explore` on a causal language model ({e["layers"]} layers of {e["width"]}) at '
@@ -316,7 +316,8 @@ def main():
     arg('--only', nargs='+', metavar='PART', help='these parts alone')
     arg('--processes', type=int, default=max(1, min(12, (os.cpu_count() or 2) - 2)), help='of the tests')
     arg('--quick', action='store_true', help='small sizes, to try the script')
-    arg('--fetch', nargs='*', metavar='PACKAGE', help='fetch wheels and data into --wheels, on a machine with a network')
+    arg('--fetch', nargs='*', metavar='PACKAGE',
+        help='fetch wheels and data into --wheels, on a machine with a network')
     arg('--python-version', default=f'{sys.version_info.major}.{sys.version_info.minor}', help='of --fetch')
     arg('--table', action='store_true', help="print README's table from what is stored")
     arg('--run', nargs='+', help=argparse.SUPPRESS)
@@ -331,23 +332,26 @@ def main():
         a.into.write_text(json.dumps(result))
         return
     if a.table: return print(table(json.loads((a.out/'gpu.json').read_text())))
-    if lacking := missing(large): raise SystemExit(f'gpu: {", ".join(lacking)} must be installed; name a Python that has '
-                                                   'them with make gpu PYTHON=...')
-    site = unpacked(a.wheels)
+    if lacking := missing(large):
+        raise SystemExit(f'gpu: {", ".join(lacking)} must be installed; name a Python that has them with make gpu '
+                         'PYTHON=...')
+    site = unpacked(a.wheels, a.out.absolute()/'site')
     if lacking := missing([*packages], [site] if site else []):
         version = f'{sys.version_info.major}.{sys.version_info.minor}'
-        raise SystemExit(f'gpu: {len(lacking)} packages are missing: {", ".join(lacking)}. On a machine with a network, in '
-                         f'this folder: {" ".join(fetch_command(lacking, ".wheels", version))}\n'
+        raise SystemExit(f'gpu: {len(lacking)} packages are missing: {", ".join(lacking)}. On a machine with a network, '
+                         f'in this folder: {" ".join(fetch_command(lacking, ".wheels", version))}\n'
                          f'(and `make gpu GPU="--fetch --python-version {version}"` there also brings the texts)')
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join(map(str, [root, tests, *[site] * bool(site)])),
            'CUDA_VISIBLE_DEVICES': os.environ.get('CUDA_VISIBLE_DEVICES', '0').split(',')[0],
            'OMP_NUM_THREADS': '1', 'HF_HUB_OFFLINE': '1', 'TOKENIZERS_PARALLELISM': 'false'}
     if site: sys.path.append(str(site))
-    cache = a.wheels/'cache'
-    if cache.exists() and 'SALVIZ_CACHE' not in os.environ: env['SALVIZ_CACHE'] = str(with_weights(cache))
+    fetched = a.wheels/'cache'
+    if fetched.exists() and 'SALVIZ_CACHE' not in os.environ:
+        env['SALVIZ_CACHE'] = str(with_weights(fetched.absolute(), a.out.absolute()/'cache'))
     import torch
     if a.device == 'cuda' and not torch.cuda.is_available():
-        raise SystemExit(f'gpu: torch {torch.__version__} finds no CUDA card here; make gpu DEVICE=cpu tries the script')
+        raise SystemExit(f'gpu: torch {torch.__version__} finds no CUDA card here; make gpu DEVICE=cpu tries the '
+                         'script')
     run_all(a.device, a.out, a.budget, a.quick, a.only, a.processes, env)
 
 if __name__ == '__main__': main()

@@ -120,7 +120,7 @@ def embeddings_replaced(model, x):
     def hook(module, args, output):
         if not running: return None
         calls.append(output.shape)
-        return x.view_as(x) # hooks on what a module returns or takes, such as a FLOP counter's, cannot be told of a leaf
+        return x.view_as(x) # a FLOP counter's hooks on what modules take and return cannot be told of a leaf
     handles = [source.register_forward_pre_hook(enter), source.register_forward_hook(leave)]
     handles += [m.register_forward_hook(hook) for m in word_embeddings(model)]
     try:

@@ -59,7 +59,7 @@ def test_attention_is_observed_dropped_and_scaled_on_a_card(model, batch):
         assert maps.allowed(0).device == maps.seen(0).device == device
         return torch.cat([maps.stacked().flatten(), logits.flatten()])
     np.testing.assert_allclose(*on_both(model, batch, act), rtol=1e-8, atol=1e-10)
-    def scores(m, b): return query_key(m, dict(input_ids=b['input_ids'], attention_mask=b['attention_mask']), 0, 1).scores
+    def scores(m, b): return query_key(m, {k: b[k] for k in ('input_ids', 'attention_mask')}, 0, 1).scores
     np.testing.assert_allclose(*on_both(model, batch, scores), rtol=1e-8)
 
 def test_what_is_measured_over_data_is_the_same_on_a_card(model, tiny_tokenizer):
@@ -90,7 +90,8 @@ def test_the_emulated_card_refuses_what_a_card_refuses():
     with training_on_card() as card:
         x = torch.ones(3, device=card)
         with pytest.raises(RuntimeError, match='same device'): x + torch.ones(3)
-        with pytest.raises(RuntimeError, match='same device'): torch.ones(3).index_select(0, torch.tensor([0], device=card))
+        first = torch.tensor([0], device=card)
+        with pytest.raises(RuntimeError, match='same device'): torch.ones(3).index_select(0, first)
         with pytest.raises(TypeError, match='numpy'): x.numpy()
         transfers.clear()
         assert (x + torch.tensor(2.))[torch.tensor([1])].cpu().tolist() == [3.] # as on a card

@@ -52,7 +52,7 @@ def test_a_training_on_a_card_is_the_training_on_the_processor(task, name, tmp_p
         alike(a.arrays, b.arrays, f'step {step}:', 1e-5)
 
 class Places(list):
-    "The operations that waited for the card, each with the line of salviz that called it; those in transformers left out"
+    "The operations that waited for the card, each with the line of salviz that called it, without transformers' own"
     def append(self, operation):
         lines = [f for f in traceback.extract_stack() if '/salviz/' in f.filename or '/transformers/' in f.filename]
         if '/salviz/' in lines[-1].filename:

@@ -346,7 +346,8 @@ refused = [(dict(methods=['gaa']), 'there is no method gaa; available: plain, ag
            (dict(tokens=[]), 'at least one length'), (dict(tokens=[4]), 'from 8 to 512, got 4'),
            (dict(tokens=[32.]), 'whole numbers'), (dict(rounds=0), 'rounds must be'),
            (dict(rounds=True), 'rounds must be'), (dict(device='gpu'), "'cpu' or 'cuda', got 'gpu'"),
-           (dict(shape='gpt'), "'minilm', 'bert-base', 'llama', got 'gpt'"), (dict(dropout=1), 'at least 0 and below 1'),
+           (dict(shape='gpt'), "'minilm', 'bert-base', 'llama', got 'gpt'"),
+           (dict(dropout=1), 'at least 0 and below 1'),
            (dict(dropout='a'), 'at least 0 and below 1')]
 
 @pytest.mark.parametrize('given,said', refused, ids=lambda o: str(o)[:24])
