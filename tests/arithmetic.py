@@ -6,8 +6,8 @@ the same bits, as on any machine, and a sentence alone differs in its last bits 
 some machines. What passes here and with the plain kernels does not lean on the kernels of one processor.
 
 With SALVIZ_ARITHMETIC=card the same operations, and sums, sorting and the usual functions beside them, run on the
-device SALVIZ_DEVICE (cuda), with their arguments and results on the processor: a test that was written for the processor is
-then held against a card's kernels (`make gpu`)."""
+device SALVIZ_DEVICE (cuda), with their arguments and results on the processor: tests that were written for the
+processor are then held against a card's kernels (`make gpu`)."""
 import contextlib
 import os
 import threading

@@ -6,8 +6,8 @@ Everything goes into one file, `gpu.json`, with the card and the versions; `--ta
 that file alone.
 
 The Python that runs this needs torch, transformers and pytest. Nothing is installed over them: pure-Python packages
-that are missing are named, with the command that fetches their wheels into `.wheels` on a machine with a network, and are
-unpacked beside the installation."""
+that are missing are named, with the command that fetches their wheels into `.wheels` on a machine with a network, and
+are unpacked beside the results."""
 import argparse
 import importlib.util
 import json
@@ -71,7 +71,7 @@ def fetch(wheels, version, names):
     print(f'{wheels}: {size/1e6:.1f} MB')
 
 def unpacked(wheels, site):
-    "The folder `site`, with what was missing here of the packages whose wheels are in `wheels`; None if it is not there"
+    "The folder `site`, with those packages of `wheels` that are missing here; None if it is not there"
     files = {}
     for file in sorted(wheels.glob('*.whl')): files[file.name.split('-')[0].lower()] = file
     lacking = missing([*packages], [site])
@@ -339,7 +339,7 @@ def main():
     if lacking := missing([*packages], [site] if site else []):
         version = f'{sys.version_info.major}.{sys.version_info.minor}'
         raise SystemExit(f'gpu: {len(lacking)} packages are missing: {", ".join(lacking)}. On a machine with a network, '
-                         f'in this folder: {" ".join(fetch_command(lacking, ".wheels", version))}\n'
+                         'in this folder: ' + ' '.join(fetch_command(lacking, '.wheels', version)) + '\n'
                          f'(and `make gpu GPU="--fetch --python-version {version}"` there also brings the texts)')
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join(map(str, [root, tests, *[site] * bool(site)])),
            'CUDA_VISIBLE_DEVICES': os.environ.get('CUDA_VISIBLE_DEVICES', '0').split(',')[0],
