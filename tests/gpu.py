@@ -338,7 +338,7 @@ def main():
     site = unpacked(a.wheels, a.out.absolute()/'site')
     if lacking := missing([*packages], [site] if site else []):
         version = f'{sys.version_info.major}.{sys.version_info.minor}'
-        raise SystemExit(f'gpu: {len(lacking)} packages are missing: {", ".join(lacking)}. On a machine with a network, '
+        raise SystemExit(f'gpu: {len(lacking)} packages are missing: {", ".join(lacking)}. On a machine with a network '
                          'in this folder: ' + ' '.join(fetch_command(lacking, '.wheels', version)) + '\n'
                          f'(and `make gpu GPU="--fetch --python-version {version}"` there also brings the texts)')
     env = {**os.environ, 'PYTHONPATH': os.pathsep.join(map(str, [root, tests, *[site] * bool(site)])),
