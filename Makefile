@@ -1,6 +1,7 @@
 # `make demo` trains and draws, `make lab` opens JupyterLab on the quickstart, `make test` runs all checks,
 # `make check` what a change touches, `make docs` builds the site in _docs/, `make course` the lessons in _course/,
-# `make bench` measures what the methods cost, `make reproduce` re-tests what the papers claim.
+# `make bench` measures what the methods cost, `make gpu` runs the numeric tests and the bench on a CUDA card,
+# `make reproduce` re-tests what the papers claim.
 # Each makes its own environment (.venv) from the versions in constraints.txt; nothing but Python 3.11+ and make is needed.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +10,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable
 
-.PHONY: demo lab test check docs course reproduce arithmetic slow bench fetch extras browser latex notebooks outputs readme clean
+.PHONY: demo lab test check docs course reproduce arithmetic slow bench gpu fetch extras browser latex notebooks outputs readme clean
 
 demo: .venv/.demo fetch
 	$(BIN)/salviz demo $(DEMO)
@@ -56,6 +57,14 @@ slow: .venv/.dev .venv/.ray fetch extras browser latex
 # For a first look: make bench BENCH=--quick
 bench: .venv/.demo fetch
 	OMP_NUM_THREADS=1 $(BIN)/salviz bench $(BENCH)
+
+# The numeric tests and the bench on one CUDA card, at most eight minutes; what a try has finished is kept in _gpu/gpu.json
+# and the next one does the rest. The environment is that of $(PYTHON), which needs torch and transformers; pure-Python
+# packages that it lacks are listed with the command that fetches them into .wheels. Try it without a card:
+# make gpu DEVICE=cpu GPU='--quick --out _gpu-try'
+DEVICE ?= cuda
+gpu:
+	$(PYTHON) tests/gpu.py --device $(DEVICE) $(GPU)
 
 fetch: .venv/.demo
 	$(BIN)/salviz fetch
@@ -117,4 +126,4 @@ readme: .venv/.dev
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info _docs _course _proc .testmondata*
+	rm -rf .venv build dist *.egg-info _docs _course _proc _gpu .testmondata*

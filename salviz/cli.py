@@ -418,7 +418,7 @@ def _bench_options(arg):
         help='rows of the table, such as ga aa guided (default all; an unknown name lists them)')
     arg('--rounds', type=whole(1), help='how often each step is timed (default 7)')
     arg('--device', default='cpu', help='cpu or cuda (default %(default)s)')
-    arg('--shape', default='minilm', help='minilm or bert-base (default %(default)s)')
+    arg('--shape', default='minilm', help='minilm, bert-base or llama (default %(default)s)')
     arg('--dropout', type=_amount,
         help='attention dropout of a second table at the middle length, 0: none (default 0.1)')
     arg('--memory', action=argparse.BooleanOptionalAction, help='measure peak memory, one process a row (default yes)')

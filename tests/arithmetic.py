@@ -3,14 +3,20 @@
 With SALVIZ_ARITHMETIC=noisy each product, convolution, softmax and normalisation is multiplied by 1 + a few units in
 the last place, drawn from the operation and the shapes that go into it. So the same operations on the same shapes give
 the same bits, as on any machine, and a sentence alone differs in its last bits from the same sentence in a batch, as on
-some machines. What passes here and with the plain kernels does not lean on the kernels of one processor."""
+some machines. What passes here and with the plain kernels does not lean on the kernels of one processor.
+
+With SALVIZ_ARITHMETIC=card the same operations, and sums, sorting and the usual functions beside them, run on the
+device SALVIZ_DEVICE (cuda), with their arguments and results on the processor: tests that were written for the
+processor are then held against a card's kernels (`make gpu`)."""
 import contextlib
 import os
 import threading
 import zlib
+from functools import partial
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 aten = torch.ops.aten
 rounding = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.linear, aten.convolution, aten._softmax,
@@ -46,20 +52,46 @@ class Noisy(TorchDispatchMode):
         return result
 
 
+on_card = rounding | {aten.exp, aten.log, aten.tanh, aten.sigmoid, aten.gelu, aten.gelu_backward, aten.tanh_backward,
+                      aten.silu, aten.silu_backward, aten.sum, aten.mean, aten.logsumexp, aten.cumsum, aten.sort,
+                      aten.argsort, aten.topk, aten.argmax, aten.embedding_dense_backward, aten.scatter_add,
+                      aten.index_add,
+                      aten.var, aten.std, aten.pow, aten.rsqrt, aten.cat, aten.gather, aten.index}
+
+
+class OnCard(TorchDispatchMode):
+    "Inside, the operations in `on_card` run on `device`, their results come back to the processor"
+    def __init__(self, device):
+        super().__init__()
+        self.device = torch.device(device)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name, kwargs = str(func), kwargs or {}
+        here = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        ours = func.overloadpacket in on_card and 'out' not in kwargs and 'mkldnn' not in name and 'for_cpu' not in name
+        if not (ours and here and all(x.device.type == 'cpu' for x in here)): return func(*args, **kwargs)
+        there = tree_map_only(torch.Tensor, lambda x: x.to(self.device), (args, kwargs))
+        return tree_map_only(torch.Tensor, lambda x: x.to('cpu'), func(*there[0], **there[1]))
+
+
 @contextlib.contextmanager
-def noise():
-    "Noisy here and in every thread that begins inside: a mode belongs to its thread"
+def everywhere(mode):
+    "The dispatch mode that `mode()` makes, here and in every thread that begins inside: a mode belongs to its thread"
     run = threading.Thread.run
-    def in_noise(thread):
-        with Noisy(): run(thread)
-    threading.Thread.run = in_noise
+    def in_mode(thread):
+        with mode(): run(thread)
+    threading.Thread.run = in_mode
     try:
-        with Noisy(): yield
+        with mode(): yield
     finally: threading.Thread.run = run
+
+def noise(): return everywhere(Noisy)
 
 
 def chosen():
     "The arithmetic that SALVIZ_ARITHMETIC names, as a context"
     name = os.environ.get('SALVIZ_ARITHMETIC', 'plain')
-    assert name in ('plain', 'noisy'), f"SALVIZ_ARITHMETIC must be 'plain' or 'noisy', got {name!r}"
-    return noise() if name == 'noisy' else contextlib.nullcontext()
+    made = dict(plain=contextlib.nullcontext, noisy=noise,
+                card=lambda: everywhere(partial(OnCard, os.environ.get('SALVIZ_DEVICE', 'cuda'))))
+    assert name in made, f"SALVIZ_ARITHMETIC must be one of {', '.join(made)}, got {name!r}"
+    return made[name]()

@@ -2,19 +2,23 @@
 import asyncio
 import contextlib
 import re
+from importlib.util import find_spec
 
 import datasets
 import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-from xdist.scheduler import LoadScopeScheduling
 
 import traced
 from arithmetic import chosen
-from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
 from forked import cheaply, in_place_of_spawn
-from lab_server import jupyter  # noqa: F401, a fixture of every test that opens JupyterLab
+from units import in_order
+
+if find_spec('xdist') is not None: from units import pytest_xdist_make_scheduler # noqa: F401, a hook
+if find_spec('playwright') is not None: # a machine with a card seldom has it, and no numeric test needs it (gpu.py)
+    from browser import browser, page  # noqa: F401, fixtures of every test that looks into a browser
+    from lab_server import jupyter  # noqa: F401, a fixture of every test that opens JupyterLab
 
 @pytest.fixture(autouse=True)
 def loop_of_its_own(request):
@@ -100,31 +104,6 @@ def make_tiny_bert(tiny_tokenizer):
 @pytest.fixture
 def tiny_bert(make_tiny_bert): return make_tiny_bert
 
-# What takes longest starts first, so that no worker is left alone with it at the end: files, or notebooks, one by one.
-longest_first = [
-    'lab', 'test_docs', 'test_cli', '05_methods/02_ad_drop', '05_methods/05_sallm', 'test_tasks', 'test_live',
-    'test_training', 'test_sallm', '00_learn/own_method', '05_methods/03_saliency_guided',
-    '05_methods/04_attention_guidance', 'test_the_example_in_readme_works', '02_data/00_texts', 'test_explorer',
-    'test_figures', 'test_payload', 'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study',
-    'test_attention_guidance', 'test_attribution']
-in_lab = {'test_lab', 'test_lab_explorer', 'test_predictions_lab'}
-
-def unit_of(nodeid):
-    "What a test shares fixtures with and one worker runs: JupyterLab, a file, or a single notebook"
-    path, _, name = nodeid.partition('::')
-    stem = path.rpartition('/')[2].removesuffix('.py')
-    if stem in in_lab or 'jupyterlab' in name: return 'lab'
-    notebook = re.fullmatch(r'test_notebook_runs\[(.*)\.ipynb\]', name)
-    if notebook: return notebook[1]
-    return name if name == 'test_the_example_in_readme_works' else stem
-
-class ByUnit(LoadScopeScheduling):
-    "Give each worker whole units, in the order in which they were collected"
-    def _split_scope(self, nodeid): return unit_of(nodeid)
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log): return ByUnit(config, log)
-
 # What compares numbers that torch computed: again, in another arithmetic, by `make arithmetic`.
 numeric_files = {f'test_{room}' for room in (
     'attention attribution ad_drop saliency_guided attention_guidance sallm rationale_guided explanations faithfulness '
@@ -134,7 +113,6 @@ numeric_files = {f'test_{room}' for room in (
 numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
 
 def pytest_collection_modifyitems(items):
-    rank = {unit: at for at, unit in enumerate(longest_first)}
-    items.sort(key=lambda item: rank.get(unit_of(item.nodeid), len(rank) + ('test_notebook_runs' in item.name)))
+    items.sort(key=in_order)
     for item in items:
         if item.path.stem in numeric_files or numeric_notebooks.match(item.name): item.add_marker('numeric')

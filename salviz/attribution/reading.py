@@ -160,7 +160,7 @@ def embeddings_replaced(model, x):
     def hook(module, args, output):
         if not running: return None
         calls.append(output.shape)
-        return x
+        return x.view_as(x) # a FLOP counter's hooks on what modules take and return cannot be told of a leaf
     handles = [source.register_forward_pre_hook(enter), source.register_forward_hook(leave)]
     handles += [m.register_forward_hook(hook) for m in word_embeddings(model)]
     try:
@@ -242,6 +242,9 @@ def packs_of(
     "Examples that go through `model` together, those of like length"
     tokens = tokens_of(model, inputs, is_cut)
     def room(n): return batch_size or rows_at_once(model, n, places)
+    # reading lengths makes a GPU wait; a pass that holds all rows anyway does not need them
+    fits = len(tokens) * copies <= room(row_tokens(model, inputs))
+    if tokens.device.type != 'cpu' and fits: return [(every_row(inputs), None)]
     packs = [torch.from_numpy(pack).to(tokens.device) for pack in packed(tokens.cpu().numpy(), copies, room)]
     is_text = is_cut and what_is_read(inputs) == 'input_ids'
     return [(rows, int(tokens[rows].max()) if is_text else None) for rows in packs]

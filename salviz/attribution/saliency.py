@@ -68,7 +68,9 @@ def warn_of_cancelling(model, gradient, x):
 # %% ../../nbs/04_attribution/04_saliency.ipynb #030b
 def _look_at_sum(reading, gradient, x, kind):
     if kind == 'gradient': check_sum(reading.model, gradient)
-    if kind == 'input_x_gradient': warn_of_cancelling(reading.model, gradient, x)
+    # in training a GPU would wait for the answer in every step; what is recorded comes by here without a graph
+    if kind == 'input_x_gradient' and (x.device.type == 'cpu' or not reading.create_graph):
+        warn_of_cancelling(reading.model, gradient, x)
 
 def _at_the_input(kind:str): # a key of `reductions`
     "The attribution that is the gradient at the input itself, as one number"
@@ -156,16 +158,17 @@ def read_in_packs(
     inputs, copies = model_inputs(batch, model), chosen.copies_of(options)
     is_cut = is_of_example(questions) if callable(questions) else all(map(is_of_example, questions))
     packs = packs_of(model, inputs, copies, batch_size, is_cut, most_places(questions, every_row(inputs)))
-    values, gains = [None] * len(every_row(inputs)), []
+    values, gains = [], []
     for rows, tokens in packs:
         targets = questions if callable(questions) else [q if callable(q) else q[rows] for q in questions]
         here = None if scores_here is None else scores_here[:, rows]
         reading = Reading(model, batch, rows, targets, batch_size, seed, here, tokens=tokens)
         made, gain = chosen(reading, **options)
         if tokens is not None: made = F.pad(made, (0, inputs['input_ids'].shape[1] - made.shape[2]))
-        for row, x in zip(rows.tolist(), made.unbind(1)): values[row] = x
+        values.append(made)
         if is_checked and gain is not None: gains.append(gain())
-    return torch.stack(values, 1), in_their_order(gains, packs) if gains else None
+    order = torch.cat([rows for rows, _ in packs]).argsort()
+    return torch.cat(values, 1)[:, order], in_their_order(gains, packs) if gains else None
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #035b
 def _scored(target, score):

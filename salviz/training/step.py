@@ -29,7 +29,8 @@ def input_kept(net, inputs:dict, wanted=True):
         def hook(module, args, output):
             x = output if output.requires_grad else output.detach().requires_grad_()
             kept.append(x)
-            return x
+            # a leaf is kept and a view of it goes on: hooks of a FLOP counter cannot be told of a leaf
+            return x.view_as(x) if x.is_leaf else x
         handles = [m.register_forward_hook(hook) for m in word_embeddings(net)]
         try:
             with eager_passes(): yield inputs, kept

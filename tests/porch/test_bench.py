@@ -157,6 +157,17 @@ def invented(**seconds):
     clock, log = [0.], []
     return {k: Invented(clock, log, k, *x) for k, x in seconds.items()}, lambda: clock[0], log
 
+def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, batch_of_words, monkeypatch):
+    "What the saliency pass reads is a leaf there, which the FLOP counter cannot be told of"
+    small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
+    monkeypatch.setitem(room.shapes, 'llama',
+                        lambda dropout: (room.llama_classifier(tiny_tokenizer, dropout, **small), tiny_tokenizer))
+    monkeypatch.setattr(room, 'bench_data', lambda *a, **kw: batch_of_words)
+    found = room.measure_steps(['plain', 'again', 'ga', 'guided', 'guided_reuse', 'sallm', 'iga_first_5'], 'llama', 16,
+                          precision='bf16', rounds=1, clock=iter(range(10**6)).__next__, say=lambda *said: None)
+    rows = found['rows']
+    assert rows['plain']['flops'] > 0 and rows['ga']['flops_ratio'] > 1.2 and rows['guided']['flops_ratio'] > 1.5
+
 def test_rounds_are_interleaved_and_rotated():
     steps, clock, log = invented(a=[1.], b=[2.], c=[3.])
     times = timed_rounds(steps, 4, clock)
@@ -335,7 +346,8 @@ refused = [(dict(methods=['gaa']), 'there is no method gaa; available: plain, ag
            (dict(tokens=[]), 'at least one length'), (dict(tokens=[4]), 'from 8 to 512, got 4'),
            (dict(tokens=[32.]), 'whole numbers'), (dict(rounds=0), 'rounds must be'),
            (dict(rounds=True), 'rounds must be'), (dict(device='gpu'), "'cpu' or 'cuda', got 'gpu'"),
-           (dict(shape='gpt'), "'minilm', 'bert-base', got 'gpt'"), (dict(dropout=1), 'at least 0 and below 1'),
+           (dict(shape='gpt'), "'minilm', 'bert-base', 'llama', got 'gpt'"),
+           (dict(dropout=1), 'at least 0 and below 1'),
            (dict(dropout='a'), 'at least 0 and below 1')]
 
 @pytest.mark.parametrize('given,said', refused, ids=lambda o: str(o)[:24])

@@ -1,0 +1,78 @@
+"""Every method on a card: nothing that a step, a recording or a score needs is left behind on the processor, and what
+comes out is what the processor gives. Emulated (emulated_card.py), or with SALVIZ_DEVICE=cuda a real one."""
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_tasks import examples, made, model_for, quick, rows, tokens, without_dropout  # noqa: F401, a fixture
+
+import emulated_card
+from emulated_card import training_on_card
+from salviz.bench import Step
+from salviz.methods.base import served
+from salviz.models.tasks import tasks
+from salviz.training.callbacks import Control
+from salviz.training.job import open_job
+from salviz.training.settings import Settings
+from salviz.training.trainer import make_trainer, train
+
+one_kind = {task: kind for task, kind in reversed(rows)} # the first of each task
+quickly = [('classification', name) for name in ('ADDrop', 'SalLM', 'SaliencyGuided', 'AttentionGuidance',
+                                                  'RationaleGuided')] + [('causal_lm', 'ADDrop')]
+cases = [pytest.param(task, name, marks=() if (task, name) in quickly else pytest.mark.slow)
+         for name in served for task in one_kind if task in served[name] and task != 'series_classification']
+
+def alike(ours, theirs, what, tolerance):
+    "Are two values of a run the same but for rounding? Says which is not"
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), what
+        for k in ours: alike(ours[k], theirs[k], f'{what} {k}', tolerance)
+    elif isinstance(ours, (float, np.ndarray)):
+        np.testing.assert_allclose(theirs, ours, rtol=tolerance, atol=tolerance, err_msg=what)
+    else: assert ours == theirs, what
+
+@pytest.mark.numeric
+@pytest.mark.parametrize('task, name', cases)
+def test_a_training_on_a_card_is_the_training_on_the_processor(task, name, tmp_path, tiny_data, tokens):
+    data = examples(task, tiny_data)
+    tokenizer = tokens if tasks[task].modality == 'text' else None
+    def trained(where, **more):
+        model = without_dropout(model_for(task, one_kind[task], data, tokens))
+        return train(model, tokenizer, data, made(name, task), run_dir=tmp_path/where, **quick, **more)
+    ours = trained('host', args=dict(use_cpu=True))
+    with training_on_card() as card:
+        theirs = trained('card')
+        assert card.type in str(theirs.config['hardware']) # it did not stay on the processor
+    for a, b in zip(ours.metrics, theirs.metrics, strict=True):
+        alike(*({k: x for k, x in row.items() if not k.endswith('seconds')} for row in (a, b)), 'metrics', 1e-6)
+    for step in ours.steps:
+        a, b = ours.snapshot(step, 0), theirs.snapshot(step, 0)
+        alike(a.losses, b.losses, 'losses', 1e-6)
+        alike(a.arrays, b.arrays, f'step {step}:', 1e-5)
+
+class Places(list):
+    "The operations that waited for the card, each with the line of salviz that called it, without transformers' own"
+    def append(self, operation):
+        lines = [f for f in traceback.extract_stack() if '/salviz/' in f.filename or '/transformers/' in f.filename]
+        if '/salviz/' in lines[-1].filename:
+            super().append(f'{operation} {Path(lines[-1].filename).stem}: {lines[-1].line}')
+
+@pytest.mark.parametrize('name', ['FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance', 'SalLM',
+                                  'RationaleGuided', 'RationaleGuided of attention', 'RationaleGuided by contrast'])
+def test_a_step_never_waits_for_the_card(name, tmp_path, tiny_data, tokens, monkeypatch):
+    "A number that is read on the processor stops the queue of the card's work, in every step"
+    data = examples('classification', tiny_data)
+    model = without_dropout(model_for('classification', 'bert', data, tokens)).float()
+    with training_on_card():
+        settings = Settings(epochs=1, batch_size=8, probes=2, snapshots=0)
+        trainer = make_trainer(open_job(model, tokens, data, made(name, 'classification'), tmp_path/'run', settings),
+                               Control())
+        trainer.state.max_steps = 10
+        trainer.create_optimizer()
+        trainer.method.prepare(trainer)
+        step = Step(trainer, trainer.first_batch())
+        step()
+        monkeypatch.setattr(emulated_card, 'transfers', places := Places())
+        step()
+    assert not places, '\n'.join(places)
