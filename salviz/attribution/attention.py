@@ -68,6 +68,30 @@ def _cast_to(dtype, inputs:dict):
                          'gradients underflow in it')
     return torch.autocast(every_row(inputs).device.type, dtype)
 
+# %% ../../nbs/04_attribution/07_attention.ipynb #056a
+def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key]}
+    "Return the gradient of `score` with respect to each of `maps`; each map is let go of once it has been passed"
+    made, (lowest, *others) = {}, maps.layers
+    for l in others: maps[l].register_hook(partial(made.__setitem__, l))
+    bottom = maps[lowest]
+    maps.clear() # nobody but the graph holds the others now, and it drops them on its way back
+    made[lowest], = torch.autograd.grad(score, [bottom])
+    return made
+
+def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
+    "`attention_attribution` that needs one pass: by gradient, or attention itself"
+    is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
+    look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
+    with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
+        # before the pass: no graph below the first map, none for the weights
+        for p in model.parameters(): p.requires_grad_(False)
+        with only_read(model, [target], rows): outputs = model(**inputs)
+        allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
+        if differentiate: made = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
+        else: made = {l: maps[l] for l in maps.layers}
+    # one layer after the other, so that only one is there twice: the maps of a long text are most of its memory
+    return {l: where_needed(allowed[l], made.pop(l), 0.) for l in maps.layers}, allowed
+
 # %% ../../nbs/04_attribution/07_attention.ipynb #056
 def attention_attribution(
     model,
@@ -109,29 +133,6 @@ def attention_attribution(
                                         nodes, pseudo_label)
         return _attention_of_one_pass(model, inputs, target, layers, method == 'gradient', training, seed, part,
                                       after_dropout)
-
-def _gradients_of_maps(score, maps) -> dict: # {layer: [batch, heads, query, key]}
-    "Return the gradient of `score` with respect to each of `maps`; each map is let go of once it has been passed"
-    made, (lowest, *others) = {}, maps.layers
-    for l in others: maps[l].register_hook(partial(made.__setitem__, l))
-    bottom = maps[lowest]
-    maps.clear() # nobody but the graph holds the others now, and it drops them on its way back
-    made[lowest], = torch.autograd.grad(score, [bottom])
-    return made
-
-def _attention_of_one_pass(model, inputs, target, layers, differentiate, training, seed, part, after_dropout):
-    "`attention_attribution` that needs one pass: by gradient, or attention itself"
-    is_query, rows = _real_queries(model, inputs, part)[:, None, :, None], every_row(inputs)
-    look = observe(model, layers=layers, part=part, after_dropout=after_dropout)
-    with undisturbed(model, training=training, seed=seed), torch.set_grad_enabled(differentiate), look as maps:
-        # before the pass: no graph below the first map, none for the weights
-        for p in model.parameters(): p.requires_grad_(False)
-        with only_read(model, [target], rows): outputs = model(**inputs)
-        allowed = {l: maps.allowed(l) & is_query for l in maps.layers}
-        if differentiate: made = _gradients_of_maps(target_scores(outputs, target, rows).sum(), maps)
-        else: made = {l: maps[l] for l in maps.layers}
-    # one layer after the other, so that only one is there twice: the maps of a long text are most of its memory
-    return {l: where_needed(allowed[l], made.pop(l), 0.) for l in maps.layers}, allowed
 
 # %% ../../nbs/04_attribution/07_attention.ipynb #070
 def path_rule(
