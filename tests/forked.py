@@ -19,10 +19,11 @@ heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.m
          'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
 
 def cheaply():
-    """Leave out what costs every training of a test something and shows nothing: the collector, which transformers calls
-    at the end, passes over all that was imported; no test cuts the power, which a synced file must survive (a file to be
-    synced must still be open); and the fingerprint that `datasets` computes of every new table serves its cache on disk,
-    which tables in memory do not use; and the layout tables of a PDF's fonts"""
+    """Leave out what costs time in every test and shows nothing:
+    - the garbage collector, which transformers calls after a training, passes over everything that was imported;
+    - no test cuts the power, so files are not synced (but a file to be synced must be open);
+    - `datasets` computes a fingerprint of every new table, for a cache on disk that tables in memory do not use;
+    - a PDF's fonts keep layout tables, although its glyphs are placed already"""
     import datasets.arrow_dataset
     from datasets.fingerprint import generate_random_fingerprint
     from fontTools.subset import Options

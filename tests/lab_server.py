@@ -43,8 +43,8 @@ def lab(root):
 
 @pytest.fixture(scope='session')
 def jupyter(browser, tmp_path_factory):
-    """The server's `url` and `root`; `new_page(width, height)` opens a page in one browser context, `folder(name)` makes
-    a folder below the root, and `end_kernels(name)` shuts down the kernels of the notebooks in it"""
+    """The server's `url` and `root`; `new_page(width, height)` opens a page in one browser context, `folder(name)`
+    makes a folder below the root, and `end_kernels(name)` shuts down the kernels of the notebooks in it"""
     root = tmp_path_factory.mktemp('jupyter')/'work'
     root.mkdir()
     contexts = {}

@@ -232,6 +232,7 @@ def tokens_of(model, inputs:dict, is_cut=True) -> torch.Tensor: # int64 [batch]
     real = real_tokens(inputs)
     return (real * torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1).clamp(min=1)
 
+# %% ../../nbs/04_attribution/02_reading.ipynb #022k
 def packs_of(
     model, inputs:dict,
     copies=1,        # of each example that are read, or a function of its tokens
@@ -243,8 +244,10 @@ def packs_of(
     tokens = tokens_of(model, inputs, is_cut)
     def room(n): return batch_size or rows_at_once(model, n, places)
     # reading lengths makes a GPU wait; a pass that holds all rows anyway does not need them
-    fits = len(tokens) * copies <= room(row_tokens(model, inputs))
-    if tokens.device.type != 'cpu' and fits: return [(every_row(inputs), None)]
+    if tokens.device.type != 'cpu':
+        longest = row_tokens(model, inputs)
+        if len(tokens) * (copies(longest) if callable(copies) else copies) <= room(longest):
+            return [(every_row(inputs), None)]
     packs = [torch.from_numpy(pack).to(tokens.device) for pack in packed(tokens.cpu().numpy(), copies, room)]
     is_text = is_cut and what_is_read(inputs) == 'input_ids'
     return [(rows, int(tokens[rows].max()) if is_text else None) for rows in packs]
