@@ -361,18 +361,17 @@ def test_the_phase_of_cross_tuning_is_said_in_words(page):
 def test_mean_tiles_of_a_long_sentence_wait_until_the_reader_stays(page):
     steps = [invented.snapshot(s, tokens=['[CLS]', *(f'w{i}' for i in range(60)), '[SEP]'], heads=2) for s in (0, 10)]
     show(page, steps, panels=['heads'])
-    page.wait_for_timeout(300)
     spot = '''kind => { const c = document.querySelector('.sv-heads canvas'),
         t = c.salviz.tiles.find(t => t.entry.kind === kind), r = c.salviz.ratio;
         return [...c.getContext('2d').getImageData(Math.round((t.x + 6) * r), Math.round((t.y + 6) * r), 12,
             12).data].filter((_, k) => k % 4 === 3).some(Boolean); }'''
-    assert all(page.evaluate(spot, kind) for kind in ('head', 'heads', 'layers', 'all', 'rollout'))
+    drawn = f"() => ['head', 'heads', 'layers', 'all', 'rollout'].every({spot})"
+    page.wait_for_function(drawn)
     now = page.evaluate(
         f'''() => {{ app.state.set({{step: 0}}); app.state.flush();
             return ['head', 'heads', 'layers', 'all', 'rollout'].map({spot}); }}''')
     assert now == [True, False, False, False, False]
-    page.wait_for_timeout(400)
-    assert all(page.evaluate(spot, kind) for kind in ('heads', 'layers', 'all', 'rollout'))
+    page.wait_for_function(drawn)
 
 def of_patches(step=0, probe=0, **more):
     "An image in 2 by 3 patches behind [CLS], as a vision transformer with AD-DROP records it"

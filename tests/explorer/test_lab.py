@@ -1,10 +1,17 @@
 "The quickstart in a real JupyterLab in a real Chromium, as its reader runs it."
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 nbs = Path(__file__).resolve().parents[2]/'nbs'
+
+def is_saved(path):
+    "Is the notebook at `path` written to the end, with what its last code cell was run for?"
+    text = path.read_text()
+    if not text.strip().endswith('}'): return False
+    return [c for c in json.loads(text)['cells'] if c['cell_type'] == 'code'][-1]['execution_count'] is not None
 
 @pytest.fixture(scope='module')
 def quickstart(jupyter):
@@ -35,7 +42,8 @@ def quickstart(jupyter):
         ![...document.querySelectorAll('.jp-InputPrompt')].some(o => o.textContent.includes('*'))""",
         timeout=400000)
     page.keyboard.press('Control+s')
-    page.wait_for_timeout(1500)
+    until = time.monotonic() + 60
+    while not is_saved(root/'quickstart.ipynb') and time.monotonic() < until: page.wait_for_timeout(200)
     page.saved = json.loads((root/'quickstart.ipynb').read_text())
     yield page
     jupyter.end_kernels('quickstart/')

@@ -164,8 +164,9 @@ def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
     words = ['for i in range(12): print(i)']*6
     t = tab('sight.ipynb', *words, "from salviz import Explorer\nExplorer('run')", *words, height=800)
     t.run_all(); t.drawn(); t.ended()
-    t.page.wait_for_timeout(2500) # Lab ends at the last cell, and only then it is brought back
-    assert 0 < t.page.locator('.salviz').bounding_box()['y'] < 400
+    # Lab ends at the last cell, and only then it is brought back
+    t.page.wait_for_function("""() => { const top = document.querySelector('.salviz').getBoundingClientRect().top;
+        return 0 < top && top < 400; }""", timeout=30000)
     count = t.page.locator('.jp-Cell').count()
     t.page.focus('.sv-heads canvas')
     for key in ('a', 'b', 'd', 'd', 'ArrowDown', '?'): t.page.keyboard.press(key)
@@ -242,9 +243,11 @@ def test_ones_own_sentences_are_answered_with_their_maps(shared):
     for word in ('dull', 'boring', 'famous'): ask(f'a {word} , witty , seductive movie .')
     t.page.wait_for_function("() => !document.querySelector('.sv-own').hasAttribute('aria-busy')", timeout=30000)
     assert 'by checkpoint of step' in t.page.inner_text('.sv-own-answer')
+    before, until = (t.root/'own.ipynb').stat().st_mtime_ns, time.monotonic() + 60
     t.page.keyboard.press('Control+s')
-    t.page.wait_for_timeout(1000)
-    assert 'famous' not in (t.root/'own.ipynb').read_text()
+    while (t.root/'own.ipynb').stat().st_mtime_ns == before and time.monotonic() < until: t.page.wait_for_timeout(100)
+    t.page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
+    assert (t.root/'own.ipynb').stat().st_mtime_ns > before and 'famous' not in (t.root/'own.ipynb').read_text()
 
 def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(shared):
     t = shared(*plain)
@@ -371,11 +374,14 @@ def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, t
     page.wait_for_selector('.sv-heads canvas')
     page.evaluate("w => Object.assign(document.querySelector('.salviz').style, {width: `${w}px`, maxWidth: 'none'})",
                   width)
-    page.wait_for_timeout(800)
-    for panel in ('heads', 'map'):
+    def are_alike(panel):
         theirs, ours = (bytes_of(p, f'.sv-{panel} canvas') for p in (page, t.page))
         # The corners of the scale's frame are rastered differently by a canvas that was never read back.
-        assert theirs.shape == ours.shape and (theirs != ours).sum() <= 16, panel
+        return theirs.shape == ours.shape and (theirs != ours).sum() <= 16
+    for panel in ('heads', 'map'):
+        until = time.monotonic() + 20
+        while not are_alike(panel) and time.monotonic() < until: page.wait_for_timeout(200)
+        assert are_alike(panel), panel
     assert [u for u in asked if not u.startswith(('file:', 'data:', 'blob:'))] == []
     page.close()
 

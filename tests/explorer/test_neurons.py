@@ -166,7 +166,7 @@ def opened(page, view):
     return page, Kernel(page, view, 'vectors')
 
 def answer(page, kernel):
-    page.wait_for_timeout(300)
+    kernel.is_asked()
     contents = kernel.answer()
     settled(page)
     return contents
@@ -267,7 +267,7 @@ def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
 
 def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
     page, kernel = opened
-    page.wait_for_timeout(300)
+    kernel.is_asked()
     question, = kernel.asked()
     kernel.tell(dict(kind='vectors', id=question['id'], more=False, error='A training is going on'), [])
     settled(page)
@@ -280,7 +280,7 @@ def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
 
 def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened):
     page, kernel = opened
-    page.wait_for_timeout(300)
+    kernel.is_asked()
     question, = kernel.asked()
     *_, frame = by_hand(3)
     kernel.tell(dict(kind='vectors', id=question['id'], more=False, of='the given model', tokens=['<s>', 'a', '</s>']),
@@ -291,7 +291,7 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
 
 def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
     page, kernel = opened
-    page.wait_for_timeout(300)
+    kernel.is_asked()
     question, = kernel.asked()
     *_, frame = by_hand(7, 16, causal=True, bias=True)
     tokens = list(view._runs[0].snapshot(0, 0).tokens)
@@ -329,8 +329,9 @@ def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
 def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view):
     page, kernel = opened
     ask_own(page, 'the film was awful')
-    page.wait_for_timeout(300)
-    for kind in ('own', 'vectors'): Kernel(page, view, kind).answer()
+    for kernel in (Kernel(page, view, kind) for kind in ('own', 'vectors')):
+        kernel.is_asked()
+        kernel.answer()
     assert page.is_visible('.sv-own-answer') and page.is_visible('.sv-neurons canvas >> nth=0')
 
 def test_without_a_model_it_says_what_it_needs(page, browser, tmp_path):

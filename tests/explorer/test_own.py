@@ -30,6 +30,11 @@ class Kernel:
         view._loop = None # the one that runs here is playwright's
         view.send = lambda content, buffers: self.sent.append((content, buffers))
 
+    def is_asked(self):
+        "Wait until there is a question of this kind that nobody has read yet"
+        self.page.wait_for_function('([kind, from]) => model.sent.slice(from).some(m => m.kind === kind)',
+                                    arg=[self.kind, self.heard])
+
     def asked(self):
         "Questions of this kind that nobody has read yet"
         every = self.page.evaluate('() => model.sent')
