@@ -105,8 +105,9 @@ def _hatexplain(row, annotators):
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
-    return dict(text=text, label=label,
-                rationale=_marked([(text, pieces, _shares(lists))], annotators) if lists else None)
+    # normal posts: who found nothing wrong marked nothing, so any marks are by somebody who was outvoted
+    marked = None if label == 'normal' or not lists else _marked([(text, pieces, _shares(lists))], annotators)
+    return dict(text=text, label=label, rationale=marked)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015
 _star = re.compile(r'\*[^*]+\*')
