@@ -70,7 +70,8 @@ def _checked_separator(path, line):
     other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
     if other:
         raise ValueError(f'{path}: the header is one column, {line!r}; if the columns are separated by {other!r}, read '
-                         f'them with pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame')
+                         f'them with pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame (dtype=str keeps '
+                         'codes such as 001)')
 
 def checked_header(path, header):
     "Refuse names of columns that cannot be meant"
@@ -81,9 +82,9 @@ def checked_header(path, header):
 # %% ../../nbs/01_core/01_files.ipynb #010
 def read_csv(
     path,          # of a file in UTF-8 with a header, separated by commas
-    missing=False, # are an empty field and 'NA' a number that is missing, or text?
-) -> pd.DataFrame:
-    "The table in the CSV file at `path`, or an error that names a line: no field is ever left out"
+    missing=False, # False: all fields are text; True: numbers are parsed, and an empty field or 'NA' is missing
+) -> pd.DataFrame: # of str, with attrs['as_written']; `missing`: of what pandas makes of the fields
+    "Return the table in the CSV file at `path`; raise a `ValueError` that names the line of a row that does not fit"
     path = checked_file(path)
     text = read_utf8(path)
     _checked_separator(path, text.lstrip().splitlines()[0])
@@ -99,7 +100,10 @@ def read_csv(
         counts = f'{len(fields)} field{"s"*(len(fields) != 1)}, the header {len(header)} ({", ".join(header)})'
         raise ValueError(f'{path}: the row on line {line} has {counts}{many}; name every column in the header, and put '
                          'a text with commas in quotes')
-    return pd.read_csv(io.StringIO(text, newline=''), keep_default_na=missing, index_col=False, low_memory=False)
+    if missing: return pd.read_csv(io.StringIO(text, newline=''), index_col=False, low_memory=False)
+    table = pd.DataFrame([fields for _, fields in rows], columns=header, dtype=object)
+    table.attrs['as_written'] = True
+    return table
 
 # %% ../../nbs/01_core/01_files.ipynb #013
 class _Twice(ValueError): pass

@@ -5,15 +5,16 @@ model"""
 
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
-           'Sources', 'one_table', 'from_hub', 'refuse_rows', 'stratified_order', 'checked_shares', 'cut_rows',
-           'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions', 'subset',
-           'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within', 'encode_texts',
-           'Collator', 'reads_types', 'model_inputs']
+           'Sources', 'one_table', 'from_hub', 'refuse_rows', 'written_labels', 'stratified_order', 'checked_shares',
+           'cut_rows', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions',
+           'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within',
+           'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
-import hashlib, html, inspect, json, re, warnings
+import datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,9 @@ def _column(table, name, split, argument):
 
 _half = re.compile('[\ud800-\udfff]')
 
-def _missing(x): return x is None or isinstance(x, float) and x != x
+def _missing(x):
+    "Is `x` None, NaN, NaT or pandas.NA?"
+    return x is None or not isinstance(x, str) and pd.api.types.is_scalar(x) and bool(pd.isna(x))
 
 def _good_texts(texts, where, column='the text'):
     "`texts` if each is a string with something in it; `where` and `column` are for the message"
@@ -168,16 +171,38 @@ def _texts(table, name, split, argument):
     "The strings of column `name`"
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
 
+# %% ../../nbs/02_data/00_texts.ipynb #lab2
+_whole = re.compile(r'-?(0|[1-9][0-9]*)([.]0)?') # pandas writes 1.0 in a column with a gap
+_decimal = re.compile(r'[-+]?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?')
+
+def written_labels(
+    fields,       # list of str, of a column of a text file
+    scores=False, # they are known to be scores
+    names=False,  # they are known to be names of classes: no number has a fraction
+) -> list: # of int, of float, or of the same str
+    "Return the labels that `fields` are: numbers if every field that is not blank is written as one, else names"
+    written = [x.strip() for x in fields]
+    if all(_whole.fullmatch(x) for x in written if x): return [int(x.partition('.')[0]) if x else None for x in written]
+    are_numbers = not names and all(_decimal.fullmatch(x) for x in written if x)
+    if are_numbers and (scores or any(not float(x).is_integer() for x in written if x)):
+        return [float(x) if x else None for x in written]
+    return list(fields)
+
+def _label_values(table, name, split, **reading):
+    "The labels in column `name`, as they are or, where they come from a text file, as `written_labels` reads them"
+    values = _column(table, name, split, 'label')
+    return written_labels(values, **reading) if getattr(table, 'attrs', {}).get('as_written') else values
+
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
     "A label as a plain string or integer; `None` where there is none; a number with a fraction stays a float"
     if _missing(x) or isinstance(x, str) and not x.strip(): return None
-    if isinstance(x, (float, np.floating)): return int(x) if float(x).is_integer() else float(x)
+    if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
     return int(x) if isinstance(x, (int, np.integer)) and not isinstance(x, bool) else str(x)
 
-def _plain_labels(table, name, split):
-    "The labels in column `name`, none of them missing"
-    labels = [_plain(x) for x in _column(table, name, split, 'label')]
+def _plain_labels(table, name, split, **reading):
+    "The labels in column `name`, none of them missing; `reading` as for `written_labels`"
+    labels = [_plain(x) for x in _label_values(table, name, split, **reading)]
     refuse_rows([i for i, x in enumerate(labels) if x is None], split, 'the label is missing')
     return labels
 
@@ -233,7 +258,8 @@ def _label_columns(tables, label, labels, task):
     if task not in (None, 'classification', 'regression'):
         raise ValueError(f"task must be 'classification', 'regression' or None (read it off the labels), got {task!r}")
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
-    plain = {split: _plain_labels(table, label, split) for split, table in tables.items()}
+    reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
+    plain = {split: _plain_labels(table, label, split, **reading) for split, table in tables.items()}
     if task == 'regression' or task is None and labels is None and any(isinstance(x, float) for x in plain['train']):
         if labels is not None:
             raise ValueError('labels names classes, but regression has none; leave out labels or task')
@@ -311,7 +337,7 @@ def _drop_unusable(tables, label):
     for name in [*tables]:
         if not len(tables[name]): raise ValueError(f'the {name} split is empty')
         if label is None or name == 'train': continue
-        if {_plain(x) for x in _column(tables[name], label, name, 'label')} <= {-1, None}:
+        if {_plain(x) for x in _label_values(tables[name], label, name)} <= {-1, None}:
             warnings.warn(f'left out: {name}, which holds no labels; a {name} split is cut from train', stacklevel=3)
             del tables[name]
     return tables

@@ -1,5 +1,6 @@
 "Data from every source in one form, bad data refused at the door, and encodings that know where they come from"
 import hashlib, json, os, struct, subprocess, sys, warnings
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import forked
 from salviz.core.assets import asset
 from salviz.data import texts as room
 from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs,
-                         load_text, load_tokens, model_inputs, packaged_texts,
+                         load_questions, load_text, load_tokens, model_inputs, packaged_texts,
                          rating_classes, stratified_order, subset)
 from salviz.core.text import align
 
@@ -120,7 +121,67 @@ def test_words_that_look_like_missing_values_stay_text(tmp_path):
     texts = {t for part in load_text(path).values() for t in part['text']}
     assert texts == {'NA', 'null', 'None', 'nan', 'N/A', '12', 'a, b', 'ü'}
 
+@pytest.mark.parametrize('fields,names', [
+    (['001', '010'], ['001', '010']), (['1e5', '2e5'], ['1e5', '2e5']), (['1', '02'], ['02', '1']),
+    (['1_000', '2_000'], ['1_000', '2_000']), (['١', '٢'], ['١', '٢']), (['0x1', '0x2'], ['0x1', '0x2']),
+    (['True', 'False'], ['False', 'True']), (['NA', '<NA>'], ['<NA>', 'NA']), (['+1', '-1'], ['+1', '-1']),
+    (['10', '9'], ['9', '10']), ([' 1', '0'], ['0', '1']), (['1.0', '0.0'], ['0', '1']), (['"1"', '"0"'], ['0', '1']),
+    (['12345678901234567891', '12345678901234567890'], ['12345678901234567890', '12345678901234567891'])])
+def test_classes_in_a_csv_file_are_named_as_they_are_written(fields, names, tmp_path):
+    path = tmp_path/'f.csv'
+    path.write_text('text,label\r\n' + ''.join(f'x {i},{fields[i % 2]}\r\n' for i in range(16)), encoding='utf-8-sig')
+    assert load_text(path)['train'].features['label'].names == names
+
+def test_texts_of_digits_in_a_csv_file_are_texts(tmp_path):
+    path = tmp_path/'f.csv'
+    path.write_text('text,second,label\n' + '2012,1e3,a\n1984,007,b\n'*8)
+    rows = [row for part in load_text(path, text_pair='second').values() for row in part]
+    assert {(row['text'], row['text_pair']) for row in rows} == {('2012', '1e3'), ('1984', '007')}
+    path.write_text('text,target_text\n' + '2012,1e3\n1984,007\n'*8)
+    assert {row['target_text'] for part in load_pairs(path).values() for row in part} == {'1e3', '007'}
+    path.write_text('question,context,answer\n' + 'When?,It was in 1984.,1984\n'*10)
+    assert load_questions(path)['train']['answer'][0] == [10, 14]
+
+@pytest.mark.parametrize('fields,arguments,expected', [
+    (['2.50', '3'], {}, {2.5, 3.}), (['.5', '1e-05'], {}, {.5, 1e-5}), (['4', '5'], dict(task='regression'), {4., 5.}),
+    (['1e5', '2e5'], dict(task='regression'), {1e5, 2e5}),
+    (['1.10', '1.9'], dict(task='classification'), ['1.10', '1.9']),
+    (['1.10', '1.9'], dict(labels=['1.9', '1.10']), ['1.9', '1.10'])])
+def test_scores_in_a_csv_file_are_numbers_unless_the_user_says_classes(fields, arguments, expected, tmp_path):
+    path = tmp_path/'f.csv'
+    path.write_text('text,label\n' + ''.join(f'x {i},{fields[i % 2]}\n' for i in range(20)))
+    train = load_text(path, **arguments)['train']
+    assert expected == ({*train['label']} if isinstance(expected, set) else train.features['label'].names)
+
+def test_secret_and_missing_labels_in_a_csv_file_are_found(tmp_path):
+    for name, fields in dict(train='10', secret=['-1', '-1'], gap=['1', '']).items():
+        (tmp_path/f'{name}.csv').write_text('text,label\n' + ''.join(f'x {i},{fields[i % 2]}\n' for i in range(20)))
+    with pytest.warns(UserWarning, match='left out: test, which holds no labels'):
+        load_text(dict(train=tmp_path/'train.csv', test=tmp_path/'secret.csv'))
+    with pytest.raises(ValueError, match='the label is missing in 10 rows of train .first: row 1'):
+        load_text(tmp_path/'gap.csv')
+
+@pytest.mark.parametrize('values,dtype', [
+    ([1, None], 'Int64'), (['a', None], 'string'), ([True, None], 'boolean'), ([.5, None], 'Float64'),
+    (['a', pd.NaT], object), (['a', pd.NA], object), ([1, np.float32('nan')], object), ([Decimal(1), Decimal('nan')],
+                                                                                       object),
+    (['a', None], 'category'), ([pd.Timestamp('2020-01-01'), None], None)])
+def test_a_missing_label_of_any_type_is_missing(values, dtype):
+    labels = pd.Series([values[0], *values]*5, dtype=dtype)
+    with pytest.raises(ValueError, match='the label is missing in 5 rows of train .first: row 2'):
+        load_text(frame(16).head(15).assign(label=labels))
+
+def test_missing_texts_words_and_tags_of_any_type_are_missing():
+    with pytest.raises(ValueError, match="column 'text' is empty in 10 rows of train"):
+        load_text(frame().assign(text=pd.array(['fine', None]*10, dtype='string')))
+    with pytest.raises(ValueError, match='a tag is missing in 2 rows of train'): load_tokens(tagged(tags=['O', pd.NA], n=2))
+    with pytest.raises(ValueError, match="column 'words' holds no words in 1 row of train .first: row 1"):
+        load_tokens(pd.DataFrame(dict(words=[['a'], pd.NA], tags=[['O'], ['O']]), dtype=object))
+
 @pytest.mark.parametrize('labels,names,ids', [
+    ([Decimal('1'), Decimal('0.0')]*10, ['0', '1'], [1, 0]),
+    (pd.array([1, 0]*10, dtype='Int64'), ['0', '1'], [1, 0]),
+    (pd.array([True, False]*10, dtype='boolean'), ['False', 'True'], [1, 0]),
     (['x', 'y']*10, ['x', 'y'], [0, 1]),
     ([1, 0]*10, ['0', '1'], [1, 0]),
     ([-1, 1]*10, ['-1', '1'], [0, 1]),
