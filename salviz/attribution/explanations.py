@@ -50,7 +50,8 @@ class Explanation:
         return examples if self.real is None else [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
     def pooled(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
-        "The values of each text pooled to its words: their 'sum', 'mean', 'max' or 'first' token's"
+        """Return the values of each text pooled to its words. With 'sum' they keep the total of all tokens but those in
+        no word (special tokens, white space); 'mean', 'max' and 'first' do not"""
         if self.word_ids is None:
             raise ValueError('words: nothing says which word a token belongs to; explain texts, or a batch with '
                              'word_ids as Collator makes it')
@@ -62,7 +63,8 @@ class Explanation:
         how='sum', # what a word has of its pieces: the 'sum' of their values, their 'mean', 'max' or the 'first' one
         # of Series [W_b], word by word; target 'each': of DataFrames [classes, W_b]
     ) -> list:
-        "A table for each text: every word and its number. Words of a batch without texts are called 0, 1, …"
+        """Return a table for each text: every word and its number. Words that share a token are one row. Words of a
+        batch without texts are called 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
