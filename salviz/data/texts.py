@@ -718,9 +718,28 @@ def _ended(t, tokenizer):
                    offsets=np.concatenate([t.offsets, [[0, 0]]]), segments=more(t.segments, -1),
                    word_ids=more(t.word_ids, -1), is_special=more(t.is_special, True))
 
+def _between(t) -> slice:
+    "The special tokens of the `TokenText` `t` between its two texts, where they include the token that it begins with"
+    prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
+    if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
+    between = slice(prompt[-1] + 1, answer[0])
+    return between if t.input_ids[0] in t.input_ids[between] else slice(0, 0)
+
+def _begun_once(t):
+    "`t` without a second begin token, and whatever else the tokenizer puts between two texts with it"
+    kept = np.ones(len(t), bool)
+    kept[_between(t)] = False
+    if kept.all(): return t
+    lists = {name: [x for x, k in zip(getattr(t, name), kept) if k] for name in ('tokens', 'labels')}
+    arrays = {name: getattr(t, name)[kept] for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
+    return replace(t, **lists, **arrays)
+
 def _room(tokenizer, max_length):
-    "The tokens of `max_length` that are left for a prompt with its answer, before an end token"
-    return None if max_length is None else max_length - (tokenizer.eos_token_id is not None)
+    "The tokens that a pair of prompt and answer may have, so that `max_length` are left with an end token behind it"
+    if max_length is None: return None
+    pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
+    removed = _between(pair)
+    return max_length - (end is not None and pair.input_ids[-1] != end) + removed.stop - removed.start
 
 def align_answers(
     tokenizer,       # a fast tokenizer of transformers
@@ -730,7 +749,7 @@ def align_answers(
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
     "`prompts` with their `answers` as `align_batch` gives pairs, each with an end token behind it"
     pairs = align_batch(tokenizer, prompts, answers, _room(tokenizer, max_length))
-    return [_ended(t, tokenizer) for t in pairs]
+    return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
 def _next_labels(t, asked):
     "The token that follows each token of `t`, -100 where it is not asked for: about 'all', or about the 'answer'"
@@ -770,10 +789,9 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
         plain = [' '.join(t) if isinstance(t, list) else t for t in text]
-        room = _room(tokenizer, max_length) if asked == 'answer' else max_length # cut where `aligned` was cut
-        types = tokenizer(plain, text_pair, truncation=True, max_length=room)['token_type_ids']
-        # an end token that was put behind is of the last text
-        columns['token_type_ids'] = [[*x, x[-1]][:n] for x, n in zip(types, columns['length'])]
+        columns['token_type_ids'] = ([(a.segments == 1).cumsum().clip(max=1) for a in aligned] if asked == 'answer' else
+                                     tokenizer(plain, text_pair, truncation=True,
+                                               max_length=max_length)['token_type_ids'])
     cut = [a.truncated for a in aligned]
     if label is not None: columns['labels'] = label
     if asked is not None: columns['labels'] = [_next_labels(a, asked) for a in aligned]
