@@ -112,7 +112,7 @@ def explain(
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, options = unwrapped(model), _settled_options(method, options)
     inputs = [inputs] if isinstance(inputs, str) else inputs
-    batch = as_batch(model, inputs, tokenizer)
+    batch = as_batch(model, inputs, tokenizer, target)
     if not whole(seed) or not 0 <= seed < 2**32:
         raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     if batch_size is not None: check_counts(batch_size=batch_size)
@@ -205,7 +205,7 @@ def explain_data(
 ) -> list:
     "What each token, pixel or cell of every example does to its score, an array an example"
     model = unwrapped(model)
-    data, collate, order = encoded_for(model, data, tokenizer)
+    data, collate, order = encoded_for(model, data, tokenizer, target=target)
     _settled_options(method, options)
     if batch_size is not None: check_counts(batch_size=batch_size)
     if isinstance(target, torch.Tensor) and len(target) != len(data):

@@ -24,6 +24,7 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
 
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
+from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
 from ..measures.tasks import tasks
 
@@ -221,6 +222,29 @@ def _label_ids(labels, names, split, numbered=False):
     "`_class_ids` of one label a row"
     return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
 
+# %% ../../nbs/02_data/00_texts.ipynb #agr03
+def _names_known(table, column): # None where nothing names the classes
+    "The class names that a Dataset stores for its `column`"
+    feature = table.features.get(column) if isinstance(table, Dataset) else None
+    return getattr(getattr(feature, 'feature', feature), 'names', None)
+
+def _as_in_train(tables, column, rows) -> dict:
+    "`rows` {split: lists of labels}, with the labels of each split numbered (or named) as those of train"
+    known, made = {split: _names_known(table, column) for split, table in tables.items()}, dict(rows)
+    of_train, named = known['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
+    for split, names in known.items():
+        if names in (None, of_train) or of_train is None and not named: continue
+        places = class_places(names, of_train) if of_train else names
+        def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
+        made[split] = [[place(x) for x in row] for row in rows[split]]
+        refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
+                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label is '
+                    'of a class that train lacks')
+        if made[split] != rows[split] and of_train:
+            warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
+                          'renumbered to the order of train', stacklevel=4)
+    return made
+
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
     "`labels` as floats, if each is a finite number"
@@ -234,6 +258,9 @@ def _label_columns(tables, label, labels, task):
         raise ValueError(f"task must be 'classification', 'regression' or None (read it off the labels), got {task!r}")
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
     plain = {split: _plain_labels(table, label, split) for split, table in tables.items()}
+    if any(_names_known(table, label) for table in tables.values()): # else labels are what they are
+        plain = {split: [x for x, in rows] for split, rows in
+                 _as_in_train(tables, label, {split: [[x] for x in row] for split, row in plain.items()}).items()}
     if task == 'regression' or task is None and labels is None and any(isinstance(x, float) for x in plain['train']):
         if labels is not None:
             raise ValueError('labels names classes, but regression has none; leave out labels or task')
@@ -439,7 +466,8 @@ def load_tokens(
     tables = _drop_unusable(_tables(source, config, revision, _token_sources), None)
     rows = {split: _tagged(table, words, tags, split) for split, table in tables.items()}
     feature = getattr(tables['train'].features[tags], 'feature', None) if isinstance(tables['train'], Dataset) else None
-    names, ids = _tag_columns({split: given for split, (_, given) in rows.items()}, feature, labels)
+    named = _as_in_train(tables, tags, {split: given for split, (_, given) in rows.items()})
+    names, ids = _tag_columns(named, feature, labels)
     types = dict(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
     parts = {split: _dataset(dict(words=rows[split][0], tags=ids[split]), types, source) for split in rows}
     return _make_missing(parts, splits, seed)

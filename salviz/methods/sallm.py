@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from datasets import Dataset
 
+from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
@@ -684,6 +685,8 @@ def _check_teacher(self:SalLM, model, tokenizer):
                  'same tokenizer')
     self.require(a == b,
                  f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
+    why = class_mismatch(teacher, model)
+    self.require(not why, f'the teacher {name}: {why}')
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
     self.require(self.start == 'pretrained' or shapes[0] == shapes[1],
                  f"start='teacher' needs a teacher of the model's own architecture, "

@@ -15,8 +15,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, read_object, remove_checkpoint,
                               resume_files, slim_checkpoint)
+from ..measures.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted
+from .agreement import named_as
 from .loading import without_shard_bars
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c009
@@ -138,6 +140,13 @@ def _step_of(run, checkpoint):
     available = ', '.join(["'best'", "'last'", *map(str, sorted(have))])
     raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
 
+def _classes_of(run) -> list: # [] where it has none
+    "The names of the classes in the order in which `run` was trained, by its first snapshot"
+    task = tasks.get(run.config.get('task') or 'classification')
+    if task is None or not task.has_classes or not run.recorded: return []
+    try: return run.snapshot(*run.recorded[0]).classes
+    except (OSError, ValueError): return [] # a damaged snapshot is reported where it is shown
+
 def load_model(
     run,               # a `Run` or its path
     checkpoint='best', # 'best', 'last' or the step of one of its checkpoints
@@ -158,5 +167,7 @@ def load_model(
         tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None
         if is_adapter:
             told = (run.config.get('model') or {}).get('base') or {}
-            return load_adapted(path, kind, told, base), tokenizer
-        return kind.from_pretrained(path, use_safetensors=True, **local).eval(), tokenizer
+            model = load_adapted(path, kind, told, base)
+        else: model = kind.from_pretrained(path, use_safetensors=True, **local).eval()
+    named_as(model, _classes_of(run))
+    return model, tokenizer

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
+from .agreement import are_numbers, trained_order
 from .attention import eager_passes, layer_count, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
 
@@ -384,6 +385,13 @@ def new_head_note(model) -> str: # '' if its head was trained, or nobody can tel
     return 'The head is new: it has learned nothing, and what its answers rest on is chance.'
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
+def _kept_names(name, config, head, wanted, classes=None) -> dict:
+    "What the config says instead of `wanted` about the classes of a trained head, which has names of its own"
+    known = list(classes or map(str, (config.id2label or {}).values()))
+    is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(known)
+    if not is_trained or are_numbers(known) or 'id2label' not in wanted: return {}
+    return class_config(labels=trained_order(name, known, list(map(str, wanted['id2label'].values()))))
+
 def _load(task, name, seed, count, **kwargs):
     "The model `name` with a head for `task`, and its tokenizer, if any; `count`: from its config, what the head needs"
     shared, head = {k: kwargs[k] for k in ('revision', 'token', 'cache_dir', 'subfolder', 'trust_remote_code')
@@ -396,6 +404,7 @@ def _load(task, name, seed, count, **kwargs):
     wanted = {'dtype': torch.float32, **count(config),
               **(dict(ignore_mismatched_sizes=True) if _other_head(config, head) else {}), **kwargs}
     if classes and wanted['num_labels'] == len(classes): wanted = {**class_config(labels=classes), **wanted}
+    wanted |= _kept_names(name, config, head, wanted, classes)
     quiet = without_shard_bars(reports=False) if name in _packaged_models else nullcontext()
     with _explained(name, silence), forked_random(seed), quiet:
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)

@@ -212,9 +212,10 @@ def perturbed(
     return run
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #024
-def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size):
+def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
+          target='predicted'):
     "(batch, ranks, number of units, function that runs `model` without some of them)"
-    batch = as_batch(model, inputs, tokenizer)
+    batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = unit_ranks(batch, values, unit, ranking)
     return batch, ranks, units, perturbed(model, batch, replacement, mask_token_id, mean, batch_size)
@@ -271,7 +272,7 @@ def faithfulness(
     if aopc not in ('bins', 'paper'): raise ValueError(f"aopc must be 'bins' or 'paper', got {aopc!r}")
     _of_one_class(target)
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
-                                     batch_size)
+                                     batch_size, target)
     counts = share_counts(units, shares)
     whole = _whole(run, ranks)
     y = target_rows(target, batch, whole)[0]
@@ -369,7 +370,7 @@ def faithfulness_data(
 ) -> dict: # {method: arrays over all examples, as `faithfulness` (and `decision_flip`) return them}
     "The faithfulness of several methods on the same examples"
     _of_one_class(target)
-    source, (data, collate, order) = data, encoded_for(model, data, tokenizer)
+    source, (data, collate, order) = data, encoded_for(model, data, tokenizer, target=target)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
     measured, named = Measured(), _named(methods, target)
     measured.about = measured_words(model, source, len(data))
@@ -479,7 +480,7 @@ def _signals(model, data):
     if isinstance(data, dict): raise ValueError(f"data must be one split, got {', '.join(data)}; pass data['test']")
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
         raise ValueError('data must be images or series; texts have faithfulness_table')
-    return encoded_for(model, data)[:2]
+    return encoded_for(model, data, target='gold')[:2]
 
 def accuracy_drop(
     model,

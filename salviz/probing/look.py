@@ -20,6 +20,7 @@ from fastcore.basics import patch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..models.agreement import are_numbers
 from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
@@ -32,6 +33,7 @@ from ..models.loading import (device_of, load_classifier, longest_input, model_n
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
 from ..models.tasks import best_span, head_of
+from ..core.names import class_places
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
 
@@ -570,8 +572,7 @@ def _classes_of(model, classes, of_data):
     if classes is not None and (len(own) != count or len({*own}) < count):
         raise ValueError(f'classes must name the {count} classes of the model, each once, got '
                          f'{", ".join(map(str, own))}')
-    unnamed = own == [f'LABEL_{i}' for i in range(count)]
-    return list(of_data) if unnamed and of_data and len(of_data) == count else list(map(str, own))
+    return list(of_data) if are_numbers(own) and of_data and len(of_data) == count else list(map(str, own))
 
 def _class_number(label):
     "`label` of the data, whole numbers as such; None where there is none, which -1 stands for as well"
@@ -591,7 +592,8 @@ def _labels_of(
         return [_class(model, one, len(names), names, 'labels') for one in each], []
     if labels is None: return [None]*count, []
     labels = [_class_number(label) for label in _array(labels).tolist()]
-    if of_data and {*of_data} <= {*names}: return [None if i is None else names.index(of_data[i]) for i in labels], []
+    places = class_places(of_data or [], names)
+    if of_data and None not in places: return [None if i is None else places[i] for i in labels], []
     if not of_data and all(i is None or isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
     return [None]*count, ['The labels of the data are left out: their classes are not those of the model.']
 

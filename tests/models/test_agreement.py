@@ -1,10 +1,16 @@
 "Model, tokenizer and data are checked against each other: aligned where names prove what is meant, else an error."
-import pytest
-from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+import json
 
-from salviz.data.texts import align_answers, encode
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification,
+                          PreTrainedTokenizerFast)
+
+from salviz import Run, explain_data, load_classifier, load_model, load_text, load_tokens, train
+from salviz.data.texts import align_answers, encode, fingerprint
+from salviz.models.agreement import agreed_data, class_names, name_classes
 
 WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.split()
 
@@ -38,3 +44,123 @@ def test_prompt_and_answer_have_one_begin_token_and_one_end_token(pair):
 def test_a_separator_that_is_no_begin_token_stays_between_prompt_and_answer():
     tokenizer = words_tokenizer('$A', '$A [SEP] $B')
     assert align_answers(tokenizer, ['the film'], ['good'])[0].tokens == ['the', 'film', '[SEP]', 'good', '</s>']
+
+
+def bert(*names, task=BertForSequenceClassification, **config):
+    "A tiny model whose outputs are called `names`"
+    torch.manual_seed(0)
+    model = task(BertConfig(vocab_size=len(WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+                            intermediate_size=8, max_position_embeddings=32, num_labels=len(names) or 2, pad_token_id=2,
+                            **config)).eval()
+    if names: name_classes(model, names)
+    return model
+
+
+def split(labels, names, texts=('the film was good', 'bad plot')):
+    types = Features(text=Value('string'), label=ClassLabel(names=list(names)))
+    return Dataset.from_dict(dict(text=[texts[i % len(texts)] for i in range(len(labels))], label=labels), types)
+
+
+def splits(train=('bad', 'good'), validation=('bad', 'good'), test=('bad', 'good')):
+    "Splits with the same classes by name, whatever the order in which each lists them"
+    said = ['good', 'bad', 'bad', 'good']
+    return DatasetDict({name: split([list(names).index(x) for x in said], names)
+                        for name, names in dict(train=train, validation=validation, test=test).items()})
+
+
+def by_name(part, column='label'):
+    return part.features[column].int2str(part[column])
+
+
+quick = dict(epochs=1, batch_size=4, learning_rate=1e-9, probes=2, snapshots=2, saliency='input_x_gradient',
+             progress=False)
+
+
+def test_labels_are_renumbered_to_the_order_of_the_model_and_everything_recorded_goes_by_it(tmp_path):
+    model, tokenizer = bert('good', 'bad'), words_tokenizer()
+    with pytest.warns(UserWarning, match='data list the classes bad, good, the model good, bad'):
+        run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
+    assert class_names(model) == ['good', 'bad'] == run.config['class_order'] == run.snapshot(0, 0).classes
+    assert len(run.config['agreement']) == 1 and run.config['data']['fingerprint'] == fingerprint(splits())
+    with torch.no_grad(): said = model(**tokenizer(list(splits()['validation']['text']), return_tensors='pt',
+                                                   padding=True)).logits.argmax(-1).tolist()
+    right = [class_names(model)[i] == y for i, y in zip(said, by_name(splits()['validation']))]
+    assert run.eval_rows[0]['accuracy'] == sum(right)/4
+    with pytest.warns(UserWarning, match='explain: the data list the classes bad, good'):
+        again = explain_data(model, splits()['test'], 'input_x_gradient', 'gold', tokenizer=tokenizer, details=True,
+                             progress=False)
+    assert again.target.tolist() == [0, 1, 1, 0]
+
+
+def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_path):
+    model, tokenizer = bert(), words_tokenizer()
+    run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
+    assert 'agreement' not in run.config and class_names(model) == ['bad', 'good'] == class_names(load_model(run)[0])
+    with pytest.warns(UserWarning, match='data list the classes good, bad, the model bad, good'):
+        train(model, tokenizer, splits(*[('good', 'bad')]*3), run_dir=tmp_path/'other', **quick)
+
+
+def test_classes_of_other_names_or_another_number_are_rejected_with_both_lists(tmp_path):
+    for names, message in ((('bad', 'fine'), 'the model are bad, fine, those of the data bad, good'),
+                           (('bad', 'so', 'good'), 'has 2 classes .bad, good. but the model.s head has 3 .bad, so, good')):
+        with pytest.raises(ValueError, match=message):
+            train(bert(*names), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
+    assert not (tmp_path/'run').exists()
+
+
+def test_splits_and_probes_that_list_their_classes_differently_keep_their_classes_by_name(tmp_path):
+    data, notes = agreed_data(bert('good', 'bad'), splits(validation=('good', 'bad')))
+    assert [by_name(part) for part in data.values()] == [['good', 'bad', 'bad', 'good']]*3 and len(notes) == 1
+    with pytest.warns(UserWarning, match='validation lists the classes good, bad, train bad, good'):
+        loaded = load_text(dict(splits(validation=('good', 'bad'))))
+    assert by_name(loaded['validation']) == ['good', 'bad', 'bad', 'good']
+    for read in (load_text, lambda x: agreed_data(bert('bad', 'good'), x)):
+        with pytest.raises(ValueError, match='lack'):
+            read(DatasetDict(dict(splits(), test=split([0, 1], ['odd', 'good']))))
+    run = train(bert('bad', 'good'), words_tokenizer(), splits(), run_dir=tmp_path/'run',
+                **quick | dict(probes=split([0, 1], ['good', 'bad'])))
+    assert [run.snapshot(0, probe).label for probe in (0, 1)] == [1, 0]
+
+
+def test_tags_go_by_name_too():
+    names = ['O', 'B-PER', 'I-PER']
+    types = Features(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
+    part = Dataset.from_dict(dict(words=[['the', 'film'], ['plot']], tags=[[0, 1], [2]]), types)
+    model = bert('I-per', 'B-per', 'O', task=BertForTokenClassification)
+    data, notes = agreed_data(model, DatasetDict(train=part, validation=part))
+    assert data['validation']['tags'] == [[2, 1], [0]] and len(notes) == 1
+    with pytest.warns(UserWarning, match='test lists the classes'):
+        other = Dataset.from_dict(dict(words=part['words'], tags=[[1, 0], [2]]),
+                                  Features(words=types['words'], tags=Sequence(ClassLabel(names=['B-PER', 'O', 'I-PER']))))
+        loaded = load_tokens(dict(train=part, validation=part, test=other))
+    assert loaded['test']['tags'] == [[0, 1], [2]]
+
+
+def test_a_trained_head_keeps_its_order_when_it_is_loaded_with_names(tmp_path):
+    bert('good', 'bad').save_pretrained(tmp_path)
+    words_tokenizer().save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match='the order of the head is kept'):
+        model, _ = load_classifier(tmp_path, labels=['bad', 'good'])
+    assert class_names(model) == ['good', 'bad']
+    with pytest.raises(ValueError, match='trained head for the classes good, bad, and labels names bad, fine'):
+        load_classifier(tmp_path, labels=['bad', 'fine'])
+
+
+def test_a_run_of_an_earlier_version_is_loaded_with_the_names_that_it_was_trained_with(tmp_path):
+    run = train(bert('bad', 'good'), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
+    folder = run.best_checkpoint
+    config = folder/'config.json'
+    saved = json.loads(config.read_text())
+    saved['id2label'], saved['label2id'] = {'0': 'good', '1': 'bad'}, dict(good=0, bad=1)
+    config.write_text(json.dumps(saved))
+    (folder/'manifest.json').unlink() # as before checkpoints were sealed
+    with pytest.warns(UserWarning, match='the model has the names of the run'):
+        assert class_names(load_model(Run(run.path))[0]) == ['bad', 'good']
+
+
+def test_labels_that_are_not_read_need_not_fit_the_model():
+    model, tokenizer = bert('bad', 'good'), words_tokenizer()
+    five = split([0, 4], [*'abcde'])
+    assert len(explain_data(model, five, 'input_x_gradient', tokenizer=tokenizer, progress=False)) == 2
+    with pytest.raises(ValueError, match='the data has 5 classes .a, b, c, d, e. but the model.s head has 2 .bad, good'):
+        explain_data(model, five, 'input_x_gradient', 'gold', tokenizer=tokenizer, progress=False)
