@@ -16,7 +16,7 @@ from .reading import (every_row, is_of_example, packs_of, some_of, target_scores
 from ..data.signals import SignalCollator, encode_signals
 from ..core.text import align_batch
 from ..data.texts import Collator, encode, encode_texts, model_inputs
-from ..models.agreement import agreed_split
+from ..models.agreement import agreed_pads, agreed_split, check_tokens, padding_for
 from ..models.loading import device_of, longest_input, target_start, undisturbed
 from ..models.tasks import attribution_target, task_of, tasks
 
@@ -68,9 +68,11 @@ def encoded_for(
         data = encode_texts(texts, tokenizer, pairs, longest)
     elif 'input_ids' not in columns:
         data = encode(data, tokenizer, longest, task if task and tasks[task].self_supervised else None)
+    check_tokens(model, tokenizer, data)
     order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
-    labels = tasks[task].label_collator(model) if task else None
-    return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels), order
+    labels, (pad, note) = tasks[task].label_collator(model) if task else None, padding_for(model, tokenizer)
+    if note: warnings.warn(note, stacklevel=4)
+    return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels, pad=pad), order
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011x
 def _read_as(model, batch:dict) -> dict:
@@ -104,7 +106,7 @@ def as_batch(
         data, collate, _ = encoded_for(model, inputs, tokenizer, target=target)
         inputs = collate(list(data))
     what_is_read(inputs)
-    device = device_of(model)
+    device, inputs = device_of(model), agreed_pads(model, inputs)
     return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in _read_as(model, inputs).items()}
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #017

@@ -984,18 +984,20 @@ class Collator:
         # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
         decoder_start=None,
         labels=None, # function of a list of labels -> tensor [batch, ...]; None, or where it gives None: as they are
+        pad=None,    # id of the padding token; None: that of `tokenizer`
     ):
         if not hasattr(tokenizer, 'pad_token_id'):
             raise ValueError('Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, '
                              f'got {tokenizer!r:.80}')
-        if tokenizer.pad_token_id is None:
+        if pad is None: pad = tokenizer.pad_token_id
+        if pad is None:
             raise ValueError('the tokenizer has no padding token; set tokenizer.pad_token, or load it with '
                              'load_classifier')
         whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
         if pad_to_multiple_of is not None and not whole:
             raise ValueError('Collator: pad_to_multiple_of must be a whole number of at least 1, got '
                              f'{pad_to_multiple_of!r:.80}')
-        self.pads = dict(input_ids=tokenizer.pad_token_id, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
+        self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 

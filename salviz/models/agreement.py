@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['are_numbers', 'class_names', 'name_classes', 'names_in', 'renumbered', 'class_order', 'agreed_data', 'check_classes',
-           'agreed_split', 'class_mismatch', 'trained_order', 'named_as']
+           'agreed_split', 'class_mismatch', 'trained_order', 'named_as', 'is_embedded', 'own_pad',
+           'finds_its_row_by_pads', 'padding_for', 'agreed_pads', 'align_tokens', 'check_tokens']
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm03
 import warnings
@@ -207,3 +208,99 @@ def named_as(model, names):
     if own is not None:
         warnings.warn(f'load_model: the config of the checkpoint lists the classes {", ".join(own)}, but the run was '
                       f'trained with {", ".join(names)}: the model has the names of the run', stacklevel=3)
+
+# %% ../../nbs/03_models/10_agreement.ipynb #agm23
+def _embedded(model) -> int: # None where the model has no table of token embeddings
+    "Return how many tokens `model` embeds"
+    try: table = unwrapped(model).get_input_embeddings()
+    except (AttributeError, NotImplementedError): return None
+    return None if getattr(table, 'weight', None) is None else len(table.weight)
+
+def is_embedded(model, token) -> bool:
+    "True if `token` is the id of a token that `model` embeds"
+    count = _embedded(model)
+    return token is not None and 0 <= token and (count is None or token < count)
+
+def _pad_config(model):
+    "The part of the config of `model` that names its padding token; None without a config"
+    config = getattr(unwrapped(model), 'config', None)
+    return config.get_text_config() if hasattr(config, 'get_text_config') else config
+
+def own_pad(model) -> int: # None where it names none that it embeds
+    "Return the id of the padding token in the config of `model`"
+    token = getattr(_pad_config(model), 'pad_token_id', None)
+    return token if is_embedded(model, token) else None
+
+def finds_its_row_by_pads(model) -> bool:
+    "True for classifiers that read the last token which is no padding token"
+    from salviz.models.loading import reads_last # which imports this module
+    kinds = {kind.__name__ for kind in type(unwrapped(model)).__mro__}
+    return any(f'{kind}ForSequenceClassification' in kinds for kind in reads_last)
+
+def _no_padding(model, tokenizer, who):
+    "The error for a pair without a usable padding token"
+    config = getattr(_pad_config(model), 'pad_token_id', None)
+    return ValueError(f'{who}: there is no usable padding token: that of the tokenizer is {tokenizer.pad_token!r} (id '
+                      f'{tokenizer.pad_token_id}), that of the config of the model has the id {config}, and the model '
+                      f'embeds {_embedded(model)} tokens. Set tokenizer.pad_token = tokenizer.eos_token, or call '
+                      'model.resize_token_embeddings(len(tokenizer)) for a token that was added')
+
+# %% ../../nbs/03_models/10_agreement.ipynb #agm24
+def padding_for(
+    model, tokenizer,
+    who='explain', # the function that asks, for messages
+) -> tuple: # (token id, sentence on what was changed or '')
+    "Return the id of the token that pads batches for `model`; raise `ValueError` where there is none"
+    given, own, last = tokenizer.pad_token_id, own_pad(model), finds_its_row_by_pads(model)
+    is_usable = is_embedded(model, given)
+    if not is_usable and own is None: raise _no_padding(model, tokenizer, who)
+    if not last: return given if is_usable else own, ''
+    if own is None:
+        _pad_config(model).pad_token_id = given
+        return given, f'{who}: the config of the model had no padding token; it has that of the tokenizer now (id {given})'
+    if own == given: return own, ''
+    return own, (f'{who}: the padding token of the tokenizer has the id {given}, that of the model {own}: batches are '
+                 'padded with the one of the model, by which it finds the last token')
+
+def agreed_pads(
+    model,
+    batch:dict, # of tensors
+) -> dict:
+    "Return `batch` with the padding token of `model` wherever `attention_mask` is 0, if the head of `model` looks for it"
+    ids, mask, own = batch.get('input_ids'), batch.get('attention_mask'), own_pad(model)
+    if ids is None or mask is None or own is None or not finds_its_row_by_pads(model): return batch
+    pads = mask == 0
+    if not (ids[pads] != own).any(): return batch
+    warnings.warn(f'explain: the batch is padded with other tokens than that of the model (id {own}), by which it finds '
+                  'the last token: they were replaced', stacklevel=4)
+    return {**batch, 'input_ids': ids.masked_fill(pads, own)}
+
+def align_tokens(model, tokenizer, who='train') -> list: # of sentences on what was changed
+    "Make `model` and `tokenizer` name the same padding token, in place; raise `ValueError` where there is none"
+    is_text = getattr(unwrapped(model), 'main_input_name', 'input_ids') == 'input_ids'
+    if not is_text or not hasattr(tokenizer, 'pad_token_id'): return [] # other checks reject what does not fit
+    given, own, last = tokenizer.pad_token_id, own_pad(model), finds_its_row_by_pads(model)
+    if given is None and own is not None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(own)
+        return [f'{who}: the tokenizer had no padding token; it has that of the model now ({tokenizer.pad_token!r})']
+    if not is_embedded(model, given): raise _no_padding(model, tokenizer, who)
+    if not last or own == given: return []
+    _pad_config(model).pad_token_id = given
+    return [f'{who}: the padding token in the config of the model had the id {own}; it is that of the tokenizer now '
+            f'({tokenizer.pad_token!r}, id {given})']
+
+def check_tokens(
+    model, tokenizer,
+    encoded, # a Dataset with input_ids
+):
+    "Raise `ValueError` for a text without a token, and for tokens that `model` does not embed"
+    count = _embedded(model)
+    known = 'length' in encoded.column_names
+    lengths = encoded['length'] if known else [len(ids) for ids in encoded['input_ids']]
+    if 0 in lengths: raise ValueError(f'the tokenizer makes no token of text {list(lengths).index(0)}')
+    if count is None or len(tokenizer) <= count or not len(encoded): return
+    top = max(map(max, encoded['input_ids']))
+    if top >= count:
+        raise ValueError(f'tokenizer gives token ids up to {top}, but {type(unwrapped(model)).__name__} knows {count} '
+                         'tokens: they do not belong together; use the tokenizer of the model, or call '
+                         'model.resize_token_embeddings(len(tokenizer)) for tokens that were added')

@@ -18,7 +18,7 @@ from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, rea
 from ..measures.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted
-from .agreement import named_as
+from .agreement import align_tokens, named_as
 from .loading import without_shard_bars
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c009
@@ -170,4 +170,5 @@ def load_model(
             model = load_adapted(path, kind, told, base)
         else: model = kind.from_pretrained(path, use_safetensors=True, **local).eval()
     named_as(model, _classes_of(run))
+    for note in align_tokens(model, tokenizer, 'load_model'): warnings.warn(note, stacklevel=2)
     return model, tokenizer

@@ -26,7 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
-from .agreement import are_numbers, trained_order
+from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_passes, layer_count, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
 
@@ -305,10 +305,10 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
     "Make `tokenizer` and `model` agree on a padding token"
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token; set '
-                             'tokenizer.pad_token')
+    if not is_embedded(model, tokenizer.pad_token_id):
+        if not is_embedded(model, tokenizer.eos_token_id):
+            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token that the model embeds; '
+                             'set tokenizer.pad_token')
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 

@@ -20,7 +20,7 @@ from fastcore.basics import patch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..models.agreement import are_numbers
+from ..models.agreement import are_numbers, check_tokens
 from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
@@ -244,15 +244,6 @@ def _check_door(model, tokenizer, saliency):
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
-def _check_tokens(model, encoded):
-    "Refuse texts without a token, and tokens that `model` does not know"
-    if (empty := [i for i, ids in enumerate(encoded['input_ids']) if not ids]):
-        raise ValueError(f'the tokenizer makes no token of text {empty[0]}')
-    have, top = model.get_input_embeddings().num_embeddings, max(map(max, encoded['input_ids']))
-    if top >= have:
-        raise ValueError(f'tokenizer gives token ids up to {top}, but {type(model).__name__} knows {have} tokens: they '
-                         'do not belong together')
-
 def _each(given, count, name, kind='text'):
     "`given` for each of `count` texts or images: the same for all, or a list with one for each"
     if not isinstance(given, (list, tuple)): return [given]*count
@@ -397,7 +388,7 @@ def _first_look(
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
     encoded, aligned = encode_texts(texts, tokenizer, pairs, longest), align_batch(tokenizer, texts, pairs, longest)
-    _check_tokens(model, encoded)
+    check_tokens(model, tokenizer, encoded)
     starts = [None]*len(texts)
     if generate is not None:
         encoded, aligned, starts = _continuations(model, tokenizer, aligned, generate, longest)
@@ -502,7 +493,7 @@ def text_query_key(
     texts, pairs = _read_texts([text])
     longest = longest_input(model, tokenizer, max_length)
     encoded = encode_texts(texts, tokenizer, pairs, longest)
-    _check_tokens(model, encoded)
+    check_tokens(model, tokenizer, encoded)
     row = encoded[0]
     with undisturbed(model): vectors = query_key(model, _inputs(model, row), layer, head)
     return tokenizer.convert_ids_to_tokens(row['input_ids']), vectors

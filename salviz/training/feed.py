@@ -13,7 +13,7 @@ from fastcore.basics import patch
 from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
 from ..data.texts import Collator, align_answers, encode, encode_texts
 from ..measures.tasks import modalities
-from ..models.agreement import check_classes
+from ..models.agreement import check_classes, check_tokens
 from ..models.tasks import task_of, tasks
 from ..models.loading import decoder_start, longest_input, looks_ahead
 from ..models.corruption import corruptions
@@ -169,7 +169,10 @@ class TextFeed(Feed):
         align = align_answers if self.task.causal and pairs is not None else align_batch
         return align(self.tokenizer, texts, pairs, self.longest)
 
-    def _encoded(self, data): return encode(data, self.tokenizer, self.longest, task=self.task.name)
+    def _encoded(self, data):
+        encoded = encode(data, self.tokenizer, self.longest, task=self.task.name)
+        for part in encoded.values(): check_tokens(self.model, self.tokenizer, part)
+        return encoded
 
     def collate(self, rows) -> dict:
         "`rows` as a batch, padded; with the further columns of the data"

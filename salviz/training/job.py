@@ -25,14 +25,13 @@ from transformers import TrainingArguments
 from ..core.runs import Held, Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
-from ..models.agreement import agreed_data, agreed_split
+from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names
 from ..models.attention import head_count, layer_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
 from ..methods.base import FineTuning, Method, check_cite, served
 from ..measures.tasks import check_labels
-from ..models.tasks import task_of, tasks
 from .feed import check_data, feed_for
 from .recording import check_saliency, observes
 from .settings import Settings, in_config, plain
@@ -269,16 +268,17 @@ class Job:
         return step_of(self.checkpoint) if self.checkpoint else 0
 
 # %% ../../nbs/06_training/04_job.ipynb #054
-def _agreed(model, data, probes) -> tuple: # (data, probes, entries of the config of a run)
-    "`data` and `probes` with the classes in the order of `model`; a warning for each thing that was changed"
-    made, notes = agreed_data(model, data)
+def _agreed(model, tokenizer, data, probes) -> tuple: # (data, probes, entries of the config of a run)
+    """`data` and `probes` with the classes in the order of `model`, whose special tokens are those of `tokenizer`; a
+    warning for each thing that was changed"""
+    made, of_classes = agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')
-        notes = notes + more
+        of_classes = of_classes + more
+    notes = of_classes + align_tokens(model, tokenizer)
     for note in notes: warnings.warn(note, stacklevel=4)
-    if not notes: return made, probes, {}
-    order = made['train'].features[tasks[task_of(model)].columns[-1]]
-    return made, probes, dict(agreement=notes, class_order=getattr(order, 'feature', order).names)
+    entries = dict(agreement=notes) if notes else {}
+    return made, probes, entries | (dict(class_order=class_names(model)) if of_classes else {})
 
 def open_job(
     model, tokenizer, data, # as for `train`
@@ -300,7 +300,7 @@ def open_job(
         raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, '
                          'such as those of the head')
     _check_kernel(model, settings)
-    source, (data, probes, agreement) = data, _agreed(model, data, settings.probes)
+    source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings.probes)
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
     if settings.snapshots: observes(model)

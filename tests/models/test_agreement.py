@@ -1,16 +1,16 @@
 "Model, tokenizer and data are checked against each other: aligned where names prove what is meant, else an error."
-import json
-
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification,
-                          PreTrainedTokenizerFast)
+from helpers import alike
+from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, LlamaConfig,
+                          LlamaForSequenceClassification, PreTrainedTokenizerFast)
 
-from salviz import Run, explain_data, load_classifier, load_model, load_text, load_tokens, train
+from salviz import Run, explain, explain_data, load_classifier, load_model, load_text, load_tokens, train
 from salviz.data.texts import align_answers, encode, fingerprint
 from salviz.models.agreement import agreed_data, class_names, name_classes
+from salviz.training import feed, job
 
 WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.split()
 
@@ -146,14 +146,13 @@ def test_a_trained_head_keeps_its_order_when_it_is_loaded_with_names(tmp_path):
         load_classifier(tmp_path, labels=['bad', 'fine'])
 
 
-def test_a_run_of_an_earlier_version_is_loaded_with_the_names_that_it_was_trained_with(tmp_path):
-    run = train(bert('bad', 'good'), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
-    folder = run.best_checkpoint
-    config = folder/'config.json'
-    saved = json.loads(config.read_text())
-    saved['id2label'], saved['label2id'] = {'0': 'good', '1': 'bad'}, dict(good=0, bad=1)
-    config.write_text(json.dumps(saved))
-    (folder/'manifest.json').unlink() # as before checkpoints were sealed
+def test_a_run_of_an_earlier_version_is_loaded_with_the_names_that_it_was_trained_with(tmp_path, monkeypatch):
+    model = bert('good', 'bad')
+    with monkeypatch.context() as earlier: # which trained on the numbers of the data, whatever the config said
+        earlier.setattr(job, 'agreed_data', lambda model, data: (data, []))
+        earlier.setattr(feed, 'check_classes', lambda model, task, data: task.class_names(data['train'].features))
+        run = train(model, words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
+    assert class_names(model) == ['good', 'bad']
     with pytest.warns(UserWarning, match='the model has the names of the run'):
         assert class_names(load_model(Run(run.path))[0]) == ['bad', 'good']
 
@@ -164,3 +163,69 @@ def test_labels_that_are_not_read_need_not_fit_the_model():
     assert len(explain_data(model, five, 'input_x_gradient', tokenizer=tokenizer, progress=False)) == 2
     with pytest.raises(ValueError, match='the data has 5 classes .a, b, c, d, e. but the model.s head has 2 .bad, good'):
         explain_data(model, five, 'input_x_gradient', 'gold', tokenizer=tokenizer, progress=False)
+
+
+def llama(pad, vocab_size=len(WORDS), **config):
+    torch.manual_seed(0)
+    return LlamaForSequenceClassification(LlamaConfig(
+        vocab_size=vocab_size, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=32, num_labels=2, pad_token_id=pad, initializer_range=.5, **config)).eval()
+
+
+TEXTS = ['the film was moving and very good', 'bad plot', 'the plot was bad']
+
+
+def alone(model, tokenizer, target=1):
+    with torch.no_grad():
+        return torch.stack([model(tokenizer(t, return_tensors='pt')['input_ids']).logits[0, target] for t in TEXTS])
+
+
+@pytest.mark.parametrize('pad, says', [(1, 'padded with the one of the model'), (None, 'had no padding token'),
+                                       (-1, 'had no padding token'), (99, 'had no padding token')])
+def test_a_text_scores_the_same_alone_and_in_a_batch_whatever_the_padding_token_of_the_config(pad, says):
+    tokenizer = words_tokenizer() # which pads with 2
+    model = llama(2)
+    expected = alone(model, tokenizer)
+    model.config.pad_token_id = pad
+    with pytest.warns(UserWarning, match=says):
+        explanation = explain(model, TEXTS, 'input_x_gradient', target=1, tokenizer=tokenizer)
+    assert alike(explanation.score, expected, size=4096)
+    single = [explain(model, t, 'input_x_gradient', target=1, tokenizer=tokenizer).examples()[0] for t in TEXTS]
+    for made in (explanation.examples(), explain_data(model, TEXTS, 'input_x_gradient', 1, tokenizer=tokenizer)):
+        for x, y in zip(made, single): assert alike(torch.tensor(x), torch.tensor(y), size=4096)
+
+
+def test_a_batch_that_was_padded_with_another_token_is_read_at_its_last_token():
+    model, tokenizer = llama(1), words_tokenizer()
+    batch = tokenizer(TEXTS, padding=True, return_tensors='pt')
+    with pytest.warns(UserWarning, match='padded with other tokens than that of the model'):
+        score = explain(model, dict(batch), 'input_x_gradient', target=1).score
+    assert alike(score, alone(model, tokenizer), size=4096)
+
+
+def test_a_tokenizer_without_a_padding_token_pads_with_that_of_the_model():
+    tokenizer = words_tokenizer(pad_token=None)
+    with pytest.warns(UserWarning, match='the tokenizer has the id None, that of the model 2'):
+        score = explain(llama(2), TEXTS, 'input_x_gradient', target=1, tokenizer=tokenizer).score
+    assert alike(score, alone(llama(2), tokenizer), size=4096)
+    with pytest.raises(ValueError, match=r'no usable padding token.*\(id None\).*has the id None'):
+        explain(llama(None), TEXTS, tokenizer=tokenizer)
+
+
+def test_tokens_that_the_model_does_not_embed_are_rejected_before_a_run_exists(tmp_path):
+    tokenizer = words_tokenizer(pad_token='<new>') # id 14, behind the vocabulary
+    with pytest.raises(ValueError, match="'<new>' .id 14.*embeds 14 tokens. .*resize_token_embeddings"):
+        train(llama(2), tokenizer, splits(), run_dir=tmp_path/'run', **quick)
+    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification knows 12 tokens'):
+        train(llama(2, 12), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
+    with pytest.raises(ValueError, match='token ids up to 13, but LlamaForSequenceClassification knows 12 tokens'):
+        explain(llama(2, 12), TEXTS[1:2], tokenizer=words_tokenizer())
+    assert not (tmp_path/'run').exists()
+
+
+def test_training_gives_the_model_the_padding_token_of_the_tokenizer_and_says_so(tmp_path):
+    model, tokenizer = llama(1), words_tokenizer()
+    with pytest.warns(UserWarning, match="config of the model had the id 1; it is that of the tokenizer now"):
+        run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
+    assert model.config.pad_token_id == 2 == load_model(run)[0].config.pad_token_id
+    assert len(run.config['agreement']) == 1 and 'class_order' not in run.config
