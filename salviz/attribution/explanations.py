@@ -21,6 +21,7 @@ from .saliency import completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..data.texts import model_inputs
+from ..models.agreement import as_array
 from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
 
@@ -45,7 +46,7 @@ class Explanation:
         # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
     ) -> list:
         "The values of each example as an array of its own"
-        each, values = isinstance(self.target, str), self.values.cpu().numpy()
+        each, values = isinstance(self.target, str), as_array(self.values)
         examples = list(np.moveaxis(values, 1, 0) if each else values)
         return examples if self.real is None else [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
@@ -222,7 +223,7 @@ def explain_data(
         for j, values in zip(at.tolist(), part.examples() if words is None else part.pooled(words)): arrays[j] = values
         for name in details_of if details else (): details_of[name].append(getattr(part, name))
     if not details: return arrays
-    whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None
+    whole_set = {k: _in_order([as_array(x) for x in v], order) if isinstance(v[0], torch.Tensor) else None
                  for k, v in details_of.items()}
     if whole_set['target'] is None: whole_set['target'] = target
     return Explained(arrays, method=method, options=part.options, **whole_set)

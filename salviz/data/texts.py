@@ -238,8 +238,8 @@ def _as_in_train(tables, column, rows) -> dict:
         def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
         made[split] = [[place(x) for x in row] for row in rows[split]]
         refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
-                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label is '
-                    'of a class that train lacks')
+                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label '
+                    'is of a class that train lacks')
         if made[split] != rows[split] and of_train:
             warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
                           'renumbered to the order of train', stacklevel=4)

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['are_numbers', 'class_names', 'name_classes', 'names_in', 'renumbered', 'class_order', 'agreed_data', 'check_classes',
            'agreed_split', 'class_mismatch', 'trained_order', 'named_as', 'is_embedded', 'own_pad',
-           'finds_its_row_by_pads', 'padding_for', 'agreed_pads', 'align_tokens', 'check_tokens']
+           'finds_its_row_by_pads', 'padding_for', 'agreed_pads', 'align_tokens', 'check_tokens', 'as_array',
+           'trainable_weights']
 
 # %% ../../nbs/03_models/10_agreement.ipynb #agm03
 import warnings
@@ -194,8 +195,8 @@ def trained_order(
         raise ValueError(f'{str(name)!r} has a trained head for the classes {", ".join(known)}, and labels names '
                          f'{", ".join(labels)}; leave labels out, and if they mean the same give them in the order of '
                          'the head with salviz.models.agreement.name_classes(model, [...])')
-    warnings.warn(f'{str(name)!r}: the trained head has the classes in the order {", ".join(known)}, labels in the order '
-                  f'{", ".join(labels)}: the order of the head is kept', stacklevel=5)
+    warnings.warn(f'{str(name)!r}: the trained head has the classes in the order {", ".join(known)}, labels in the '
+                  f'order {", ".join(labels)}: the order of the head is kept', stacklevel=5)
     return known
 
 def named_as(model, names):
@@ -257,7 +258,8 @@ def padding_for(
     if not last: return given if is_usable else own, ''
     if own is None:
         _pad_config(model).pad_token_id = given
-        return given, f'{who}: the config of the model had no padding token; it has that of the tokenizer now (id {given})'
+        return given, (f'{who}: the config of the model had no padding token; it has that of the tokenizer now '
+                       f'(id {given})')
     if own == given: return own, ''
     return own, (f'{who}: the padding token of the tokenizer has the id {given}, that of the model {own}: batches are '
                  'padded with the one of the model, by which it finds the last token')
@@ -266,13 +268,13 @@ def agreed_pads(
     model,
     batch:dict, # of tensors
 ) -> dict:
-    "Return `batch` with the padding token of `model` wherever `attention_mask` is 0, if the head of `model` looks for it"
+    "Return `batch` with the padding token of `model` at its pads, if the head of `model` finds its row by them"
     ids, mask, own = batch.get('input_ids'), batch.get('attention_mask'), own_pad(model)
     if ids is None or mask is None or own is None or not finds_its_row_by_pads(model): return batch
     pads = mask == 0
     if not (ids[pads] != own).any(): return batch
-    warnings.warn(f'explain: the batch is padded with other tokens than that of the model (id {own}), by which it finds '
-                  'the last token: they were replaced', stacklevel=4)
+    warnings.warn(f'explain: the batch is padded with other tokens than that of the model (id {own}), by which it '
+                  'finds the last token: they were replaced', stacklevel=4)
     return {**batch, 'input_ids': ids.masked_fill(pads, own)}
 
 def align_tokens(model, tokenizer, who='train') -> list: # of sentences on what was changed
@@ -304,3 +306,26 @@ def check_tokens(
         raise ValueError(f'tokenizer gives token ids up to {top}, but {type(unwrapped(model)).__name__} knows {count} '
                          'tokens: they do not belong together; use the tokenizer of the model, or call '
                          'model.resize_token_embeddings(len(tokenizer)) for tokens that were added')
+
+# %% ../../nbs/03_models/10_agreement.ipynb #agm27
+def as_array(x:torch.Tensor) -> np.ndarray:
+    "Return `x` as an array; bfloat16 becomes float32"
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+
+def trainable_weights(
+    model,
+    dtype=None,    # 'float32': convert weights in half precision, in place
+    learning_rate=2e-5,
+    who='train',
+) -> list: # of sentences on what was changed
+    "Convert trainable weights in half precision to `dtype`; raise `ValueError` for them if it is None"
+    half = {p.dtype for p in model.parameters() if p.requires_grad} & {torch.bfloat16, torch.float16}
+    if not half: return []
+    name = ' and '.join(sorted(str(kind).removeprefix('torch.') for kind in half))
+    if dtype is None:
+        raise ValueError(f'{who}: the trainable weights are in {name}, which rounds away most updates at a learning '
+                         f"rate of {learning_rate}; pass weights_dtype='float32' to train them in float32 (with "
+                         "precision='bf16' passes still run in bfloat16), or load the model with dtype=torch.float32")
+    model.to(torch.float32)
+    return [f'{who}: the weights were converted from {name} to float32']

@@ -307,8 +307,8 @@ def _give_padding(model, tokenizer):
     "Make `tokenizer` and `model` agree on a padding token"
     if not is_embedded(model, tokenizer.pad_token_id):
         if not is_embedded(model, tokenizer.eos_token_id):
-            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token that the model embeds; '
-                             'set tokenizer.pad_token')
+            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token that the model '
+                             'embeds; set tokenizer.pad_token')
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 

@@ -19,6 +19,7 @@ from ..attribution.reading import check_counts, embeddings_replaced, real_tokens
 from ..data.texts import fingerprint, model_inputs
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
+from ..models.agreement import as_array
 from ..models.loading import device_of, undisturbed, weights_checksum
 from ..core.kept import Kept, digest
 from ..core.names import measured_words
@@ -32,10 +33,10 @@ def _one_by_one(values, count):
             raise ValueError('values must be of one class for each example, got an explanation of '
                              f'target={values.target!r}')
         values = values.examples()
-    if isinstance(values, torch.Tensor): values = values.detach().cpu().numpy()
+    if isinstance(values, torch.Tensor): values = as_array(values)
     if len(values) != count:
         raise ValueError(f'values must be one array for each of the {count} examples, got {len(values)}')
-    return [np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
+    return [np.asarray(as_array(v) if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
 
 def _unit_values(v, real, positions, words, unit, i):
     "(values of the units, unit of each of `positions`) of example `i`, whose tokens are where `real` is set"

@@ -25,7 +25,8 @@ from transformers import TrainingArguments
 from ..core.runs import Held, Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
-from ..models.agreement import agreed_data, agreed_split, align_tokens, class_names
+from ..models.agreement import (agreed_data, agreed_split, align_tokens, class_names,
+                                     trainable_weights)
 from ..models.attention import head_count, layer_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
@@ -268,14 +269,15 @@ class Job:
         return step_of(self.checkpoint) if self.checkpoint else 0
 
 # %% ../../nbs/06_training/04_job.ipynb #054
-def _agreed(model, tokenizer, data, probes) -> tuple: # (data, probes, entries of the config of a run)
-    """`data` and `probes` with the classes in the order of `model`, whose special tokens are those of `tokenizer`; a
-    warning for each thing that was changed"""
-    made, of_classes = agreed_data(model, data)
+def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries of the config of a run)
+    """`data` and probes with the classes in the order of `model`, whose special tokens are those of `tokenizer` and
+    whose weights can be trained; a warning for each thing that was changed"""
+    probes, (made, of_classes) = settings.probes, agreed_data(model, data)
     if isinstance(probes, datasets.Dataset):
         probes, more = agreed_split(model, probes, who='train: probes')
         of_classes = of_classes + more
     notes = of_classes + align_tokens(model, tokenizer)
+    notes += trainable_weights(model, settings.weights_dtype, settings.learning_rate)
     for note in notes: warnings.warn(note, stacklevel=4)
     entries = dict(agreement=notes) if notes else {}
     return made, probes, entries | (dict(class_order=class_names(model)) if of_classes else {})
@@ -300,7 +302,7 @@ def open_job(
         raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, '
                          'such as those of the head')
     _check_kernel(model, settings)
-    source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings.probes)
+    source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings)
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
     if settings.snapshots: observes(model)

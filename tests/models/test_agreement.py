@@ -1,4 +1,7 @@
 "Model, tokenizer and data are checked against each other: aligned where names prove what is meant, else an error."
+import re
+
+import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
@@ -7,9 +10,13 @@ from helpers import alike
 from transformers import (BertConfig, BertForSequenceClassification, BertForTokenClassification, LlamaConfig,
                           LlamaForSequenceClassification, PreTrainedTokenizerFast)
 
-from salviz import Run, explain, explain_data, load_classifier, load_model, load_text, load_tokens, train
+from salviz import (Run, explain, explain_data, faithfulness_table, gradient_sizes, head_table, load_classifier,
+                    load_model, load_text, load_tokens, train)
+from salviz.attribution.registry import known_attributions
 from salviz.data.texts import align_answers, encode, fingerprint
 from salviz.models.agreement import agreed_data, class_names, name_classes
+from salviz.probing.faithfulness import faithfulness
+from salviz.probing.look import explain_texts
 from salviz.training import feed, job
 
 WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.split()
@@ -102,7 +109,7 @@ def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_p
 
 def test_classes_of_other_names_or_another_number_are_rejected_with_both_lists(tmp_path):
     for names, message in ((('bad', 'fine'), 'the model are bad, fine, those of the data bad, good'),
-                           (('bad', 'so', 'good'), 'has 2 classes .bad, good. but the model.s head has 3 .bad, so, good')):
+                           (('bad', 'so', 'good'), 'has 2 classes .bad, good. but .* head has 3 .bad, so, good')):
         with pytest.raises(ValueError, match=message):
             train(bert(*names), words_tokenizer(), splits(), run_dir=tmp_path/'run', **quick)
     assert not (tmp_path/'run').exists()
@@ -129,9 +136,9 @@ def test_tags_go_by_name_too():
     model = bert('I-per', 'B-per', 'O', task=BertForTokenClassification)
     data, notes = agreed_data(model, DatasetDict(train=part, validation=part))
     assert data['validation']['tags'] == [[2, 1], [0]] and len(notes) == 1
+    types['tags'] = Sequence(ClassLabel(names=['B-PER', 'O', 'I-PER']))
+    other = Dataset.from_dict(dict(words=part['words'], tags=[[1, 0], [2]]), types)
     with pytest.warns(UserWarning, match='test lists the classes'):
-        other = Dataset.from_dict(dict(words=part['words'], tags=[[1, 0], [2]]),
-                                  Features(words=types['words'], tags=Sequence(ClassLabel(names=['B-PER', 'O', 'I-PER']))))
         loaded = load_tokens(dict(train=part, validation=part, test=other))
     assert loaded['test']['tags'] == [[0, 1], [2]]
 
@@ -161,7 +168,7 @@ def test_labels_that_are_not_read_need_not_fit_the_model():
     model, tokenizer = bert('bad', 'good'), words_tokenizer()
     five = split([0, 4], [*'abcde'])
     assert len(explain_data(model, five, 'input_x_gradient', tokenizer=tokenizer, progress=False)) == 2
-    with pytest.raises(ValueError, match='the data has 5 classes .a, b, c, d, e. but the model.s head has 2 .bad, good'):
+    with pytest.raises(ValueError, match='data has 5 classes .a, b, c, d, e. but the model.s head has 2 .bad, good'):
         explain_data(model, five, 'input_x_gradient', 'gold', tokenizer=tokenizer, progress=False)
 
 
@@ -229,3 +236,61 @@ def test_training_gives_the_model_the_padding_token_of_the_tokenizer_and_says_so
         run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
     assert model.config.pad_token_id == 2 == load_model(run)[0].config.pad_token_id
     assert len(run.config['agreement']) == 1 and 'class_order' not in run.config
+
+
+@pytest.mark.parametrize('method', sorted(known_attributions()))
+def test_every_attribution_reads_a_model_in_bfloat16(method):
+    model, tokenizer = llama(2), words_tokenizer()
+    def words(model): return explain(model, TEXTS[:1], method, 1, tokenizer=tokenizer).words()[0]
+    try: expected = words(model)
+    except ValueError as e: # a method that this architecture does not support is rejected in either precision
+        with pytest.raises(ValueError, match=re.escape(str(e)[:40])): words(model.bfloat16())
+        return
+    got = words(model.bfloat16())
+    assert list(got.index) == list(expected.index) and np.isfinite(got).all() and got.abs().max() > 0
+
+
+def test_in_bfloat16_an_explanation_is_the_gradient_of_that_very_model():
+    model, tokenizer = llama(2).bfloat16(), words_tokenizer()
+    x = model.get_input_embeddings()(tokenizer(TEXTS[0], return_tensors='pt')['input_ids']).detach().requires_grad_()
+    gradient, = torch.autograd.grad(model(inputs_embeds=x).logits[0, 1], x)
+    expected = (gradient.double()*x.detach().double())[0].sum(-1)
+    got = torch.tensor(explain(model, TEXTS[:1], 'input_x_gradient', 1, tokenizer=tokenizer).examples()[0]).double()
+    rounded = (gradient.double()*x.detach().double())[0].abs().sum(-1)*torch.finfo(torch.bfloat16).eps
+    assert ((got - expected).abs() <= 2*rounded).all() # each product and the sum are rounded once
+
+
+def test_every_reader_takes_a_model_in_bfloat16():
+    model, tokenizer = llama(2).bfloat16(), words_tokenizer()
+    made = explain_data(model, TEXTS, 'integrated_gradients', 'each', tokenizer=tokenizer, details=True, steps=2)
+    assert made.score.shape == (2, 3) == made.completeness_error.shape
+    for replacement in ('removal', 'mean_embedding'):
+        table = faithfulness_table(model, TEXTS, ['input_x_gradient'], tokenizer, replacement=replacement)
+        assert np.isfinite(table).all(axis=None)
+    values = explain(model, TEXTS, 'input_x_gradient', tokenizer=tokenizer).values
+    assert np.isfinite(faithfulness(model, TEXTS, values, tokenizer=tokenizer)['sufficiency']).all()
+    assert np.isfinite(head_table(model, TEXTS, tokenizer)[['to_previous', 'agreement']]).all(axis=None)
+    assert np.isfinite(gradient_sizes(model, TEXTS, tokenizer).gradient).all()
+    s, = explain_texts(model, tokenizer, TEXTS[0], steps=2)
+    assert {'attention', 'saliency', 'attention_attribution', 'probabilities'} <= {*s.arrays}
+
+
+def test_training_weights_in_bfloat16_is_an_error_or_a_named_conversion(tmp_path):
+    model, tokenizer = llama(2).bfloat16(), words_tokenizer()
+    with pytest.raises(ValueError, match="in bfloat16, which rounds away most updates .*weights_dtype='float32'"):
+        train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
+    assert not (tmp_path/'run').exists()
+    with pytest.warns(UserWarning, match='converted from bfloat16 to float32'):
+        run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', weights_dtype='float32', **quick)
+    assert run.config['settings']['weights_dtype'] == 'float32' and 'bfloat16' in run.config['agreement'][0]
+    assert {p.dtype for p in load_model(run)[0].parameters()} == {torch.float32}
+
+
+def test_frozen_weights_may_stay_in_bfloat16(tmp_path):
+    model, tokenizer = llama(2).bfloat16(), words_tokenizer()
+    for p in model.model.parameters(): p.requires_grad_(False)
+    model.score.float()
+    model.score.register_forward_pre_hook(lambda module, args: (args[0].float(),))
+    run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
+    assert {p.dtype for p in model.model.parameters()} == {torch.bfloat16}
+    assert np.isfinite(run.snapshot(0, 0).arrays['attention']).all()
