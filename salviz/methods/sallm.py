@@ -680,13 +680,11 @@ def _check_teacher(self:SalLM, model, tokenizer):
     its_task, task = task_of(teacher), task_of(model)
     self.require(its_task == task, f'the teacher {name} was made for {its_task}, the model for {task}; use a teacher '
                                    'of the same task')
-    self.require(same,
-                 f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with the '
-                 'same tokenizer')
+    self.require(same, f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with '
+                       'the same tokenizer')
     self.require(a == b,
                  f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
-    why = class_mismatch(teacher, model)
-    self.require(not why, f'the teacher {name}: {why}')
+    self.require(not (why := class_mismatch(teacher, model)), f'the teacher {name}: {why}')
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
     self.require(self.start == 'pretrained' or shapes[0] == shapes[1],
                  f"start='teacher' needs a teacher of the model's own architecture, "

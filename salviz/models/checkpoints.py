@@ -109,6 +109,14 @@ def thin_out(
         if weights == 'none' or weights == 'best' and best not in (None, folder): remove_checkpoint(folder)
         else: slim_checkpoint(folder)
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #agr20
+def _classes_of(run) -> list: # [] where it has none
+    "The names of the classes in the order in which `run` was trained, by its first snapshot"
+    task = tasks.get(run.config.get('task') or 'classification')
+    if task is None or not task.has_classes or not run.recorded: return []
+    try: return run.snapshot(*run.recorded[0]).classes
+    except (OSError, ValueError): return [] # a damaged snapshot is reported where it is shown
+
 # %% ../../nbs/03_models/08_checkpoints.ipynb #084
 def _class_of(path):
     "The class of the model in the folder `path`"
@@ -139,13 +147,6 @@ def _step_of(run, checkpoint):
     if checkpoint in written: return checkpoint
     available = ', '.join(["'best'", "'last'", *map(str, sorted(have))])
     raise ValueError(f'load_model: no checkpoint {checkpoint!r} in {run.path}; available: {available}')
-
-def _classes_of(run) -> list: # [] where it has none
-    "The names of the classes in the order in which `run` was trained, by its first snapshot"
-    task = tasks.get(run.config.get('task') or 'classification')
-    if task is None or not task.has_classes or not run.recorded: return []
-    try: return run.snapshot(*run.recorded[0]).classes
-    except (OSError, ValueError): return [] # a damaged snapshot is reported where it is shown
 
 def load_model(
     run,               # a `Run` or its path
