@@ -21,6 +21,7 @@ from .saliency import completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..data.texts import model_inputs
+from ..models.agreement import as_array
 from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
 
@@ -45,7 +46,7 @@ class Explanation:
         # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
     ) -> list:
         "The values of each example as an array of its own"
-        each, values = isinstance(self.target, str), self.values.cpu().numpy()
+        each, values = isinstance(self.target, str), as_array(self.values)
         examples = list(np.moveaxis(values, 1, 0) if each else values)
         return examples if self.real is None else [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
@@ -114,7 +115,7 @@ def explain(
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, options = unwrapped(model), _settled_options(method, options)
     inputs = [inputs] if isinstance(inputs, str) else inputs
-    batch = as_batch(model, inputs, tokenizer)
+    batch = as_batch(model, inputs, tokenizer, target)
     if not whole(seed) or not 0 <= seed < 2**32:
         raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     if batch_size is not None: check_counts(batch_size=batch_size)
@@ -207,7 +208,7 @@ def explain_data(
 ) -> list:
     "What each token, pixel or cell of every example does to its score, an array an example"
     model = unwrapped(model)
-    data, collate, order = encoded_for(model, data, tokenizer)
+    data, collate, order = encoded_for(model, data, tokenizer, target=target)
     _settled_options(method, options)
     if batch_size is not None: check_counts(batch_size=batch_size)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
@@ -224,7 +225,7 @@ def explain_data(
         for j, values in zip(at.tolist(), part.examples() if words is None else part.pooled(words)): arrays[j] = values
         for name in details_of if details else (): details_of[name].append(getattr(part, name))
     if not details: return arrays
-    whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None
+    whole_set = {k: _in_order([as_array(x) for x in v], order) if isinstance(v[0], torch.Tensor) else None
                  for k, v in details_of.items()}
     if whole_set['target'] is None: whole_set['target'] = target
     return Explained(arrays, method=method, options=part.options, **whole_set)

@@ -26,6 +26,7 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
 
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
+from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
 from ..measures.tasks import tasks
 
@@ -283,6 +284,29 @@ def _label_ids(labels, names, split, numbered=False):
     if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
     return [of[x] for x in labels]
 
+# %% ../../nbs/02_data/00_texts.ipynb #agr03
+def _names_known(table, column): # None where nothing names the classes
+    "The class names that a Dataset stores for its `column`"
+    feature = table.features.get(column) if isinstance(table, Dataset) else None
+    return getattr(getattr(feature, 'feature', feature), 'names', None)
+
+def _as_in_train(tables, column, rows) -> dict:
+    "`rows` {split: lists of labels}, with the labels of each split numbered (or named) as those of train"
+    known, made = {split: _names_known(table, column) for split, table in tables.items()}, dict(rows)
+    of_train, named = known['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
+    for split, names in known.items():
+        if names in (None, of_train) or of_train is None and not named: continue
+        places = class_places(names, of_train) if of_train else names
+        def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
+        made[split] = [[place(x) for x in row] for row in rows[split]]
+        refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
+                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label '
+                    'is of a class that train lacks')
+        if made[split] != rows[split] and of_train:
+            warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
+                          'renumbered to the order of train', stacklevel=4)
+    return made
+
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
     "`labels` as floats, if each is a finite number"
@@ -297,6 +321,9 @@ def _label_columns(tables, label, labels, task):
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
     reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
     plain = {split: _plain_labels(table, label, split, **reading) for split, table in tables.items()}
+    if any(_names_known(table, label) for table in tables.values()): # else labels are what they are
+        plain = {split: [x for x, in rows] for split, rows in
+                 _as_in_train(tables, label, {split: [[x] for x in row] for split, row in plain.items()}).items()}
     if task == 'regression' or task is None and labels is None and any(isinstance(x, float) for x in plain['train']):
         if labels is not None:
             raise ValueError('labels names classes, but regression has none; leave out labels or task')
@@ -565,7 +592,8 @@ def load_tokens(
     tables = _drop_unusable(_tables(source, config, revision, kind), None)
     rows = {split: _tagged(table, words, tags, split) for split, table in tables.items()}
     feature = getattr(tables['train'].features[tags], 'feature', None) if isinstance(tables['train'], Dataset) else None
-    names, ids = _tag_columns({split: given for split, (_, given) in rows.items()}, feature, labels)
+    named = _as_in_train(tables, tags, {split: given for split, (_, given) in rows.items()})
+    names, ids = _tag_columns(named, feature, labels)
     types = dict(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
     parts = {split: _dataset(dict(words=rows[split][0], tags=ids[split]), types, source) for split in rows}
     return _make_missing(parts, splits, seed)
@@ -868,9 +896,28 @@ def _ended(t, tokenizer):
                    offsets=np.concatenate([t.offsets, [[0, 0]]]), segments=more(t.segments, -1),
                    word_ids=more(t.word_ids, -1), is_special=more(t.is_special, True))
 
+def _between(t) -> slice:
+    "The special tokens of the `TokenText` `t` between its two texts, where they include the token that it begins with"
+    prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
+    if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
+    between = slice(prompt[-1] + 1, answer[0])
+    return between if t.input_ids[0] in t.input_ids[between] else slice(0, 0)
+
+def _begun_once(t):
+    "`t` without a second begin token, and whatever else the tokenizer puts between two texts with it"
+    kept = np.ones(len(t), bool)
+    kept[_between(t)] = False
+    if kept.all(): return t
+    lists = {name: [x for x, k in zip(getattr(t, name), kept) if k] for name in ('tokens', 'labels')}
+    arrays = {name: getattr(t, name)[kept] for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
+    return replace(t, **lists, **arrays)
+
 def _room(tokenizer, max_length):
-    "The tokens of `max_length` that are left for a prompt with its answer, before an end token"
-    return None if max_length is None else max_length - (tokenizer.eos_token_id is not None)
+    "The tokens that a pair of prompt and answer may have, so that `max_length` are left with an end token behind it"
+    if max_length is None: return None
+    pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
+    removed = _between(pair)
+    return max_length - (end is not None and pair.input_ids[-1] != end) + removed.stop - removed.start
 
 def align_answers(
     tokenizer,       # a fast tokenizer of transformers
@@ -880,7 +927,7 @@ def align_answers(
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
     "`prompts` with their `answers` as `align_batch` gives pairs, each with an end token behind it"
     pairs = align_batch(tokenizer, prompts, answers, _room(tokenizer, max_length))
-    return [_ended(t, tokenizer) for t in pairs]
+    return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
 def _next_labels(t, asked):
     "The token that follows each token of `t`, -100 where it is not asked for: about 'all', or about the 'answer'"
@@ -920,10 +967,9 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
         plain = [' '.join(t) if isinstance(t, list) else t for t in text]
-        room = _room(tokenizer, max_length) if asked == 'answer' else max_length # cut where `aligned` was cut
-        types = tokenizer(plain, text_pair, truncation=True, max_length=room)['token_type_ids']
-        # an end token that was put behind is of the last text
-        columns['token_type_ids'] = [[*x, x[-1]][:n] for x, n in zip(types, columns['length'])]
+        columns['token_type_ids'] = ([(a.segments == 1).cumsum().clip(max=1) for a in aligned] if asked == 'answer' else
+                                     tokenizer(plain, text_pair, truncation=True,
+                                               max_length=max_length)['token_type_ids'])
     cut = [a.truncated for a in aligned]
     if label is not None: columns['labels'] = label
     if asked is not None: columns['labels'] = [_next_labels(a, asked) for a in aligned]
@@ -1088,18 +1134,20 @@ class Collator:
         # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
         decoder_start=None,
         labels=None, # function of a list of labels -> tensor [batch, ...]; None, or where it gives None: as they are
+        pad=None,    # id of the padding token; None: that of `tokenizer`
     ):
         if not hasattr(tokenizer, 'pad_token_id'):
             raise ValueError('Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, '
                              f'got {tokenizer!r:.80}')
-        if tokenizer.pad_token_id is None:
+        if pad is None: pad = tokenizer.pad_token_id
+        if pad is None:
             raise ValueError('the tokenizer has no padding token; set tokenizer.pad_token, or load it with '
                              'load_classifier')
         whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
         if pad_to_multiple_of is not None and not whole:
             raise ValueError('Collator: pad_to_multiple_of must be a whole number of at least 1, got '
                              f'{pad_to_multiple_of!r:.80}')
-        self.pads = dict(input_ids=tokenizer.pad_token_id, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
+        self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 

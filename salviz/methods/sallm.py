@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from datasets import Dataset
 
+from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
@@ -679,11 +680,11 @@ def _check_teacher(self:SalLM, model, tokenizer):
     its_task, task = task_of(teacher), task_of(model)
     self.require(its_task == task, f'the teacher {name} was made for {its_task}, the model for {task}; use a teacher '
                                    'of the same task')
-    self.require(same,
-                 f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with the '
-                 'same tokenizer')
+    self.require(same, f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with '
+                       'the same tokenizer')
     self.require(a == b,
                  f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
+    self.require(not (why := class_mismatch(teacher, model)), f'the teacher {name}: {why}')
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
     self.require(self.start == 'pretrained' or shapes[0] == shapes[1],
                  f"start='teacher' needs a teacher of the model's own architecture, "

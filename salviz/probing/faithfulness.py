@@ -19,6 +19,7 @@ from ..attribution.reading import check_counts, embeddings_replaced, real_tokens
 from ..data.texts import fingerprint, model_inputs
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
+from ..models.agreement import as_array
 from ..models.loading import device_of, undisturbed, weights_checksum
 from ..core.kept import Kept, digest
 from ..core.names import measured_words
@@ -32,10 +33,10 @@ def _one_by_one(values, count):
             raise ValueError('values must be of one class for each example, got an explanation of '
                              f'target={values.target!r}')
         values = values.examples()
-    if isinstance(values, torch.Tensor): values = values.detach().cpu().numpy()
+    if isinstance(values, torch.Tensor): values = as_array(values)
     if len(values) != count:
         raise ValueError(f'values must be one array for each of the {count} examples, got {len(values)}')
-    return [np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
+    return [np.asarray(as_array(v) if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
 
 def _unit_values(v, real, positions, words, unit, i):
     "(values of the units, unit of each of `positions`) of example `i`, whose tokens are where `real` is set"
@@ -212,9 +213,10 @@ def perturbed(
     return run
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #024
-def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size):
+def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
+          target='predicted'):
     "(batch, ranks, number of units, function that runs `model` without some of them)"
-    batch = as_batch(model, inputs, tokenizer)
+    batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = unit_ranks(batch, values, unit, ranking)
     return batch, ranks, units, perturbed(model, batch, replacement, mask_token_id, mean, batch_size)
@@ -271,7 +273,7 @@ def faithfulness(
     if aopc not in ('bins', 'paper'): raise ValueError(f"aopc must be 'bins' or 'paper', got {aopc!r}")
     _of_one_class(target)
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
-                                     batch_size)
+                                     batch_size, target)
     counts = share_counts(units, shares)
     whole = _whole(run, ranks)
     y = target_rows(target, batch, whole)[0]
@@ -369,7 +371,7 @@ def faithfulness_data(
 ) -> dict: # {method: arrays over all examples, as `faithfulness` (and `decision_flip`) return them}
     "The faithfulness of several methods on the same examples"
     _of_one_class(target)
-    source, (data, collate, order) = data, encoded_for(model, data, tokenizer)
+    source, (data, collate, order) = data, encoded_for(model, data, tokenizer, target=target)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
     measured, named = Measured(), _named(methods, target)
     measured.about = measured_words(model, source, len(data))
@@ -479,7 +481,7 @@ def _signals(model, data):
     if isinstance(data, dict): raise ValueError(f"data must be one split, got {', '.join(data)}; pass data['test']")
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
         raise ValueError('data must be images or series; texts have faithfulness_table')
-    return encoded_for(model, data)[:2]
+    return encoded_for(model, data, target='gold')[:2]
 
 def accuracy_drop(
     model,

@@ -20,6 +20,7 @@ from fastcore.basics import patch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..models.agreement import are_numbers, check_tokens
 from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
@@ -33,6 +34,7 @@ from ..models.loading import (device_of, load_classifier, longest_input, model_n
 from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, head_of
+from ..core.names import class_places
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
 
@@ -253,15 +255,6 @@ def _check_door(model, tokenizer, saliency):
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
-def _check_tokens(model, encoded):
-    "Refuse texts without a token, and tokens that `model` does not know"
-    if (empty := [i for i, ids in enumerate(encoded['input_ids']) if not ids]):
-        raise ValueError(f'the tokenizer makes no token of text {empty[0]}')
-    have, top = model.get_input_embeddings().num_embeddings, max(map(max, encoded['input_ids']))
-    if top >= have:
-        raise ValueError(f'tokenizer gives token ids up to {top}, but {type(model).__name__} knows {have} tokens: they '
-                         'do not belong together')
-
 def _each(given, count, name, kind='text'):
     "`given` for each of `count` texts or images: the same for all, or a list with one for each"
     if not isinstance(given, (list, tuple)): return [given]*count
@@ -416,7 +409,7 @@ def _first_look(
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
     encoded, aligned = encode_texts(texts, tokenizer, pairs, longest), align_batch(tokenizer, texts, pairs, longest)
-    _check_tokens(model, encoded)
+    check_tokens(model, tokenizer, encoded)
     starts = [None]*len(texts)
     if generate is not None:
         encoded, aligned, starts = _continuations(model, tokenizer, aligned, generate, longest)
@@ -522,7 +515,7 @@ def text_query_key(
     texts, pairs = _read_texts([text])
     longest = longest_input(model, tokenizer, max_length)
     encoded = encode_texts(texts, tokenizer, pairs, longest)
-    _check_tokens(model, encoded)
+    check_tokens(model, tokenizer, encoded)
     row = encoded[0]
     with undisturbed(model): vectors = query_key(model, _inputs(model, row), layer, head)
     return tokenizer.convert_ids_to_tokens(row['input_ids']), vectors
@@ -592,8 +585,7 @@ def _classes_of(model, classes, of_data):
     if classes is not None and (len(own) != count or len({*own}) < count):
         raise ValueError(f'classes must name the {count} classes of the model, each once, got '
                          f'{", ".join(map(str, own))}')
-    unnamed = own == [f'LABEL_{i}' for i in range(count)]
-    return list(of_data) if unnamed and of_data and len(of_data) == count else list(map(str, own))
+    return list(of_data) if are_numbers(own) and of_data and len(of_data) == count else list(map(str, own))
 
 def _class_number(label):
     "`label` of the data, whole numbers as such; None where there is none, which -1 stands for as well"
@@ -613,7 +605,8 @@ def _labels_of(
         return [_class(model, one, len(names), names, 'labels') for one in each], []
     if labels is None: return [None]*count, []
     labels = [_class_number(label) for label in _array(labels).tolist()]
-    if of_data and {*of_data} <= {*names}: return [None if i is None else names.index(of_data[i]) for i in labels], []
+    places = class_places(of_data or [], names)
+    if of_data and None not in places: return [None if i is None else places[i] for i in labels], []
     if not of_data and all(i is None or isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
     return [None]*count, ['The labels of the data are left out: their classes are not those of the model.']
 
