@@ -1165,13 +1165,21 @@ def measures(self:Run) -> list:
                and not isinstance(x, bool)]
     return list(dict.fromkeys([self.best_metric[0], *(k for k in numbers if k not in _not_scores | {'loss'}), 'loss']))
 
+@patch(as_prop=True)
+def splits(self:Run) -> list:
+    "Names of the splits that `scores` takes: train, validation, test, and further ones that the data have"
+    data = self.config.get('data')
+    sizes = (data.get('sizes') or {}) if isinstance(data, dict) else {}
+    scored = [r['split'] for r in self.metrics if r.get('kind') == 'score' and r.get('split')]
+    return list(dict.fromkeys(['train', 'validation', 'test', *map(str, sizes), *scored]))
+
 @patch
 def scores(
     self:Run,
-    split='validation', # 'train', 'validation' or 'test'
+    split='validation', # one of `splits`
 ) -> dict: # {name: number} for each of `measures`, NaN where unknown
-    "Scores of the best checkpoint on `split`"
-    check_choice('split', split, ('train', 'validation', 'test'))
+    "Return the scores of the best checkpoint on `split`; runs of earlier versions have none of further splits"
+    check_choice('split', split, self.splits)
     names, summary = self.measures, self.summary
     if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
     else: rows = [r for r in self.metrics if r.get('kind') == 'score' and r.get('split') == split]
@@ -1362,7 +1370,8 @@ def __repr__(self:Run):
     chosen = 'last' if isinstance(settings, dict) and settings.get('returns') == 'last' else 'best'
     if facts := _scored(self, 'validation'):
         lines.append(f'  {chosen}      validation {facts} at step {self.best_step}')
-    if facts := _scored(self, 'test'): lines.append(f'  test      {facts}')
+    for split in self.splits[2:]: # test and further splits
+        if facts := _scored(self, split): lines.append(f'  {split:9} {facts}')
     if known := self.knowledge()[0]: lines.append(f'  knows     {known.removeprefix("knows ")}')
     if wrong:
         lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}'
@@ -1373,8 +1382,13 @@ def __repr__(self:Run):
 # the loss is a column where it decides
 def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
+def _table_splits(run):
+    "validation, test and the further splits that `run` was scored on"
+    _, *names = run.splits
+    return [split for i, split in enumerate(names) if i < 2 or not all(map(math.isnan, run.scores(split).values()))]
+
 def _table_row(run):
-    scores = {f'{split}_{k}': run.scores(split)[k] for split in ('validation', 'test') for k in _shown(run)}
+    scores = {f'{split}_{k}': run.scores(split)[k] for split in _table_splits(run) for k in _shown(run)}
     return dict(name=run.path.name, method=_name(run.config.get('method', '?')), seed=run.config.get('seed'),
                 steps=run.last_step, **scores,
                 train_loss=run.train_loss, finished=run.finished,
@@ -1383,6 +1397,7 @@ def _table_row(run):
 def runs_table(folder) -> pd.DataFrame:
     "The runs in `folder`, one a row; scores are those of the best checkpoint, `damaged` says what cannot be read"
     folder, rows, names = Path(folder), [], {}
+    splits = dict.fromkeys(['validation', 'test'])
     if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: there is no such folder')
     for p in sorted(folder.iterdir()):
         if not any((p/name).exists() for name in ('config.json', 'metrics.jsonl', 'snapshots')): continue
@@ -1390,6 +1405,7 @@ def runs_table(folder) -> pd.DataFrame:
             run = Run(p)
             rows.append(_table_row(run))
             names |= dict.fromkeys(_shown(run))
+            splits |= dict.fromkeys(_table_splits(run))
         except (FileNotFoundError, ValueError) as e: rows.append(dict(name=p.name, finished=False, damaged=str(e)))
-    scores = [f'{split}_{k}' for split in ('validation', 'test') for k in names or ('accuracy', 'macro_f1')]
+    scores = [f'{split}_{k}' for split in splits for k in names or ('accuracy', 'macro_f1')]
     return pd.DataFrame(rows, columns=['name', 'method', 'seed', 'steps', *scores, 'train_loss', 'finished', 'damaged'])

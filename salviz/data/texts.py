@@ -650,9 +650,9 @@ def subset(
     test_size='full',
 ) -> DatasetDict:
     """A part of each split of `data`, stratified by class or score where there is one; with the same `seed` a
-    smaller part lies within a larger one"""
+    smaller part lies within a larger one. Further splits stay whole"""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
-    wanted = {name: _rows_wanted(sizes[name], len(part), f'{name}_size') for name, part in data.items()}
+    wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     return DatasetDict({name: part if wanted[name] == len(part)
                         else part.select(stratified_order(_strata(part), seed)[:wanted[name]])
                         for name, part in data.items()})
