@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
-                                        is_of_example, packs_of, predicted_classes, real_tokens, source_stack,
-                                        target_scores, what_is_read)
+                                        is_of_example, packs_of, predicted_classes, real_tokens, score_by,
+                                        source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
 from ..data.texts import model_inputs
@@ -179,6 +179,7 @@ def input_saliency(
     chosen, total = attribution_named(method, name), len(inputs[name])
     check_target(target, total)
     check_score(score, target)
+    score = score_by(model, score)
     check_counts(steps=steps, **({} if batch_size is None else dict(batch_size=batch_size)))
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in chosen.options}
     with undisturbed(model):
@@ -218,6 +219,7 @@ def completeness_error(
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
     check_score(score, target)
+    score = score_by(model, score)
     with undisturbed(model), torch.no_grad():
         if isinstance(target, str): target = predicted_classes(model, inputs, rows)
         def asked(outputs, rows): return target_scores(outputs, target, rows, score)

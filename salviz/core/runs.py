@@ -362,7 +362,9 @@ def __repr__(self:Snapshot):
     lines = [f'Snapshot of probe {self.probe} at step {self.step} (epoch {self.epoch:.2f}): '
              f'{text if len(text) <= 80 else text[:79] + "…"!r}']
     facts = [f'label {named(self.label)}'] if self.label is not None else []
-    if 'probabilities' in self.arrays:
+    for name, word in (('right_classes', 'labels'), ('predicted_classes', 'predicted')): # multi-label classification
+        if name in self.info: facts.append(f'{word} {", ".join(map(repr, self.info[name])) or "none"}')
+    if 'probabilities' in self.arrays and 'predicted_classes' not in self.info:
         p = self.arrays['probabilities']; facts.append(f'predicted {named(int(p.argmax()))} with {p.max():.2f}')
     if 'prediction' in self.arrays: facts.append(f'predicted {self.arrays["prediction"][0]:.4g}')
     facts += [f'{k} {v:.4g}' for k, v in self.losses.items()]
@@ -1344,7 +1346,7 @@ def _about(config):
                  + ([f"adapter {size['adapter'].get('kind', '?')}"] if isinstance(size.get('adapter'), dict) else [])),
             line('data', data, [f'{v} {k}' for k, v in splits.items()])]
 
-_said = dict(macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson', mse='mean squared error')
+_said = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson', mse='mean squared error')
 
 def _scored(run, split):
     "The scores of `run` on `split` as words, '' if nothing is known; the loss only where it decides"
