@@ -1346,7 +1346,8 @@ def _about(config):
                  + ([f"adapter {size['adapter'].get('kind', '?')}"] if isinstance(size.get('adapter'), dict) else [])),
             line('data', data, [f'{v} {k}' for k, v in splits.items()])]
 
-_said = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson', mse='mean squared error')
+_said = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson',
+             mse='mean squared error')
 
 def _scored(run, split):
     "The scores of `run` on `split` as words, '' if nothing is known; the loss only where it decides"

@@ -32,7 +32,8 @@ from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, 
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import attention_limit, same_scale
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
-                               guided_heads, is_negative, masked_sentence, multi_label_sentence, outline, pattern_shares,
+                               guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
+                               pattern_shares,
                                saliency_distribution, scored_sentence, signal_view, token_labels, translation)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #006

@@ -202,7 +202,8 @@ _measured = dict(
 def _measure_words(name, splits):
     "Describe the measure `name` of data with these `splits`"
     if name in _measured: return _measured[name]
-    split = next((k for k in sorted(['gap', *splits], key=len, reverse=True) if re.match(f'{re.escape(k)}_.', name)), '')
+    longest_first = sorted(['gap', *splits], key=len, reverse=True)
+    split = next((k for k in longest_first if re.match(f'{re.escape(k)}_.', name)), '')
     score = name.removeprefix(f'{split}_').replace('_', ' ')
     if split == 'gap': return f'the gap in {score}'
     if split: return f'{score} on the {_split_words(split)} split'

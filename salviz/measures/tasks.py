@@ -15,7 +15,8 @@ import numpy as np
 from fastcore.basics import patch
 
 from .scores import (classification_metrics, detection_metrics, masked_metrics, multi_label_metrics,
-                                    next_token_metrics, regression_metrics, span_metrics, token_metrics, translation_metrics)
+                                    next_token_metrics, regression_metrics, span_metrics, token_metrics,
+                                    translation_metrics)
 
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt06
 def check_labels(where, labels, classes:int):
@@ -187,9 +188,8 @@ tasks = {t.name: t for t in (
     Facts('classification'),
     Facts('multi_label_classification', several=True, fits=_is_list_of_integers,
           check=lambda where, split, classes: check_class_lists(where, split['label'], classes),
-          metrics=multi_label_metrics, metric='micro_f1',
-          words=Words('the most probable class', 'the class’s score',
-                      no_label='the predicted classes stand in for them')),
+          metrics=multi_label_metrics, metric='micro_f1', words=Words(
+              'the most probable class', 'the class’s score', no_label='the predicted classes stand in for them')),
     Facts('regression', has_classes=False, pseudo_labels=False, loss_unit='',
           fits=lambda feature: str(getattr(feature, 'dtype', '')).startswith('float'),
           check=lambda where, split, classes: check_numbers(where, split['label']),

@@ -261,7 +261,8 @@ class SaliencyGuided(Method):
 def question(self:SaliencyGuided, model, batch):
     """Return what the saliency explains: the class, the classes that hold in multi-label classification, or of a
     causal language model the tokens that it is asked about"""
-    labels, task = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted', tasks[task_of(model)]
+    labels = batch['labels'] if self.target == 'gold' and 'labels' in batch else 'predicted'
+    task = tasks[task_of(model)]
     sets = task.several and not isinstance(labels, str)
     return attribution_target(task, batch, labels) if task.causal or sets else labels
 

@@ -22,8 +22,8 @@ from numbers import Integral
 import numpy as np
 
 from ..core.doors import check_choice
-from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual, pattern_share,
-                               spans_of, spearman)
+from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
+                               pattern_share, spans_of, spearman)
 from ..core.names import methods_words
 from ..core.words import digits_of, letter, number_words
 from ..measures.tasks import facts_of, modalities, unknown_task
@@ -304,7 +304,7 @@ def _set_words(snapshot, probabilities):
     names = [snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}' for i in range(len(probabilities))]
     said = [f'{names[i]} ({p:.2f})' for i, p in enumerate(probabilities) if p > .5]
     none = f'none (highest: {names[most]}, {probabilities[most]:.2f})'
-    words = [f'labels: {", ".join(right) or "none"}']*(right is not None)
+    words = [] if right is None else [f'labels: {", ".join(right) or "none"}']
     return ''.join(f'   {word}' for word in [*words, f'predicted: {", ".join(said) or none}'])
 
 def class_words(snapshot):
@@ -1070,7 +1070,8 @@ class MultiLabelSentence(_Answered):
 def multi_label_sentence(snapshot) -> MultiLabelSentence:
     "Return a sentence with the probability of each class, the classes that hold, and the saliency of its words"
     arrays_of(snapshot, 'multi_label_sentence', 'probabilities')
-    answers, saliency, (units, labels, groups) = _answers(snapshot), _optional(snapshot, 'saliency'), _word_units(snapshot)
+    answers, saliency = _answers(snapshot), _optional(snapshot, 'saliency')
+    units, labels, groups = _word_units(snapshot)
     special, most = groups < 0, answers['classes'][int(np.argmax(np.nan_to_num(answers['probabilities'])))]
     if saliency is not None: saliency = fixed([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
     coloured = '' if saliency is None else (
