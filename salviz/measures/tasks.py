@@ -133,11 +133,6 @@ class Facts:
                       no_label='the predicted class stands in for it')
 
     @property
-    def scores_classes(self) -> bool:
-        "Does the head give each example one logit per class?"
-        return self.has_classes and not self.per_token
-
-    @property
     def one_class(self) -> bool:
         "Is the answer one class for each example?"
         return self.scores_classes and not self.several
@@ -159,6 +154,11 @@ class Facts:
         return {*self.columns, *self.optional, *also}
 
 # %% ../../nbs/07_measures/04_tasks.ipynb #mt12
+@patch(as_prop=True)
+def scores_classes(self:Facts) -> bool:
+    "Does the head give each example one logit per class?"
+    return self.has_classes and not self.per_token
+
 @patch
 def made_of(self:Facts, features:dict) -> bool:
     "Are data with these `features` made for this task? It is known by the first column that is no plain text"
