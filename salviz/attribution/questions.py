@@ -127,13 +127,14 @@ def score_target(
     name = head_task(model)
     own = 'say what the score is with target=function of (outputs, rows)'
     if name is None: raise ValueError(f'{type(model).__name__} has no head whose score could be explained; {own}')
-    task, classes = tasks[name], tasks[name].one_class
+    task, classes = tasks[name], tasks[name].scores_classes
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
     if _is(target, 'gold') or task.teacher_forced and _is(target, 'predicted'):
         if 'labels' not in batch:
             raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or '
                              f'{own}')
-        if _is(target, 'gold'): return batch['labels'] if classes else attribution_target(task, batch, batch['labels'])
+        if _is(target, 'gold') and task.one_class: return batch['labels']
+        if _is(target, 'gold'): return attribution_target(task, batch, batch['labels'])
     if whole(target) and classes and 0 <= target < model.config.num_labels:
         return torch.full((len(every_row(batch)),), int(target), device=device_of(model))
     if whole(target) and task.causal and 0 <= target < model.get_input_embeddings().num_embeddings:
@@ -192,7 +193,8 @@ class Asked:
     "What `target` asks of each example of `batch`, as the outputs for it say, and the scores"
     def __init__(self, model, batch:dict, target, batch_size=None):
         task = tasks.get(head_task(model))
-        by_logit = not task or task.one_class or not task.pseudo_labels and not _is(target, 'gold')
+        by_class = task and task.scores_classes and (task.one_class or not _is(target, 'gold'))
+        by_logit = not task or by_class or not task.pseudo_labels and not _is(target, 'gold')
         if not callable(target) and not by_logit: target = score_target(model, batch, target, batch_size)
         self.batch, self.target, self.parts = batch, target, []
 

@@ -19,7 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
+<<<<<<< HEAD
                                         is_of_example, most_places, packs_of, predicted_classes, real_tokens,
+=======
+                                        is_of_example, packs_of, predicted_classes, real_tokens, score_by,
+>>>>>>> multilabel
                                         source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
@@ -195,6 +199,7 @@ def input_saliency(
     chosen, total = attribution_named(method, name), len(inputs[name])
     check_target(target, total)
     check_score(score, target)
+    score = score_by(model, score)
     check_counts(steps=steps, **({} if batch_size is None else dict(batch_size=batch_size)))
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in chosen.options}
     with undisturbed(model):
@@ -234,6 +239,7 @@ def completeness_error(
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
     check_score(score, target)
+    score = score_by(model, score)
     with undisturbed(model), torch.no_grad():
         if isinstance(target, str): target = predicted_classes(model, inputs, rows)
         reading = Reading(model, inputs, targets=[_scored(target, score)])

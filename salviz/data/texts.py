@@ -11,7 +11,11 @@ __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three
            'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
+<<<<<<< HEAD
 import datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
+=======
+import ast, hashlib, html, inspect, json, re, warnings
+>>>>>>> multilabel
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -307,6 +311,75 @@ def _as_in_train(tables, column, rows) -> dict:
                           'renumbered to the order of train', stacklevel=4)
     return made
 
+# %% ../../nbs/02_data/00_texts.ipynb #ml02
+def _as_list(x):
+    "Return the labels in `x`, a list or the text of one such as '[0, 2]'; None if it is a single label"
+    if isinstance(x, (list, tuple, set, frozenset, np.ndarray)): return list(x)
+    if not isinstance(x, str) or not re.fullmatch(r'\s*\[.*\]\s*', x, re.DOTALL): return None
+    try: found = ast.literal_eval(x.strip())
+    except (ValueError, SyntaxError): return None
+    return found if isinstance(found, list) else None
+
+def _has_lists(table, label) -> bool:
+    "Return whether the rows of train have lists of labels in column `label`; an error if only some do"
+    are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
+    if any(are_lists):
+        refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
+                    'the label is a single one, where other rows have a list,')
+    return any(are_lists)
+
+def _are_flags(rows, feature) -> bool:
+    "Return whether the lists `rows` hold a 0 or 1 for each class, rather than the classes' numbers"
+    sizes, values = {len(row) for row in rows}, [x for row in rows for x in row]
+    numbers = (bool, np.bool_, int, float, np.integer, np.floating)
+    if isinstance(feature, ClassLabel) or len(sizes) != 1 or min(sizes) < 2: return False
+    if not all(isinstance(x, numbers) and x in (0, 1) for x in values): return False
+    if not all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in values): return True
+    if any(len(set(row)) < len(row) for row in rows): return True
+    raise ValueError('label: every row is [0, 1] or [1, 0], which can be class numbers or flags; give the names of the '
+                     'classes in each row, or a single label')
+
+# %% ../../nbs/02_data/00_texts.ipynb #ml03
+def _flag_ids(rows, names, split):
+    "Return the numbers of the classes that are flagged in each of `rows`"
+    rows = [[{'0': 0, '1': 1}.get(x, x) if isinstance(x, str) else x for x in row] for row in rows]
+    bad = [i for i, row in enumerate(rows) if len(row) != len(names) or any(x not in (0, 1) for x in row)]
+    refuse_rows(bad, split, f'the label is no list of {len(names)} flags (0 or 1)')
+    return [[i for i, x in enumerate(row) if x] for row in rows]
+
+def _several_columns(rows, feature, labels):
+    "Return the feature of lists of labels, and {split: class numbers of each row}; `feature`: of one label, or None"
+    if _are_flags(rows['train'], feature):
+        names = [str(x) for x in (range(len(rows['train'][0])) if labels is None else labels)]
+        ids = {split: _flag_ids(some, names, split) for split, some in rows.items()}
+    else:
+        plain = {split: [[_plain(x) for x in row] for row in some] for split, some in rows.items()}
+        for split, some in plain.items():
+            refuse_rows([i for i, row in enumerate(some) if None in row], split, 'a label is missing')
+        known = [x for row in plain['train'] for x in row]
+        names = _class_names(known, feature, labels)
+        numbered = _are_numbers(known, feature, names)
+        ids = {split: [sorted(set(row)) for row in _class_ids(some, names, split, numbered)]
+               for split, some in plain.items()}
+    return Sequence(ClassLabel(names=names)), ids
+
+def _list_columns(tables, label, labels):
+    "Return what `_several_columns` does, of column `label`, or of the columns of flags that `label` lists"
+    if not isinstance(label, str):
+        columns = {split: [_column(table, name, split, 'label') for name in label] for split, table in tables.items()}
+        rows = {split: list(zip(*some)) for split, some in columns.items()}
+        names = list(label) if labels is None else [str(x) for x in labels]
+        if len(names) < 2 or len(names) != len(label):
+            raise ValueError(f'label lists {len(label)} columns of flags and labels names {len(names)} classes; at '
+                             'least two of each are needed, and as many')
+        return Sequence(ClassLabel(names=names)), {split: _flag_ids(some, names, split) for split, some in rows.items()}
+    feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
+    rows = {}
+    for split, table in tables.items():
+        given = _column(table, label, split, 'label')
+        rows[split] = [_as_list(x) if _as_list(x) is not None else [x] for x in given]
+    return _several_columns(rows, getattr(feature, 'feature', feature), labels)
+
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
     "`labels` as floats, if each is a finite number"
@@ -316,8 +389,14 @@ def _scores(labels, split):
 
 def _label_columns(tables, label, labels, task):
     "The feature of column `label`, and `{split: its values}`"
-    if task not in (None, 'classification', 'regression'):
-        raise ValueError(f"task must be 'classification', 'regression' or None (read it off the labels), got {task!r}")
+    known = ('classification', 'multi_label_classification', 'regression')
+    if task not in (None, *known):
+        raise ValueError(f'task must be {", ".join(map(repr, known))} or None (read it off the labels), got {task!r}')
+    if task == known[1] or not isinstance(label, str) or _has_lists(tables['train'], label):
+        if task not in (None, known[1]):
+            raise ValueError(f'task={task!r} has one label per row, and column {label!r} holds lists of labels; leave '
+                             'task out')
+        return _list_columns(tables, label, labels)
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
     reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
     plain = {split: _plain_labels(table, label, split, **reading) for split, table in tables.items()}
@@ -346,10 +425,21 @@ def stratified_order(labels, seed:int=0) -> np.ndarray:
     return np.lexsort((tie, key))
 
 # %% ../../nbs/02_data/00_texts.ipynb #035
+def _rarest(rows) -> np.ndarray:
+    "Return the rarest class of each of `rows`, lists of classes; -1 where there is none"
+    count = np.bincount([x for row in rows for x in row] or [0])
+    return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
+
 def _strata(part):
-    "A class for each row of `part` by which to stratify: its label, the tenth in which its score lies, or one for all"
+    """A class for each row of `part` by which to stratify: its label (of several the rarest), the tenth in which its
+    score lies, or one for all"""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
+<<<<<<< HEAD
     labels = np.asarray(part['label'][:])
+=======
+    if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
+    labels = np.asarray(part['label'])
+>>>>>>> multilabel
     if labels.dtype.kind != 'f': return labels
     return np.searchsorted(np.quantile(labels, np.arange(1, 10)/10), labels, side='right')
 
@@ -432,18 +522,22 @@ def load_text(
     *,
     text='text',           # column with the sentences
     text_pair=None,        # column with second sentences; 'sts-b' has them without being asked
-    label='label',         # column with the classes or scores; None = plain text without labels
+    # column with the classes or scores, or with lists of classes; a list of columns of flags (0 or 1), one for each
+    # class; None = plain text without labels
+    label='label',
     config=None,           # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
     splits=(.8, .1, .1),   # shares of train, validation and test, for those that are missing
     seed=0,                # of the cut into splits
     labels=None,           # names of the classes in order; None = as the data says, else sorted
     revision=None,         # of a data set on the Hub
-    task=None,             # 'classification' or 'regression'; None = regression if a label of train has a fraction
+    # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
+    # fraction, multi-label if its labels are lists
+    task=None,
     name=None,             # what captions call the data, such as 'film reviews'; None = its own name, or its file's
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
 ) -> DatasetDict:
-    "Sentences or sentence pairs with a class or a score, in three splits"
-    tables = _drop_unusable(_tables(source, config, revision), label)
+    "Sentences or sentence pairs with a class, several classes or a score, in three splits"
+    tables = _drop_unusable(_tables(source, config, revision), label if isinstance(label, str) else None)
     named = source if isinstance(source, str) else None
     if named == 'sts-b' and label is not None: text_pair = 'text_pair'
     feature, values = _label_columns(tables, label, labels, task) if label is not None else (None, {})
@@ -804,9 +898,9 @@ def subset(
     test_size='full',
 ) -> DatasetDict:
     """A part of each split of `data`, stratified by class or score where there is one; with the same `seed` a
-    smaller part lies within a larger one"""
+    smaller part lies within a larger one. Further splits stay whole"""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
-    wanted = {name: _rows_wanted(sizes[name], len(part), f'{name}_size') for name, part in data.items()}
+    wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     return DatasetDict({name: part if wanted[name] == len(part)
                         else part.select(stratified_order(_strata(part), seed)[:wanted[name]])
                         for name, part in data.items()})

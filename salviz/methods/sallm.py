@@ -229,6 +229,8 @@ def token_saliency(
     # a regression has one output, which is its own prediction
     is_gold = target == 'gold' and 'labels' in batch and task != 'regression'
     classes = batch['labels'] if is_gold else 'predicted'
+    # of several labels their mean logit is explained; a function of one's own gets all of them [batch, classes]
+    if is_gold and tasks[task].several and not callable(saliency): classes = attribution_target(task, batch, classes)
     return _class_saliency(teacher, batch, saliency, classes, steps)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5
@@ -652,7 +654,7 @@ def check(self:SalLM, model, tokenizer, data, epochs):
     self.require(last < there,
                  f'heads must be below {there}, the number of heads of {type(model).__name__}, got {last}')
     self._check_task(model, data)
-    first = Collator(tokenizer)([data['train'][0]])
+    first = Collator(tokenizer, labels=tasks[task_of(model)].label_collator(model))([data['train'][0]])
     if self.rows == 'pooled': asked_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
     self.require(not model.config.is_encoder_decoder,
                  f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
@@ -706,7 +708,7 @@ def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
 def _check_task(self:SalLM, model, data):
     "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
     task = tasks[task_of(model)]
-    self.require(task.name == 'classification' or self.target in ('gold', 'predicted'),
+    self.require(task.scores_classes or self.target in ('gold', 'predicted'),
                  f"target={self.target!r} is a mean over classes, which {task.name} does not choose among; take 'gold' "
                  "or 'predicted'")
     if not task.per_token: return

@@ -32,9 +32,13 @@ from ..methods.ad_drop import row_ranks
 from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note,
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
+<<<<<<< HEAD
 from ..models.places import logits_at, logits_between
 from ..models.tasks import best_span, head_of
 from ..core.names import class_places
+=======
+from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
+>>>>>>> multilabel
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
 
@@ -105,12 +109,13 @@ def _by_example(model, outputs, inputs, target, classes=None):
         return Answer(notes=[f'{type(model).__name__} gives logits of shape {list(logits.shape)} for one {kind}: '
                              'attention only'])
     c = int(logits.argmax()) if target is None else _class(model, target, len(logits), classes)
-    single, name = len(logits) == 1, _names_of(model, len(logits), classes)[c]
+    several = is_multi_label(model)
+    single, name = len(logits) == 1 and not several, _names_of(model, len(logits), classes)[c]
+    why = 'given as target' if target is not None else 'the most probable one' if several else 'predicted'
     def score(outputs, rows): return outputs.logits[:, c]
     score.is_of_example = True
     answer = Answer(score, 'the output of the regression' if single else
-                  f'the logit of class {name!r} ({"predicted" if target is None else "given as target"})',
-                  logits=None if single else logits)
+                  f'the logit of class {name!r} ({why})', logits=None if single else logits)
     try: answer.row = int(pooled_rows(model, inputs)[0])
     except ValueError as e: answer.notes.append(f'{e}: no row is the pooled one'.replace('..', '.'))
     return answer
@@ -197,10 +202,11 @@ def class_names(
 
 def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     "The probabilities of the classes `ids` by the `logits` of all of them"
-    several = getattr(model.config, 'problem_type', None) == 'multi_label_classification'
-    apart = several and head_of(model) in ('sequence', 'image')
-    p = logits.float().sigmoid() if apart else logits.float().softmax(-1)
-    return p[ids].cpu().numpy()
+    return class_probabilities(model, logits.float())[ids].cpu().numpy()
+
+def _of_several(names, p) -> dict:
+    "Return the entries of `info` about the classes `names` of a multi-label model, whose probabilities are `p`"
+    return dict(task='multi_label_classification', predicted_classes=[name for name, x in zip(names, p) if x > .5])
 
 # %% ../../nbs/08_probing/03_look.ipynb #026
 def _inputs(model, row):
@@ -434,6 +440,7 @@ def _first_look(
         more = {} if generate is None else dict(
             continuation=_said_of(tokenizer, text, starts[i], outputs))
         p = None if said.logits is None else _class_probabilities(model, said.logits, ids)
+        if p is not None and is_multi_label(model): more |= _of_several(names, p)
         snapshots.append(_snapshot(i, read, attention, said, p, names, model_name(whole), about, **more))
     questions = [(inputs, said.score, start) if said.score else None
                  for (_, _, inputs), said, start in zip(looked, answers, starts)]

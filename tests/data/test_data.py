@@ -309,7 +309,8 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
     (dict(source=frame(), task='regression'), ValueError, 'the label is no number in 20 rows of train'),
     (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError,
      'labels names classes, but regression has none'),
-    (dict(source=frame(), task='seq2seq'), ValueError, "task must be 'classification', 'regression' or None"),
+    (dict(source=frame(), task='seq2seq'), ValueError,
+     "task must be 'classification', 'multi_label_classification', 'regression' or None"),
     (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]),
                                    Features(text=Value('string'), label=ClassLabel(names=['x', 'y']))),
           task='regression'),
@@ -893,7 +894,7 @@ def test_a_task_that_the_columns_cannot_serve_is_refused(task, made_for, tokeniz
                        f"{made_for}") as e:
         encode(load_text(frame()), tokenizer, task=task)
     one_sentence(e)
-    with pytest.raises(ValueError, match='task must be one of classification, regression'):
+    with pytest.raises(ValueError, match='task must be one of classification, multi_label_classification, regression'):
         encode(load_text(frame()), tokenizer, task='parsing')
 
 def test_scores_become_a_batch_of_float32(tokenizer):
