@@ -260,10 +260,10 @@ def _each(given, count, name, kind='text'):
     return list(given)
 
 def _look(model, inputs):
-    "Outputs for one text or image, its attention [layers, heads, query, key], and the inputs"
+    "Return the outputs for one text or image, its attention {layer: [heads, query, key]}, and the inputs"
     with torch.no_grad(), observe(model) as maps:
         outputs = model(**inputs)
-        return outputs, np.stack([maps[l][0].float().cpu().numpy() for l in maps]), inputs
+        return outputs, {l: maps[l][0].float().cpu().numpy() for l in maps}, inputs
 
 # %% ../../nbs/08_probing/03_look.ipynb #032
 @dataclass(frozen=True)
@@ -326,9 +326,9 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
     if said.token_predictions: info |= dict(task='question_answering', token_predictions=said.token_predictions)
     if said.row is not None: info['pooled_row'] = said.row
     own = {} if probabilities is None else dict(probabilities=probabilities)
-    arrays = dict(read.pop('arrays', {}), attention=attention, **own)
+    arrays = dict(read.pop('arrays', {}), attention=np.stack([*attention.values()]), **own)
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
-                    layers=dict(attention=list(range(len(attention)))), **read)
+                    layers=dict(attention=[*attention]), **read)
 
 _of_text = 'texts', 'tokens', 'labels', 'words', 'word_ids', 'is_special'
 
