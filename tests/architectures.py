@@ -44,7 +44,8 @@ _small = [(re.compile(pattern), value) for pattern, value in [
     (r'n_group|topk_group|n_groups|num_expert_group', 1),
     (r'image_size|img_size', 32), (r'patch_size', 8),
     (r'sliding_window.*|attention_window.*|local_attention|local_radius', 4),
-    (r'.*d_state|.*state_size', 8), (r'num_latents|.*num_hash_buckets|entity_emb_size', 16), (r'entity_vocab_size|num_hash_buckets', 64),
+    (r'.*d_state|.*state_size', 8), (r'num_latents|entity_emb_size', 16),
+    (r'num_hash_buckets', 64),
     (r'.*chunk_size|.*chunk_length', 4),
     (r'.*position_embeddings|n_positions|n_ctx|.*seq_len\w*|context_length|model_max_length', 64),
 ]]
@@ -52,7 +53,8 @@ _small = [(re.compile(pattern), value) for pattern, value in [
 # Fields of some model types that the names above get wrong; `made`: what its config is made with
 exceptions = {
     'diffllama': dict(num_key_value_heads=2), 'esm': dict(made=dict(vocab_size=64, pad_token_id=1)),
-    'dots1': dict(n_routed_experts=4), 'nemotron': dict(head_dim=8), 'funnel': dict(block_sizes=[1, 1, 1], block_repeats=[1, 1, 1]),
+    'dots1': dict(n_routed_experts=4), 'nemotron': dict(head_dim=8),
+    'gptj': dict(rotary_dim=4), 'bamba': dict(mamba_n_heads=4, mamba_d_head=8),
     'ministral': dict(head_dim=8), 'hunyuan_v1_dense': dict(head_dim=8), 'hunyuan_v1_moe': dict(head_dim=8),
     'hunyuan_vl_text': dict(head_dim=8), 'bit': dict(num_groups=8),
     'zamba2': dict(attention_head_dim=16, attention_hidden_size=32),
@@ -76,10 +78,12 @@ def _shrunk(config):
 
 def _cut_lists(config):
     "Cut what `config` lists for each layer to as many layers as there are, with each kind of layer in it"
-    n = next((getattr(config, k) for k in ('num_hidden_layers', 'n_layer', 'num_layers') if isinstance(getattr(config, k, None), int)), None)
+    counts = [k for k in ('num_hidden_layers', 'n_layer', 'num_layers') if isinstance(getattr(config, k, None), int)]
+    n = getattr(config, counts[0]) if counts else None
     kinds = getattr(config, 'layer_types', None) or getattr(config, 'layers_block_type', None)
     if n is None: return
-    lists = [k for k, x in vars(config).items() if isinstance(x, list) and len(x) > n and re.search('layer|sparsity|types', k)]
+    lists = [k for k, x in vars(config).items()
+             if isinstance(x, list) and len(x) > n and re.search('layer|sparsity|types', k)]
     chosen = list(range(n))
     if isinstance(kinds, list) and len(set(kinds)) > 1:
         chosen = sorted({kinds.index(kind) for kind in kinds})
@@ -109,23 +113,24 @@ def tiny(model_type):
 # ---- what `observe` shows of a model, against the model's own eager attention
 
 class Reference:
-    """A model whose own eager attention is written down: `maps` of a pass with their modules, in the order of the calls;
-    `scaled` call `at` times `factor`"""
+    """A model whose own eager attention is recorded: `maps` of a pass with their modules, in the order of the calls;
+    that of call `at` is scaled by `factor`"""
     def __init__(self, model):
         self.model, self.maps, self.modules, self.at, self.factor, self.leaf = model, [], [], None, 1., None
         model.set_attn_implementation('eager')
-        self.spaces = {id(g): g for m in model.modules() if (g := _globals(m)) and 'eager_attention_forward' in g}
+        self.functions = {(id(g), name): (g, name) for m in model.modules() if (g := _globals(m))
+                          for name in g if name.endswith('eager_attention_forward')}
 
     def __call__(self, inputs):
         self.maps, self.modules = [], []
-        before = {i: g['eager_attention_forward'] for i, g in self.spaces.items()}
-        for i, g in self.spaces.items(): g['eager_attention_forward'] = self._attend(before[i])
+        before = {key: g[name] for key, (g, name) in self.functions.items()}
+        for key, (g, name) in self.functions.items(): g[name] = self._attend(before[key])
         hooks = [m.dropout.register_forward_hook(lambda dropout, args, A, m=m: self._noted(m, A))
                  for m in disentangled(self.model)]
         try: return self.model(**inputs)
         finally:
             for hook in hooks: hook.remove()
-            for i, g in self.spaces.items(): g['eager_attention_forward'] = before[i]
+            for key, (g, name) in self.functions.items(): g[name] = before[key]
 
     def _noted(self, module, A):
         "Write down `A`, scaled if it is the call's turn; gives it to go on with"
@@ -194,7 +199,8 @@ def compare(model, inputs, part):
     assert len(layers) == len(calls), f'{len(layers)} layers, {len(calls)} calls of eager attention'
     with observe(model, part=part) as maps: ours = model(**inputs)
     keep = [maps.allowed(l) & _queries(inputs, maps[l], part) for l in layers]
-    for l, A, ok in zip(layers, expected, keep): alike(torch.where(ok, maps[l], 0.), torch.where(ok, A, 0.), 256, 'maps')
+    for l, A, ok in zip(layers, expected, keep):
+        alike(torch.where(ok, maps[l], 0.), torch.where(ok, A, 0.), 256, 'maps')
     live = [i for i, A in enumerate(expected) if A.requires_grad] # a model may run layers without gradients
     assert live == [i for i, l in enumerate(layers) if maps[l].requires_grad]
     mine = torch.autograd.grad(score(ours, rows).sum(), [maps[layers[i]] for i in live], allow_unused=True)
@@ -211,7 +217,8 @@ def compare(model, inputs, part):
     found, allowed = attention_attribution(model, inputs, score, layers=-1, method='integrated_gradients',
                                            steps=steps, reading='standard', part=part)
     ok = keep[last]
-    alike(torch.where(ok, found[layers[-1]], 0.), torch.where(ok, integrated * expected[last], 0.), 4096, 'integrated gradients')
+    alike(torch.where(ok, found[layers[-1]], 0.), torch.where(ok, integrated * expected[last], 0.), 4096,
+          'integrated gradients')
 
 
 def _queries(inputs, A, part):
@@ -222,7 +229,8 @@ def _queries(inputs, A, part):
 
 
 def verdict(model_type) -> tuple: # (what became of it, why)
-    """'correct', 'rejected' (with the reason of salviz), 'not runnable' (with the error of transformers), or 'unclear'"""
+    """'correct', 'rejected' (with the reason that salviz gives), 'not runnable' (no tiny model runs in transformers,
+    with its error) or 'unclear' (with what differs)"""
     model = None
     try:
         model = tiny(model_type)

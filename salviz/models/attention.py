@@ -100,8 +100,9 @@ def own_attention(cls):
     """The eager attention function that module class `cls` hands to the registry as its default; None if its forward
     does not ask there"""
     forward = inspect.unwrap(cls.forward)
-    asks = 'ALL_ATTENTION_FUNCTIONS' in getattr(getattr(forward, '__code__', None), 'co_names', ())
-    return forward.__globals__.get('eager_attention_forward') if asks else None
+    names = getattr(getattr(forward, '__code__', None), 'co_names', ())
+    own = next((x for x in names if x.endswith('eager_attention_forward')), 'eager_attention_forward')
+    return forward.__globals__.get(own) if 'ALL_ATTENTION_FUNCTIONS' in names else None
 
 # %% ../../nbs/03_models/01_attention.ipynb #031
 @cache
@@ -822,8 +823,9 @@ def layers_kept(
         for m in layers: m.forward = kept.around(m.forward, lambda: getattr(stack.config, '_maps', None))
         with torch.no_grad(), eager_passes(): model(**inputs)
         below, numbers = layer_count(model, 'encoder') if encoder else 0, attention_layers(model, part)
-        # else no call can be told its layer, and every pass is a whole one
-        known = len(kept.outputs) == below + len(numbers)
+        # else layers cannot be told apart, or do not have the batch as first axis (Gemma 3n), and passes are whole ones
+        rows = next(len(x) for x in inputs.values() if isinstance(x, torch.Tensor))
+        known = len(kept.outputs) == below + len(numbers) and kept.rows == rows
         def start(layer): kept.start = known * (below + numbers.index(check_layers(model, layer, part=part)[0]))
         start(numbers[0])
         with eager_passes(): yield start

@@ -29,7 +29,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
 from helpers import alike, all_alike, same, state
-from salviz.models.attention import (attention_layers, attention_parts, attention_stack, check_layers, check_observable, disentangled,
+from salviz.models.attention import (attention_layers, attention_parts, attention_stack, check_layers,
+                              check_observable, disentangled,
                               head_count, layer_count, layers_kept, observe,
                               own_attention, query_key)
 
@@ -627,7 +628,8 @@ def test_second_derivatives_go_through_observed_attention():
     (lambda: LongformerForSequenceClassification(LongformerConfig(**sizes, attention_window=4)), 'LongformerModel',
      'does not go through .*ModernBERT'),
     (lambda: MPNetModel(MPNetConfig(**sizes)), 'MPNetModel', 'does not go through .*RoBERTa'),
-    (lambda: FNetForSequenceClassification(FNetConfig(**sizes)), 'FNetModel', 'none of its layers is an attention layer'),
+    (lambda: FNetForSequenceClassification(FNetConfig(**sizes)), 'FNetModel',
+     'none of its layers is an attention layer'),
     (lambda: LEDModel(LEDConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1,
                                 encoder_attention_heads=2, encoder_ffn_dim=16,
                                 decoder_attention_heads=2, decoder_ffn_dim=16, attention_window=4)), 'LEDModel',
@@ -676,7 +678,8 @@ def test_layers_keep_their_numbers_where_another_one_has_no_attention():
         with observe(model): model(**inputs) # what was found for it before its change counts no more
         change(model)
         with observe(model) as maps: model(**inputs)
-        assert attention_layers(model) == check_layers(model) == maps.layers == layers and len(maps) == layer_count(model)
+        assert attention_layers(model) == check_layers(model) == maps.layers == layers
+        assert len(maps) == layer_count(model)
         assert check_layers(model, -1) == layers[-1:] and maps[-1] is maps[layers[-1]]
         eager = as_eager(model)(**inputs, output_attentions=True).attentions
         assert all(alike(maps[l], eager[-len(layers) + i]) for i, l in enumerate(layers))
@@ -1071,7 +1074,7 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     with observe(model) as maps: # pass after pass, although the model goes past its wrapper
         for _ in range(3): model(**inputs)
     with observe(model, part='cross') as maps:
-        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\): 2 layers have attention, but one pass made 0'):
+        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\): 2 layers have attention, but'):
             model(**inputs)
     whole = pair('t5')
     decoder, inputs = whole.get_decoder(), pair_batch()
@@ -1235,7 +1238,7 @@ def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
     torch.manual_seed(0)
     model = BartForConditionalGeneration(BartConfig(**bart_sizes, encoder_layerdrop=1.))
     with observe(model): model.eval()(**pair_batch())
-    with pytest.raises(RuntimeError, match='3 layers have attention, but one pass made 0 attention calls.*layerdrop to 0'), \
+    with pytest.raises(RuntimeError, match='3 layers have attention, but one pass made 0.*layerdrop to 0'), \
             observe(model):
         model.train()(**pair_batch())
 

@@ -6,7 +6,8 @@ import json
 import pandas as pd
 import pytest
 import torch
-from transformers import BertConfig, BertModel, Gemma2Config, Gemma2Model, Qwen3_5TextConfig, T5GemmaConfig, T5GemmaModel
+from transformers import (BertConfig, BertModel, Gemma2Config, Gemma2Model, Qwen3_5TextConfig, T5GemmaConfig,
+                          T5GemmaModel)
 from transformers.models.gemma2.modeling_gemma2 import Gemma2ForSequenceClassification
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5TextForSequenceClassification
 
@@ -34,9 +35,11 @@ def test_t5gemma_without_a_soft_cap_is_its_own_eager_attention_in_each_part():
 
 
 @pytest.mark.parametrize('model_type,reason', [
-    ('gpt_oss', 'its own eager attention gives other values'), ('deepseek_v32', 'keys that an indexer selects'),
+    ('gpt_oss', 'its own eager attention gives other values'),
+    ('deepseek_v32', 'keys that an indexer selects'),
     ('mamba', 'none of its layers is an attention layer'), ('gemma3', r'several models \(vision_tower, language_model'),
-    ('glm4v_vision', 'its forward needs hidden_states, grid_thw'), ('mpnet', 'MPNetSelfAttention. does not go through')])
+    ('glm4v_vision', 'its forward needs hidden_states, grid_thw'),
+    ('mpnet', 'MPNetSelfAttention. does not go through')])
 def test_a_rejection_names_the_true_reason(model_type, reason):
     with pytest.raises(ValueError, match=f'cannot be observed: .*{reason}'):
         check_observable(architectures.tiny(model_type))
