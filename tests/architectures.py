@@ -228,7 +228,7 @@ def _queries(inputs, A, part):
     return mask.bool()[:, None, :, None]
 
 
-def verdict(model_type) -> tuple: # (what became of it, why)
+def verdict(model_type, runs=lambda: None) -> tuple: # (what became of it, why)
     """'correct', 'rejected' (with the reason that salviz gives), 'not runnable' (no tiny model runs in transformers,
     with its error) or 'unclear' (with what differs)"""
     model = None
@@ -238,12 +238,15 @@ def verdict(model_type) -> tuple: # (what became of it, why)
     except Exception as e:
         error = f'{type(e).__name__}: {str(e)[:200]}'
         if model is None or 'required positional argument' not in str(e): return 'not runnable', error
-    try: check_observable(model)
-    except ValueError as e: return 'rejected', str(e)
-    try:
-        for part in attention_parts(model):
+    runs() # whatever takes too long from here on is ours
+    reasons = []
+    for part in attention_parts(model):
+        try: check_observable(model, part)
+        except ValueError as e: reasons.append(str(e)); continue
+        try:
             for side in ('left', 'right'): compare(model, batch_for(model, side), part)
-    except Exception as e: return 'unclear', f'{type(e).__name__}: {str(e)[:300]}'
+        except Exception as e: return 'unclear', f'{type(e).__name__}: {str(e)[:300]}'
+    if reasons: return 'rejected', reasons[0] # of one of its parts; the others are compared
     return 'correct', ' '.join(map(str, attention_layers(model)))
 
 
@@ -255,12 +258,13 @@ def _in_a_fork(model_type, seconds):
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-            os.write(write, json.dumps(verdict(model_type)).encode())
+            os.write(write, json.dumps(verdict(model_type, lambda: os.write(write, b'runs\n'))).encode())
         finally: os._exit(0)
     os.close(write)
-    with os.fdopen(read, 'rb') as said: text = said.read()
+    with os.fdopen(read, 'rb') as pipe: began, _, answer = pipe.read().rpartition(b'\n')
     os.waitpid(child, 0)
-    return tuple(json.loads(text)) if text else ('unclear', f'no answer in {seconds} seconds')
+    if answer: return tuple(json.loads(answer))
+    return 'unclear' if began else 'not runnable', f'crashed, or took more than {seconds} seconds'
 
 
 def verdicts(types, seconds=60) -> dict: # {model type: (what became of it, why)}
