@@ -269,6 +269,7 @@ def _each(given, count, name, kind='text'):
                          f'{len(given)}')
     return list(given)
 
+<<<<<<< HEAD
 def _look(model, inputs, is_read=None):
     "Outputs for one text or image (see `logits_at`), its attention [layers, heads, query, key], and the inputs"
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
@@ -276,6 +277,13 @@ def _look(model, inputs, is_read=None):
         for l in maps: captured[l] = maps[l]
         maps.clear()
         return outputs, _stacked(captured), inputs
+=======
+def _look(model, inputs):
+    "Return the outputs for one text or image, its attention {layer: [heads, query, key]}, and the inputs"
+    with torch.no_grad(), observe(model) as maps:
+        outputs = model(**inputs)
+        return outputs, {l: maps[l][0].float().cpu().numpy() for l in maps}, inputs
+>>>>>>> architectures
 
 # %% ../../nbs/08_probing/03_look.ipynb #032
 @dataclass(frozen=True)
@@ -339,9 +347,9 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
     if said.token_predictions: info |= dict(task='question_answering', token_predictions=said.token_predictions)
     if said.row is not None: info['pooled_row'] = said.row
     own = {} if probabilities is None else dict(probabilities=probabilities)
-    arrays = dict(read.pop('arrays', {}), attention=attention, **own)
+    arrays = dict(read.pop('arrays', {}), attention=np.stack([*attention.values()]), **own)
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
-                    layers=dict(attention=list(range(len(attention)))), **read)
+                    layers=dict(attention=[*attention]), **read)
 
 def _read_first(model, tokens:int, target, position, start):
     "Return the positions [1, tokens] whose logits the first pass over a text is asked for; None: all"

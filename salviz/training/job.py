@@ -25,9 +25,13 @@ from transformers import TrainingArguments
 from ..core.runs import Held, Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
+<<<<<<< HEAD
 from ..models.agreement import (agreed_data, agreed_split, align_tokens, class_names,
                                      trainable_weights)
 from ..models.attention import head_count, layer_count, unwrapped
+=======
+from ..models.attention import attention_layers, head_count, unwrapped
+>>>>>>> architectures
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
@@ -129,8 +133,11 @@ def compile_options(settings:Settings) -> dict: # None: nothing is compiled
 
 # %% ../../nbs/06_training/04_job.ipynb #039
 def _size(model) -> dict:
-    return (dict(layers=layer_count(model), heads=head_count(model)) if getattr(model, 'salviz_task', None) is None
-            else {})
+    "Return how many layers with attention `model` has and how many heads each; of a hybrid also which layers"
+    if getattr(model, 'salviz_task', None) is not None: return {}
+    numbers = attention_layers(model)
+    hybrid = {} if numbers == tuple(range(len(numbers))) else dict(attention_layers=list(numbers))
+    return dict(layers=len(numbers), heads=head_count(model), **hybrid)
 
 def _begins_with(model) -> dict:
     "What a net of salviz says about the weights that it begins with, where they are not as torch draws them"
