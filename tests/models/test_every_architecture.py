@@ -108,4 +108,4 @@ def test_every_text_and_vision_architecture_is_correct_or_rejected_or_not_runnab
         print(f'{kind}:', *(f'  {t}: {why}' for t, (what, why) in verdicts.items() if what == kind), sep='\n')
     counts = collections.Counter(what for what, _ in verdicts.values())
     print(json.dumps(counts))
-    assert not counts['unclear'] and counts['correct'] > 200
+    assert not counts['unclear'] and counts['correct'] > 150
