@@ -19,11 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
-<<<<<<< HEAD
-                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens,
-=======
-                                        is_of_example, packs_of, predicted_classes, real_tokens, score_by,
->>>>>>> multilabel
+                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens, score_by,
                                         source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform

@@ -11,11 +11,7 @@ __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three
            'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
-<<<<<<< HEAD
-import datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
-=======
-import ast, hashlib, html, inspect, json, re, warnings
->>>>>>> multilabel
+import ast, datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -288,29 +284,6 @@ def _label_ids(labels, names, split, numbered=False):
     if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
     return [of[x] for x in labels]
 
-# %% ../../nbs/02_data/00_texts.ipynb #agr03
-def _names_known(table, column): # None where nothing names the classes
-    "The class names that a Dataset stores for its `column`"
-    feature = table.features.get(column) if isinstance(table, Dataset) else None
-    return getattr(getattr(feature, 'feature', feature), 'names', None)
-
-def _as_in_train(tables, column, rows) -> dict:
-    "`rows` {split: lists of labels}, with the labels of each split numbered (or named) as those of train"
-    known, made = {split: _names_known(table, column) for split, table in tables.items()}, dict(rows)
-    of_train, named = known['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
-    for split, names in known.items():
-        if names in (None, of_train) or of_train is None and not named: continue
-        places = class_places(names, of_train) if of_train else names
-        def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
-        made[split] = [[place(x) for x in row] for row in rows[split]]
-        refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
-                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label '
-                    'is of a class that train lacks')
-        if made[split] != rows[split] and of_train:
-            warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
-                          'renumbered to the order of train', stacklevel=4)
-    return made
-
 # %% ../../nbs/02_data/00_texts.ipynb #ml02
 def _as_list(x):
     "Return the labels in `x`, a list or the text of one such as '[0, 2]'; None if it is a single label"
@@ -380,6 +353,29 @@ def _list_columns(tables, label, labels):
         rows[split] = [_as_list(x) if _as_list(x) is not None else [x] for x in given]
     return _several_columns(rows, getattr(feature, 'feature', feature), labels)
 
+# %% ../../nbs/02_data/00_texts.ipynb #agr03
+def _names_known(table, column): # None where nothing names the classes
+    "The class names that a Dataset stores for its `column`"
+    feature = table.features.get(column) if isinstance(table, Dataset) else None
+    return getattr(getattr(feature, 'feature', feature), 'names', None)
+
+def _as_in_train(tables, column, rows) -> dict:
+    "`rows` {split: lists of labels}, with the labels of each split numbered (or named) as those of train"
+    known, made = {split: _names_known(table, column) for split, table in tables.items()}, dict(rows)
+    of_train, named = known['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
+    for split, names in known.items():
+        if names in (None, of_train) or of_train is None and not named: continue
+        places = class_places(names, of_train) if of_train else names
+        def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
+        made[split] = [[place(x) for x in row] for row in rows[split]]
+        refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
+                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label '
+                    'is of a class that train lacks')
+        if made[split] != rows[split] and of_train:
+            warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
+                          'renumbered to the order of train', stacklevel=4)
+    return made
+
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
     "`labels` as floats, if each is a finite number"
@@ -434,12 +430,8 @@ def _strata(part):
     """A class for each row of `part` by which to stratify: its label (of several the rarest), the tenth in which its
     score lies, or one for all"""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
-<<<<<<< HEAD
-    labels = np.asarray(part['label'][:])
-=======
     if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
-    labels = np.asarray(part['label'])
->>>>>>> multilabel
+    labels = np.asarray(part['label'][:])
     if labels.dtype.kind != 'f': return labels
     return np.searchsorted(np.quantile(labels, np.arange(1, 10)/10), labels, side='right')
 

@@ -385,13 +385,8 @@ def faithfulness_data(
     **settings,         # of `faithfulness`: shares, replacement, unit, ranking, aopc, ...
 ) -> dict: # {method: arrays over all examples, as `faithfulness` (and `decision_flip`) return them}
     "The faithfulness of several methods on the same examples"
-<<<<<<< HEAD
-    _of_one_class(target)
-    source, (data, collate, order) = data, encoded_for(model, data, tokenizer, target=target)
-=======
     _of_one_class(model, target)
-    source, (data, collate, order) = data, encoded_for(model, data, tokenizer)
->>>>>>> multilabel
+    source, (data, collate, order) = data, encoded_for(model, data, tokenizer, target=target)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
     measured, named = Measured(), _named(methods, target)
     measured.about = measured_words(model, source, len(data))

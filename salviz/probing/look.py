@@ -32,13 +32,9 @@ from ..methods.ad_drop import row_ranks
 from ..models.loading import (device_of, load_classifier, longest_input, model_name, new_head_note,
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
-<<<<<<< HEAD
 from ..models.places import logits_at, logits_between
-from ..models.tasks import best_span, head_of
-from ..core.names import class_places
-=======
 from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
->>>>>>> multilabel
+from ..core.names import class_places
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
 
@@ -269,21 +265,14 @@ def _each(given, count, name, kind='text'):
                          f'{len(given)}')
     return list(given)
 
-<<<<<<< HEAD
 def _look(model, inputs, is_read=None):
-    "Outputs for one text or image (see `logits_at`), its attention [layers, heads, query, key], and the inputs"
+    """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and the
+    inputs"""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
         outputs, captured = model(**inputs), {}
         for l in maps: captured[l] = maps[l]
         maps.clear()
-        return outputs, _stacked(captured), inputs
-=======
-def _look(model, inputs):
-    "Return the outputs for one text or image, its attention {layer: [heads, query, key]}, and the inputs"
-    with torch.no_grad(), observe(model) as maps:
-        outputs = model(**inputs)
-        return outputs, {l: maps[l][0].float().cpu().numpy() for l in maps}, inputs
->>>>>>> architectures
+        return outputs, ([*captured], _stacked(captured)), inputs
 
 # %% ../../nbs/08_probing/03_look.ipynb #032
 @dataclass(frozen=True)
@@ -347,9 +336,10 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
     if said.token_predictions: info |= dict(task='question_answering', token_predictions=said.token_predictions)
     if said.row is not None: info['pooled_row'] = said.row
     own = {} if probabilities is None else dict(probabilities=probabilities)
-    arrays = dict(read.pop('arrays', {}), attention=np.stack([*attention.values()]), **own)
+    layers, maps = attention
+    arrays = dict(read.pop('arrays', {}), attention=maps, **own)
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
-                    layers=dict(attention=[*attention]), **read)
+                    layers=dict(attention=layers), **read)
 
 def _read_first(model, tokens:int, target, position, start):
     "Return the positions [1, tokens] whose logits the first pass over a text is asked for; None: all"
@@ -454,7 +444,6 @@ def _first_look(
                  for (_, _, inputs), said, start in zip(looked, answers, starts)]
     return _Looked(model, snapshots, questions,
                    _Wanted(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
-
 
 # %% ../../nbs/08_probing/03_look.ipynb #0323
 def explain_texts(

@@ -25,13 +25,9 @@ from transformers import TrainingArguments
 from ..core.runs import Held, Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
-<<<<<<< HEAD
 from ..models.agreement import (agreed_data, agreed_split, align_tokens, class_names,
                                      trainable_weights)
-from ..models.attention import head_count, layer_count, unwrapped
-=======
 from ..models.attention import attention_layers, head_count, unwrapped
->>>>>>> architectures
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
