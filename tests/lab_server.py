@@ -28,7 +28,8 @@ def lab(root):
         server = subprocess.Popen([sys.executable, '-m', 'jupyterlab', '--no-browser', f'--port={port}',
             '--ip=127.0.0.1', '--allow-root', f'--ServerApp.root_dir={root}',
             '--IdentityProvider.token=', '--LabApp.news_url=',
-            '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate'],
+            '--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate', # and tests end its kernels:
+            '--ServerApp.disable_check_xsrf=True'],
             env={**os.environ, **{k: str(home/v) for k, v in names.items()}}, stdout=log, stderr=log)
     try:
         until = time.monotonic() + 60
