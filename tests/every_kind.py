@@ -48,7 +48,8 @@ def of_texts(folder, shape):
             "info['token_predictions']": invented.tagged(tokens=words, gold=gold, said=answers),
             "info['target_tokens']": invented.translated(target=target, said=target[::-1]),
             "info['continuation']": wrote(words),
-            'prediction': scored(tokens), 'evidence that no other kind knows': own_map(drop),
+            'prediction': scored(tokens), 'probabilities of a multi-label task': several_labels(tokens),
+            'evidence that no other kind knows': own_map(drop),
             'attention, twice': [drop, other], 'rows of metrics': [drop, other, guided], 'snapshots': [drop, other]}
 
 
@@ -73,6 +74,16 @@ def scored(tokens):
     usual.label, usual.classes = 3.8, []
     usual.info.update(task='regression', methods=dict(ADDrop=usual.info['args']))
     return usual
+
+
+def several_labels(tokens):
+    "A sentence of `tokens` with several classes"
+    made = invented.snapshot(10, 0, invented.sentence if tokens is None else tokens, 'ADDrop')
+    made.classes, made.label = ['joy', 'fear', compound, 'anger'], None
+    made.arrays['probabilities'] = np.array([.9, .4, .6, .01], np.float32)
+    made.info.update(task='multi_label_classification', methods=dict(ADDrop=made.info['args']),
+                     right_classes=['joy', 'fear'])
+    return made
 
 
 def an_image(shape, step=10):

@@ -21,6 +21,7 @@ from .saliency import completeness, read_in_packs
 from ..core.maths import keyed_uniform
 from ..core.text import pool_words
 from ..data.texts import model_inputs
+from ..models.agreement import as_array
 from ..models.attention import unwrapped
 from ..models.loading import device_of, target_start, undisturbed
 
@@ -45,12 +46,13 @@ class Explanation:
         # of arrays [n_b] (texts, without padding), [height, width] or [time, features]; target 'each': classes first
     ) -> list:
         "The values of each example as an array of its own"
-        each, values = isinstance(self.target, str), self.values.cpu().numpy()
+        each, values = isinstance(self.target, str), as_array(self.values)
         examples = list(np.moveaxis(values, 1, 0) if each else values)
         return examples if self.real is None else [x[..., r] for x, r in zip(examples, self.real.cpu().numpy())]
 
     def pooled(self, how='sum') -> list: # of arrays [W_b]; target 'each': [classes, W_b]
-        "The values of each text pooled to its words: their 'sum', 'mean', 'max' or 'first' token's"
+        """Return the values of each text pooled to its words. With 'sum' they keep the total of all tokens but those in
+        no word (special tokens, white space); 'mean', 'max' and 'first' do not"""
         if self.word_ids is None:
             raise ValueError('words: nothing says which word a token belongs to; explain texts, or a batch with '
                              'word_ids as Collator makes it')
@@ -62,7 +64,8 @@ class Explanation:
         how='sum', # what a word has of its pieces: the 'sum' of their values, their 'mean', 'max' or the 'first' one
         # of Series [W_b], word by word; target 'each': of DataFrames [classes, W_b]
     ) -> list:
-        "A table for each text: every word and its number. Words of a batch without texts are called 0, 1, …"
+        """Return a table for each text: every word and its number. Words that share a token are one row. Words of a
+        batch without texts are called 0, 1, …"""
         tables = []
         for b, values in enumerate(self.pooled(how)):
             words = range(values.shape[-1]) if self.texts is None else self.texts[b][:values.shape[-1]]
@@ -112,7 +115,7 @@ def explain(
     Example: `explain(model, 'a truly moving film', tokenizer=tokenizer).words()[0]`"""
     model, options = unwrapped(model), _settled_options(method, options)
     inputs = [inputs] if isinstance(inputs, str) else inputs
-    batch = as_batch(model, inputs, tokenizer)
+    batch = as_batch(model, inputs, tokenizer, target)
     if not whole(seed) or not 0 <= seed < 2**32:
         raise ValueError(f'seed must be a whole number from 0 to {2**32 - 1}, got {seed!r}')
     if batch_size is not None: check_counts(batch_size=batch_size)
@@ -205,7 +208,7 @@ def explain_data(
 ) -> list:
     "What each token, pixel or cell of every example does to its score, an array an example"
     model = unwrapped(model)
-    data, collate, order = encoded_for(model, data, tokenizer)
+    data, collate, order = encoded_for(model, data, tokenizer, target=target)
     _settled_options(method, options)
     if batch_size is not None: check_counts(batch_size=batch_size)
     if isinstance(target, torch.Tensor) and len(target) != len(data):
@@ -222,7 +225,7 @@ def explain_data(
         for j, values in zip(at.tolist(), part.examples() if words is None else part.pooled(words)): arrays[j] = values
         for name in details_of if details else (): details_of[name].append(getattr(part, name))
     if not details: return arrays
-    whole_set = {k: _in_order([x.cpu().numpy() for x in v], order) if isinstance(v[0], torch.Tensor) else None
+    whole_set = {k: _in_order([as_array(x) for x in v], order) if isinstance(v[0], torch.Tensor) else None
                  for k, v in details_of.items()}
     if whole_set['target'] is None: whole_set['target'] = target
     return Explained(arrays, method=method, options=part.options, **whole_set)

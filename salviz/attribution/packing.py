@@ -25,11 +25,13 @@ def row_bytes(
     "What a row keeps at most for its way back through `model`, whose weights are frozen"
     config = getattr(model, 'config', None)
     config = config.get_text_config() if hasattr(config, 'get_text_config') else config
-    heads, width, layers = (getattr(config, name, 0) or 0
-                            for name in ('num_attention_heads', 'hidden_size', 'num_hidden_layers'))
+    def largest(name): # some configs list a size for each layer
+        x = getattr(config, name, 0) or 0
+        return max(x) if isinstance(x, (list, tuple)) else x
+    heads, width, layers = map(largest, ('num_attention_heads', 'hidden_size', 'num_hidden_layers'))
     if not heads: return 0
     layers += getattr(config, 'num_decoder_layers', 0) or getattr(config, 'decoder_layers', 0) or 0
-    inner = getattr(config, 'intermediate_size', 0) or 4 * width
+    inner = largest('intermediate_size') or 4 * width
     of_layers = layers * tokens * (12 * width + 4 * inner + 3 * heads * tokens)
     return next(model.parameters()).element_size() * of_layers + 4 * logit_bytes(model, tokens, places)
 

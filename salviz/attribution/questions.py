@@ -6,6 +6,8 @@
 __all__ = ['head_task', 'encoded_for', 'words_of', 'as_batch', 'whole', 'score_target', 'target_rows', 'Asked', 'settled_targets']
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #003
+import warnings
+
 import numpy as np
 import torch
 
@@ -14,6 +16,7 @@ from .reading import (every_row, is_of_example, packs_of, some_of, places_of,
 from ..data.signals import SignalCollator, encode_signals
 from ..core.text import align_batch
 from ..data.texts import Collator, encode, encode_texts, model_inputs
+from ..models.agreement import agreed_pads, agreed_split, check_tokens, padding_for
 from ..models.loading import device_of, longest_input, target_start, undisturbed
 from ..models.places import logits_at
 from ..models.tasks import attribution_target, task_of, tasks
@@ -23,6 +26,8 @@ def head_task(model):
     "The task of `model`'s head, a key of `salviz.models.tasks.tasks`; None if it has none that salviz knows"
     try: return task_of(model)
     except ValueError: return None
+
+def _is(target, name) -> bool: return isinstance(target, str) and target == name
 
 def _text_columns(inputs) -> tuple: # (texts, pairs or None)
     "What a list of texts, of tuples of two texts, or of lists of words holds"
@@ -39,6 +44,7 @@ def encoded_for(
     data,
     tokenizer=None,  # for texts
     max_length=None, # tokens that a text may have; None: as many as `model` can read, 512 at most
+    target='predicted', # 'gold': labels are read, so their classes must be those of `model`
     # (encoded Dataset, function: list of its rows -> batch, order: indices that bring texts of like length together)
 ) -> tuple:
     "`data` encoded for `model`, and what makes batches of it"
@@ -50,6 +56,9 @@ def encoded_for(
         raise ValueError('data must be a list of texts or of pairs (tuples), or a split of a data set, got '
                          f'{type(data).__name__}')
     if not len(data): raise ValueError('data is empty; give at least one example')
+    if columns is not None:
+        data, notes = agreed_split(model, data, _is(target, 'gold'))
+        for note in notes: warnings.warn(note, stacklevel=4)
     if columns and {'pixel_values', 'values'} & {*columns}:
         data = data if 'example_id' in columns else encode_signals(data)
         return data, lambda rows: _read_as(model, SignalCollator()(rows)), list(range(len(data)))
@@ -60,9 +69,11 @@ def encoded_for(
         data = encode_texts(texts, tokenizer, pairs, longest)
     elif 'input_ids' not in columns:
         data = encode(data, tokenizer, longest, task if task and tasks[task].self_supervised else None)
+    check_tokens(model, tokenizer, data)
     order = sorted(range(len(data)), key=lambda i, n=[len(x) for x in data['input_ids']]: -n[i])
-    labels = tasks[task].label_collator(model) if task else None
-    return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels), order
+    labels, (pad, note) = tasks[task].label_collator(model) if task else None, padding_for(model, tokenizer)
+    if note: warnings.warn(note, stacklevel=4)
+    return data, Collator(tokenizer, decoder_start=target_start(model), labels=labels, pad=pad), order
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #011x
 def _read_as(model, batch:dict) -> dict:
@@ -89,18 +100,18 @@ def as_batch(
     model,
     inputs,         # a batch (dict of tensors) as a collator makes it, or `data` of `encoded_for`
     tokenizer=None, # for texts
+    target='predicted', # as for `encoded_for`
 ) -> dict: # in the order of `inputs`
     "`inputs` as one batch of tensors where `model` lives"
     if not isinstance(inputs, dict) or any(hasattr(v, 'column_names') for v in inputs.values()):
-        data, collate, _ = encoded_for(model, inputs, tokenizer)
+        data, collate, _ = encoded_for(model, inputs, tokenizer, target=target)
         inputs = collate(list(data))
     what_is_read(inputs)
-    device = device_of(model)
+    device, inputs = device_of(model), agreed_pads(model, inputs)
     return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in _read_as(model, inputs).items()}
 
 # %% ../../nbs/04_attribution/03_questions.ipynb #017
 def whole(x) -> bool: return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
-def _is(target, name) -> bool: return isinstance(target, str) and target == name
 
 def score_target(
     model,
@@ -116,13 +127,14 @@ def score_target(
     name = head_task(model)
     own = 'say what the score is with target=function of (outputs, rows)'
     if name is None: raise ValueError(f'{type(model).__name__} has no head whose score could be explained; {own}')
-    task, classes = tasks[name], tasks[name].one_class
+    task, classes = tasks[name], tasks[name].scores_classes
     batch = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor)}
     if _is(target, 'gold') or task.teacher_forced and _is(target, 'predicted'):
         if 'labels' not in batch:
             raise ValueError(f'target={target!r} of {name} needs labels, which these data do not have; add them, or '
                              f'{own}')
-        if _is(target, 'gold'): return batch['labels'] if classes else attribution_target(task, batch, batch['labels'])
+        if _is(target, 'gold') and task.one_class: return batch['labels']
+        if _is(target, 'gold'): return attribution_target(task, batch, batch['labels'])
     if whole(target) and classes and 0 <= target < model.config.num_labels:
         return torch.full((len(every_row(batch)),), int(target), device=device_of(model))
     if whole(target) and task.causal and 0 <= target < model.get_input_embeddings().num_embeddings:
@@ -181,7 +193,8 @@ class Asked:
     "What `target` asks of each example of `batch`, as the outputs for it say, and the scores"
     def __init__(self, model, batch:dict, target, batch_size=None):
         task = tasks.get(head_task(model))
-        by_logit = not task or task.one_class or not task.pseudo_labels and not _is(target, 'gold')
+        by_class = task and task.scores_classes and (task.one_class or not _is(target, 'gold'))
+        by_logit = not task or by_class or not task.pseudo_labels and not _is(target, 'gold')
         if not callable(target) and not by_logit: target = score_target(model, batch, target, batch_size)
         self.batch, self.target, self.parts = batch, target, []
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from .reading import (Reading, check_counts, check_score, check_target, every_row, in_their_order,
-                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens,
+                                        is_of_example, most_places, packs_of, predicted_classes, real_tokens, score_by,
                                         source_stack, target_scores, what_is_read)
 from .registry import attribution, attribution_named
 from ..core.maths import keyed_uniform
@@ -195,6 +195,7 @@ def input_saliency(
     chosen, total = attribution_named(method, name), len(inputs[name])
     check_target(target, total)
     check_score(score, target)
+    score = score_by(model, score)
     check_counts(steps=steps, **({} if batch_size is None else dict(batch_size=batch_size)))
     options = {k: v for k, v in dict(steps=steps, baseline=baseline).items() if k in chosen.options}
     with undisturbed(model):
@@ -234,6 +235,7 @@ def completeness_error(
     name, rows = _check_baseline(inputs, baseline), every_row(inputs)
     check_target(target, len(rows))
     check_score(score, target)
+    score = score_by(model, score)
     with undisturbed(model), torch.no_grad():
         if isinstance(target, str): target = predicted_classes(model, inputs, rows)
         reading = Reading(model, inputs, targets=[_scored(target, score)])
@@ -247,12 +249,16 @@ def _content_key(reading, i:int) -> int:
     x = x[reading.real[i]] if reading.is_text else x.float()
     return zlib.crc32(np.ascontiguousarray(x.cpu().numpy()).tobytes())
 
+def _drawn_in(reading): # bfloat16 would round draws to 1, which is outside of [0, 1)
+    "The type in which numbers are drawn: at least float32"
+    return torch.promote_types(reading.x.dtype, torch.float32)
+
 def uniform(
     reading, sample:int, stream:int,
     shape=None, # of a token's (texts) or example's (signals) draw; None: as it is read
 ) -> torch.Tensor: # in [0, 1), of what is read: [rows, ...]; texts: 0 at pads
     "Keyed uniform numbers"
-    like, draws = reading.x, []
+    like, draws = reading.x.to(_drawn_in(reading)), []
     for i in range(len(reading)):
         key = _content_key(reading, i)
         if reading.is_text:
@@ -268,13 +274,13 @@ def uniform(
 def normal(reading, sample:int) -> torch.Tensor:
     "Keyed standard normal numbers, shape of what is read (Box and Muller)"
     radius, angle = (uniform(reading, sample, stream) for stream in (0, 1))
-    return (-2 * (1 - radius).log()).sqrt() * (2 * math.pi * angle).cos()
+    return ((-2 * (1 - radius).log()).sqrt() * (2 * math.pi * angle).cos()).to(reading.x)
 
 def _one_each(reading, sample:int, stream:int) -> torch.Tensor: # [rows]
     "A keyed uniform number for each example"
     keys = [_content_key(reading, i) for i in range(len(reading))]
     draws = [torch.from_numpy(keyed_uniform(key, (1,), reading.seed, sample, stream)) for key in keys]
-    return torch.cat(draws).to(reading.x)
+    return torch.cat(draws).to(reading.x.device, _drawn_in(reading))
 
 # %% ../../nbs/04_attribution/04_saliency.ipynb #025b
 @attribution('random', says='chance')
@@ -344,7 +350,7 @@ def _by_gradient_shap(reading, *, samples=20, baselines=None):
     def starts_of(some): return torch.stack([background(reading, s, given) for s in some])
     for some in _sample_groups(reading, samples):
         starts = starts_of(some)
-        alphas = torch.stack([_one_each(reading, s, 4) for s in some])
+        alphas = torch.stack([_one_each(reading, s, 4) for s in some]).to(x)
         gradient = reading.gradients(torch.lerp(starts, x.expand_as(starts), _per_row(alphas, x)))
         total = total + reduced(reading.name, gradient, x - starts).sum(1)
     def gain():

@@ -81,7 +81,8 @@ def _checked_separator(path, line):
     other = None if ',' in line else next((c for c in ';\t|' if c in line), None)
     if other:
         raise ValueError(f'{path}: the header is one column, {line!r}; if the columns are separated by {other!r}, read '
-                         f'them with pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame')
+                         f'them with pandas.read_csv({path.name!r}, sep={other!r}) and pass the frame (dtype=str keeps '
+                         'codes such as 001)')
 
 def checked_header(path, header):
     "Refuse names of columns that cannot be meant"
@@ -105,16 +106,19 @@ def _refuse_rows(path, rows):
 
 def read_csv(
     path,          # of a file in UTF-8 with a header, separated by commas
-    missing=False, # are an empty field and 'NA' a number that is missing, or text?
-) -> pd.DataFrame:
-    "The table in the CSV file at `path`, or an error that names a line: no field is ever left out"
+    missing=False, # False: all fields are text; True: numbers are parsed, and an empty field or 'NA' is missing
+) -> pd.DataFrame: # of str, with attrs['as_written']; `missing`: of what pandas makes of the fields
+    "Return the table in the CSV file at `path`; raise a `ValueError` that names the line of a row that does not fit"
     path = checked_file(path)
     text = read_utf8(path)
     _checked_separator(path, text.lstrip().splitlines()[0])
     header = _regular_header(text)
     if header is None: _refuse_rows(path, _fields(path, text))
     checked_header(path, header)
-    return pd.read_csv(io.StringIO(text, newline=''), keep_default_na=missing, index_col=False, low_memory=False)
+    if missing: return pd.read_csv(io.StringIO(text, newline=''), index_col=False, low_memory=False)
+    table = pd.read_csv(io.StringIO(text, newline=''), index_col=False, keep_default_na=False, dtype=object)
+    table.attrs['as_written'] = True
+    return table
 
 # %% ../../nbs/01_core/01_files.ipynb #013
 class _Twice(ValueError): pass

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['region_names', 'pattern_names', 'patch_patterns', 'kept_count', 'check_region', 'discard_candidates',
            'pattern_matrix', 'patch_pattern_names', 'patch_pattern', 'top_mask', 'saliency_target', 'rollout',
-           'entropy', 'kl', 'pattern_share', 'pattern_residual', 'ranks', 'dense_ranks', 'spearman', 'top_overlap',
-           'spans_of', 'pack_bits', 'unpack_bits', 'keyed_uniform', 'keyed_below', 'keyed_order', 'drop_mask']
+           'entropy', 'kl', 'kl_per_class', 'pattern_share', 'pattern_residual', 'ranks', 'dense_ranks', 'spearman',
+           'top_overlap', 'spans_of', 'pack_bits', 'unpack_bits', 'keyed_uniform', 'keyed_below', 'keyed_order',
+           'drop_mask']
 
 # %% ../../nbs/01_core/06_maths.ipynb #003
 import math
@@ -217,6 +218,15 @@ def kl(
     p, q = _distribution('p', p, counts), _distribution('q', q, counts)
     with np.errstate(divide='ignore', invalid='ignore'): terms = np.where(p == 0, 0, p*(np.log(p) - np.log(q)))
     return _scalar(terms.sum(-1))
+
+# %% ../../nbs/01_core/06_maths.ipynb #ml02
+def kl_per_class(
+    p, # [..., classes], each from 0 to 1: probability that the class holds
+    q, # [..., classes]
+): # float, or array [...]
+    "Return the mean over classes of KL(p || q) of Bernoulli distributions, in nats"
+    p, q = np.broadcast_arrays(np.asarray(p, dtype=np.float64), np.asarray(q, dtype=np.float64))
+    return _scalar(np.mean(kl(np.stack([p, 1 - p], -1), np.stack([q, 1 - q], -1)), -1))
 
 # %% ../../nbs/01_core/06_maths.ipynb #039
 def pattern_share(

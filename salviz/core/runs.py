@@ -362,7 +362,9 @@ def __repr__(self:Snapshot):
     lines = [f'Snapshot of probe {self.probe} at step {self.step} (epoch {self.epoch:.2f}): '
              f'{text if len(text) <= 80 else text[:79] + "…"!r}']
     facts = [f'label {named(self.label)}'] if self.label is not None else []
-    if 'probabilities' in self.arrays:
+    for name, word in (('right_classes', 'labels'), ('predicted_classes', 'predicted')): # multi-label classification
+        if name in self.info: facts.append(f'{word} {", ".join(map(repr, self.info[name])) or "none"}')
+    if 'probabilities' in self.arrays and 'predicted_classes' not in self.info:
         p = self.arrays['probabilities']; facts.append(f'predicted {named(int(p.argmax()))} with {p.max():.2f}')
     if 'prediction' in self.arrays: facts.append(f'predicted {self.arrays["prediction"][0]:.4g}')
     facts += [f'{k} {v:.4g}' for k, v in self.losses.items()]
@@ -1165,13 +1167,21 @@ def measures(self:Run) -> list:
                and not isinstance(x, bool)]
     return list(dict.fromkeys([self.best_metric[0], *(k for k in numbers if k not in _not_scores | {'loss'}), 'loss']))
 
+@patch(as_prop=True)
+def splits(self:Run) -> list:
+    "Names of the splits that `scores` takes: train, validation, test, and further ones that the data have"
+    data = self.config.get('data')
+    sizes = (data.get('sizes') or {}) if isinstance(data, dict) else {}
+    scored = [r['split'] for r in self.metrics if r.get('kind') == 'score' and r.get('split')]
+    return list(dict.fromkeys(['train', 'validation', 'test', *map(str, sizes), *scored]))
+
 @patch
 def scores(
     self:Run,
-    split='validation', # 'train', 'validation' or 'test'
+    split='validation', # one of `splits`
 ) -> dict: # {name: number} for each of `measures`, NaN where unknown
-    "Scores of the best checkpoint on `split`"
-    check_choice('split', split, ('train', 'validation', 'test'))
+    "Return the scores of the best checkpoint on `split`; runs of earlier versions have none of further splits"
+    check_choice('split', split, self.splits)
     names, summary = self.measures, self.summary
     if split == 'validation': rows = [r for r in self.eval_rows if r['step'] == self.best_step]
     else: rows = [r for r in self.metrics if r.get('kind') == 'score' and r.get('split') == split]
@@ -1336,7 +1346,8 @@ def _about(config):
                  + ([f"adapter {size['adapter'].get('kind', '?')}"] if isinstance(size.get('adapter'), dict) else [])),
             line('data', data, [f'{v} {k}' for k, v in splits.items()])]
 
-_said = dict(macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson', mse='mean squared error')
+_said = dict(micro_f1='micro-F1', macro_f1='macro-F1', f1='F1', spearman='Spearman', pearson='Pearson',
+             mse='mean squared error')
 
 def _scored(run, split):
     "The scores of `run` on `split` as words, '' if nothing is known; the loss only where it decides"
@@ -1364,7 +1375,8 @@ def __repr__(self:Run):
     chosen = 'last' if isinstance(settings, dict) and settings.get('returns') == 'last' else 'best'
     if facts := _scored(self, 'validation'):
         lines.append(f'  {chosen}      validation {facts} at step {self.best_step}')
-    if facts := _scored(self, 'test'): lines.append(f'  test      {facts}')
+    for split in self.splits[2:]: # test and further splits
+        if facts := _scored(self, split): lines.append(f'  {split:9} {facts}')
     if known := self.knowledge()[0]: lines.append(f'  knows     {known.removeprefix("knows ")}')
     if wrong:
         lines.append(f'  damaged   {wrong[0].file} {wrong[0].reason}'
@@ -1375,8 +1387,13 @@ def __repr__(self:Run):
 # the loss is a column where it decides
 def _shown(run): return [k for k in run.measures if k != 'loss' or k == run.best_metric[0]]
 
+def _table_splits(run):
+    "validation, test and the further splits that `run` was scored on"
+    _, *names = run.splits
+    return [split for i, split in enumerate(names) if i < 2 or not all(map(math.isnan, run.scores(split).values()))]
+
 def _table_row(run):
-    scores = {f'{split}_{k}': run.scores(split)[k] for split in ('validation', 'test') for k in _shown(run)}
+    scores = {f'{split}_{k}': run.scores(split)[k] for split in _table_splits(run) for k in _shown(run)}
     return dict(name=run.path.name, method=_name(run.config.get('method', '?')), seed=run.config.get('seed'),
                 steps=run.last_step, **scores,
                 train_loss=run.train_loss, finished=run.finished,
@@ -1385,6 +1402,7 @@ def _table_row(run):
 def runs_table(folder) -> pd.DataFrame:
     "The runs in `folder`, one a row; scores are those of the best checkpoint, `damaged` says what cannot be read"
     folder, rows, names = Path(folder), [], {}
+    splits = dict.fromkeys(['validation', 'test'])
     if not folder.is_dir(): raise FileNotFoundError(f'no runs in {folder}: there is no such folder')
     for p in sorted(folder.iterdir()):
         if not any((p/name).exists() for name in ('config.json', 'metrics.jsonl', 'snapshots')): continue
@@ -1392,6 +1410,7 @@ def runs_table(folder) -> pd.DataFrame:
             run = Run(p)
             rows.append(_table_row(run))
             names |= dict.fromkeys(_shown(run))
+            splits |= dict.fromkeys(_table_splits(run))
         except (FileNotFoundError, ValueError) as e: rows.append(dict(name=p.name, finished=False, damaged=str(e)))
-    scores = [f'{split}_{k}' for split in ('validation', 'test') for k in names or ('accuracy', 'macro_f1')]
+    scores = [f'{split}_{k}' for split in splits for k in names or ('accuracy', 'macro_f1')]
     return pd.DataFrame(rows, columns=['name', 'method', 'seed', 'steps', *scores, 'train_loss', 'finished', 'damaged'])

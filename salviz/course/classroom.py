@@ -422,13 +422,13 @@ def marks_teacher(
     "Marks as a saliency that teaches, for `SalLM(saliency=…, teacher=False, binarised=False)`; NaN: nobody marked"
     import torch
     from salviz.core.text import align_batch
+    from salviz.data.columns import token_values
     wanted = marks if isinstance(marks, dict) else dict(zip(marks.of.texts, marks.flags(by)))
     wanted = {text: flags for text, flags in wanted.items() if flags is not None and np.any(flags)}
     if not wanted: raise ValueError('no word is marked, so there is nothing to teach')
-    known = {}
-    for text, flags in zip(align_batch(tokenizer, list(wanted)), wanted.values()):
-        target = np.append(np.asarray(flags, float), 0.)[text.word_ids] # -1, a special token, finds the 0 at the end
-        known[tuple(text.input_ids.tolist())] = target
+    aligned = align_batch(tokenizer, list(wanted))
+    targets = token_values(aligned, [np.asarray(flags, float) for flags in wanted.values()], 'marks', 'marks', np.max)
+    known = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
     def saliency(model, batch, classes):
         out = torch.full(batch['input_ids'].shape, float('nan'))
         for row, ids, mask in zip(out, batch['input_ids'], batch['attention_mask'].bool()):

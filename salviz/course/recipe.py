@@ -74,15 +74,16 @@ def marks_as_saliency(
 ): # function of (model, batch, classes) -> [batch, tokens], as `SalLM` takes one
     "What people marked, in place of a teacher's saliency"
     import torch
-    known = {tuple(tokenizer(text)['input_ids']): np.asarray(flags, np.float32) for text, flags in zip(texts, marks)}
+    from salviz.core.text import align_batch
+    from salviz.data.columns import token_values
+    aligned = align_batch(tokenizer, list(texts))
+    targets = token_values(aligned, [np.asarray(flags, np.float32) for flags in marks], 'marks', 'marks', np.max)
+    known = {tuple(text.input_ids.tolist()): target for text, target in zip(aligned, targets)}
     def taught(model, batch, classes):
         out = torch.full(batch['input_ids'].shape, float('nan'))
-        rows = zip(batch['input_ids'], batch['attention_mask'].bool(), batch['word_ids'])
-        for i, (ids, real, word) in enumerate(rows):
-            flags = known.get(tuple(ids[real].tolist()))
-            if flags is None: continue
-            at = word[real].numpy()
-            out[i, :len(at)] = torch.tensor(np.where(at >= 0, flags[at.clip(0)], 0))
+        for row, ids, real in zip(out, batch['input_ids'], batch['attention_mask'].bool()):
+            target = known.get(tuple(ids[real].tolist()))
+            if target is not None: row[real] = torch.tensor(target)
         return out
     return taught
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Sequence, Value
 
-from ..core.text import align_batch, find_words, rationale_flags, spaced_words, spread_words, token_words
+from ..core.text import align_batch, find_words, rationale_flags, spaced_words, touched_words
 
 # %% ../../nbs/02_data/03_columns.ipynb #006
 _reserved = ('input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids', 'decoder_attention_mask',
@@ -111,31 +111,32 @@ def token_rationales(
         if any(isinstance(x, float) and 0 < x < 1 for x in r):
             shares = all(isinstance(x, (int, float)) and 0 <= x <= 1 for x in r)
             if not shares: raise ValueError(f'{expected}; got {r!r:.80}')
-            return token_values([t], [r], 'rationale', where)[0]
+            return token_values([t], [r], 'rationale', where, np.max)[0]
         try: return rationale_flags(t, **(dict(spans=r) if spans else dict(words=r))).tolist()
         except (ValueError, TypeError) as e: raise ValueError(f'{expected}: {e}') from None
     return [flags(i, t, r) for i, (t, r) in enumerate(zip(texts, rationales))]
 
-def _spaced_ids(t):
-    "Which word between spaces each token of the `TokenText` `t` begins in; -1 for tokens without a word"
-    spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
-    return np.where(t.word_ids >= 0, token_words(t.texts, spaced, t.offsets, t.segments), -1)
-
 def token_values(
     texts,  # `TokenText`s
-    values, # of each: a number for each of its words, or of its words between spaces
+    values, # of each: a number for each of its words (`unmerged_spans`), or of its words between spaces
     name,   # of the column
     where,  # what the error calls the rows
-) -> list: # of lists, a number a token; 0 for special tokens
-    "Each token's number: that of its word"
+    over_several=np.mean, # function of the numbers of the words that one token covers -> its number
+) -> list: # of lists, a number a token; 0 for tokens without a word
+    "Return each token's number: that of its word, or what `over_several` makes of those of several words"
     out = []
     for i, (t, numbers) in enumerate(zip(texts, values)):
-        spaced = sum(len(text.split()) for text in t.texts)
-        if len(numbers) not in (len(t.words), spaced):
-            raise ValueError(f'{where}: {name} of row {i} must hold a number for each of the {len(t.words)} words '
-                             f'(or {spaced} between spaces), as in the other rows, got {len(numbers)}')
-        ids = t.word_ids if len(numbers) == len(t.words) else _spaced_ids(t)
-        out.append(spread_words(np.asarray(numbers), ids, fill=0).tolist())
+        spaced = [(segment, *span) for segment, text in enumerate(t.texts) for span in spaced_words(text)]
+        if len(numbers) not in (len(t.unmerged_spans), len(spaced)):
+            raise ValueError(f'{where}: {name} of row {i} must hold a number for each of the {len(t.unmerged_spans)} '
+                             f'words (or {len(spaced)} between spaces), as in the other rows, got {len(numbers)}')
+        spans, numbers = t.unmerged_spans if len(numbers) == len(t.unmerged_spans) else spaced, np.asarray(numbers)
+        first, last = (np.where(t.word_ids < 0, -1, x) for x in touched_words(t.texts, spans, t.offsets, t.segments))
+        ours = np.append(numbers, numbers.dtype.type(0))[first].tolist()
+        for k in np.flatnonzero(last > first):
+            covered = numbers[first[k]:last[k] + 1]
+            if (covered != covered[0]).any(): ours[k] = float(over_several(covered))
+        out.append(ours)
     return out
 
 # %% ../../nbs/02_data/03_columns.ipynb #017
@@ -166,6 +167,8 @@ def with_columns(
         if name == 'rationale' and name in along:
             soft = any(isinstance(x, float) for row in values if row for x in row)
             feature = Sequence(Value('float32' if soft else 'bool'))
+        elif name in along and any(isinstance(x, float) for row in values for x in row):
+            feature = Sequence(Value('float64')) # a mean of whole numbers may have a fraction
         if values is None: values = list(part[name][:])
         if kinds[name][0] == 'number':
             if not _numeric(feature):
@@ -200,7 +203,8 @@ class Column(list):
 def _padded(lists, n):
     "`lists` of numbers as a tensor [batch, n], 0 where a list is shorter"
     tensors = [torch.as_tensor(x) for x in lists]
-    out = torch.zeros(len(tensors), n, dtype=tensors[0].dtype if len(tensors[0]) else torch.float32)
+    kinds = {x.dtype for x in tensors if len(x)}
+    out = torch.zeros(len(tensors), n, dtype=kinds.pop() if len(kinds) == 1 else torch.float32)
     for i, x in enumerate(tensors): out[i, :len(x)] = x
     return out
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
-from .texts import from_hub, load_text, one_table, readers, refuse_rows
+from .texts import from_hub, load_text, one_table, readers, refuse_rows, written_labels
 from ..core.doors import check_choice
 from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
@@ -52,7 +52,7 @@ def rationale_spans(
     annotators='any', # what becomes of shares, see `load_rationales`
 ): # list of spans (of a share for each word with 'share'), or None
     "`rationale` as spans of characters, checked against `texts`"
-    if rationale is None or isinstance(rationale, float) and rationale != rationale: return None
+    if pd.api.types.is_scalar(rationale) and pd.isna(rationale): return None
     rationale = [list(mark) if hasattr(mark, '__len__') else mark for mark in rationale]
     as_spans = rationale and all(isinstance(mark, list) for mark in rationale)
     if as_spans and annotators != 'share': return _checked_spans(texts, rationale)
@@ -105,8 +105,9 @@ def _hatexplain(row, annotators):
     text, pieces = joined(row['post_tokens'])
     lists = [list(flags) for flags in row['rationales']]
     if any(len(flags) != len(pieces) for flags in lists): raise ValueError('a rationale is not as long as post_tokens')
-    return dict(text=text, label=label,
-                rationale=_marked([(text, pieces, _shares(lists))], annotators) if lists else None)
+    # normal posts: who found nothing wrong marked nothing, so any marks are by somebody who was outvoted
+    marked = None if label == 'normal' or not lists else _marked([(text, pieces, _shares(lists))], annotators)
+    return dict(text=text, label=label, rationale=marked)
 
 # %% ../../nbs/02_data/02_rationales.ipynb #015
 _star = re.compile(r'\*[^*]+\*')
@@ -240,11 +241,13 @@ _shapes = { # columns that tell a published shape: its reader
     ('review', 'evidences', 'label'): _movies, ('passage', 'query_and_answer', 'evidences', 'label'): _multirc}
 
 # %% ../../nbs/02_data/02_rationales.ipynb #028
-def _rows(part):
-    "(rows as dictionaries, {column: names of its classes}) of a table"
+def _rows(part, label):
+    "(rows as dictionaries, {column: names of its classes}) of a table; `label` is the column of classes"
     part = one_table(part, readers)
     if isinstance(part, pd.DataFrame):
         checked_header('the table', list(part.columns))
+        if label in part and part.attrs.get('as_written'):
+            part = part.assign(**{label: pd.Series(written_labels(part[label]), dtype=object)})
         return part.to_dict('records'), {}
     named, rows = {c: f.names for c, f in part.features.items() if isinstance(f, ClassLabel)}, part.to_list()
     for column, names in named.items():
@@ -307,7 +310,7 @@ def _parts(source, columns, config, revision, annotators):
         source = from_hub(source, config, revision or branch, f'known by name: {", ".join(rationale_sources)}',
                           repository)
     source = source if isinstance(source, dict) else dict(train=source)
-    tables = {split: _rows(part) for split, part in source.items()}
+    tables = {split: _rows(part, columns[2]) for split, part in source.items()}
     for split, (rows, _) in tables.items():
         if not rows: raise ValueError(f'the {split} split is empty')
     first, named = next(iter(tables.values()))

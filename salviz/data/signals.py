@@ -127,6 +127,9 @@ def _made(parts, kind, source, labels, normalise, shares, seed, channels_last=Fa
     if extra := [name for name in parts if name not in three_splits]:
         raise ValueError(f'splits are called train, validation and test, got {", ".join(map(str, extra))}')
     xs = {name: _checked(x, name, kind, channels_last) for name, (x, _) in parts.items()}
+    for name, (_, y) in parts.items():
+        missing = np.asarray(pd.isna(np.asarray(y, dtype=object)))
+        if missing.ndim == 1: refuse_rows(np.flatnonzero(missing), name, 'the label is missing')
     names = _class_names(parts['train'][1], labels)
     for name, (_, y) in parts.items():
         if len(xs[name]) != len(y): raise ValueError(f'{name} has {len(xs[name])} {kind}s but {len(y)} labels')

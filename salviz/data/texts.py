@@ -5,15 +5,16 @@ model"""
 
 # %% auto #0
 __all__ = ['packaged_texts', 'rating_classes', 'readers', 'other_splits', 'three_splits', 'polar_classes', 'help_folder',
-           'Sources', 'one_table', 'from_hub', 'refuse_rows', 'stratified_order', 'checked_shares', 'cut_rows',
-           'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions', 'subset',
-           'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within', 'encode_texts',
-           'Collator', 'reads_types', 'model_inputs']
+           'Sources', 'one_table', 'from_hub', 'refuse_rows', 'written_labels', 'stratified_order', 'checked_shares',
+           'cut_rows', 'load_text', 'load_tokens', 'copy_reorder', 'load_pairs', 'made_questions', 'load_questions',
+           'subset', 'fingerprint', 'align_answers', 'data_task', 'data_classes', 'encode', 'answers_within',
+           'encode_texts', 'Collator', 'reads_types', 'model_inputs']
 
 # %% ../../nbs/02_data/00_texts.ipynb #003
-import hashlib, html, inspect, json, re, warnings
+import ast, datetime, hashlib, html, inspect, json, math, re, unicodedata, warnings
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from datasets import (Array2D, Array3D, ClassLabel, Dataset, DatasetDict, Datase
 
 from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
+from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
 from ..measures.tasks import tasks
 
@@ -154,7 +156,9 @@ def _column(table, name, split, argument):
 
 _half = re.compile('[\ud800-\udfff]')
 
-def _missing(x): return x is None or isinstance(x, float) and x != x
+def _missing(x):
+    "Is `x` None, NaN, NaT or pandas.NA?"
+    return x is None or not isinstance(x, str) and pd.api.types.is_scalar(x) and bool(pd.isna(x))
 
 def _good_texts(texts, where, column='the text'):
     "`texts` if each is a string with something in it; `where` and `column` are for the message"
@@ -172,17 +176,65 @@ def _texts(table, name, split, argument):
     "The strings of column `name`"
     return _good_texts(_column(table, name, split, argument), split, f'column {name!r}')
 
+# %% ../../nbs/02_data/00_texts.ipynb #lab2
+_whole = re.compile(r'-?(0|[1-9][0-9]*)([.]0)?') # pandas writes 1.0 in a column with a gap
+_decimal = re.compile(r'[-+]?((0|[1-9][0-9]*)([.][0-9]*)?|[.][0-9]+)([eE][-+]?[0-9]+)?')
+
+def written_labels(
+    fields,       # list of str, of a column of a text file
+    scores=False, # they are known to be scores
+    names=False,  # they are known to be names of classes: no number has a fraction
+) -> list: # of int, of float, or of the same str
+    "Return the labels that `fields` are: numbers if every field that is not blank is written as one, else names"
+    written = [x.strip() for x in fields]
+    if all(_whole.fullmatch(x) for x in written if x): return [int(x.partition('.')[0]) if x else None for x in written]
+    are_numbers = not names and all(_decimal.fullmatch(x) for x in written if x)
+    if are_numbers and (scores or any(not float(x).is_integer() for x in written if x)):
+        return [float(x) if x else None for x in written]
+    return list(fields)
+
+def _label_values(table, name, split, **reading):
+    "The labels in column `name`, as they are or, where they come from a text file, as `written_labels` reads them"
+    values = _column(table, name, split, 'label')
+    return written_labels(values, **reading) if getattr(table, 'attrs', {}).get('as_written') else values
+
+# %% ../../nbs/02_data/00_texts.ipynb #lab5
+def _looks(name):
+    "The class name `name` as a reader sees it: composed, without invisible characters, one space between words"
+    seen = ''.join(c for c in unicodedata.normalize('NFC', name) if unicodedata.category(c) != 'Cf')
+    return ' '.join(seen.split())
+
+def _pairs_alike(names, key):
+    "[(name, earlier name)] of the names that `key` makes equal"
+    first = {}
+    return [(name, first[key(name)]) for name in names if first.setdefault(key(name), name) != name]
+
+def _check_alike(names, kinds='classes'):
+    "Refuse `names` of classes that cannot be told apart, warn of those that differ in capitals"
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f'the {kinds} mix numbers and texts: {twice} is there as both; make the column one type')
+    for name, other in _pairs_alike(names, _looks):
+        raise ValueError(f'the {kinds} {other!a} and {name!a} look the same (white space, invisible characters or '
+                         f'accents); give them one name, or pass labels= if they are two {kinds}')
+    for name, other in _pairs_alike(names, lambda name: _looks(name).casefold()):
+        warnings.warn(f'the {kinds} {other!r} and {name!r} differ in capitals only; they stay two {kinds}',
+                      stacklevel=5)
+
 # %% ../../nbs/02_data/00_texts.ipynb #023
 def _plain(x):
     "A label as a plain string or integer; `None` where there is none; a number with a fraction stays a float"
     if isinstance(x, str): return str(x) if x.strip() else None
     if _missing(x): return None
-    if isinstance(x, (float, np.floating)): return int(x) if float(x).is_integer() else float(x)
+    if isinstance(x, (float, np.floating, Decimal)): return int(x) if math.isfinite(x) and x == int(x) else float(x)
     return int(x) if isinstance(x, (int, np.integer)) and not isinstance(x, bool) else str(x)
 
-def _plain_labels(table, name, split):
-    "The labels in column `name`, none of them missing"
-    labels = [_plain(x) for x in _column(table, name, split, 'label')]
+def _plain_labels(table, name, split, **reading):
+    "The labels in column `name`, none of them missing; `reading` as for `written_labels`"
+    values = _label_values(table, name, split, **reading)
+    odd = [i for i, x in enumerate(values) if isinstance(x, (bytes, dict, set))]
+    if odd: refuse_rows(odd, split, f'the label is neither a name nor a number but {type(values[odd[0]]).__name__}')
+    labels = [_plain(x) for x in values]
     refuse_rows([i for i, x in enumerate(labels) if x is None], split, 'the label is missing')
     return labels
 
@@ -201,6 +253,7 @@ def _class_names(train, feature, wanted):
             raise ValueError("labels are numbers with fractions, which are no classes; leave task out, or say "
                              "task='regression'")
         names = [str(x) for x in (sorted(labels) if len({type(x) for x in labels}) < 2 else sorted(labels, key=str))]
+    if wanted is None: _check_alike(names)
     if len(names) < 2: raise ValueError(f'at least two classes are needed, got {", ".join(names) or "none"}')
     return names
 
@@ -218,8 +271,10 @@ def _class_ids(rows, names, split, numbered=False, what=('label', 'classes')):
     bad = [(i, x) for i, row in enumerate(rows) for x in row if x not in ids]
     if bad:
         label, classes = what
+        twin = [name for name in names if _looks(name) == _looks(str(bad[0][1]))]
+        but = f'; it looks like {twin[0]!a}, but is {bad[0][1]!a},' if twin and not numbered else ''
         refuse_rows([*dict.fromkeys(i for i, _ in bad)], split,
-                    f'{label} {bad[0][1]!r} is outside of the {classes} ({", ".join(names)})')
+                    f'{label} {bad[0][1]!r} is outside of the {classes} ({", ".join(names)}){but}')
     return [[ids[x] for x in row] for row in rows]
 
 def _label_ids(labels, names, split, numbered=False):
@@ -228,6 +283,98 @@ def _label_ids(labels, names, split, numbered=False):
     of = {x: known.get(x if numbered else str(x)) for x in {*labels}}
     if None in of.values(): return [i for i, in _class_ids([[x] for x in labels], names, split, numbered)]
     return [of[x] for x in labels]
+
+# %% ../../nbs/02_data/00_texts.ipynb #ml02
+def _as_list(x):
+    "Return the labels in `x`, a list or the text of one such as '[0, 2]'; None if it is a single label"
+    if isinstance(x, (list, tuple, set, frozenset, np.ndarray)): return list(x)
+    if not isinstance(x, str) or not re.fullmatch(r'\s*\[.*\]\s*', x, re.DOTALL): return None
+    try: found = ast.literal_eval(x.strip())
+    except (ValueError, SyntaxError): return None
+    return found if isinstance(found, list) else None
+
+def _has_lists(table, label) -> bool:
+    "Return whether the rows of train have lists of labels in column `label`; an error if only some do"
+    are_lists = [_as_list(x) is not None for x in _column(table, label, 'train', 'label')]
+    if any(are_lists):
+        refuse_rows([i for i, is_list in enumerate(are_lists) if not is_list], 'train',
+                    'the label is a single one, where other rows have a list,')
+    return any(are_lists)
+
+def _are_flags(rows, feature) -> bool:
+    "Return whether the lists `rows` hold a 0 or 1 for each class, rather than the classes' numbers"
+    sizes, values = {len(row) for row in rows}, [x for row in rows for x in row]
+    numbers = (bool, np.bool_, int, float, np.integer, np.floating)
+    if isinstance(feature, ClassLabel) or len(sizes) != 1 or min(sizes) < 2: return False
+    if not all(isinstance(x, numbers) and x in (0, 1) for x in values): return False
+    if not all(isinstance(x, (int, np.integer)) and not isinstance(x, bool) for x in values): return True
+    if any(len(set(row)) < len(row) for row in rows): return True
+    raise ValueError('label: every row is [0, 1] or [1, 0], which can be class numbers or flags; give the names of the '
+                     'classes in each row, or a single label')
+
+# %% ../../nbs/02_data/00_texts.ipynb #ml03
+def _flag_ids(rows, names, split):
+    "Return the numbers of the classes that are flagged in each of `rows`"
+    rows = [[{'0': 0, '1': 1}.get(x, x) if isinstance(x, str) else x for x in row] for row in rows]
+    bad = [i for i, row in enumerate(rows) if len(row) != len(names) or any(x not in (0, 1) for x in row)]
+    refuse_rows(bad, split, f'the label is no list of {len(names)} flags (0 or 1)')
+    return [[i for i, x in enumerate(row) if x] for row in rows]
+
+def _several_columns(rows, feature, labels):
+    "Return the feature of lists of labels, and {split: class numbers of each row}; `feature`: of one label, or None"
+    if _are_flags(rows['train'], feature):
+        names = [str(x) for x in (range(len(rows['train'][0])) if labels is None else labels)]
+        ids = {split: _flag_ids(some, names, split) for split, some in rows.items()}
+    else:
+        plain = {split: [[_plain(x) for x in row] for row in some] for split, some in rows.items()}
+        for split, some in plain.items():
+            refuse_rows([i for i, row in enumerate(some) if None in row], split, 'a label is missing')
+        known = [x for row in plain['train'] for x in row]
+        names = _class_names(known, feature, labels)
+        numbered = _are_numbers(known, feature, names)
+        ids = {split: [sorted(set(row)) for row in _class_ids(some, names, split, numbered)]
+               for split, some in plain.items()}
+    return Sequence(ClassLabel(names=names)), ids
+
+def _list_columns(tables, label, labels):
+    "Return what `_several_columns` does, of column `label`, or of the columns of flags that `label` lists"
+    if not isinstance(label, str):
+        columns = {split: [_column(table, name, split, 'label') for name in label] for split, table in tables.items()}
+        rows = {split: list(zip(*some)) for split, some in columns.items()}
+        names = list(label) if labels is None else [str(x) for x in labels]
+        if len(names) < 2 or len(names) != len(label):
+            raise ValueError(f'label lists {len(label)} columns of flags and labels names {len(names)} classes; at '
+                             'least two of each are needed, and as many')
+        return Sequence(ClassLabel(names=names)), {split: _flag_ids(some, names, split) for split, some in rows.items()}
+    feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
+    rows = {}
+    for split, table in tables.items():
+        given = _column(table, label, split, 'label')
+        rows[split] = [_as_list(x) if _as_list(x) is not None else [x] for x in given]
+    return _several_columns(rows, getattr(feature, 'feature', feature), labels)
+
+# %% ../../nbs/02_data/00_texts.ipynb #agr03
+def _names_known(table, column): # None where nothing names the classes
+    "The class names that a Dataset stores for its `column`"
+    feature = table.features.get(column) if isinstance(table, Dataset) else None
+    return getattr(getattr(feature, 'feature', feature), 'names', None)
+
+def _as_in_train(tables, column, rows) -> dict:
+    "`rows` {split: lists of labels}, with the labels of each split numbered (or named) as those of train"
+    known, made = {split: _names_known(table, column) for split, table in tables.items()}, dict(rows)
+    of_train, named = known['train'], all(isinstance(x, str) for row in rows['train'] for x in row)
+    for split, names in known.items():
+        if names in (None, of_train) or of_train is None and not named: continue
+        places = class_places(names, of_train) if of_train else names
+        def place(x): return places[x] if isinstance(x, int) and 0 <= x < len(names) else x
+        made[split] = [[place(x) for x in row] for row in rows[split]]
+        refuse_rows([i for i, row in enumerate(made[split]) if None in row], split,
+                    f'the split lists the classes {", ".join(names)}, train {", ".join(of_train or ())}, and a label '
+                    'is of a class that train lacks')
+        if made[split] != rows[split] and of_train:
+            warnings.warn(f'{split} lists the classes {", ".join(names)}, train {", ".join(of_train)}: its labels were '
+                          'renumbered to the order of train', stacklevel=4)
+    return made
 
 # %% ../../nbs/02_data/00_texts.ipynb #029
 def _scores(labels, split):
@@ -238,10 +385,20 @@ def _scores(labels, split):
 
 def _label_columns(tables, label, labels, task):
     "The feature of column `label`, and `{split: its values}`"
-    if task not in (None, 'classification', 'regression'):
-        raise ValueError(f"task must be 'classification', 'regression' or None (read it off the labels), got {task!r}")
+    known = ('classification', 'multi_label_classification', 'regression')
+    if task not in (None, *known):
+        raise ValueError(f'task must be {", ".join(map(repr, known))} or None (read it off the labels), got {task!r}')
+    if task == known[1] or not isinstance(label, str) or _has_lists(tables['train'], label):
+        if task not in (None, known[1]):
+            raise ValueError(f'task={task!r} has one label per row, and column {label!r} holds lists of labels; leave '
+                             'task out')
+        return _list_columns(tables, label, labels)
     feature = tables['train'].features[label] if isinstance(tables['train'], Dataset) else None
-    plain = {split: _plain_labels(table, label, split) for split, table in tables.items()}
+    reading = dict(scores=task == 'regression', names=task == 'classification' or labels is not None)
+    plain = {split: _plain_labels(table, label, split, **reading) for split, table in tables.items()}
+    if any(_names_known(table, label) for table in tables.values()): # else labels are what they are
+        plain = {split: [x for x, in rows] for split, rows in
+                 _as_in_train(tables, label, {split: [[x] for x in row] for split, row in plain.items()}).items()}
     if task == 'regression' or task is None and labels is None and any(isinstance(x, float) for x in plain['train']):
         if labels is not None:
             raise ValueError('labels names classes, but regression has none; leave out labels or task')
@@ -264,9 +421,16 @@ def stratified_order(labels, seed:int=0) -> np.ndarray:
     return np.lexsort((tie, key))
 
 # %% ../../nbs/02_data/00_texts.ipynb #035
+def _rarest(rows) -> np.ndarray:
+    "Return the rarest class of each of `rows`, lists of classes; -1 where there is none"
+    count = np.bincount([x for row in rows for x in row] or [0])
+    return np.array([min(row, key=lambda x: (count[x], x), default=-1) for row in rows])
+
 def _strata(part):
-    "A class for each row of `part` by which to stratify: its label, the tenth in which its score lies, or one for all"
+    """A class for each row of `part` by which to stratify: its label (of several the rarest), the tenth in which its
+    score lies, or one for all"""
     if 'label' not in part.column_names: return np.zeros(len(part), int)
+    if hasattr(part.features['label'], 'feature'): return _rarest(part['label'])
     labels = np.asarray(part['label'][:])
     if labels.dtype.kind != 'f': return labels
     return np.searchsorted(np.quantile(labels, np.arange(1, 10)/10), labels, side='right')
@@ -319,7 +483,7 @@ def _drop_unusable(tables, label):
     for name in [*tables]:
         if not len(tables[name]): raise ValueError(f'the {name} split is empty')
         if label is None or name == 'train': continue
-        if {_plain(x) for x in _column(tables[name], label, name, 'label')} <= {-1, None}:
+        if {_plain(x) for x in _label_values(tables[name], label, name)} <= {-1, None}:
             warnings.warn(f'left out: {name}, which holds no labels; a {name} split is cut from train', stacklevel=3)
             del tables[name]
     return tables
@@ -350,18 +514,22 @@ def load_text(
     *,
     text='text',           # column with the sentences
     text_pair=None,        # column with second sentences; 'sts-b' has them without being asked
-    label='label',         # column with the classes or scores; None = plain text without labels
+    # column with the classes or scores, or with lists of classes; a list of columns of flags (0 or 1), one for each
+    # class; None = plain text without labels
+    label='label',
     config=None,           # configuration of a data set on the Hub, such as 'sst2' of 'nyu-mll/glue'
     splits=(.8, .1, .1),   # shares of train, validation and test, for those that are missing
     seed=0,                # of the cut into splits
     labels=None,           # names of the classes in order; None = as the data says, else sorted
     revision=None,         # of a data set on the Hub
-    task=None,             # 'classification' or 'regression'; None = regression if a label of train has a fraction
+    # 'classification', 'multi_label_classification' or 'regression'; None = regression if a label of train has a
+    # fraction, multi-label if its labels are lists
+    task=None,
     name=None,             # what captions call the data, such as 'film reviews'; None = its own name, or its file's
     # train, validation, test with the columns text, [text_pair], [label] and, for packaged sentences, rating
 ) -> DatasetDict:
-    "Sentences or sentence pairs with a class or a score, in three splits"
-    tables = _drop_unusable(_tables(source, config, revision), label)
+    "Sentences or sentence pairs with a class, several classes or a score, in three splits"
+    tables = _drop_unusable(_tables(source, config, revision), label if isinstance(label, str) else None)
     named = source if isinstance(source, str) else None
     if named == 'sts-b' and label is not None: text_pair = 'text_pair'
     feature, values = _label_columns(tables, label, labels, task) if label is not None else (None, {})
@@ -389,22 +557,77 @@ def _movie_polarity():
     return {split: polar(part) for split, part in load_text('movie-sentences').items()}
 
 
+# %% ../../nbs/02_data/00_texts.ipynb #con2
+# the number of a word; 1-2 is a range of words, 1.1 a word that the text leaves out
+_counted = re.compile('([0-9]+)([-.][0-9]+)?')
+
+def _columns(line):
+    "The columns of a line, which tabs or else spaces separate"
+    return [x.strip() for x in (line.split('\t') if '\t' in line else re.split(' +', line.strip(' ')))]
+
+def _tag_lines(path):
+    "[[(line number, columns)]] of each sentence in the file at `path`; all lines have the same number of columns"
+    lines, sentences = [(i, line) for i, line in enumerate([*read_lines(path), ''], 1)], [[]]
+    plain = [(i, _columns(line)) for i, line in lines if line.strip() and line[0] != '#' and line[:10] != '-DOCSTART-']
+    if not plain: raise ValueError(f'{path} has no line with a word and its tag')
+    (first, known), tags = plain[0], {columns[-1] for _, columns in plain}
+    for i, line in lines:
+        columns = _columns(line)
+        if not line.strip() or columns[0] == '-DOCSTART-': sentences.append([]); continue
+        if line[0] == '#' and not (len(columns) == len(known) and columns[-1] in tags):
+            is_comment = not sentences[-1] and (line[1:2].isspace() or len(columns) != len(known))
+            if is_comment: continue
+            raise ValueError(f'{path}: line {i} begins with #, but is neither a comment before a sentence nor a word '
+                             f'with a tag that other lines have: {line!r:.60}')
+        if len(columns) < 2 or not columns[0] or not columns[-1]:
+            raise ValueError(f'{path}: line {i} is not a word and its tag: {line!r:.60}')
+        if len(columns) != len(known):
+            raise ValueError(f'{path}: line {i} has {len(columns)} columns, line {first} has {len(known)}: '
+                             f'{line!r:.60}')
+        sentences[-1].append((i, columns))
+    return [sentence for sentence in sentences if sentence]
+
+def _are_counted(sentences):
+    "Does the first column count the words, from 0 or 1 in each sentence or on through the file?"
+    found = [[_counted.fullmatch(columns[0]) for _, columns in sentence] for sentence in sentences]
+    if not all(m for row in found for m in row): return False
+    runs = [[int(m[1]) for m in row if not m[2]] for row in found]
+    if any(run != [*range(run[0], run[0] + len(run))] for run in runs if run): return False
+    starts, whole = {run[0] for run in runs if run}, [n for run in runs for n in run]
+    return starts in ({0}, {1}) or whole == [*range(whole[0], whole[0] + len(whole))]
+
 # %% ../../nbs/02_data/00_texts.ipynb #055
-def _bio(path):
-    "The sentences of a file with a word and its tag a line, as a data frame with the columns words and tags"
-    words, tags, done = [], [], []
-    for number, line in enumerate([*read_lines(path), ''], 1):
-        parts = line.split('\t') if '\t' in line else line.split()
-        if not line.strip() or parts[0] == '-DOCSTART-':
-            if words: done.append((words, tags))
-            words, tags = [], []
-        elif len(parts) < 2 or not parts[0].strip() or not parts[-1].strip():
-            raise ValueError(f'{path}: line {number} is not a word and its tag: {line!r:.60}')
-        else: words.append(parts[0].strip()); tags.append(parts[-1].strip())
+def _bio(path, word=None, tag=None):
+    """The sentences of a file with a word and its tag a line, as a data frame with the columns words and tags; `word`
+    and `tag` are numbers of columns, None: the first one that does not count, and the last"""
+    sentences, choose = _tag_lines(path), 'say which columns hold words and tags, such as words=1, tags=3 (from 0)'
+    width, counted = len(sentences[0][0][1]), _are_counted(sentences)
+    if tag is None and counted and width in (2, 10):
+        raise ValueError(f'{path}: ' + ('the first column only counts; a column of words is needed' if width == 2 else
+                                        f'the last column of the form CoNLL-U is no tag; {choose}'))
+    word, tag = int(counted) if word is None else word, width - 1 if tag is None else tag
+    if not (0 <= word < width and 0 <= tag < width and word != tag):
+        raise ValueError(f'{path} has {width} columns (from 0), which words={word}, tags={tag} do not fit')
+    done = []
+    for sentence in sentences:
+        extra = [(i, c) for i, c in sentence if counted and not c[0].isdecimal()] # ranges, and words that are left out
+        odd = [i for i, c in extra if c[tag] not in ('_', '-', 'O')]
+        if odd:
+            raise ValueError(f'{path}: line {odd[0]} gives a tag to several words at once, or to one that is left out')
+        kept = [c for i, c in sentence if (i, c) not in extra]
+        if kept: done.append(([c[word] for c in kept], [c[tag] for c in kept]))
+    words = [w for row, _ in done for w in row]
+    if len(words) > 9 and len({*words}) == 1:
+        raise ValueError(f'{path}: column {word} is {words[0]!r} on every line, which are no words; {choose}')
     return pd.DataFrame(done, columns=['words', 'tags'])
 
 _token_sources = Sources({'ner-tweets': lambda: dict(train=_bio(asset('ner-tweets')/'ner.txt'))},
                         {'.conll': _bio, '.txt': _bio, '.jsonl': readers['.jsonl'], '.parquet': readers['.parquet']})
+
+def _numbered_columns(words, tags):
+    "`_token_sources` whose files are read by the numbers of their columns"
+    def read(path): return _bio(path, *(x if isinstance(x, int) else None for x in (words, tags)))
+    return Sources(_token_sources.packaged, {'.conll': read, '.txt': read})
 
 # %% ../../nbs/02_data/00_texts.ipynb #058
 def _tagged(table, words, tags, split):
@@ -439,8 +662,9 @@ def load_tokens(
     # or a dict
     source,
     *,
-    words='words',       # column with the lists of words; sets on the Hub often call it 'tokens'
-    tags='tags',         # column with the lists of tags, such as 'ner_tags'
+    # column with the lists of words ('tokens' in many sets); of a .conll or .txt file also its number, from 0
+    words='words',
+    tags='tags',         # column with the lists of tags, such as 'ner_tags'; of a .conll or .txt file also its number
     config=None,         # configuration of a data set on the Hub
     splits=(.8, .1, .1), # shares of train, validation and test, for those that are missing
     seed=0,              # of the cut into splits, which is random
@@ -448,10 +672,14 @@ def load_tokens(
     revision=None,       # of a data set on the Hub
 ) -> DatasetDict: # train, validation, test with the columns words and tags
     "Sentences as lists of words with a tag for each, in three splits"
-    tables = _drop_unusable(_tables(source, config, revision, _token_sources), None)
+    kind = _token_sources
+    if isinstance(words, int) or isinstance(tags, int):
+        kind, words, tags = _numbered_columns(words, tags), 'words', 'tags'
+    tables = _drop_unusable(_tables(source, config, revision, kind), None)
     rows = {split: _tagged(table, words, tags, split) for split, table in tables.items()}
     feature = getattr(tables['train'].features[tags], 'feature', None) if isinstance(tables['train'], Dataset) else None
-    names, ids = _tag_columns({split: given for split, (_, given) in rows.items()}, feature, labels)
+    named = _as_in_train(tables, tags, {split: given for split, (_, given) in rows.items()})
+    names, ids = _tag_columns(named, feature, labels)
     types = dict(words=Sequence(Value('string')), tags=Sequence(ClassLabel(names=names)))
     parts = {split: _dataset(dict(words=rows[split][0], tags=ids[split]), types, source) for split in rows}
     return _make_missing(parts, splits, seed)
@@ -662,12 +890,26 @@ def subset(
     test_size='full',
 ) -> DatasetDict:
     """A part of each split of `data`, stratified by class or score where there is one; with the same `seed` a
-    smaller part lies within a larger one"""
+    smaller part lies within a larger one. Further splits stay whole"""
     sizes = dict(train=train_size, validation=validation_size, test=test_size)
-    wanted = {name: _rows_wanted(sizes[name], len(part), f'{name}_size') for name, part in data.items()}
+    wanted = {name: _rows_wanted(sizes.get(name, 'full'), len(part), f'{name}_size') for name, part in data.items()}
     return DatasetDict({name: part if wanted[name] == len(part)
                         else part.select(stratified_order(_strata(part), seed)[:wanted[name]])
                         for name, part in data.items()})
+
+# %% ../../nbs/02_data/00_texts.ipynb #fin1
+def _beyond_json(x):
+    "A value of a column that JSON cannot write, as one that it can: its type and what identifies it"
+    if isinstance(x, (datetime.datetime, datetime.date, datetime.time, pd.Timedelta)):
+        return {type(x).__name__: x.isoformat()}
+    if isinstance(x, (datetime.timedelta, Decimal)): return {type(x).__name__: str(x)}
+    if isinstance(x, (bytes, bytearray, memoryview)): return dict(bytes=bytes(x).hex())
+    raise TypeError(f'values of type {type(x).__name__} have no fingerprint; remove the column, or make it text')
+
+def _undecoded(part, name):
+    "`part` with the files in column `name` of images, audio or video as they are, not decoded"
+    decoded = getattr(part.features[name], 'decode', None)
+    return part.cast_column(name, replace(part.features[name], decode=False)) if decoded else part
 
 # %% ../../nbs/02_data/00_texts.ipynb #079
 def _array_bytes(part, name):
@@ -680,18 +922,20 @@ def _array_bytes(part, name):
         yield x.astype(x.dtype.newbyteorder('<'), copy=False).tobytes()
 
 def fingerprint(data) -> str:
-    "sha256 over the contents of a Dataset or DatasetDict"
+    "Return the sha256 over the contents of a Dataset or DatasetDict; raise a ValueError for a column of another type"
     digest = hashlib.sha256()
-    def add(x): digest.update(json.dumps(x, ensure_ascii=False, sort_keys=True).encode() + b'\n')
+    def add(x): digest.update(json.dumps(x, ensure_ascii=False, sort_keys=True, default=_beyond_json).encode() + b'\n')
     for split, part in sorted(data.items() if isinstance(data, dict) else [('', data)]):
         add([split, len(part)])
         for name in sorted(part.column_names):
-            feature, column = part.features[name], part.with_format(None).select_columns([name])
+            feature, column = part.features[name], _undecoded(part.with_format(None).select_columns([name]), name)
             add([name, getattr(getattr(feature, 'feature', feature), 'names', None)])
             if isinstance(feature, (Array2D, Array3D)) and None not in feature.shape: # else rows differ in shape
                 for content in _array_bytes(column, name): digest.update(content)
             else:
-                for start in range(0, len(column), 1000): add(column[start:start + 1000][name])
+                try:
+                    for start in range(0, len(column), 1000): add(column[start:start + 1000][name])
+                except TypeError as e: raise ValueError(f'column {name!r} of {split or "the data"}: {e}') from None
     return digest.hexdigest()
 
 # %% ../../nbs/02_data/00_texts.ipynb #082
@@ -702,6 +946,14 @@ _types = dict(input_ids=Sequence(Value('int32')), attention_mask=Sequence(Value(
               length=Value('int32'), example_id=Value('int64'))
 
 # %% ../../nbs/02_data/00_texts.ipynb #084
+def _refuse_shared(aligned):
+    "Refuse texts in which a token covers several words, each of which has a tag"
+    bad = next((t for t in aligned if len(t.words) < len(t.unmerged_spans)), None)
+    if bad is None: return
+    several = next(w for w, span in zip(bad.words, bad.word_spans) if span not in bad.unmerged_spans)
+    raise ValueError(f'encode: a token of this tokenizer covers several words that have a tag each ({several!r}), so '
+                     'that it has no tag of its own; use a tokenizer whose tokens end where words end')
+
 def _token_labels(word_ids, tags):
     "The tag of each word on its first token, -100 elsewhere"
     words, first = np.unique(word_ids, return_index=True)
@@ -730,9 +982,28 @@ def _ended(t, tokenizer):
                    offsets=np.concatenate([t.offsets, [[0, 0]]]), segments=more(t.segments, -1),
                    word_ids=more(t.word_ids, -1), is_special=more(t.is_special, True))
 
+def _between(t) -> slice:
+    "The special tokens of the `TokenText` `t` between its two texts, where they include the token that it begins with"
+    prompt, answer = (np.flatnonzero(t.segments == k) for k in (0, 1))
+    if not (len(prompt) and len(answer)) or not t.is_special[0]: return slice(0, 0)
+    between = slice(prompt[-1] + 1, answer[0])
+    return between if t.input_ids[0] in t.input_ids[between] else slice(0, 0)
+
+def _begun_once(t):
+    "`t` without a second begin token, and whatever else the tokenizer puts between two texts with it"
+    kept = np.ones(len(t), bool)
+    kept[_between(t)] = False
+    if kept.all(): return t
+    lists = {name: [x for x, k in zip(getattr(t, name), kept) if k] for name in ('tokens', 'labels')}
+    arrays = {name: getattr(t, name)[kept] for name in ('input_ids', 'offsets', 'segments', 'word_ids', 'is_special')}
+    return replace(t, **lists, **arrays)
+
 def _room(tokenizer, max_length):
-    "The tokens of `max_length` that are left for a prompt with its answer, before an end token"
-    return None if max_length is None else max_length - (tokenizer.eos_token_id is not None)
+    "The tokens that a pair of prompt and answer may have, so that `max_length` are left with an end token behind it"
+    if max_length is None: return None
+    pair, end = align_batch(tokenizer, ['a'], ['a'])[0], tokenizer.eos_token_id
+    removed = _between(pair)
+    return max_length - (end is not None and pair.input_ids[-1] != end) + removed.stop - removed.start
 
 def align_answers(
     tokenizer,       # a fast tokenizer of transformers
@@ -742,7 +1013,7 @@ def align_answers(
 ) -> list: # of `TokenText`: the prompt is segment 0, the answer segment 1
     "`prompts` with their `answers` as `align_batch` gives pairs, each with an end token behind it"
     pairs = align_batch(tokenizer, prompts, answers, _room(tokenizer, max_length))
-    return [_ended(t, tokenizer) for t in pairs]
+    return [_ended(_begun_once(t), tokenizer) for t in pairs]
 
 def _next_labels(t, asked):
     "The token that follows each token of `t`, -100 where it is not asked for: about 'all', or about the 'answer'"
@@ -782,13 +1053,13 @@ def _encode_chunk(tokenizer, max_length, text, text_pair=None, tags=None, target
                    length=[len(a.input_ids) for a in aligned])
     if 'token_type_ids' in tokenizer.model_input_names:
         plain = [' '.join(t) if isinstance(t, list) else t for t in text]
-        room = _room(tokenizer, max_length) if asked == 'answer' else max_length # cut where `aligned` was cut
-        types = tokenizer(plain, text_pair, truncation=True, max_length=room)['token_type_ids']
-        # an end token that was put behind is of the last text
-        columns['token_type_ids'] = [[*x, x[-1]][:n] for x, n in zip(types, columns['length'])]
+        columns['token_type_ids'] = ([(a.segments == 1).cumsum().clip(max=1) for a in aligned] if asked == 'answer' else
+                                     tokenizer(plain, text_pair, truncation=True,
+                                               max_length=max_length)['token_type_ids'])
     cut = [a.truncated for a in aligned]
     if label is not None: columns['labels'] = label
     if asked is not None: columns['labels'] = [_next_labels(a, asked) for a in aligned]
+    if tags is not None: _refuse_shared(aligned)
     if tags is not None: columns['labels'] = [_token_labels(a.word_ids, t) for a, t in zip(aligned, tags)]
     if answer is not None: columns['labels'] = [_answer_labels(a, span) for a, span in zip(aligned, answer)]
     if target_text is not None:
@@ -949,18 +1220,20 @@ class Collator:
         # encoder-decoder models: id of the token with which the decoder begins, `model.config.decoder_start_token_id`
         decoder_start=None,
         labels=None, # function of a list of labels -> tensor [batch, ...]; None, or where it gives None: as they are
+        pad=None,    # id of the padding token; None: that of `tokenizer`
     ):
         if not hasattr(tokenizer, 'pad_token_id'):
             raise ValueError('Collator: tokenizer must be a tokenizer, such as load_classifier gives beside the model, '
                              f'got {tokenizer!r:.80}')
-        if tokenizer.pad_token_id is None:
+        if pad is None: pad = tokenizer.pad_token_id
+        if pad is None:
             raise ValueError('the tokenizer has no padding token; set tokenizer.pad_token, or load it with '
                              'load_classifier')
         whole = type(pad_to_multiple_of) is int and pad_to_multiple_of > 0
         if pad_to_multiple_of is not None and not whole:
             raise ValueError('Collator: pad_to_multiple_of must be a whole number of at least 1, got '
                              f'{pad_to_multiple_of!r:.80}')
-        self.pads = dict(input_ids=tokenizer.pad_token_id, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
+        self.pads = dict(input_ids=pad, attention_mask=0, token_type_ids=0, word_ids=-1, segments=-1,
                          special_tokens_mask=1)
         self.pad_to_multiple_of, self.decoder_start, self.labels = pad_to_multiple_of, decoder_start, labels
 

@@ -164,7 +164,8 @@ def _sentence_part(look, width) -> Part:
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #024
 # the first that a run was evaluated by is drawn
-_scores, _score_words = ('f1', 'spearman', 'accuracy'), dict(f1='F1', spearman='Spearman')
+_scores = 'f1', 'micro_f1', 'spearman', 'accuracy'
+_score_words = dict(f1='F1', micro_f1='micro-F1', spearman='Spearman')
 _not_terms = {'step', 'epoch', 'learning_rate', 'seconds', 'saliency_seconds', 'examples',
               'teacher_agreement'} # a share, which is no loss
 

@@ -32,7 +32,8 @@ from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, 
 from ..core.words import digits_of, letter, number_words, roman
 from ..views.maps import attention_limit, same_scale
 from ..views.base import (attention_beside_saliency, discard_region, evidence_view, explanation_beside_rationale,
-                               guided_heads, is_negative, masked_sentence, outline, pattern_shares,
+                               guided_heads, is_negative, masked_sentence, multi_label_sentence, outline,
+                               pattern_shares,
                                saliency_distribution, scored_sentence, signal_view, token_labels, translation)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #006
@@ -142,14 +143,16 @@ def _draw_copy(ax, view, below, places, widths, size, box, line):
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #014
 def _shown_classes(view, most=8):
-    "Classes to show: the likeliest `most` before or after masking and the label, in their own order"
+    "Classes to show: the likeliest `most` before or after masking and those that are right, in their own order"
     best = np.max([np.nan_to_num(p) for p in (view.probabilities, view.masked_probabilities) if p is not None], axis=0)
-    ranked = sorted(np.argsort(-best, kind='stable').tolist(), key=lambda c: c != view.label)
+    ranked = sorted(np.argsort(-best, kind='stable').tolist(), key=lambda c: c not in view.right)
     return sorted(ranked[:most])
+
+_threshold = dict(color=grey, linewidth=.8, linestyle=(0, (3, 2))) # above it a class is predicted (multi-label)
 
 def _draw_probabilities(sheet, view, x, y, width, shown):
     "Bars of the classes' probabilities, before masking above after"
-    names = [fitted(view.classes[c] + ' (label)'*(c == view.label), 100, 6.5, weight_of(c == view.label))
+    names = [fitted(view.classes[c] + ' (label)'*(c in view.right), 100, 6.5, weight_of(c in view.right))
              for c in shown]
     left = max(text_width(name, 6.5, 'bold') for name in names) + 4
     ax = sheet.axes(x + left, y, width - left - 24, 20*len(shown), xlim=(0, 1), ylim=(len(shown) - .5, -.5))
@@ -160,7 +163,8 @@ def _draw_probabilities(sheet, view, x, y, width, shown):
             number = number_words(p[c], otherwise='not finite')
             ax.text(np.nan_to_num(p[c]) + .015, i + up, number, size=6, va='center_baseline')
     ax.set_yticks(np.arange(len(shown)), names, fontsize=6.5)
-    for c, label in zip(shown, ax.get_yticklabels()): label.set_weight(weight_of(c == view.label))
+    for c, label in zip(shown, ax.get_yticklabels()): label.set_weight(weight_of(c in view.right))
+    if view.several: ax.axvline(.5, **_threshold)
     ax.set_xticks([])
     ax.tick_params(length=0)
     ax.spines[['top', 'right', 'bottom']].set_visible(False)
@@ -645,6 +649,28 @@ def _scored_sentence(view, width):
         _scale_of_scores(sheet, view, left + beside + 6, y, min(room - beside - 12, 260))
         legend(sheet, left + beside, y + 46, room - beside, entries)
     return Body(height + 60 + (0 if width >= 5 or not coloured else 38), draw)
+
+# %% ../../nbs/10_figures/01_sheet.ipynb #ml02
+@figure_kind('multi_label_sentence', multi_label_sentence, 'a sentence and the probability of each class (multi-label)',
+             'probabilities of a multi-label task', least=2.6)
+def _multi_label_sentence(view, width):
+    "Words coloured by saliency, and below them the bars of the classes"
+    size, coloured = _size(view), view.saliency is not None
+    left, room, box, line = 10, width*72 - 18, size + 5, size + 19
+    numbers = _written(view.saliency, view.limit) if coloured else ['']*len(view.labels)
+    words, widths, places = _columns(view, numbers, room, size)
+    height, shown = (places[-1][0] + 1)*line, _shown_classes(view, 12)
+    notes = () if len(shown) == len(view.classes) else (f'{len(shown)} of {len(view.classes)} classes are shown.',)
+    y = height + 38*coloured
+    def draw(sheet):
+        ax = sheet.canvas(left, 0, room, height)
+        word_boxes(ax, view, words, places, widths, box, line, size)
+        _write_numbers(ax, numbers, places, widths, box, line)
+        if coloured: colour_bar(sheet, left, height + 6, 140, 6, *signed_scale(view.limit), of_words)
+        _draw_probabilities(sheet, view, left, y, min(room, 330), shown)
+        legend(sheet, left, y + 20*len(shown) + 4, room,
+               [(lambda ax: ax.plot([2, 12], [4.5, 4.5], **_threshold), 'threshold 0.5: predicted beyond it')])
+    return Body(y + 20*len(shown) + 22, draw, notes)
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #07efb355
 def _evidence_scale(view):

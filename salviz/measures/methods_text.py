@@ -17,7 +17,7 @@ from ..core.doors import check_choice
 from ..core.names import known_as, listed, methods_words
 from ..core.runs import Run
 from ..core.words import digits_of, for_file, latex_text
-from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, known_measure, over_seeds
+from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, over_seeds
 
 # %% ../../nbs/07_measures/07_methods_text.ipynb #mt-6
 class Written(str):
@@ -104,7 +104,10 @@ class _Library:
         return _Cite(entries)
 
 # %% ../../nbs/07_measures/07_methods_text.ipynb #mt-11
-_splits = ('train', 'validation', 'test')
+def _splits_of(configs) -> list:
+    "Return the names of the splits of the data: train, validation, test, and further ones"
+    sizes = [x for x in _all(configs, 'data', 'sizes') if isinstance(x, dict)]
+    return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
 def _model_parts(configs, library):
     parts = []
@@ -119,7 +122,7 @@ def _model_parts(configs, library):
 
 def _data_parts(configs, library):
     names = [name for name in _all(configs, 'data', 'name') if isinstance(name, str)]
-    sizes = {k: [n for n in _all(configs, 'data', 'sizes', k) if isinstance(n, int)] for k in _splits}
+    sizes = {k: [n for n in _all(configs, 'data', 'sizes', k) if isinstance(n, int)] for k in _splits_of(configs)}
     counts = [f'{_span(v)} for {"training" if k == "train" else k}' for k, v in sizes.items() if v]
     named = [part for i, name in enumerate(names) for part in (', '*bool(i), known_as(name), library.of(name))]
     if not named and not counts: return []
@@ -196,20 +199,22 @@ _measured = dict(
     agreement='the agreement of attention and saliency', seconds='seconds of training', steps='the number of steps',
     train_loss='the training loss of the last epoch', best_step='the step of the best checkpoint')
 
-def _measure_words(name):
-    split, _, score = name.partition('_')
+def _measure_words(name, splits):
+    "Describe the measure `name` of data with these `splits`"
     if name in _measured: return _measured[name]
-    score = score.replace('_', ' ')
-    if known_measure(name) and split == 'gap': return f'the gap in {score}'
-    if known_measure(name): return f'{score} on the {_split_words(split)} split'
+    longest_first = sorted(['gap', *splits], key=len, reverse=True)
+    split = next((k for k in longest_first if re.match(f'{re.escape(k)}_.', name)), '')
+    score = name.removeprefix(f'{split}_').replace('_', ' ')
+    if split == 'gap': return f'the gap in {score}'
+    if split: return f'{score} on the {_split_words(split)} split'
     return f'“{name.replace("_", " ")}”, a measure of our own'
 
 def _split_words(split): return dict(train='training').get(split, split)
 
-def _measures_parts(names, seeds):
+def _measures_parts(names, seeds, splits):
     if not names: return []
     spread = '; tables give means and standard deviations over seeds' if len(seeds) > 1 else ''
-    return [f'Measures: {"; ".join(map(_measure_words, names))}{spread}.']
+    return [f'Measures: {"; ".join(_measure_words(name, splits) for name in names)}{spread}.']
 
 def _test_parts(compare_to, test, correction, seeds, columns):
     if compare_to is None: return []
@@ -279,7 +284,7 @@ def methods_text(
     sentences = [_model_parts(configs, library), _data_parts(configs, library),
                  _method_parts(design['methods'], by_method, library), _grid_parts(design, seeds),
                  _training_parts(configs, design.get('settings') or {}), _selection_parts(configs),
-                 _measures_parts(study.manifest['measures'], seeds),
+                 _measures_parts(study.manifest['measures'], seeds, _splits_of(configs)),
                  _test_parts(compare_to, test, correction, seeds, study.manifest['measures']), _hardware_parts(configs),
                  _version_parts(configs), _minutes_parts(runs), _missing_parts(study, pairs)]
     text = Written(' '.join(_rendered(parts, form) for parts in sentences if parts))
@@ -314,9 +319,9 @@ def _card_metadata(name, runs, with_results):
         given |= dict(model_name=name, eval_results=[EvalResult(task, of, of, k, float(x)) for k, x in scores.items()])
     return ModelCardData(**{k: x for k, x in given.items() if x is not None}).to_yaml()
 
-def _card_scores(run): # {name: number}
-    "Scores of the run's checkpoint on the test split"
-    return {k: x for k, x in run.scores('test').items() if isinstance(x, (int, float)) and math.isfinite(x)}
+def _card_scores(run, split='test'): # {name: number}
+    "Return the scores of the run's checkpoint on `split`"
+    return {k: x for k, x in run.scores(split).items() if isinstance(x, (int, float)) and math.isfinite(x)}
 
 _never_recorded = [
     'intended and out-of-scope uses', 'the licence of weights and data', 'the languages of the data',
@@ -350,9 +355,11 @@ def _limits(runs):
 def _result_rows(source, runs):
     "Results as a Markdown table"
     if len(runs) == 1 and isinstance(source, Run):
-        scores = _card_scores(source)
-        rows = [[k.replace('_', ' '), digits_of(x, 4)] for k, x in scores.items()]
-        head = ['Measure on the test split', 'Value']
+        scores = {split: _card_scores(source, split) for split in source.splits[2:]} # test and further splits
+        several = sum(map(bool, scores.values())) > 1
+        rows = [[k.replace('_', ' '), *[split]*several, digits_of(x, 4)]
+                for split, known in scores.items() for k, x in known.items()]
+        head = ['Measure', 'Split', 'Value'] if several else ['Measure on the test split', 'Value']
     else:
         frame = source.results()
         measured = frame.columns[list(frame.columns).index('run') + 1:]

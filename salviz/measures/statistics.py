@@ -51,30 +51,39 @@ _of_run = dict(gap=_gap, average_loss=average_loss, average_validation_loss=lamb
                train_loss=lambda run: run.train_loss, agreement=run_agreement, steps=lambda run: run.last_step,
                best_step=lambda run: run.best_step, seconds=lambda run: run.summary.get('train_seconds'))
 
-_named = re.compile('(gap|train|validation|test)_.+')
+_scored = ('gap', 'train', 'validation', 'test')
 
-def known_measure(name:str=None):
-    "Can `name` be a measure of some run (which scores there are, only the run tells)? Without a name: what can"
-    return ([*_of_run, 'train_SCORE', 'validation_SCORE', 'test_SCORE', 'gap_SCORE'] if name is None
-            else name in _of_run or bool(_named.fullmatch(name)))
+def known_measure(
+    name:str=None, # None: return the names that exist
+    splits=(),     # names of further splits of the data, such as 'ood'; None: they are not known yet
+):
+    "Return whether `name` can be a measure of a run; which scores there are depends on the run"
+    first = dict.fromkeys([*_scored, *(splits or ())])
+    if name is None: return [*_of_run, *(f'{split}_SCORE' for split in first)]
+    if splits is None and re.fullmatch('.+_.+', name): return True
+    return name in _of_run or any(len(name) > len(split) + 1 and name.startswith(f'{split}_') for split in first)
+
+def _split_and_score(run, name) -> tuple: # ('', '') if it is not such a measure
+    "Divide the `name` of a measure of `run` into its split and its score; both may contain '_'"
+    parts = ((split, name.removeprefix(f'{split}_')) for split in ('gap', *run.splits) if name.startswith(f'{split}_'))
+    return next(((split, score) for split, score in parts if score in run.measures), ('', ''))
 
 def measure_of(
     run,      # a `Run`
-    # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1'), 'gap', 'gap_SCORE', 'average_loss',
-    # 'average_validation_loss', 'train_loss',
+    # SPLIT_SCORE ('test_accuracy', 'validation_macro_f1', 'ood_accuracy' of a further split), 'gap', 'gap_SCORE',
+    # 'average_loss', 'average_validation_loss', 'train_loss', 'agreement', 'steps', 'best_step' or 'seconds'
     name:str,
-              # 'agreement', 'steps', 'best_step' or 'seconds'
 ) -> float: # NaN if it was not recorded
     """The number of `run` that is called `name`; scores are those of the best checkpoint, `train_loss` is the mean
     of the last epoch"""
-    split, _, score = name.partition('_')
+    split, score = _split_and_score(run, name)
     if name in _of_run: x = _of_run[name](run)
-    elif split == 'gap' and score in run.measures: x = _gap(run, score)
-    elif split in ('train', 'validation', 'test') and score in run.measures: x = run.scores(split)[score]
+    elif split == 'gap': x = _gap(run, score)
+    elif split: x = run.scores(split)[score]
     else:
+        *scored, last = (f'{split}_SCORE' for split in (*run.splits, 'gap'))
         raise ValueError(f'no measure is called {name!r}; there are {", ".join(_of_run)}, and with a score of run '
-                         f'{run.path.name} '
-                         f'({", ".join(run.measures)}) train_SCORE, validation_SCORE, test_SCORE and gap_SCORE')
+                         f'{run.path.name} ({", ".join(run.measures)}) {", ".join(scored)} and {last}')
     return math.nan if x is None else float(x)
 
 # %% ../../nbs/07_measures/03_statistics.ipynb #012

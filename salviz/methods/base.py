@@ -74,12 +74,14 @@ Term.__doc__ = "A loss per example, `loss` [batch], and the factor `weight` with
 # %% ../../nbs/05_methods/00_base.ipynb #026
 served = dict(
     FineTuning=tasks.keys(),
-    SalLM=('classification', 'regression', 'token_classification', 'causal_lm'),
-    SaliencyGuided=('classification', 'causal_lm', 'image_classification', 'series_classification'),
-    ADDrop=('classification', 'regression', 'token_classification', 'seq2seq', 'causal_lm', 'question_answering',
-            'image_classification'),
-    AttentionGuidance=('classification', 'regression', 'token_classification', 'masked_lm', 'replaced_token_detection',
-                       'seq2seq', 'causal_lm', 'question_answering', 'image_classification'),
+    SalLM=('classification', 'multi_label_classification', 'regression', 'token_classification', 'causal_lm'),
+    SaliencyGuided=('classification', 'multi_label_classification', 'causal_lm', 'image_classification',
+                    'series_classification'),
+    ADDrop=('classification', 'multi_label_classification', 'regression', 'token_classification', 'seq2seq',
+            'causal_lm', 'question_answering', 'image_classification'),
+    AttentionGuidance=('classification', 'multi_label_classification', 'regression', 'token_classification',
+                       'masked_lm', 'replaced_token_detection', 'seq2seq', 'causal_lm', 'question_answering',
+                       'image_classification'),
     RationaleGuided=('classification', 'regression', 'question_answering'),
     Distillation=('classification', 'regression', 'token_classification', 'causal_lm', 'image_classification',
                   'series_classification'))
@@ -103,11 +105,15 @@ why_not_served = dict( # {method: {task: why}}
                 series_classification=_no_attention),
     AttentionGuidance=dict(series_classification=_no_attention),
     RationaleGuided=dict(
+        multi_label_classification='A rationale marks words for one class, and the column does not say for which of '
+                                   'several',
         token_classification=_one_answer, masked_lm=_one_answer, replaced_token_detection=_one_answer,
         seq2seq=_one_answer, causal_lm=_one_answer,
         image_classification='Rationales mark words of a text, and images carry no such column; take SaliencyGuided',
         series_classification='Rationales mark words of a text, and series carry no such column; take SaliencyGuided'),
     Distillation=dict(
+        multi_label_classification='Its loss compares one distribution over all classes (Hinton et al. 2015, '
+                                   'equation 1), and here each class has its own',
         masked_lm='What is masked changes from step to step',
         seq2seq='Its answer is a text, whose every token would have to be explained',
         replaced_token_detection='What is replaced changes from step to step',

@@ -25,6 +25,7 @@ from ..data.texts import Collator, model_inputs
 from .base import Method, Plan, Term, check_choice, check_weight
 from .rationale_guided import asked_attention, check_asked_attention, taught_saliency, teachable
 from .sallm import Explanations
+from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, head_count, observe, unwrapped
 from ..models.checkpoints import load_model, step_of
 from ..models.loading import (device_of, full_precision, load_model_for, longest_input, new_head_note,
@@ -305,18 +306,13 @@ def check(self:Distillation, model, tokenizer, data, epochs):
                                          f'model of shape {shapes[1]}; use a teacher that reads and answers the same')
 
 # %% ../../nbs/05_methods/07_distillation.ipynb #ds-042
-def _class_names(model): # None where nobody named them
-    names = [str(model.config.id2label.get(i)) for i in range(model.config.num_labels)]
-    return None if names == [f'LABEL_{i}' for i in range(len(names))] else names
-
 @patch
 def _check_classes(self:Distillation, teacher, model):
     "Refuse classes that are not those of `model`"
     a, b = teacher.config.num_labels, model.config.num_labels
     self.require(a == b, f'the teacher has {a} classes, the model {b}; use a teacher that was trained on the same task')
-    a, b = _class_names(teacher), _class_names(model)
-    self.require(None in (a, b) or a == b, f'the classes of the teacher are {a}, those of the model {b}; they must be '
-                                           'the same in the same order')
+    why = class_mismatch(teacher, model)
+    self.require(not why, why)
 
 @patch
 def _check_texts(self:Distillation, teacher, its_tokenizer, model, tokenizer, data):

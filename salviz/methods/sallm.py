@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from datasets import Dataset
 
+from ..models.agreement import class_mismatch
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.reading import real_tokens
@@ -228,6 +229,8 @@ def token_saliency(
     # a regression has one output, which is its own prediction
     is_gold = target == 'gold' and 'labels' in batch and task != 'regression'
     classes = batch['labels'] if is_gold else 'predicted'
+    # of several labels their mean logit is explained; a function of one's own gets all of them [batch, classes]
+    if is_gold and tasks[task].several and not callable(saliency): classes = attribution_target(task, batch, classes)
     return _class_saliency(teacher, batch, saliency, classes, steps)
 
 # %% ../../nbs/05_methods/05_sallm.ipynb #sl-tok-5
@@ -651,7 +654,7 @@ def check(self:SalLM, model, tokenizer, data, epochs):
     self.require(last < there,
                  f'heads must be below {there}, the number of heads of {type(model).__name__}, got {last}')
     self._check_task(model, data)
-    first = Collator(tokenizer)([data['train'][0]])
+    first = Collator(tokenizer, labels=tasks[task_of(model)].label_collator(model))([data['train'][0]])
     if self.rows == 'pooled': asked_rows(model, {k: v.to(device_of(model)) for k, v in first.items()})
     self.require(not model.config.is_encoder_decoder,
                  f'{type(model).__name__} is an encoder-decoder model, whose head reads the decoder '
@@ -679,11 +682,11 @@ def _check_teacher(self:SalLM, model, tokenizer):
     its_task, task = task_of(teacher), task_of(model)
     self.require(its_task == task, f'the teacher {name} was made for {its_task}, the model for {task}; use a teacher '
                                    'of the same task')
-    self.require(same,
-                 f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with the '
-                 'same tokenizer')
+    self.require(same, f'the teacher {name} has another vocabulary than the model; use a teacher that was trained with '
+                       'the same tokenizer')
     self.require(a == b,
                  f'the teacher {name} has {a} classes, the model {b}; use a teacher that was trained on the same task')
+    self.require(not (why := class_mismatch(teacher, model)), f'the teacher {name}: {why}')
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (teacher, model)]
     self.require(self.start == 'pretrained' or shapes[0] == shapes[1],
                  f"start='teacher' needs a teacher of the model's own architecture, "
@@ -705,7 +708,7 @@ def _load_teacher(self:SalLM) -> tuple: # (model, tokenizer or None)
 def _check_task(self:SalLM, model, data):
     "Refuse what has no meaning for the task of `model`, and examples that it leaves without an explanation"
     task = tasks[task_of(model)]
-    self.require(task.name == 'classification' or self.target in ('gold', 'predicted'),
+    self.require(task.scores_classes or self.target in ('gold', 'predicted'),
                  f"target={self.target!r} is a mean over classes, which {task.name} does not choose among; take 'gold' "
                  "or 'predicted'")
     if not task.per_token: return

@@ -15,8 +15,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, read_object, remove_checkpoint,
                               resume_files, slim_checkpoint)
+from ..measures.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted
+from .agreement import align_tokens, named_as
 from .loading import without_shard_bars
 
 # %% ../../nbs/03_models/08_checkpoints.ipynb #c009
@@ -107,6 +109,14 @@ def thin_out(
         if weights == 'none' or weights == 'best' and best not in (None, folder): remove_checkpoint(folder)
         else: slim_checkpoint(folder)
 
+# %% ../../nbs/03_models/08_checkpoints.ipynb #agr20
+def _classes_of(run) -> list: # [] where it has none
+    "The names of the classes in the order in which `run` was trained, by its first snapshot"
+    task = tasks.get(run.config.get('task') or 'classification')
+    if task is None or not task.has_classes or not run.recorded: return []
+    try: return run.snapshot(*run.recorded[0]).classes
+    except (OSError, ValueError): return [] # a damaged snapshot is reported where it is shown
+
 # %% ../../nbs/03_models/08_checkpoints.ipynb #084
 def _class_of(path):
     "The class of the model in the folder `path`"
@@ -158,5 +168,8 @@ def load_model(
         tokenizer = reads.from_pretrained(path, **local) if (path/'tokenizer_config.json').exists() else None
         if is_adapter:
             told = (run.config.get('model') or {}).get('base') or {}
-            return load_adapted(path, kind, told, base), tokenizer
-        return kind.from_pretrained(path, use_safetensors=True, **local).eval(), tokenizer
+            model = load_adapted(path, kind, told, base)
+        else: model = kind.from_pretrained(path, use_safetensors=True, **local).eval()
+    named_as(model, _classes_of(run))
+    for note in align_tokens(model, tokenizer, 'load_model'): warnings.warn(note, stacklevel=2)
+    return model, tokenizer

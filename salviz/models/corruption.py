@@ -124,8 +124,8 @@ def _head_size(task, num_labels, labels):
     return tasks[task].head.config | class_config(num_labels, labels)
 
 def small_model(
-    # classification, regression, token_classification, masked_lm, replaced_token_detection, causal_lm, seq2seq or
-    # question_answering
+    # classification, multi_label_classification, regression, token_classification, masked_lm,
+    # replaced_token_detection, causal_lm, seq2seq or question_answering
     task,
     # gives the size of the vocabulary and the special ids; forgets token_type_ids if the kind takes none
     tokenizer,

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
+from .agreement import are_numbers, is_embedded, trained_order
 from .attention import eager_passes, layer_count, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
 
@@ -304,10 +305,10 @@ def _class_count(name, config, num_labels, labels, replace, head=tasks['classifi
 # %% ../../nbs/03_models/03_loading.ipynb #030
 def _give_padding(model, tokenizer):
     "Make `tokenizer` and `model` agree on a padding token"
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token; set '
-                             'tokenizer.pad_token')
+    if not is_embedded(model, tokenizer.pad_token_id):
+        if not is_embedded(model, tokenizer.eos_token_id):
+            raise ValueError(f'{type(tokenizer).__name__} has neither a padding nor an end token that the model '
+                             'embeds; set tokenizer.pad_token')
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
 
@@ -384,6 +385,13 @@ def new_head_note(model) -> str: # '' if its head was trained, or nobody can tel
     return 'The head is new: it has learned nothing, and what its answers rest on is chance.'
 
 # %% ../../nbs/03_models/03_loading.ipynb #041
+def _kept_names(name, config, head, wanted, classes=None) -> dict:
+    "What the config says instead of `wanted` about the classes of a trained head, which has names of its own"
+    known = list(classes or map(str, (config.id2label or {}).values()))
+    is_trained = head.is_in(' '.join(config.architectures or ())) and wanted.get('num_labels') == len(known)
+    if not is_trained or are_numbers(known) or 'id2label' not in wanted: return {}
+    return class_config(labels=trained_order(name, known, list(map(str, wanted['id2label'].values()))))
+
 def _load(task, name, seed, count, **kwargs):
     "The model `name` with a head for `task`, and its tokenizer, if any; `count`: from its config, what the head needs"
     shared, head = {k: kwargs[k] for k in ('revision', 'token', 'cache_dir', 'subfolder', 'trust_remote_code')
@@ -396,6 +404,7 @@ def _load(task, name, seed, count, **kwargs):
     wanted = {'dtype': torch.float32, **count(config),
               **(dict(ignore_mismatched_sizes=True) if _other_head(config, head) else {}), **kwargs}
     if classes and wanted['num_labels'] == len(classes): wanted = {**class_config(labels=classes), **wanted}
+    wanted |= _kept_names(name, config, head, wanted, classes)
     quiet = without_shard_bars(reports=False) if name in _packaged_models else nullcontext()
     with _explained(name, silence), forked_random(seed), quiet:
         model = head.auto.from_pretrained(path, local_files_only=local, **wanted)

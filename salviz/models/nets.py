@@ -338,6 +338,11 @@ class SeriesTransformer(SmallNet):
         self.pool, self.classifier = nn.MaxPool1d(config.shape[0]), nn.Linear(width, config.num_labels)
         self.post_init()
 
+    @property
+    def dummy_inputs(self):
+        "A batch of one series, for trial passes"
+        return {self.main_input_name: torch.linspace(-1, 1, math.prod(self.config.shape)).view(1, *self.config.shape)}
+
     def mask(self, x):
         "What a causal model's attention is given, bool (True = attend) or, for the eager form, a number that is added"
         if not self.config.causal: return None

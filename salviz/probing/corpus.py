@@ -196,7 +196,7 @@ def head_table(
     if isinstance(saliency, str) and not callable(target) and head_task(model) is None:
         raise ValueError(f'{type(model).__name__} has no head whose score could be explained; '
                          'pass saliency=None, or target=function of (outputs, rows)')
-    source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length)
+    source, (data, collate, _) = data, encoded_for(model, data, tokenizer, max_length, target)
     if 'input_ids' not in data.column_names:
         raise ValueError(f'head_table is for texts; these data have {", ".join(data.column_names)}')
     layers, columns, kept = check_layers(model, layers), _pattern_columns(patterns), {}
@@ -240,7 +240,7 @@ def gradient_sizes(
     if size not in ('magnitude', 'signed'): raise ValueError(f"size must be 'magnitude' or 'signed', got {size!r}")
     parts, text = [], False
     for name, model in (models if isinstance(models, dict) else {type(unwrapped(models)).__name__: models}).items():
-        rows, collate, _ = encoded_for(model, data, tokenizer, max_length)
+        rows, collate, _ = encoded_for(model, data, tokenizer, max_length, target)
         text = 'input_ids' in rows.column_names
         if size == 'signed' and 'input_ids' in rows.column_names:
             raise ValueError("size='signed' is for images and series: the gradient of a token is a vector, whose norm "

@@ -19,7 +19,9 @@ from ..attribution.reading import check_counts, embeddings_replaced, real_tokens
 from ..data.texts import fingerprint, model_inputs
 from ..attribution.explanations import Explanation, explain_data
 from ..attribution.questions import as_batch, encoded_for, target_rows
+from ..models.agreement import as_array
 from ..models.loading import device_of, undisturbed, weights_checksum
+from ..models.tasks import class_probabilities, is_multi_label
 from ..core.kept import Kept, digest
 from ..core.names import measured_words
 from ..data.signals import signal_info
@@ -32,10 +34,10 @@ def _one_by_one(values, count):
             raise ValueError('values must be of one class for each example, got an explanation of '
                              f'target={values.target!r}')
         values = values.examples()
-    if isinstance(values, torch.Tensor): values = values.detach().cpu().numpy()
+    if isinstance(values, torch.Tensor): values = as_array(values)
     if len(values) != count:
         raise ValueError(f'values must be one array for each of the {count} examples, got {len(values)}')
-    return [np.asarray(v.detach().cpu() if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
+    return [np.asarray(as_array(v) if isinstance(v, torch.Tensor) else v, dtype=np.float64) for v in values]
 
 def _unit_values(v, real, positions, words, unit, i):
     "(values of the units, unit of each of `positions`) of example `i`, whose tokens are where `real` is set"
@@ -140,7 +142,7 @@ def _class_probabilities(model, inputs):
     if logits is None or logits.dim() != 2 or logits.shape[1] < 2:
         got = 'no logits' if logits is None else f'logits of shape {list(logits.shape)}'
         raise ValueError(f'{type(model).__name__} has {got}; faithfulness is measured on the probability of a class')
-    return logits.double().softmax(-1)
+    return class_probabilities(model, logits.double())
 
 def _fill(model, replacement, mask_token_id, mean):
     "The token, or the embedding, that `replacement` puts in the place of others"
@@ -212,21 +214,31 @@ def perturbed(
     return run
 
 # %% ../../nbs/08_probing/00_faithfulness.ipynb #024
-def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size):
+def _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean, batch_size,
+          target='predicted'):
     "(batch, ranks, number of units, function that runs `model` without some of them)"
-    batch = as_batch(model, inputs, tokenizer)
+    batch = as_batch(model, inputs, tokenizer, target)
     if replacement == 'mask' and mask_token_id is None: mask_token_id = getattr(tokenizer, 'mask_token_id', None)
     ranks, units = unit_ranks(batch, values, unit, ranking)
     return batch, ranks, units, perturbed(model, batch, replacement, mask_token_id, mean, batch_size)
 
-def _of_one_class(target):
-    "Refuse a `target` that is not one class for each example"
+def _of_one_class(model, target):
+    "Raise an error unless `target` is one class of `model` for each example"
+    if is_multi_label(model) and isinstance(target, str) and target == 'gold':
+        raise ValueError("faithfulness: target='gold' is one class per example, and a multi-label model has several; "
+                         "name a class, or take 'predicted' (the most probable one)")
     name = isinstance(target, str) and target in ('predicted', 'gold')
     number = isinstance(target, (int, np.integer)) and not isinstance(target, bool)
     if not (name or number or isinstance(target, torch.Tensor) and target.dtype == torch.int64):
         raise ValueError("faithfulness follows the probability of one class for each example: target must be "
                          "'predicted', 'gold', a class, or an int64 tensor "
                          f'with a class for each, got {target!r:.80}')
+
+def _decisions(model, p, y):
+    """Return what `model` decides by the probabilities `p` [batch, ..., classes]: the predicted class, or in a
+    multi-label model whether the class `y` [batch] is predicted [batch, ...]"""
+    if not is_multi_label(model): return p.argmax(-1)
+    return p.gather(-1, y.view(-1, *[1]*(p.dim() - 1)).expand(*p.shape[:-1], 1)).squeeze(-1) > .5
 
 def _whole(run, ranks):
     "Probabilities of the examples as they are"
@@ -269,9 +281,9 @@ def faithfulness(
 ) -> dict:
     "Comprehensiveness and sufficiency (DeYoung et al. 2020, section 4.2) of the attributions `values` of each example"
     if aopc not in ('bins', 'paper'): raise ValueError(f"aopc must be 'bins' or 'paper', got {aopc!r}")
-    _of_one_class(target)
+    _of_one_class(model, target)
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
-                                     batch_size)
+                                     batch_size, target)
     counts = share_counts(units, shares)
     whole = _whole(run, ranks)
     y = target_rows(target, batch, whole)[0]
@@ -286,7 +298,8 @@ def faithfulness(
     return {**drops, 'aopc_comprehensiveness': np.concatenate([zero, drops['comprehensiveness']], 1).mean(1),
             'aopc_sufficiency': np.concatenate([empty, drops['sufficiency']], 1).mean(1), 'removed': counts,
             'flipped': torch.where(without.isnan().any(-1), torch.nan,
-                                   (without.argmax(-1) != whole.argmax(-1)[:, None]).double()).numpy(),
+                                   (_decisions(model, without, y) != _decisions(model, whole, y)[:, None]).double()
+                                   ).numpy(),
             'probability': whole.gather(1, y[:, None]).squeeze(1).numpy(),
             'target': y.numpy(), 'shares': np.asarray(shares, dtype=np.float64)}
 
@@ -302,19 +315,23 @@ def decision_flip(
     mean=None,
     batch_size=32,
     ranking='signed',      # highest values first, or 'magnitude'
+    target='predicted',    # of a multi-label model: the class whose decision is followed, as of `faithfulness`
 ) -> dict: # arrays [B]: flip_fraction, flipped (bool), removed and units (int)
     """How much of each example must go, most salient first, until the predicted class changes; 1 where it never
     does, NaN where nothing can go"""
     batch, ranks, units, run = _read(model, inputs, values, tokenizer, unit, ranking, replacement, mask_token_id, mean,
                                      batch_size)
-    before = _whole(run, ranks).argmax(-1)
+    whole = _whole(run, ranks)
+    y = target_rows(target if is_multi_label(model) else 'predicted', batch, whole)[0]
+    before = _decisions(model, whole, y)
     removed, flipped = units.clone(), torch.zeros(len(ranks), dtype=torch.bool)
     untouched = (real_tokens(batch).cpu() & (ranks < 0)).any(1)  # something is left when all units are gone
     last = torch.where(untouched | (replacement != 'removal'), units, units - 1)
     for k in range(1, int(units.max()) + 1):
         rows = (~flipped & (last >= k)).nonzero().squeeze(1)
         if not len(rows): break
-        rows = rows[run(rows, (ranks[rows] < 0) | (ranks[rows] >= k)).argmax(-1) != before[rows]]
+        left = run(rows, (ranks[rows] < 0) | (ranks[rows] >= k))
+        rows = rows[_decisions(model, left, y[rows]) != before[rows]]
         flipped[rows], removed[rows] = True, k
     fraction = torch.where(last > 0, removed.double()/units, torch.nan)
     return dict(flip_fraction=fraction.numpy(), flipped=flipped.numpy(), removed=removed.numpy(), units=units.numpy())
@@ -368,14 +385,15 @@ def faithfulness_data(
     **settings,         # of `faithfulness`: shares, replacement, unit, ranking, aopc, ...
 ) -> dict: # {method: arrays over all examples, as `faithfulness` (and `decision_flip`) return them}
     "The faithfulness of several methods on the same examples"
-    _of_one_class(target)
-    source, (data, collate, order) = data, encoded_for(model, data, tokenizer)
+    _of_one_class(model, target)
+    source, (data, collate, order) = data, encoded_for(model, data, tokenizer, target=target)
     flip = {k: v for k, v in settings.items() if k in ('replacement', 'unit', 'ranking', 'mask_token_id', 'mean')}
     measured, named = Measured(), _named(methods, target)
     measured.about = measured_words(model, source, len(data))
     asked, question = _asked(named, len(data), target, weights=weights_checksum(model), data=fingerprint(data),
                              mask_token=getattr(tokenizer, 'mask_token_id', None), flips=flips, batch_size=batch_size,
-                             seed=seed, settings=settings)
+                             seed=seed, settings=settings,
+                             **(dict(probabilities='sigmoid') if is_multi_label(model) else {}))
     kept = Kept(folder, question)
     def measure(how, rows):
         some = data.select(rows)
@@ -385,7 +403,7 @@ def faithfulness_data(
         one = faithfulness(model, batch, values, y, tokenizer=tokenizer, batch_size=batch_size, **settings)
         if flips:
             one['flip_fraction'] = decision_flip(model, batch, values, tokenizer=tokenizer, batch_size=batch_size,
-                                                 **flip)['flip_fraction']
+                                                 target=y, **flip)['flip_fraction']
         return one
     parts = [order[i:i + batch_size] for i in range(0, len(order), batch_size)] # the longest texts first
     with tqdm(total=len(named)*len(data), desc='faithfulness', unit='example', leave=False, delay=3,
@@ -479,7 +497,7 @@ def _signals(model, data):
     if isinstance(data, dict): raise ValueError(f"data must be one split, got {', '.join(data)}; pass data['test']")
     if not {'pixel_values', 'values'} & {*getattr(data, 'column_names', ())}:
         raise ValueError('data must be images or series; texts have faithfulness_table')
-    return encoded_for(model, data)[:2]
+    return encoded_for(model, data, target='gold')[:2]
 
 def accuracy_drop(
     model,

@@ -20,6 +20,7 @@ from fastcore.basics import patch
 from datasets import Dataset
 from transformers import PreTrainedModel
 
+from ..models.agreement import are_numbers, check_tokens
 from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
@@ -32,7 +33,8 @@ from ..models.loading import (device_of, load_classifier, longest_input, model_n
                                    pooled_rows, twin, undisturbed, weights_version)
 from ..models.patches import check_patches, patch_grid
 from ..models.places import logits_at, logits_between
-from ..models.tasks import best_span, head_of
+from ..models.tasks import best_span, class_probabilities, head_of, is_multi_label
+from ..core.names import class_places
 from ..core.runs import Snapshot
 from ..core.text import align_batch, continued
 
@@ -103,12 +105,13 @@ def _by_example(model, outputs, inputs, target, classes=None):
         return Answer(notes=[f'{type(model).__name__} gives logits of shape {list(logits.shape)} for one {kind}: '
                              'attention only'])
     c = int(logits.argmax()) if target is None else _class(model, target, len(logits), classes)
-    single, name = len(logits) == 1, _names_of(model, len(logits), classes)[c]
+    several = is_multi_label(model)
+    single, name = len(logits) == 1 and not several, _names_of(model, len(logits), classes)[c]
+    why = 'given as target' if target is not None else 'the most probable one' if several else 'predicted'
     def score(outputs, rows): return outputs.logits[:, c]
     score.is_of_example = True
     answer = Answer(score, 'the output of the regression' if single else
-                  f'the logit of class {name!r} ({"predicted" if target is None else "given as target"})',
-                  logits=None if single else logits)
+                  f'the logit of class {name!r} ({why})', logits=None if single else logits)
     try: answer.row = int(pooled_rows(model, inputs)[0])
     except ValueError as e: answer.notes.append(f'{e}: no row is the pooled one'.replace('..', '.'))
     return answer
@@ -195,10 +198,11 @@ def class_names(
 
 def _class_probabilities(model, logits, ids) -> np.ndarray: # float32 [C]
     "The probabilities of the classes `ids` by the `logits` of all of them"
-    several = getattr(model.config, 'problem_type', None) == 'multi_label_classification'
-    apart = several and head_of(model) in ('sequence', 'image')
-    p = logits.float().sigmoid() if apart else logits.float().softmax(-1)
-    return p[ids].cpu().numpy()
+    return class_probabilities(model, logits.float())[ids].cpu().numpy()
+
+def _of_several(names, p) -> dict:
+    "Return the entries of `info` about the classes `names` of a multi-label model, whose probabilities are `p`"
+    return dict(task='multi_label_classification', predicted_classes=[name for name, x in zip(names, p) if x > .5])
 
 # %% ../../nbs/08_probing/03_look.ipynb #026
 def _inputs(model, row):
@@ -253,15 +257,6 @@ def _check_door(model, tokenizer, saliency):
     if saliency is not None: attribution_named(saliency, 'input_ids', 'saliency', or_else=', or None')
     return part
 
-def _check_tokens(model, encoded):
-    "Refuse texts without a token, and tokens that `model` does not know"
-    if (empty := [i for i, ids in enumerate(encoded['input_ids']) if not ids]):
-        raise ValueError(f'the tokenizer makes no token of text {empty[0]}')
-    have, top = model.get_input_embeddings().num_embeddings, max(map(max, encoded['input_ids']))
-    if top >= have:
-        raise ValueError(f'tokenizer gives token ids up to {top}, but {type(model).__name__} knows {have} tokens: they '
-                         'do not belong together')
-
 def _each(given, count, name, kind='text'):
     "`given` for each of `count` texts or images: the same for all, or a list with one for each"
     if not isinstance(given, (list, tuple)): return [given]*count
@@ -271,12 +266,13 @@ def _each(given, count, name, kind='text'):
     return list(given)
 
 def _look(model, inputs, is_read=None):
-    "Outputs for one text or image (see `logits_at`), its attention [layers, heads, query, key], and the inputs"
+    """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and the
+    inputs"""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
         outputs, captured = model(**inputs), {}
         for l in maps: captured[l] = maps[l]
         maps.clear()
-        return outputs, _stacked(captured), inputs
+        return outputs, ([*captured], _stacked(captured)), inputs
 
 # %% ../../nbs/08_probing/03_look.ipynb #032
 @dataclass(frozen=True)
@@ -340,9 +336,10 @@ def _snapshot(number, read, attention, said, probabilities, names, model, notes,
     if said.token_predictions: info |= dict(task='question_answering', token_predictions=said.token_predictions)
     if said.row is not None: info['pooled_row'] = said.row
     own = {} if probabilities is None else dict(probabilities=probabilities)
-    arrays = dict(read.pop('arrays', {}), attention=attention, **own)
+    layers, maps = attention
+    arrays = dict(read.pop('arrays', {}), attention=maps, **own)
     return Snapshot(step=0, epoch=0., probe=number, arrays=arrays, classes=names, info=info,
-                    layers=dict(attention=list(range(len(attention)))), **read)
+                    layers=dict(attention=layers), **read)
 
 def _read_first(model, tokens:int, target, position, start):
     "Return the positions [1, tokens] whose logits the first pass over a text is asked for; None: all"
@@ -416,7 +413,7 @@ def _first_look(
     texts, pairs = _read_texts(texts)
     longest = longest_input(model, tokenizer, max_length)
     encoded, aligned = encode_texts(texts, tokenizer, pairs, longest), align_batch(tokenizer, texts, pairs, longest)
-    _check_tokens(model, encoded)
+    check_tokens(model, tokenizer, encoded)
     starts = [None]*len(texts)
     if generate is not None:
         encoded, aligned, starts = _continuations(model, tokenizer, aligned, generate, longest)
@@ -441,12 +438,12 @@ def _first_look(
         more = {} if generate is None else dict(
             continuation=_said_of(tokenizer, text, starts[i], outputs))
         p = None if said.logits is None else _class_probabilities(model, said.logits, ids)
+        if p is not None and is_multi_label(model): more |= _of_several(names, p)
         snapshots.append(_snapshot(i, read, attention, said, p, names, model_name(whole), about, **more))
     questions = [(inputs, said.score, start) if said.score else None
                  for (_, _, inputs), said, start in zip(looked, answers, starts)]
     return _Looked(model, snapshots, questions,
                    _Wanted(saliency, steps, attribution, baseline, tuple(notes*has_baseline), generate is not None))
-
 
 # %% ../../nbs/08_probing/03_look.ipynb #0323
 def explain_texts(
@@ -522,7 +519,7 @@ def text_query_key(
     texts, pairs = _read_texts([text])
     longest = longest_input(model, tokenizer, max_length)
     encoded = encode_texts(texts, tokenizer, pairs, longest)
-    _check_tokens(model, encoded)
+    check_tokens(model, tokenizer, encoded)
     row = encoded[0]
     with undisturbed(model): vectors = query_key(model, _inputs(model, row), layer, head)
     return tokenizer.convert_ids_to_tokens(row['input_ids']), vectors
@@ -592,8 +589,7 @@ def _classes_of(model, classes, of_data):
     if classes is not None and (len(own) != count or len({*own}) < count):
         raise ValueError(f'classes must name the {count} classes of the model, each once, got '
                          f'{", ".join(map(str, own))}')
-    unnamed = own == [f'LABEL_{i}' for i in range(count)]
-    return list(of_data) if unnamed and of_data and len(of_data) == count else list(map(str, own))
+    return list(of_data) if are_numbers(own) and of_data and len(of_data) == count else list(map(str, own))
 
 def _class_number(label):
     "`label` of the data, whole numbers as such; None where there is none, which -1 stands for as well"
@@ -613,7 +609,8 @@ def _labels_of(
         return [_class(model, one, len(names), names, 'labels') for one in each], []
     if labels is None: return [None]*count, []
     labels = [_class_number(label) for label in _array(labels).tolist()]
-    if of_data and {*of_data} <= {*names}: return [None if i is None else names.index(of_data[i]) for i in labels], []
+    places = class_places(of_data or [], names)
+    if of_data and None not in places: return [None if i is None else places[i] for i in labels], []
     if not of_data and all(i is None or isinstance(i, int) and 0 <= i < len(names) for i in labels): return labels, []
     return [None]*count, ['The labels of the data are left out: their classes are not those of the model.']
 

@@ -18,6 +18,7 @@ from ..core.names import measured_words
 from ..core.runs import Run
 from ..data.texts import model_inputs
 from ..methods.sallm import Explanations, SalLM, explain
+from ..models.agreement import class_mismatch
 from ..models.attention import check_observable, observe, unwrapped
 from ..models.checkpoints import load_model
 from ..models.loading import device_of, undisturbed
@@ -41,6 +42,7 @@ def _teacher(teacher, model, tokenizer):
     if facts[0] != facts[1]:
         raise ValueError(f'teacher: {name} was made for {facts[0][0]} with {facts[0][1]} outputs, the model for '
                          f'{facts[1][0]} with {facts[1][1]}; use a teacher of the same task')
+    if why := class_mismatch(given, model): raise ValueError(f'teacher: {name}: {why}')
     return given
 
 # %% ../../nbs/08_probing/04_targets.ipynb #tg-9
@@ -73,7 +75,7 @@ def target_divergences(
     check_observable(model)
     method, source = _method(settings), data
     teacher = _teacher(teacher, model, tokenizer)
-    data, collate, _ = encoded_for(model, data, tokenizer, max_length)
+    data, collate, _ = encoded_for(model, data, tokenizer, max_length, method.target)
     if 'input_ids' not in data.column_names: raise ValueError('targets are of texts, and data holds none')
     made = explain(teacher, data, collate, method.steps, batch_size=batch_size, saliency=method.saliency,
                    target=method.target)

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from transformers import TrainingArguments
 from ..core.runs import Held, Run, processor, untouched, untrained
 from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
-from ..models.attention import head_count, layer_count, unwrapped
+from ..models.agreement import (agreed_data, agreed_split, align_tokens, class_names,
+                                     trainable_weights)
+from ..models.attention import attention_layers, head_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
@@ -126,8 +129,11 @@ def compile_options(settings:Settings) -> dict: # None: nothing is compiled
 
 # %% ../../nbs/06_training/04_job.ipynb #039
 def _size(model) -> dict:
-    return (dict(layers=layer_count(model), heads=head_count(model)) if getattr(model, 'salviz_task', None) is None
-            else {})
+    "Return how many layers with attention `model` has and how many heads each; of a hybrid also which layers"
+    if getattr(model, 'salviz_task', None) is not None: return {}
+    numbers = attention_layers(model)
+    hybrid = {} if numbers == tuple(range(len(numbers))) else dict(attention_layers=list(numbers))
+    return dict(layers=len(numbers), heads=head_count(model), **hybrid)
 
 def _begins_with(model) -> dict:
     "What a net of salviz says about the weights that it begins with, where they are not as torch draws them"
@@ -161,7 +167,7 @@ def hardware_of(
 
 
 # %% ../../nbs/06_training/04_job.ipynb #051a
-_same_when_resumed = 'model', 'data', 'seed', 'settings' # of a config, besides the method
+_same_when_resumed = 'model', 'data', 'class_order', 'seed', 'settings' # of a config, besides the method
 
 def _same_method(was, now, method) -> bool:
     "Is `method` the one of which the config of a run says `was`? Not by its paper: a citation may be corrected"
@@ -172,7 +178,7 @@ def _same_method(was, now, method) -> bool:
 def _set_back(run, config, method, weights) -> Path: # None: from the beginning
     "Set `run` back to its last whole checkpoint, and return that, or refuse"
     def refuse(why): raise ValueError(f'train: cannot resume {run.path}: {why}')
-    differs = [k for k in _same_when_resumed if run.config.get(k) != config[k]]
+    differs = [k for k in _same_when_resumed if run.config.get(k) != config.get(k)]
     if not _same_method(run.config.get('method'), config['method'], method): differs.insert(0, 'method')
     if differs: refuse(f'{", ".join(differs)} differ from what the run was started with (see its config.json)')
     wrong = [d for d in run.damaged if d.file in ('state.json', 'summary.json', 'metrics.jsonl')]
@@ -266,6 +272,19 @@ class Job:
         return step_of(self.checkpoint) if self.checkpoint else 0
 
 # %% ../../nbs/06_training/04_job.ipynb #054
+def _agreed(model, tokenizer, data, settings) -> tuple: # (data, probes, entries of the config of a run)
+    """`data` and probes with the classes in the order of `model`, whose special tokens are those of `tokenizer` and
+    whose weights can be trained; a warning for each thing that was changed"""
+    probes, (made, of_classes) = settings.probes, agreed_data(model, data)
+    if isinstance(probes, datasets.Dataset):
+        probes, more = agreed_split(model, probes, who='train: probes')
+        of_classes = of_classes + more
+    notes = of_classes + align_tokens(model, tokenizer)
+    notes += trainable_weights(model, settings.weights_dtype, settings.learning_rate)
+    for note in notes: warnings.warn(note, stacklevel=4)
+    entries = dict(agreement=notes) if notes else {}
+    return made, probes, entries | (dict(class_order=class_names(model)) if of_classes else {})
+
 def open_job(
     model, tokenizer, data, # as for `train`
     method=None,            # plain `FineTuning()` by default
@@ -286,18 +305,19 @@ def open_job(
         raise ValueError('train: model has no parameter to train, all are frozen; set requires_grad=True for some, '
                          'such as those of the head')
     _check_kernel(model, settings)
+    source, (data, probes, agreement) = data, _agreed(model, tokenizer, data, settings)
     classes = check_data(model, data)
     feed = feed_for(model, tokenizer, settings.max_length, settings.mlm_probability)
     if settings.snapshots: observes(model)
     args = _place(run_dir, resume, method, settings, feed.task)
-    chosen, texts = feed.probes(data, settings.probes, settings.seed)
+    chosen, texts = feed.probes(data, probes, settings.seed)
     if 'labels' in chosen.column_names and feed.task.one_class:
         check_labels('the probes', chosen['labels'], len(classes))
     if settings.saliency is not None: check_saliency(model, feed, chosen, settings)
     encoded = feed.encode(data)
     method.check(model, tokenizer, datasets.DatasetDict({**encoded, 'probes': chosen}), settings.epochs)
     home = Path(args.output_dir).parent
-    config = {**run_config(given, data, method, settings, feed.task),
+    config = {**run_config(given, source, method, settings, feed.task), **agreement,
               'hardware': hardware_of(args.device, args.world_size)}
     run, checkpoint, held = _open_run(home, config, method, resume, weights_checksum(model), args.process_index == 0)
     return Job(model, tokenizer, data, method, feed, classes, encoded, chosen, texts, settings, args, run, home,

@@ -83,9 +83,12 @@ class Search(Study):
                              f'{self.by!r}')
         if self._way not in ('higher', 'lower'):
             raise ValueError(f"Search: which way is {self.by} better? Say better={{{self.by!r}: 'higher'}} or 'lower'")
-        of_test = [m for m in measures if str(m).startswith(('test_', 'gap'))]
+        held_out = ('test_', 'gap', *(() if callable(self._given['data']) else (
+            f'{k}_' for k in self._given['data'] if k not in ('train', 'validation'))))
+        of_test = [m for m in measures if str(m).startswith(held_out)]
         if of_test:
-            raise ValueError(f'Search: {of_test[0]} is of the test split, which a search does not see; see report')
+            split = 'test' if of_test[0].startswith('gap') else of_test[0].partition('_')[0]
+            raise ValueError(f'Search: {of_test[0]} is of the {split} split, which a search does not see; see report')
         if not space: raise ValueError('Search: space must have at least one setting')
         if not isinstance(methods, dict) or len(methods) != 1:
             raise ValueError('Search: methods must be a dict with one method; make a search for each')
@@ -106,9 +109,9 @@ def _take_in(self:Search, grown):
 
 @patch
 def _data(self:Search, cell):
-    "The data of `cell` without the test split"
+    "Return the data of `cell` without test and further held-out splits, which would be read once per trial"
     data = Study._data(self, cell)
-    return type(data)({k: part for k, part in data.items() if k != 'test'})
+    return type(data)({k: part for k, part in data.items() if k in ('train', 'validation')})
 
 @patch
 def _design(self:Search):

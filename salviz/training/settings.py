@@ -48,6 +48,7 @@ _allowed = dict( # {setting: (is it allowed?, what is)}
     weight_decay=(lambda x: _is_number(x) and 0 <= x < 1, 'at least 0 and below 1'),
     precision=(lambda x: x in ('fp32', 'bf16'), "'fp32' or 'bf16'"),
     attention_kernel=(lambda x: x in (None, 'sdpa', 'eager'), "'sdpa' (fused), 'eager', or None"),
+    weights_dtype=(lambda x: x in (None, 'float32'), "'float32', or None"),
     returns=(lambda x: isinstance(x, str) and x in ('best', 'last'), _a_choice_of_weights),
     optimizer=(_function_or_none, _a_maker),
     scheduler=(_function_or_none, _a_maker))
@@ -91,6 +92,8 @@ class Settings:
     # None: 5, or more where they take at most about 5 % of training. Integrated gradients take many times as long as
     # attention. A snapshot without saliency says so
     saliency_snapshots:object=None
+    # 'float32': convert weights in half precision, which a small learning rate hardly changes; None: raise an error
+    weights_dtype:str=None
 
     def __post_init__(self):
         for name, (fits, allowed) in _allowed.items():
@@ -101,7 +104,7 @@ class Settings:
 def in_config(settings:Settings) -> dict:
     "`settings` as the config of a run has them; what earlier runs have not is there where it was asked for"
     unsaid = dict(saliency=None, returns='best', precision='fp32', attention_kernel=None,
-                  saliency_snapshots=None)
+                  saliency_snapshots=None, weights_dtype=None)
     return {name: x for name, x in plain(vars(settings)).items() if name not in unsaid or x != unsaid[name]}
 
 def record_steps(snapshots:int, total:int) -> list:

@@ -96,8 +96,11 @@ def study_cells(
 # %% ../../nbs/06_training/09_study.ipynb #012
 _offered = ('run', 'model', 'tokenizer', 'data')
 
-def named_measures(measures) -> dict: # {name: name or function}
-    "The measures of a list or dict, checked"
+def named_measures(
+    measures,  # names or functions; a dict gives functions a name
+    splits=(), # names of further splits of the data; None: they are not known yet
+) -> dict: # {name: name or function}
+    "Check `measures` and return them by name"
     def name_of(m): return m if isinstance(m, str) else getattr(m, '__name__', '<object>')
     items = list(measures.items() if isinstance(measures, dict) else [(name_of(m), m) for m in measures])
     for name, m in items:
@@ -105,10 +108,9 @@ def named_measures(measures) -> dict: # {name: name or function}
             raise ValueError(f'Study: measure {name!r} needs a name of letters and digits: measures={{name: function}}')
         if name in ('method', 'seed', 'run'):
             raise ValueError(f'Study: a measure cannot be called {name!r}, which is a column already')
-        if isinstance(m, str) and not known_measure(m):
-            raise ValueError(f'Study: no measure is called {m!r}; there are {", ".join(known_measure())}, and '
-                             'functions '
-                             'of your own')
+        if isinstance(m, str) and not known_measure(m, splits):
+            raise ValueError(f'Study: no measure is called {m!r}; there are {", ".join(known_measure(splits=splits))}, '
+                             'and functions of your own')
         if not isinstance(m, str) and not callable(m):
             raise ValueError(f'Study: measure {name!r} must be a name or a function, got {m!r}')
         wanted = [k for k, needed in arguments_of(m).items() if needed and k not in _offered] if callable(m) else []
@@ -192,7 +194,8 @@ class Study(StudyResults):
         self.folder, self.model, self.data, self.methods, self.seeds, self.settings = Path(
             folder), model, data, methods, seeds, dict(settings or {})
         self.weights, self.progress, self.processes, self.train = weights, progress, processes, train
-        self.measures, self.live, self._made = named_measures(measures), True, (None, None)
+        self.measures = named_measures(measures, None if callable(data) else data)
+        self.live, self._made = True, (None, None)
         if weights not in ('best', 'all', 'none'):
             raise ValueError(f"Study: weights must be 'best', 'all' or 'none', got {weights!r}")
         self._shared = self._check()
@@ -200,6 +203,7 @@ class Study(StudyResults):
         self._codes = {k: _measure_code(m) for k, m in self.measures.items()}
         grown = read_study(self.folder).get('grown') if (self.folder/'study.json').exists() else None
         self._take_in(grown or {})
+        if callable(data): named_measures(measures, self._data(self.cells[0]))
         self.manifest = dict(format=1, design=self._design(), cells=[c.described() for c in self.cells],
                              measures=list(self.measures), better=dict(better or {}))
         if grown: self.manifest['grown'] = grown

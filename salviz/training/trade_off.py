@@ -54,10 +54,9 @@ class RationalePlausibility:
                              f'{", ".join(known[attribution].options) or "none"}')
         check_choice('RationalePlausibility: target', target, ('predicted', 'gold'))
         check_choice('RationalePlausibility: ranking', ranking, ('signed', 'magnitude'))
-        wrong = [s for s in splits if s not in ('train', 'validation', 'test')]
-        if not splits or wrong or isinstance(splits, str):
-            raise ValueError(f"RationalePlausibility: splits must be a list of 'train', 'validation' and 'test', got "
-                             f'{splits!r}')
+        if not splits or isinstance(splits, str) or not all(isinstance(s, str) for s in splits):
+            raise ValueError("RationalePlausibility: splits must be a list of names of splits, such as ['validation', "
+                             f"'test'], got {splits!r}")
         if most is not None and not (type(most) is int and most >= 1):
             raise ValueError(f'RationalePlausibility: most must be a whole number of at least 1, or None, got {most!r}')
         self.attribution, self.target, self.splits, self.ranking = attribution, target, tuple(splits), ranking

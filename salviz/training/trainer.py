@@ -167,13 +167,14 @@ def fit(job:Job, control:Control) -> Run:
 
 # %% ../../nbs/06_training/07_trainer.ipynb #067
 def scored_splits(encoded) -> dict:
-    "{'train': at most 1,000 of its examples, 'test': …} of the `encoded` splits, shortest examples first"
-    train, test = encoded['train'], {k: _by_length(d) for k, d in encoded.items() if k == 'test'}
+    """Return the splits of `encoded` that are scored after training, shortest examples first: at most 1,000 examples
+    of train, and all of test and of any further split (validation is scored after each epoch)"""
+    train, further = encoded['train'], {k: d for k, d in encoded.items() if k not in ('train', 'validation')}
     if len(train) > 1000: train = train.select(np.random.default_rng(0).permutation(len(train))[:1000])
-    return dict(train=_by_length(train), **test)
+    return {k: _by_length(d) for k, d in dict(train=train, **further).items()}
 
 def _finish(trainer):
-    "Score the weights that are returned on training examples and on the test split, and close the run"
+    "Score the weights that are returned on training examples and on every held-out split, and close the run"
     run, last = trainer.run, trainer.state.global_step
     best = last if trainer.settings.returns == 'last' else trainer.state.best_global_step or last
     for name, split in scored_splits(trainer.encoded).items():

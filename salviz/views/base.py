@@ -11,7 +11,8 @@ __all__ = ['axes_meaning', 'answer_views', 'View', 'method_title', 'title_of', '
            'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares', 'SignalView',
            'shown_image', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view', 'answer_shown',
            'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence', 'scored_sentence',
-           'EvidenceView', 'cut_name', 'evidence_view', 'Views', 'view_for', 'telling_snapshot']
+           'MultiLabelSentence', 'multi_label_sentence', 'EvidenceView', 'cut_name', 'evidence_view', 'Views',
+           'view_for', 'telling_snapshot']
 
 # %% ../../nbs/09_views/00_base.ipynb #003
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,8 @@ from numbers import Integral
 import numpy as np
 
 from ..core.doors import check_choice
-from ..core.maths import (kept_count, kl, patch_pattern, patch_pattern_names, pattern_residual, pattern_share,
-                               spans_of, spearman)
+from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
+                               pattern_share, spans_of, spearman)
 from ..core.names import methods_words
 from ..core.words import digits_of, letter, number_words
 from ..measures.tasks import facts_of, modalities, unknown_task
@@ -298,15 +299,26 @@ def explanation_beside_rationale(
         token_f1=f1, iou_f1=spans, auprc=area, notes=(*notes, *not_finite(**{of: values})), **_words_about(snapshot))
 
 # %% ../../nbs/09_views/00_base.ipynb #027
+def _set_words(snapshot, probabilities):
+    "Labels and predictions of `snapshot` in multi-label classification: every class above one half"
+    right, most = snapshot.info.get('right_classes'), int(np.argmax(probabilities))
+    names = [snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}' for i in range(len(probabilities))]
+    said = [f'{names[i]} ({p:.2f})' for i, p in enumerate(probabilities) if p > .5]
+    none = f'none (highest: {names[most]}, {probabilities[most]:.2f})'
+    words = [] if right is None else [f'labels: {", ".join(right) or "none"}']
+    return ''.join(f'   {word}' for word in [*words, f'predicted: {", ".join(said) or none}'])
+
 def class_words(snapshot):
     "Label and prediction of `snapshot`, as far as they are known, for a subtitle"
     words, probabilities = [], snapshot.arrays.get('probabilities')
     name = lambda i: snapshot.classes[i] if i < len(snapshot.classes) else f'class {i}'
+    is_known = probabilities is not None and np.isfinite(probabilities).all()
+    if is_known and facts_of(snapshot.info).several: return _set_words(snapshot, probabilities)
     if isinstance(snapshot.label, float): words.append(f'score: {number_words(snapshot.label)}')
     elif snapshot.label is not None: words.append(f'label: {name(snapshot.label)}')
     if 'prediction' in snapshot.arrays:
         words.append(f'predicted: {number_words(float(snapshot.arrays["prediction"][0]))}')
-    if probabilities is not None and np.isfinite(probabilities).all():
+    if is_known:
         words.append(f'predicted: {name(int(np.argmax(probabilities)))} ({np.max(probabilities):.2f})')
     return ''.join(f'   {word}' for word in words)
 
@@ -352,19 +364,37 @@ class _Answered(View):
     "What a model says of an input X and of its masked copy X~"
     classes:tuple                   # [C]
     label:int                       # gold class or None
+    holds:tuple = None              # multi-label: the classes that hold, by number; None where they are not known
+    several:bool = False            # multi-label: has each class a probability of its own?
     probabilities:np.ndarray        # [C] for the input, or None
     masked_probabilities:np.ndarray # [C] for the masked copy, or None
     divergence:float                # KL(f(X) || f(X~)), NaN without both
+
+    @property
+    def right(self) -> set:
+        "Return the numbers of the classes that are right, as far as they are known"
+        return {*(self.holds or ()), *([] if self.label is None else [self.label])}
+
+    @property
+    def label_words(self) -> list: # [] where they are not known
+        "Return the label, or all labels, in words"
+        if self.holds is not None: return [f'labels: {", ".join(self.classes[i] for i in self.holds) or "none"}']
+        return [] if self.label is None else [f'label: {self.classes[self.label]}']
 
 def _answers(snapshot) -> dict:
     "What a view of `snapshot` says"
     before, after = (fixed(snapshot.arrays.get(name)) for name in ('probabilities', 'masked_probabilities'))
     known = all(p is not None and np.isfinite(p).all() for p in (before, after))
-    return dict(classes=_class_names(snapshot), label=snapshot.label, probabilities=before, masked_probabilities=after,
-                divergence=float(kl(before, after)) if known else np.nan)
+    names, several = _class_names(snapshot), facts_of(snapshot.info).several
+    right = snapshot.info.get('right_classes')
+    holds = None if right is None else tuple(i for i, name in enumerate(names) if name in right)
+    return dict(classes=names, label=snapshot.label, probabilities=before, masked_probabilities=after, holds=holds,
+                several=several,
+                divergence=float((kl_per_class if several else kl)(before, after)) if known else np.nan)
 
 def _divergence_words(answers) -> list: # [] where it is unknown
-    return [f'KL(f(X) ‖ f(X̃)) = {answers["divergence"]:.2g}'] if np.isfinite(answers['divergence']) else []
+    if not np.isfinite(answers['divergence']): return []
+    return [f'KL(f(X) ‖ f(X̃)) = {answers["divergence"]:.2g}{" (mean over classes)" if answers["several"] else ""}']
 
 def _given(answers) -> dict: return {name: answers[name] for name in ('probabilities', 'masked_probabilities')}
 
@@ -417,8 +447,7 @@ def masked_sentence(snapshot) -> MaskedSentence:
     pooled = np.array([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
     answers = _answers(snapshot)
     count = f'{replaced.sum()} of {(~special).sum()} words replaced'
-    facts = [count, *_divergence_words(answers)]
-    if snapshot.label is not None: facts.append(f'label: {answers["classes"][snapshot.label]}')
+    facts = [count, *_divergence_words(answers), *_Answered(title='', subtitle='', caption='', **answers).label_words]
     return MaskedSentence(
         title=title_of(snapshot), subtitle='   '.join(facts),
         caption='The sentence X, its words coloured by the saliency they are ranked by, above its masked copy X̃: '
@@ -1028,6 +1057,33 @@ def scored_sentence(
         labels=labels, is_special=fixed(special), saliency=saliency, limit=robust_limit(saliency, 1.), gold=gold,
         predicted=predicted, span=(float(low), float(high if high > low else low + 1)),
         notes=not_finite(saliency=None if saliency is None else saliency[~special], prediction=prediction))
+
+# %% ../../nbs/09_views/00_base.ipynb #ml02
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MultiLabelSentence(_Answered):
+    "Words coloured by saliency, and each class's probability: `labels` and `is_special` are those of words here"
+    saliency:np.ndarray  # [W] summed over pieces, signed; NaN for special tokens; None
+    limit:float          # saliency at either end of the colour scale
+    threshold:float = .5 # above which a class is predicted
+
+@answer_view(lambda s: facts_of(s.info).several and s.arrays.get('probabilities') is not None,
+             'probabilities of a multi-label task')
+def multi_label_sentence(snapshot) -> MultiLabelSentence:
+    "Return a sentence with the probability of each class, the classes that hold, and the saliency of its words"
+    arrays_of(snapshot, 'multi_label_sentence', 'probabilities')
+    answers, saliency = _answers(snapshot), _optional(snapshot, 'saliency')
+    units, labels, groups = _word_units(snapshot)
+    special, most = groups < 0, answers['classes'][int(np.argmax(np.nan_to_num(answers['probabilities'])))]
+    if saliency is not None: saliency = fixed([np.nan if s else saliency[u].sum() for u, s in zip(units, special)])
+    coloured = '' if saliency is None else (
+        'Words coloured by their saliency for '
+        + (snapshot.info.get('explains') or f'{most}, the most probable class') + '. ')
+    bold = '' if answers['holds'] is None else ', bold those that hold'
+    return MultiLabelSentence(
+        title=title_of(snapshot), subtitle=class_words(snapshot).strip(),
+        caption=f'{coloured}Each class has a probability of its own{bold}; a class is predicted above 0.5.',
+        labels=labels, is_special=fixed(special), saliency=saliency, limit=robust_limit(saliency, 1.), **answers,
+        notes=not_finite(saliency=None if saliency is None else saliency[~special], **_given(answers)))
 
 # %% ../../nbs/09_views/00_base.ipynb #bb82ba38
 from ..core.evidence import axes_words, guessed_axes, own_evidence

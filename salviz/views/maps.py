@@ -791,7 +791,7 @@ class MaskedPairs(View):
 
 def _pair_words(snapshot, view, own):
     "A heading for one pair: what tells it apart, its label, and what the model says before and after"
-    said = [own]*bool(own) + ([f'label: {view.classes[view.label]}'] if view.label is not None else [])
+    said = [own]*bool(own) + view.label_words
     for p, name in ((view.probabilities, 'f(X)'), (view.masked_probabilities, 'f(X̃)')):
         if p is not None and np.isfinite(p).all():
             said.append(f'{name}: {view.classes[int(np.argmax(p))]} ({p.max():.2f})')

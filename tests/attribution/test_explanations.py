@@ -564,6 +564,22 @@ def test_a_text_is_a_list_of_one_and_its_words_stand_beside_their_numbers():
     assert len(explain(model, 'six ' * 50, 'random', tokenizer=tokenizer).words()[0]) == 18 # cut, with [CLS] and [SEP]
 
 
+@pytest.mark.parametrize('text', ['six <|user|> two', '這部 電影 two', 'สวัสดี six', '<|user|>電影', 'two ... six'])
+def test_words_that_share_a_token_are_one_row_and_no_value_is_lost(text):
+    tokenizer = word_tokenizer([*SENTENCES, '<|user|> 這部 電影 สวัสดี ...'], longest=20)
+    tokenizer.add_special_tokens({'additional_special_tokens': ['<|user|>', '電影']})
+    model = seeded(lambda: BertForSequenceClassification(BertConfig(
+        vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_labels=2, num_attention_heads=2,
+        intermediate_size=8, pad_token_id=tokenizer.pad_token_id, initializer_range=.5))).double().eval()
+    e = explain(model, text, 'input_x_gradient', 1, tokenizer=tokenizer)
+    values, = e.examples()
+    for how in ('sum', 'mean', 'max', 'first'): # each of these words is one token
+        table, = e.words(how)
+        assert ''.join(table.index) == text.replace(' ', '') and (table != 0).all()
+        np.testing.assert_array_equal(table, values[1:-1])
+    assert e.words()[0].sum() == pytest.approx(values[1:-1].sum(), rel=1e-9)
+
+
 def test_a_model_with_lora_is_explained_with_its_adapters():
     tokenizer, model = words_and_model()
     model = get_peft_model(model, LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query', 'value'],

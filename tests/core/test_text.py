@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from salviz.core.assets import asset
-from salviz.core.text import align, align_batch, find_words, pool_map, pool_words, rationale_flags, spread_words
+from salviz.core.text import (align, align_batch, continued, find_words, pool_map, pool_words, rationale_flags,
+                              spread_words)
 
 LINES = ["It's not just bad, it's awful: a film without a plot!",
          'The acting was thrilling, the ending unforgettable...', '(Really bad bad bad.)',
@@ -204,6 +205,11 @@ def test_letters_stay_together_and_signs_stand_alone():
     ('well-made -- re- e‑mail', ['well-made', '-', '-', 're', '-', 'e‑mail']),
     ('3.14 1,000.50 3. .5 a.b 1.2.3', ['3.14', '1,000.50', '3', '.', '.', '5', 'a', '.', 'b', '1.2.3']),
     ('电影, カメラ 한국', ['电', '影', ',', 'カ', 'メ', 'ラ', '한국']),
+    ('สวัสดีครับ', ['ส', 'วั', 'ส', 'ดี', 'ค', 'รั', 'บ']), ('น้ำ ๑๒๓,๔๕๖', ['น้ำ', '๑๒๓,๔๕๖']),
+    ('ສະບາຍດີ ນ້ຳ', ['ສ', 'ະ', 'ບ', 'າ', 'ຍ', 'ດີ', 'ນ້ຳ']), ('ខ្មែរ ស្ត្រី', ['ខ្មែ', 'រ', 'ស្ត្រី']),
+    ('မြန်မာ မန္တလေး ၂၀', ['မြ', 'န်', 'မာ', 'မ', 'န္တ', 'လေး', '၂၀']), ('ꆈꌠ', ['ꆈ', 'ꌠ']),
+    ('ไทย-ลาว wifiฟรี', ['ไ', 'ท', 'ย', '-', 'ล', 'า', 'ว', 'wifi', 'ฟ', 'รี']),
+    ('\u17d2 ก\u17d2a', ['\u17d2', 'ก\u17d2', 'a']),
     ('3月 人々', ['3', '月', '人', '々']),
     ('नमस्ते क्\u200dष', ['नमस्ते', 'क्\u200dष']),
     ('مرحبا, שלום', ['مرحبا', ',', 'שלום']),
@@ -239,7 +245,7 @@ def check_alignment(tok, tt):
         start, end = tt.offsets[i]
         covered = tt.texts[tt.segments[i]][start:end]
         words = [w for w in (word_at(tt, tt.segments[i], c) for c in range(start, end)) if w >= 0]
-        if tt.word_ids[i] >= 0: assert tt.word_ids[i] == words[0]
+        if tt.word_ids[i] >= 0: assert {*words} == {tt.word_ids[i]}
         else:
             assert (not any(map(is_visible, covered))
                     or tt.labels[i].strip('␣↵⇥') == ''), (tok.kind, tt.tokens[i], covered)
@@ -268,10 +274,84 @@ def test_tokenizers_that_lose_nothing_cover_every_word(tok, seed):
         covered = np.zeros(len(tt.texts[0]), bool)
         for start, end in tt.offsets[~tt.is_special]: covered[start:end] = True
         for w, (_, a, b) in enumerate(tt.word_spans):
-            assert covered[a:b].all(), (tok.kind, tt.texts)
-            inside = any(s < a < e for s, e in tt.offsets)   # of a token that began in an earlier word
-            assert (tt.has_tokens[w] or inside), (tok.kind, tt.texts[0], tt.words[w],
-                                                  [*zip(tt.tokens, tt.offsets.tolist())])
+            assert tt.has_tokens[w], (tok.kind, tt.texts[0], tt.words[w], [*zip(tt.tokens, tt.offsets.tolist())])
+            visible = [is_visible(c) for c in tt.texts[0][a:b]]
+            assert covered[a:b][visible].all(), (tok.kind, tt.texts)
+
+
+def merged_by_hand(tt):
+    "Spans of the words of `tt`, of which a set grows by one word for each token that touches it and another"
+    sets = [{w} for w in range(len(tt.unmerged_spans))]
+    for i in np.flatnonzero(~tt.is_special):
+        if tt.labels[i].strip('␣↵⇥') == '': continue
+        touched = {w for w, (s, a, b) in enumerate(tt.unmerged_spans) if s == tt.segments[i]
+                   for c in range(*tt.offsets[i]) if a <= c < b}
+        mine = [one for one in sets if one & touched]
+        if mine: sets = [one for one in sets if one not in mine] + [set().union(*mine)]
+    spans = [[tt.unmerged_spans[w] for w in range(min(one), max(one) + 1)] for one in sets]
+    return sorted((some[0][0], some[0][1], some[-1][2]) for some in spans)
+
+
+@pytest.mark.parametrize('seed', range(2))
+def test_words_that_share_a_token_are_one_and_no_others_are(tok, seed):
+    tok = MAKERS[tok.kind]() # others use the fixture without these markers
+    tok.add_special_tokens({'additional_special_tokens': ['<|user|>', 'ab <b>']})
+    marked = [text + rng.choice(['<|user|>', ' ab <b>x', '...', '']) + other for rng in [random.Random(seed)]
+              for text, other in zip(texts(seed + 70, 40), texts(seed + 80, 40))]
+    for tt in align_batch(tok, [*marked, *HOSTILE], [*HOSTILE, *marked]):
+        check_alignment(tok, tt)
+        assert tt.word_spans == merged_by_hand(tt), tt.texts
+        assert [text[a:b] for text in tt.texts for a, b in find_words(text)] == [tt.texts[s][a:b]
+                                                                              for s, a, b in tt.unmerged_spans]
+    assert align(tok, 'a <|user|> b').words == ['a', '<|user|>', 'b']
+
+
+@pytest.mark.parametrize('how', ['sum', 'mean', 'max', 'first'])
+def test_a_word_of_several_has_the_number_of_its_token_and_the_sum_keeps_the_total(how):
+    tok = byte_bpe(True, vocab_size=600)
+    tt = align(tok, 'unforgettable... 电影很好')
+    values = np.random.default_rng(0).standard_normal((2, len(tt)))
+    pooled = pool_words(values, tt.word_ids, len(tt.words), how)
+    assert tt.words == ['unforgettable', '...', '电影很好'] and (pooled != 0).all()
+    assert (tt.word_ids >= 0).tolist() == (~tt.is_special).tolist()
+    if how == 'sum': np.testing.assert_allclose(pooled.sum(-1), values[:, ~tt.is_special].sum(-1), rtol=1e-12)
+    dots = tt.tokens.index('...')
+    np.testing.assert_array_equal(pooled[:, 1], values[:, dots])
+
+
+def test_words_are_the_same_whatever_was_cut():
+    tok = byte_bpe(True, vocab_size=600)
+    text = 'unforgettable... bad ... 电影很好'
+    full = align(tok, text)
+    assert len(full.words) < len(full.unmerged_spans)
+    for side in ('right', 'left'):
+        tok.truncation_side = side
+        for max_length in range(3, len(full)):
+            tt = align(tok, text, max_length=max_length)
+            check_alignment(tok, tt)
+            assert tt.words == full.words and tt.unmerged_spans == full.unmerged_spans
+            at = full.word_ids[1:max_length - 1] if side == 'right' else full.word_ids[len(full) - max_length + 1:-1]
+            assert tt.word_ids[1:-1].tolist() == at.tolist()
+
+
+def test_words_that_were_handed_in_and_share_a_token_are_one():
+    tok = wordpiece()
+    tok.add_tokens(['bad film'])
+    tt = align(tok, ['bad', 'film', '', 'plot'])
+    assert tt.words == ['bad film', '', 'plot'] and tt.word_ids.tolist() == [-1, 0, 2, -1]
+    assert rationale_flags(tt, words=[0, 1, 0, 0]).tolist() == [False, True, False, False]
+
+
+def test_tokens_that_were_written_behind_a_text_belong_to_one_word_each():
+    tok = byte_bpe(False, vocab_size=600)
+    tok.add_special_tokens({'additional_special_tokens': ['<|user|>']})
+    whole = align(tok, 'a film... unforgettable... 电影很好 <|user|> 😀')
+    k = whole.tokens.index('...') + 1
+    text = tok.decode(whole.input_ids[:k])
+    tt = continued(tok, align(tok, text), whole.input_ids[k:].tolist())
+    assert tt.texts[0] == text and tt.words[:3] == ['a', 'film', '...'] and '...' in tt.words[3:]
+    assert '电影很好' in tt.words and tt.tokens == whole.tokens
+    check_alignment(tok, tt)
 
 
 def test_a_batch_gives_what_single_texts_give(tok):
@@ -408,7 +488,7 @@ def test_special_tokens_that_somebody_typed_are_text(wp):
     tt = align(wp, 'bad [SEP] bad')
     assert tt.tokens == ['[CLS]', 'bad', '[SEP]', 'bad', '[SEP]']
     assert tt.is_special.tolist() == [True, False, False, False, True] and tt.segments.tolist() == [-1, 0, 0, 0, -1]
-    assert tt.words[tt.word_ids[2]] == '['
+    assert tt.words == ['bad', '[SEP]', 'bad'] and tt.word_ids.tolist() == [-1, 0, 1, 2, -1]
 
 
 def test_left_truncation_is_respected():
@@ -520,8 +600,7 @@ def test_a_token_over_several_words_is_marked_if_one_of_them_is():
     tt = align(byte_bpe(True, vocab_size=600), 'unforgettable...')
     dots = [i for i, t in enumerate(tt.tokens) if t == '...']
     assert len(dots) == 1
-    assert tt.words == ['unforgettable', '.', '.', '.']
-    assert tt.has_tokens.tolist() == [True, True, False, False]
+    assert tt.words == ['unforgettable', '...'] and tt.has_tokens.all()
     assert rationale_flags(tt, words=[0, 0, 0, 1])[dots[0]]
 
 

@@ -1,5 +1,6 @@
 """Every column that a data set brings reaches the batches of training, evaluation and probes, aligned to tokens;
 what a method returns is checked by its name"""
+import copy
 import re
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict, Features, Sequence, Value
 
-from salviz.data.columns import Column, collated, column_kinds, token_values, with_columns
+from salviz.data.columns import Column, collated, column_kinds, token_rationales, token_values, with_columns
 from salviz.data.texts import model_inputs
 from salviz.training.feed import check_data, feed_for
 from salviz.methods.base import Batch, Method, NoColumn, Plan, Progress, Term
@@ -139,6 +140,27 @@ def test_tokens_that_begin_with_a_space_belong_to_the_word_after_it():
     t = align(tokenizer, 'a-a b')
     assert t.tokens == ['a', '-', 'a', 'Ġb']
     assert token_values([t], [[7, 9]], 'weight', 'train')[0] == [7, 7, 7, 9]
+
+
+def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_largest_share(tiny_tokenizer):
+    tiny_tokenizer = copy.deepcopy(tiny_tokenizer)
+    tiny_tokenizer.add_tokens(['<|film|>', '電影'])
+    rows = Dataset.from_dict(dict(text=['film <|film|> 電影', 'film film'], label=[0, 1],
+                                  weight=[[1, 2, 3, 5, 7, 9, 4, 4], [6, 8]],
+                                  rationale=[[0, 0, 0, .25, .5, 0, 0, 0], [.75, 0]]))
+    t, plain = align_batch(tiny_tokenizer, rows['text'][:])
+    assert t.words == ['film', '<|film|>', '電影'] and len(t.unmerged_spans) == 8
+    assert token_values([t], [rows['weight'][0]], 'weight', 'train') == [[0, 1, 26/5, 4, 0]]
+    assert token_values([t], [[3, 1, 2]], 'weight', 'train') == [[0, 3, 1, 2, 0]] # words between spaces
+    kinds = column_kinds(dict(train=rows), ('text', 'label'))
+    assert {name: kind for name, (kind, _) in kinds.items()} == dict(weight='words', rationale='rationale')
+    encoded = Dataset.from_dict(dict(input_ids=[t.input_ids, plain.input_ids]))
+    made = with_columns(encoded, rows, kinds, 'train', lambda texts, pairs: align_batch(tiny_tokenizer, texts, pairs))
+    batch = collated(list(made), kinds, 6)
+    torch.testing.assert_close(batch['weight'], torch.tensor([[0, 1, 5.2, 4, 0, 0], [0, 6, 8, 0, 0, 0]]))
+    torch.testing.assert_close(batch['rationale'], torch.tensor([[0, 0, .5, 0, 0, 0], [0, .75, 0, 0, 0, 0]]))
+    flags, = token_rationales([t], [[0, 0, 0, 1, 0, 0, 0, 0]])
+    assert flags == [False, False, True, False, False]
 
 
 def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_bert, tiny_tokenizer, data):

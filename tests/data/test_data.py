@@ -1,11 +1,12 @@
 "Data from every source in one form, bad data refused at the door, and encodings that know where they come from"
-import hashlib, json, os, struct, subprocess, sys, warnings
+import datetime, hashlib, json, os, struct, subprocess, sys, warnings
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
+from datasets import Array2D, ClassLabel, Dataset, DatasetDict, Features, Image as ImageFile, Sequence, Value
 from datasets.arrow_dataset import Column
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
@@ -13,8 +14,9 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 import forked
 from salviz.core.assets import asset
 from salviz.data import texts as room
+from salviz.data.columns import collated, column_kinds, with_columns
 from salviz.data.texts import (Collator, copy_reorder, data_task, encode, encode_texts, fingerprint, load_pairs,
-                         load_text, load_tokens, model_inputs, packaged_texts,
+                         load_questions, load_text, load_tokens, model_inputs, packaged_texts,
                          rating_classes, stratified_order, subset)
 from salviz.core.text import align
 from salviz.training.feed import check_data, feed_for
@@ -137,7 +139,98 @@ def test_words_that_look_like_missing_values_stay_text(tmp_path):
     texts = {t for part in load_text(path).values() for t in part['text']}
     assert texts == {'NA', 'null', 'None', 'nan', 'N/A', '12', 'a, b', 'ü'}
 
+@pytest.mark.parametrize('fields,names', [
+    (['001', '010'], ['001', '010']), (['1e5', '2e5'], ['1e5', '2e5']), (['1', '02'], ['02', '1']),
+    (['1_000', '2_000'], ['1_000', '2_000']), (['١', '٢'], ['١', '٢']), (['0x1', '0x2'], ['0x1', '0x2']),
+    (['True', 'False'], ['False', 'True']), (['NA', '<NA>'], ['<NA>', 'NA']), (['+1', '-1'], ['+1', '-1']),
+    (['10', '9'], ['9', '10']), ([' 1', '0'], ['0', '1']), (['1.0', '0.0'], ['0', '1']), (['"1"', '"0"'], ['0', '1']),
+    (['12345678901234567891', '12345678901234567890'], ['12345678901234567890', '12345678901234567891'])])
+def test_classes_in_a_csv_file_are_named_as_they_are_written(fields, names, tmp_path):
+    path = tmp_path/'f.csv'
+    path.write_text('text,label\r\n' + ''.join(f'x {i},{fields[i % 2]}\r\n' for i in range(16)), encoding='utf-8-sig')
+    assert load_text(path)['train'].features['label'].names == names
+
+def test_texts_of_digits_in_a_csv_file_are_texts(tmp_path):
+    path = tmp_path/'f.csv'
+    path.write_text('text,second,label\n' + '2012,1e3,a\n1984,007,b\n'*8)
+    rows = [row for part in load_text(path, text_pair='second').values() for row in part]
+    assert {(row['text'], row['text_pair']) for row in rows} == {('2012', '1e3'), ('1984', '007')}
+    path.write_text('text,target_text\n' + '2012,1e3\n1984,007\n'*8)
+    assert {row['target_text'] for part in load_pairs(path).values() for row in part} == {'1e3', '007'}
+    path.write_text('question,context,answer\n' + 'When?,It was in 1984.,1984\n'*10)
+    assert load_questions(path)['train']['answer'][0] == [10, 14]
+
+@pytest.mark.parametrize('fields,arguments,expected', [
+    (['2.50', '3'], {}, {2.5, 3.}), (['.5', '1e-05'], {}, {.5, 1e-5}), (['4', '5'], dict(task='regression'), {4., 5.}),
+    (['1e5', '2e5'], dict(task='regression'), {1e5, 2e5}),
+    (['1.10', '1.9'], dict(task='classification'), ['1.10', '1.9']),
+    (['1.10', '1.9'], dict(labels=['1.9', '1.10']), ['1.9', '1.10'])])
+def test_scores_in_a_csv_file_are_numbers_unless_the_user_says_classes(fields, arguments, expected, tmp_path):
+    path = tmp_path/'f.csv'
+    path.write_text('text,label\n' + ''.join(f'x {i},{fields[i % 2]}\n' for i in range(20)))
+    train = load_text(path, **arguments)['train']
+    assert expected == ({*train['label']} if isinstance(expected, set) else train.features['label'].names)
+
+def test_secret_and_missing_labels_in_a_csv_file_are_found(tmp_path):
+    for name, fields in dict(train='10', secret=['-1', '-1'], gap=['1', '']).items():
+        (tmp_path/f'{name}.csv').write_text('text,label\n' + ''.join(f'x {i},{fields[i % 2]}\n' for i in range(20)))
+    with pytest.warns(UserWarning, match='left out: test, which holds no labels'):
+        load_text(dict(train=tmp_path/'train.csv', test=tmp_path/'secret.csv'))
+    with pytest.raises(ValueError, match='the label is missing in 10 rows of train .first: row 1'):
+        load_text(tmp_path/'gap.csv')
+
+@pytest.mark.parametrize('values,dtype', [
+    ([1, None], 'Int64'), (['a', None], 'string'), ([True, None], 'boolean'), ([.5, None], 'Float64'),
+    (['a', pd.NaT], object), (['a', pd.NA], object), ([1, np.float32('nan')], object), ([Decimal(1), Decimal('nan')],
+                                                                                       object),
+    (['a', None], 'category'), ([pd.Timestamp('2020-01-01'), None], None)])
+def test_a_missing_label_of_any_type_is_missing(values, dtype):
+    labels = pd.Series([values[0], *values]*5, dtype=dtype)
+    with pytest.raises(ValueError, match='the label is missing in 5 rows of train .first: row 2'):
+        load_text(frame(16).head(15).assign(label=labels))
+
+def test_missing_texts_words_and_tags_of_any_type_are_missing():
+    with pytest.raises(ValueError, match="column 'text' is empty in 10 rows of train"):
+        load_text(frame().assign(text=pd.array(['fine', None]*10, dtype='string')))
+    with pytest.raises(ValueError, match='a tag is missing in 2 rows of train'):
+        load_tokens(tagged(tags=['O', pd.NA], n=2))
+    with pytest.raises(ValueError, match="column 'words' holds no words in 1 row of train .first: row 1"):
+        load_tokens(pd.DataFrame(dict(words=[['a'], pd.NA], tags=[['O'], ['O']]), dtype=object))
+
+@pytest.mark.parametrize('names', [['a', ' a'], ['a', 'a\n'], ['a b', 'a\xa0b'], ['a b', 'a  b'], ['a', '\ufeffa'],
+                                   ['a', 'a\u200b'], ['caf\xe9', 'cafe\u0301'], ['\uac00', '\u1100\u1161']])
+def test_classes_that_look_the_same_are_refused_unless_the_user_names_both(names):
+    labelled = frame().assign(label=[*names, 'other', 'other']*5)
+    with pytest.raises(ValueError, match='look the same') as e: load_text(labelled)
+    one_sentence(e)
+    assert all(ascii(name) in str(e.value) for name in names)
+    assert load_text(labelled, labels=[*names, 'other'])['train'].features['label'].names == [*names, 'other']
+    with pytest.raises(ValueError, match='look the same'): load_tokens(tagged(tags=[*names]))
+
+def test_a_label_that_looks_like_a_class_of_train_is_refused_with_both_spellings():
+    with pytest.raises(ValueError, match=r"label 'bad ' is outside of the classes \(bad, good\); it looks like 'bad'"):
+        load_text(dict(train=frame(), test=frame().assign(label=['bad ', 'good']*10)))
+    with pytest.raises(ValueError, match=r"it looks like 'caf\\xe9', but is 'cafe\\u0301'"):
+        load_text(dict(train=frame().replace('bad', 'caf\xe9'), test=frame().replace('bad', 'cafe\u0301')))
+
+def test_classes_that_differ_in_capitals_stay_two_with_a_warning():
+    with pytest.warns(UserWarning, match="'US' and 'us' differ in capitals only"):
+        data = load_text(frame().assign(label=['us', 'US']*10))
+    assert data['train'].features['label'].names == ['US', 'us']
+
+@pytest.mark.parametrize('values,reason', [
+    ([1, '1', 2, 3], 'the classes mix numbers and texts: 1 is there as both'),
+    ([b'a', b'b', 'c', 'd'], 'the label is neither a name nor a number but bytes in 10 rows of train'),
+    ([dict(a=1), dict(a=2), 'c', 'd'], 'the label is neither a name nor a number but dict in 10 rows of train')])
+def test_labels_of_which_nobody_knows_the_class_are_refused(values, reason):
+    labels = pd.Series(values*5, dtype=object)
+    with pytest.raises(ValueError, match=reason) as e: load_text(frame().assign(label=labels))
+    one_sentence(e)
+
 @pytest.mark.parametrize('labels,names,ids', [
+    ([Decimal('1'), Decimal('0.0')]*10, ['0', '1'], [1, 0]),
+    (pd.array([1, 0]*10, dtype='Int64'), ['0', '1'], [1, 0]),
+    (pd.array([True, False]*10, dtype='boolean'), ['False', 'True'], [1, 0]),
     (['x', 'y']*10, ['x', 'y'], [0, 1]),
     ([1, 0]*10, ['0', '1'], [1, 0]),
     ([-1, 1]*10, ['-1', '1'], [0, 1]),
@@ -216,7 +309,8 @@ def test_splits_without_a_place_are_left_out_with_a_warning():
     (dict(source=frame(), task='regression'), ValueError, 'the label is no number in 20 rows of train'),
     (dict(source=frame().assign(label=[1, 2]*10), labels=['a', 'b'], task='regression'), ValueError,
      'labels names classes, but regression has none'),
-    (dict(source=frame(), task='seq2seq'), ValueError, "task must be 'classification', 'regression' or None"),
+    (dict(source=frame(), task='seq2seq'), ValueError,
+     "task must be 'classification', 'multi_label_classification', 'regression' or None"),
     (dict(source=Dataset.from_dict(dict(text=['a', 'b'], label=[0, 1]),
                                    Features(text=Value('string'), label=ClassLabel(names=['x', 'y']))),
           task='regression'),
@@ -327,6 +421,33 @@ def test_runs_recorded_earlier_still_know_their_texts(load, known):
     assert fingerprint(load()) == known
 
 
+utc = datetime.timezone.utc
+
+@pytest.mark.parametrize('first,second', [
+    (datetime.datetime(2020, 1, 31), datetime.datetime(2020, 1, 31, 0, 0, 1)), (b'\0\1', b'\0\2'),
+    (datetime.datetime(2020, 1, 31, tzinfo=utc), datetime.datetime(2020, 1, 31, 1, tzinfo=utc)),
+    (datetime.date(2020, 1, 31), datetime.date(2020, 2, 1)), (datetime.time(1, 2), datetime.time(1, 3)),
+    (datetime.timedelta(1), datetime.timedelta(2)), (Decimal('1.50'), Decimal('1.51')),
+    (dict(at=datetime.date(2020, 1, 31), by=[b'a']), dict(at=datetime.date(2020, 1, 31), by=[b'b'])),
+    ([datetime.date(2020, 1, 31)], [None]), (None, datetime.date(2020, 1, 31))])
+def test_columns_of_every_type_have_a_fingerprint_and_reach_the_batch_as_they_are(first, second, tiny_tokenizer):
+    def data(*values): return Dataset.from_dict(dict(text=['a film', 'a plot'], label=[0, 1], more=[*values]))
+    prints = [fingerprint(data(*values)) for values in ((first, second), (second, first), (first, first))]
+    assert len({*prints}) == 3 and prints[0] == fingerprint(data(first, second).select([0, 1]))
+    part, used = data(first, second), ('text', 'label')
+    kinds = column_kinds(dict(train=part), used)
+    batch = collated(list(with_columns(Dataset.from_dict(dict(input_ids=[[1], [2]])), part, kinds, 'train')), kinds)
+    assert kinds['more'][0] == 'list' and list(batch['more']) == part['more'][:]
+
+def test_images_that_nobody_uses_are_fingerprinted_as_files_and_what_has_none_is_named():
+    from PIL import Image
+    images = [Image.new('RGB', (2, 2), colour) for colour in ('red', 'blue')]
+    def data(rows, feature):
+        return Dataset.from_dict(dict(text=['a', 'b'], photo=rows), Features(text=Value('string'), photo=feature))
+    assert fingerprint(data(images, ImageFile())) != fingerprint(data(images[::-1], ImageFile()))
+    with pytest.raises(ValueError, match="column 'photo' of train: values of type .* have no fingerprint; remove"):
+        fingerprint(dict(train=data([[image] for image in images], Sequence(ImageFile()))))
+
 @pytest.mark.parametrize('dtype,code', [('float32', '<f'), ('float64', '<d'), ('int16', '<h'), ('bool', '<?')])
 def test_arrays_are_fingerprinted_by_type_shape_and_bytes(dtype, code):
     x = np.random.default_rng(0).normal(size=(1203, 3, 2))*5 # more rows than are hashed at once
@@ -380,8 +501,17 @@ def test_pairs_have_two_segments_and_words_numbered_through(tokenizer):
 def test_special_tokens_that_somebody_typed_are_text(tokenizer):
     row = encode_texts(['bad [SEP] film'], tokenizer)[0]
     assert row['special_tokens_mask'] == [1, 0, 0, 0, 1]
-    assert row['word_ids'][2] >= 0
+    assert row['word_ids'] == [-1, 0, 1, 2, -1]
     assert row['segments'] == [-1, 0, 0, 0, -1]
+
+def test_a_token_over_words_with_a_tag_each_is_refused(tokenizer):
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer.name_or_path)
+    tokenizer.add_tokens(['new york'])
+    part = load_tokens(tagged(['new', 'york', 'rains'], ['B-LOC', 'I-LOC', 'O']))['train']
+    with pytest.raises(ValueError, match="a token of this tokenizer covers several words .* tag each .'new york'"):
+        encode(part, tokenizer)
+    assert encode(load_tokens(tagged(['york', 'new'], ['B-LOC', 'O']))['train'], tokenizer)[0]['labels'] == [
+        -100, 1, 0, -100]
 
 @pytest.mark.parametrize('pairs', [False, True])
 def test_long_texts_are_cut_with_one_warning_that_counts_them(pairs, tokenizer):
@@ -530,6 +660,54 @@ def test_a_line_that_is_not_a_word_and_its_tag_is_named_by_its_number(text, numb
     with pytest.raises(ValueError, match=f'f.txt: line {number} is not a word and its tag') as e:
         load_tokens(tmp_path/'f.txt')
     one_sentence(e)
+
+numbered = '1\tEU\tB-ORG\n2\trejects\tO\n\n1\tIn\tO\n2\tLima\tB-LOC\n3\t.\tO\n'
+plain = 'EU _ B-ORG\nrejects _ O\n\nIn _ O\nLima _ B-LOC\n. _ O\n'
+
+@pytest.mark.parametrize('text', [
+    numbered, plain, '\ufeff' + plain.replace('\n', '\r\n'), '-DOCSTART- -X- -X- O\n\n' + plain,
+    '# id 3f2a\tdomain=en\n' + plain, '# sent_id = 1\n# text = EU rejects\n' + numbered, '#newdoc\n' + plain,
+    '#begin document (bc/00); part 000\n' + plain + '\n#end document\n', '\n\n' + plain + '\n\n# the end\n',
+    numbered.replace('1\t', '0\t').replace('2\t', '1\t').replace('3\t', '2\t'),
+    numbered.replace('3\t', '5\t').replace('2\tL', '4\tL').replace('1\tI', '3\tI'),
+    numbered.replace('1\tIn', '1-2\tInLima\t_\n1\tIn').replace('3\t.', '2.1\tis\t_\n3\t.'),
+    plain.replace(' ', '   '), plain.replace(' _', '\t_ _\t').replace('\t ', '\t')],
+    ids='numbered plain mark documents comment comments newdoc parts blank from-0 through ranges spaces tabs'.split())
+def test_tags_are_read_from_every_form_of_one_word_a_line(text, tmp_path):
+    (tmp_path/'f.conll').write_text(text, encoding='utf-8', newline='')
+    data = load_tokens({name: tmp_path/'f.conll' for name in ('train', 'validation', 'test')})['train']
+    names = data.features['tags'].feature.names
+    assert names == ['O', 'B-LOC', 'B-ORG'] and data['words'][:] == [['EU', 'rejects'], ['In', 'Lima', '.']]
+    assert [[names[t] for t in row] for row in data['tags']] == [['B-ORG', 'O'], ['O', 'B-LOC', 'O']]
+
+def test_words_that_begin_with_a_hash_or_are_numbers_are_words(tmp_path):
+    (tmp_path/'f.conll').write_text('#1 O\n# O\n1 B-N\n\n2 O\n3 B-N\n#MeToo B-N\n')
+    assert room._bio(tmp_path/'f.conll')['words'].tolist() == [['#1', '#', '1'], ['2', '3', '#MeToo']]
+
+def test_the_columns_of_words_and_tags_can_be_named_by_number(tmp_path):
+    rows = ['1 They they PRON _ _ 2 nsubj _ _', '2 see see VERB _ _ 0 root _ SpaceAfter=No',
+            '3 . . PUNCT _ _ 2 punct _ _']
+    (tmp_path/'f.conll').write_text('# sent_id = 1\n' + '\n'.join(row.replace(' ', '\t') for row in rows) + '\n')
+    files = {name: tmp_path/'f.conll' for name in ('train', 'validation', 'test')}
+    data = load_tokens(files, tags=3)['train']
+    assert data['words'][0] == ['They', 'see', '.'] and data.features['tags'].feature.names == ['PRON', 'PUNCT', 'VERB']
+    assert load_tokens(files, words=2, tags=7)['train']['words'][0] == ['they', 'see', '.']
+    with pytest.raises(ValueError, match='the last column of the form CoNLL-U is no tag; say which columns'):
+        load_tokens(files)
+    with pytest.raises(ValueError, match='has 10 columns .from 0., which words=1, tags=10 do not fit'):
+        load_tokens(files, tags=10)
+
+@pytest.mark.parametrize('text,reason', [
+    ('EU O\n#cat X\n', 'line 2 begins with #'), ('EU O\n# sent_id = 2\nLima B-LOC\n', 'line 2 begins with #'),
+    ('New York B-LOC\nis O\n', r'line 2 has 2 columns, line 1 has 3'),
+    ('1 O\n2 O\n\n1 B-N\n', 'the first column only counts'),
+    ('# id 1\n\n', 'has no line with a word and its tag'), ('EU\xa0O\n', 'line 1 is not a word and its tag'),
+    (numbered.replace('1\tIn', '1-2\tInLima\tB-LOC\n1\tIn'), 'line 4 gives a tag to several words at once'),
+    (''.join(f'bc/cctv 0 {i} w{i} {tag}\n' for i, tag in enumerate('ABCABCABCA')),
+     "column 0 is 'bc/cctv' on every line")])
+def test_a_tagged_file_that_can_be_read_in_two_ways_is_refused_by_line(text, reason, tmp_path):
+    (tmp_path/'f.conll').write_text(text, encoding='utf-8')
+    with pytest.raises(ValueError, match=f'f.conll: .*{reason}|f.conll {reason}'): load_tokens(tmp_path/'f.conll')
 
 def test_the_packaged_tweets_are_whole():
     data = load_tokens('ner-tweets')
@@ -716,7 +894,7 @@ def test_a_task_that_the_columns_cannot_serve_is_refused(task, made_for, tokeniz
                        f"{made_for}") as e:
         encode(load_text(frame()), tokenizer, task=task)
     one_sentence(e)
-    with pytest.raises(ValueError, match='task must be one of classification, regression'):
+    with pytest.raises(ValueError, match='task must be one of classification, multi_label_classification, regression'):
         encode(load_text(frame()), tokenizer, task='parsing')
 
 def test_scores_become_a_batch_of_float32(tokenizer):

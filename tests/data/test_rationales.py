@@ -55,6 +55,16 @@ def test_hatexplain_has_the_majoritys_label_and_what_anyone_marked(hate):
     assert said(rows['so bad']) == ['so bad'] and said(rows['vile stuff']) == ['vile']
 
 
+@pytest.mark.parametrize('annotators', ['any', 'majority', 'share'])
+def test_a_normal_post_has_no_rationale_even_if_an_outvoted_annotator_marked_words(annotators):
+    outvoted = [post(5, [1, 2, 1], [[0, 1]], 'so fine'), post(6, [1, 1, 0], [[1, 0], [1, 1]], 'quite fine')]
+    data = Dataset.from_list([*outvoted, post(7, [0, 0, 1], [[1, 0], [1, 0]], 'vile stuff')], features=hate_features)
+    rows = everything(load_rationales({name: data for name in ('train', 'validation', 'test')}, annotators=annotators))
+    assert [rows[text]['label'] for text in ('so fine', 'quite fine', 'vile stuff')] == [1, 1, 0]
+    assert rows['so fine']['rationale'] is None and rows['quite fine']['rationale'] is None
+    assert rows['vile stuff']['rationale']
+
+
 @pytest.mark.filterwarnings('ignore:left out')
 def test_half_of_those_who_marked_are_a_majority(hate):
     rows = {row['text']: row for row in load_rationales(hate, annotators='majority')['train']}

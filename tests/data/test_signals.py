@@ -7,6 +7,7 @@ import random
 import struct
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL.Image import fromarray
@@ -472,3 +473,12 @@ def test_the_fingerprint_of_signals_sees_every_array_and_label(rare):
     others = [changed('label', 1 - last['label']), changed('values', .123),
               changed('informative', not last['informative'][-1][-1])]
     assert len({fingerprint(rare), *map(fingerprint, others)}) == 4
+
+
+@pytest.mark.parametrize('label', [None, float('nan'), pd.NA])
+def test_a_missing_label_of_an_image_is_missing_and_no_class(label):
+    x = np.random.default_rng(0).random((20, 4, 4))
+    with pytest.raises(ValueError, match='the label is missing in 5 rows of train .first: row 3'):
+        load_images((x, ['cat', 'dog', 'cat', label]*5))
+    with pytest.raises(ValueError, match='the label is missing in 1 row of test .first: row 1'):
+        load_images(dict(train=(x, ['cat', 'dog']*10), test=(x[:2], ['cat', label])))

@@ -57,6 +57,11 @@ def test_javascript_gives_the_golden_vectors(sv, name):
         if name == 'pattern_matrix' and case['expected'] is None: assert g is None
         else: np.testing.assert_allclose(floats(g), floats(case['expected']), rtol=1e-9, atol=1e-11)
 
+def test_the_divergence_of_classes_with_a_probability_each_is_that_of_python(sv):
+    pairs = [([.9, .2, .5], [.6, .2, .1]), ([0., 1.], [0., 1.]), ([.25], [.75])]
+    got = evaluate_json(sv, 'pairs => pairs.map(([p, q]) => sv.klPerClass(p, q))', pairs)
+    np.testing.assert_allclose(got, [maths.kl_per_class(p, q) for p, q in pairs], rtol=1e-12, atol=1e-15)
+
 def test_kept_count_is_exact_for_every_share_with_two_decimals(sv):
     got = evaluate_json(sv,
                         '() => Array.from({length: 101}, (_, h) => Array.from({length: 513}, (_, n) => sv.keptCount(n, '

@@ -254,6 +254,17 @@ def test_gold_label_and_prediction_are_marked(page):
     assert text(page, '.sv-predicted').split() == ['yes', '0.75', 'label', 'predicted']
     assert 'task 0.5' in text(page, '.sv-sentence-side')
 
+def test_in_multi_label_classification_every_class_above_one_half_is_predicted(page):
+    s = by_hand(['[CLS]', 'good', '[SEP]'],
+                info=dict(task='multi_label_classification', right_classes=['yes', 'maybe']))
+    s.arrays['probabilities'], s.classes, s.label = np.array([.7, .8, .1]), ['no', 'yes', 'maybe'], None
+    show(page, [s], panels=['sentence'])
+    rows = page.evaluate('() => [...document.querySelectorAll(".sv-class")].map(row => ['
+                         'row.querySelector(".sv-class-name").textContent, '
+                         '[...row.querySelectorAll(".sv-tag")].map(tag => tag.textContent)])')
+    assert rows == [['no', ['predicted']], ['yes', ['label', 'predicted']], ['maybe', ['label']]]
+    assert 'predicted above 0.5' in text(page, '.sv-class-box')
+
 def test_missing_evidence_is_said(page):
     s = by_hand(['[CLS]', 'good', '[SEP]'])
     del s.arrays['saliency'], s.arrays['probabilities']

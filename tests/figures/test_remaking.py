@@ -24,7 +24,8 @@ from salviz.measures.study_results import StudyResults
 from salviz.views.base import view_for
 
 orphans = ['token_labels', 'translation', 'continuation', 'signal', 'saliency_distribution', 'patch_attention',
-           'scored_sentence', 'evidence', 'saliency_grid'] # their snapshots are of no folder, or were changed
+           'scored_sentence', 'multi_label_sentence', 'evidence',
+           'saliency_grid'] # their snapshots are of no folder, or were changed
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory): return every_kind.everything(tmp_path_factory.mktemp('runs'))

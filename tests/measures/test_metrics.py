@@ -280,6 +280,7 @@ def test_token_tasks_without_a_label_are_undefined_and_odd_shapes_refused(task):
 
 def test_every_task_has_metrics_and_one_of_them_or_the_loss_chooses_the_checkpoint():
     sample = dict(classification=([0, 1], [0, 1]), regression=([0., 1.], [0., 1.]),
+                  multi_label_classification=([[0, 1]], [[0, 1]]),
                   causal_lm=([[1, 0]], [[[1, .5], [0, .5]]]), tokens=([[1, 0]], [[1, 0]]))
     of_tokens = 'token_classification', 'masked_lm', 'replaced_token_detection', 'seq2seq', 'question_answering'
     for task, facts in tasks.items():

@@ -1105,8 +1105,8 @@ def test_the_training_pass_drops_in_the_fused_kernel_what_it_would_drop_where_ma
 
 def test_a_task_that_is_not_served_is_refused_by_name():
     with pytest.raises(ValueError,
-                       match='ADDrop: does not serve masked_lm; it serves classification, regression, '
-                       'token_classification, seq2seq, causal_lm, question_answering'):
+                       match='ADDrop: does not serve masked_lm; it serves classification, multi_label_classification, '
+                       'regression, token_classification, seq2seq, causal_lm, question_answering'):
         ADDrop().check(head(BertForMaskedLM, 2), None, None, 2)
 
 

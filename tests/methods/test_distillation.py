@@ -350,7 +350,8 @@ def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_p
             small_model('regression', tokens, layers=1, heads=2, hidden=16))
     refuses('the teacher has 3 classes, the model 2', three(tokens))
     swapped, named = copy.deepcopy(teacher), copy.deepcopy(student)
-    swapped.config.id2label, named.config.id2label = {0: 'good', 1: 'bad'}, {0: 'bad', 1: 'good'}
+    classes = 'negative', 'positive'
+    swapped.config.id2label, named.config.id2label = dict(enumerate(classes[::-1])), dict(enumerate(classes))
     refuses('must be the same in the same order', swapped, named)
     wider = copy.deepcopy(teacher)
     wider.resize_token_embeddings(len(tokens) + 8)

@@ -29,7 +29,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 
 from helpers import alike, all_alike, same, state
-from salviz.models.attention import (attention_parts, attention_stack, check_layers, check_observable, disentangled,
+from salviz.models.attention import (attention_layers, attention_parts, attention_stack, check_layers,
+                              check_observable, disentangled,
                               head_count, layer_count, layers_kept, observe,
                               own_attention, query_key)
 
@@ -627,12 +628,14 @@ def test_second_derivatives_go_through_observed_attention():
     (lambda: LongformerForSequenceClassification(LongformerConfig(**sizes, attention_window=4)), 'LongformerModel',
      'does not go through .*ModernBERT'),
     (lambda: MPNetModel(MPNetConfig(**sizes)), 'MPNetModel', 'does not go through .*RoBERTa'),
-    (lambda: FNetForSequenceClassification(FNetConfig(**sizes)), 'FNetModel', 'does not go through'),
+    (lambda: FNetForSequenceClassification(FNetConfig(**sizes)), 'FNetModel',
+     'none of its layers is an attention layer'),
     (lambda: LEDModel(LEDConfig(vocab_size=40, d_model=16, encoder_layers=1, decoder_layers=1,
                                 encoder_attention_heads=2, encoder_ffn_dim=16,
                                 decoder_attention_heads=2, decoder_ffn_dim=16, attention_window=4)), 'LEDModel',
      'does not go through .*BART'),
-    (lambda: Gemma2Model(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=4)), 'Gemma2Model', 'softcap, tanh'),
+    (lambda: Gemma2Model(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=4)), 'Gemma2Model',
+     'other values than a softmax of masked scores .because of softcap'),
 ], ids=['funnel', 'longformer', 'mpnet', 'fnet', 'led', 'gemma2'])
 def test_models_that_cannot_be_observed_are_refused_by_name_with_the_reason(build, name, reason):
     model = build().eval()
@@ -665,19 +668,25 @@ class Fixed(nn.Module):
     def forward(self, hidden_states, *args, **kwargs): return hidden_states, None
 
 
-def test_a_model_whose_layers_do_not_all_pass_by_raises_instead_of_returning_other_layers_maps():
-    for arch, change in (('bert', lambda m: setattr(m.bert.encoder.layer[0].attention, 'self', Fixed())),
-                         ('llama', lambda m: m.model.layers.__delitem__(1)),
-                         ('distilbert',
-                          lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0])),
-                         ('deberta2', lambda m: m.deberta.encoder.layer.__delitem__(1))):
-        model = built(arch)
+def test_layers_keep_their_numbers_where_another_one_has_no_attention():
+    for arch, change, layers in (
+            ('bert', lambda m: setattr(m.bert.encoder.layer[0].attention, 'self', Fixed()), (1, 2)),
+            ('distilbert', lambda m: m.distilbert.transformer.layer.append(m.distilbert.transformer.layer[0]),
+             (0, 1, 2, 3)),
+            ('deberta2', lambda m: m.deberta.encoder.layer.__delitem__(1), (0, 1))):
+        model, inputs = built(arch), batch()
+        with observe(model): model(**inputs) # what was found for it before its change counts no more
         change(model)
-        if arch == 'llama': model.model.config.layer_types = None
-        for layers in (None, 0, -1):
-            with observe(model, layers) as maps:
-                with pytest.raises(RuntimeError, match='has 3 layers, but (2|more) attention calls'): model(**batch())
-                with pytest.raises(RuntimeError, match='no attention'): maps[-1 if layers is None else layers]
+        with observe(model) as maps: model(**inputs)
+        assert attention_layers(model) == check_layers(model) == maps.layers == layers
+        assert len(maps) == layer_count(model)
+        assert check_layers(model, -1) == layers[-1:] and maps[-1] is maps[layers[-1]]
+        eager = as_eager(model)(**inputs, output_attentions=True).attentions
+        assert all(alike(maps[l], eager[-len(layers) + i]) for i, l in enumerate(layers))
+    model = built('bert')
+    model.bert.encoder.layer[1].attention.self = Fixed()
+    with pytest.raises(ValueError, match=r'has attention in the layers 0, 2 \(or -2 to -1 from the end\), got 1'):
+        check_layers(model, 1)
 
 
 def test_a_part_called_past_the_whole_model_cannot_pass_for_a_second_pass():
@@ -1065,7 +1074,7 @@ def test_a_decoder_by_itself_has_two_parts_of_which_its_own_attention_is_the_def
     with observe(model) as maps: # pass after pass, although the model goes past its wrapper
         for _ in range(3): model(**inputs)
     with observe(model, part='cross') as maps:
-        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\) has 2 layers, but 0 attention calls'):
+        with pytest.raises(RuntimeError, match=r'BartForCausalLM \(cross\): 2 layers have attention, but'):
             model(**inputs)
     whole = pair('t5')
     decoder, inputs = whole.get_decoder(), pair_batch()
@@ -1229,7 +1238,8 @@ def test_layers_that_layerdrop_skips_raise_instead_of_shifting_the_others():
     torch.manual_seed(0)
     model = BartForConditionalGeneration(BartConfig(**bart_sizes, encoder_layerdrop=1.))
     with observe(model): model.eval()(**pair_batch())
-    with pytest.raises(RuntimeError, match=r'has 3 layers, but 0 attention calls .*\(layerdrop 0\)'), observe(model):
+    with pytest.raises(RuntimeError, match='3 layers have attention, but one pass made 0.*layerdrop to 0'), \
+            observe(model):
         model.train()(**pair_batch())
 
 

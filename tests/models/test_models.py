@@ -527,7 +527,7 @@ def test_classification_is_what_load_classifier_gives():
     (dict(task='seq2seq'),
      'is a bert model, for which transformers has no sequence-to-sequence head .kinds with one: marian, bart, t5.. '
      'bert '
-     'serves classification, regression'),
+     'serves classification, multi_label_classification, regression'),
     (dict(task='replaced_token_detection'), 'no head for replaced-token detection .kinds with one: electra.'),
     (dict(task='image_classification'), 'has no image classification head .kinds with one: vit, deit, beit.'),
     (dict(task='series_classification'),
@@ -541,8 +541,8 @@ def test_a_task_that_a_model_cannot_serve_is_refused_with_what_can(arguments, re
 
 def test_heads_are_refused_where_the_table_of_transformers_means_something_else(tmp_path):
     "BART stands in the table of masked language models, as a writer of whole texts"
-    assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'regression', 'seq2seq',
-                                                           'question_answering']
+    assert tasks_of_kind(AutoConfig.for_model('bart')) == ['classification', 'multi_label_classification', 'regression',
+                                                           'seq2seq', 'question_answering']
     assert tasks_of_kind(AutoConfig.for_model('vit')) == ['image_classification']
     assert tasks_of_kind(AutoConfig.for_model('clap')) == []
     save(tmp_path); encoder_decoder('bart').save_pretrained(tmp_path)

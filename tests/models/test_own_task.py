@@ -7,7 +7,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
@@ -18,126 +17,115 @@ from salviz.figures.kinds import figure
 from salviz.measures.tasks import Words
 from salviz.models.corruption import small_model
 from salviz.models.tasks import Task, full, task_of, tasks
-from salviz.probing.look import explain_texts
 from salviz.training.trainer import load_model, train
 from salviz.views.base import EvidenceView, answer_view, answer_views, title_of, view_for
 
-# 1. The task: any number of classes for each text
+# 1. The task: several scores for each text
 
-class MultiLabel(Task):
-    "Which of the classes hold for a text? One yes or no for each"
-    def batch_labels(self, labels, classes):
-        return torch.tensor([[float(c in some) for c in range(classes)] for some in labels])
+names = 'valence', 'arousal', 'dominance'
 
-    def loss(self, outputs, batch):
-        return F.binary_cross_entropy_with_logits(full(outputs.logits), batch['labels'], reduction='none').mean(1)
+class SeveralScores(Task):
+    "How pleasant, how excited, how dominant is a text? One number for each"
+    def batch_labels(self, labels, classes): return torch.tensor(labels, dtype=torch.float32)
 
-    def predicted(self, outputs, batch): return (outputs.logits.detach() > 0).float()
+    def loss(self, outputs, batch): return (full(outputs.logits) - batch['labels']).square().mean(1)
 
-    def score(self, outputs, batch, labels): return (outputs.logits*(2*labels - 1)).sum(1)
+    def predicted(self, outputs, batch): return outputs.logits.detach()
+
+    def score(self, outputs, batch, labels): return -(outputs.logits - labels).square().mean(1)
+
+    def own_score(self, outputs, batch, labels): return outputs.logits.abs().sum(1)
 
     def label(self, labels): return None
 
-    def probabilities(self, outputs): return outputs.logits.detach().float().sigmoid()
-
     def answer(self, outputs, said, batch, j, real, names):
-        arrays, info = super().answer(outputs, said, batch, j, real, names)
-        if 'labels' in batch: info['right_classes'] = names(batch['labels'][j].nonzero()[:, 0].tolist())
-        return arrays, info
+        info = dict(right_scores=batch['labels'][j].tolist()) if 'labels' in batch else {}
+        return dict(scores=said[j].float().numpy()), info
 
-def micro_f1(labels, predictions):
-    hits = float((labels*predictions).sum())
-    return dict(micro_f1=2*hits/max(1, float(labels.sum() + predictions.sum())))
+def closeness(labels, predictions): return dict(closeness=1/(1 + float(((labels - predictions)**2).mean())))
 
 def check(where, split, classes):
-    bad = [x for some in split['label'] for x in some if not 0 <= x < classes]
-    if bad: raise ValueError(f'train: labels must be lists of 0 to {classes - 1}, got {bad[0]} in {where}')
+    bad = [row for row in split['label'] if len(row) != len(names)]
+    if bad: raise ValueError(f'train: labels must be lists of {len(names)} numbers, got {bad[0]} in {where}')
 
 # 2. Its row
 
-multi_label = MultiLabel(
-    'multi_label', several=True, fits=lambda feature: hasattr(feature, 'feature'), check=check, metrics=micro_f1,
-    metric='micro_f1', words=Words('the yes and no of all classes'),
+several_scores = SeveralScores(
+    'several_scores', has_classes=False, classes=names, check=check, metrics=closeness, metric='closeness',
+    fits=lambda feature: str(getattr(getattr(feature, 'feature', None), 'dtype', '')).startswith('float'),
+    words=Words('all scores together'),
     head=tasks['classification'].head._replace(
-        config=dict(problem_type='multi_label_classification'),
-        fits=lambda kind, config: config.problem_type == 'multi_label_classification'))
+        config=dict(problem_type='regression', num_labels=len(names)),
+        fits=lambda kind, config: config.problem_type == 'regression' and config.num_labels == len(names)))
 
 # 3. Its view
 
-def classes_that_hold(snapshot):
-    right = snapshot.info.get('right_classes', ())
-    values = np.stack([[float(name in right) for name in snapshot.classes], snapshot.arrays['probabilities']])
-    caption = 'The classes that hold, and their probabilities.'
+def scores_beside_labels(snapshot):
+    values = np.stack([snapshot.info['right_scores'], snapshot.arrays['scores']])
+    caption = 'The scores of the text, and those of the model.'
     return EvidenceView(title=title_of(snapshot), subtitle='', caption=caption, labels=(), is_special=np.zeros(0, bool),
-                        name='classes', form='table', values=values, kind='positive', limit=1., axes=('row', 'class'),
-                        rows=('holds', 'probability'), columns=tuple(snapshot.classes))
+                        name='scores', form='table', values=values, kind='signed', limit=1., axes=('row', 'class'),
+                        rows=('label', 'model'), columns=tuple(snapshot.classes))
 
 @pytest.fixture
 def known(monkeypatch):
     "Where the task is known; afterwards it is not"
-    monkeypatch.setitem(tasks, 'multi_label', multi_label)
-    answer_view(lambda s: s.info.get('task') == 'multi_label', 'probabilities')(classes_that_hold)
+    monkeypatch.setitem(tasks, 'several_scores', several_scores)
+    answer_view(lambda s: s.info.get('task') == 'several_scores', 'scores')(scores_beside_labels)
     yield
-    answer_views.pop(classes_that_hold, None)
-
-names = ['cold', 'warm', 'long']
+    answer_views.pop(scores_beside_labels, None)
 
 @pytest.fixture
 def data(tiny_data):
-    "Sentences that are cold or warm, and some of them long"
-    feature = datasets.Sequence(datasets.ClassLabel(names=names))
-    features = datasets.Features(text=datasets.Value('string'), label=feature)
-    def rows(part): return dict(text=part['text'], label=[[y] + [2]*(len(t) > 40)
-                                                          for t, y in zip(part['text'], part['label'])])
+    "Sentences that are pleasant or not, and more excited the longer they are"
+    features = datasets.Features(text=datasets.Value('string'), label=datasets.Sequence(datasets.Value('float32')))
+    def rows(part): return dict(text=part['text'], label=[[y, len(t)/64, .5] for t, y in zip(part['text'],
+                                                                                             part['label'])])
     return datasets.DatasetDict({k: datasets.Dataset.from_dict(rows(d.select(range(n))), features=features)
                                  for (k, d), n in zip(tiny_data.items(), (24, 8, 8))})
 
-def made(tokenizer): return small_model('multi_label', tokenizer, layers=2, heads=4, hidden=32, labels=names)
+def made(tokenizer): return small_model('several_scores', tokenizer, layers=2, heads=4, hidden=32)
 
 def trained(folder, tokenizer, data):
     return train(made(tokenizer), tokenizer, data, run_dir=folder, epochs=1, batch_size=8, probes=2, snapshots=2,
                  learning_rate=1e-3, progress=False)
 
 def test_a_task_of_ones_own_is_trained_recorded_opened_explained_and_drawn(tmp_path, known, data, tiny_tokenizer):
-    assert (data_task(data), data_classes(data)) == ('multi_label', names)
+    assert (data_task(data), data_classes(data)) == ('several_scores', None)
     run = trained(tmp_path/'run', tiny_tokenizer, data)
     assert len(run.train_rows) == 3 and all(np.isfinite(r['loss']) for r in run.train_rows)
-    assert run.config['task'] == 'multi_label' and run.best_metric[0] == 'micro_f1'
-    assert 0 <= run.eval_rows[-1]['micro_f1'] <= 1
+    assert run.config['task'] == 'several_scores' and run.best_metric[0] == 'closeness'
+    assert 0 < run.eval_rows[-1]['closeness'] <= 1
     again, _ = load_model(run)
-    assert task_of(again) == 'multi_label'
+    assert task_of(again) == 'several_scores'
 
     s = Run(run.path).snapshot()
     texts, labels = data['validation']['text'], data['validation']['label']
-    assert s.label is None and s.classes == names
-    assert s.info['right_classes'] == [names[i] for i in labels[texts.index(s.texts[0])]]
+    assert s.label is None and s.classes == [*names]
+    assert np.allclose(s.info['right_scores'], labels[texts.index(s.texts[0])])
     batch = Collator(tiny_tokenizer)(list(encode(data['validation'].remove_columns('label'), tiny_tokenizer)))
     at = texts.index(s.texts[0])
     with torch.no_grad():
         logits = again(batch['input_ids'], attention_mask=batch['attention_mask']).logits[at]
-    assert np.allclose(s.arrays['probabilities'], logits.sigmoid(), atol=1e-5)
+    assert np.allclose(s.arrays['scores'], logits, atol=1e-3)
 
     found = explain(again, data['validation'].select([at]), 'input_x_gradient', tokenizer=tiny_tokenizer)
-    assert torch.allclose(found.score[0], logits.abs().sum(), atol=1e-5) # its own answer, class by class
-    looked, = explain_texts(again, tiny_tokenizer, s.texts[0])
-    assert np.allclose(looked.arrays['probabilities'], logits.sigmoid(), atol=1e-5)
+    assert torch.allclose(found.score[0], logits.abs().sum(), atol=1e-5) # its own score
 
     view = view_for(s)
-    assert type(view) is EvidenceView and view.columns == tuple(names) and not view.notes
-    assert np.array_equal(view.values[0], [float(n in s.info['right_classes']) for n in names])
-    figure(run).savefig(tmp_path/'classes.pdf')
-    assert (tmp_path/'classes.pdf').read_bytes()[:4] == b'%PDF'
-    assert 'The classes that hold' in figure(run).caption
+    assert type(view) is EvidenceView and view.columns == names and not view.notes
+    assert np.array_equal(view.values[0], s.info['right_scores'])
+    figure(run).savefig(tmp_path/'scores.pdf')
+    assert (tmp_path/'scores.pdf').read_bytes()[:4] == b'%PDF'
+    assert 'The scores of the text' in figure(run).caption
     header, _ = split_frame(pack_frame(s))
-    assert header['info']['words']['explained'] == 'the yes and no of all classes'
-    assert header['info']['words']['several']
-    assert header['info']['right_classes'] == s.info['right_classes']
+    assert header['info']['words']['explained'] == 'all scores together'
+    assert not header['info']['words']['several']
     assert not meta([run])['runs'][0]['notes']
 
-def test_labels_that_are_none_of_its_classes_are_refused_in_its_own_words(tmp_path, known, data, tiny_tokenizer):
-    bad = data['train'].map(lambda row: dict(label=[0, 7]), features=datasets.Features(
-        text=datasets.Value('string'), label=datasets.Sequence(datasets.Value('int64'))))
-    with pytest.raises(ValueError, match='labels must be lists of 0 to 2, got 7 in train'):
+def test_labels_that_are_none_of_its_own_are_refused_in_its_own_words(tmp_path, known, data, tiny_tokenizer):
+    bad = data['train'].map(lambda row: dict(label=[0., 7.]))
+    with pytest.raises(ValueError, match='labels must be lists of 3 numbers, got .0.0, 7.0. in train'):
         train(made(tiny_tokenizer), tiny_tokenizer, datasets.DatasetDict(data | dict(train=bad)),
               run_dir=tmp_path/'run', progress=False)
     assert not (tmp_path/'run').exists()
@@ -157,9 +145,9 @@ print(type(view).__name__, *view.notes, *meta([run])['runs'][0]['notes'], sep='\
 print(split_frame(pack_frame(run.snapshot()))[0]['info']['words']['explained'])
 assert 'torch' not in sys.modules'''
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)
-    plain = "The task 'multi_label' is not known here, so its answers are shown in a plain form."
+    plain = "The task 'several_scores' is not known here, so its answers are shown in a plain form."
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == ['AttentionBesideSaliency', plain, plain, 'what the model says']
 
 def test_what_was_added_is_gone_again():
-    assert 'multi_label' not in tasks and classes_that_hold not in answer_views
+    assert 'several_scores' not in tasks and scores_beside_labels not in answer_views

@@ -161,6 +161,13 @@ export function kl(p, q, counts = null) {
   return sum;
 }
 
+// The mean over classes of KL(p || q) of Bernoulli distributions: each class has a probability of its own.
+export function klPerClass(p, q) {
+  let sum = 0;
+  for (let i = 0; i < p.length; i++) sum += kl([p[i], 1 - p[i]], [q[i], 1 - q[i]]);
+  return sum / p.length;
+}
+
 // Entropy in nats of each row, normalised over its allowed keys; NaN for a row without mass.
 export function entropy(rows, n, allowed = null) {
   const out = new Float64Array(rows.length / n);

@@ -23,7 +23,7 @@ const smoothFrom = 120;
 
 function isTerm(name) { return !notATerm.has(name) && !name.endsWith('_weight'); }
 function plainWords(name) { return name.replaceAll('_', ' '); }
-const scoreNames = {f1: 'F1', macro_f1: 'macro-F1', pearson: 'Pearson', spearman: 'Spearman'};
+const scoreNames = {f1: 'F1', micro_f1: 'micro-F1', macro_f1: 'macro-F1', pearson: 'Pearson', spearman: 'Spearman'};
 function scoreName(name) { return scoreNames[name] ?? plainWords(name); }
 // Plotly reads its texts as a little HTML.
 function plotlyText(text) { return String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>',

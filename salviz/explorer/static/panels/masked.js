@@ -1,6 +1,6 @@
 // Saliency guided training: the masked copy of a sentence, word by word, and what it does to the prediction.
 import {evidenceOf, methodArgs} from '../state/derive.js';
-import {kl} from '../lib/maths.js';
+import {kl, klPerClass} from '../lib/maths.js';
 import {shortNumber} from '../lib/colour.js';
 import {chipText, wordGroups} from '../lib/words.js';
 import {elementOf, setText} from '../lib/controls.js';
@@ -75,7 +75,8 @@ export function copySentence(words, frame) {
 
 export function divergenceOf(frame) {
   const [p, q] = ['probabilities', 'masked_probabilities'].map(name => frame?.get(name)?.values());
-  return p && q ? kl(p, q) : NaN;
+  if (!p || !q) return NaN;
+  return frame.info?.words?.several ? klPerClass(p, q) : kl(p, q);
 }
 
 // The lower half of a column of the sentence: what the masked copy has there.
@@ -118,11 +119,15 @@ export function classBars(frame, classes) {
   const top = p.indexOf(Math.max(...p)), {words, right_classes: right = []} = frame.info ?? {};
   const rows = Array.from(p, (x, i) => classRow(classes[i] ?? `class ${i}`, x, q?.[i],
     {gold: frame.label === i || right.includes(classes[i]), predicted: words?.several ? x > .5 : i === top}));
-  const list = elementOf('ul', 'sv-classes', ...rows), el = elementOf('div', 'sv-class-box', list);
+  // Multi-label: a line at one half, beyond which a class is predicted.
+  const list = elementOf('ul', words?.several ? 'sv-classes sv-threshold' : 'sv-classes', ...rows);
+  const el = elementOf('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
   const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';
-  const said =
-    `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}`;
+  const said = `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${
+    shortNumber(divergenceOf(frame))}${words?.several ? ' (mean over classes)' : ''}`;
   if (q) el.append(elementOf('p', 'sv-note', said));
+  const threshold = 'Each class has a probability of its own; it is predicted above 0.5 (the line).';
+  if (words?.several) el.append(elementOf('p', 'sv-note', threshold));
   return el;
 }

@@ -329,14 +329,17 @@ function ownOutcome({sides, classes}) {
   const [p, q] = sides.map(({frame}) => frame.get('probabilities')?.values() ?? frame.get('prediction')?.values());
   if (!p || !q) return [elementOf('p', 'sv-note', 'This model gives no answer that could be compared.')];
   const chance = Boolean(sides[0].frame.get('probabilities')), names = chance ? classes : ['prediction'];
+  const several = sides[0].frame.info?.words?.several; // multi-label: a class is predicted above one half
   const top = values => chance ? values.indexOf(Math.max(...values)) : -1;
+  const isSaid = (values, i) => several ? values[i] > .5 : i === top(values);
   const cell = (text, strong) => elementOf(strong ? 'strong' : 'span', '', text);
   const rows = names.map((name, i) => elementOf('tr', '', elementOf('th', '', elementOf('bdi', '', chipText(name, 24))),
-    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), i === top(values)))),
+    ...[p, q].map(values => elementOf('td', '', cell(values[i].toFixed(3), isSaid(values, i)))),
     elementOf('td', '', ownSigned(q[i] - p[i]))));
   const head = elementOf('tr', '', ...[chance ? 'probability' : '', 'A', 'B', 'B − A'].map(name =>
     elementOf('th', '', name)));
-  const [a, b] = [p, q].map(values => quoted(classes[top(values)] ?? ''));
+  const [a, b] = [p, q].map(values => classes.filter((_, i) => isSaid(values, i)).map(quoted).join(', ')
+    || (several ? 'no class' : quoted('')));
   const said = chance && classes.length ? `A is answered ${a}, B ${b}.` : '';
   return [elementOf('p', 'sv-outcome', said), elementOf('table', 'sv-own-table', elementOf('thead', '', head),
     elementOf('tbody', '', ...rows))];
