@@ -1,5 +1,4 @@
-"""A JupyterLab in a Chromium: one server and one browser context for all tests of a process, whose pages share
-JupyterLab's cached program."""
+"One JupyterLab server for all tests of a process, and pages of one Chromium to open it in."
 import json
 import os
 import socket
@@ -44,17 +43,13 @@ def lab(root):
 
 @pytest.fixture(scope='session')
 def jupyter(browser, tmp_path_factory):
-    """The server's `url` and `root`; `new_page(width, height)` opens a page in one browser context, `folder(name)`
-    makes a folder below the root, and `end_kernels(name)` shuts down the kernels of the notebooks in it"""
+    """The server's `url` and `root`; `new_page(width, height)` opens a page, `folder(name)` makes a folder below the
+    root, and `end_kernels(name)` shuts down the kernels of the notebooks in it"""
     root = tmp_path_factory.mktemp('jupyter')/'work'
     root.mkdir()
-    contexts = {}
-    def new_page(width=1300, height=1000):
-        if not contexts:
-            contexts['all'] = browser.new_context()
-            contexts['all'].add_init_script(knows_the_tour)
-        page = contexts['all'].new_page()
-        page.set_viewport_size(dict(width=width, height=height))
+    def new_page(width=1300, height=1000): # in a window of its own: a page behind another one would not draw
+        page = browser.new_page(viewport=dict(width=width, height=height))
+        page.add_init_script(knows_the_tour)
         return page
     def folder(name):
         (root/name).mkdir()
@@ -66,4 +61,3 @@ def jupyter(browser, tmp_path_factory):
             urllib.request.urlopen(urllib.request.Request(f'{url}/api/sessions/{session["id"]}', method='DELETE'))
     with lab(root) as url:
         yield SimpleNamespace(url=url, root=root, new_page=new_page, folder=folder, end_kernels=end_kernels)
-        for context in contexts.values(): context.close()
