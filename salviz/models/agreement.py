@@ -298,7 +298,7 @@ def check_tokens(
     "Raise `ValueError` for a text without a token, and for tokens that `model` does not embed"
     count = _embedded(model)
     known = 'length' in encoded.column_names
-    lengths = encoded['length'] if known else [len(ids) for ids in encoded['input_ids']]
+    lengths = encoded['length'][:] if known else [len(ids) for ids in encoded['input_ids']]
     if 0 in lengths: raise ValueError(f'the tokenizer makes no token of text {list(lengths).index(0)}')
     if count is None or len(tokenizer) <= count or not len(encoded): return
     top = max(map(max, encoded['input_ids']))

@@ -131,7 +131,11 @@ def compile_options(settings:Settings) -> dict: # None: nothing is compiled
 def _size(model) -> dict:
     "Return how many layers with attention `model` has and how many heads each; of a hybrid also which layers"
     if getattr(model, 'salviz_task', None) is not None: return {}
-    numbers = attention_layers(model)
+    try: numbers = attention_layers(model)
+    except ValueError: # it is trained without being observed, with gradient checkpointing for example
+        config = model.config.get_text_config()
+        sizes = dict(layers=getattr(config, 'num_hidden_layers', None), heads=getattr(config, 'num_attention_heads', None))
+        return {name: n for name, n in sizes.items() if n is not None}
     hybrid = {} if numbers == tuple(range(len(numbers))) else dict(attention_layers=list(numbers))
     return dict(layers=len(numbers), heads=head_count(model), **hybrid)
 

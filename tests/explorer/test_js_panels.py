@@ -50,7 +50,7 @@ def runs(tmp_path_factory, tiny_tokenizer, tiny_data):
         # cross-tuning needs two epochs
         size = dict(epochs=2, snapshots=6) if name == 'addrop' else dict(epochs=1, snapshots=2)
         made[name] = train(small_bert(tiny_tokenizer), tiny_tokenizer, tiny_data, method(), run_dir=home/name,
-                           probes=probes, batch_size=8, learning_rate=1e-3,
+                           probes=probes, batch_size=8, learning_rate=1e-3, saliency_snapshots='all',
                            progress=False, **size)
     return made
 
