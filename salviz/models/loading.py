@@ -27,7 +27,7 @@ from transformers.utils import logging
 
 from ..core.assets import asset, hub_silence
 from .agreement import are_numbers, is_embedded, trained_order
-from .attention import eager_passes, layer_count, layer_modules, own_attention, unwrapped
+from .attention import eager_passes, layer_modules, own_attention, unwrapped
 from .tasks import head_of, task_heads, tasks
 
 # %% ../../nbs/03_models/03_loading.ipynb #006
@@ -186,7 +186,7 @@ def _row_products(model) -> list: # of linear layers and dropout; none where a r
     usual = nn.Linear, nn.Dropout, nn.LayerNorm, nn.ModuleList
     if not all(type(m) in usual or type(m).__module__.startswith(transformers) for m in parts): return []
     layers = layer_modules(model)
-    if len(layers) != layer_count(model): return []
+    if len(layers) != config.num_hidden_layers: return []
     inside = {x for m in layers[-1].modules() if own_attention(type(m)) for x in m.modules()}
     return [m for m in layers[-1].modules() if isinstance(m, (nn.Linear, nn.Dropout)) and m not in inside]
 
