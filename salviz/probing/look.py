@@ -266,8 +266,8 @@ def _each(given, count, name, kind='text'):
     return list(given)
 
 def _look(model, inputs, is_read=None):
-    """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and the
-    inputs"""
+    """Return the outputs for one text or image (see `logits_at`), (layers, attention [layers, heads, query, key]), and
+    the inputs"""
     with torch.no_grad(), observe(model) as maps, logits_at(model, is_read):
         outputs, captured = model(**inputs), {}
         for l in maps: captured[l] = maps[l]

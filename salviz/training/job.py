@@ -134,8 +134,8 @@ def _size(model) -> dict:
     try: numbers = attention_layers(model)
     except ValueError: # it is trained without being observed, with gradient checkpointing for example
         config = model.config.get_text_config()
-        sizes = dict(layers=getattr(config, 'num_hidden_layers', None), heads=getattr(config, 'num_attention_heads', None))
-        return {name: n for name, n in sizes.items() if n is not None}
+        names = dict(layers='num_hidden_layers', heads='num_attention_heads')
+        return {k: getattr(config, name) for k, name in names.items() if getattr(config, name, None) is not None}
     hybrid = {} if numbers == tuple(range(len(numbers))) else dict(attention_layers=list(numbers))
     return dict(layers=len(numbers), heads=head_count(model), **hybrid)
 
