@@ -141,12 +141,12 @@ def llama_classifier(
     rank=8,      # of the adapters in the projections of queries and values
     **sizes,     # of `LlamaConfig`, in place of those of half a billion parameters
 ) -> LlamaForSequenceClassification:
-    "Return a Llama classifier with random weights in bf16; LoRA adapters (float32) and the head are trained"
+    "Return a Llama classifier with random weights, whose LoRA adapters and head are trained"
     from peft import LoraConfig, get_peft_model # slow to import, and no requirement of salviz
     config = LlamaConfig(**{**_llama_sizes, **sizes}, vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id,
                          num_labels=2, attention_dropout=dropout)
     with forked_random(0):
-        model = LlamaForSequenceClassification(config).to(torch.bfloat16)
+        model = LlamaForSequenceClassification(config)
         lora = LoraConfig(task_type='SEQ_CLS', r=rank, target_modules=['q_proj', 'v_proj'])
         return get_peft_model(model, lora)
 

@@ -66,7 +66,7 @@ def test_pooled_rows_are_those_of_heads_that_read_cls_alone():
     (lambda: vision(num_labels=3), "the data has 2 classes .dark, bright. but the model's head has 3"),
     (lambda: vision(num_labels=1), 'ViTForImageClassification has num_labels=1 and problem_type'),
     (lambda: ResNetForImageClassification(ResNetConfig(embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1])),
-     'ResNetModel cannot be observed: its attention does not go through'),
+     'ResNetModel cannot be observed: none of its layers is an attention layer'),
     (lambda: Data2VecVisionForImageClassification(Data2VecVisionConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,
         num_labels=2)), 'Data2VecVisionModel cannot be observed')])
