@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Row', 'rows', 'batch_size', 'shapes', 'steady', 'rows_for', 'bench_data', 'llama_classifier', 'Step', 'trainer_for',
            'steps_of', 'count_flops', 'check_fused', 'turns', 'timed_rounds', 'relative', 'settled_rounds', 'clock_of',
-           'measure_steps', 'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory', 'peaks_on_card',
+           'peaks_on_card', 'measure_steps', 'in_status', 'Peak', 'peak_of_steps', 'peak_alone', 'measure_memory',
            'memory_in', 'measure_explanations', 'recording_share', 'padded_tokens', 'bench_table', 'cost_table',
            'missed_goals', 'besides', 'report', 'free_folder', 'write_found', 'device_name', 'check_bench',
            'settings_of', 'bench']
@@ -330,6 +330,18 @@ def _made_steps(names, shape, tokens, dropout=0., device='cpu', precision='fp32'
         model, tokenizer = shapes[shape](dropout)
         yield steps_of(names, model, tokenizer, bench_data(tokenizer, tokens), tokens, folder, device, precision)
 
+# %% ../nbs/12_porch/01_bench.ipynb #gp05p
+def peaks_on_card(steps:dict, device='cuda') -> dict: # {name: megabytes}, None on the processor
+    "Return the peak memory that torch allocates on the GPU during each of `steps`"
+    if device == 'cpu': return None
+    peaks, meter = {}, Peak(device)
+    for name, s in steps.items():
+        with s.set_up() as step:
+            meter.reset()
+            step()
+            peaks[name] = meter.megabytes()
+    return peaks
+
 # %% ../nbs/12_porch/01_bench.ipynb #034
 def measure_steps(
     names, shape='minilm', tokens=32,
@@ -416,17 +428,6 @@ def measure_memory(names, measure=peak_alone, say=print, **setting) -> dict:
                       for k, f in peaks.items()})
 
 # %% ../nbs/12_porch/01_bench.ipynb #gp05
-def peaks_on_card(steps:dict, device='cuda') -> dict: # {name: megabytes}, None on the processor
-    "Return the peak memory that torch allocates on the GPU during each of `steps`"
-    if device == 'cpu': return None
-    peaks, meter = {}, Peak(device)
-    for name, s in steps.items():
-        with s.set_up() as step:
-            meter.reset()
-            step()
-            peaks[name] = meter.megabytes()
-    return peaks
-
 def memory_in(table:dict) -> dict: # as `measure_memory` gives it
     "Return the peaks that `measure_steps` read on a GPU for the table of one length"
     peaks = {name: r['megabytes'] for name, r in table['rows'].items()}
