@@ -137,7 +137,7 @@ def agreed_data(
         is_named = made[split] is not part and not are_numbers(known[split])
         if is_named and class_places(order, known[split]) != list(range(len(order))):
             moved.setdefault(_renumbering(known[split], order), []).append(split)
-    return type(data)(made), [f'{who}: {", ".join(names)}: {change}' for change, names in moved.items()]
+    return type(data)(made), [f'{who}: in {", ".join(names)}, {change}' for change, names in moved.items()]
 
 def check_classes(
     model, task,

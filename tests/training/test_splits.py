@@ -17,7 +17,7 @@ quick = dict(epochs=1, batch_size=8, learning_rate=1e-3, snapshots=0)
 
 @pytest.fixture
 def data(tiny_data):
-    "The sentences, and 12 of them once more as a fourth split in which most labels are wrong"
+    "The sentences, and a fourth split: 12 of them again, most with wrong labels"
     ood = tiny_data['train'].select(range(12))
     swapped = ood.map(lambda row, i: dict(label=row['label'] if i < 4 else 1 - row['label']), with_indices=True)
     return datasets.DatasetDict({**tiny_data, 'ood': swapped.cast(ood.features)})
