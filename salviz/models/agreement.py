@@ -189,6 +189,7 @@ def trained_order(
     labels, # names that the user gives, in order
 ) -> list: # of str
     "Return the names for the outputs of a trained head; raise `ValueError` if `labels` are not the classes it knows"
+    if are_numbers(labels) and len(known) == len(labels): return known
     places = class_places(labels, known)
     if places == list(range(len(known))): return labels
     if None in places or len(known) != len(labels):

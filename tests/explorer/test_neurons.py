@@ -264,6 +264,10 @@ def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
     page.keyboard.press('Enter'); settled(page)
     assert '× key “the”:' in page.inner_text('.sv-neurons .sv-rowsum') and head_of(page)['key'] == 1
     spoken(page, 'products sum to')
+    for key in ('ArrowDown', 'ArrowUp'): page.keyboard.press(key) # the key that is chosen already
+    spoken(page, 'key “the” ')
+    page.keyboard.press('Enter')
+    spoken(page, 'products sum to')
 
 def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
     page, kernel = opened

@@ -8,8 +8,10 @@ import signal
 import time
 
 import pandas as pd
+import psutil
 import pytest
 
+import forked
 from salviz.core.leases import Lease, holder
 from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
@@ -19,24 +21,34 @@ from salviz.training.method_trainer import MethodTrainer
 from salviz.training.progress import study_progress
 from salviz.training.study import Study
 
+def study_in(folder, data, happens=None, **kw):
+    "`happens(n)` is called before each forward pass, the `n`th of its training"
+    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
+    def bert(seed):
+        model, passes = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16,
+                                    num_labels=2), []
+        def hook(module, args):
+            passes.append(1)
+            happens(len(passes))
+        if happens: model.register_forward_pre_hook(hook)
+        return model, tokenizer
+    usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=(0,), epochs=2, batch_size=8,
+                 measures=['test_accuracy', 'test_loss'], snapshots=2, probes=1, progress=False)
+    return Study(folder, **{**usual, **kw})
+
+def stopped_at_the_fourth_pass(folder, data):
+    "Train the study as another host would; 0 if in the end somebody else is at it"
+    platform.node = lambda: 'elsewhere'
+    def stop(n):
+        if n == 4: os.kill(os.getpid(), signal.SIGSTOP)
+    study = study_in(folder, data, stop)
+    study.patience = 8.
+    return study.run_cell(study.cells[0]) != 'busy'
+
 @pytest.fixture(scope='module')
 def made(tiny_data):
     data = subset(tiny_data, 16, validation_size=8, test_size=8)
-    tokenizer = train_tokenizer(data['train']['text'], vocab_size=90)
-    def study(folder, happens=None, **kw):
-        "`happens(n)` is called before each forward pass, the `n`th of its training"
-        def bert(seed):
-            model, passes = small_model('classification', tokenizer, seed=seed, layers=1, heads=2, hidden=16,
-                                        num_labels=2), []
-            def hook(module, args):
-                passes.append(1)
-                happens(len(passes))
-            if happens: model.register_forward_pre_hook(hook)
-            return model, tokenizer
-        usual = dict(model=bert, data=data, methods={'FT': FineTuning}, seeds=(0,), epochs=2, batch_size=8,
-                     measures=['test_accuracy', 'test_loss'], snapshots=2, probes=1, progress=False)
-        return Study(folder, **{**usual, **kw})
-    return study
+    return lambda folder, happens=None, **kw: study_in(folder, data, happens, **kw)
 
 @pytest.fixture(scope='module')
 def plain(made, tmp_path_factory): return made(tmp_path_factory.mktemp('plain')/'study').run()
@@ -94,19 +106,15 @@ def test_who_is_followed_before_a_checkpoint_or_in_a_measure_writes_nothing_more
     before.clear()
     assert study.run_cell(study.cells[0]) == 'busy' and [tree(study.folder)] == before
 
-def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing(made, plain, tmp_path, monkeypatch):
-    def stop(n):
-        if os.getpid() == child and n == 4: os.kill(os.getpid(), signal.SIGSTOP)
-    study = made(tmp_path/'s', happens=stop)
+def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing(made, plain, tmp_path):
+    study = made(tmp_path/'s')
     study.patience = 8.
-    if not (child := os.fork()):
-        child = os.getpid()
-        monkeypatch.setattr(platform, 'node', lambda: 'elsewhere')
-        said = study.run_cell(study.cells[0])
-        os._exit(0 if said == 'busy' else 1)
-    os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOWAIT)
+    child = forked.begin(stopped_at_the_fourth_pass, study.folder, study.data, said=tmp_path/'said')
+    while psutil.Process(child.pid).status() != psutil.STATUS_STOPPED:
+        assert child.exitcode is None, (tmp_path/'said.err').read_text()
+        time.sleep(.05)
     held, = study_progress(study.folder).cells.itertuples()
-    assert (held.state, held.host, held.process) == ('running', 'elsewhere', child)
+    assert (held.state, held.host, held.process) == ('running', 'elsewhere', child.pid)
     with pytest.warns(UserWarning, match='1 cells are being trained by another process'): study.run()
     file, = (study.folder/'locks').iterdir()
     os.utime(file, (0, 0))
@@ -114,8 +122,9 @@ def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing
     same(study.run(), plain)
     before = tree(study.folder)
     time.sleep(study.patience/2)
-    os.kill(child, signal.SIGCONT)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.kill(child.pid, signal.SIGCONT)
+    child.join()
+    assert child.exitcode == 0, (tmp_path/'said.err').read_text()
     assert tree(study.folder) == before and not list((study.folder/'locks').iterdir())
     assert not (study.folder/'superseded').exists() and Run(study.folder/'runs'/study.cells[0].name).damaged == []
 

@@ -300,7 +300,12 @@ class Neurons {
     return {cell: null, text: `neuron ${column} of ${name}: ${numberWords(value)}`};
   }
 
-  chooseKey(key) { this.ctx.state.set({tokens: [key]}); }
+  // A choice of the key that is in view already changes no word, and is told all the same.
+  chooseKey(key) {
+    const same = key === this.key;
+    this.ctx.state.set({tokens: [key]});
+    if (same) this.ctx.announce(spokenText(this.sum.textContent));
+  }
 
   // What the arrow keys move to is in view.
   follow({row}) {
