@@ -60,10 +60,11 @@ def renumbered(
     column, # of labels, or of lists of labels
     names,  # of all classes, in the order that the labels are to have
     where,  # name of the split, for errors
+    own=None, # class names in the order of the labels now; default: those that the split knows
 ) -> Dataset:
     "Return `part` with the labels in `column` numbered in the order of `names`"
-    own, (_, is_list) = names_in(part, column), _label_feature(part, column)
-    if own == names: return part
+    own, (_, is_list) = own or names_in(part, column), _label_feature(part, column)
+    if own == names == names_in(part, column): return part
     places = list(range(len(own))) if are_numbers(own) else class_places(own, names)
     plain, lacking = part.with_format(None), {}
     def place(label):
@@ -118,6 +119,10 @@ def _labelled(data, column) -> bool:
     return (isinstance(data, dict) and 'train' in data
             and all(column in getattr(part, 'column_names', ()) for part in data.values()))
 
+def _are_whole(part, column) -> bool:
+    "True if the labels in `column` are whole numbers without names"
+    return str(getattr(_label_feature(part, column)[0], 'dtype', '')).startswith(('int', 'uint'))
+
 def agreed_data(
     model,
     data,        # {split: Dataset}
@@ -133,10 +138,11 @@ def agreed_data(
     if class_names(model) is None and known['train'] and not are_numbers(order): name_classes(model, order)
     made, moved = {}, {}
     for split, part in data.items():
-        made[split] = part if known[split] is None else renumbered(part, column, order, split)
-        is_named = made[split] is not part and not are_numbers(known[split])
-        if is_named and class_places(order, known[split]) != list(range(len(order))):
-            moved.setdefault(_renumbering(known[split], order), []).append(split)
+        own = known[split] or (known['train'] if _are_whole(part, column) else None)
+        made[split] = part if own is None else renumbered(part, column, order, split, own)
+        is_named = made[split] is not part and not are_numbers(own)
+        if is_named and class_places(order, own) != list(range(len(order))):
+            moved.setdefault(_renumbering(own, order), []).append(split)
     return type(data)(made), [f'{who}: in {", ".join(names)}, {change}' for change, names in moved.items()]
 
 def check_classes(
