@@ -24,6 +24,7 @@ from fastcore.basics import patch
 
 from ..core.doors import shown
 from ..core.files import read_utf8
+from ..core.runs import write_whole
 from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from .predictions import course_text
 from .session import checked_file, class_answers
@@ -337,7 +338,7 @@ def write(self:ClassMarks,
     rows = self.rows()
     if not rows: raise ValueError('nobody has marked a sentence, so there is nothing to write')
     lines = ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows)
-    Path(path).write_text(lines, encoding='utf-8')
+    write_whole(path, lines.encode())
     return Path(path)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl33
@@ -556,7 +557,7 @@ def class_page(
 <body><script type="application/json" id="salviz-class">{given}</script>
 <script type="module">{program}</script></body></html>
 """
-    Path(path).write_text(page, encoding='utf-8')
+    write_whole(path, page.encode())
     return Path(path)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl52

@@ -20,6 +20,7 @@ from pathlib import Path
 import traitlets as T
 
 from ..core.doors import shown
+from ..core.runs import write_whole
 from ..core.text import find_words
 from .predictions import CourseWidget, fragment
 
@@ -259,7 +260,7 @@ class Marks(CourseWidget):
     def save(self, folder='.') -> Path:
         "Write marks-NICK.json"
         path = Path(folder)/file_name(self.sheet.nickname)
-        path.write_text(sheet_json(self.of, self.sheet), encoding='utf-8')
+        write_whole(path, sheet_json(self.of, self.sheet).encode())
         return path
 
     def page_html(self) -> str:

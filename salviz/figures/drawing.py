@@ -20,6 +20,7 @@ import inspect
 import io
 import re
 import shutil
+import tempfile
 import threading
 import unicodedata
 import warnings
@@ -54,6 +55,7 @@ from PIL import Image
 from ..core.bibliography import cited, papers
 from ..core.doors import door
 from ..core.provenance import in_metadata, stamp
+from ..core.runs import write_whole
 from ..views.base import View, is_negative, row_boxes
 from ..core.words import beyond_latin, digits_of, for_file, latex_text
 
@@ -803,8 +805,11 @@ def _save_pgf(fig, path):
     settings = {'pgf.texsystem': _tex_engine(fig), 'pgf.rcfonts': False}
     with _style_of(fig), matplotlib.rc_context(settings):
         backend_pgf.RendererPgf = Literal
-        try: fig.savefig(path, format='pgf', dpi=300)
-        finally: backend_pgf.RendererPgf = ordinary
+        with tempfile.TemporaryDirectory() as folder: # of the .pgf file and the images that it includes
+            try: fig.savefig(Path(folder)/path.name, format='pgf', dpi=300)
+            finally: backend_pgf.RendererPgf = ordinary
+            for file in sorted(Path(folder).iterdir(), key=lambda file: file.suffix == '.pgf'):
+                write_whole(path.with_name(file.name), file.read_bytes())
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #056
 def beside(
@@ -846,14 +851,16 @@ def save_figure(
     if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())):
         raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True '
                          'out')
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f'save_figure: there is no folder {path.parent}; make it first, or choose another path')
     others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}
     if kind == 'pgf': _save_pgf(fig, path)
-    else: path.write_bytes(stamped(fig, path, text))
+    else: write_whole(path, stamped(fig, path, text))
     if caption:
         ours = (path.with_suffix('.txt').is_file()
                 and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace'))
         for file, words in others.items():
-            if words: file.write_bytes(words)
+            if words: write_whole(file, words)
             elif ours: file.unlink(missing_ok=True) # of an earlier figure of this name; anybody else's stays
     return path
 

@@ -74,6 +74,12 @@ def _checked_options(name, kind, options):
     if unknown := [option for option in options if option not in kind.options]:
         raise ValueError(f'figure: {name} has no option {", ".join(unknown)}; available: '
                          f'{", ".join(kind.options) or "none"}')
+    arguments = inspect.signature(kind.make).parameters
+    lacking = [k for k in kind.options if k in arguments and arguments[k].default is inspect.Parameter.empty
+               and k not in options]
+    if lacking:
+        raise ValueError(f'figure: {name} needs the option {", ".join(lacking)} (on the command line: '
+                         f'--set {lacking[0]}=VALUE); available: {", ".join(kind.options)}')
 
 def _each(options, kind) -> list: # of dicts
     "`options` once for each layer and head, where lists of them are given"

@@ -15,7 +15,7 @@ import pandas as pd
 from ..core.bibliography import bibtex, cited, papers, same_paper
 from ..core.doors import check_choice
 from ..core.names import known_as, listed, methods_words
-from ..core.runs import Run
+from ..core.runs import Run, write_whole
 from ..core.words import digits_of, for_file, latex_text
 from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, over_seeds
 
@@ -29,9 +29,9 @@ class Written(str):
     ):
         "Write the text, and what it cites"
         path = Path(path)
-        path.write_text(for_file(self.rstrip('\n') + '\n'), encoding='utf-8')
+        write_whole(path, for_file(self.rstrip('\n') + '\n').encode())
         entries = for_file('\n\n'.join(self.citations) + '\n')
-        if self.citations: path.with_suffix('.bib').write_text(entries, encoding='utf-8')
+        if self.citations: write_whole(path.with_suffix('.bib'), entries.encode())
         return path
 
 class _Cite(tuple): "Keys of BibTeX entries"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from browser import evaluate_json, new_page, settled
+from helpers import full_disk
 from test_marks import hostile, invented, load_course
 from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, marks_teacher, run_class,
                                      share_on, taught_data, teach)
@@ -187,6 +188,9 @@ def test_the_page_merges_as_python_does(page, tmp_path):
 def test_merged_marks_are_rationales(tmp_path):
     handed_in(tmp_path)
     marks = class_marks(tmp_path, of)
+    (tmp_path/'marks.jsonl').write_text('old')
+    with full_disk(), pytest.raises(OSError): marks.write(tmp_path/'marks.jsonl')
+    assert (tmp_path/'marks.jsonl').read_text() == 'old'
     path = str(marks.write(tmp_path/'marks.jsonl'))
     def read(**how):
         data = load_rationales(path, labels=[0, 1], **how)

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 import invented
+from helpers import full_disk
 from overlap import check_legible, texts_of
 from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, signed, text_width
 from salviz.figures.sheet import figure
@@ -261,6 +262,16 @@ def test_fonts_are_embedded_as_type_42_and_text_stays_text(tmp_path):
 def test_other_file_kinds_are_refused_by_name(path):
     with pytest.raises(ValueError, match=r'must end in .pdf, .svg, .png or .pgf'):
         save_figure(figure(view_of('SalLM')), path)
+
+
+@pytest.mark.parametrize('kind', ['pdf', 'svg', 'png'])
+def test_a_figure_that_does_not_fit_on_the_disk_leaves_the_old_files(kind, tmp_path):
+    fig = figure(view_of('SalLM'))
+    for name in (f'a.{kind}', 'a.txt'): (tmp_path/name).write_text('old')
+    with full_disk(), pytest.raises(OSError): save_figure(fig, tmp_path/f'a.{kind}', caption=True)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {f'a.{kind}': 'old', 'a.txt': 'old'}
+    with pytest.raises(FileNotFoundError, match='save_figure: there is no folder .*none'):
+        save_figure(fig, tmp_path/'none'/f'a.{kind}')
 
 
 def test_a_notebook_can_show_a_figure_without_pyplot():

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import yaml
 
+from helpers import full_disk
 from salviz.core.runs import Run, write_object
 from salviz.measures.methods_text import methods_text, model_card
 from salviz.measures.study_results import StudyResults
@@ -112,6 +113,12 @@ def test_every_key_in_the_text_has_its_entry_and_the_other_way_round(tmp_path, f
     assert {'own2026paper', 'yang2022addrop', 'wang2020minilm'} <= keys
     file = text.write(tmp_path/('methods.md' if form == 'markdown' else 'methods.tex'))
     assert file.read_text() == text + '\n' and 'own2026paper' in file.with_suffix('.bib').read_text()
+
+def test_a_text_that_does_not_fit_on_the_disk_leaves_the_old_file(tmp_path):
+    text, file = a_study(tmp_path/'s').methods_text(), tmp_path/'methods.md'
+    file.write_text('old')
+    with full_disk(room=10), pytest.raises(OSError): text.write(file)
+    assert file.read_text() == 'old' and sorted(p.name for p in tmp_path.iterdir()) == ['methods.md', 's']
 
 def test_hostile_names_stay_names(tmp_path):
     model, data = {'name': hostile, 'class': hostile}, dict(name=hostile, fingerprint=hostile, sizes=dict(train=3))
