@@ -220,11 +220,12 @@ def _run_status(a):
     print(now.to_json() if a.json else now)
 
 def _run_collect(a):
+    from salviz.core.untrusted import csv_text
     from salviz.training.progress import collect
     if a.out and Path(a.out).exists() and not a.force:
         raise FileExistsError(f'{a.out} exists already; use --force to write it again, or another --out')
     results = collect(a.folder, a.archives)
-    text = results.to_csv(index=False)
+    text = csv_text(results)
     if not a.out: return print(text, end='')
     Path(a.out).write_text(text)
     print(f'{a.out}: {len(results)} runs')
