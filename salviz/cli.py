@@ -223,11 +223,12 @@ def _run_status(a):
 
 def _run_collect(a):
     from salviz.core.runs import write_whole
+    from salviz.core.untrusted import csv_text
     from salviz.training.progress import collect
     if a.out and Path(a.out).exists() and not a.force:
         raise FileExistsError(f'{a.out} exists already; use --force to write it again, or another --out')
     results = collect(a.folder, a.archives)
-    text = results.to_csv(index=False)
+    text = csv_text(results)
     if not a.out: return print(text, end='')
     write_whole(a.out, text.encode())
     print(f'{a.out}: {len(results)} runs')
