@@ -354,8 +354,9 @@ def _over_steps(kind, run, probe, steps, options):
     shown = [Seen(run.snapshot(s, probe), run) for s in view.steps]
     if 'probe' not in view.caption.lower():
         first = shown[0].snapshot
-        text = ': '*bool(sentence_words(first)) + sentence_words(first)
-        view = replace(view, caption=f'{view.caption} Probe {first.probe}{text}.')
+        words = sentence_words(first)
+        text = f': {words}'*bool(words) + '.'*(not words or words[-2] not in '.!?')
+        view = replace(view, caption=f'{view.caption} Probe {first.probe}{text}')
     return view, shown
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #030
@@ -414,7 +415,7 @@ def _without_heading(made, caption) -> list: # of sentences
     facts += [f'step {s.step}' for s in seen if len({one.step for one in seen}) == 1]
     left = [fact for fact in dict.fromkeys(facts) if not sheet._is_said(fact, caption)]
     texts = {sentence_words(s): s.probe for s in seen}
-    sentences = [f'Probe {probe}: {words}.' for words, probe in texts.items()
+    sentences = [f'Probe {probe}: {words}' + '.'*(words[-2:-1] not in '.!?') for words, probe in texts.items()
                  if words and words.strip('“”') not in caption]
     return [*[f'{", ".join(left)}.']*bool(left), *(sentences if len(texts) <= _most_sentences else [])]
 

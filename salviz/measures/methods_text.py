@@ -136,6 +136,7 @@ def _method_parts(methods, configs, library, skip=()):
     rest = ' Arguments that are not named have the defaults of salviz.'*any(known for _, _, known, _ in facts.values())
     return ['Methods: ' if len(methods) > 1 else 'The method is ', *out, f'.{rest}']
 
+# %% ../../nbs/07_measures/07_methods_text.ipynb #mt-12t
 _known_settings = dict(
     epochs='{} epochs', batch_size='batches of {}', learning_rate='a learning rate of {}',
     weight_decay='a weight decay of {}', gradient_accumulation='gradients accumulated over {} batches',

@@ -437,8 +437,8 @@ def triptych(
         subtitle=f'Spearman of the first two {where}, over ordinary tokens: '
         f'{number_words(agreement)}{class_words(snapshot)}',
         caption=' '.join([f'(a) Attention of {m.where}, (b) its {names[1].strip("|")}, and (c) their difference '
-                          f'(orange: attention is higher; blue: it is lower). {how} {axes_meaning} Spearman '
-                          f'correlation {where}, over ordinary tokens: {number_words(agreement)}.',
+                          f'(orange: attention is higher; blue: it is lower). {how} {axes_meaning} Spearman of '
+                          f'the first two {where}, over ordinary tokens: {number_words(agreement)}.',
                           *filter(None, [m.choice]), *notes, *units.notes]),
         values=fixed(values), names=names, kinds=kinds, limits=tuple(map(float, limits)), units=bars,
         agreement=agreement, tied=fixed(tied), **_about(units, notes, _left_out('attention', m)))
