@@ -200,6 +200,10 @@ def _compared_row(
                   'that the model reads.')
     return row, row_said, which, asked
 
+def _layer_words(was_chosen, of='') -> str:
+    "That the last layer is shown because no other was asked for; `of`: what the layers are that count"
+    return f' Layer shown: the last {f"that {of}" if of else "recorded one"}.'*bool(was_chosen)
+
 # %% ../../nbs/09_views/00_base.ipynb #025
 def attention_beside_saliency(
     snapshot,
@@ -211,7 +215,7 @@ def attention_beside_saliency(
     of_method = _evidence_of(snapshot, 'method_saliency', 'SalLM')
     own = 'saliency' if 'saliency' in snapshot.arrays else of_method
     attention, saliency = arrays_of(snapshot, name, 'attention', own)
-    regularised = _asked_of(snapshot)[0]
+    regularised, chosen = _asked_of(snapshot)[0], layer is None
     row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer,
                            default=-1)
     special = np.asarray(snapshot.is_special)
@@ -230,7 +234,8 @@ def attention_beside_saliency(
         caption=f'Attention {row_said} in layer {layer}, {which}, beside '
                 f'saliency{"" if target is None else " and the target that attention is trained towards"}, each '
                 f'normalised over the tokens that are not special (special tokens, grey, receive {outside:.0%} of the '
-                f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}',
+                f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}'
+                + _layer_words(chosen, 'SalLM regularises' if regularised else ''),
         attention=_normalised(attention, special),
         attention_name=_row_name(snapshot, row_said),
         saliency=_normalised(saliency, special),
@@ -278,7 +283,7 @@ def explanation_beside_rationale(
     if of == 'attention':
         row, layer = layer_row(snapshot, name, 'attention', None, default=-1)
         values, row_words, heads, _ = _compared_row(snapshot, values[row], layer)
-        which = f' {row_words} in layer {layer}, {heads}'
+        which = f' {row_words} in layer {layer} (the last recorded one), {heads}'
     marked = np.asarray(marked, bool) & ~special
     given = np.where(np.isfinite(values), values, 0.).astype(float)
     f1, spans, area, chance, notes = _pointed_at(given[~special], marked[~special])
@@ -570,8 +575,10 @@ def discard_region(
     rows = list(range(len(observed))) if layer is None else [layer_row(snapshot, name, 'discarded', layer)[0]]
     heads = list(range(attribution.shape[1])) if head is None else [head]
     check_heads(name, heads, attribution.shape[1])
-    i, j = telling_head(attribution[np.ix_(rows, heads)])
-    chosen, row, head = layer is None or len(heads) > 1, rows[i], heads[j]
+    is_plain = what == 'attention' # whose rows all have the sum 1
+    i, j = (0, 0) if is_plain else telling_head(attribution[np.ix_(rows, heads)])
+    shown = 'Head' if head is None else 'Layer' if layer is None else ''
+    row, head = rows[i], heads[j]
     candidates, discarded = candidates[row, head], discarded[row, head]
     # candidates may be attended to, even where half precision stored 0
     blocked = blocked_keys(snapshot, observed[row]) & ~candidates
@@ -580,6 +587,7 @@ def discard_region(
     tied = tied_candidates(candidates, ~blocked, values, args.get('p')) & (not how)
     ties, count = ties_note(tied), f'{candidates.sum()} of {(~blocked).sum()} positions are candidates'
     if tied.any(): count += f' ({candidates[tied].sum()} in tied rows)'
+    why = 'the first' if is_plain else 'largest median row sum of |attribution|'
     shares = ''.join(f', {rate} = {args[rate]:g}' for rate in 'pq' if rate in args)
     return DiscardRegion(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
@@ -587,7 +595,7 @@ def discard_region(
         caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that '
                 'it attends to. Dashed lines: around the candidate discard region; crosses: discarded positions. '
                 + _draw_words(snapshot) + how + ''.join(f' {tie}' for tie in ties)
-                + (' Head shown: largest median row sum of |attribution|.' if chosen and what != 'attention' else ''),
+                + f' {shown} shown: {why}.'*bool(shown),
         values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates),
         discarded=fixed(discarded), ties=fixed(candidates & tied[:, None]), layer=observed[row], head=head,
         notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
@@ -681,6 +689,7 @@ def guided_heads(
     own, grid = own_patterns(snapshot), snapshot.info.get('patches')
     names = [own.get((layer, h)) or pattern_name(p, snapshot.labels, grid) if g else None
              for h, (p, g) in enumerate(zip(target[row], guided[row]))]
+    one_each = '; the first guided head of each pattern'*(heads is None)
     heads = _one_head_each(names, guided[row]) if heads is None else list(heads)
     check_heads(name, heads, len(names))
     if not heads or not guided[row, heads].all():
@@ -694,7 +703,7 @@ def guided_heads(
         subtitle='mean squared residual   ' + '   '.join(f'{names[h]}: {number_words(r, 4)}'
                                                          for h, r in zip(heads, residuals)),
         caption=f'Attention of guided heads of layer {layer} (above) and the patterns that they are guided towards '
-                f'(below), on one colour scale; one head for each pattern. {axes_meaning}'
+                f'(below), on one colour scale{one_each}. {axes_meaning}'
                 + (' Layer shown: the smallest mean squared residual.' if chosen else ''),
         attention=fixed(np.where(blocked_keys(snapshot, layer), np.nan, maps)), target=fixed(targets),
         limit=robust_limit(np.concatenate([maps, targets]), 1.),
@@ -1005,6 +1014,7 @@ def translation(
     if target is None or predicted is None:
         raise ValueError(f'{name}: snapshot.info needs target_tokens and predicted_tokens; it holds {_keys(snapshot)}')
     attention, saliency, chance = (_optional(snapshot, key) for key in ('attention', 'saliency', 'target_probability'))
+    was_chosen = layer is None and attention is not None
     if attention is not None:
         row, layer = layer_row(snapshot, name, 'attention', layer, default=-1)
         if head is not None: check_heads(name, [head], attention.shape[1])
@@ -1017,7 +1027,8 @@ def translation(
         title=title_of(snapshot), subtitle=right,
         caption='A pair of source and target. Below each target token, what the model answers given the target before '
                 f'it, and the probability of the target token: {right}.'
-                + (f' The map is the attention of the encoder, {where}: a{axes_meaning[1:]}' if where else ''),
+                + (f' The map is the attention of the encoder, {where}: a{axes_meaning[1:]}' if where else '')
+                + _layer_words(was_chosen),
         target=tuple(target), predicted=tuple(predicted),
         probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
         is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head,
@@ -1186,7 +1197,9 @@ def evidence_view(
     return EvidenceView(
         title=title_of(snapshot, cut_name(name), *([where] if where else [])), subtitle=largest + class_words(snapshot),
         caption=f'Evidence “{cut_name(name)}”{f" of {where}" if where else ""} '
-        f'({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}',
+        f'({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}'
+        + _layer_words('layer' in chosen and layer is None)
+        + ' Head shown: the first.'*('head' in chosen and head is None),
         name=name, form=form, values=values, kind=kind, limit=limit, layer=chosen.get('layer'), head=chosen.get('head'),
         **table,
         notes=(f'{lost} of the values are not finite and left out',)*bool(lost), **_words_about(snapshot))

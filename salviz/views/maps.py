@@ -61,27 +61,38 @@ def _on_units(values, units, how='map'):
     return pooled > 0 if how == 'cells' else pooled
 
 # %% ../../nbs/09_views/02_maps.ipynb #011
+def _telling(
+    snapshot, layer, # as for `telling_entry`
+) -> tuple: # (layer and head, how the head was chosen)
+    "A head of `snapshot` that shows what its method does, and in words why it is this one"
+    s, of = snapshot, lambda name: [i for i, l in enumerate(snapshot.layers.get(name, [])) if layer in (None, l)]
+    here = '' if layer is None else ' of this layer'
+    closest = closest_layer(s) if layer is None else None
+    guided = [(l, int(h)) for i in of('guided') for h in np.flatnonzero(s.arrays['guided'][i])
+              if (l := s.layers['guided'][i]) == closest or closest is None]
+    if guided:
+        why = ', in the layer whose guided heads are closest to their patterns'*(closest is not None)
+        return dict(zip(('layer', 'head'), guided[0])), f'the first guided one{here}{why}'
+    rows = of('attention_attribution')
+    if rows and np.nan_to_num(s.arrays['attention_attribution'][rows]).any():
+        i, head = telling_head(np.asarray(s.arrays['attention_attribution'][rows], dtype=float))
+        return (dict(layer=s.layers['attention_attribution'][rows[i]], head=head),
+                f'largest median row sum of |attribution|{here}')
+    rows = of('attention')
+    if not rows: return {}, ''
+    # of the last layer that has one, the first head most of whose rows are not all equal
+    spread = np.ptp(np.nan_to_num(s.arrays['attention'][rows]), -1) > 0
+    telling = spread.mean(-1) > .5
+    i = next((i for i in reversed(range(len(rows))) if telling[i].any()), len(rows) - 1)
+    return (dict(layer=s.layers['attention'][rows[i]], head=int(np.argmax(telling[i]))),
+            f'the first one{here or " of the last layer"} that does not attend everywhere alike')
+
 def telling_entry(
     snapshot,
     layer=None, # a model's layer; None: of all
 ) -> dict: # layer and head; {} without any map
     "A head of `snapshot` (of `layer`) that shows what its method does"
-    s, of = snapshot, lambda name: [i for i, l in enumerate(snapshot.layers.get(name, [])) if layer in (None, l)]
-    closest = closest_layer(s) if layer is None else None
-    guided = [(l, int(h)) for i in of('guided') for h in np.flatnonzero(s.arrays['guided'][i])
-              if (l := s.layers['guided'][i]) == closest or closest is None]
-    if guided: return dict(zip(('layer', 'head'), guided[0]))
-    rows = of('attention_attribution')
-    if rows and np.nan_to_num(s.arrays['attention_attribution'][rows]).any():
-        i, head = telling_head(np.asarray(s.arrays['attention_attribution'][rows], dtype=float))
-        return dict(layer=s.layers['attention_attribution'][rows[i]], head=head)
-    rows = of('attention')
-    if not rows: return {}
-    # of the last layer that has one, the first head most of whose rows are not all equal
-    spread = np.ptp(np.nan_to_num(s.arrays['attention'][rows]), -1) > 0
-    telling = spread.mean(-1) > .5
-    i = next((i for i in reversed(range(len(rows))) if telling[i].any()), len(rows) - 1)
-    return dict(layer=s.layers['attention'][rows[i]], head=int(np.argmax(telling[i])))
+    return _telling(snapshot, layer)[0]
 
 # %% ../../nbs/09_views/02_maps.ipynb #012
 # what is asked for: the evidence
@@ -93,27 +104,34 @@ def _evidence(view, what):
     return _map_names[what]
 
 def _resolved(snapshot, view, name, layer, head):
-    "Layer and head with numbers of the model, None replaced"
+    "Layer and head with numbers of the model, None replaced, and a sentence that says how they were chosen"
     if head == 'rollout':
         if layer is not None:
             raise ValueError(f'{view}: rollout goes through all recorded layers; leave out layer={layer!r}')
         if name != 'attention':
             raise ValueError(f"{view}: rollout is of attention, not of {name}; choose head='mean' or a number")
-        return None, head
+        return None, head, ''
     for value, argument in ((layer, 'layer'), (head, 'head')):
         if isinstance(value, str) and value != 'mean':
             raise ValueError(f"{view}: {argument} must be a number, "
                              f"'mean'{', ' + repr('rollout') if argument == 'head' else ''} or None, got {value!r}")
-    if layer is None and head is None: layer = telling_entry(snapshot).get('layer')
+    said = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
+    if layer is None and head is None:
+        place, why = _telling(snapshot, None)
+        layer, said = place.get('layer'), [f'Head shown: {why}.']*bool(why)
     if layer not in (None, 'mean'): layer = layer_row(snapshot, view, name, layer)[1]
     if layer is None: layer = snapshot.layers[name][-1]
-    if head is None: head = 'mean' if layer == 'mean' else telling_entry(snapshot, layer).get('head', 0)
+    if head is None and layer == 'mean': head = 'mean'
+    elif head is None:
+        place, why = _telling(snapshot, layer)
+        head, said = place.get('head', 0), said or [f'Head shown: {why}.']*bool(why)
     if head != 'mean': check_heads(view, [head], snapshot.arrays[name].shape[1])
-    return layer, head
+    return layer, head, ''.join(said)
 
 # %% ../../nbs/09_views/02_maps.ipynb #013
-# [query, key]; in words; number, 'mean' or None; number, 'mean' or 'rollout'; bool [query, key]
-Map = namedtuple('Map', 'values where layer head blocked')
+# [query, key]; in words; number, 'mean' or None; number, 'mean' or 'rollout'; bool [query, key]; how layer and
+# head were chosen where nobody chose them, a sentence
+Map = namedtuple('Map', 'values where layer head blocked choice', defaults=('',))
 
 def _blocked(snapshot, layer, head):
     "Keys that may not be attended to: in `layer`, or in every recorded one"
@@ -160,7 +178,7 @@ def chosen_map(
         if layer is not None or head is not None:
             raise ValueError(f'{view}: give layer and head, or mean_of=, not both')
         return _mean_of(snapshot, view, name, maps, mean_of)
-    layer, head = _resolved(snapshot, view, name, layer, head)
+    layer, head, choice = _resolved(snapshot, view, name, layer, head)
     blocked = _blocked(snapshot, layer, head)
     if head == 'rollout':
         return Map(rollout(np.nan_to_num(maps, posinf=0)), f'rollout through {len(maps)} layers', layer, head, blocked)
@@ -168,7 +186,7 @@ def chosen_map(
     values = (rows.mean(1) if head == 'mean' else rows[:, head]).mean(0)
     if layer == 'mean': where = 'mean over all heads' if head == 'mean' else f'head {head}, mean over layers'
     else: where = f'layer {layer}, ' + ('mean over heads' if head == 'mean' else f'head {head}')
-    return Map(values, where, layer, head, blocked)
+    return Map(values, where, layer, head, blocked, choice)
 
 # %% ../../nbs/09_views/02_maps.ipynb #016
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -311,7 +329,8 @@ def attention_map(
     return AttentionMap(
         title=title_of(snapshot, where),
         subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
-        caption=' '.join([f'{unit.capitalize()} {of}. {axes_meaning}', *filter(None, marks_said), *ties, *units.notes]),
+        caption=' '.join([f'{unit.capitalize()} {of}. {axes_meaning}', *filter(None, [*marks_said, maps[0].choice]),
+                          *ties, *units.notes]),
         values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps),
         kinds=(kind,)*len(maps), limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps),
         **regions, saliency=saliency, saliency_limit=robust_limit(saliency, 1.),
@@ -418,9 +437,9 @@ def triptych(
         subtitle=f'Spearman of the first two {where}, over ordinary tokens: '
         f'{number_words(agreement)}{class_words(snapshot)}',
         caption=' '.join([f'(a) Attention of {m.where}, (b) its {names[1].strip("|")}, and (c) their difference '
-                          f'(orange: attention is higher; blue: it is lower). {how} {axes_meaning} Spearman '
-                          f'correlation {where}, over ordinary tokens: {number_words(agreement)}.', *notes,
-                          *units.notes]),
+                          f'(orange: attention is higher; blue: it is lower). {how} {axes_meaning} Spearman of '
+                          f'the first two {where}, over ordinary tokens: {number_words(agreement)}.',
+                          *filter(None, [m.choice]), *notes, *units.notes]),
         values=fixed(values), names=names, kinds=kinds, limits=tuple(map(float, limits)), units=bars,
         agreement=agreement, tied=fixed(tied), **_about(units, notes, _left_out('attention', m)))
 
@@ -457,7 +476,7 @@ def pattern_residual(
         title=title_of(snapshot, m.where, f'pattern {pattern}'), subtitle=numbers + class_words(snapshot),
         caption=' '.join([f'(a) Target (pattern {pattern}), (b) attention of {m.where}, and (c) the residual, '
                           f'attention − target (orange: more attention than asked for; blue: less). {axes_meaning} '
-                          f'{numbers.capitalize().replace("   ", "; ")}.', *units.notes]),
+                          f'{numbers.capitalize().replace("   ", "; ")}.', *filter(None, [m.choice]), *units.notes]),
         values=fixed(values), names=('target', 'attention', 'residual'), kinds=('share', 'share', 'signed'),
         limits=(limit, limit, robust_limit(values[2], 1.)),
         units=('attention', 'attention', 'attention − target'), pattern=pattern, residual=residual, share=share,
@@ -519,7 +538,8 @@ def compared(
     return Compared(
         title=', '.join([*shared, b.where]), subtitle=moved_said,
         caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {own[0]}, (b) B is {own[1]}, and (c) B − A '
-                          f'(orange: more in B; blue: less); {moved_said}. {axes_meaning}', *units.notes]
+                          f'(orange: more in B; blue: less); {moved_said}. {axes_meaning}',
+                          *filter(None, [b.choice.replace('shown:', 'shown, chosen in B:')]), *units.notes]
                          + (['Attributions are gradients: their size depends on the model of each side.']
                             if what == 'attribution' else [])),
         values=fixed([first, second, difference]),
@@ -579,7 +599,9 @@ def evolution(
         title=told[0], subtitle=told[1],
         caption=' '.join([f'{unit.capitalize()} of {last.where} at steps '
                           f'{", ".join(f"{a} {s.step}".strip() for a, s in zip(panel_letters(len(shown)), shown))}, on '
-                          f'one colour scale. {axes_meaning}', *notes, *units.notes]),
+                          f'one colour scale. {axes_meaning}',
+                          *filter(None, [last.choice.replace('shown:', 'shown, chosen at the last step:')]), *notes,
+                          *units.notes]),
         values=fixed(values), names=tuple(f'step {s.step}' for s in shown), kinds=(kind,)*len(shown),
         limits=(limit,)*len(shown), units=(unit,)*len(shown),
         steps=tuple(s.step for s in shown), **_about(units, notes, _left_out(unit, *maps)))
@@ -898,7 +920,8 @@ def patch_attention(
         caption=f'(a) The image in {size} patches. {" and ".join(dict.fromkeys(units)).capitalize()} to each of them: '
                 f'{listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
                 + ' All on one scale.'*(len(panels) > 1 == len(ends)) + _off_grid(grid['first'], outside, letters)
-                + ' The colours are mixed with the image.'*on_image,
+                + ' The colours are mixed with the image.'*on_image
+                + ''.join(f' {choice}' for choice in dict.fromkeys(m.choice for m in chosen) if choice),
         image=image, maps=fixed(maps), queries=tuple(place for _, place, _ in panels),
         names=tuple(said), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
         limits=tuple(float(ends[unit] if limit is None else limit) for unit in units),
