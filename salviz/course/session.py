@@ -203,6 +203,7 @@ def read_answers(
     "Return what an answers file contains; an error names what is wrong with it"
     return checked_file(read_json(path), Path(path).name, left_out)
 
+# %% ../../nbs/13_course/04_session.ipynb #se15-2
 def checked_file(
     given,              # what a file contains
     name='the file',
@@ -237,7 +238,6 @@ def _sound(given, problem_of, name, left_out):
         if left_out is None: raise ValueError(f'{name} has {message}')
         left_out.append(f'{name}: left out {message}')
     return {key: entry for key, entry in given.items() if not problems[key]}
-
 
 # %% ../../nbs/13_course/04_session.ipynb #se17
 def _first_time(entry): return (entry.get('first') or {}).get('time') if isinstance(entry.get('first'), dict) else None
@@ -362,6 +362,7 @@ def _opened(files, messages):
             try: yield one.name, read_json(one)
             except ValueError as e: messages.append(str(e))
 
+# %% ../../nbs/13_course/04_session.ipynb #se23-2
 def _answers_in(found, name, left_out) -> dict:
     "What `class_answers` makes of one file"
     if isinstance(found, dict) and found.get('salviz') == 'class-answers':

@@ -64,6 +64,7 @@ def _check_member(member, end):
     if name != 'run' and member.size > _most_of_record:
         raise ValueError(f'{member.name!r} has {member.size:,} bytes; at most {_most_of_record:,} are allowed')
 
+# %% ../../nbs/06_training/12_engines.ipynb #eg05-2
 def _extract(archive, place):
     "Unpack `archive`, an open file, into the folder `place`, after every member was checked"
     end = archive.seek(0, os.SEEK_END)

@@ -241,6 +241,7 @@ def _check_kernel(self:Study):
                          "cells might come to two answers; name one for all, attention_kernel='sdpa' (fused) or "
                          "'eager'. Which is faster here says a single training in its run.state")
 
+# %% ../../nbs/06_training/09_study.ipynb #018-2
 @patch
 def _check(self:Study) -> list:
     "Refuse what cannot work; the names of the settings that every cell takes"
