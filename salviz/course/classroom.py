@@ -202,8 +202,7 @@ class ClassMarks:
         return [majority_of(v, n) for v, n in zip(self.votes, self.asked)]
 
     @cached_property
-    def alpha(self) -> Alpha:
-        return class_alpha(self.counts())
+    def alpha(self) -> Alpha: return class_alpha(self.counts())
 
     @cached_property
     def students(self) -> pd.DataFrame: # index nickname; done, words (mean a sentence), f1, alpha_without

@@ -143,7 +143,8 @@ def file_name(nickname:str) -> str:
 
 def check_version(given, of:MarkSet, set_id):
     "Refuse what another version of this room has written, and marks of other sentences"
-    if given is True or given != version: raise ValueError(f'has version {_told(given)} of the marks, and this salviz reads {version}')
+    if given is True or given != version:
+        raise ValueError(f'has version {_told(given)} of the marks, and this salviz reads {version}')
     if set_id != of.id: raise ValueError(f'is of another set of sentences ({_told(set_id)}; this class marks {of.id})')
 
 def read_sheet(
