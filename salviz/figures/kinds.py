@@ -329,12 +329,15 @@ def _without(name, kind, needs, **given):
                          f'{needs}'
                          + (' of all steps' if kind and kind.takes == 'runs' else ''))
 
+def _check_table(name, kind, source):
+    "Refuse what is no table for a `kind` that is made of one"
+    if kind.is_of_table and isinstance(source, (Run, Snapshot, list, dict)):
+        raise ValueError(f'figure: {name} is made of a table ({kind.needs}), got {type(source).__name__}; such '
+                         'tables come from a study or a metric')
+
 def _made_of_more(name, kind, source, step, probe, options):
     "Views of runs or of a table"
     if kind.is_of_table:
-        if isinstance(source, (Run, Snapshot, list, dict)):
-            raise ValueError(f'figure: {name} is made of a table ({kind.needs}), got {type(source).__name__}; such '
-                             'tables come from a study or a metric')
         _without(name, kind, f'a table ({kind.needs})', step=step, probe=probe)
         about = options.get('about') or getattr(getattr(source, 'frame', source), 'attrs', {}).get('about', '')
         view = kind.make(source, **{k: v for k, v in options.items() if k != 'about'})
@@ -383,6 +386,7 @@ def _views_of(source, kind=None, step=None, probe=None, **options) -> Made:
     if kind is None:
         raise ValueError(f'figure: say which kind of figure ({", ".join(figure_kinds())}); got '
                          f'{type(sources[0]).__name__ if sources else "an empty list"}')
+    _check_table(kind, chosen, source)
     _checked_options(kind, chosen, options)
     if chosen.takes in ('snapshot', 'snapshots', 'pair'):
         return _made_of_snapshots(kind, chosen, sources, step, probe, options)
