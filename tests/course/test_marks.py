@@ -110,7 +110,7 @@ def test_what_is_no_mark_is_refused_with_the_reason():
     first = [0]*len(of.words[0])
     reasons = [
         ('{"salviz": "marks"', 'is not JSON'), ('[1]', 'no file of marks'), ('"marks"', 'no file of marks'),
-        ('[' * 100000, 'is not JSON'),
+        ('[' * 100000, 'is nested too deeply'),
         (dict(good, version=2), 'has version 2'), (dict(good, set='000000'), 'of another set'),
         (dict(good, nickname=''), 'the nickname must be a text'),
         (dict(good, nickname=7), 'the nickname must be a text'),
