@@ -84,5 +84,8 @@ def csv_text(
     index=False, # True: the names of the rows are the first column
 ) -> str:
     "Return `table` as CSV that a spreadsheet may open, whoever wrote its texts"
-    cells = table.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(csv_cell))
+    columns = [column if pd.api.types.is_numeric_dtype(column)
+               else pd.Series([csv_cell(x) for x in column], index=column.index, name=name, dtype=object)
+               for name, column in table.items()]
+    cells = pd.concat(columns, axis=1) if columns else table
     return cells.rename(index=csv_cell, columns=csv_cell).to_csv(index=index, lineterminator='\n')

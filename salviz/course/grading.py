@@ -167,7 +167,9 @@ class Grades:
 
     def write(self, path) -> Path:
         "Write the table as CSV"
-        write_whole(Path(path), csv_text(self.table()).encode('utf-8-sig'))
+        def whole(x): return int(x) if isinstance(x, (float, np.floating)) and float(x).is_integer() else x
+        rows = [{name: whole(x) for name, x in row.items()} for row in self.rows]
+        write_whole(Path(path), csv_text(pd.DataFrame(rows, dtype=object)).encode('utf-8-sig'))
         return Path(path)
 
     def report(self) -> str:
