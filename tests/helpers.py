@@ -75,10 +75,10 @@ def all_alike(ours, theirs, **how):
 
 
 @contextmanager
-def full_disk(room=500):
-    "A block in which no file can grow beyond `room` bytes: a write fails in the middle, as on a full disk"
+def full_disk(most=500):
+    "A block in which no file can grow beyond `most` bytes: a write fails in the middle, as on a full disk"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try: yield
     finally: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 

@@ -114,7 +114,7 @@ def write(folder, count=0, seed=0):
     return sorted(path.name for path in folder.iterdir())
 
 def write_special(folder):
-    "Put into `folder` what is no file that can be read"
+    "Create in `folder` names that cannot be read as files"
     (folder/'answers-folder.json').mkdir()
     os.mkfifo(folder/'answers-pipe.json')
     (folder/'answers-loop.json').symlink_to(folder/'answers-loop.json')

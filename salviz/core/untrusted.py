@@ -74,7 +74,7 @@ def read_json(
 def csv_cell(
     x, # of a table
 ):
-    "Return `x`, a text in such a form that it stays in its cell and that no spreadsheet runs it"
+    "Return `x`; a text without line breaks, and with an apostrophe in front if it would be a formula"
     if not isinstance(x, str): return x
     text = printable(x)
     return f"'{text}" if text.lstrip()[:1] in ('=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠') else text
@@ -83,7 +83,7 @@ def csv_text(
     table:pd.DataFrame,
     index=False, # True: the names of the rows are the first column
 ) -> str:
-    "Return `table` as CSV that a spreadsheet may open, whoever wrote its texts"
+    "Return `table` as CSV in which no text is a formula or leaves its cell"
     columns = [column if pd.api.types.is_numeric_dtype(column)
                else pd.Series([csv_cell(x) for x in column], index=column.index, name=name, dtype=object)
                for name, column in table.items()]

@@ -330,7 +330,7 @@ def _without(name, kind, needs, **given):
                          + (' of all steps' if kind and kind.takes == 'runs' else ''))
 
 def _check_table(name, kind, source):
-    "Refuse what is no table for a `kind` that is made of one"
+    "Raise `ValueError` if `kind` draws a table and `source` is something else"
     if kind.is_of_table and isinstance(source, (Run, Snapshot, list, dict)):
         raise ValueError(f'figure: {name} is made of a table ({kind.needs}), got {type(source).__name__}; such '
                          'tables come from a study or a metric')

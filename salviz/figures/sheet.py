@@ -924,7 +924,7 @@ def _shortened_words(labels, scale):
     few = ', '.join(f'“{label if len(label) <= 60 else label[:59] + "…"}”' for label in labels[:2])
     more = f' and {len(labels) - 2} more' if len(labels) > 2 else ''
     smaller = ', a smaller font_size' if scale > 1 else ''
-    return (f'figure: {len(labels)} label{"s"*(len(labels) > 1)} cut for want of room ({few}{more}); take a greater '
+    return (f'figure: {len(labels)} label{"s"*(len(labels) > 1)} cut for lack of space ({few}{more}); take a greater '
             f'width{smaller} or shorter names')
 
 # %% ../../nbs/10_figures/01_sheet.ipynb #054

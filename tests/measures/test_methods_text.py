@@ -137,7 +137,7 @@ def test_every_key_in_the_text_has_its_entry_and_the_other_way_round(tmp_path, f
 def test_a_text_that_does_not_fit_on_the_disk_leaves_the_old_file(tmp_path):
     text, file = a_study(tmp_path/'s').methods_text(), tmp_path/'methods.md'
     file.write_text('old')
-    with full_disk(room=10), pytest.raises(OSError): text.write(file)
+    with full_disk(most=10), pytest.raises(OSError): text.write(file)
     assert file.read_text() == 'old' and sorted(p.name for p in tmp_path.iterdir()) == ['methods.md', 's']
 
 def test_hostile_names_stay_names(tmp_path):

@@ -97,7 +97,7 @@ def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
 
 def test_results_that_do_not_fit_on_the_disk_leave_the_old_file(whole, tmp_path, capsys):
     (tmp_path/'all.csv').write_text('old')
-    with full_disk(room=50):
+    with full_disk(most=50):
         status = main(['study', 'collect', str(whole), '--out', str(tmp_path/'all.csv'), '--force'])
     assert status == 2 and (tmp_path/'all.csv').read_text() == 'old' and len([*tmp_path.iterdir()]) == 1
 

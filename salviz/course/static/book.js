@@ -44,7 +44,7 @@ export class CourseBook {
     this.save();
   }
 
-  // What the class has answered to this very question; what is no answer to it is left out.
+  // The answers of the class to this question, without values that do not fit it.
   ofClass(about) {
     const of = this.kept.classmates[about.name];
     if (of?.id !== about.id || of.kind !== about.kind) return null;

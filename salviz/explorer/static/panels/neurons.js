@@ -300,7 +300,7 @@ class Neurons {
     return {cell: null, text: `neuron ${column} of ${name}: ${numberWords(value)}`};
   }
 
-  // A choice of the key that is in view already changes no word, and is told all the same.
+  // Choosing the current key again changes no text, so announce it here.
   chooseKey(key) {
     const same = key === this.key;
     this.ctx.state.set({tokens: [key]});
