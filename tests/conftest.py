@@ -110,9 +110,25 @@ numeric_files = {f'test_{room}' for room in (
     'corpus '
     'antecedents '
     'nets pretraining signals next_tokens rationale_guided distillation targets generation roar').split()}
-numeric_notebooks = re.compile(r'test_notebook_runs\[(00_learn/own|03|04|05|06|08)')
+numeric_notebooks = re.compile(r'test_(?:notebook|slow_cells)_runs?\[(?:00_learn/own|03|04|05|06|08)')
 
+def leave_to_slow(items):
+    """Of a test that is marked `sample(n)`, n of its cases (the first one and others at even distances) run in
+    `make test`, the rest in `make slow`"""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker('sample') and not item.get_closest_marker('slow'):
+            cases.setdefault(item.nodeid.partition('[')[0], []).append(item)
+    for some in cases.values():
+        n = some[0].get_closest_marker('sample').args[0]
+        assert 0 < n < len(some), f'{some[0].nodeid}: sample({n}) of {len(some)} cases leaves none out'
+        kept = {i * len(some) // n for i in range(n)}
+        for i, item in enumerate(some):
+            if i not in kept: item.add_marker('slow')
+
+@pytest.hookimpl(tryfirst=True) # before pytest looks at the marks
 def pytest_collection_modifyitems(items):
     items.sort(key=in_order)
+    leave_to_slow(items)
     for item in items:
         if item.path.stem in numeric_files or numeric_notebooks.match(item.name): item.add_marker('numeric')

@@ -91,12 +91,12 @@ def begin(act, *args, said, env={}, cwd=None):
     process.start()
     return process
 
-def cells(notebook):
+def cells(notebook, slow):
     "Runs the cells of a notebook; 1 if one of them fails or gives something else than what is kept below it"
     import outputs
-    ran = outputs.executed(notebook)
+    ran = outputs.executed(notebook, slow)
     if ran is None: return 1
-    different = outputs.stale(notebook, ran)
+    different = outputs.stale(notebook, ran, slow)
     print(*different, sep='\n')
     return int(bool(different))
 
@@ -104,11 +104,10 @@ def code(source, argv):
     sys.argv = argv
     exec(compile(source, argv[0], 'exec'), dict(__name__='__main__'))
 
-def notebook(path, said):
-    """The exit status of the cells of the notebook `path`, run as nbdev-test does; in the file `said` stand what they
-    print,
-    the error that ends them, and which of the kept outputs are stale"""
-    process = begin(cells, str(path), said=said)
+def notebook(path, said, slow=True):
+    """The exit status of the cells of the notebook `path`, run as nbdev-test does, those with `#| slow` only if `slow`;
+    in the file `said` stand what they print, the error that ends them, and which of the kept outputs are stale"""
+    process = begin(cells, str(path), slow, said=said)
     process.join()
     Path(said).write_text(Path(said).read_text() + Path(f'{said}.err').read_text())
     return process.exitcode

@@ -26,20 +26,25 @@ def in_a_kernel(path):
     else: return notebook.cells
 
 
-def as_nbdev_does(path):
-    "The same by nbdev-test, which has no kernel"
+def is_slow(cell):
+    "Is `#| slow` among the directives of `cell`: one that `make test` leaves out and `make slow` runs"
+    return re.search(r'^#\|\s*slow\b', text_of(cell['source']), re.M) is not None
+
+
+def as_nbdev_does(path, slow):
+    "The same by nbdev-test, which has no kernel; without `slow` the cells with this directive are left out"
     import nbdev.test
     ran = []
     write, nbdev.test.write_nb = nbdev.test.write_nb, lambda nb, path: ran.append(nb)
-    try: worked, _ = nbdev.test.test_nb(str(path), do_print=True, save=True)
+    try: worked, _ = nbdev.test.test_nb(str(path), do_print=True, save=True, skip_flags=[] if slow else ['slow'])
     finally: nbdev.test.write_nb = write
     return ran[0]['cells'] if worked else None
 
 
-def executed(path):
+def executed(path, slow=True):
     "The cells of the notebook `path` with the outputs that they give now, None if one fails: rooms export"
     is_room = '#| default_exp ' in Path(path).read_text()
-    ran = as_nbdev_does(path) if is_room else in_a_kernel(path)
+    ran = as_nbdev_does(path, slow) if is_room else in_a_kernel(path)
     return ran and [{k: cell.get(k) for k in ('id', 'cell_type', 'outputs')} for cell in ran]
 
 
@@ -80,12 +85,13 @@ def said(outputs) -> list:
     return result
 
 
-def stale(path, cells) -> list:
+def stale(path, cells, slow=True) -> list:
     """Lines that name the cells of the notebook `path` whose kept outputs are not those in `cells`, which have just
-    been run"""
+    been run, slow ones only with `slow`"""
     there, lines = json.loads(Path(path).read_text())['cells'], []
     for was, now in zip(there, cells, strict=True):
-        if was['cell_type'] != 'code' or said(was['outputs']) == said(now['outputs'] or []): continue
+        if was['cell_type'] != 'code' or not slow and is_slow(was): continue
+        if said(was['outputs']) == said(now['outputs'] or []): continue
         lines.append(f'{Path(path).name}: what is kept below cell {was["id"]} is stale; run `make outputs`')
         lines += [f'  kept {x}' for x in said(was['outputs'])] + [f'  now  {x}' for x in said(now['outputs'] or [])]
     return lines

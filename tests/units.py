@@ -17,7 +17,7 @@ def unit_of(nodeid):
     path, _, name = nodeid.partition('::')
     stem = path.rpartition('/')[2].removesuffix('.py')
     if stem in in_lab or 'jupyterlab' in name: return 'lab'
-    notebook = re.fullmatch(r'test_notebook_runs\[(.*)\.ipynb\]', name)
+    notebook = re.fullmatch(r'test_(?:notebook_runs|slow_cells_run)\[(.*)\.ipynb\]', name)
     if notebook: return notebook[1]
     return name if name == 'test_the_example_in_readme_works' else stem
 

@@ -573,6 +573,7 @@ def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
         assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 @pytest.mark.parametrize('batch_size', [1, 7, None])

@@ -36,6 +36,7 @@ def on_both(model, batch, act):
         there = act(copy.deepcopy(model).to(card), {k: v.to(card) for k, v in batch.items()})
         return np.asarray(here.detach()), np.asarray(there.detach().cpu())
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('name', [n for n in known_attributions('input_ids')
                                   if n != 'gradient']) # whose sum over a BERT's embedding is zero
 def test_an_attribution_on_a_card_is_that_of_the_processor(name, model, batch):

@@ -71,6 +71,7 @@ def test_each_budget_makes_its_study_with_all_arms_seeds_and_settings(name, budg
     assert study.train['learning_rate'] == given['learning_rate'] and study.train['snapshots'] == 0
     if name == 'GRID': assert study.settings['p'] == study.settings['q'] == list(given['shares'])
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', [name for name in names if 'small' in plans[name].sizes])
 def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(name, tmp_path):
     study = plans[name].study(tmp_path, 'small')
@@ -82,6 +83,7 @@ def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(
             return sorted(np.asarray(part['pixel_values'], dtype=np.float64).reshape(len(part), -1).sum(1))
         assert len(one) and len(one) == len(other) and rows(one) != rows(other)
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', names)
 def test_every_arm_of_the_full_budget_takes_steps_on_a_stand_in_and_has_all_its_columns(name, tiny, tmp_path):
     more = dict(GRID=dict(shares=(.5,)), AD=dict(bases=('tiny',)), AD64=dict(bases=('tiny',)), SALLM=dict(epochs=3))

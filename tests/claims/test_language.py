@@ -71,6 +71,7 @@ def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(na
     assert small.weights == ('best' if name == 'MLM' else 'none')
     assert small.train['snapshots'] == 0 and not small.progress
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', [n for n in names if n != 'DOWN'])
 def test_the_papers_setting_trains_a_tiny_stand_in_with_each_arm(name, words, tmp_path, monkeypatch):
     monkeypatch.setattr(language, 'exact_match', lambda data: 0.)

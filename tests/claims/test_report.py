@@ -107,6 +107,7 @@ def test_names_from_outside_are_text_and_nothing_else(rows, monkeypatch, tmp_pat
     assert '<script' not in page and '&lt;script&gt;' in page and page.count('</style>') == 1
     assert '\\% \\$x\\$' in (tmp_path/'verdicts.tex').read_text()
 
+@pytest.mark.slow
 def test_what_changed_of_the_registry_since_the_first_run_is_printed(rows):
     before = described('small')
     before['effects']['D2']['smallest'] = .5

@@ -153,6 +153,7 @@ places = dict(folder='os.mkdir .*/whole$', config='os.rename .*/.config.json', l
               second='os.rename .*checkpoint-10/.manifest', scores='os.mkdir .*/arrays',
               summary='os.rename .*/.summary.json', tidying='os.remove .*checkpoint-10/scheduler')
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('place', places)
 def test_a_training_killed_there_goes_on_to_the_same_end(place, home, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                          tiny_data):
@@ -220,6 +221,7 @@ def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
     (copy.path/'checkpoints'/'checkpoint-10'/'manifest.json').unlink() # so that the rows after step 5 go
     assert same_run(unbroken, resume(copy))
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('left', ['nothing', 'a temporary file', 'only a config', 'a failed try'])
 def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                                 tiny_data):
@@ -536,6 +538,7 @@ def harm_again_and_again(victim, times, seed):
     assert Run(victim).check() == []
     return count
 
+@pytest.mark.slow
 def test_flipped_bits_cuts_and_appends_are_harmless_or_named(victim):
     count = harm_again_and_again(victim, 150, seed=1)
     assert sum(count.values()) == 150 and sum(n for (_, how), n in count.items() if how == 'named') > 100

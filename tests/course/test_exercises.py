@@ -328,6 +328,7 @@ def test_a_long_row_is_cut_to_what_surrounds_the_first_difference():
 
 shades = dict(light=('#fff', '#111'), dark=('#111', '#ddd'))
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('theme', shades)
 @pytest.mark.parametrize('width', [360, 1280])
 def test_checks_fit_a_narrow_and_a_wide_page_in_both_themes(page, theme, width, tmp_path): # noqa: F811

@@ -41,6 +41,7 @@ def show(p, name):
 
 def explorers(p): return p.locator('.course-explorer .sv-panel:not([hidden]) canvas').count()
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('scheme,background', [('light', 'rgb(255, 255, 255)'), ('dark', 'rgb(21, 24, 28)')])
 @pytest.mark.parametrize('width', [360, 1300])
 def test_a_page_opens_from_disk_in_both_themes_and_never_scrolls_sideways(browser, made, scheme, background, width):
@@ -128,6 +129,7 @@ def test_teachers_pages_fold_what_is_theirs(tmp_path):
     assert '<details><summary>For the teacher</summary>' in text and 'Misconceptions' in text
     assert '<h1>For those who teach</h1>' in (tmp_path/'0_for_teachers.html').read_text()
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('hostile', ['</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">',
                                      '<!-- <script>', '"><svg onload=window.hit=3>', '&lt;b&gt;', 'a\u2028b', ']]>'])
 def test_words_from_outside_are_text(browser, tmp_path, hostile):
@@ -185,6 +187,7 @@ def test_figures_carry_words_for_who_cannot_see_them():
     shown = Fragments().shown(figure)
     assert 'alt="Share &lt;b&gt;"' in shown and 'src="data:image/png;base64,' in shown
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('scheme,width', [('light', 1300), ('dark', 360)])
 @pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
 def test_every_lesson_opens_with_all_that_it_reveals(browser, tmp_path, path, scheme, width):

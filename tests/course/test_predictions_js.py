@@ -121,6 +121,7 @@ def answer_by_keys(p, kind):
     if kind == 'slope': press(p, *['PageUp']*3)
     return dict(some_answer)[kind]
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('kind', every_kind)
 def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(opened, tmp_path, kind, scheme):
@@ -334,6 +335,7 @@ def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path)
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'open', 'what another tab did later counts'
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kept', ['{', '[]', '{"entries": 3}', '{"entries": {"1.x": {"state": "revealed"}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": {"value": [99]}}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": null}}}'])
@@ -461,6 +463,7 @@ def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tm
         assert [r for r in ratios if r[0] < 4.5] == []
     assert seen > 300
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('width', [360, 760, 1920])
 @pytest.mark.parametrize('count', [3, 60])
 def test_nothing_is_wider_than_the_page_whatever_the_sentence(opened, tmp_path, width, count):

@@ -25,6 +25,7 @@ def tab(jupyter):
     yield tab
     tab.end()
 
+@pytest.mark.slow
 def test_a_prediction_is_answered_by_keyboard_and_its_answer_survives_reload_and_restart(tab):
     page, path = tab.page, tab.root/'answers-alice.json'
     assert 'secret' not in page.inner_text('.jp-Notebook').replace("'the secret of the run'", '')

@@ -220,6 +220,7 @@ def test_a_notebook_exported_to_html_shows_the_view(browser, tmp_path):
         page.close()
 
 
+@pytest.mark.slow
 def test_views_in_a_fresh_jupyterlab_are_there_at_the_first_run_in_both_themes(jupyter):
     root, url = jupyter.folder('bertviz'), jupyter.url
     run = Run.create(root/'run', dict(method=dict(name='ADDrop')))

@@ -105,6 +105,7 @@ def test_a_page_keeps_it_and_names_like_numbers_change_no_order():
     assert len(pack_page(frames)) < 2*len(b''.join(frames))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 @pytest.mark.parametrize('n', [3, 7, 60])
 def test_every_form_is_shown_with_its_numbers_and_its_scale(n, theme, page):
@@ -152,6 +153,7 @@ def test_all_layers_and_heads_are_reached_and_follow_the_chosen_head(page):
     assert fields()[1:] == [None, None] and '−1.2500 ± 0.0007' in shown(page, '.sv-evidence .sv-tip')
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('name', ['pull', 'focus', 'each head', 'each layer', 'plain map', 'gaps', 'ranks', 'tiny',
                                   'drift', 'lost', 'wide', 'counts', 'huge', 'gate', 'odds', 'features', 'zero'])
 def test_a_number_that_is_shown_is_within_its_step_of_what_the_method_said(name, page):

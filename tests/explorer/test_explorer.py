@@ -211,6 +211,7 @@ def test_metrics_that_are_not_finite_become_null(run):
 
 # --- live
 
+@pytest.mark.slow
 def test_two_thousand_updates_are_few_messages_the_last_is_there_and_memory_stays_flat(tmp_path):
     run = invented.run(tmp_path/'live', probes=(0,), steps=(0,), finish=False)
     view = ExplorerView([run], budget=20*len(held(ExplorerView([run]))[0, 0, 0]), live=True)
@@ -317,6 +318,7 @@ def drawn(png):
     image = matplotlib.image.imread(io.BytesIO(png))[..., :3]
     return len(np.unique(image.reshape(-1, 3).round(2), axis=0))
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('method', invented.methods)
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
@@ -329,6 +331,7 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     for panel in elsewhere:
         with pytest.raises(ValueError): explorer.picture(panel)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated,
                                   invented.scored])
 def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
@@ -624,6 +627,7 @@ def test_the_curves_need_no_network(page, run):
     widget(page, explorer.view)
     page.wait_for_selector('.sv-time .js-plotly-plot, .sv-time .plotly')
 
+@pytest.mark.slow
 def test_two_thousand_live_updates_leave_the_page_flat(page, run):
     "Slots are used again: what was dropped is forgotten, by the store and by the garbage collector"
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))

@@ -136,6 +136,7 @@ def test_the_bins_of_a_distribution_are_read_with_keys(page):
     assert 'from −0.95 to −0.9' in read and 'of the cells' in read
     spoken(page, read)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
 def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
     show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
@@ -163,6 +164,7 @@ contrast = '''() => {
         const [a, b] = [over(back), over([...back, [getComputedStyle(e).color, alpha]])].sort((x, y) => x - y);
         return [(b + .05) / (a + .05), e.className, e.textContent.slice(0, 60)]; }); }'''
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_texts_can_be_read_against_what_is_behind_them(page, theme):
     seen = 0
@@ -217,6 +219,7 @@ def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(b
     assert p.locator('.sv-tour').count() == 0 and p.errors == []
     p.close()
 
+@pytest.mark.slow
 def test_who_skips_the_tour_does_not_see_it_again(browser, whole):
     p = opened(new_page(browser, first_use=True), whole)
     p.click('.sv-tour button:text-is("Skip")')
@@ -239,6 +242,7 @@ def test_an_image_has_a_tour_of_its_own_panels(page):
 
 # --- narrow pages
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('width', [420, 560, 800, 880, 1280])
 @pytest.mark.parametrize('tokens', [3, 60])
 def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(page, width, tokens):
@@ -300,6 +304,7 @@ def test_who_turned_to_something_else_is_not_fetched_back(page):
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == end > 0
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('active', [0, 2, 3])
 def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
     load(page, 'sight.js')
@@ -308,6 +313,7 @@ def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == 0
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('width', [520, 800, 950, 1280])
 def test_the_question_mark_stays_in_the_first_line_of_its_head(page, width):
     page.set_viewport_size(dict(width=width, height=900))

@@ -146,6 +146,7 @@ def tile_points(found, tile, n):
     at = [int((k + .5)*found['side']/n) for k in range(n)]
     return [(x + c, y + r) for r in at for c in at]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('sharp', [1, 2], indirect=True)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
@@ -700,6 +701,7 @@ def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     assert page.is_hidden('.sv-map .sv-note')
     assert page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.count') == 200
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
 def test_hostile_tokens_stay_text(page, panel):
     show(page, [invented(labels=hostile), invented(5, labels=hostile)],
@@ -765,6 +767,7 @@ def test_overlays_and_labels_can_be_read_in_both_themes(page, theme):
 
 # ---- speed
 
+@pytest.mark.slow
 def test_frame_time_of_144_heads_at_128_tokens_is_printed(page):
     n = 128; labels = ['[CLS]', *[f'w{i}' for i in range(n - 2)], '[SEP]']
     rng = np.random.default_rng(0)

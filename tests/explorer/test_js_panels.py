@@ -100,6 +100,7 @@ def shares(x, special):
     x = np.where(special, 0, np.abs(x))
     return x/x.sum()
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 @pytest.mark.parametrize('colour', ['saliency', 'attention', 'difference'])
 def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, theme, colour):
@@ -791,6 +792,7 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
     assert np.allclose(made, target(.6), atol=1e-7)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('share,ranking,first',
                          [(.2, 'signed', 'next'), (.5, 'magnitude', 'keep'), (.9, 'signed', 'mask'),
                           (1., 'signed', 'next'), (0., 'signed', 'next')])

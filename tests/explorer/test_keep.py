@@ -150,6 +150,7 @@ def test_an_address_opens_the_same_view(browser, run, tmp_path):
     assert again.evaluate('() => salviz.state.tab') == 'map' and again.errors == []
     again.close()
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('asked', ['%7B', '%7B%22hit%22%3A1%7D', '%7B%22entry%22%3A3%7D', '7', '%E0%A4%A'])
 def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp_path, asked):
     path = write_page(page_of(run, panels=['map']), tmp_path/'run.html')
@@ -191,6 +192,7 @@ def test_a_head_whose_rows_are_ties_is_not_the_first(page, run):
     mount(page, meta([run_meta(run)]), [pack_frame(s)], panels=['map'])
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=2)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('panel, steps', [('map', 'step 20'), ('triptych', 'step 20'),
                                           ('compare', 'A step 0, B step 20')])
 def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
@@ -206,6 +208,7 @@ def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
         page.evaluate('state => app.state.set(state)', change); settled(page)
         assert tip() == '', change
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
 def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run, panel):
     kept_page(page, run, tab=panel, compare=dict(run=0, step=0))

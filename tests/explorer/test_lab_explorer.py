@@ -163,6 +163,7 @@ def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, server):
     assert again.picture('heads') == first.picture('heads')
     again.close()
 
+@pytest.mark.slow
 def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
     words = ['for i in range(12): print(i)']*6
     t = tab('sight.ipynb', *words, "from salviz import Explorer\nExplorer('run')", *words, height=800)
@@ -225,6 +226,7 @@ def test_training_is_watched_paused_and_stopped_with_all_cells_queued_and_the_fa
 own = ('own.ipynb', "from salviz import *\nexplorer = Explorer('run')\nexplorer",
        'import time\nfor _ in range(60): time.sleep(.1)')
 
+@pytest.mark.slow
 def test_ones_own_sentence_waits_while_a_cell_runs(shared):
     t = shared(*own)
     t.page.fill('.sv-own-field', 'a slow movie .')
@@ -308,6 +310,7 @@ def coloured(t):
         result[title] = {name: (pictures, elements) for name, pictures, elements in now}
     return result
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ad-drop', pytest.param('sallm', marks=pytest.mark.slow)])
 def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_in_it(tab, name):
     def opened(file):
@@ -336,6 +339,7 @@ def test_a_theme_chosen_in_the_menu_recolours_all_panels_as_if_they_were_opened_
             assert dark[title][panel][1] != elements, (title, panel)
         assert dark[title]['sv-panel sv-heads'][0] != light[title]['sv-panel sv-heads'][0], title
 
+@pytest.mark.slow
 def test_what_is_read_under_the_pointer_is_what_was_recorded(tab):
     t = tab('hover.ipynb', "from salviz import Explorer\nExplorer('run', panels=['map'])", height=1000)
     t.run_all(); t.drawn('map')
@@ -364,6 +368,7 @@ def bytes_of(page, selector):
         return [c.width, c.height, btoa(text)]; }""")
     return np.array([width, height, *base64.b64decode(text)])
 
+@pytest.mark.slow
 def test_the_file_opened_from_disk_shows_the_same_pixels(tab, browser, server, tmp_path):
     t = tab('file.ipynb',
             "from salviz import Explorer\nexplorer = Explorer('run')\nexplorer.to_html('run.html', "
@@ -402,6 +407,7 @@ def outputs(path):
     text = path.read_text()
     return [o for cell in json.loads(text)['cells'] for o in cell['outputs']] if text.strip().endswith('}') else []
 
+@pytest.mark.slow
 def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab, browser, server, tmp_path):
     t = tab('saved.ipynb', "from salviz import Explorer\nExplorer('run')")
     path = server[1]/'saved.ipynb'
@@ -445,6 +451,7 @@ def test_a_saved_notebook_works_without_kernel_and_hook_and_as_a_static_page(tab
     to_the_start(static)
     static.close()
 
+@pytest.mark.slow
 def test_in_jupyter_notebook_it_is_live_and_its_saved_copy_works_without_kernel(tab, server):
     t = tab('notebook7.ipynb', "from salviz import Explorer\nExplorer('ad-drop')", kind=NotebookTab)
     path = server[1]/'notebook7.ipynb'

@@ -225,6 +225,7 @@ def test_the_colours_are_the_products_on_a_linear_scale(opened):
         return [out, scales.product.linear && scales.product.signed]; }''')
     assert max(told[0]) <= 4 and told[1]
 
+@pytest.mark.slow
 def test_weights_of_another_step_are_said_to_be_others(page, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     explorer = Explorer(run, state=dict(tab='neurons', entry=dict(kind='head', layer=1, head=0)))

@@ -211,6 +211,7 @@ def test_a_word_is_clicked_away_and_by_keys(opened):
     page.click('text=as in view')
     assert page.input_value('.sv-own-field') == recorded and not page.is_visible('.sv-own-answer')
 
+@pytest.mark.slow
 def test_it_can_stand_beside_one_that_was_asked_before(opened):
     page, kernel = opened
     ask(page, other); kernel.answer()

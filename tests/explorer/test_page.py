@@ -37,6 +37,7 @@ def canvases(p):
                                   'all => all.map(c => [c.closest(".sv-panel").className, c.width, c.height, '
                                   'c.toDataURL()])')
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('method', invented.methods)
 def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path, method):
     run = invented.run(tmp_path/method, method)
@@ -83,6 +84,7 @@ def test_the_page_follows_the_readers_theme(browser, tmp_path):
 hostile = ['[CLS]', '</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', '<!--',
            "');window.hit=3;//", '&lt;b&gt;', '\u202eabc', '\u2028', '🙂', '\u200b', 'x'*10_000, '[SEP]']
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('method', ['ADDrop', 'SaliencyGuided', 'AttentionGuidance'])
 def test_no_token_can_break_the_page(browser, tmp_path, method):
     run = invented.run(tmp_path/'bad', method, probes=(0,), steps=(0, 10), tokens={0: hostile})

@@ -75,6 +75,7 @@ def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
     order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
     assert order.index('sentencePanel') < order.index('longestPanel') == order.index('ownPanel') - 1
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['whole', 'chosen'])
 def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, name):
     p = new_page(browser)

@@ -78,6 +78,7 @@ def many(losses): # of every kind, with what is hard about it
                 head_map(heads(2, 3).replace({'layer': {0: hostile}}), 'agreement'),
                 gradient_boxes(gradients((hostile, 'b'))), metric_table(results((hostile, 'b'))))
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [3.25, 6.75])
 def test_no_text_of_a_chart_overlaps_another_or_leaves_it(losses, width):
     with warnings.catch_warnings():
@@ -87,6 +88,7 @@ def test_no_text_of_a_chart_overlaps_another_or_leaves_it(losses, width):
             assert fig.get_figwidth() == width
             check_legible(fig)
 
+@pytest.mark.slow
 def test_a_chart_has_the_same_bytes_every_time(losses):
     for view in (loss_curves(losses), sensitivity_grid(settings(3, 2)), gradient_boxes(gradients())):
         for kind in ('pdf', 'svg'): assert rendered(figure(view, 3.25), kind) == rendered(figure(view, 3.25), kind)

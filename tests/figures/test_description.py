@@ -44,6 +44,7 @@ def heading_of(fig):
 def keys(citations): return [re.match(r'@\w+\{([^,]+)', entry)[1] for entry in citations]
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize('kind', figure_kinds())
 def test_every_fact_of_the_heading_is_in_the_caption_of_a_figure_without_heading(kind, made):
     parts, bare = heading_of(draw(made, kind, width=9)), draw(made, kind, heading='none', width=9)

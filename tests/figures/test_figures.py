@@ -31,6 +31,7 @@ hostile = ['[CLS]', '<img onerror=alert(1)>', '$x^2$', '中文', 'مرحبا', '
 def view_of(method, n=12, **kwargs): return makers[method](invent(n, layers=2, heads=6, method=method, **kwargs))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('method', makers)
 @pytest.mark.parametrize('n, width', [(3, 6.75), (12, 6.75), (60, 6.75), (128, 6.75), (40, 3.25)])
 def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
@@ -39,6 +40,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
     check_legible(fig)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('method', makers)
 def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
@@ -231,6 +233,7 @@ def test_a_users_style_neither_changes_a_figure_nor_is_changed(tmp_path):
         assert matplotlib.rcParams['font.size'] == 20
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes(tmp_path):
     code = '''
 import sys; sys.path.insert(0, sys.argv[2])
@@ -333,6 +336,7 @@ seen = dict(digit=lambda: signal_view(invented.image(step=10)),
             together=lambda: view_for(invented.both()))
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('name, width',
                          [*((o, 6.75) for o in seen),
                           *((o, 3.25) for o in ('digit', 'tall', 'long_series', 'named', 'distribution', 'long_tagged',
@@ -475,6 +479,7 @@ def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     with pytest.raises(ValueError, match='got str; make one with view_for'): figure([views[0], 'map'])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['digit', 'named', 'translated', 'scored'])
 def test_figures_of_other_tasks_are_the_same_bytes_every_time(name, tmp_path):
     for kind in ('pdf', 'svg', 'png'):
@@ -488,6 +493,7 @@ made = dict(image=invented.image, series=invented.series, tagged=invented.tagged
             translated=invented.translated, scored=invented.scored, both=invented.both)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', made)
 def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(kind):
     check_legible(picture(Look(made[kind](20), other=made[kind](0))))
@@ -537,6 +543,7 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block():
     assert picture(Look(s), 'map').axes[0].images[0].norm.vmax == 1
 
 
+@pytest.mark.slow
 def test_figures_that_are_written_in_24_threads_are_those_of_one_and_leave_the_settings_alone():
     """matplotlib's settings belong to the process: a figure that another thread's settings reached was another
     figure, or none"""

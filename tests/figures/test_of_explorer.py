@@ -34,6 +34,7 @@ def signals(path, make):
     for step in (0, 10): made.save(make(step))
     return made
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('view', entries)
 def test_every_kind_draws_the_heads_in_view_or_says_why_not(run, guided, view):
     for kind in of_a_map + of_one_head:

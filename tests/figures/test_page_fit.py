@@ -69,6 +69,7 @@ every = [(kind, shape, width, size) for shape in every_kind.shapes for kind in n
          if (kind, shape) != ('number_over_steps', 'three')] # one ordinary token has no rank correlation
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize('kind, shape, width, size', fast)
 def test_no_figure_is_cut_or_higher_than_its_page(kind, shape, width, size, sources):
     source, options = sources(shape)[kind]
@@ -82,6 +83,7 @@ def test_no_figure_of_any_kind_is_cut_in_any_width_and_size(kind, shape, width, 
     check_fits(source, options.get('kind', kind), width, size, {k: v for k, v in options.items() if k != 'kind'})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', widths)
 @pytest.mark.parametrize('of', ['images', 'series'])
 def test_three_signals_stand_on_one_page(of, width):

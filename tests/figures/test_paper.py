@@ -47,6 +47,7 @@ def made(tmp_path_factory):
 def draw(made, kind, **kw): return figure(made[kind][0], kind, **made[kind][1], **kw)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize('kind', figure_kinds())
 def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_how_it_was_made(kind, made):
     for width in ('acl',
@@ -61,6 +62,7 @@ def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_ho
         assert any('seed 0' in o for o in fig.facts)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', ['triptych', 'attention_beside_saliency', 'discard_region', 'loss_curves',
                                   'sensitivity_grid'])
 def test_another_font_size_is_the_same_picture_on_a_narrower_page_enlarged(kind, made):

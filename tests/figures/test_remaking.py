@@ -39,6 +39,7 @@ def is_of_one_snapshot(kind): return figure_kinds()[kind].takes == 'snapshot' an
 
 usual = [k for k in figure_kinds() if not is_of_one_snapshot(k)] + ['discard_region', 'attention_map', 'triptych']
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('kind', usual)
 def test_a_figure_comes_out_with_the_same_bytes_or_says_why_not(kind, made, tmp_path):
     source, options = made[kind]

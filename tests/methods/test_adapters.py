@@ -45,6 +45,7 @@ rows += [pytest.param(*row, marks=pytest.mark.slow) for row in (
     ('replaced_token_detection', 'electra'), ('seq2seq', 't5'), ('causal_lm', 'llama'),
     ('question_answering', 'bert'))]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: x)
 def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -83,6 +84,7 @@ configs = dict(lora_bias=lambda: some(LoraConfig, r=2, bias='all'), dora=lambda:
 def test_every_kind_of_adapter_that_is_served_is_tried_here():
     assert {make().peft_type.value for make in configs.values()} == {*adapter_kinds}
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('kind', configs)
 def test_an_adapter_of_each_kind_is_trained_and_comes_back_and_leaves_its_base_alone(kind, tmp_path, tiny_bert,
                                                                                      tiny_tokenizer, tiny_data):
@@ -148,6 +150,7 @@ served_rows = [('classification', 'bert', 'ADDrop'), ('classification', 'bert', 
                ('token_classification', 'bert', 'ADDrop'), ('masked_lm', 'bert', 'AttentionGuidance'),
                ('seq2seq', 'marian', 'ADDrop')]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=lambda x: x)
 def test_accumulated_micro_batches_of_an_adapter_are_one_batch(task, kind, name, tmp_path, tiny_data, tokens):
     data, ends = examples(task, tiny_data), []
@@ -160,6 +163,7 @@ def test_accumulated_micro_batches_of_an_adapter_are_one_batch(task, kind, name,
     (a, x), (b, y) = ends
     assert len(x) == 2 and np.allclose(x, y, rtol=1e-6) and torch.allclose(a, b, atol=1e-6)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=lambda x: x)
 def test_an_adapter_trains_under_bf16_autocast_near_full_precision(task, kind, name, tmp_path, tiny_data, tokens):
     data, losses = examples(task, tiny_data), []

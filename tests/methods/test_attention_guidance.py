@@ -392,6 +392,7 @@ def chosen(raw, folder, **settings):
     return trainer, Run(folder).state['alpha']
 
 
+@pytest.mark.slow
 def test_alpha_none_is_the_same_however_the_first_step_is_cut_into_micro_batches(tmp_path):
     apart = 0
     for seed in range(4):

@@ -359,6 +359,7 @@ def test_shares_of_annotators_reach_the_loss_and_the_snapshot_as_a_majority(tiny
     assert {0., .5, 1.} == {*np.unique(s.arrays['rationale_target']).tolist()}
     assert (s.arrays['rationale'] == (s.arrays['rationale_target'] >= .5)).all() and s.arrays['rationale'].dtype == bool
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kwargs', kinds_taught[:5], ids=str)
 def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokenizer, tiny_bert, tmp_path):
     class Breaks(RationaleGuided):

@@ -1132,6 +1132,7 @@ def killed_at_the_third(path):
     room.token_saliency, room.part_seconds = until_the_third, 0.
     student(path, make_bert(3))
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_for_good_leaves_a_run_that_goes_on(whole_student, tmp_path, monkeypatch):
     ended = forked.begin(killed_at_the_third, tmp_path/'run', said=tmp_path/'said')
     ended.join()
@@ -1474,6 +1475,7 @@ def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh,
     assert np.abs(shown - run.snapshot(step=0).arrays['method_saliency']).max() > 1e-3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('arguments, at',
                          [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
 def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, teacher_run, tmp_path):

@@ -146,6 +146,7 @@ def model_for(task, kind, data, tokenizer, **kwargs):
                   classification=dict(tokenizer=tokenizer))[task]
     return small_net(kind, num_labels=2, **shapes)
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('task, kind', some_slow(rows, in_every_run), ids=named)
 def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -187,6 +188,7 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('token_classification', 'bert', ('SalLM', 'ADDrop')), ('causal_lm', 'gpt2', ('SalLM', 'ADDrop')),
             ('regression', 'bert', ('SalLM', 'ADDrop'))]
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -267,6 +269,7 @@ def without_dropout(model):
             if isinstance(getattr(m, name, None), float): setattr(m, name, 0.)
     return model.double()
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=named)
 def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name, tmp_path, tiny_data, tokens):
     "24 examples of uneven lengths and numbers of labels: a mean over tokens, or of means, would be off"
@@ -284,6 +287,7 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
 
 first_of_task = {row[0]: row for row in reversed(served_rows)}
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('task, kind, name', some_slow(served_rows, first_of_task.values()), ids=named)
 def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, tmp_path, tiny_data, tokens):
     data, losses = examples(task, tiny_data), []
@@ -332,6 +336,7 @@ def breaking_at(step, method):
     method.plan = interrupted
     return method
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('task, kind, name', [
     row for row in served_rows if row[0] == 'question_answering' or row[1] == 'deit' or row[2].startswith('SalLM')
     or row[:2] == ('causal_lm', 'gpt2') and row[2] == 'Distillation'], ids=named)
@@ -367,6 +372,7 @@ further = {('causal_lm', 'llama'), ('image_classification', 'vit'), ('regression
          ('classification', TextLSTM)}
 apart = [row for row in served_rows if row[:2] in further or row[2].endswith(('gradients', 'contrast'))]
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rows', [[row for row in served_rows if row not in apart],
                                   pytest.param(apart, marks=pytest.mark.slow)], ids=['tasks', 'kinds'])
 def test_two_processes_train_every_task_like_one(rows, tmp_path, tiny_data, tokens):

@@ -100,6 +100,7 @@ def test_all_layers_of_iga_pay_for_no_layer_below(tiny_bert, tiny_tokenizer, bat
     found = counted(['iga_5'], model, tiny_tokenizer, batch_of_words, n, tmp_path)['iga_5']
     assert least <= found <= least + forward()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('tokens', [32, 128])
 def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
     "One example a batch: all FLOPs grow with the batch in the same way, so the ratios are those of sixteen"
@@ -219,6 +220,7 @@ def test_where_the_mark_cannot_be_reset_the_table_says_so(tmp_path):
     peak.reset()
     assert 'could not be reset' in peak.how and peak.megabytes() > 10
 
+@pytest.mark.slow
 def test_a_peak_comes_from_a_process_of_its_own():
     found = peak_alone('plain', tokens=16)
     assert found['megabytes'] > 300 and 'resident memory' in found['how']

@@ -151,6 +151,7 @@ refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'D
            (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),
            (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
     done = salviz(*words, cwd=tmp_path)

@@ -38,6 +38,7 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp('examples')
     return folder, make_classifier(folder, epochs=1, train_size=32), make_run('plain', folder, 32, test_size=32)
 
+@pytest.mark.slow
 def test_made_again_they_have_the_form_of_what_is_shipped(small):
     folder, classifier, plain = small
     made, shipped = load_file(folder/'movie-minilm.safetensors'), load_file(taught_file('movie-minilm'))

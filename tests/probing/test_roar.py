@@ -81,6 +81,7 @@ def study_of(folder, data, model):
                  measures=['test_accuracy'], settings=dict(saliency=['gradient', 'random'], share=[.25, .75]),
                  progress=False, epochs=1, batch_size=8, snapshots=0, learning_rate=1e-2)
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_goes_on_and_ends_as_one_that_was_not(tmp_path, series, monkeypatch):
     model = net(series)
     whole = study_of(tmp_path/'whole', series, model).run()

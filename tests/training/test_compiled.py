@@ -42,6 +42,7 @@ methods = dict(plain=FineTuning, guided=lambda: SaliencyGuided(masked_share=.4),
 
 slow = [pytest.param(*row, marks=pytest.mark.slow) for row in (('ad_drop', False), ('guidance', True))]
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name, lora', [('plain', True), ('guided', False), *slow])
 def test_a_compiled_training_has_the_losses_of_one_that_is_not(name, lora, tmp_path, tiny_bert, tiny_tokenizer,
                                                                tiny_data, backend):
@@ -60,6 +61,7 @@ def test_a_compiled_training_has_the_losses_of_one_that_is_not(name, lora, tmp_p
         np.testing.assert_allclose(s.arrays['attention'], t.arrays['attention'], rtol=1e-2, atol=1e-6)
     assert backend.graphs and backend.runs
 
+@pytest.mark.slow
 def test_a_step_whose_attention_is_guided_runs_eagerly_and_the_others_do_not(tmp_path, tiny_bert, tiny_tokenizer,
                                                                            tiny_data, backend):
     runs = {}

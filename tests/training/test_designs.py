@@ -66,11 +66,13 @@ def test_a_file_says_how_many_processes_share_a_batch(home):
     (home/'odd.toml').write_text('processes = 3\n' + (home/'grid.toml').read_text())
     with pytest.raises(ValueError, match='a batch of 8 cannot be shared by 3 processes'): load_study(home/'odd.toml')
 
+@pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one(home, whole):
     (home/'alone.toml').write_text((home/'grid.toml').read_text())
     assert main(['study', 'run', str(home/'alone.toml')]) == 0
     pd.testing.assert_frame_equal(results(home/'alone'), results(whole), check_exact=True)
 
+@pytest.mark.slow
 def test_workers_without_a_shared_folder_give_the_same(home, whole):
     (home/'apart.toml').write_text((home/'grid.toml').read_text())
     study = load_study(home/'apart.toml')
@@ -254,6 +256,7 @@ def searched(tiny_data):
         return Search(folder, **{**usual, **kw})
     return search
 
+@pytest.mark.slow
 def test_a_search_that_stops_goes_on_as_if_it_had_not(searched, tmp_path):
     once = searched(tmp_path/'a', trials=4).run()
     searched(tmp_path/'b', trials=1).run()

@@ -85,6 +85,7 @@ def same(a, b):
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', methods)
 def test_a_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_bert):
     one, other, third = tiny_bert(), tiny_bert(), tiny_bert()
@@ -99,6 +100,7 @@ def test_a_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_ber
     assert same(whole, held.wait()) and held.step == held.total == 10
     assert torch.equal(weights(one), weights(other)) and torch.equal(weights(one), weights(third))
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name,at', [*((name, 7) for name in methods), ('plain', 1), ('plain', 5), ('ad_drop', 9)])
 def test_a_stopped_run_resumes_to_the_same_end(name, at, start, block, tiny_bert):
     whole, model = block(methods[name]()), tiny_bert()
@@ -128,6 +130,7 @@ odd = dict(accumulated=(7, dict(batch_size=4, gradient_accumulation=2)),
            by_steps_epoch=(10, dict(args=steps)),
            early=(7, dict(early_stopping=3, epochs=20, learning_rate=1e-6, snapshots=2)), keep_one=(7, dict(keep=1)))
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name',
                          [pytest.param(o, marks=pytest.mark.slow) if o in ('weights_only', 'by_steps', 'keep_one')
                           else o for o in odd])

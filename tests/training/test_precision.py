@@ -76,6 +76,7 @@ def test_what_is_not_asked_for_is_neither_measured_nor_written(tmp_path, quickes
     assert not {'precision', 'attention_kernel'} & {*run.config['settings'], *run.state}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kernel', ['eager', 'sdpa'])
 def test_the_faster_kernel_is_measured_without_a_trace_and_named(kernel, tmp_path, able, quickest, tiny_bert,
                                                                  tiny_tokenizer, tiny_data):

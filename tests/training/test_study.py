@@ -66,6 +66,7 @@ def whole(home, made):
     study.run()
     return study
 
+@pytest.mark.slow
 def test_a_study_killed_in_the_middle_ends_in_the_same_table(home, made, whole, tmp_path):
     code = textwrap.dedent(f"""
         import os, runpy, signal

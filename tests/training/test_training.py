@@ -36,6 +36,7 @@ methods = dict(plain=lambda t: FineTuning(), sallm=lambda t: SalLM(teacher=t, st
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', methods)
 def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     ends = []
@@ -48,6 +49,7 @@ def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, ti
     a, b = (Run(tmp_path/str(o)).train_rows for o in (0, 5))
     assert [r['loss'] for r in a] == [r['loss'] for r in b]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', ['sallm', 'guided', 'ad_drop_always', 'guidance'])
 def test_methods_change_training(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     ends = []
@@ -94,6 +96,7 @@ def first_rows(data, tokenizer, n):
     rows = encode(data, tokenizer)['train']
     return Collator(tokenizer)([rows[i] for i in range(n)])
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', methods)
 def test_accumulated_micro_batches_are_one_batch(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     "37 examples: the last micro-batches are uneven, so a mean of means would be off"

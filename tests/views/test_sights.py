@@ -289,6 +289,7 @@ def test_a_signal_and_a_snapshot_without_the_evidence_name_what_there_is(make):
 
 # --- figures
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('width', [3.25, 6.75])
 @pytest.mark.parametrize('kind', kinds)
 def test_every_kind_is_legible_at_both_widths(kind, width):
