@@ -1,24 +1,30 @@
 // The marks of a class, merged as in `salviz.course.classroom`; a test holds the two together.
 import {marksCodesIn, marksDone, marksFolded, marksReadCode, marksReadFile} from './markscode.js';
+import {votesCodesIn, votesFile, votesOfCode} from './votes.js';
 
-// What stands in the text of a file, or of a message: {sheets, broken: [{source, reason}], answers: number of files}.
+// What stands in the text of a file, or of a message: {sheets, answers, broken: [{source, reason}]}.
 export function classRead(set, text, source) {
-  const out = {sheets: [], broken: [], answers: 0};
-  const codes = /^[\ufeff \t\r\n]*\{/.test(text) ? [] : marksCodesIn(text);
-  const add = (read, from) => {
-    try { out.sheets.push(read()); } catch (error) { out.broken.push({source: from, reason: error.message}); }
+  const out = {sheets: [], answers: [], broken: []};
+  const isFile = /^[\ufeff \t\r\n]*\{/.test(text), [codes, votes] = isFile ? [[], []]
+    : [marksCodesIn(text), votesCodesIn(text)];
+  const add = (list, read, from) => {
+    try { list.push(read()); } catch (error) { out.broken.push({source: from, reason: error.message}); }
   };
-  for (const code of codes) {
-    const from = `${source ? `${source}: ` : ''}code ${[...code].slice(0, 24).join('')}…`;
-    add(() => marksReadCode(set, code, from), from);
-  }
-  if (!codes.length && classIsAnswers(text)) out.answers = 1;
-  else if (!codes.length) add(() => marksReadFile(set, text, source), source);
+  const named = code => `${source ? `${source}: ` : ''}code ${[...code].slice(0, 24).join('')}…`;
+  for (const code of codes) add(out.sheets, () => marksReadCode(set, code, named(code)), named(code));
+  for (const code of votes) add(out.answers, () => votesOfCode(code), named(code));
+  const given = codes.length || votes.length ? null : classAnswers(text);
+  if (given) add(out.answers, () => votesFile(given), source);
+  else if (!codes.length && !votes.length) add(out.sheets, () => marksReadFile(set, text, source), source);
   return out;
 }
 
-function classIsAnswers(text) {
-  try { return JSON.parse(text.replace(/^\ufeff/, '')).salviz === 'answers'; } catch { return false; }
+// What an answers file holds; null: it is none.
+function classAnswers(text) {
+  try {
+    const given = JSON.parse(text.replace(/^\ufeff/, ''));
+    return given.salviz === 'answers' ? given : null;
+  } catch { return null; }
 }
 
 // Of one nickname the sheet with more finished sentences counts, of equally long ones the later; of equal marks under

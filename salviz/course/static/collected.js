@@ -84,7 +84,7 @@ export class CourseAnswers {
 
   pageButtons() {
     const input = Object.assign(document.createElement('input'), {type: 'file', accept: '.json', multiple: true,
-      className: 'sv-said', tabIndex: -1});
+      hidden: true});
     input.addEventListener('change', () => this.readClass(input));
     const open = courseButton('Open a class file', () => input.click());
     this.forget = courseButton('Delete my answers', () => this.deleted());
