@@ -12,6 +12,7 @@ __all__ = ['most_codes', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts'
 import html
 import json
 import math
+import re
 import statistics
 from collections import Counter, namedtuple
 from dataclasses import dataclass
@@ -45,11 +46,15 @@ def _files(path) -> list: # of paths
     if '*' in path.name and not path.exists(): return sorted(path.parent.glob(path.name))
     return [path]
 
+_answer_code = re.compile(r'SVA1\.[\w-]+\.[0-9a-f]{8}', re.ASCII)
+
 def _in_text(text, source):
-    "(source, reader, what it reads) of each sheet in the `text` of a file or a message"
-    codes = [] if text.lstrip('\ufeff \t\r\n').startswith('{') else codes_in(text)
+    "(source, reader, what it reads) of each code of marks or answers in the `text` of a file or a message"
+    if text.lstrip('\ufeff \t\r\n').startswith('{'): return []
+    codes = [(read_code, code) for code in codes_in(text)]
+    codes += [(_read_answers, code) for code in _answer_code.findall(text)]
     if len(codes) > most_codes: return [(source, _refused, f'has {len(codes)} codes, more than {most_codes}')]
-    return [(f'{source}{": " if source else ""}code {code[:24]}…', read_code, code) for code in codes]
+    return [(f'{source}{": " if source else ""}code {code[:24]}…', reader, code) for reader, code in codes]
 
 def _of_file(path):
     name = printable(path.name)
@@ -60,6 +65,8 @@ def _of_file(path):
 def _refused(of, reason, source): raise ValueError(reason)
 
 class _Answers(Exception): "A file that holds predictions, not marks"
+
+def _read_answers(of, code, source): raise _Answers(session.answers_of_code(code))
 
 def _read_file(of, text, source):
     given = parsed_json(text)

@@ -65,7 +65,7 @@ def room(browser, tmp_path, questions):
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=1280, height=720))
     page.locator('input[type=file]').set_input_files(twelve(tmp_path, questions))
-    page.get_by_text('Predictions of 12 students are there.').wait_for()
+    page.get_by_text('12 students answered questions.').wait_for()
     yield page
     closed(page, path)
 
@@ -135,7 +135,7 @@ def test_votes_are_read_from_the_back_of_a_room_and_fit_it(browser, tmp_path, qu
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=width, height=height), color_scheme=scheme)
     page.locator('input[type=file]').set_input_files(twelve(tmp_path, questions))
-    page.get_by_text('Predictions of 12 students are there.').wait_for()
+    page.get_by_text('12 students answered questions.').wait_for()
     assert accessible.faults(page) == []
     for name in made:
         show(page, name)
@@ -156,7 +156,7 @@ def test_codes_in_a_chat_and_files_of_one_pupil_are_one_vote(browser, tmp_path, 
     codes = [session.answer_code(before), session.answer_code(handed(questions, 1))]
     page.locator('textarea').fill(f'[10:01] bo: {codes[0]}\n[10:02] cy: mine {codes[1]} ok\nSVA1.AAAA.00000000')
     page.get_by_text('Read codes').click()
-    page.get_by_text('Predictions of 2 students are there.').wait_for()
+    page.get_by_text('2 students answered questions.').wait_for()
     assert 'This answers code is damaged' in page.inner_text('.sv-merge')
     again = {name: dict(e, second=handed(questions, 0)['entries'][name]['second'], state='discussed')
              for name, e in before['entries'].items()}
@@ -177,7 +177,7 @@ def test_a_damaged_answers_file_is_named_and_the_others_count(browser, tmp_path,
     (tmp_path/'bad.json').write_text(json.dumps(handed(questions, 0) | change))
     (tmp_path/'good.json').write_text(json.dumps(handed(questions, 1)))
     page.locator('input[type=file]').set_input_files([tmp_path/'bad.json', tmp_path/'good.json'])
-    page.get_by_text('Predictions of 1 student are there.').wait_for()
+    page.get_by_text('1 student answered questions.').wait_for()
     assert f'bad.json: {reason}' in page.inner_text('.sv-merge')
     closed(page, path)
 
@@ -200,6 +200,19 @@ def test_the_command_line_says_votes_in_the_words_of_the_question(tmp_path, ques
                  'layer 0, head 1 × 7, layer 2, head 7 × 5', 'attention > rollout > occlusion × 6'):
         assert line in report
     assert '[0, 1]' not in report
+
+def test_the_command_line_reads_codes_in_a_chat_as_files(tmp_path, questions, monkeypatch):
+    monkeypatch.setattr('salviz.course.classroom.lesson_questions', lambda: questions)
+    paths = twelve(tmp_path, questions)
+    codes = [session.answer_code(handed(questions, i)) for i in range(12)]
+    (tmp_path/'chat.txt').write_text('\n'.join(f'[10:0{i % 10}] pupil {i}: {code}!' for i, code in enumerate(codes)))
+    from_files = run_class(paths, tmp_path/'out', of)
+    assert '12 answers: negative × 8, positive × 4' in from_files
+    for chat in (tmp_path/'chat.txt', (tmp_path/'chat.txt').read_text()):
+        assert run_class([chat], tmp_path/'out', of) == from_files
+    (tmp_path/'chat.txt').write_text(f'{codes[0]}\n{codes[1][:-1]}{"0" if codes[1][-1] != "0" else "1"}')
+    report = run_class([tmp_path/'chat.txt'], tmp_path/'out', of)
+    assert '1 answers: negative × 1' in report and f'code {codes[1][:24]}…: this answers code is damaged' in report
 
 def test_files_of_one_pupil_are_joined_in_python_as_in_the_page(page, questions):
     load_course(page, 'votes.js')

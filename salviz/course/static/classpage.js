@@ -131,8 +131,10 @@ class ClassPage {
 
   draw(first = '') {
     const m = this.merged(), n = m.sheets.length, marked = n || this.without.length;
-    const votes = m.voters ? ` Predictions of ${m.voters} student${m.voters === 1 ? '' : 's'} are there.` : '';
-    setText(this.said, `${first}${n} student${n === 1 ? '' : 's'} count${n === 1 ? 's' : ''}.${votes}`);
+    const students = count => `${count} student${count === 1 ? '' : 's'}`, found = [];
+    if (marked || !m.voters) found.push(`${students(n)} count${n === 1 ? 's' : ''}.`);
+    if (m.voters) found.push(`${students(m.voters)} answered questions.`);
+    setText(this.said, first + found.join(' '));
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
     this.results.replaceChildren(...m.voters ? this.votes(m) : [], ...marked || !m.voters ? [this.agreement(m)] : [],
       ...this.troubles(m), ...marked ? this.students(m) : [], ...n ? this.sentences(m, this.own) : [],
