@@ -4,17 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from salviz.course import predictions, session
+from salviz.course import predictions
 from salviz.course.editions import cell_tag, cell_text, course_fact, edition_of, lesson_files, read_lesson
 from salviz.course.handout import no_network, rehearse_lesson
 from salviz.course.pages import run_cell
 from salviz.course.predictions import Reveal
+from test_predictions import fresh # noqa: F401, a fixture
 
 sources = Path(__file__).resolve().parents[2]/'nbs'/'00_lessons'
 lessons = [path for path in lesson_files(sources) if path.stem[0] in '12345678']
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch): monkeypatch.setattr(session, 'entries', {})
 
 def test_there_are_eight_of_them(): assert [path.stem[0] for path in lessons] == [*'12345678']
 
