@@ -223,6 +223,7 @@ def test_every_lesson_opens_with_all_that_it_reveals(browser, lesson_pages, path
     p = revealed(browser, page, color_scheme=scheme, viewport=dict(width=width, height=800))
     assert p.locator('.salviz-failed').count() == 0
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    assert accessible.faults(p) == []
     if (out := os.environ.get('LOOK')): p.screenshot(path=f'{out}/{path.stem}-{scheme}.png', full_page=True)
     closed(p, page)
 
