@@ -37,7 +37,7 @@ toc_object_entries = False # 1,700 entries on every page would be half of the ti
 html_theme = 'furo'
 html_title = 'salviz'
 html_static_path = ['static']
-html_css_files, html_js_files, html_favicon = ['docs.css'], ['live.js'], 'static/icon.svg'
+html_css_files, html_js_files, html_favicon = ['docs.css'], ['live.js', 'reach.js'], 'static/icon.svg'
 html_copy_source = html_show_sphinx = html_use_index = html_domain_indices = False
 pygments_style, pygments_dark_style = 'default', 'github-dark'
 _mathjax = [file for file in metadata.files('sphinx-mathjax-offline') if file.name == 'tex-svg.js']

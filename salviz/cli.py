@@ -328,19 +328,20 @@ def _run_strip(a):
         print(f'{name}: {n} widget view{"s"*(n != 1)} removed')
 
 # %% ../nbs/12_porch/02_cli.ipynb #co-2
-_course_uses = dict(course='teacher pages usb open', check='', grade='out lessons')
+_course_uses = dict(course='teacher pages usb platform open', check='', grade='out lessons')
 _course_uses['class'] = 'out'
 
 def _course_word(a):
     "What `salviz course` is asked to do, and with which paths"
     what = a.words[0] if a.words and a.words[0] in ('class', 'grade') else 'check' if a.check else 'course'
     paths = a.words[1:] if what in ('class', 'grade') else a.words
-    given = [name for name in ('teacher', 'pages', 'usb', 'open', 'out', 'lessons') if getattr(a, name)]
+    given = [name for name in ('teacher', 'pages', 'usb', 'platform', 'open', 'out', 'lessons') if getattr(a, name)]
     if wrong := [name for name in given if name not in _course_uses[what].split()]:
         raise ValueError(f'course {what}: --{wrong[0]} does not belong to it' if what != 'course' else
                          f'course: --{wrong[0]} belongs to `salviz course grade`' + ' and `class`'*(wrong[0] == 'out'))
     if what == 'course' and len(paths) != 1:
         raise ValueError(f'course takes one new folder, such as `salviz course my-course`; got {len(paths)}')
+    if a.platform and not a.usb: raise ValueError('course: --platform belongs to --usb, which collects the wheels')
     if what == 'check' and paths: raise ValueError('course --check takes no folder: it writes nothing')
     if what == 'class' and not paths: raise ValueError('course class takes the files that students handed in')
     if what == 'grade' and len(paths) != 1: raise ValueError(f'course grade takes one folder; got {len(paths)}')
@@ -359,7 +360,7 @@ def _run_course(a):
         missing = f"the course needs {error.name}, which is not installed: pip install 'salviz[course]'"
         raise RuntimeError(missing) from None
     if what == 'check': return handout.rehearse()
-    written = handout.hand_out(paths[0], teacher=a.teacher, pages=a.pages, usb=a.usb)
+    written = handout.hand_out(paths[0], teacher=a.teacher, pages=a.pages, usb=a.usb, platforms=a.platform or ())
     if a.open: handout.open_lab(next(path for path in written if path.name.startswith('1_')))
 
 # %% ../nbs/12_porch/02_cli.ipynb #re-2
@@ -439,7 +440,8 @@ def _bench_options(arg):
 def _course_options(arg):
     "What `salviz course` takes"
     p = arg.__self__
-    p.usage = ('salviz course DIR [--teacher] [--pages] [--usb] [--open]\n       salviz course --check\n'
+    p.usage = ('salviz course DIR [--teacher] [--pages] [--usb [--platform TAG...]] [--open]\n'
+               '       salviz course --check\n'
                '       salviz course class FILE... [--out DIR]\n'
                '       salviz course grade DIR [--out FILE.csv] [--lessons 1,3,5]')
     arg('words', nargs='*', type=named, metavar='DIR',
@@ -448,6 +450,8 @@ def _course_options(arg):
     arg('--teacher', action='store_true', help="the teachers' edition instead, with solutions and minute plans")
     arg('--pages', action='store_true', help='add the browser edition, which needs no Python: pages/index.html')
     arg('--usb', action='store_true', help='add pages, wheels and data, for a room without network')
+    arg('--platform', nargs='+', metavar='TAG', help='with --usb: wheels for further systems too, by their platform '
+        'tags, such as win_amd64 macosx_14_0_arm64')
     arg('--open', action='store_true', help='start JupyterLab on lesson 1')
     arg('--check', action='store_true',
         help='rehearse: open every run, make every page, run every lesson here, without network')

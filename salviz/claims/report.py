@@ -223,7 +223,9 @@ def _axis_lane(axis, digits=3):
 
 def _figure(lanes, spoken, caption, kind=''):
     caption = f'<figcaption>{caption}</figcaption>' if caption else ''
-    drawn = f'<div role="img" aria-label="{_esc(spoken)}">{"".join(lanes)}</div>'
+    inside = ''.join(lanes)
+    role = 'group' if '<a ' in inside else 'img' # an image can contain no link
+    drawn = f'<div role="{role}" aria-label="{_esc(spoken)}">{inside}</div>'
     return f'<figure class="{kind}">{drawn}{caption}</figure>'
 
 # %% ../../nbs/14_claims/08_report.ipynb #rt-13b
@@ -346,6 +348,7 @@ def table(
 ) -> str: # HTML
     "A table that scrolls sideways where the page is narrow"
     def cell(i, x, tag='td'):
+        tag = tag if x != '' else 'td' # a column without a name has no header
         scope = ' scope="col"' if tag == 'th' else ''
         return f'<{tag}{scope}{" class=n"*(i >= first)}>{_in_cell(x, tag)}</{tag}>'
     def row(cells, tag='td'): return f'<tr>{"".join(cell(i, x, tag) for i, x in enumerate(cells))}</tr>'

@@ -125,7 +125,8 @@ def common_mistake(
         if np.isinf(x).any(): return 'There is an infinite number: a division by 0, or a log of 0?'
         if not x.any() and y.any(): return 'Everything is 0.'
         known = ~np.isnan(y)
-        if np.allclose(x[known], -y[known], atol=1e-6): return 'The sign is the other way round.'
+        if not np.isnan(x[~known]).all(): return 'There is a number where NaN belongs.'
+        if y[known].any() and np.allclose(x[known], -y[known], atol=1e-6): return 'The sign is the other way round.'
         factor = float((x[known] @ y[known])/(y[known] @ y[known])) if y[known].any() else 0
         is_telling = x.size > 1 or any(abs(factor - f) < 1e-4*f for f in _telling_factors) # one number always has one
         if factor and is_telling and np.allclose(x[known], factor*y[known], rtol=1e-4, atol=1e-9):

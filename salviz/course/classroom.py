@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['most_codes', 'Alpha', 'stop_words', 'read_handed', 'alpha_of_counts', 'drawn', 'percentiles', 'class_alpha',
            'majority_of', 'ClassMarks', 'class_marks', 'with_others', 'student_table', 'unlike_others',
-           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'WordBars', 'class_page',
-           'prediction_lines', 'run_class']
+           'explained_words', 'marks_teacher', 'taught_data', 'teach', 'share_on', 'WordBars', 'lesson_questions',
+           'class_page', 'prediction_lines', 'run_class']
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl03
 import html
 import json
 import math
+import re
 import statistics
 from collections import Counter, namedtuple
 from dataclasses import dataclass
@@ -26,8 +27,10 @@ from ..core.doors import shown
 from ..core.runs import write_whole
 from ..core.untrusted import parsed_json, printable, read_untrusted
 from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
-from .predictions import course_text
-from .session import checked_file, class_answers
+from . import session
+from .kinds import value_text
+from .predictions import course_text, packed
+from .session import checked_file, is_anothers, joined_entries
 from ..explorer.codes import json_text
 from ..explorer.page import in_script, page_policy
 from ..explorer.program import bundle
@@ -43,11 +46,15 @@ def _files(path) -> list: # of paths
     if '*' in path.name and not path.exists(): return sorted(path.parent.glob(path.name))
     return [path]
 
+_answer_code = re.compile(r'SVA1\.[\w-]+\.[0-9a-f]{8}', re.ASCII)
+
 def _in_text(text, source):
-    "(source, reader, what it reads) of each sheet in the `text` of a file or a message"
-    codes = [] if text.lstrip('\ufeff \t\r\n').startswith('{') else codes_in(text)
+    "(source, reader, what it reads) of each code of marks or answers in the `text` of a file or a message"
+    if text.lstrip('\ufeff \t\r\n').startswith('{'): return []
+    codes = [(read_code, code) for code in codes_in(text)]
+    codes += [(_read_answers, code) for code in _answer_code.findall(text)]
     if len(codes) > most_codes: return [(source, _refused, f'has {len(codes)} codes, more than {most_codes}')]
-    return [(f'{source}{": " if source else ""}code {code[:24]}…', read_code, code) for code in codes]
+    return [(f'{source}{": " if source else ""}code {code[:24]}…', reader, code) for reader, code in codes]
 
 def _of_file(path):
     name = printable(path.name)
@@ -58,6 +65,8 @@ def _of_file(path):
 def _refused(of, reason, source): raise ValueError(reason)
 
 class _Answers(Exception): "A file that holds predictions, not marks"
+
+def _read_answers(of, code, source): raise _Answers(session.answers_of_code(code))
 
 def _read_file(of, text, source):
     given = parsed_json(text)
@@ -531,53 +540,93 @@ def bars(self:ClassMarks,
     ours = dict(majority=self.majority[sentence], votes=self.shares[sentence])
     return WordBars(self.of.words[sentence], first | ours | {name: np.asarray(v[sentence]) for name, v in rows.items()})
 
+# %% ../../nbs/13_course/07_classroom.ipynb #cl48b
+def lesson_questions(
+    lessons=None, # folder of the sources; None: the package's
+) -> dict: # {name: `Predict`}
+    "What the lessons ask a class to predict"
+    from salviz.course.grading import what_was_asked
+    return what_was_asked(lessons).predictions
+
 # %% ../../nbs/13_course/07_classroom.ipynb #cl49
 def class_page(
     path,           # of the .html file
     sentences=None, # see `mark_set`
     most=4,
     rows=None,      # {name: for each sentence one number a word}, such as attention, to stand below the marks
+    questions=None, # {name: `Predict`} to vote on; None: those of the package's lessons
 ) -> Path:
-    "Write a page that merges the marks of a class, offline"
+    "Write a page that merges the marks and shows the votes of a class, offline"
     of = mark_set(sentences, most)
     for name, values in (rows or {}).items():
         if [len(v) for v in values] != list(map(len, of.words)):
             raise ValueError(f'rows: {name!r} must hold one number for each word of each of the {len(of)} sentences')
     rows = [dict(name=name, values=[np.abs(v).tolist() for v in values]) for name, values in (rows or {}).items()]
-    given = json_text(dict(set=of.described(), rows=rows))
+    questions = lesson_questions() if questions is None else questions
+    described = [one.described() for one in questions.values()]
+    given = json_text(dict(set=of.described(), rows=rows, questions=described))
+    truths = packed({name: one.truth() for name, one in questions.items()})
     program = in_script(bundle('classopen.js', read=course_text))
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{page_policy}">
-<title>The marks of a class</title>
+<title>Marks and votes of a class</title>
 <style>html {{ background: #ffffff }} html[data-theme="dark"] {{ background: #15181c }} body {{ margin: 0 }}
-{course_text('marks.css')}</style></head>
+{course_text('marks.css')}{course_text('votes.css')}</style></head>
 <body><script type="application/json" id="salviz-class">{given}</script>
+<script type="text/plain" id="salviz-truths">{truths}</script>
 <script type="module">{program}</script></body></html>
 """
     write_whole(path, page.encode())
     return Path(path)
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl52
-def _answer_counts(values) -> str:
-    "The most frequent of `values` and how often each was given"
-    counts = Counter(json.dumps(value) for value in values).most_common()
+def _students(files) -> list: # of dict(nickname, entries)
+    "Answers files, those of one student joined"
+    students = []
+    for given in files:
+        same = (one for one in students if one['nickname'].lower() == given['nickname'].lower()
+                and not is_anothers(one['entries'], given['entries']))
+        if known := next(same, None): known['entries'] = joined_entries(known['entries'], given['entries'])
+        else: students.append(dict(given))
+    return students
+
+def _answer_to(question, entry):
+    "`entry` as an answer to `question`, None if it is an answer to something else"
+    if entry.get('id') != question.id: return None
+    try: return session.checked_entry(question.asked, entry, question.id)
+    except ValueError: return None
+
+def _answer_counts(question, values) -> str:
+    "The most frequent of `values`, in the words of the question, and how often each was given"
+    if question.asked.kind == 'words': values = [[word] for value in values for word in value]
+    counts = Counter(value_text(question.asked, value) for value in values).most_common()
     rest = len(counts) - 6
     return ', '.join(f'{value[:60]} × {n}' for value, n in counts[:6]) + (f', {rest} others' if rest > 0 else '')
 
+def _vote_lines(question, students) -> list:
+    "First answers to `question` and those after discussion; nothing where nobody has answered it"
+    entries = [one['entries'].get(question.name) for one in students]
+    given = [entry for entry in (_answer_to(question, entry) for entry in entries if entry) if entry and entry['first']]
+    if not given: return []
+    first = [entry['first']['value'] for entry in given]
+    second = [(entry['second'] or entry['first'])['value'] for entry in given]
+    lines = [f'{question.name}: {question.question}', f'    {len(first)} answers: {_answer_counts(question, first)}']
+    if second != first: lines.append(f'    after discussion: {_answer_counts(question, second)}')
+    return lines
+
 def prediction_lines(
-    answered, # [(source, content of an answers file)], as `read_handed` gives them
-) -> list:    # of lines
+    answered,  # [(source, content of an answers file)], as `read_handed` gives them
+    questions, # {name: `Predict`}
+) -> list:     # of lines
     "What was predicted how often; files that are damaged are named"
-    files, lines, left_out = {}, [], []
+    files, lines, left_out = [], [], []
     for source, content in answered:
-        try: file = checked_file(content, source, left_out)
-        except ValueError as e: lines.append(f'cannot be read: {e}'); continue
-        files[file['nickname']] = file
+        try: files.append(checked_file(content, source, left_out))
+        except ValueError as e: lines.append(f'cannot be read: {e}')
     lines += left_out
-    for name, entry in sorted(class_answers(list(files.values())).items()):
-        lines.append(f'{name[:100]} ({entry["kind"]}), {len(entry["first"])} answers: {_answer_counts(entry["first"])}')
-        if entry['second'] != entry['first']: lines.append(f'    after talking: {_answer_counts(entry["second"])}')
+    students = _students(files)
+    for _, question in sorted(questions.items()): lines += _vote_lines(question, students)
     return lines
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl55
@@ -592,7 +641,8 @@ def run_class(
     if marks.broken and not (marks.sheets or marks.answered):
         reasons = printable('; '.join(f'{source}: {reason}' for source, reason in marks.broken))
         raise ValueError(f'nothing that was handed in can be read ({reasons}); give the files or codes of students')
-    lines = [marks.report(), *map(printable, prediction_lines(marks.answered))]
+    predictions = prediction_lines(marks.answered, lesson_questions()) if marks.answered else []
+    lines = [marks.report(), *map(printable, predictions)]
     if any(marks.asked):
         Path(out).mkdir(parents=True, exist_ok=True)
         lines.append(f'wrote {marks.write(Path(out)/"marks.jsonl").name}, which load_rationales reads')

@@ -217,7 +217,7 @@ def _for_reader(cell, tag, fact):
     kept['metadata'] = {}
     if cell.cell_type == 'code':
         kept.update(outputs=[], execution_count=None)
-        if _tells(cell): kept['metadata'] = dict(jupyter=dict(source_hidden=True))
+        if _tells(cell) and cell_tag(cell) != 'train': kept['metadata'] = dict(jupyter=dict(source_hidden=True))
     if cell.cell_type != 'markdown': return kept
     try: text = with_numbers(cell_text(cell), fact)
     except (ValueError, KeyError) as error:

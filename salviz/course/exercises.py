@@ -381,7 +381,7 @@ def _marks_run():
 
 def _marks_otherwise(votes, word_ids, absent='left out', pieces='all', specials=False, words=False, unseen=True):
     "`marks_target` with one step done otherwise"
-    if unseen and np.isnan(votes).all(): return np.full(len(word_ids), np.nan)
+    if unseen and np.isnan(votes).all(): return np.where((word_ids < 0) & (unseen == 'words'), 0, np.nan)
     known = {'left out': np.nanmean, 'as zeros': lambda v, axis: np.nan_to_num(v).mean(axis), 'kept': np.mean,
              'sum': np.nansum, 'any': np.nanmax}[absent]
     share = np.nan_to_num(known(votes, 0), nan=0 if not unseen else np.nan)
@@ -409,7 +409,9 @@ _marks_mistakes = {
     'One mark is as good as all: take the share of the students, not the largest mark.':
         partial(_marks_otherwise, absent='any'),
     'Nobody has seen this sentence and it is 0: that asks for attention on nothing; NaN says that there is no target.':
-        partial(_marks_otherwise, unseen=False)}
+        partial(_marks_otherwise, unseen=False),
+    'Nobody has seen this sentence, and its special tokens are 0: without a target all tokens are NaN, these too.':
+        partial(_marks_otherwise, unseen='words')}
 
 _exercise(5, 2, 10, 'marks_target(votes, word_ids)',
           'It is given votes [students, words] of 1, 0 and NaN, and the number of the word of each token (`-1`: '
@@ -417,7 +419,7 @@ _exercise(5, 2, 10, 'marks_target(votes, word_ids)',
           by_hand=_marks_hand, from_run=_marks_run, mistakes=_marks_mistakes,
           hints=('First a number for each word: the mean over students without those who are NaN.',
                  'share[word_ids] spreads words over their pieces, but for -1; np.where puts a 0 there. If all votes '
-                 'are NaN the answer is NaN.'))
+                 'are NaN, every token is NaN, the special ones too: return before the mean.'))
 
 # %% ../../nbs/13_course/10_exercises.ipynb #ee-27
 def _lowest_hand():

@@ -15,6 +15,7 @@ import io
 import json
 import re
 import tempfile
+import unicodedata
 from functools import lru_cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -27,6 +28,12 @@ from ..explorer.page import in_script, page_policy
 from ..explorer.program import bundle, styles
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-06
+def _as_operator(symbol):
+    "A symbol of the converter: operators and brackets are <mo>, and the set minus is a sign that every font has"
+    sign = chr(int(symbol[1], 16))
+    if unicodedata.category(sign) not in ('Sm', 'Ps', 'Pe'): return symbol[0]
+    return f'<mo stretchy="false">{"&#92;" if sign == "⧵" else symbol[0][4:-5]}</mo>'
+
 _mathml = set('math mrow mi mo mn msub msup msubsup mfrac msqrt mroot mtext mspace munder mover munderover mtable mtr '
               'mtd mstyle mpadded mphantom menclose'.split())
 
@@ -46,7 +53,7 @@ def maths(
                                                                  if part.text and part.text.startswith('\\')]
     if unknown or any('href' in part.attrib for part in parts):
         raise ValueError(f'the formula {latex!r} cannot be converted: {(unknown or ["href"])[0]}')
-    return made
+    return re.sub('<mi>&#x([0-9A-F]+);</mi>', _as_operator, made)
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-10
 _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|<summary>(.*?)</summary>\s*')
@@ -54,6 +61,11 @@ _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|
 def _wide(inner, name):
     "`inner` in a frame that scrolls by itself where it is too wide"
     return f'<div class="course-scroll" tabindex="0" role="region" aria-label="{html.escape(name)}">{inner}</div>\n'
+
+def _formula(latex):
+    "A formula on a line of its own, which scrolls by itself where it is too wide"
+    frame = '<div class="course-maths" tabindex="0" role="group" aria-label="formula">'
+    return f'{frame}{maths(latex, display=True)}</div>\n'
 
 @lru_cache(1)
 def _markdown():
@@ -67,7 +79,7 @@ def _markdown():
             opened = '<details>' if text.strip().startswith('<details>') else ''
             return f'{opened}<summary>{_inline(summary)}</summary>\n' if summary else f'{opened}\n'
         def inline_html(self, text): return html.escape(text)
-        def block_math(self, text): return f'<div class="course-maths">{maths(text.strip(), display=True)}</div>\n'
+        def block_math(self, text): return _formula(text.strip())
         def inline_math(self, text): return maths(text)
         def image(self, text, url, title=None): return html.escape(f'![{text}]({url})')
         def link(self, text, url, title=None):

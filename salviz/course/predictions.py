@@ -301,9 +301,12 @@ class Reveal(W.VBox):
         if self.is_open: return
         for name in self.names:
             if name in _session.predictions: _session.predictions[name].reveal()
-        self.is_open, error = True, ''
-        try: self.children = [self.gate, *_live(self.content)]
-        except Exception as e: error = f'What is revealed here could not be made: {e}'
+        self.is_open, working = True, W.Output()
+        self._refresh()
+        self.children = [self.gate, working]
+        with working: made, error = _made(self.content) # a progress bar is shown where the result will be
+        self.children = [self.gate, *made]
+        working.close()
         self._refresh(error)
 
 
@@ -314,9 +317,9 @@ def _contents(content) -> list:
     if not isinstance(content, (list, tuple)): return [content]
     return [thing for part in content for thing in _contents(part)]
 
-def _live(content) -> list:
-    "Widgets that show `content` in a notebook"
-    return [_widget_of(thing) for thing in _contents(content)]
+def _made(content) -> tuple: # (widgets that show `content` in a notebook, what went wrong)
+    try: return [_widget_of(thing) for thing in _contents(content)], ''
+    except Exception as e: return [], f'What is revealed here could not be made: {e}'
 
 def _widget_of(thing):
     if isinstance(thing, W.Widget): return thing

@@ -188,10 +188,15 @@ html {{ color-scheme: light dark; background: #fff; }}
 html[data-theme=dark] {{ background: #111; }}
 body {{ margin: 0; }}
 .salviz-failed {{ margin: 1em; font: 14px/1.4 system-ui, sans-serif; }}
+.salviz-heading {{ position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); }}
 {styles}</style>
 </head>
 <body>
-<main id="salviz-page"></main>
+<main>
+<h1 class="salviz-heading">{title}</h1>
+<h2 class="salviz-heading">Explorer</h2>
+<div id="salviz-page"></div>
+</main>
 <noscript>This page draws with JavaScript, which is switched off. It needs no network.</noscript>
 {parts}
 <script type="module">

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+import accessible
 from browser import new_page
 from invented_rows import invented_rows, outcomes
 from salviz.claims import registry
@@ -138,6 +139,15 @@ def test_the_page_fits_its_window_and_loads_nothing(browser, page_text, tmp_path
         .filter(a => !document.getElementById(decodeURIComponent(a.hash.slice(1)))).map(a => a.hash)''')
     assert beyond == 0 and dark == (theme == 'dark') and links == [] and page.errors == []
     assert [url for url in page.outside if not url.startswith('file:')] == []
+    page.close()
+
+@pytest.mark.slow
+@pytest.mark.parametrize('theme,width', [('light', 1280), ('dark', 360)])
+def test_the_page_has_no_violation_of_axe(browser, page_text, tmp_path, theme, width):
+    page = new_page(browser, viewport=dict(width=width, height=800), color_scheme=theme)
+    (tmp_path/'report.html').write_text(page_text)
+    page.goto((tmp_path/'report.html').as_uri())
+    assert accessible.faults(page) == []
     page.close()
 
 def test_rows_can_be_kept_from_the_page_itself(browser, page_text, rows, tmp_path):

@@ -13,8 +13,8 @@ import pytest
 from browser import evaluate_json, new_page, settled
 from helpers import full_disk
 from test_marks import hostile, invented, load_course
-from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, marks_teacher, run_class,
-                                     share_on, taught_data, teach)
+from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, lesson_questions, marks_teacher,
+                                     run_class, share_on, taught_data, teach)
 from salviz.course.marks import checked_sheet, file_name, mark_set, sheet_code, sheet_json
 from salviz.data.rationales import load_rationales
 
@@ -97,16 +97,16 @@ def test_answers_that_lie_beside_marks_are_not_broken(tmp_path):
     assert marks.broken == [] and [source for source, _ in marks.answered] == ['answers-amy.json']
 
 def test_predictions_that_lie_beside_marks_are_counted(tmp_path):
-    rng = random.Random(0)
-    def entry(value): return dict(id='1', kind='choice', state='committed', first=dict(value=value, confidence='sure',
-                                  why='', time=''), second=None, revealed=None, skipped=False)
+    rng, question = random.Random(0), lesson_questions()['1.class']
+    def entry(value): return dict(id=question.id, kind='choice', state='committed', second=None, revealed=None,
+                                  first=dict(value=value, confidence='sure', why='', time=''), skipped=False)
     for name, value in (('amy', 1), ('bob', 1), ('cat', 0)):
         (tmp_path/f'answers-{name}.json').write_text(json.dumps(dict(
             salviz='answers', version=1, nickname=name, entries={'1.class': entry(value)})))
     (tmp_path/'answers-old.json').write_text(json.dumps(dict(salviz='answers', version=0)))
     (tmp_path/'marks-amy.json').write_text(sheet_json(of, careful('amy', rng)))
     report = run_class([tmp_path], tmp_path/'out', of)
-    assert '1.class (choice), 3 answers: 1 × 2, 0 × 1' in report and 'answers-old.json is of version 0' in report
+    assert '3 answers: positive × 2, negative × 1' in report and 'answers-old.json is of version 0' in report
 
 def test_an_empty_class_and_a_class_of_one_say_so(tmp_path):
     empty = class_marks(tmp_path, of)
@@ -267,7 +267,8 @@ def closed(page, path):
 
 def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_path):
     sheets, vandal = handed_in(tmp_path)
-    path = class_page(tmp_path/'class.html', of, rows=dict(attention=[np.arange(len(w)) for w in of.words]))
+    path = class_page(tmp_path/'class.html', of, rows=dict(attention=[np.arange(len(w)) for w in of.words]),
+                      questions={})
     page = opened(browser, path, accept_downloads=True)
     files = sorted(str(p) for p in tmp_path.glob('marks-*.json'))
     page.locator('input[type=file]').set_input_files(files)
@@ -304,7 +305,7 @@ def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_pat
 
 def test_hostile_names_and_sentences_are_text_in_the_page(browser, tmp_path):
     some = mark_set(['<img src=x onerror="window.broken=1"> </script><script>window.broken=1</script> & fine'])
-    path = class_page(tmp_path/'class.html', some, rows={'<i>': [np.ones(len(some.words[0]))]})
+    path = class_page(tmp_path/'class.html', some, rows={'<i>': [np.ones(len(some.words[0]))]}, questions={})
     page = opened(browser, path)
     flags = [[1] + [0]*(len(some.words[0]) - 1)]
     page.locator('textarea').fill('\n'.join(sheet_code(some, checked_sheet(some, n, flags)) for n in hostile[:7]))
@@ -319,7 +320,7 @@ def test_hostile_names_and_sentences_are_text_in_the_page(browser, tmp_path):
 @pytest.mark.parametrize('width', [360, 1280])
 def test_the_page_fits_a_phone_and_a_wall_in_both_themes(browser, tmp_path, scheme, width):
     sheets, _ = handed_in(tmp_path)
-    path = class_page(tmp_path/'class.html', of)
+    path = class_page(tmp_path/'class.html', of, questions={})
     page = opened(browser, path, viewport=dict(width=width, height=800), color_scheme=scheme)
     page.locator('input[type=file]').set_input_files(sorted(str(p) for p in tmp_path.glob('marks-*.json')))
     page.locator('text=Krippendorff').wait_for(); settled(page)

@@ -4,6 +4,7 @@ import html
 import math
 import re
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -156,6 +157,22 @@ def test_a_known_mistake_fails_and_is_named(name, i):
     verdict = check(name, answer)
     assert not verdict.passed and verdict.mistake == sentence, verdict
     assert verdict.case.whose == 'by hand' # who errs can follow it on paper
+
+def test_who_forgets_the_sentence_that_nobody_has_seen_is_not_told_of_a_sign():
+    def forgets(votes, word_ids):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            return np.where(word_ids < 0, 0, np.nanmean(votes, 0)[word_ids])
+    verdict = check('marks_target', forgets)
+    assert verdict.case.place == 'nobody has seen the sentence'
+    assert verdict.mistake.startswith('Nobody has seen this sentence, and its special tokens are 0')
+
+@pytest.mark.parametrize('value,truth,told', [
+    ([0., np.nan], [np.nan, np.nan], 'There is a number where NaN belongs.'), ([0., 0.], [0., 0.], ''),
+    ([0., np.nan], [0., np.nan], ''), ([1., np.nan], [-1., np.nan], 'The sign is the other way round.'),
+    ([.5, 1.], [.5, np.nan], 'There is a number where NaN belongs.')])
+def test_a_sign_is_blamed_only_where_a_number_has_one(value, truth, told):
+    assert checking.common_mistake(np.array(value), np.array(truth)) == told
 
 def test_where_there_are_ties_a_wrong_tie_rule_is_among_the_mistakes():
     for name in ('region', 'saliency_target', 'lowest_words'):

@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
+import accessible
 import lessons
 from browser import browser, new_page, settled # noqa: F401 (fixture)
-from salviz.course.editions import lesson_files, read_lesson
+from salviz.course import grading
+from salviz.course.editions import cell_text, lesson_files, read_lesson
 from salviz.course.pages import Fragments, lesson_html, maths, words_html, write_pages
+from salviz.course.predictions import course_styles
 
 sources = Path(__file__).resolve().parents[2]/'nbs'/'00_lessons'
 there = lesson_files(sources) if sources.is_dir() else []
+read = [path for path in there if path.stem != '0_for_teachers'] # by students
 
 @pytest.fixture(scope='module')
 def made(tmp_path_factory):
@@ -104,6 +108,7 @@ def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(brows
     p.keyboard.press('Enter')
     assert p.evaluate('() => location.hash') == '#course-main'
     assert p.locator('main math').count() >= 2 and p.locator('main details').count() == 5
+    assert accessible.faults(p) == []
     assert 'In a notebook you write' in p.inner_text('main') and 'Exercise.' not in p.inner_text('main')
     closed(p, made/'1_row.html')
 
@@ -176,6 +181,12 @@ def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
                                      r'\sqrt{d}', r'-\infty', r'\odot \times \cdot \leq \in \mathbb{R}^{n}'])
 def test_the_formulas_of_lessons_become_mathml(formula): assert maths(formula).startswith('<math')
 
+def test_operators_of_formulas_are_operators_in_a_sign_that_fonts_have():
+    assert '<mo stretchy="false">&#92;</mo>' in maths(r'X \setminus \{w\}') and '29F5' not in maths(r'X \setminus w')
+    brackets = maths(r'k = \lfloor n (1 - p) \rfloor \iff a \ge b')
+    for sign in ('0230A', '0230B', '027FA', '02265'): assert f'>&#x{sign};</mo>' in brackets
+    assert '<mi>&#x003B1;</mi>' in maths(r'\alpha')
+
 def test_a_widget_that_a_page_cannot_hold_is_refused():
     import ipywidgets
     with pytest.raises(ValueError, match='a page cannot hold a IntSlider'): Fragments().shown(ipywidgets.IntSlider())
@@ -187,19 +198,82 @@ def test_figures_carry_words_for_who_cannot_see_them():
     shown = Fragments().shown(figure)
     assert 'alt="Share &lt;b&gt;"' in shown and 'src="data:image/png;base64,' in shown
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize('scheme,width', [('light', 1300), ('dark', 360)])
-@pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
-def test_every_lesson_opens_with_all_that_it_reveals(browser, tmp_path, path, scheme, width):
-    page = tmp_path/f'{path.stem}.html'
-    page.write_text(lesson_html(read_lesson(path), path.stem))
-    assert page.stat().st_size < 4e6
-    p = opened(browser, page, color_scheme=scheme, viewport=dict(width=width, height=800))
+@pytest.fixture(scope='module')
+def lesson_pages(tmp_path_factory):
+    "A function that gives the page of a lesson as a file, made once"
+    folder = tmp_path_factory.mktemp('lessons')
+    def page_of(path):
+        page = folder/f'{path.stem}.html'
+        if not page.exists(): page.write_text(lesson_html(read_lesson(path), path.stem))
+        return page
+    return page_of
+
+def revealed(browser, page, **kw):
+    "The lesson `page`, opened, with all that it reveals"
+    p = opened(browser, page, **kw)
     for gate in p.locator('.course-reveal').get_by_role('button', name='Show anyway').all(): gate.click()
     p.wait_for_function('() => [...document.querySelectorAll(".course-explorer")]'
                         '.every(one => one.querySelector(".sv-panel"))')
     settled(p)
+    return p
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize('scheme,width', [('light', 1300), ('dark', 360)])
+@pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
+def test_every_lesson_opens_with_all_that_it_reveals(browser, lesson_pages, path, scheme, width):
+    page = lesson_pages(path)
+    assert page.stat().st_size < 4e6
+    p = revealed(browser, page, color_scheme=scheme, viewport=dict(width=width, height=800))
     assert p.locator('.salviz-failed').count() == 0
     assert p.evaluate('() => document.documentElement.scrollWidth <= window.innerWidth')
+    assert accessible.faults(p) == []
     if (out := os.environ.get('LOOK')): p.screenshot(path=f'{out}/{path.stem}-{scheme}.png', full_page=True)
     closed(p, page)
+
+# Rules of the course's style sheets that match an element of an explorer, each once.
+reaching = '''css => {
+    const sheet = new CSSStyleSheet(), parts = [...document.querySelectorAll('.course-explorer .salviz *')];
+    sheet.replaceSync(css);
+    const rules = list => [...list].flatMap(rule => rule instanceof CSSStyleRule ? [rule] : rules(rule.cssRules ?? []));
+    return rules(sheet.cssRules).map(rule => rule.selectorText)
+        .filter(selector => parts.some(part => part.matches(selector))); }'''
+
+# Probability bars of each explorer that has some, once they are drawn.
+bars_are_high = '''() => [...document.querySelectorAll('.course-explorer')].every(place => {
+    const all = [...place.querySelectorAll('.sv-class-bar')], seen = all.filter(bar => bar.checkVisibility());
+    return !all.length || seen.length && seen.every(bar => bar.getBoundingClientRect().height >= 8); })'''
+
+# What can be read on the controls of explorers: titles, labels, options, buttons.
+controls = '''() => [...document.querySelectorAll('.course-explorer :is(h3, label, button, select, summary)')]
+    .filter(one => one.getClientRects().length)
+    .flatMap(one => one.tagName === 'SELECT' ? [...one.options].map(option => option.text) : [one.textContent])'''
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
+def test_an_explorer_in_a_lesson_looks_as_it_does_alone_and_has_what_the_lesson_names(browser, lesson_pages, path):
+    page = lesson_pages(path)
+    p = revealed(browser, page)
+    p.wait_for_function(bars_are_high)
+    assert p.evaluate(reaching, course_styles()) == []
+    shown = ' | '.join(p.evaluate(controls))
+    prose = [cell_text(cell) for cell in read_lesson(path).cells if cell_text(cell).startswith('## Reveal')]
+    named = [name for text in prose for name in re.findall(r'(?<!\*)\*([^*]+)\*(?!\*)', text)]
+    assert [name for name in named if name not in shown] == []
+    if any('choose a head' in ' '.join(text.split()) for text in prose): assert p.locator('.sv-heads canvas').count()
+    closed(p, page)
+
+@pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
+def test_every_question_can_be_read_by_itself(path):
+    "On the vote screen, and in full screen, a card stands alone"
+    asked = grading._predictions_in(read_lesson(path), path.stem).values()
+    lost = re.compile(r'\b(this sentence|these are|are these|the other six|and after it|accuracy then)\b', re.I)
+    assert [one.question for one in asked if lost.search(one.question)] == []
+
+@pytest.mark.parametrize('name', ['1_what_it_looks_at', '6_least_salient'])
+def test_a_sentence_that_the_prose_quotes_is_the_one_that_is_asked_about(name):
+    source = read_lesson(sources/f'{name}.ipynb')
+    quoted, = [line[2:] for cell in source.cells[1:] if cell.cell_type == 'markdown'
+               for line in cell_text(cell).splitlines() if line.startswith('> ')]
+    asked = grading._predictions_in(source, name).values()
+    assert {one.asked.options['sentence'] for one in asked if one.asked.kind == 'words'} == {quoted}
+    assert any(quoted in one.question for one in asked)

@@ -800,3 +800,37 @@ def test_a_theme_that_changes_while_there_is_no_width_is_drawn_when_there_is(pag
     dark = page.evaluate(picture)
     show(page, [invented()], state=dict(overlays=plain), panels=['heads', 'map'], theme='dark')
     assert page.evaluate(picture) == dark
+
+# Notes of each level text that a canvas draws: what it says and its box; a canvas that is cleared has none.
+notes_texts = '''() => {
+    const context = CanvasRenderingContext2D.prototype, {fillText, clearRect} = context;
+    context.clearRect = function (...box) { this.canvas.texts = []; return clearRect.apply(this, box); };
+    context.fillText = function (text, x, y, most = Infinity) {
+        const size = this.measureText(text), width = Math.min(size.width, most), {a, b, d, e, f} = this.getTransform();
+        const left = x - width * ({center: .5, right: 1}[this.textAlign] ?? 0);
+        const box = [a * left + e, d * (y - size.actualBoundingBoxAscent) + f,
+            a * (left + width) + e, d * (y + size.actualBoundingBoxDescent) + f];
+        if (b === 0 && String(text).trim()) (this.canvas.texts ??= []).push({text: String(text), box});
+        return fillText.call(this, text, x, y, ...most < Infinity ? [most] : []);
+    };
+}'''
+overlapping = '''() => [...document.querySelectorAll('.sv-panel:not([hidden]) canvas')].flatMap(canvas => {
+    const {texts = [], width} = canvas;
+    const beyond = texts.filter(({box}) => box[0] < -1 || box[2] > width + 1);
+    const pairs = texts.flatMap((a, i) => texts.slice(i + 1).map(b => [a, b]));
+    const over = ([{box: a}, {box: b}]) => Math.min(a[2], b[2]) - Math.max(a[0], b[0]) > 1
+        && Math.min(a[3], b[3]) - Math.max(a[1], b[1]) > 1;
+    const overlaps = pairs.filter(over).map(pair => pair.map(({text}) => text).join(' | '));
+    return [...beyond.map(({text}) => text), ...overlaps];
+})'''
+
+@pytest.mark.parametrize('width', [290, 360]) # in a lesson on a phone, and alone on it
+@pytest.mark.parametrize('tab', ['map', 'triptych', 'compare'])
+def test_no_text_on_a_canvas_is_cut_off_or_overlaps_another(page, tab, width):
+    page.set_viewport_size(dict(width=width, height=900))
+    page.evaluate(notes_texts)
+    runs = [[invented(step, layers=6, heads=12)] for step in (0, 10)]
+    show(page, *runs, state=dict(tab=tab, compare=dict(run=1, step=None)))
+    settled(page)
+    shown = page.evaluate('() => [...document.querySelectorAll("canvas")].flatMap(({texts = []}) => texts).length')
+    assert shown > 10 and page.evaluate(overlapping) == []

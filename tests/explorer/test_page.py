@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import accessible
 import invented
 from browser import browser, chromium, mount, new_page, page, settled # noqa: F401 (fixtures)
 from salviz.explorer.widget import Explorer
@@ -80,6 +81,14 @@ def test_the_page_follows_the_readers_theme(browser, tmp_path):
                                   'o => o.dataset.theme') == scheme == p.evaluate(
             '() => document.documentElement.dataset.theme')
         closed(p, path)
+
+@pytest.mark.parametrize('scheme,width', [('light', 1280), ('dark', 360)])
+def test_the_page_has_no_violation_of_axe(browser, tmp_path, scheme, width):
+    runs = [invented.run(tmp_path/'one'), invented.run(tmp_path/'two', 'SalLM')]
+    path = write_page(page_of(runs), tmp_path/'run.html')
+    p = opened(browser, path, color_scheme=scheme, viewport=dict(width=width, height=800))
+    assert p.locator('.sv-panel:not([hidden]) canvas').count() >= 3 and accessible.faults(p) == []
+    closed(p, path)
 
 hostile = ['[CLS]', '</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', '<!--',
            "');window.hit=3;//", '&lt;b&gt;', '\u202eabc', '\u2028', '🙂', '\u200b', 'x'*10_000, '[SEP]']

@@ -1,7 +1,9 @@
 "The course from the command line: what is given to a class, what is refused, and the rehearsal."
 import json
+import platform
 import socket
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +24,8 @@ def package(tmp_path, monkeypatch):
     (here := tmp_path/'here').mkdir()
     monkeypatch.chdir(here)
     return folder
+
+def written_class(path, questions): path.write_text(str([*questions]))
 
 def names(folder): return sorted(path.name for path in folder.iterdir())
 
@@ -65,14 +69,15 @@ def test_jupyterlab_is_started_on_lesson_1_only_when_asked(package, monkeypatch)
     assert main(['course', 'b', '--open']) == 0 and started == ['1_row.ipynb']
 
 def test_pages_stand_beside_the_notebooks(package, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr('salviz.course.classroom.class_page', lambda path: path.write_text('<!doctype html>'))
+    monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
     assert main(['course', 'mine', '--pages']) == 0
     assert names(tmp_path/'here'/'mine') == ['0_transformers.ipynb', '1_row.ipynb', 'pages']
     assert names(tmp_path/'here'/'mine'/'pages') == ['0_transformers.html', '1_row.html', 'class.html', 'index.html']
+    assert (tmp_path/'here'/'mine'/'pages'/'class.html').read_text() == "['1.words', '1.class']"
     assert '1_row.html: ' in capsys.readouterr().out
 
 def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr('salviz.course.classroom.class_page', lambda path: path.write_text('<!doctype html>'))
+    monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
     monkeypatch.setattr(handout, '_pip', lambda *words: False)
     assert main(['course', 'stick', '--usb']) == 0
     stick = tmp_path/'here'/'stick'
@@ -83,13 +88,32 @@ def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, mon
     assert 'pages/index.html' in text and 'Not on this stick: ' in text and '--no-index --find-links wheels' in text
     assert {path.name.rpartition('-')[0] for path in (stick/'cache').iterdir()} == {'minilm', 'movie-sentences'}
 
+def test_a_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
+    def pip(*words):
+        "Every wheel is there, compiled ones for one system each"
+        if words[0] == 'wheel': return True
+        at = words.index('--dest') + 2
+        tag, at = (words[at + 1], at + 2) if '--platform' in words else (f'linux_{platform.machine()}', at)
+        for name in (word.split('==')[0].replace('-', '_') for word in words[at:]):
+            made = tag if name in ('numpy', 'torch', 'colorama') else 'any'
+            (Path(words[words.index('--dest') + 1])/f'{name}-1-py3-none-{made}.whl').touch()
+        return True
+    monkeypatch.setattr(handout, '_pip', pip)
+    assert main(['course', 'stick', '--usb', '--platform', 'win_amd64', 'macosx_14_0_arm64']) == 0
+    wheels = names(tmp_path/'here'/'stick'/'wheels')
+    for tag in ('win_amd64', 'macosx_14_0_arm64'): assert f'numpy-1-py3-none-{tag}.whl' in wheels
+    assert 'colorama-1-py3-none-win_amd64.whl' in wheels and 'colorama-1-py3-none-macosx_14_0_arm64.whl' not in wheels
+    assert 'win_amd64, macosx_14_0_arm64' in (tmp_path/'here'/'stick'/'README.txt').read_text()
+
 @pytest.mark.parametrize('words,told', [
     ([], 'course takes one new folder'), (['a', 'b'], 'got 2'), (['a', '--check'], 'course --check takes no folder'),
     (['a', '--out', 'b'], '--out belongs to'), (['class'], 'course class takes the files'),
     (['grade'], 'course grade takes one folder'), (['grade', 'nowhere'], 'there is no folder nowhere'),
     (['grade', 'a', '--pages'], '--pages does not belong to it'),
     (['class', 'a', '--teacher'], '--teacher does not belong'),
-    (['--check', '--usb'], '--usb does not belong')])
+    (['--check', '--usb'], '--usb does not belong'), (['a', '--platform', 'win_amd64'], '--platform belongs to --usb'),
+    (['a', '--usb', '--platform', 'windows'], 'platform tags of wheels, such as win_amd64')])
 def test_what_does_not_go_together_is_refused_in_a_sentence(package, capsys, words, told):
     assert main(['course', *words]) == 2
     assert told in capsys.readouterr().err

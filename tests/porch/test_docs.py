@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import accessible
 import forked
 import salviz
 
@@ -48,6 +49,29 @@ def site(tmp_path_factory):
     done = forked.run(code, folder/'site', folder/'source')
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return folder/'site'
+
+@pytest.fixture(scope='module')
+def three_pages(tmp_path_factory):
+    "The folder of a small site: text, a notebook and a page of the reference"
+    folder, room = tmp_path_factory.mktemp('pages'), 'salviz.core.untrusted'
+    source = folder/'source'
+    notebook = build.notebook_at(root/'nbs'/'01_core'/'15_untrusted.ipynb')
+    build.write(source/'untrusted.ipynb', build.page_of('untrusted', notebook))
+    build.write(source/'api.md', f'# Reference\n\n```{{eval-rst}}\n.. automodule:: {room}\n```\n')
+    build.write(source/'index.md', f'# Pages\n\n`code`\n\n{build.toctree("All", ["untrusted", "api"])}\n')
+    code = 'import sys; from sphinx.cmd.build import build_main; assert build_main(sys.argv[1:]) == 0'
+    done = forked.run(code, '-q', '-c', root/'docs', '-d', folder/'read', source, folder/'site')
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return folder/'site'
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+@pytest.mark.slow
+def test_pages_have_no_violation_of_axe(browser, three_pages, scheme):
+    page = browser.new_page(viewport=dict(width=1280, height=800), color_scheme=scheme)
+    for name in ('index', 'untrusted', 'api'):
+        page.goto((three_pages/f'{name}.html').as_uri(), wait_until='load')
+        assert accessible.faults(page) == [], name
+    page.close()
 
 @pytest.fixture(scope='module')
 def pages(site):

@@ -62,7 +62,8 @@ export function courseBook() {
   return courseOnlyBook ??= new CourseBook(document.body.dataset.lesson ?? courseLessonOf(names()));
 }
 
-async function courseUnpacked(script) {
+// The JSON that `packed` has made the text of a script element of.
+export async function courseUnpacked(script) {
   const bytes = Uint8Array.from(atob(script.textContent), letter => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
   return JSON.parse(await new Response(stream).text());

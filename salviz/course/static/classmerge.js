@@ -1,33 +1,45 @@
 // The marks of a class, merged as in `salviz.course.classroom`; a test holds the two together.
 import {marksCodesIn, marksDone, marksFolded, marksReadCode, marksReadFile} from './markscode.js';
-import {courseParsed, coursePrintable} from './untrusted.js';
+import {courseOfCode} from './file.js';
+import {courseAnswersFile, courseParsed, coursePrintable} from './untrusted.js';
+import {votesCodesIn} from './votes.js';
 
 const classMostCodes = 500;   // in one file or message
 
-// What stands in the text of a file, or of a message: {sheets, broken: [{source, reason}], answers: number of files}.
+// What the text of a file or of a message contains: {sheets, answers, broken: [{source, reason}]}.
 export function classRead(set, text, source) {
-  const out = {sheets: [], broken: [], answers: 0};
-  const codes = /^[\ufeff \t\r\n]*\{/.test(text) ? [] : marksCodesIn(text);
-  const add = (read, from) => {
-    try { out.sheets.push(read()); } catch (error) {
-      out.broken.push({source: coursePrintable(from), reason: coursePrintable(error.message)});
-    }
+  const out = {sheets: [], answers: [], broken: []};
+  const isFile = /^[\ufeff \t\r\n]*\{/.test(text);
+  const codes = isFile ? [] : marksCodesIn(text), votes = isFile ? [] : votesCodesIn(text);
+  const count = codes.length + votes.length;
+  const broken = (from, reason) => {
+    out.broken.push({source: coursePrintable(from), reason: coursePrintable(reason)});
   };
-  if (codes.length > classMostCodes) {
-    out.broken.push({source, reason: `has ${codes.length} codes, more than ${classMostCodes}`});
+  const read = (from, act) => { try { act(); } catch (error) { broken(from, error.message); } };
+  const take = (from, given) => {
+    const {damaged, ...answers} = courseAnswersFile(given);
+    out.answers.push(answers);
+    if (damaged) broken(from, `left out ${damaged} damaged entr${damaged === 1 ? 'y' : 'ies'}`);
+  };
+  if (count > classMostCodes) {
+    broken(source, `has ${count} codes, more than ${classMostCodes}`);
     return out;
   }
-  for (const code of codes) {
-    const from = `${source ? `${source}: ` : ''}code ${[...code].slice(0, 24).join('')}…`;
-    add(() => marksReadCode(set, code, from), from);
-  }
-  if (!codes.length && classIsAnswers(text)) out.answers = 1;
-  else if (!codes.length) add(() => marksReadFile(set, text, source), source);
+  const named = code => `${source ? `${source}: ` : ''}code ${[...code].slice(0, 24).join('')}…`;
+  for (const code of codes) read(named(code), () => out.sheets.push(marksReadCode(set, code, named(code))));
+  for (const code of votes) read(named(code), () => take(named(code), courseOfCode(code)));
+  const answers = count ? null : classAnswers(text);
+  if (answers) read(source, () => take(source, answers));
+  else if (!count) read(source, () => out.sheets.push(marksReadFile(set, text, source)));
   return out;
 }
 
-function classIsAnswers(text) {
-  try { return courseParsed(text).salviz === 'answers'; } catch { return false; }
+// The contents of an answers file; null: it is none.
+function classAnswers(text) {
+  try {
+    const given = courseParsed(text);
+    return given.salviz === 'answers' ? given : null;
+  } catch { return null; }
 }
 
 // Of one nickname the sheet with more finished sentences counts, of equally long ones the later; of equal marks under

@@ -1,9 +1,10 @@
 // Opens the page of a class on what stands in it.
+import {courseUnpacked} from './book.js';
 import {mountClass} from './classpage.js';
 
-function openClass() {
-  const given = document.getElementById('salviz-class');
-  return mountClass(document.body, JSON.parse(given.textContent));
+async function openClass() {
+  const [given, truths] = ['salviz-class', 'salviz-truths'].map(id => document.getElementById(id));
+  return mountClass(document.body, JSON.parse(given.textContent), await courseUnpacked(truths));
 }
 
-window.salvizClass = openClass();
+window.salvizClass = await openClass();

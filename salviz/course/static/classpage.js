@@ -6,6 +6,8 @@ import {marksCut, marksSave} from './marks.js';
 import {marksFolded} from './markscode.js';
 import {courseForget, courseStore, courseStored} from './storage.js';
 import {courseLargest, coursePrintable, courseReadText} from './untrusted.js';
+import {votesCount, votesOf, votesStudents} from './votes.js';
+import {VoteScreen} from './votescreen.js';
 
 function classButton(text, act) {
   const button = elementOf('button', '', text);
@@ -35,17 +37,18 @@ class ClassKept {
 }
 
 class ClassPage {
-  constructor(el, set, rows) {
-    Object.assign(this, {set, rows, kept: new ClassKept(set.id), unreadable: []});
+  constructor(el, {set, rows, questions}, truths) {
+    const kept = new ClassKept(set.id);
+    Object.assign(this, {place: el, set, rows, questions, truths, kept, unreadable: []});
     Object.assign(this, this.kept.read());
-    this.el = elementOf('main', 'sv-marks sv-class');
+    this.el = elementOf('main', 'sv-marks sv-merge');
     const about = `${set.spans.length} sentences, set ${set.id}. Nothing leaves this page: it works without a network, `
       + 'and only this browser keeps what is dropped here.';
     this.said = elementOf('p', 'sv-marks-said');
     this.said.setAttribute('role', 'status');
     this.results = elementOf('div');
-    this.el.append(elementOf('h1', '', 'The marks of a class'), elementOf('p', '', about), this.taking(), this.said,
-      this.results);
+    this.el.append(elementOf('h1', '', 'Marks and votes of a class'), elementOf('p', '', about), this.taking(),
+      this.said, this.results);
     el.append(this.el);
     watchTheme(theme => { document.documentElement.dataset.theme = this.el.dataset.theme = theme; });
     this.draw();
@@ -58,7 +61,8 @@ class ClassPage {
       await this.files(input.files);
       input.value = '';
     });
-    const drop = elementOf('label', 'sv-class-drop', 'Drop files marks-….json here, or choose them', input);
+    const wanted = 'Drop files marks-….json and answers-….json here, or choose them';
+    const drop = elementOf('label', 'sv-merge-drop', wanted, input);
     const over = (event, isOver) => {
       event.preventDefault();
       drop.classList.toggle('sv-over', isOver);
@@ -70,7 +74,7 @@ class ClassPage {
       this.files(event.dataTransfer.files);
     });
     const field = elementOf('textarea');
-    const placeholder = 'marks1:nickname:…  one below the other, or a whole chat';
+    const placeholder = 'marks1:nickname:… or SVA1.…  one below the other, or a whole chat';
     Object.assign(field, {rows: 4, spellcheck: false, placeholder});
     const read = classButton('Read codes', () => {
       if (!field.value.trim()) { setText(this.said, 'There is no code in the field.'); return; }
@@ -79,7 +83,7 @@ class ClassPage {
     });
     const label = elementOf('label', '', 'Or paste codes', field);
     label.style.width = '100%';
-    return elementOf('div', 'sv-class-take', drop, elementOf('div', 'sv-class-codes', label, read));
+    return elementOf('div', 'sv-merge-take', drop, elementOf('div', 'sv-merge-codes', label, read));
   }
 
   async files(files) {
@@ -95,7 +99,7 @@ class ClassPage {
     const readable = handed.filter(([, text]) => text !== null), known = new Set(this.handed.map(x => x.join('\n')));
     const unknown = readable.filter(([source, text]) => !known.has(`${source}\n${text}`));
     const read = unknown.map(([source, text]) => classRead(this.set, text, source));
-    const holds = (_, i) => read[i].sheets.length > 0 || read[i].answers > 0;
+    const holds = (_, i) => read[i].sheets.length > 0 || read[i].answers.length > 0;
     const fresh = unknown.filter(holds), again = new Set(handed.map(([source]) => source));
     this.handed = [...this.handed, ...fresh];
     this.unreadable = [...this.unreadable.filter(({from}) => !again.has(from)),
@@ -118,20 +122,51 @@ class ClassPage {
   merged() {
     const read = this.handed.map(([source, text]) => classRead(this.set, text, source));
     const merged = classMerge(this.set, read.flatMap(x => x.sheets), this.without);
-    const answers = read.reduce((sum, x) => sum + x.answers, 0);
-    return {...merged, answers, broken: [...this.unreadable, ...read.flatMap(x => x.broken)]};
+    const students = votesStudents(read.flatMap(x => x.answers));
+    const voters = students.filter(({entries}) => Object.keys(entries).length).length;
+    const rounds = this.questions.map(about => ({about, given: votesOf(about, students),
+      truth: this.truths[about.name] ?? null})).filter(({given}) => given.first.length);
+    return {...merged, voters, rounds, broken: [...this.unreadable, ...read.flatMap(x => x.broken)]};
   }
 
   draw(first = '') {
-    const m = this.merged(), n = m.sheets.length;
-    setText(this.said, `${first}${n} student${n === 1 ? '' : 's'} count${n === 1 ? 's' : ''}.`);
+    const m = this.merged(), n = m.sheets.length, marked = n || this.without.length;
+    const students = count => `${count} student${count === 1 ? '' : 's'}`, found = [];
+    if (marked || !m.voters) found.push(`${students(n)} count${n === 1 ? 's' : ''}.`);
+    if (m.voters) found.push(`${students(m.voters)} answered questions.`);
+    setText(this.said, first + found.join(' '));
     if (!this.handed.length && !m.broken.length) { this.results.replaceChildren(); return; }
-    const own = this.own;
-    this.results.replaceChildren(this.agreement(m), ...this.troubles(m),
-      ...n || this.without.length ? this.students(m) : [], ...n ? this.sentences(m, own) : [], this.leaving(m));
+    this.results.replaceChildren(...m.voters ? this.votes(m) : [], ...marked || !m.voters ? [this.agreement(m)] : [],
+      ...this.troubles(m), ...marked ? this.students(m) : [], ...n ? this.sentences(m, this.own) : [],
+      this.leaving(m));
   }
 
-  agreement({alpha, sheets, answers}) {
+  // Each question that was answered, with a button that puts it on the projector.
+  votes({rounds}) {
+    const title = elementOf('h2', '', 'Votes');
+    const none = 'None of these predictions answers a question of this page.';
+    if (!rounds.length) return [title, elementOf('p', '', none)];
+    this.screen?.el.remove();
+    this.screen = new VoteScreen(this.place, rounds, name => {
+      this.el.hidden = false;
+      [...this.el.querySelectorAll('.sv-merge-votes button')].find(one => one.dataset.name === name)?.focus();
+    });
+    const list = rounds.map(({about, given}, i) => {
+      const show = classButton('Show', () => {
+        this.el.hidden = true;
+        this.screen.open(i);
+      });
+      show.dataset.name = about.name;
+      show.setAttribute('aria-label', `Show ${about.name}`);
+      const counts = `${votesCount(given.first)}, ${given.again} again after discussion`;
+      return elementOf('li', '', show, elementOf('span', '', elementOf('strong', '', about.name), ` ${about.question} `,
+        elementOf('span', 'sv-marks-keys', counts)));
+    });
+    const says = 'For the projector: first answers, then those after discussion, then what is true, each on a key.';
+    return [title, elementOf('p', '', says), elementOf('ul', 'sv-merge-votes', ...list)];
+  }
+
+  agreement({alpha, sheets}) {
     const value = alpha.value === null ? 'not defined: fewer than two students on a word, or all alike'
       : classPoint(alpha.value);
     const sampled = alpha.low === null ? '' : ` (95 % of samples of sentences: ${classPoint(alpha.low)} to `
@@ -141,7 +176,6 @@ class ClassPage {
       '. 1 is perfect agreement, 0 what chance gives.'),
     elementOf('p', '', `${whole} of ${sheets.length} have done all ${this.set.spans.length} sentences; unfinished `
       + 'marks count as far as they go.')];
-    if (answers) parts.push(elementOf('p', '', `${answers} file(s) hold predictions; this page reads marks only.`));
     return elementOf('section', '', elementOf('h2', '', 'Agreement'), ...parts);
   }
 
@@ -166,7 +200,7 @@ class ClassPage {
       return cell;
     });
     const table = elementOf('table', '', elementOf('thead', '', elementOf('tr', '', ...cells)), body);
-    const wide = elementOf('div', 'sv-class-wide', table);
+    const wide = elementOf('div', 'sv-merge-wide', table);
     Object.assign(wide, {tabIndex: 0});
     wide.setAttribute('role', 'region');
     wide.setAttribute('aria-label', 'Students');
@@ -189,7 +223,7 @@ class ClassPage {
     const values = row ? [row.f1 === null ? '' : classPoint(row.f1), row.done,
       row.words === null ? '' : row.words.toFixed(1), row.alpha_without === null ? '' : classPoint(row.alpha_without)]
       : ['', '', '', ''];
-    const head = elementOf('td', isUnlike ? 'sv-class-unlike' : '', sheet.nickname,
+    const head = elementOf('td', isUnlike ? 'sv-merge-unlike' : '', sheet.nickname,
       isUnlike ? ' (unlike the others)' : '');
     return elementOf('tr', '', head, elementOf('td', '', counts), ...values.map(x => elementOf('td', '', String(x))));
   }
@@ -206,18 +240,18 @@ class ClassPage {
     choice.addEventListener('change', () => {
       this.own = choice.value;
       this.draw();
-      this.el.querySelector('.sv-class-legend select').focus();
+      this.el.querySelector('.sv-merge-legend select').focus();
     });
     const rows = [['majority', 'majority'], ['share of votes', 'votes'], ...this.rows.map(({name}) => [name, 'model'])];
     if (mine) rows.unshift([mine.nickname, 'own']);
     const keys = rows.map(([name, hue]) => {
-      const key = elementOf('span', 'sv-class-key');
+      const key = elementOf('span', 'sv-merge-key');
       key.style.background = `var(--mk-${hue})`;
       return elementOf('span', '', key, name);
     });
     list.append(...this.set.spans.map((_, i) => this.sentence(m, mine, rows, i)));
     return [elementOf('h2', '', 'Words'),
-      elementOf('div', 'sv-class-legend', elementOf('label', '', 'Marks of ', choice), ...keys), list];
+      elementOf('div', 'sv-merge-legend', elementOf('label', '', 'Marks of ', choice), ...keys), list];
   }
 
   sentence({votes, asked, majority}, mine, rows, i) {
@@ -230,14 +264,14 @@ class ClassPage {
     const units = this.set.spans[i].map(([a, b], w) => {
       const text = marksCut(this.set.texts[i], a, b);
       const bars = columns.map((values, row) => classBar(values[w], rows[row][1]));
-      const unit = elementOf('span', `sv-class-unit${flags[w] ? ' sv-marked' : ''}`, text, ...bars);
+      const unit = elementOf('span', `sv-merge-unit${flags[w] ? ' sv-marked' : ''}`, text, ...bars);
       unit.setAttribute('role', 'img');
       const heard = columns.map((values, row) => `${rows[row][0]} ${classPoint(values[w])}`).join(', ');
       unit.setAttribute('aria-label', `${text}: ${heard}`);
       unit.title = `${votes[i][w]} of ${asked[i]} marked it`;
       return unit;
     });
-    return elementOf('div', 'sv-class-sentence', elementOf('span', 'sv-class-number', `${i + 1}.`), ...units);
+    return elementOf('div', 'sv-merge-sentence', elementOf('span', 'sv-merge-number', `${i + 1}.`), ...units);
   }
 
   leaving(m) {
@@ -256,9 +290,9 @@ class ClassPage {
 }
 
 function classBar(share, hue) {
-  const bar = elementOf('span', 'sv-class-bar');
+  const bar = elementOf('span', 'sv-merge-bar');
   Object.assign(bar.style, {width: `${Math.round(100 * share)}%`, background: `var(--mk-${hue})`});
-  return elementOf('span', 'sv-class-rail', bar);
+  return elementOf('span', 'sv-merge-rail', bar);
 }
 
-export function mountClass(el, {set, rows}) { return new ClassPage(el, set, rows); }
+export function mountClass(el, given, truths) { return new ClassPage(el, given, truths); }

@@ -1,11 +1,11 @@
 // All that was answered: a table, a file, and a code.
-import {courseClassAnswers, courseCode, courseFile, courseIsNickname, courseSave} from './file.js';
+import {courseClassAnswers, courseCode, courseFile, courseSave} from './file.js';
 import {elementOf, setText} from '../explorer/controls.js';
 import {courseButton} from './parts.js';
 import {courseClassText, courseNumber, courseTruthText, courseValueText} from './say.js';
 import {courseScore} from './score.js';
 import {courseConfidences, courseEntryOf} from './entry.js';
-import {coursePrintable} from './untrusted.js';
+import {courseIsNickname, coursePrintable} from './untrusted.js';
 
 function courseCell(name, text, ...more) {
   const cell = elementOf('td', '', text, ...more);
@@ -85,7 +85,7 @@ export class CourseAnswers {
 
   pageButtons() {
     const input = Object.assign(document.createElement('input'), {type: 'file', accept: '.json', multiple: true,
-      className: 'sv-said', tabIndex: -1});
+      hidden: true});
     input.addEventListener('change', () => this.readClass(input));
     const open = courseButton('Open a class file', () => input.click());
     this.forget = courseButton('Delete my answers', () => this.deleted());

@@ -15,8 +15,6 @@ export function courseChecksum(text) {
   return ((sum ^ 0xffffffff) >>> 0).toString(16).padStart(8, '0');
 }
 
-export function courseIsNickname(nickname) { return /^[A-Za-z0-9][A-Za-z0-9_-]{0,23}$/.test(nickname); }
-
 export function courseSorted(entries) {
   return Object.fromEntries(Object.entries(entries).sort(([a], [b]) => a < b ? -1 : a > b ? 1 : 0));
 }

@@ -36,6 +36,8 @@ export function courseParsed(text) {
   return found;
 }
 
+export function courseIsNickname(nickname) { return /^[A-Za-z0-9][A-Za-z0-9_-]{0,23}$/.test(nickname); }
+
 function courseIsText(x) { return typeof x === 'string' && !/\p{Cs}/u.test(x); }
 
 function courseIsPlace(x) { return Number.isInteger(x) && x >= 0 && x < 10000; }
@@ -82,15 +84,30 @@ function courseFirstAnswers(entries) {
     first: [first.value], second: [(second ?? first).value], confidence: [first.confidence]}]));
 }
 
+// The sound entries of a file and the number of the others; an error says why there are none.
+function courseEntries({version, entries}, isSound) {
+  if (version !== 1) throw new Error('is of another version');
+  if (!courseIsObject(entries)) throw new Error('must hold entries by name');
+  const count = Object.keys(entries).length;
+  if (count > courseMostEntries) throw new Error(`has ${count} entries, more than ${courseMostEntries}`);
+  const sound = courseSound(entries, isSound);
+  return {sound, damaged: count - Object.keys(sound).length};
+}
+
 // What an answers file or the file of a class contains: {answers, damaged: how many entries were left out}; an error
 // says why there is nothing.
 export function courseClassFile(given) {
   const isClass = given?.salviz === 'class-answers';
   if (!isClass && given?.salviz !== 'answers') throw new Error('is no file of answers');
-  if (given.version !== 1) throw new Error('is of another version');
-  if (!courseIsObject(given.entries)) throw new Error('must hold entries by name');
-  const count = Object.keys(given.entries).length;
-  if (count > courseMostEntries) throw new Error(`has ${count} entries, more than ${courseMostEntries}`);
-  const sound = courseSound(given.entries, isClass ? courseIsOfClass : courseIsEntry);
-  return {answers: isClass ? sound : courseFirstAnswers(sound), damaged: count - Object.keys(sound).length};
+  const {sound, damaged} = courseEntries(given, isClass ? courseIsOfClass : courseIsEntry);
+  return {answers: isClass ? sound : courseFirstAnswers(sound), damaged};
+}
+
+// What the answers file of one student contains: {nickname, entries, damaged: how many entries were left out}; an error
+// says why there is nothing.
+export function courseAnswersFile(given) {
+  const {sound, damaged} = courseEntries(given, courseIsEntry);
+  if (typeof given.nickname !== 'string' || !courseIsNickname(given.nickname))
+    throw new Error('needs a nickname of 1 to 24 letters, digits, - and _ (a to z)');
+  return {nickname: given.nickname, entries: sound, damaged};
 }

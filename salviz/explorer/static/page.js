@@ -76,6 +76,16 @@ function pageAsked(el) {
   }
 }
 
+let pageCount = 0;   // explorers in this document
+
+// Panels are landmarks, which need different names: from the second explorer on they have its number.
+function pageNumbered(el) {
+  pageCount += 1;
+  if (pageCount === 1) return;
+  for (const panel of el.querySelectorAll('section[aria-label]'))
+    panel.setAttribute('aria-label', `${panel.getAttribute('aria-label')}, explorer ${pageCount}`);
+}
+
 // A page of its own has an address that says what is in view; a copy within a notebook has none.
 export async function openPage(el, {source = document,
   plotly = plotlyLoader(async () => pageBytes(source, 'salviz-plotly'))} = {}) {
@@ -97,6 +107,7 @@ export async function openPage(el, {source = document,
   });
   state.on(changed => { if (changed.has('probe') || changed.has('run')) frames.show(state).whole.catch(failed); });
   const app = mountApp(el, store, {state, panels: options.panels ?? null, plotly, isPage, firstUse: true});
+  pageNumbered(el);
   const moved = () => {
     const asked = pageAsked(el);
     if (asked) state.set(asked);

@@ -32,7 +32,7 @@ export class CellStage {
     if (choose) this.keys = {...keys, Enter: () => this.cursor && choose(this.cursor)};
     this.sharp = new SharpCanvas('sv-canvas', 'application');
     this.over = new SharpCanvas('sv-canvas sv-over', 'presentation');
-    this.over.el.tabIndex = -1;
+    this.over.el.removeAttribute('tabindex');   // what has a role of presentation cannot be focused
     this.el = elementOf('div', 'sv-stage');
     this.el.append(this.sharp.el, this.over.el);
     this.tip = elementOf('output', 'sv-tip');

@@ -181,5 +181,6 @@ export function colourScale(context, scale, {x, y, width, bar = 9, title = '', t
   if (!title) return;
   context.textAlign = 'left';
   context.textBaseline = 'bottom';
-  context.fillText(title, x, y - 3);
+  const short = title.replace('square-root scale', '√ scale'), isWide = context.measureText(title).width > width;
+  context.fillText(isWide ? short : title, x, y - 3, width); // beside it another caption may begin
 }

@@ -312,10 +312,9 @@ class MapPanel {
     colourScale(context, this.colours,
       {x: start, y: scaleY, width: part, title: `${names[this.kind]} (square-root scale)`, inks});
     if (!both) return;
-    const {name, of, scale} = this.saliency, whole = `${name} (square-root scale ${of})`;
-    context.font = inks.small;
-    const title = context.measureText(whole).width <= part ? whole : `${name} (√ scale ${of})`;
-    colourScale(context, scale, {x: start + part + 36, y: scaleY, width: part, title, inks});
+    const {name, of, scale} = this.saliency;
+    colourScale(context, scale,
+      {x: start + part + 36, y: scaleY, width: part, title: `${name} (square-root scale ${of})`, inks});
   }
 
   cellText({row, column}) {

@@ -399,11 +399,11 @@ class HeadsGrid {
     if (this.flows) return this.drawScores(inks);
     const {layers} = this.tensor, heads = this.tensor.shape[1], stride = Math.ceil(17 / pitch);
     for (let h = 0; h <= heads; h++) {
+      const text = h === heads ? 'mean' : String(h), end = this.sharp.width - context.measureText(text).width / 2;
       context.textAlign = 'center';
       context.fillStyle = h === heads ? inks.muted : inks.fg;
       if (h === heads || h % stride === 0 && (heads - h) * pitch > 24)
-        context.fillText(h === heads ? 'mean' : h, left + h * pitch + css / 2,
-        top - 9);
+        context.fillText(text, Math.min(left + h * pitch + css / 2, end), top - 9);
     }
     context.textAlign = 'right';
     layers.forEach((layer, row) => { context.fillStyle = inks.fg;

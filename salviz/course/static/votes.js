@@ -1,0 +1,138 @@
+// What a class has answered to a question, as rows of bars: first answers, answers after discussion, and the truth.
+import {courseConfidences, courseEntryOf, courseStates} from './entry.js';
+import {courseNumber, courseTruthText} from './say.js';
+import {courseScore} from './score.js';
+
+const votesMostHeads = 10, votesMostBins = 11;
+
+// The answers codes in a message.
+export function votesCodesIn(text) { return text.match(/SVA1\.[\w-]+\.[0-9a-f]{8}/g) ?? []; }
+
+function votesTime({first}) { return typeof first?.time === 'string' ? first.time : ''; }
+
+// As `session.is_anothers`: do two files of one nickname hold different first answers to a question?
+function votesAnothers(kept, mine) {
+  return Object.entries(mine).some(([name, entry]) => {
+    const [one, other] = [kept[name] ? votesTime(kept[name]) : '', votesTime(entry)];
+    return one && other && one !== other;
+  });
+}
+
+// As `session.joined_entries`: of two entries to a question the one that went further.
+function votesJoined(kept, mine) {
+  const rank = ({state}) => courseStates.includes(state) ? courseStates.indexOf(state) : courseStates.length;
+  const ahead = Object.entries(mine).filter(([name, entry]) => !kept[name] || rank(entry) >= rank(kept[name]));
+  return {...kept, ...Object.fromEntries(ahead)};
+}
+
+// Files and codes of one student are one: lessons are handed in one by one.
+export function votesStudents(files) {
+  const students = [];
+  for (const {nickname, entries} of files) {
+    const is = one => one.nickname.toLowerCase() === nickname.toLowerCase() && !votesAnothers(one.entries, entries);
+    const known = students.find(is);
+    if (known) known.entries = votesJoined(known.entries, entries);
+    else students.push({nickname, entries: {...entries}});
+  }
+  return students;
+}
+
+// The answers of `students` to the question `about`; `second`: of those who did not answer again, the first one.
+export function votesOf(about, students) {
+  const entries = students.filter(({entries}) => Object.hasOwn(entries, about.name))
+    .map(({entries}) => courseEntryOf(about, entries[about.name])).filter(({first}) => first);
+  return {first: entries.map(({first}) => first.value),
+    second: entries.map(({first, second}) => (second ?? first).value),
+    again: entries.filter(({second}) => second).length,
+    sure: courseConfidences.map(one => entries.filter(({first}) => first.confidence === one).length)};
+}
+
+// Ranges of numbers: each number that can be answered where these are few, else ten.
+function votesBins({low, high, step, unit}) {
+  const count = Math.round((high - low) / step) + 1, isEach = count <= votesMostBins, n = isEach ? count : 10;
+  const width = isEach ? step : (high - low) / n, edge = i => courseNumber(low + i * width, '', step);
+  const at = x => Math.max(0, Math.min(n - 1, Math.floor((x - low) / width + (isEach ? .5 : 1e-9))));
+  const name = i => isEach ? edge(i) : `${edge(i)} to ${edge(i + 1)}`;
+  const texts = Array.from({length: n}, (_, i) => `${name(i)} ${unit}`.trim());
+  return {texts, at};
+}
+
+// Rows of a kind of question: their texts, which of them an answer counts for, and which of them are true.
+function votesNumbers({options}) {
+  const {texts, at} = votesBins(options), start = options.start === undefined ? -1 : at(options.start);
+  return {texts, of: value => [at(value)], isTrue: ([low, high], i) => i >= at(low) && i <= at(high),
+    note: i => i === start ? options.ends[0] : ''};
+}
+
+const votesKinds = {
+  choice: ({options}) => ({texts: options.options, of: value => [value], isTrue: (truth, i) => i === truth}),
+  words: ({options}) => ({texts: options.words, of: value => value, isTrue: (truth, i) => truth.includes(i)}),
+  number: votesNumbers,
+  slope: votesNumbers,
+};
+
+function votesCounted(about, given, truth) {
+  const {texts, of, isTrue, note = () => ''} = votesKinds[about.kind](about), total = Math.max(1, given.first.length);
+  const counts = ['first', 'second'].map(which => {
+    const marked = given[which].flatMap(of);
+    return texts.map((_, i) => marked.filter(one => one === i).length);
+  });
+  return texts.map((text, i) => ({text, note: note(i), isTrue: truth !== null && isTrue(truth, i),
+    bars: counts.map(count => ({share: count[i] / total, text: String(count[i])}))}));
+}
+
+// Heads that were chosen, the most frequent first, and the true one.
+function votesHeads(about, {first, second}, truth) {
+  const name = ([layer, head]) => `layer ${layer}, head ${head}`, total = Math.max(1, first.length);
+  const counted = new Map();
+  [first, second].forEach((values, which) => {
+    for (const value of values) {
+      const row = counted.get(name(value)) ?? [0, 0];
+      row[which] += 1;
+      counted.set(name(value), row);
+    }
+  });
+  const best = truth === null ? '' : name(truth[0]);
+  const sum = text => counted.get(text).reduce((a, b) => a + b, 0);
+  const texts = [...counted.keys()].sort((a, b) => sum(b) - sum(a)).slice(0, votesMostHeads);
+  if (best && !texts.includes(best)) texts.push(best);
+  return texts.map(text => ({text, note: '', isTrue: text === best,
+    bars: (counted.get(text) ?? [0, 0]).map(count => ({share: count / total, text: String(count)}))}));
+}
+
+// Items in the order in which they were asked, with their mean places; a longer bar is a higher place.
+function votesOrder({options: {items}}, {first, second}, truth) {
+  const place = (values, item) => values.reduce((sum, value) => sum + value.indexOf(item) + 1, 0) / values.length;
+  const bar = (values, item) => values.length ? {share: (items.length - place(values, item)) / (items.length - 1),
+    text: courseNumber(place(values, item), '', .1)} : {share: 0, text: ''};
+  return items.map((text, item) => ({text, isTrue: false,
+    note: truth === null ? '' : `true place ${votesPlaces(truth, item)}`,
+    bars: [first, second].map(values => bar(values, item))}));
+}
+
+// The places that an item can have, given the intervals of all: '1', or '2 to 3' where it is tied.
+function votesPlaces(truth, item) {
+  const [low, high] = truth[item];
+  const from = 1 + truth.filter(other => other[0] > high).length, to = truth.filter(other => other[1] >= low).length;
+  return from === to ? String(from) : `${from} to ${to}`;
+}
+
+export function votesCount({length}) { return `${length} answer${length === 1 ? '' : 's'}`; }
+
+// [{text, note, isTrue, bars: [first, second] of {share, text}}]
+export function votesRows(about, given, truth) {
+  if (about.kind === 'head') return votesHeads(about, given, truth);
+  return (about.kind === 'order' ? votesOrder : votesCounted)(about, given, truth);
+}
+
+function votesMean(about, values, truth) {
+  const scores = values.map(value => courseScore(about, value, truth)).filter(score => score !== null);
+  return scores.length ? courseNumber(scores.reduce((a, b) => a + b, 0) / scores.length) : 'none';
+}
+
+// What is true, and how near the class came to it.
+export function votesTruth(about, {first, second}, truth) {
+  const means = first.length ? ` Mean score: ${votesMean(about, first, truth)} at first, `
+    + `${votesMean(about, second, truth)} after discussion.` : '';
+  return `True: ${courseTruthText(about, truth)}.${means}`;
+}
