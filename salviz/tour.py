@@ -20,6 +20,7 @@ from .figures.drawing import save_figure
 from .figures.sheet import figure
 from .measures.scores import run_agreement, train_test_gap
 from .core.runs import Run
+from .core.untrusted import csv_text
 from .views.base import attention_beside_saliency, discard_region, guided_heads, masked_sentence, telling_snapshot
 
 # %% ../nbs/12_porch/00_tour.ipynb #006
@@ -220,7 +221,7 @@ def demo(
     table, note = _demo_table(runs), honest(len(data['train']), start in taught_classes)
     settings = dict(sentences=len(data['train']), epochs=epochs, seed=seed, model=known_as(start),
                     data='movie review sentences, positive or negative')
-    table.to_csv(out/'table.csv')
+    (out/'table.csv').write_text(csv_text(table, index=True), encoding='utf-8')
     known = {name: knows_words(run) for name, run in runs.items()}
     write_page(out/'index.html', table, write_pictures(runs, out/'pictures'), settings, note, known)
     print(f'\n{_table_text(table)}\n\nPlain fine-tuning: {runs["plain"].knowledge()[0]}.\n'

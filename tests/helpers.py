@@ -1,5 +1,8 @@
 "What several test files need to look at a model from outside."
 import random
+import resource
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -69,3 +72,18 @@ def all_alike(ours, theirs, **how):
     ours, theirs = ([x for x in xs if x is not None] for xs in (ours, theirs))
     assert [x.shape for x in ours] == [x.shape for x in theirs]
     return alike(*(torch.cat([x.flatten() for x in xs]) for xs in (ours, theirs)), **how)
+
+
+@contextmanager
+def full_disk(room=500):
+    "A block in which no file can grow beyond `room` bytes: a write fails in the middle, as on a full disk"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try: yield
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def is_running(pid):
+    "Is there a process `pid` that has not ended? One that has, and that nobody has waited for, is a zombie"
+    try: return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    except OSError: return False

@@ -79,7 +79,7 @@ def wikipedia_pools(
     from salviz.models.corruption import pack_texts
     data = from_hub('wikimedia/wikipedia', '20231101.en', here='the small budget reads packaged sentences')
     data = load_text(data['train'].select(range(articles)), label=None, splits=(.98, .01, .01), seed=0)
-    tokenizer = AutoTokenizer.from_pretrained('FacebookAI/roberta-base')
+    tokenizer = AutoTokenizer.from_pretrained('FacebookAI/roberta-base', trust_remote_code=False)
     return tokenizer, pack_texts(data, tokenizer, block)
 
 _pools = {'movie-sentences': sentence_pools, 'wikipedia': wikipedia_pools}

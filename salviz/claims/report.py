@@ -33,6 +33,7 @@ from ..core.bibliography import papers as bibliography
 from .reproduce import registered
 from .rows import read_rows
 from ..core.runs import write_whole
+from ..core.untrusted import csv_text
 from ..core.words import digits_of, latex_text, number_words
 from ..explorer.page import page_policy
 
@@ -1114,7 +1115,7 @@ def _effects_table(findings, idle=()):
 # %% ../../nbs/14_claims/08_report.ipynb #rt-39
 def _raw_rows(rows):
     "Folded tables, one a study, and a file to keep"
-    data = base64.b64encode(gzip.compress(rows.to_csv(index=False).encode(), 9, mtime=0)).decode()
+    data = base64.b64encode(gzip.compress(csv_text(rows).encode(), 9, mtime=0)).decode()
     link = (f'<p><a download="rows.csv.gz" href="data:application/gzip;base64,{data}">rows.csv.gz</a>, {len(rows)} '
             'runs, one a row: every verdict follows from it.</p>')
     parts = []
@@ -1288,8 +1289,8 @@ def write_report(
     frame.attrs, to = attrs, Path(folder if to is None else to)
     findings = find_all(frame, budget)
     to.mkdir(parents=True, exist_ok=True)
-    texts = {'report.html': report_html(frame, budget, findings), 'rows.csv': frame.to_csv(index=False),
-             'effects.csv': effects_frame(findings, frame).to_csv(index=False),
+    texts = {'report.html': report_html(frame, budget, findings), 'rows.csv': csv_text(frame),
+             'effects.csv': csv_text(effects_frame(findings, frame)),
              'verdicts.tex': verdicts_latex(findings, budget)}
     for name, text in texts.items(): write_whole(to/name, text.encode())
     from salviz.figures.drawing import save_figure

@@ -21,6 +21,7 @@ from .registry import claims, papers
 from .rows import identity, known_cells, read_rows, row_of, write_row
 from ..core.doors import check_choice
 from ..core.runs import Run
+from ..training.processes import end_with_parent
 
 # %% ../../nbs/14_claims/07_reproduce.ipynb #rp-5
 _rooms = ('salviz.claims.classifiers', 'salviz.claims.language', 'salviz.claims.series')
@@ -111,7 +112,6 @@ class _Worker:
         busy = False
         for name in self.names:
             for cell in self.study(name).cells:
-                if _orphaned(): return False
                 at = self.named(name, cell)
                 if at in self.failed or at in known_cells(self.file): continue
                 state = self.run(name, cell)
@@ -119,13 +119,9 @@ class _Worker:
                 busy |= state == 'busy'
         return busy
 
-def _orphaned() -> bool:
-    "Has the process ended that started this worker?"
-    parent = multiprocessing.parent_process()
-    return parent is not None and not parent.is_alive()
-
 def _work(rooms, folder, budget, names, file):
     "What a worker process does"
+    end_with_parent()
     import torch
     registered(rooms)
     torch.set_num_threads(1)

@@ -25,10 +25,14 @@ def checked_file(path) -> Path:
     if not path.is_file(): raise FileNotFoundError(f'there is no file {path}')
     return path
 
-def read_utf8(path) -> str:
+def read_utf8(
+    path,
+    most=None, # bytes that the file may have; None: any number
+) -> str:
     "The text in the file at `path`"
     path = checked_file(path)
-    data = path.read_bytes()
+    with path.open('rb') as opened: data = opened.read(-1 if most is None else most + 1)
+    if most is not None and len(data) > most: raise ValueError(f'{path} is larger than {most/10**6:g} MB')
     if not data.strip(): raise ValueError(f'{path} is empty')
     for mark, name in ((b'\xff\xfe', 'UTF-16'), (b'\xfe\xff', 'UTF-16')):
         if data.startswith(mark):

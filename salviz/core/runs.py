@@ -400,10 +400,14 @@ def encode_arrays(
     digits = b'%08x' % _header_checksum(data[8:end], seal)
     return data[:8 + seal.start(1)] + digits + data[8 + seal.end(1):]
 
-def encode_snapshot(s:Snapshot) -> bytes:
+def encode_snapshot(
+    s:Snapshot,
+    exact=False, # keep the precision of all numbers? False: half precision where it is enough, see `shrink`
+) -> bytes:
     "`s` as a safetensors file"
     stored, how = {}, {}
-    for k, x in s.arrays.items(): stored[k], how[k] = shrink(k, x)
+    for k, x in s.arrays.items():
+        stored[k], how[k] = (_plain_memory(x), {}) if exact and x.dtype.kind in 'iuf' else shrink(k, x)
     meta = {k: getattr(s, k) for k in _fields} | dict(format=1, stored=how)
     return encode_arrays(stored, 'salviz.snapshot', meta)
 

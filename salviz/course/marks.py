@@ -20,7 +20,9 @@ from pathlib import Path
 import traitlets as T
 
 from ..core.doors import shown
+from ..core.runs import write_whole
 from ..core.text import find_words
+from ..core.untrusted import parsed_json
 from .predictions import CourseWidget, fragment
 
 # %% ../../nbs/13_course/06_marks.ipynb #ma06
@@ -77,7 +79,8 @@ def mark_set(
 # %% ../../nbs/13_course/06_marks.ipynb #ma11
 def clean_nickname(name:str) -> str: # '' if nothing is left
     "`name` as it is shown, kept and compared"
-    seen = ((c, unicodedata.category(c)[0]) for c in unicodedata.normalize('NFC', name))
+    name = unicodedata.normalize('NFC', name[:200]) # which takes quadratic time for many accents on one letter
+    seen = ((c, unicodedata.category(c)[0]) for c in name)
     text = ''.join(' ' if kind == 'Z' or c in '\t\n\r\v\f:' else '' if kind == 'C' else c for c, kind in seen)
     return ' '.join(text.split())[:40].strip()
 
@@ -140,7 +143,7 @@ def file_name(nickname:str) -> str:
 
 def check_version(given, of:MarkSet, set_id):
     "Refuse what another version of this room has written, and marks of other sentences"
-    if given != version: raise ValueError(f'has version {_told(given)} of the marks, and this salviz reads {version}')
+    if given is True or given != version: raise ValueError(f'has version {_told(given)} of the marks, and this salviz reads {version}')
     if set_id != of.id: raise ValueError(f'is of another set of sentences ({_told(set_id)}; this class marks {of.id})')
 
 def read_sheet(
@@ -149,8 +152,7 @@ def read_sheet(
     source='',   # its name
 ) -> Sheet:
     "The sheet in a file, or an error that says what is wrong with it"
-    try: given = json.loads(text.removeprefix('\ufeff'))
-    except (ValueError, RecursionError): raise ValueError('is not JSON') from None
+    given = parsed_json(text)
     if not isinstance(given, dict) or given.get('salviz') != 'marks':
         raise ValueError('is JSON, but no file of marks')
     check_version(given.get('version'), of, given.get('set'))
@@ -196,7 +198,9 @@ def sheet_code(of:MarkSet, sheet:Sheet) -> str:
     body += _check_signs(sheet.nickname, body)
     return f'marks{version}:{sheet.nickname}:{"-".join(re.findall(".{1,6}", body))}'
 
-_code = re.compile('marks([0-9]+):[ \t]*([^:\n\r]*):[ \t]*((?:[0-9a-z]+[-‐‑–—][ \t\r\n]*)*[0-9a-z]+)', re.I | re.A)
+# No two parts that can be repeated take the same characters, so that a search takes time in proportion to the text.
+_code = re.compile('marks([0-9]{1,9}):([^:\n\r]*):[ \t]*'
+                   '((?:[0-9a-z]{1,2000}[-‐‑–—][ \t\r\n]{0,80}){0,2000}[0-9a-z]{1,2000})', re.I | re.A)
 _meant = str.maketrans('OIL', '011')
 
 def read_code(
@@ -213,6 +217,7 @@ def read_code(
         cut = f' ({len(typed)} signs, one of this class has {length + 7})' if len(typed) != length + 7 else ''
         raise ValueError(f'does not add up: a sign or the nickname is mistyped, or some of it is missing{cut}')
     check_version(version, of, body[:6])
+    if len(body) != length: raise ValueError(f'does not add up: it has {len(typed)} signs, not {length + 7}')
     number, marks = sum(signs.index(c) << 5*i for i, c in enumerate(reversed(body[6:]))), []
     for states, words in zip(reversed(_states(of)), reversed(of.words)):
         number, digit = divmod(number, states)
@@ -259,7 +264,7 @@ class Marks(CourseWidget):
     def save(self, folder='.') -> Path:
         "Write marks-NICK.json"
         path = Path(folder)/file_name(self.sheet.nickname)
-        path.write_text(sheet_json(self.of, self.sheet), encoding='utf-8')
+        write_whole(path, sheet_json(self.of, self.sheet).encode())
         return path
 
     def page_html(self) -> str:

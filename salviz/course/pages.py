@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ..core.runs import write_whole
 from .editions import cell_text, course_fact, edition_of, first_line, header_of, lesson_files, read_lesson
 from ..explorer.codes import json_text
 from .predictions import Reveal, course_styles, course_text, fragment
@@ -262,9 +263,10 @@ def write_pages(
     names, written = [*shown], []
     for name, source in shown.items():
         written.append(Path(folder)/f'{name}.html')
-        written[-1].write_text(lesson_html(source, name, _links(names, name), edition, fact), encoding='utf-8')
+        write_whole(written[-1], lesson_html(source, name, _links(names, name), edition, fact).encode())
         say(f'{written[-1].name}: {written[-1].stat().st_size/1e6:.1f} MB')
     written.append(Path(folder)/'index.html')
     headers = {name: header_of(source) for name, source in shown.items()}
-    written[-1].write_text(_whole_page('Tell a model where to look', _index(headers, has_class), ''), encoding='utf-8')
+    index = _whole_page('Tell a model where to look', _index(headers, has_class), '')
+    write_whole(written[-1], index.encode())
     return written

@@ -24,7 +24,7 @@ from IPython.display import Markdown
 
 from ..core.doors import shown
 from . import session
-from .kinds import (Asked, answer_of, choice, head, number, order, score, slope, truth_of, truth_text,
+from .kinds import (Asked, answer_of, checked_value, choice, head, number, order, score, slope, truth_of, truth_text,
                                  value_text, words)
 from .session import class_answers, record
 from ..explorer.codes import json_text
@@ -193,6 +193,11 @@ def page_html(self:Predict) -> str:
 
 
 # %% ../../nbs/13_course/05_predictions.ipynb #pr16
+def _all_fit(asked, values):
+    "Are all of `values` answers to the question? In a file from somebody else anything can be one"
+    try: return all(checked_value(asked, value) is not None for value in values)
+    except ValueError: return False
+
 class _Session:
     "The predictions and reveals of this process"
     def __init__(self):
@@ -220,7 +225,10 @@ class _Session:
     def of_class(self, predict):
         "What the class has answered to the question of `predict`, None if nothing is known"
         of_class = self.classmates.get(predict.name)
-        return of_class if of_class and of_class['id'] == predict.id else None
+        if not of_class or (of_class['id'], of_class['kind']) != (predict.id, predict.asked.kind): return None
+        columns = 'first', 'second', 'confidence'
+        rows = [row for row in zip(*(of_class[column] for column in columns)) if _all_fit(predict.asked, row[:2])]
+        return of_class | {column: [row[i] for row in rows] for i, column in enumerate(columns)}
 
     def waiting(self, names) -> list:
         "Those of `names` that nobody has committed or skipped"
@@ -393,7 +401,8 @@ def answers(
 ) -> Answers:
     "Collect what was answered in this session, and keep it in answers-NICK.json from now on"
     path, kept = session.place_of(nickname, folder)
-    if classmates is not None: _session.classmates = class_answers(classmates)
+    left_out = []
+    if classmates is not None: _session.classmates = class_answers(classmates, left_out)
     _session.on_file, _session.writing = kept, None
     back = [name for name, predict in _session.predictions.items() if _session.take_up(predict, kept.get(name))]
     def write(_=None): return session.write_answers(nickname, folder, session.joined_entries(kept, session.entries))
@@ -407,5 +416,6 @@ def answers(
     if written.name != expected: note += f' {expected} holds answers of somebody else and was left as it is.'
     if back: note += (f' Read back from it: {", ".join(back)}. If these are not yours, take another nickname and start '
                       'the kernel again.')
+    if left_out: note += f' Of the class, this could not be read: {"; ".join(left_out)}.'
     return Answers(nickname, folder, note)
 

@@ -4,20 +4,22 @@
 
 # %% auto #0
 __all__ = ['confidences', 'states', 'entries', 'now', 'checksum', 'new_entry', 'commit', 'discuss', 'reveal', 'checked_entry',
-           'follows', 'tell_of', 'keep', 'record', 'lesson_of', 'check_nickname', 'set_of', 'answers_file',
-           'read_answers', 'checked_file', 'is_anothers', 'place_of', 'joined_entries', 'write_answers', 'answer_code',
-           'answers_of_code', 'class_answers', 'write_class_answers']
+           'follows', 'is_prediction', 'entry_problem', 'tell_of', 'keep', 'record', 'lesson_of', 'check_nickname',
+           'set_of', 'answers_file', 'read_answers', 'checked_file', 'is_anothers', 'place_of', 'joined_entries',
+           'write_answers', 'answer_code', 'answers_of_code', 'class_answers', 'write_class_answers']
 
 # %% ../../nbs/13_course/04_session.ipynb #se03
 import base64
 import json
 import re
 import time
+import warnings
 import zlib
 from pathlib import Path
 
 from ..core.doors import check_choice, shown
 from ..core.runs import write_whole
+from ..core.untrusted import largest, parsed_json, printable, read_json
 from .kinds import Asked, checked_value
 
 
@@ -104,6 +106,41 @@ def follows(
     return is_forward and not is_closed and all(before[name] in (None, after[name]) for name in ('first', 'second'))
 
 
+# %% ../../nbs/13_course/04_session.ipynb #se27
+_most_entries, _most_answers = 1000, 2000 # of a file, and of a class to one question
+
+def _is_text(x): return isinstance(x, str) and not re.search('[\ud800-\udfff]', x) # halves of a character
+def _is_whole(x): return type(x) is int and 0 <= x < 10_000
+def _are_wholes(x): return isinstance(x, list) and len(x) <= 100 and all(map(_is_whole, x))
+def _is_number(x): return type(x) in (int, float) and abs(x) < 1e15
+
+_shapes = dict(words=_are_wholes, head=_are_wholes, order=_are_wholes, choice=_is_whole, number=_is_number,
+               slope=_is_number) # of answers to each kind of prediction
+
+def is_prediction(entry:dict) -> bool:
+    "Is `entry` one of a prediction, and not a record?"
+    return entry['kind'] in _shapes
+
+def _answer_problem(given, kind):
+    "What is wrong with one answer of an entry, '' if nothing"
+    if given is None: return ''
+    if not isinstance(given, dict) or not _shapes[kind](given.get('value')):
+        return f'must hold an answer of the kind {kind!r}, got {shown(given)}'
+    if given.get('confidence') not in confidences: return f'must hold a confidence of {", ".join(confidences)}'
+    why, stamp = given.get('why'), given.get('time')
+    are_texts = all(x is None or isinstance(x, str) for x in (why, stamp))
+    return '' if are_texts and (not stamp or _stamp.fullmatch(stamp)) else 'must hold texts as why and time'
+
+def entry_problem(entry) -> str: # '' if there is none
+    "Return what is wrong with the form of an `entry` from a file"
+    if not isinstance(entry, dict) or not _is_text(entry.get('kind')): return 'it must be an object with its kind'
+    if not is_prediction(entry): return ''
+    id, state = entry.get('id'), entry.get('state')
+    if id is not None and not _is_text(id): return f'id must be a text, got {shown(id)}'
+    if state not in states: return f'state must be one of {", ".join(states)}, got {shown(state)}'
+    problems = {name: _answer_problem(entry.get(name), entry['kind']) for name in ('first', 'second')}
+    return '; '.join(f'{name} {problem}' for name, problem in problems.items() if problem)
+
 # %% ../../nbs/13_course/04_session.ipynb #se12
 entries = {}    # of this session, by name
 _listeners = [] # called with a name when its entry has changed
@@ -125,9 +162,10 @@ def record(
     "Keep what somebody did besides predicting, so that it stands in the answers file"
     for argument, x in dict(name=name, kind=kind).items():
         if not isinstance(x, str) or not x: raise ValueError(f'{argument} must be a text, got {shown(x)}')
+    if kind in _shapes: raise ValueError(f'kind must not be one of predictions, got {kind!r}')
     taken = entries.get(name, {}).get('kind', kind)
     if taken != kind: raise ValueError(f'{name!r} is the name of an entry of kind {taken!r}; choose another name')
-    try: keep(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=now()))))
+    try: keep(name, json.loads(json.dumps(dict(entry) | dict(kind=kind, time=now()), allow_nan=False)))
     except (TypeError, ValueError):
         raise ValueError(f'entry must be a dict of plain JSON, got {shown(entry)}') from None
 
@@ -160,27 +198,45 @@ def answers_file(
 
 def read_answers(
     path,
+    left_out:list=None, # see `checked_file`
 ) -> dict:
-    "An answers file; an error names what is wrong with it"
-    return checked_file(_read_json(Path(path)), Path(path).name)
+    "Return what an answers file contains; an error names what is wrong with it"
+    return checked_file(read_json(path), Path(path).name, left_out)
 
-def _read_json(path):
-    try: return json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, OSError) as e: raise ValueError(f'{path.name} cannot be read as JSON: {e}') from None
-
-def checked_file(given, name='the file') -> dict:
-    "`given` if it is what an answers file holds"
+def checked_file(
+    given,              # what a file contains
+    name='the file',
+    left_out:list=None, # gets a sentence if damaged entries are left out; None: a damaged entry is an error
+) -> dict:
+    "Return `given` if it is what an answers file contains"
+    name = printable(name)
     if not isinstance(given, dict) or given.get('salviz') != 'answers':
         raise ValueError(f'{name} is no answers file: it does not say "salviz": "answers"')
-    if given.get('version') != 1:
-        raise ValueError(f'{name} is of version {shown(given.get("version"))}, this salviz reads version 1')
+    _check_version(given, name)
     try: check_nickname(given.get('nickname'))
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
-    kept = given.get('entries')
-    if not isinstance(kept, dict) or not all(isinstance(e, dict) and isinstance(e.get('kind'), str)
-                                             for e in kept.values()):
-        raise ValueError(f'{name} must hold entries by name, each with its kind')
-    return given
+    sound = _sound(given.get('entries'), entry_problem, name, left_out)
+    about = {key: given[key] if _is_text(given.get(key)) else '' for key in ('lesson', 'set', 'written')}
+    return dict(salviz='answers', version=1, nickname=given['nickname'], **about, entries=sound)
+
+def _check_version(given, name):
+    version = given.get('version')
+    if version is True or version != 1:
+        raise ValueError(f'{name} is of version {shown(version)}, this salviz reads version 1')
+
+def _sound(given, problem_of, name, left_out):
+    "The entries of a file that have no problem; the first of the others is named"
+    if not isinstance(given, dict): raise ValueError(f'{name} must hold entries by name, got {shown(given)}')
+    if len(given) > _most_entries: raise ValueError(f'{name} has {len(given)} entries, more than {_most_entries}')
+    problems = {key: 'its name must be a text' if not _is_text(key) else problem_of(entry)
+                for key, entry in given.items()}
+    wrong = [key for key, problem in problems.items() if problem]
+    if wrong:
+        count = f'{len(wrong)} damaged entries, among them ' if len(wrong) > 1 else 'the damaged entry '
+        message = f'{count}{shown(wrong[0])}: {problems[wrong[0]]}'
+        if left_out is None: raise ValueError(f'{name} has {message}')
+        left_out.append(f'{name}: left out {message}')
+    return {key: entry for key, entry in given.items() if not problems[key]}
 
 
 # %% ../../nbs/13_course/04_session.ipynb #se17
@@ -206,11 +262,9 @@ def place_of(
         if kept is not None and not is_anothers(kept, given): return path, kept
         number += 1
 
-_order_of_states = {state: i for i, state in enumerate(states)}
-
 def joined_entries(kept:dict, mine:dict) -> dict:
     "Both; of two entries to one question the one that went further, of others that in `mine`"
-    def rank(entry): return _order_of_states.get(entry.get('state'), len(states))
+    def rank(entry): return states.index(entry['state']) if is_prediction(entry) else len(states)
     behind = {name for name, entry in mine.items() if name in kept and rank(entry) < rank(kept[name])}
     return kept | {name: entry for name, entry in mine.items() if name not in behind}
 
@@ -222,15 +276,17 @@ def write_answers(
     "Write answers-NICK.json, or a numbered one where that is another person's"
     given = entries if given is None else given
     path, kept = place_of(nickname, folder, given)
-    text = json.dumps(answers_file(nickname, joined_entries(kept, given)), indent=1, ensure_ascii=False)
-    write_whole(path, text.encode())
+    file = checked_file(answers_file(nickname, joined_entries(kept, given)), path.name) # it can be read again
+    text = json.dumps(file, indent=1, ensure_ascii=False).encode()
+    if len(text) > largest: raise ValueError(f'{path.name} would be larger than {largest/10**6:g} MB; record less')
+    write_whole(path, text)
     return path
 
 
 # %% ../../nbs/13_course/04_session.ipynb #se20
 def _coded(entry):
     "An entry as a short list; of what is no prediction only its kind and whether it was passed"
-    if 'state' not in entry: return [entry['kind'], entry.get('passed')]
+    if not is_prediction(entry): return [entry['kind'], entry.get('passed')]
     answers = [entry.get('first'), entry.get('second')]
     of_answers = [x for a in answers if a for x in (a['value'], confidences.index(a['confidence']))]
     return [entry['kind'], entry.get('id', ''), states.index(entry['state']), *of_answers]
@@ -256,7 +312,8 @@ def answers_of_code(
     code:str,
 ) -> dict: # as `answers_file`
     "The answers file, without reasons and times, that `answer_code` has made `code` of"
-    if not isinstance(code, str): raise ValueError(f'code must be a text, got {shown(code)}')
+    if not isinstance(code, str) or len(code) > largest:
+        raise ValueError(f'code must be a text of at most {largest:,} characters, got {shown(code)}')
     parts = ''.join(code.split()).split('.')
     if len(parts) != 3 or parts[0] != 'SVA1':
         raise ValueError(f'an answers code begins with SVA1. and ends with its checksum, got {shown(code)}')
@@ -265,44 +322,67 @@ def answers_of_code(
     if checksum(text) != parts[2]: raise ValueError('this answers code is damaged: its checksum does not fit; copy it '
                                                     'again, from SVA1 to the last character')
     try:
-        nickname, coded = json.loads(text)
-        return answers_file(nickname, {name: _decoded(one) for name, one in coded.items()})
-    except (TypeError, IndexError, AttributeError, KeyError):
+        nickname, coded = parsed_json(text)
+        decoded = answers_file(nickname, {name: _decoded(one) for name, one in coded.items()})
+        return checked_file(decoded, 'this answers code')
+    except (TypeError, IndexError, AttributeError, KeyError, ValueError):
         raise ValueError('this answers code holds something else than answers') from None
 
 
 # %% ../../nbs/13_course/04_session.ipynb #se23
 def class_answers(
-    files, # paths, folders or `answers_file`s, or what this function gave or wrote
+    files,              # paths, folders or `answers_file`s, or what this function gave or wrote
+    left_out:list=None, # gets a sentence for each file or entry that is left out; None: they are warnings
 ) -> dict: # {name: dict(id, kind, first: values, second: values, confidence: of the first)}
-    "What the class has answered; a file that cannot be read is an error that names it"
+    "Return what the class has answered; whatever cannot be read is named and left out"
     files = [files] if isinstance(files, (str, Path, dict)) else list(files)
-    result = {}
-    for file in _opened(files):
-        if file.get('salviz') == 'class-answers': result.update(file['entries']); continue
-        for name, entry in file['entries'].items():
-            if not entry.get('first'): continue
-            of_class = result.setdefault(name, dict(id=entry.get('id', ''), kind=entry['kind'], first=[], second=[],
-                                                    confidence=[]))
-            if of_class['id'] != entry.get('id', ''): continue # an answer to another version of the question
-            last = entry.get('second') or entry['first']
-            of_class['first'].append(entry['first']['value'])
-            of_class['second'].append(last['value'])
-            of_class['confidence'].append(entry['first']['confidence'])
+    result, messages, any_read = {}, [], False
+    for name, found in _opened(files, messages):
+        try: of_file = _answers_in(found, name, messages)
+        except ValueError as e: messages.append(str(e)); continue
+        any_read = True
+        for key, one in of_file.items():
+            of_class = result.setdefault(key, dict(id=one['id'], kind=one['kind'], first=[], second=[], confidence=[]))
+            if any(of_class[name] != one[name] for name in ('id', 'kind')): continue # of another version
+            for column in ('first', 'second', 'confidence'): of_class[column] += one[column]
+    if messages and not any_read: raise ValueError('; '.join(messages))
+    if left_out is not None: left_out += messages
+    else:
+        for message in messages: warnings.warn(message, stacklevel=2)
     return result
 
-def _opened(files):
-    "The contents of `files`, those of folders included"
+def _opened(files, messages):
+    "(name, content) of `files`, those of folders included; one that cannot be read leaves a message"
     for file in files:
         if isinstance(file, dict):
-            yield file if 'salviz' in file else dict(salviz='class-answers', entries=file)
+            yield 'a dict', file if 'salviz' in file else dict(salviz='class-answers', version=1, entries=file)
             continue
         path = Path(file)
-        paths = sorted(path.glob('answers-*.json')) if path.is_dir() else [path]
-        for one in paths:
-            given = _read_json(one)
-            is_class = isinstance(given, dict) and given.get('salviz') == 'class-answers'
-            yield given if is_class else checked_file(given, one.name)
+        for one in sorted(path.glob('answers-*.json')) if path.is_dir() else [path]:
+            try: yield one.name, read_json(one)
+            except ValueError as e: messages.append(str(e))
+
+def _answers_in(found, name, left_out) -> dict:
+    "What `class_answers` makes of one file"
+    if isinstance(found, dict) and found.get('salviz') == 'class-answers':
+        _check_version(found, printable(name))
+        return _sound(found.get('entries'), _class_problem, printable(name), left_out)
+    entries = checked_file(found, name, left_out)['entries']
+    given = {key: entry for key, entry in entries.items() if is_prediction(entry) and entry.get('first')}
+    return {key: dict(id=entry.get('id') or '', kind=entry['kind'], first=[entry['first']['value']],
+                      second=[(entry.get('second') or entry['first'])['value']],
+                      confidence=[entry['first']['confidence']]) for key, entry in given.items()}
+
+def _class_problem(of_class):
+    "What is wrong with what a class has answered to one question, '' if nothing"
+    kind = of_class.get('kind') if isinstance(of_class, dict) else None
+    if not isinstance(kind, str) or kind not in _shapes: return 'the kind must be that of a prediction'
+    if not _is_text(of_class.get('id')): return 'id must be a text'
+    lists = [of_class.get(column) for column in ('first', 'second', 'confidence')]
+    if not all(isinstance(x, list) and len(x) == len(lists[0]) <= _most_answers for x in lists):
+        return f'first, second and confidence must be lists of one length, at most {_most_answers}'
+    if not all(map(_shapes[kind], lists[0] + lists[1])): return f'it must hold answers of the kind {kind!r}'
+    return '' if all(x in confidences for x in lists[2]) else f'confidence must hold {", ".join(confidences)}'
 
 def write_class_answers(
     files,       # of `class_answers`
@@ -310,6 +390,5 @@ def write_class_answers(
 ) -> Path:
     "Write what the class has answered as a file without names"
     content = dict(salviz='class-answers', version=1, entries=class_answers(files))
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False).encode())
+    write_whole(path, json.dumps(content, separators=(',', ':'), ensure_ascii=False).encode())
     return Path(path)
-

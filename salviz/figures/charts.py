@@ -17,9 +17,9 @@ from ..core.words import number_words
 from ..measures.statistics import result_table
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
                                  number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
-from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, grey, ink, ink_on,
-                      legend, legend_height, middle, patch, power_of_ten, raised, shares, signed,
-                      spaced, text_width, vermillion, weight_of, widened, wrapped)
+from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, in_lines, grey, ink,
+                                    ink_on, legend, legend_height, middle, patch, power_of_ten, raised, shares, signed,
+                                    spaced, text_width, vermillion, weight_of, widened, wrapped)
 from ..views.base import is_negative
 from ..views.settings import difference_grid, distribution, over_setting
 from ..views.trade_off import trade_off
@@ -138,8 +138,9 @@ def _curves(view, width):
     left = Sheet.margin + 9*len(label) + 3 + max(text_width(text, 6) for text in texts) + 5
     room = width*72 - left - 10
     x_ticks, x_texts = _x_ticks(view, first, last, room)
-    entries = [(line_sample(s), fitted(n, width*72 - 2*Sheet.margin - 34, 6.5)) for n, s in zip(view.names, styles)]
-    below = high_points + 26
+    entries = [(line_sample(s), n) for n, s in zip(view.names, styles)]
+    x_label = wrapped(view.x_label, room, 6.5)
+    below = high_points + 18 + 8*len(x_label)
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high_points, xlim=(first, last), ylim=(low, high))
         if view.log_x: ax.set_xscale('log')
@@ -152,8 +153,7 @@ def _curves(view, width):
         ax.grid(axis='y', color=faint, linewidth=.4)
         ax.set_axisbelow(True)
         ax.spines[['top', 'right']].set_visible(False)
-        sheet.text(left + room/2, high_points + 13, fitted(view.x_label, room + left, 6.5), fontsize=6.5, ha='center',
-                   va='top')
+        sheet.text(left + room/2, high_points + 13, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
         sheet.text(Sheet.margin, high_points/2, '\n'.join(label), fontsize=6.5, rotation=90, ha='left', va='center',
                    multialignment='center')
         legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
@@ -322,9 +322,9 @@ def _dot(ax): ax.plot([7], [4.5], marker='o', color=grey, markersize=1.8, marker
 @figure_kind('gradient_boxes', gradient_boxes, 'sizes of gradients as box plots', 'columns method, gradient', 'frame')
 def _boxes(view, width):
     "A row for each box"
-    names = [fitted(text, .42*width*72, 6.5) for text in view.names]
+    names = [in_lines(text, .42*width*72, 6.5) for text in view.names]
     counts = [f'n = {n}' for n in view.frame.n]
-    left = Sheet.margin + max(text_width(text, 6.5) for text in names) + 5
+    left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
     right = max(text_width(text, 6) for text in counts) + 10
     room, high = width*72 - left - right, 17*len(names)
     (low, top), raw = _boxes_range(view), view.raw
@@ -332,6 +332,8 @@ def _boxes(view, width):
     kept = spaced(places*room, texts, gap=5)
     ends = [] if tuple(view.whiskers) == (0, 100) else [(_dot, 'lowest and highest value')]
     entries = [(_cross, 'mean'), *(ends if view.raw is None else [(_dot, 'a value')])]
+    label = wrapped(view.y_label + (' (logarithmic axis)' if view.log else ''), width*72 - 2*Sheet.margin, 6.5)
+    below = high + 17 + 8*len(label)
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high, xlim=(low, top), ylim=(len(names) - .5, -.5))
         if view.log: ax.set_xscale('log')
@@ -342,17 +344,16 @@ def _boxes(view, width):
         ax.set_xlim(low, top)
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
         ax.minorticks_off()
-        ax.set_yticks(np.arange(len(names)), names, fontsize=6.5)
+        ax.set_yticks(np.arange(len(names)), map('\n'.join, names), fontsize=6.5)
         ax.tick_params(axis='y', length=0)
         ax.grid(axis='x', color=faint, linewidth=.4)
         ax.set_axisbelow(True)
         ax.spines[['top', 'right', 'left']].set_visible(False)
-        label = fitted(view.y_label + (' (logarithmic axis)' if view.log else ''), width*72 - 2*Sheet.margin, 6.5)
-        centre = np.clip(left + room/2, Sheet.margin + text_width(label, 6.5)/2,
-                         width*72 - Sheet.margin - text_width(label, 6.5)/2)
-        sheet.text(centre, high + 12, label, fontsize=6.5, ha='center', va='top')
-        legend(sheet, Sheet.margin, high + 25, width*72 - 2*Sheet.margin, entries)
-    return Body(high + 25 + legend_height(entries, width*72 - 2*Sheet.margin), draw)
+        half = max(text_width(line, 6.5) for line in label)/2
+        centre = np.clip(left + room/2, Sheet.margin + half, width*72 - Sheet.margin - half)
+        sheet.text(centre, high + 12, '\n'.join(label), fontsize=6.5, ha='center', va='top')
+        legend(sheet, Sheet.margin, below, width*72 - 2*Sheet.margin, entries)
+    return Body(below + legend_height(entries, width*72 - 2*Sheet.margin), draw)
 
 # %% ../../nbs/10_figures/03_charts.ipynb #033
 def _column(size, head, means, deviations, stars, best):
@@ -410,13 +411,14 @@ def _draw_block(sheet, y, names, heads, widths, columns, gap, size):
 def _table_layout(view, room, size, gap):
     """Names and heads of the rows, their widths, and blocks of columns, in type of `size` points with `gap` points
     between two columns"""
-    share = .45*room/len(view.row_heads)
+    columns = [_column(size, h, *(list(part) for part in parts))
+               for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
+    free = room - sum(c['width'] + gap for c in columns) - gap*(len(view.row_heads) - 1)
+    share = max(.45*room, free)/len(view.row_heads)
     names = [[fitted(part, share, size) for part in titles] for titles in view.names]
     heads = [fitted(part, share, size, 'bold') for part in view.row_heads]
     widths = [max(text_width(heads[k], size, 'bold'), *(text_width(part[k], size) for part in names))
               for k in range(len(heads))]
-    columns = [_column(size, h, *(list(part) for part in parts))
-               for h, *parts in zip(view.heads, zip(*view.means), zip(*view.deviations), zip(*view.stars), view.best.T)]
     return names, heads, widths, _split(columns, room - sum(w + gap for w in widths) + gap, gap), gap, size
 
 _of_results = list(inspect.signature(result_table).parameters)[3:] # `metric_table` hands them on

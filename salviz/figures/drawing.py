@@ -6,20 +6,21 @@
 __all__ = ['ink', 'grey', 'faint', 'blue', 'vermillion', 'orange', 'replaced_look', 'font', 'shares', 'signed', 'panel_title',
            'middle', 'raised', 'Body', 'ends', 'of_words', 'least_cell', 'no_regions', 'unmarked', 'bodies', 'denser',
            'narrowest', 'kinds', 'drawing_options', 'sources', 'own_style', 'lightness', 'ink_on', 'weight_of',
-           'is_postscript', 'font_named', 'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'wrapped',
-           'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks', 'token_ticks', 'label_room', 'map_ticks',
-           'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet', 'page_of_sheets', 'beyond_page', 'drawn',
-           'enlarged', 'colour_bar', 'standing_room', 'signed_scale', 'share_scale', 'beyond', 'flow', 'signed_number',
-           'word_box', 'filled_box', 'word_boxes', 'arrow_to', 'legend_places', 'legend_height', 'legend', 'patch',
-           'map_axes', 'mark_cells', 'mark_below', 'mark_ties', 'mark_inside', 'region_sample', 'cross_sample',
-           'minus_sample', 'ties_sample', 'beside', 'stamped', 'save_figure', 'Kind', 'figure_kinds', 'figure_kind',
-           'forget_kind']
+           'is_postscript', 'font_named', 'drawable', 'Math', 'drawable_view', 'text_width', 'fitted', 'cut_texts',
+           'wrapped', 'in_lines', 'cut_labels', 'nice_below', 'power_of_ten', 'widened', 'spaced', 'TokenTicks',
+           'token_ticks', 'label_room', 'map_ticks', 'thinned_note', 'Picture', 'small_png', 'rendered', 'Sheet',
+           'page_of_sheets', 'beyond_page', 'drawn', 'enlarged', 'colour_bar', 'standing_room', 'signed_scale',
+           'share_scale', 'beyond', 'flow', 'signed_number', 'word_box', 'filled_box', 'word_boxes', 'arrow_to',
+           'legend_places', 'legend_height', 'legend', 'patch', 'map_axes', 'mark_cells', 'mark_below', 'mark_ties',
+           'mark_inside', 'region_sample', 'cross_sample', 'minus_sample', 'ties_sample', 'beside', 'stamped',
+           'save_figure', 'Kind', 'figure_kinds', 'figure_kind', 'forget_kind']
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #003
 import inspect
 import io
 import re
 import shutil
+import tempfile
 import threading
 import unicodedata
 import warnings
@@ -54,6 +55,7 @@ from PIL import Image
 from ..core.bibliography import cited, papers
 from ..core.doors import door
 from ..core.provenance import in_metadata, stamp
+from ..core.runs import write_whole
 from ..views.base import View, is_negative, row_boxes
 from ..core.words import beyond_latin, digits_of, for_file, latex_text
 
@@ -245,11 +247,22 @@ def _width(text, size, weight, families, math):
 def fitted(text, width, size, weight='normal'):
     "`text`, or as much of its beginning as fits into `width` points, with '…'"
     def too_wide(n): return text_width(text[:n] + '…', size, weight) > width
-    end = 1
-    while end < len(text) and not too_wide(end): end *= 2
+    end = 1 # the sign that stands for the rest may be wider than the rest
+    while end < len(text) and text_width(text[:end], size, weight) <= width: end *= 2
     if end >= len(text) and text_width(text, size, weight) <= width: return text
     kept = 1 + bisect_left(range(2, min(end, len(text)) + 1), True, key=too_wide)
-    return text[:kept].rstrip() + '…'
+    left = text[:kept].rstrip() + '…'
+    if (cut := _cut_texts.get()) is not None: cut[left] = text
+    return left
+
+_cut_texts = ContextVar('cut', default=None) # {what is left of a text: the text} inside of `cut_texts`
+
+@contextmanager
+def cut_texts():
+    "{what is left: text} of the texts that `fitted` cuts inside"
+    token = _cut_texts.set({})
+    try: yield _cut_texts.get()
+    finally: _cut_texts.reset(token)
 
 def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
     "Lines of `text` that fit into `width` points; what matches `unit` stays together if a line can hold it"
@@ -260,6 +273,17 @@ def wrapped(text, width, size, weight='normal', unit=r'\S+\s*'):
             if lines[-1] and text_width((lines[-1] + word).rstrip(), size, weight) > width: lines.append('')
             lines[-1] += fitted(word.rstrip(), width, size, weight) + word[len(word.rstrip()):]
     return [line.rstrip() for line in lines if line.strip()]
+
+def in_lines(text, width, size, most=2, weight='normal'):
+    "At most so many lines of `text` that fit into `width` points; what does not fit into them is cut off"
+    lines = wrapped(text, width, size, weight)
+    return lines if len(lines) <= most else [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), width, size, weight)]
+
+def cut_labels(fig, cut) -> list: # of texts
+    "Those of the texts {what is left: text} in `cut` that stand on `fig` with what is left of them"
+    lines = {line for text in fig.findobj(Text) for line in text.get_text().split('\n')}
+    lines |= {word for line in lines for word in re.findall(r'(?<=\s)\S+…$', line)}
+    return list(dict.fromkeys(text for left, text in cut.items() if left in lines))
 
 # what stays together in a title (between commas) and below it (three blanks)
 _clause, _statement = r'[^,]+(?:,\s*)?', r'.+?(?: {3}|$)'
@@ -803,8 +827,11 @@ def _save_pgf(fig, path):
     settings = {'pgf.texsystem': _tex_engine(fig), 'pgf.rcfonts': False}
     with _style_of(fig), matplotlib.rc_context(settings):
         backend_pgf.RendererPgf = Literal
-        try: fig.savefig(path, format='pgf', dpi=300)
-        finally: backend_pgf.RendererPgf = ordinary
+        with tempfile.TemporaryDirectory() as folder: # of the .pgf file and the images that it includes
+            try: fig.savefig(Path(folder)/path.name, format='pgf', dpi=300)
+            finally: backend_pgf.RendererPgf = ordinary
+            for file in sorted(Path(folder).iterdir(), key=lambda file: file.suffix == '.pgf'):
+                write_whole(path.with_name(file.name), file.read_bytes())
 
 # %% ../../nbs/10_figures/00_drawing.ipynb #056
 def beside(
@@ -846,14 +873,16 @@ def save_figure(
     if caption and not (getattr(fig, 'caption', '') or getattr(fig, 'facts', ())):
         raise ValueError('save_figure: this figure has no caption; make it with figure(view), or leave caption=True '
                          'out')
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f'save_figure: there is no folder {path.parent}; make it first, or choose another path')
     others = {file: words.encode() for file, words in beside(fig, path).items()} if caption else {}
     if kind == 'pgf': _save_pgf(fig, path)
-    else: path.write_bytes(stamped(fig, path, text))
+    else: write_whole(path, stamped(fig, path, text))
     if caption:
         ours = (path.with_suffix('.txt').is_file()
                 and 'Drawn with: salviz' in path.with_suffix('.txt').read_text(encoding='utf-8', errors='replace'))
         for file, words in others.items():
-            if words: file.write_bytes(words)
+            if words: write_whole(file, words)
             elif ours: file.unlink(missing_ok=True) # of an earlier figure of this name; anybody else's stays
     return path
 

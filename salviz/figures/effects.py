@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from ..core.words import number_words
 from .charts import axis_ticks, with_margin
-from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, ink, legend,
+from .drawing import (Body, Sheet, blue, faint, figure_kind, fitted, grey, in_lines, ink, legend,
                                     legend_height, patch, spaced, text_width, vermillion, weight_of, widened, wrapped)
 from ..views.curves import colours
 from ..views.effects import bars, forest, pairs
@@ -53,25 +53,27 @@ def _draw_effect(ax, y, row, limits, below=4.):
                 markeredgewidth=.9, linestyle='none', zorder=4)
 
 def _name_rows(ax, at, names):
-    "Names down the left edge at `at`, faint lines up from the numbers, no frame"
-    ax.set_yticks(at, names, fontsize=6.5)
+    "Names, each in lines, down the left edge at `at`, faint lines up from the numbers, no frame"
+    ax.set_yticks(at, map('\n'.join, names), fontsize=6.5)
     ax.tick_params(axis='y', length=0)
     ax.grid(axis='x', color=faint, linewidth=.4)
     ax.set_axisbelow(True)
     ax.spines[['top', 'right', 'left']].set_visible(False)
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-7
-_rows_high, _stacked_high = 14., 23.
+_stacked_high = 23.
 
-def _forest_places(view, claims):
+def _forest_places(view, claims, high_row, stacked):
     """[(heading or None, its y, [(row, y of its axis, points above and below)])] of the groups from the top, and the
-    points that they need; `claims`: lines of what was claimed, [] where it stands above its interval"""
+    points that they need; `claims`: lines of what was claimed, which stand above the interval if `stacked`, else
+    beside it in a row that is `high_row` points high"""
     places, y = [], 0.
     for title, group in zip(view.groups, dict.fromkeys(view.frame['group'])): # no group: a title that says so
         heading, y, rows = y + 6, y + 14*bool(group), []
         for i in np.flatnonzero(view.frame['group'] == group):
-            high = _rows_high + 8*(len(claims[i]) - 1) if claims else _stacked_high
-            rows.append((int(i), *((y + high/2, high/2, high/2) if claims else (y + 15, 6, 7))))
+            above = 7.5*(len(claims[i]) - 1)
+            high = _stacked_high + above if stacked else high_row + 8*(len(claims[i]) - 1)
+            rows.append((int(i), *((y + 15 + above, 6, 7) if stacked else (y + high/2, high/2, high/2))))
             y += high
         places.append((title if group else None, heading, rows))
         y += 3
@@ -117,10 +119,10 @@ def _forest_columns(view, width):
     words = min(words, .2*full)
     return min(names, full - 2*Sheet.margin - numbers - words - 24 - .3*full), numbers, words
 
-def _claim_lines(row, room, most):
-    "At most so many lines of what was claimed in `room` points"
-    lines = wrapped(_claim(row), room, 6.5)
-    return lines if len(lines) <= most else [*lines[:most - 1], fitted(' '.join(lines[most - 1:]), room, 6.5)]
+def _stacked_claim(row, full):
+    "Lines of what was claimed, above its interval on a sheet `full` points wide"
+    word = fitted(row.word, .4*full, 6, 'bold')
+    return in_lines(_claim(row), full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6, 6, 3)
 
 def _write_effect(write, y, row, lines, columns, full):
     "What was claimed, the numbers and the verdict of a row with its axis at `y`, on a sheet `full` points wide"
@@ -130,24 +132,26 @@ def _write_effect(write, y, row, lines, columns, full):
         write(right - words - 8, y, _forest_numbers(row), fontsize=6, ha='right', color=grey)
         write(right - words, y, fitted(row.word, words, 6.5), fontsize=6.5, weight=weight_of(row.word in _of_word))
         return
-    word = fitted(row.word, .4*full, 6, 'bold')
+    word, stacked = fitted(row.word, .4*full, 6, 'bold'), _stacked_claim(row, full)
     write(right, y - 11, word, fontsize=6, ha='right', weight=weight_of(row.word in _of_word))
-    room = full - 2*Sheet.margin - text_width(word, 6, 'bold') - 6
-    write(Sheet.margin, y - 11, fitted(_claim(row), room, 6), fontsize=6)
+    for k, line in enumerate(stacked): write(Sheet.margin, y - 11 - 7.5*(len(stacked) - 1 - k), line, fontsize=6)
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-8b
 @figure_kind('forest', forest, 'effects with intervals, what could have been detected, and verdicts',
-             'columns name, mean, low, high, word', 'frame', dense=dict(most=1))
-def _forest(view, width, most=2):
+             'columns name, mean, low, high, word', 'frame', dense=dict(high_row=11.))
+def _forest(view, width, high_row=14., most=4):
     "Rows below each other on one axis, under the headings of their groups; at most so many lines for a claim"
     columns, full = _forest_columns(view, width), width*72
     stacked = not columns[0]
-    claims = [] if stacked else [_claim_lines(row, columns[0], most) for _, row in view.frame.iterrows()]
-    places, high = _forest_places(view, claims)
+    claims = [_stacked_claim(row, full) if stacked else in_lines(_claim(row), columns[0], 6.5, most)
+              for _, row in view.frame.iterrows()]
+    places, high = _forest_places(view, claims, high_row, stacked)
     left = Sheet.margin + (4 if stacked else columns[0] + 8)
     room = full - left - Sheet.margin - (4 if stacked else columns[1] + columns[2] + 16)
     ticks, texts, at = axis_ticks(*view.limits, most=8 if room > 260 else 5)
     kept, entries = spaced(at*room, texts, gap=5), _forest_entries(view)
+    x_label = wrapped(view.x_label, room, 6.5)
+    below = high + 18 + 8*len(x_label)
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high)
         def write(x, y, text, **look):
@@ -159,13 +163,13 @@ def _forest(view, width, most=2):
             _guides(ax, view, rows)
             for i, y, _, _ in rows:
                 _draw_effect(ax, y, view.frame.iloc[i], view.limits)
-                _write_effect(write, y, view.frame.iloc[i], claims[i] if claims else [], columns, full)
+                _write_effect(write, y, view.frame.iloc[i], [] if stacked else claims[i], columns, full)
         ax.set(xlim=view.limits, ylim=(high, 0), yticks=[])
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
         ax.spines[['top', 'right', 'left']].set_visible(False)
-        sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
-        legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
-    return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)
+        sheet.text(left + room/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        legend(sheet, Sheet.margin, below, full - 2*Sheet.margin, entries)
+    return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-13
 def _side_look(second): return dict(color=vermillion if second else blue, marker='s' if second else 'o')
@@ -194,14 +198,17 @@ def _spread_names(at, texts, least):
 
 def _dots(view, width):
     "A row for each pair on one axis"
-    full, pitch = width*72, 15
-    names = [fitted(name, .4*full, 6.5) for name in view.names]
-    left = Sheet.margin + max(text_width(name, 6.5) for name in names) + 5
+    full = width*72
+    names = [in_lines(name, .4*full, 6.5) for name in view.names]
+    left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
+    pitch = 15 if max(map(len, names)) == 1 else 18
     room, high = full - left - 10, pitch*len(names)
     low, top = _pairs_range(view)
     ticks, texts, at = axis_ticks(low, top, most=8 if room > 260 else 5)
     kept = spaced(at*room, texts, gap=5)
     entries = [(_side_sample(k), side) for k, side in enumerate(view.sides)]
+    x_label = wrapped(view.x_label, room, 6.5)
+    below = high + 18 + 8*len(x_label)
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high)
         for y, (_, row) in enumerate(view.frame.iterrows()):
@@ -217,9 +224,9 @@ def _dots(view, width):
         ax.set(xlim=(low, top), ylim=(len(names) - .5, -.5))
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
         _name_rows(ax, np.arange(len(names)), names)
-        sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
-        legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
-    return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)
+        sheet.text(left + room/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        legend(sheet, Sheet.margin, below, full - 2*Sheet.margin, entries)
+    return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)
 
 # %% ../../nbs/10_figures/07_effects.ipynb #fe-14
 def _slopes(view, width):
@@ -269,9 +276,10 @@ _hatches = '', '////', '....', 'xxxx', '----', 'oooo', '++++'
 def _bars(view, width):
     "Groups of bars below each other, from zero"
     full, thick, gap = width*72, 8., 5.
-    names = [fitted(name, .4*full, 6.5) for name in view.groups]
-    left = Sheet.margin + max(text_width(name, 6.5) for name in names) + 5
-    step = thick*len(view.names) + gap
+    names = [in_lines(name, .4*full, 6.5) for name in view.groups]
+    left = Sheet.margin + max(text_width(line, 6.5) for lines in names for line in lines) + 5
+    step = max(thick*len(view.names) + gap, 9*max(map(len, names)))
+    edge = (step - thick*len(view.names))/2
     room, high = full - left - 10, step*len(names)
     values = view.frame[['value', 'low', 'high']].to_numpy(float)
     low, top = with_margin(*widened(min(0, np.nanmin(values)), max(0, np.nanmax(values))), .03)
@@ -280,11 +288,13 @@ def _bars(view, width):
     kept = spaced(at*room, texts, gap=5)
     looks = {name: (colours[k % 7], _hatches[k % 7]) for k, name in enumerate(view.names)}
     def look(name): return dict(facecolor=looks[name][0], hatch=looks[name][1], edgecolor='white', linewidth=.3)
-    entries = [(patch(**look(name)), fitted(name, full - 2*Sheet.margin - 34, 6.5)) for name in view.names]
+    entries = [(patch(**look(name)), name) for name in view.names]
+    x_label = wrapped(view.x_label, room, 6.5)
+    below = high + 18 + 8*len(x_label)
     def draw(sheet):
         ax = sheet.axes(left, 0, room, high)
         for _, row in view.frame.iterrows():
-            y = step*view.groups.index(row.group) + gap/2 + thick*view.names.index(row['name'])
+            y = step*view.groups.index(row.group) + edge + thick*view.names.index(row['name'])
             if np.isfinite(row.value):
                 ax.add_patch(Rectangle((0, y + .5), row.value, thick - 1, zorder=2, **look(row['name'])))
             if np.isfinite(row.low):
@@ -295,6 +305,6 @@ def _bars(view, width):
         ax.set(xlim=(low, top), ylim=(high, 0))
         ax.set_xticks(ticks[kept], [texts[i] for i in kept])
         _name_rows(ax, step*np.arange(len(names)) + step/2, names)
-        sheet.text(left + room/2, high + 12, fitted(view.x_label, room, 6.5), fontsize=6.5, ha='center', va='top')
-        legend(sheet, Sheet.margin, high + 26, full - 2*Sheet.margin, entries)
-    return Body(high + 26 + legend_height(entries, full - 2*Sheet.margin), draw)
+        sheet.text(left + room/2, high + 12, '\n'.join(x_label), fontsize=6.5, ha='center', va='top')
+        legend(sheet, Sheet.margin, below, full - 2*Sheet.margin, entries)
+    return Body(below + legend_height(entries, full - 2*Sheet.margin), draw)

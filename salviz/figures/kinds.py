@@ -20,10 +20,11 @@ from pathlib import Path
 
 from . import sheet
 from .drawing import Kind, drawing_options, figure_kinds
-from ..core.bibliography import same_paper, bibtex, cited, papers
+from ..core.bibliography import bibtex, papers
+from ..core.description import (Fact, citations_of_facts, different, entry_of, run_facts, sentence_words,
+                                     snapshot_config)
 from ..core.doors import door
-from ..core.names import (folder_names, known_as, listed, method_titles, methods_words, run_names, runs_words,
-                               scores_of)
+from ..core.names import (folder_names, listed, method_titles, methods_words, run_names, runs_words, scores_of)
 from ..core.provenance import recipe_of
 from ..core.runs import Run, Snapshot, open_run
 from ..views.base import View, class_words, methods_of, telling_snapshot, view_for
@@ -74,6 +75,12 @@ def _checked_options(name, kind, options):
     if unknown := [option for option in options if option not in kind.options]:
         raise ValueError(f'figure: {name} has no option {", ".join(unknown)}; available: '
                          f'{", ".join(kind.options) or "none"}')
+    arguments = inspect.signature(kind.make).parameters
+    lacking = [k for k in kind.options if k in arguments and arguments[k].default is inspect.Parameter.empty
+               and k not in options]
+    if lacking:
+        raise ValueError(f'figure: {name} needs the option {", ".join(lacking)} (on the command line: '
+                         f'--set {lacking[0]}=VALUE); available: {", ".join(kind.options)}')
 
 def _each(options, kind) -> list: # of dicts
     "`options` once for each layer and head, where lists of them are given"
@@ -126,27 +133,14 @@ def _seen(sources, step, probe) -> list: # of `Seen`
     return out
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #023
-def _public(v):
-    "`v`, of a folder or file only its name: where it lies is nobody's business"
-    return re.split(r'[\\/]', v.rstrip('\\/'))[-1] if isinstance(v, str) and re.match(r'/|~/|[A-Za-z]:[\\/]', v) else v
-
-def _arguments(args): return ', '.join(f'{k}={_public(v)!r}' for k, v in (args or {}).items() if v is not None)
-
-def _with(name, more): return f'{name} ({more})' if more else name
-
 def _about_run(run, name) -> dict: # {what: a line}
     "Model, data, method, seed and versions of `run`"
-    config, lines = run.config, {}
-    model, data, method = (entry if isinstance(entry, dict) else dict(name=entry)
-                           for entry in (config.get('model', {}), config.get('data', {}), config.get('method', {})))
-    size = [str(model[k]) if k == 'class' else f'{model[k]} {k}' for k in ('class', 'layers', 'heads') if k in model]
-    sizes = [f'{v} {k}' for k, v in (data.get('sizes') or {}).items()]
-    if model.get('name'): lines['Model'] = _with(known_as(model['name']), ', '.join(size))
-    if data.get('name'): lines['Data'] = _with(known_as(data['name']), ', '.join(sizes))
-    if method.get('name'): lines['Method'] = _with(methods_words(method['name']), _arguments(method.get('args')))
-    lines['Run'] = name + (f', seed {config["seed"]}' if config.get('seed') is not None else '')
-    if known := run.knowledge()[0]: lines['Best checkpoint'] = known
-    if versions := config.get('versions'): lines['Trained with'] = ', '.join(f'{k} {v}' for k, v in versions.items())
+    known = {fact.what: fact.words for fact in run_facts(run.config)}
+    lines = {what.capitalize(): known[what] for what in ('model', 'data', 'method') if what in known}
+    lines['Run'] = ', '.join(filter(None, [name, known.get('seed')]))
+    if words := run.knowledge()[0]: lines['Best checkpoint'] = words
+    versions = run.config.get('versions') or {}
+    if versions: lines['Trained with'] = ', '.join(f'{k} {v}' for k, v in versions.items())
     return lines
 
 def _about_runs(runs) -> list: # of lines
@@ -162,9 +156,10 @@ def _about_runs(runs) -> list: # of lines
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #024
 def _made_by(s):
-    "Methods and seed of a snapshot without a run, as lines"
-    lines = [f'Method: {_with(method_titles.get(k, k), _arguments(v))}' for k, v in methods_of(s).items()]
-    return lines + ([f'Seed: {s.info["seed"]}'] if s.info.get('seed') is not None else [])
+    "Model, method and seed of a snapshot without a run, as lines"
+    known = {fact.what: fact.words for fact in run_facts(snapshot_config(s))}
+    lines = [f'{what.capitalize()}: {known[what]}' for what in ('model', 'data', 'method') if what in known]
+    return lines + ([known['seed'].capitalize().replace(' ', ': ', 1)] if 'seed' in known else [])
 
 def _about_snapshots(seen, runs) -> list: # of lines
     "Steps, probes, texts and explanations of what was `seen`, tied to the runs if there are several"
@@ -183,8 +178,9 @@ def _about_snapshots(seen, runs) -> list: # of lines
     lines += dict.fromkeys(f'Saliency: {str(m).replace("_", " ")}' for s, _ in seen
                            if (m := s.info.get('saliency_method')))
     if alone or not seen or seen[0].run: return lines
-    *methods, last = _made_by(seen[0].snapshot) or ['']
-    return [*methods, *lines, *[last]*bool(last)]
+    made_by = _made_by(seen[0].snapshot)
+    seeds = [line for line in made_by if line.startswith('Seed: ')]
+    return [*(line for line in made_by if line not in seeds), *lines, *seeds]
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #025
 Made = namedtuple('Made', 'views seen runs kind told about', defaults=((), (), None, (), ''))
@@ -220,39 +216,26 @@ def _named_in(source) -> list:
     return [name for part in parts for name in (classes.get(part, part), part.replace(' ', '_'))]
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #025x
+def _configs_of(made) -> list:
+    "The configs of the runs of a figure, and what snapshots without a run say of themselves, each once"
+    alone = [snapshot_config(one.snapshot) for some in made.seen for one in some if one.run is None]
+    return [*(run.config for run in made.runs), *different(alone)]
+
 def citations_of(made, options={}, named=()) -> tuple: # of BibTeX entries
     "The papers behind methods, explanations, measures, data and weights of a figure, as far as they are known"
     kind, snapshots = made.kind, [one.snapshot for some in made.seen for one in some]
-    names = [name for s in snapshots for name in methods_of(s)] + [*(kind.cites if kind else ()), *named]
-    name_of = lambda x: x.get('name') if isinstance(x, dict) else x
-    names += [name for r in made.runs for name in str(name_of(r.config.get('method', '')) or '').split(' + ')]
     shows_saliency = kind is None or {'saliency', 'saliency_map'} & set(kind.needs.replace(',', ' ').split())
-    if shows_saliency: names += [s.info.get('saliency_method') for s in snapshots]
-    if 'rollout' in _listed(options.get('head')): names.append('rollout')
-    names += [name_of(r.config.get(k)) for r in made.runs for k in ('data', 'model')]
-    known = dict.fromkeys(same_paper.get(name, name) for name in names if isinstance(name, str))
-    entries = {papers[name][1]: bibtex(name) for name in known if name in papers}
-    recorded = ('cite', 'saliency_cite') if shows_saliency else ('cite',)
-    for cite in [*(_cite_of(r) for r in made.runs), *(s.info.get(k) for s in snapshots for k in recorded),
-                 *(name for name in (kind.cites if kind else ()) if name not in papers)]:
-        for key, entry in _still_cited(cite).items():
-            if entries.setdefault(key, entry) != entry:
-                warnings.warn(f'figure: two different entries are called {key}; the first one is cited. Give one of '
-                              'them another key', stacklevel=4)
-    return tuple(entries.values())
-
-def _cite_of(run):
-    "What the method of `run` cites"
-    method = run.config.get('method')
-    return method.get('cite') if isinstance(method, dict) else None
-
-def _still_cited(cite) -> dict:
-    "The entries of `cite` as far as they can be read: older runs name keys that nobody knows any more"
-    entries = {}
-    for one in cite if isinstance(cite, (list, tuple)) else [cite]:
-        try: entries |= cited(one)
-        except ValueError: continue
-    return entries
+    names = [name for s in snapshots for name in methods_of(s)] + [*(kind.cites if kind else ()), *named]
+    facts = [fact for config in _configs_of(made) for fact in run_facts(config)]
+    of_methods = [fact for fact in facts if fact.what == 'method']
+    more = [s.info.get('saliency_method') for s in snapshots]*bool(shows_saliency)
+    if 'rollout' in _listed(options.get('head')): more.append('rollout')
+    recorded = [cite for s in snapshots for key in ('cite', *['saliency_cite']*bool(shows_saliency))
+                for cite in _listed(s.info.get(key))]
+    ordered = [Fact('names', '', names), *of_methods, Fact('explanations', '', more),
+               *(fact for what in ('data', 'model') for fact in facts if fact.what == what),
+               Fact('recorded', '', recorded)]
+    return tuple(citations_of_facts(ordered).values())
 
 # %% ../../nbs/10_figures/05_kinds.ipynb #02s
 def _known_of_runs(kind, some, options) -> dict: # more options
@@ -377,7 +360,8 @@ def _over_steps(kind, run, probe, steps, options):
     shown = [Seen(run.snapshot(s, probe), run) for s in view.steps]
     if 'probe' not in view.caption.lower():
         first = shown[0].snapshot
-        text = f': “{" | ".join(first.texts)}”' if first.texts else '.'
+        words = sentence_words(first)
+        text = f': {words}'*bool(words) + '.'*(not words or words[-2] not in '.!?')
         view = replace(view, caption=f'{view.caption} Probe {first.probe}{text}')
     return view, shown
 
@@ -425,6 +409,29 @@ def _little_known(runs) -> str: # '' if they all know something
     if len(runs) == 1 and few: return f' The model {known[few[0]][0]}.'
     return f' The models of {listed(names[path] for path in few)} know next to nothing.' if few else ''
 
+# %% ../../nbs/10_figures/05_kinds.ipynb #031d
+_most_sentences = 4 # in a caption; the facts have all of them
+_Described = namedtuple('_Described', 'config')
+
+def _without_heading(made, caption) -> list: # of sentences
+    "What a `caption` does not say yet of methods, step and sentences, where no heading says it"
+    seen = [one.snapshot for some in made.seen for one in some]
+    methods = [entry_of(config, 'method').get('name') for config in _configs_of(made)]
+    facts = [methods_words(name) for name in methods if name]
+    facts += [f'step {s.step}' for s in seen if len({one.step for one in seen}) == 1]
+    left = [fact for fact in dict.fromkeys(facts) if not sheet._is_said(fact, caption)]
+    texts = {sentence_words(s): s.probe for s in seen}
+    sentences = [f'Probe {probe}: {words}' + '.'*(words[-2:-1] not in '.!?') for words, probe in texts.items()
+                 if words and words.strip('“”') not in caption]
+    return [*[f'{", ".join(left)}.']*bool(left), *(sentences if len(texts) <= _most_sentences else [])]
+
+def _description(made, heading, caption) -> str: # '' or sentences
+    "For the end of a `caption`: what no heading says, and model, data and seeds"
+    said = _without_heading(made, caption) if heading == 'none' else []
+    if made.kind is None or made.kind.takes != 'runs': # captions of runs say so themselves
+        said.append(runs_words(dict(runs=[*map(_Described, _configs_of(made))])))
+    return ' '.join(filter(None, said))
+
 def _printed(made, width, font_size, look):
     "The figure of `made` on paper"
     inches, points = width_of(width)
@@ -468,14 +475,33 @@ def _views_to_draw(source, kind, step, probe, options): # (`Made`, the source wi
         source, options = _of_study(source, chosen, options)
     return _views_of(source, kind, step, probe, **options), source
 
-def _of_explorer(explorer, kind, step, probe, options): # (source, kind, probe, options)
-    "What is looked at in `explorer`; what `options` say comes first"
+def _calls_of(explorers, kind, step, probe, options): # [dict(source, kind, probe, options)]
+    "What is looked at in each of `explorers`; what `options` say comes first"
     for name, value in (('step', step), ('probe', probe)):
         if value is not None:
             raise ValueError(f'figure: of an Explorer what is in view is drawn: leave {name}= out, or give its run')
-    shown = explorer.as_figure(kind, options)
-    return shown['source'], shown['kind'], shown['probe'], shown['options']
+    takes = None if kind is None else kind_named(kind).takes
+    if takes == 'pair' and len(explorers) == 2: # what is in view in the one and in the other
+        calls = [explorer.as_figure('attention_map', {}) for explorer in explorers]
+        shown = {k: x for k, x in calls[1]['options'].items() if k in kind_named(kind).options}
+        return [dict(source=[call['source'][0] for call in calls], kind=kind, probe=None, options=shown | options)]
+    calls = [explorer.as_figure(kind, options) for explorer in explorers]
+    kinds = list(dict.fromkeys(str(call['kind']) for call in calls))
+    if len(kinds) > 1:
+        raise ValueError(f'figure: the explorers show different kinds of figures ({", ".join(kinds)}); give kind=')
+    if takes != 'runs': return calls
+    runs = [run for call in calls for run in call['source']]
+    return [calls[0] | dict(source=[run for i, run in enumerate(runs) if run not in runs[:i]])]
 
+def _of_calls(calls):
+    "One `Made` of what several explorers show, a panel each"
+    made = [_views_to_draw(call['source'], call['kind'], None, call['probe'], dict(call['options']))[0]
+            for call in calls]
+    pairs = [(view, some, call['options']) for one, call in zip(made, calls) for view, some in zip(one.views, one.seen)]
+    runs = list(dict.fromkeys(run for one in made for run in one.runs))
+    return _finished(made[0].kind, [pair[:2] for pair in pairs], runs, [options for *_, options in pairs])
+
+# %% ../../nbs/10_figures/05_kinds.ipynb #031f
 def _own_code(kind):
     "The file of somebody's own code that a kind of figure is made by"
     if kind is None or kind.make.__module__.startswith('salviz.'): return ()
@@ -484,7 +510,7 @@ def _own_code(kind):
 
 def figure(
     # a view, snapshot, run, the folder of one, a list of these, a study or its folder, a table (pandas) of numbers, or
-    # an `Explorer`, of which what is in view is drawn
+    # an `Explorer`, of which what is in view is drawn, or a list of them
     source,
     # a name in `figure_kinds()`; None: draw the views, or the picture that is characteristic of the snapshot
     kind=None,
@@ -503,16 +529,21 @@ def figure(
     "A figure for a paper, with `.caption`, `.facts` (how it was made) and `.citations` (BibTeX)"
     venue, _ = _venue_of(6.75 if width is None else width)
     look = {k: options.pop(k) for k in drawing_options if k in options}
-    if hasattr(source, 'as_figure'): source, kind, probe, options = _of_explorer(source, kind, step, probe, options)
+    explorers, calls = _listed(source), []
+    if explorers and all(hasattr(one, 'as_figure') for one in explorers):
+        calls = _calls_of(explorers, kind, step, probe, options)
+        source, kind, probe, options = ([one for call in calls for one in call['source']], calls[0]['kind'],
+                                        calls[0]['probe'], calls[0]['options'])
+    differ = any(call[k] != calls[0][k] for call in calls for k in ('probe', 'options'))
     opened = _opened(source)
     given = dict(step=step, probe=probe, width=width, font_size=font_size, **look, **options)
-    made, source = _views_to_draw(opened, kind, step, probe, options)
+    made, source = (_of_calls(calls), opened) if differ else _views_to_draw(opened, kind, step, probe, options)
     if interactive: fig = _pointed_at(made, width=width, font_size=font_size, **look)
     else:
         room = dict(page_height=venue.height if venue else 9.)
         fig = _printed(made, 6.75 if width is None else width, font_size, room | look)
         fig.recipe = recipe_of(opened, kind, given, _own_code(made.kind), fig.families)
-    if made.runs and made.kind and made.kind.takes != 'runs': # whose captions say so themselves
-        fig.caption = f'{fig.caption} {runs_words(dict(runs=made.runs))}'.strip()
+        if differ: fig.recipe['cannot'] = 'it was made of several explorers that show different heads or sentences'
+    fig.caption = f'{fig.caption} {_description(made, look.get("heading"), fig.caption)}'.strip()
     fig.citations = citations_of(made, options, _named_in(source))
     return fig

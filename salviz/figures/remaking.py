@@ -11,7 +11,8 @@ from collections import namedtuple
 from pathlib import Path
 
 from ..core.examples import example_names
-from ..core.provenance import described, read_stamp, recipe_of, run_id, stamp, study_facts, unpacked
+from ..core.provenance import (carried_snapshot, described, read_stamp, recipe_of, run_id, stamp, study_facts,
+                                    unpacked)
 from ..core.runs import Run, write_whole
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
 from .kinds import Seen, figure
@@ -88,6 +89,7 @@ def _restored(x, find):
     if form == 'run': return find.run(x['run'])
     if form == 'study': return find.study(x['study'])
     if form == 'table': return _table_of(x)
+    if form == 'evidence': return carried_snapshot(x)
     if form == 'list': return [_restored(one, find) for one in x['items']]
     if form == 'dict': return {unpacked(k): _restored(one, find) for k, one in x['items']}
     if form == 'snapshot':

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .drawing import (Body, Sheet, arrow_to, beyond, beyond_page, blue, bodies, colour_bar,
-                      cross_sample, denser, drawable_view, ends, enlarged, faint, figure_kind,
+                      cross_sample, cut_labels, cut_texts, denser, drawable_view, ends, enlarged, faint, figure_kind,
                       figure_kinds, filled_box, fitted, flow, font_named, grey, ink, ink_on,
                       label_room, least_cell, legend, legend_height, lightness, map_axes,
                       map_ticks, mark_below, mark_cells, mark_inside, mark_ties, middle, minus_sample,
@@ -919,6 +919,14 @@ def _tall_words(fig, page_height, views, width, scale, across):
     return (f'figure: {fig.get_figheight():.1f} inches high, more than a page of text has ({page_height:.3g}); take '
             f'{" or ".join(ways)}')
 
+def _shortened_words(labels, scale):
+    "What to do about `labels` that are cut"
+    few = ', '.join(f'“{label if len(label) <= 60 else label[:59] + "…"}”' for label in labels[:2])
+    more = f' and {len(labels) - 2} more' if len(labels) > 2 else ''
+    smaller = ', a smaller font_size' if scale > 1 else ''
+    return (f'figure: {len(labels)} label{"s"*(len(labels) > 1)} cut for want of room ({few}{more}); take a greater '
+            f'width{smaller} or shorter names')
+
 # %% ../../nbs/10_figures/01_sheet.ipynb #054
 def figure(
     view,           # a view of `salviz.views.base`, or a list of them
@@ -927,7 +935,7 @@ def figure(
     # points of most of the text, or a list: the first with which it fits on a page; None: the kit's own 7
     font_size=None,
     font='sans',    # 'sans', 'serif', an installed family, or a .ttf file
-    heading='full', # 'full' (title and numbers), 'title', or 'none': all words are left to the caption
+    heading='full', # 'full' (title and numbers), 'title', or 'none': what is left out of it is in the caption
     titles=None,    # in place of the views' own; `Math` for one with formulas
     share=False,    # one colour scale for all panels?
     page_height=9., # inches of text on a page: what is higher is drawn denser, and warned of where that is not enough
@@ -948,7 +956,7 @@ def figure(
                          f'take at most {7*width/_least(views):.1f} points, or at least {scale*_least(views):.2f} '
                          'inches')
     if share: views = _on_one_scale(views)
-    with own_style([family]):
+    with own_style([family]), cut_texts() as shortened:
         shown = [drawable_view(view) for view in _headed(views, heading, titles)]
         def lay_out(scale): return _laid_out(shown, views, width/scale, columns, heading, page_height*72/scale)
         scale, (sheets, drawings, across, to_caption, kept) = _first_that_fits(scales, lay_out, page_height)
@@ -956,17 +964,46 @@ def figure(
         for sheet, body in zip(sheets, drawings): body.draw(sheet)
         enlarged(fig, scale)
         cut = beyond_page(fig)
+        labels = cut_labels(fig, shortened)
     if kept:
         warnings.warn("figure: heading='none' leaves this to the facts: "
                       f"{' '.join(note.removeprefix('Note: ') for note in kept)}", stacklevel=2)
     if cut: warnings.warn(_cut_words(cut, scale), stacklevel=2)
+    if labels: warnings.warn(_shortened_words(labels, scale), stacklevel=2)
     if fig.get_figheight() > page_height + .01:
         warnings.warn(_tall_words(fig, page_height, views, width, scale, across), stacklevel=2)
-    fig.caption, fig.facts = ' '.join([_caption_of(views, titles), *to_caption]), kept
+    fig.caption, fig.facts = ' '.join([_caption_of(views, titles, heading), *to_caption]), kept
     return fig
 
-def _caption_of(views, titles=None) -> str:
-    "The caption of the only one of `views`; of several, with their letters, and `titles` to begin with"
-    if len(views) == 1: return views[0].caption
+# %% ../../nbs/10_figures/01_sheet.ipynb #054c
+def _heading_parts(view, heading) -> list: # of (clauses, what separates them)
+    "What a figure with this `heading` leaves to the caption of `view`: clauses of its title, numbers of its subtitle"
+    title = re.split(r',\s+(?![^()]*\))', str(view.title)) if heading == 'none' else []
+    numbers = re.split(' {3,}', str(view.subtitle)) if heading != 'full' else []
+    return [([part.strip() for part in parts if part.strip()], between)
+            for parts, between in ((title, ', '), (numbers, '; '))]
+
+def _is_said(part, words):
+    "Do `words` say `part`, whatever the case of its letters?"
+    part, words = (' '.join(text.casefold().split()) for text in (part, words))
+    return bool(re.search(rf'(?<!\w){re.escape(part)}(?!\w)', words))
+
+def _as_sentence(parts, between):
+    "`parts` of a heading as a sentence"
+    words = between.join(parts)
+    return f'{words[:1].upper()}{words[1:]}' + '.'*(words[-1:] not in '.!?')
+
+def _caption_of(views, titles=None, heading='full') -> str:
+    """The caption of the only one of `views`; of several, with their letters, and `titles` to begin with. What the
+    `heading` leaves out follows, what all views share once at the end"""
+    left = [[([part for part in parts if not _is_said(part, view.caption)], between)
+             for parts, between in _heading_parts(view, heading)] for view in views]
+    shared = [[part for part in left[0][k][0] if len(views) > 1 and all(part in one[k][0] for one in left)]
+              for k in (0, 1)]
+    own = [''.join(f' {_as_sentence(rest, between)}' for (parts, between), common in zip(one, shared)
+                   if (rest := [part for part in parts if part not in common])) for one in left]
+    end = ''.join(f' {_as_sentence(common, between)}' for common, (_, between) in zip(shared, left[0]) if common)
     heads = [''] * len(views) if titles is None else [f'{title}: ' if title else '' for title in titles]
-    return ' '.join(f'({mark}) {t}{view.caption}' for mark, view, t in zip(_marks(views), views, heads))
+    marks = [f'({mark}) ' for mark in _marks(views)] if len(views) > 1 else ['']
+    if len(views) == 1 and heading == 'full': heads = ['']
+    return ' '.join(f'{mark}{t}{view.caption}{more}' for mark, view, t, more in zip(marks, views, heads, own)) + end

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..core.bibliography import bibtex, cited, papers, same_paper
+from ..core.description import (citations_of_facts, data_fact, default_arguments, different, entry_of,
+                                     explanation_fact, method_fact, model_fact, plain_value)
 from ..core.doors import check_choice
 from ..core.names import known_as, listed, methods_words
-from ..core.runs import Run
+from ..core.runs import Run, write_whole
 from ..core.words import digits_of, for_file, latex_text
 from .statistics import _fewest_pairs, _said_correction, _said_test, better_of, over_seeds
 
@@ -29,9 +30,9 @@ class Written(str):
     ):
         "Write the text, and what it cites"
         path = Path(path)
-        path.write_text(for_file(self.rstrip('\n') + '\n'), encoding='utf-8')
+        write_whole(path, for_file(self.rstrip('\n') + '\n').encode())
         entries = for_file('\n\n'.join(self.citations) + '\n')
-        if self.citations: path.with_suffix('.bib').write_text(entries, encoding='utf-8')
+        if self.citations: write_whole(path.with_suffix('.bib'), entries.encode())
         return path
 
 class _Cite(tuple): "Keys of BibTeX entries"
@@ -59,12 +60,7 @@ def _part(config, *path):
 
 def _all(configs, *path) -> list:
     "The different values in `configs`, without None"
-    out = []
-    for config in configs:
-        if (x := _part(config, *path)) is not None and x not in out: out.append(x)
-    return out
-
-def _name_of(entry): return entry.get('name') if isinstance(entry, dict) else entry
+    return different(_part(config, *path) for config in configs)
 
 def _counted(n, what): return f'{n:,} {what}{"s"*(n != 1)}'
 
@@ -73,35 +69,16 @@ def _span(values):
     low, high = min(values), max(values)
     return f'{low:,}' if low == high else f'{low:,} to {high:,}'
 
-def _plain_value(x):
-    if isinstance(x, float): return digits_of(x, 4) if abs(x) >= 1e-4 or not x else f'{x:g}'
-    if isinstance(x, (list, tuple)): return f'[{", ".join(map(_plain_value, x))}]'
-    return str(x)
-
-def _argument_words(args):
-    "Hyperparameters in a sentence; those that are not set are not said"
-    said = [f'{k.replace("_", " ")} = {_plain_value(x)}' for k, x in (args or {}).items() if x is not None]
-    return ', '.join(said)
-
 class _Library:
     "Entries that a text cites, collected while it is written"
     def __init__(self): self.entries = {}
 
-    def of(self, *names):
-        "A citation of what `names` stand for, as far as papers are known for them"
-        known = [same_paper.get(name, name) for name in names if isinstance(name, str)]
-        keys = [papers[name][1] for name in dict.fromkeys(known) if name in papers]
-        self.entries |= {papers[name][1]: bibtex(name) for name in known if name in papers}
-        return _Cite(keys)
-
-    def own(self, cite):
-        "A citation of what a run has recorded as the paper of its method"
-        entries = {}
-        for one in cite if isinstance(cite, (list, tuple)) else [cite]:
-            try: entries |= cited(one)
-            except ValueError: continue
+    def of(self, *facts):
+        "A citation of the papers that belong to `facts`, as far as they are known"
+        entries = citations_of_facts(facts)
         self.entries |= {k: x for k, x in entries.items() if k not in self.entries}
         return _Cite(entries)
+
 
 # %% ../../nbs/07_measures/07_methods_text.ipynb #mt-11
 def _splits_of(configs) -> list:
@@ -109,48 +86,57 @@ def _splits_of(configs) -> list:
     sizes = [x for x in _all(configs, 'data', 'sizes') if isinstance(x, dict)]
     return list(dict.fromkeys(['train', 'validation', 'test', *(str(k) for x in sizes for k in x)]))
 
+def _named_parts(facts, library):
+    "`facts` in a list, each with its citation"
+    return [part for i, fact in enumerate(facts) for part in (', '*bool(i), fact.words, library.of(fact))]
+
 def _model_parts(configs, library):
-    parts = []
-    for model in _all(configs, 'model'):
-        name, kind = _name_of(model), _part(model, 'class')
-        size = [_counted(model[k], k[:-1]) for k in ('layers', 'heads') if isinstance(_part(model, k), int)]
-        inside = ', '.join([*([kind] if kind and kind != name else []), *size])
-        what = known_as(name) if name else kind
-        if what: parts += [', ' if parts else '', f'{what}' + f' ({inside})'*bool(inside and name), library.of(name)]
-    several = len(_all(configs, 'model')) > 1
-    return ['Models: ' if several else 'The model is ', *parts, '.'] if parts else []
+    facts = different(map(model_fact, configs))
+    return ['Models: ' if len(facts) > 1 else 'The model is ', *_named_parts(facts, library), '.'] if facts else []
 
 def _data_parts(configs, library):
-    names = [name for name in _all(configs, 'data', 'name') if isinstance(name, str)]
+    facts = different(data_fact(config, sizes=False) for config in configs)
     sizes = {k: [n for n in _all(configs, 'data', 'sizes', k) if isinstance(n, int)] for k in _splits_of(configs)}
     counts = [f'{_span(v)} for {"training" if k == "train" else k}' for k, v in sizes.items() if v]
-    named = [part for i, name in enumerate(names) for part in (', '*bool(i), known_as(name), library.of(name))]
-    if not named and not counts: return []
-    parts = ['Data: ', *(named or ['examples without a name'])]
+    if not facts and not counts: return []
+    parts = ['Data: ', *(_named_parts(facts, library) or ['examples without a name'])]
     if counts: parts.append(f', {listed(counts)}' + ' in each run'*(len(configs) > 1))
     marks = _all(configs, 'data', 'fingerprint')
-    many = len(marks) > len(names or [''])
+    many = len(marks) > len(facts or [''])
     if many: parts.append(f'; rows differ between runs ({len(marks)} different samples)')
     elif len(marks) == 1: parts.append(f' (SHA-256 {str(marks[0])[:12]})')
     return [*parts, '.']
 
 # %% ../../nbs/07_measures/07_methods_text.ipynb #mt-12
-def _method_parts(methods, configs, library):
-    """Each method by its name in the study, what it is, its hyperparameters and its paper; `configs`: {name: of its
-    runs}"""
-    out = []
-    for name, known in methods.items():
-        mine = configs.get(name, [])
-        kind = known.get('name') or next(iter(_all(mine, 'method', 'name')), '')
-        args = known.get('args') if 'args' in known else next(iter(_all(mine, 'method', 'args')), {})
-        title = methods_words(kind) if kind else ''
-        what = name if title in ('', name) else f'{title} as “{name}”' if name != kind else title
-        words = _argument_words(args if isinstance(args, dict) else {})
-        cite = library.of(*str(kind).split(' + ')) or library.own(next(iter(_all(mine, 'method', 'cite')), None))
-        explained = library.of(args.get('saliency')) if isinstance(args, dict) else _Cite()
-        out += ['; ' if out else '', what, cite, f' ({words}' if words else '', explained, ')' if words else '']
-    return ['Methods: ' if len(methods) > 1 else 'The method is ', *out, '.'] if out else []
+def _completed(config, known):
+    "`config` with the method's name and arguments that the study knows, where the run has recorded none"
+    method = entry_of(config, 'method')
+    args = method.get('args') or known.get('args')
+    return {**config, 'method': {**method, 'name': known.get('name') or method.get('name'), 'args': args}}
 
+def _has_defaults(config):
+    "Are arguments of this run's method named only where they differ from its defaults?"
+    method = entry_of(config, 'method')
+    return bool(method.get('args')) and bool({*str(method.get('name')).split(' + ')} & {*default_arguments()})
+
+def _method_parts(methods, configs, library, skip=()):
+    """Each method by its name in the study, what it is, what differs from its defaults or between runs, and its paper;
+    `configs`: {name: of its runs}; `skip`: arguments that are said elsewhere"""
+    facts = {}
+    for name, known in methods.items():
+        mine = [_completed(config, known) for config in configs.get(name) or [{}]]
+        facts[name] = (method_fact(*mine, skip=skip), explanation_fact(*mine), any(map(_has_defaults, mine)),
+                       mine[0]['method']['name'])
+    out = []
+    for name, (fact, explanation, _, kind) in facts.items():
+        words = name if fact is None else fact.words
+        if fact and name not in (kind, methods_words(kind)): words += f' as “{name}”'
+        out += ['; ' if out else '', words, library.of(fact, explanation)]
+    if not out: return []
+    rest = ' Arguments that are not named have the defaults of salviz.'*any(known for _, _, known, _ in facts.values())
+    return ['Methods: ' if len(methods) > 1 else 'The method is ', *out, f'.{rest}']
+
+# %% ../../nbs/07_measures/07_methods_text.ipynb #mt-12t
 _known_settings = dict(
     epochs='{} epochs', batch_size='batches of {}', learning_rate='a learning rate of {}',
     weight_decay='a weight decay of {}', gradient_accumulation='gradients accumulated over {} batches',
@@ -163,7 +149,7 @@ def _training_parts(configs, varied):
         values = _all(settings, name)
         if name in varied or not values or name == 'gradient_accumulation' and values == [1]: continue
         if not all(isinstance(x, (int, float)) for x in values): continue
-        known = words.format(' or '.join(map(_plain_value, values)))
+        known = words.format(' or '.join(map(plain_value, values)))
         said.append('1 epoch' if known == '1 epochs' else known)
     if settings and all('optimizer' in x and x['optimizer'] is None for x in settings): said.append('AdamW')
     if settings and all('scheduler' in x and x['scheduler'] is None for x in settings):
@@ -178,7 +164,7 @@ def _training_parts(configs, varied):
 
 def _grid_parts(design, seeds):
     settings = (design.get('settings') or {}).items()
-    parts = [f'{k.replace("_", " ")} = {listed(map(_plain_value, v))}' for k, v in settings]
+    parts = [f'{k.replace("_", " ")} = {listed(map(plain_value, v))}' for k, v in settings]
     several = f'Each is trained with {"; ".join(parts)}; ' if parts else 'Each is trained '
     whole = len(seeds) > 4 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     said = f'{seeds[0]} to {seeds[-1]}' if whole else listed(map(str, seeds))
@@ -282,7 +268,8 @@ def methods_text(
     by_method = {name: [run.config for cell, run in pairs if cell['method'] == name] for name in design['methods']}
     seeds = sorted({cell['seed'] for cell, _ in pairs})
     sentences = [_model_parts(configs, library), _data_parts(configs, library),
-                 _method_parts(design['methods'], by_method, library), _grid_parts(design, seeds),
+                 _method_parts(design['methods'], by_method, library, design.get('settings') or ()),
+                 _grid_parts(design, seeds),
                  _training_parts(configs, design.get('settings') or {}), _selection_parts(configs),
                  _measures_parts(study.manifest['measures'], seeds, _splits_of(configs)),
                  _test_parts(compare_to, test, correction, seeds, study.manifest['measures']), _hardware_parts(configs),
@@ -309,7 +296,8 @@ def _card_metadata(name, runs, with_results):
     "The YAML head of a card"
     from huggingface_hub import EvalResult, ModelCardData
     configs = [run.config for run in runs]
-    kind = next(iter(_all(configs, 'model', 'class')), None)
+    kinds = _all(configs, 'model', 'class')
+    kind = kinds[0] if len(kinds) == 1 else None
     methods = [part for x in _all(configs, 'method', 'name') for part in str(x).split(' + ')]
     given = dict(tags=['salviz', *dict.fromkeys(methods)], pipeline_tag=_pipeline_of(kind))
     data = next((x for x in _all(configs, 'data', 'name') if isinstance(x, str)), None)
@@ -395,7 +383,7 @@ def model_card(
     runs = [source] if is_run else [run for _, run in source._finished()]
     if not runs: raise ValueError(f'model_card: {source.folder} has no finished run yet; run() trains them')
     configs, name = [run.config for run in runs], name or (source.path if is_run else source.folder).name
-    if is_run: methods = {str(_name_of(source.config.get('method')) or 'unknown'): {}}
+    if is_run: methods = {str(entry_of(source.config, 'method').get('name') or 'unknown'): {}}
     else: methods = source.manifest['design']['methods']
     by_method = {key: configs if is_run else [run.config for cell, run in source._finished() if cell['method'] == key]
                  for key in methods}
@@ -403,7 +391,8 @@ def model_card(
     grid = [] if is_run else _grid_parts(source.manifest['design'], sorted({x['seed'] for x, _ in source._finished()}))
     seed = [f'Seed: {source.config["seed"]}.'] if is_run and source.config.get('seed') is not None else grid
     technical = line(_hardware_parts(configs), _version_parts(configs), _minutes_parts(runs))
-    parts = {'Model details': [line(_model_parts(configs, library)), line(_method_parts(methods, by_method, library))],
+    trained = line(_method_parts(methods, by_method, library, () if is_run else source.manifest['design']['settings']))
+    parts = {'Model details': [line(_model_parts(configs, library)), trained],
              'Training details': [line(_data_parts(configs, library)), line(_training_parts(configs, {})), line(seed)],
              'Evaluation': [line(_selection_parts(configs)), '\n'.join(_result_rows(source, runs))],
              'Bias, risks and limitations': ['\n'.join(f'- {_markdown(one)}' for one in _limits(runs))],

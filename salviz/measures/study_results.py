@@ -15,11 +15,13 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
+from ..core.description import different, model_fact, plain_value
 from ..core.doors import refuse_misfits
 from ..core.names import known_as
 from ..core.provenance import study_facts
 from ..core.runs import Run, read_object
-from .statistics import better_of, id_columns, names_of_runs, over_seeds, result_table
+from .statistics import (better_of, id_columns, known_measure, measure_of, names_of_runs, over_seeds,
+                                        result_table)
 
 # %% ../../nbs/07_measures/05_study_results.ipynb #r007
 def state_of(path) -> str:
@@ -119,9 +121,11 @@ def runs(
 # %% ../../nbs/07_measures/05_study_results.ipynb #035
 _generic = ('model', 'net', 'network', 'make', 'build', 'load', 'create', 'get', 'new', 'f', 'fn', 'g', 'm')
 
-def _model_sentence(model, config):
-    "`model` as a design has it, and what the `config` of a run knows of it"
-    made = config.get('model') or {}
+def _model_sentence(model, configs):
+    "`model` as a design has it, and what the `configs` of runs know of it"
+    several = different(map(model_fact, configs))
+    if len(several) > 1: return f'Models: {"; ".join(fact.words for fact in several)}.'
+    made = next((config['model'] for config in configs if isinstance(config.get('model'), dict)), {})
     name, kind = (model if isinstance(model, str) else '',
                   made.get('class') or ('' if isinstance(model, str) else model.get('class', '')))
     if not name:
@@ -136,7 +140,7 @@ def _model_sentence(model, config):
 def about(self:StudyResults) -> str:
     "Model, data and training in sentences, for a caption; what has no name is not named"
     d, state = self.manifest['design'], self.status()['state']
-    config = next((run.config for _, run in self._finished()), {})
+    configs = [run.config for _, run in self._finished()]
     # they may differ from cell to cell
     sizes = (', '.join(f'{n:,} {k}' for k, n in d['data']['sizes'].items()) + ' examples' if 'function' not in d['data']
              else '')
@@ -144,9 +148,9 @@ def about(self:StudyResults) -> str:
     data = f'{source} ({sizes})' if source and sizes else source or sizes
     quiet, missing = {'snapshots', 'probes', 'keep'}, sum(state != 'finished')
     once = {k: v[0] for k, v in d['settings'].items() if len(v) == 1}
-    trained = ', '.join(f'{k.replace("_", " ")} {v}' for k, v in {**d['train'], **once}.items() if k not in quiet
-                        and not isinstance(v, (dict, list)))
-    sentences = [_model_sentence(d['model'], config), data and f'Data: {data}.', trained and f'Training: {trained}.',
+    told = {k: v for k, v in {**d['train'], **once}.items() if k not in quiet and not isinstance(v, (dict, list))}
+    trained = ', '.join(f'{k.replace("_", " ")} {plain_value(v)}' for k, v in told.items())
+    sentences = [_model_sentence(d['model'], configs), data and f'Data: {data}.', trained and f'Training: {trained}.',
                  f'{missing} of {len(state)} runs are missing.' if missing else '']
     return ' '.join(filter(None, sentences))
 
@@ -277,6 +281,16 @@ def best_settings(
     return pd.DataFrame(rows, columns=columns)
 
 @patch
+def _with_scores(self:StudyResults, frame, names):
+    "`frame` with those scores in `names` that the runs have recorded and the study does not measure"
+    missing = [name for name in names if name not in frame and known_measure(name, None)]
+    runs = {c['run']: run for c, run in self._finished()} if missing else {}
+    for name in missing:
+        try: frame = frame.assign(**{name: [measure_of(runs[path], name) for path in frame['run']]})
+        except ValueError as e: raise ValueError(f'best: {e}') from None
+    return frame
+
+@patch
 def best(self:StudyResults,
     by='validation_accuracy', # the measure that chooses; of the best checkpoint of each run
     report=None,              # the measure that is reported; None: the same one of the test split
@@ -290,4 +304,5 @@ def best(self:StudyResults,
             raise ValueError(f'best: {name} is no setting; there are {", ".join(id_columns(frame)[:-1])}')
         frame = frame[frame[name] == x]
         if not len(frame): raise ValueError(f'best: no finished run has {name} = {x!r}')
+    frame = self._with_scores(frame, [by, report or 'test_' + by.removeprefix('validation_')])
     return best_settings(frame, by, report, self.manifest['better'])

@@ -26,6 +26,7 @@ from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tok
                                      pattern_target)
 from ..models.patches import patch_grid, reads_patches
 from ..attribution.reading import what_is_read
+from ..core.doors import shown
 from ..core.maths import patch_patterns
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #007
@@ -313,6 +314,8 @@ def by_name(
     own=None, # {name: pattern}
 ) -> tuple: # (patterns, own), with names for all patterns
     "`patterns` in a form that `assign_heads` knows, and {name: pattern} of all that are not the paper's"
+    if not isinstance(own, (dict, type(None))):
+        raise ValueError(f'AttentionGuidance: own must be a dict {{name: pattern}}, got {shown(own)}')
     own = dict(own or {})
     if isinstance(patterns, dict) and patterns and all(isinstance(k, tuple) and len(k) == 2
                                                        and set(map(type, k)) == {int} for k in patterns):

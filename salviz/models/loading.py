@@ -250,6 +250,10 @@ def _explained(name, silence):
     try: yield
     except (OSError, ValueError) as e:
         packaged = f'packaged models: {", ".join(_packaged_models)}'
+        if 'trust_remote_code' in str(e):
+            raise ValueError(f'{str(name)!r} needs Python code that is stored with the model, which salviz does not '
+                             'run; if you trust its author, load it with load_model_for(task, name, '
+                             'trust_remote_code=True)') from e
         if silence:
             raise ConnectionError(f'{str(name)!r} is not in the local cache and the Hub cannot be asked for it '
                                   f'({silence}); {packaged}') from e
@@ -392,15 +396,18 @@ def _kept_names(name, config, head, wanted, classes=None) -> dict:
     if not is_trained or are_numbers(known) or 'id2label' not in wanted: return {}
     return class_config(labels=trained_order(name, known, list(map(str, wanted['id2label'].values()))))
 
-def _load(task, name, seed, count, **kwargs):
+def _load(task, name, seed, count, trust_remote_code=False, **kwargs):
     "The model `name` with a head for `task`, and its tokenizer, if any; `count`: from its config, what the head needs"
+    if not isinstance(trust_remote_code, bool): # `None` would make transformers ask the user
+        raise ValueError(f'trust_remote_code must be True or False, got {trust_remote_code!r}')
+    kwargs['trust_remote_code'] = trust_remote_code
     shared, head = {k: kwargs[k] for k in ('revision', 'token', 'cache_dir', 'subfolder', 'trust_remote_code')
                     if k in kwargs}, tasks[task].head
     path, local, silence = _locate(name, kwargs.get('revision'))
     with _explained(name, silence): config = AutoConfig.from_pretrained(path, local_files_only=local, **shared)
     classes = taught_classes.get(name) if task == 'classification' else None
     if classes: config.architectures = ['BertForSequenceClassification'] # its head is trained, that of 'minilm' is not
-    if not kwargs.get('trust_remote_code'): _check_head(name, config, task)
+    if not trust_remote_code: _check_head(name, config, task)
     wanted = {'dtype': torch.float32, **count(config),
               **(dict(ignore_mismatched_sizes=True) if _other_head(config, head) else {}), **kwargs}
     if classes and wanted['num_labels'] == len(classes): wanted = {**class_config(labels=classes), **wanted}

@@ -17,6 +17,9 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from ..core.doors import door, shown
+from ..core.files import read_utf8
+from .processes import end_with_parent
 from .study import Study, arguments_of
 
 # %% ../../nbs/06_training/11_designs.ipynb #ds007
@@ -37,7 +40,7 @@ def _from_python(file) -> Study:
     return _one_study(runpy.run_path(str(file), run_name='study_file'), file)
 
 # %% ../../nbs/06_training/11_designs.ipynb #ds009
-_kinds = {str: 'a text', dict: 'a table', list: 'a list', int: 'a whole number'}
+_kinds = {str: 'a non-empty text', dict: 'a table', list: 'a list', int: 'a whole number'}
 _parts = dict(model=(str,), data=(str, dict), methods=(dict,), folder=(str,), seeds=(list,), settings=(dict,),
               measures=(list,), better=(dict,), weights=(str,), processes=(int,), train=(dict,))
 _sizes = ('train_size', 'validation_size', 'test_size', 'subset_seed')
@@ -49,16 +52,18 @@ def _only(where, given, allowed):
 
 def _read_table(file) -> dict:
     "What a TOML or JSON file says"
-    try: table = tomllib.loads(file.read_text()) if file.suffix == '.toml' else json.loads(file.read_text())
+    text = read_utf8(file)
+    try: table = tomllib.loads(text) if file.suffix == '.toml' else json.loads(text)
     except ValueError as e: raise ValueError(f'{file} cannot be read: {e}') from None
+    except RecursionError: raise ValueError(f'{file} cannot be read: it is nested too deeply') from None
     if not isinstance(table, dict): raise ValueError(f'{file} must hold a table of keys, got {type(table).__name__}')
     _only(file, table, list(_parts))
     lacking = [k for k in ('model', 'data', 'methods') if k not in table]
     if lacking: raise ValueError(f'{file} lacks {", ".join(lacking)}; a study needs model, data and methods')
     for k, x in table.items():
-        if not isinstance(x, _parts[k]):
+        if not isinstance(x, _parts[k]) or isinstance(x, bool) or x == '':
             allowed = ' or '.join(_kinds[kind] for kind in _parts[k])
-            raise ValueError(f'{file}: {k} must be {allowed}, got {x!r}')
+            raise ValueError(f'{file}: {k} must be {allowed}, got {shown(x)}')
     return table
 
 def _beside(file, name): return str(file.parent/name) if (file.parent/name).exists() else name
@@ -83,8 +88,8 @@ def load_examples(
 ): # `DatasetDict`
     "A part of data that have a name, of the kind that the columns tell"
     from salviz.data.texts import subset
-    data = _loader(name, columns)(name, **columns)
-    return subset(data, train_size, subset_seed, validation_size, test_size)
+    data = door(_loader(name, columns))(name, **columns)
+    return door(subset)(data, train_size, subset_seed, validation_size, test_size)
 
 def _loader(name, columns):
     from salviz.data.texts import load_pairs, load_text, load_tokens
@@ -120,9 +125,10 @@ def _method_of(name, table, file, settings=()):
     "A method, or a `Recipe` that makes it once the run that it asks for is there"
     given = dict(kind=table) if isinstance(table, str) else table
     where, known = f'{file}: methods.{name}', _method_kinds()
-    if not isinstance(given, dict): raise ValueError(f'{where} must be a text or a table, got {table!r}')
+    if not isinstance(given, dict): raise ValueError(f'{where} must be a text or a table, got {shown(table)}')
     kind, given = given.get('kind', name), {k: x for k, x in given.items() if k != 'kind'}
-    if kind not in known: raise ValueError(f'{where}: no method is called {kind!r}; there are {", ".join(known)}')
+    if not isinstance(kind, str) or kind not in known:
+        raise ValueError(f'{where}: no method is called {shown(kind)}; there are {", ".join(known)}')
     takes = arguments_of(known[kind])
     _only(where, given, ['kind', *takes])
     asks = [x for x in given.values() if isinstance(x, dict)]
@@ -236,5 +242,6 @@ def engine(
     if dask is not None:
         with _on_dask(dask) as executor: yield executor
     elif slurm is not None: yield _slurm_executor(slurm, logs)
-    elif workers is not None: yield partial(ProcessPoolExecutor, workers, mp_context=get_context('spawn'))
+    elif workers is not None:
+        yield partial(ProcessPoolExecutor, workers, mp_context=get_context('spawn'), initializer=end_with_parent)
     else: yield None

@@ -27,6 +27,7 @@ from pathlib import Path
 from fastcore.basics import patch
 from tqdm import tqdm
 
+from ..core.files import checked_file
 from ..core.leases import Lease, Leased
 from ..core.runs import Run, read_object, sealed, write_whole
 from ..measures.study_results import read_study, state_of
@@ -50,15 +51,39 @@ def pack_run(
         if state_of(folder/'runs'/name) in ('finished', 'interrupted'): tar.add(folder/'runs'/name, 'run', filter=kept)
     return file.getvalue()
 
+_most_of_record = 1 << 24 # bytes of a JSON file in an archive
+
+def _check_member(member, end):
+    "Raise a `ValueError` unless `pack_run` could have written `member`, in an archive of `end` bytes"
+    name, *inside = member.name.split('/')
+    if not (member.isreg() or member.isdir()) or member.issparse():
+        raise ValueError(f'{member.name!r} is neither an ordinary file nor a folder')
+    if member.name not in ('cell.json', 'name.json', 'run') and (name != 'run' or {'', '.', '..'} & {*inside}):
+        raise ValueError(f'{member.name!r} does not belong to a run')
+    if member.offset_data + member.size > end: raise ValueError(f'{member.name!r} is cut off')
+    if name != 'run' and member.size > _most_of_record:
+        raise ValueError(f'{member.name!r} has {member.size:,} bytes; at most {_most_of_record:,} are allowed')
+
+def _extract(archive, place):
+    "Unpack `archive`, an open file, into the folder `place`, after every member was checked"
+    end = archive.seek(0, os.SEEK_END)
+    archive.seek(0)
+    with tarfile.open(fileobj=archive, mode='r:') as tar: # no compressed archive: it can be any size unpacked
+        for member in tar: _check_member(member, end)
+        needed, free = sum(member.size for member in tar), shutil.disk_usage(place).free
+        if needed > free: raise ValueError(f'it needs {needed:,} bytes on the disk, where {free:,} are free')
+        tar.extractall(place, filter='data')
+
 def _unpacked(archive, place) -> str:
-    "Unpack into `place` what `pack_run` made; the name of its cell"
+    "Unpack into `place` what `pack_run` made, as bytes or a file; the name of its cell"
+    opened = io.BytesIO(archive) if isinstance(archive, bytes) else open(checked_file(archive), 'rb')
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar: tar.extractall(place, filter='data')
+        with opened: _extract(opened, place)
         name = read_object(place/'name.json')['name']
         read_object(place/'cell.json')
     except (tarfile.TarError, OSError, ValueError, KeyError) as e:
-        raise ValueError(f'unpack_run: expects an archive that pack_run made, whole; this one cannot be read '
-                         f'({type(e).__name__}: {e})') from None
+        raise ValueError('unpack_run: the archive must be a complete, uncompressed tar file that pack_run made; this '
+                         f'one cannot be read ({type(e).__name__}: {e})') from None
     return name
 
 def _came_to(run) -> int: # -1 if nothing is there
@@ -81,7 +106,6 @@ def unpack_run(
 ) -> str: # name of the cell
     "Take a run that was trained elsewhere into a study; a finished one that is there stays as it is"
     folder, known = Path(folder), read_study(Path(folder))
-    archive = archive if isinstance(archive, bytes) else Path(archive).read_bytes()
     with _incoming(folder, archive) as (place, name):
         names = [Path(c['run']).name for c in known['cells']]
         if name not in names:

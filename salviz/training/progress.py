@@ -140,16 +140,23 @@ def to_json(self:Progress) -> str:
                            seconds_left=self.seconds_left, end=self.end and self.end.isoformat(), cells=rows), indent=1)
 
 # %% ../../nbs/06_training/13_progress.ipynb #pg017
+def _archives_in(place): return sorted(place.glob('*.tar')) if place.is_dir() else [place]
+
 def collect(
     folder,      # of a study
     archives=(), # files that `pack_run` made, or folders of them (.tar)
 ) -> pd.DataFrame: # see `StudyResults.results`
-    "The results of a study, with the runs that came back as files"
+    "Return the results of a study, after taking in the runs that came back as files"
     from salviz.training.engines import unpack_run
-    places = [Path(place) for place in archives]
+    study, places = StudyResults.open(folder), [Path(place) for place in archives]
     if missing := [place for place in places if not place.exists()]:
         raise FileNotFoundError(f'there is no file {missing[0]}')
-    for file in (file for place in places for file in (sorted(place.glob('*.tar')) if place.is_dir() else [place])):
+    files, faults = [file for place in places for file in _archives_in(place)], []
+    for file in files:
         try: unpack_run(folder, file)
-        except ValueError as e: raise ValueError(f'{file}: {e}') from None
-    return StudyResults.open(folder).results()
+        except (ValueError, OSError) as e: faults.append(f'{file}: {e}')
+    if faults:
+        taken = f' The other {len(files) - len(faults)} were collected.' if len(files) > len(faults) else ''
+        raise ValueError(f'collect: {len(faults)} of {len(files)} archives cannot be used: {"; ".join(faults[:3])}'
+                         + (f'; and {len(faults) - 3} more' if len(faults) > 3 else '') + f'.{taken}')
+    return study.results()

@@ -256,6 +256,8 @@ def _check(self:Study) -> list:
             raise ValueError(f'Study: {k!r} cannot be a setting; it is given for itself'
                              + (' as seeds=' if k == 'seed' else ''))
     _refuse_unknown('train has no argument', self.train, _of_train)
+    values = [(k, x) for k, xs in self.settings.items() if k in _of_train for x in xs]
+    for k, x in [*self.train.items(), *values]: Settings(**{k: x}) # which raises what `train` would raise
     self._check_processes()
     self._check_kernel()
     both = [k for k in self.train if k in self.settings]

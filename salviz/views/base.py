@@ -8,7 +8,7 @@ __all__ = ['axes_meaning', 'least_on_words', 'attributed_rule', 'answer_views', 
            'AttentionBesideSaliency', 'attention_beside_saliency', 'ExplanationBesideRationale',
            'explanation_beside_rationale', 'class_words', 'MaskedSentence', 'masked_sentence', 'robust_limit',
            'is_negative', 'row_boxes', 'outline', 'DiscardRegion', 'blocked_keys', 'word_tokens', 'word_fractions',
-           'best_head', 'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name',
+           'best_head', 'chosen_by', 'telling_head', 'tied_candidates', 'ties_note', 'discard_region', 'pattern_name',
            'own_patterns', 'GuidedHeads', 'closest_layer', 'guided_heads', 'PatternShares', 'pattern_shares',
            'SignalView', 'shown_image', 'signal_view', 'SaliencyDistribution', 'saliency_distribution', 'answer_view',
            'answer_shown', 'TokenLabels', 'token_labels', 'Translation', 'translation', 'ScoredSentence',
@@ -201,6 +201,10 @@ def _compared_row(
                   'that the model reads.')
     return row, row_said, which, asked
 
+def _layer_words(was_chosen, of='') -> str:
+    "That the last layer is shown because no other was asked for; `of`: what the layers are that count"
+    return f' Layer shown: the last {f"that {of}" if of else "recorded one"}.'*bool(was_chosen)
+
 # %% ../../nbs/09_views/00_base.ipynb #025
 def attention_beside_saliency(
     snapshot,
@@ -212,7 +216,7 @@ def attention_beside_saliency(
     of_method = _evidence_of(snapshot, 'method_saliency', 'SalLM')
     own = 'saliency' if 'saliency' in snapshot.arrays else of_method
     attention, saliency = arrays_of(snapshot, name, 'attention', own)
-    regularised = _asked_of(snapshot)[0]
+    regularised, chosen = _asked_of(snapshot)[0], layer is None
     row, layer = layer_row(snapshot, name, 'attention', regularised[-1] if layer is None and regularised else layer,
                            default=-1)
     special = np.asarray(snapshot.is_special)
@@ -231,7 +235,8 @@ def attention_beside_saliency(
         caption=f'Attention {row_said} in layer {layer}, {which}, beside '
                 f'saliency{"" if target is None else " and the target that attention is trained towards"}, each '
                 f'normalised over the tokens that are not special (special tokens, grey, receive {outside:.0%} of the '
-                f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}',
+                f'attention). Spearman correlation of attention and |saliency|: {number_words(agreement)}.{asked}'
+                + _layer_words(chosen, 'SalLM regularises' if regularised else ''),
         attention=_normalised(attention, special),
         attention_name=_row_name(snapshot, row_said),
         saliency=_normalised(saliency, special),
@@ -279,7 +284,7 @@ def explanation_beside_rationale(
     if of == 'attention':
         row, layer = layer_row(snapshot, name, 'attention', None, default=-1)
         values, row_words, heads, _ = _compared_row(snapshot, values[row], layer)
-        which = f' {row_words} in layer {layer}, {heads}'
+        which = f' {row_words} in layer {layer} (the last recorded one), {heads}'
     marked = np.asarray(marked, bool) & ~special
     given = np.where(np.isfinite(values), values, 0.).astype(float)
     f1, spans, area, chance, notes = _pointed_at(given[~special], marked[~special])
@@ -527,8 +532,7 @@ def blocked_keys(
 
 # %% ../../nbs/09_views/00_base.ipynb #058
 least_on_words = 2/3 # fraction of the attention of words that an eligible head sends to words
-attributed_rule = ('largest median row sum of |attribution| between words, of the heads that send at least two '
-                   'thirds of the attention of words to words')
+attributed_rule = 'largest median row sum of |attribution| between words'
 
 def word_tokens(snapshot) -> np.ndarray: # bool [n]
     "The tokens of `snapshot` that are not special; all of them where fewer than two are not"
@@ -552,6 +556,12 @@ def best_head(fractions, *scores) -> tuple: # row and head
     eligible = fractions >= least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
+
+def chosen_by(fractions, rule:str) -> str:
+    "In words, how `best_head` chose among heads with `fractions` on words; `rule`: what ranks the eligible ones"
+    if (fractions >= least_on_words).any():
+        return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
+    return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
 
 def telling_head(
     attribution,     # [layers, heads, query, key]
@@ -601,9 +611,11 @@ def discard_region(
     rows = list(range(len(observed))) if layer is None else [layer_row(snapshot, name, 'discarded', layer)[0]]
     heads = list(range(attribution.shape[1])) if head is None else [head]
     check_heads(name, heads, attribution.shape[1])
-    fractions = word_fractions(snapshot, [observed[i] for i in rows])
-    i, j = telling_head(attribution[np.ix_(rows, heads)], word_tokens(snapshot), fractions[:, heads])
-    chosen, row, head = layer is None or len(heads) > 1, rows[i], heads[j]
+    is_plain = what == 'attention'
+    fractions = word_fractions(snapshot, [observed[i] for i in rows])[:, heads]
+    i, j = (0, 0) if is_plain else telling_head(attribution[np.ix_(rows, heads)], word_tokens(snapshot), fractions)
+    shown = 'Head' if head is None else 'Layer' if layer is None else ''
+    row, head = rows[i], heads[j]
     candidates, discarded = candidates[row, head], discarded[row, head]
     # candidates may be attended to, even where half precision stored 0
     blocked = blocked_keys(snapshot, observed[row]) & ~candidates
@@ -612,6 +624,7 @@ def discard_region(
     tied = tied_candidates(candidates, ~blocked, values, args.get('p')) & (not how)
     ties, count = ties_note(tied), f'{candidates.sum()} of {(~blocked).sum()} positions are candidates'
     if tied.any(): count += f' ({candidates[tied].sum()} in tied rows)'
+    why = 'the first' if is_plain else chosen_by(fractions, attributed_rule)
     shares = ''.join(f', {rate} = {args[rate]:g}' for rate in 'pq' if rate in args)
     return DiscardRegion(
         title=title_of(snapshot, f'layer {observed[row]}', f'head {head}{shares}'),
@@ -619,7 +632,7 @@ def discard_region(
         caption=f'{what.capitalize()} of layer {observed[row]}, head {head}: a row is a query, a column the key that '
                 'it attends to. Dashed lines: around the candidate discard region; crosses: discarded positions. '
                 + _draw_words(snapshot) + how + ''.join(f' {tie}' for tie in ties)
-                + (f' Head shown: {attributed_rule}.' if chosen and what != 'attention' else ''),
+                + f' {shown} shown: {why}.'*bool(shown),
         values=fixed(values), what=what, limit=robust_limit(values, .98), candidates=fixed(candidates),
         discarded=fixed(discarded), ties=fixed(candidates & tied[:, None]), layer=observed[row], head=head,
         notes=(*ties, *not_finite(attribution=values[~blocked])), **_words_about(snapshot))
@@ -713,6 +726,7 @@ def guided_heads(
     own, grid = own_patterns(snapshot), snapshot.info.get('patches')
     names = [own.get((layer, h)) or pattern_name(p, snapshot.labels, grid) if g else None
              for h, (p, g) in enumerate(zip(target[row], guided[row]))]
+    one_each = '; the first guided head of each pattern'*(heads is None)
     heads = _one_head_each(names, guided[row]) if heads is None else list(heads)
     check_heads(name, heads, len(names))
     if not heads or not guided[row, heads].all():
@@ -726,7 +740,7 @@ def guided_heads(
         subtitle='mean squared residual   ' + '   '.join(f'{names[h]}: {number_words(r, 4)}'
                                                          for h, r in zip(heads, residuals)),
         caption=f'Attention of guided heads of layer {layer} (above) and the patterns that they are guided towards '
-                f'(below), on one colour scale; one head for each pattern. {axes_meaning}'
+                f'(below), on one colour scale{one_each}. {axes_meaning}'
                 + (' Layer shown: the smallest mean squared residual.' if chosen else ''),
         attention=fixed(np.where(blocked_keys(snapshot, layer), np.nan, maps)), target=fixed(targets),
         limit=robust_limit(np.concatenate([maps, targets]), 1.),
@@ -1037,6 +1051,7 @@ def translation(
     if target is None or predicted is None:
         raise ValueError(f'{name}: snapshot.info needs target_tokens and predicted_tokens; it holds {_keys(snapshot)}')
     attention, saliency, chance = (_optional(snapshot, key) for key in ('attention', 'saliency', 'target_probability'))
+    was_chosen = layer is None and attention is not None
     if attention is not None:
         row, layer = layer_row(snapshot, name, 'attention', layer, default=-1)
         if head is not None: check_heads(name, [head], attention.shape[1])
@@ -1049,7 +1064,8 @@ def translation(
         title=title_of(snapshot), subtitle=right,
         caption='A pair of source and target. Below each target token, what the model answers given the target before '
                 f'it, and the probability of the target token: {right}.'
-                + (f' The map is the attention of the encoder, {where}: a{axes_meaning[1:]}' if where else ''),
+                + (f' The map is the attention of the encoder, {where}: a{axes_meaning[1:]}' if where else '')
+                + _layer_words(was_chosen),
         target=tuple(target), predicted=tuple(predicted),
         probability=chance if chance is not None else fixed(np.full(len(target), np.nan)),
         is_wrong=fixed(wrong), attention=attention, layer=layer if attention is not None else None, head=head,
@@ -1218,7 +1234,9 @@ def evidence_view(
     return EvidenceView(
         title=title_of(snapshot, cut_name(name), *([where] if where else [])), subtitle=largest + class_words(snapshot),
         caption=f'Evidence “{cut_name(name)}”{f" of {where}" if where else ""} '
-        f'({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}',
+        f'({axes_words(axes, snapshot.arrays[name].shape)} in all), {says}.{reads}'
+        + _layer_words('layer' in chosen and layer is None)
+        + ' Head shown: the first.'*('head' in chosen and head is None),
         name=name, form=form, values=values, kind=kind, limit=limit, layer=chosen.get('layer'), head=chosen.get('head'),
         **table,
         notes=(f'{lost} of the values are not finite and left out',)*bool(lost), **_words_about(snapshot))

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ..core.doors import check_choice
 from ..core.names import methods_words
-from .curves import Chart, about, bands, by_seed, plain_name, spread
+from .curves import Chart, about, bands, by_seed, ends_of, plain_name, spread
 
 # %% ../../nbs/09_views/04_effects.ipynb #ve-6
 _needed = ('name', 'mean', 'low', 'high', 'word')
@@ -164,7 +164,7 @@ def _spread_rows(known, view, keys, value, band, deviation):
     "A row for each of `keys`: mean, low, high, n of `value`, and remarks"
     if deviation is None:
         rows, notes = by_seed(known, view, keys, value)
-        made = [{**dict(zip(keys, at)), **{k: float(x) for k, x in spread(part[value], band).items()}}
+        made = [{**dict(zip(keys, at)), **{k: float(x) for k, x in spread(part[value], band, ends_of(value)).items()}}
                 for at, part in rows.groupby(keys, sort=False)]
         return pd.DataFrame(made), notes
     if deviation not in known: raise ValueError(f'{view}: the frame has no column {deviation!r}')

@@ -22,11 +22,11 @@ from ..core.runs import Run
 from ..core.text import pool_map, pool_words
 from ..core.words import number_words, panel_letters
 from ..core.doors import check_choice
-from .base import (View, arrays_of, axes_meaning, best_head, blocked_keys, check_heads, class_words,
-                               cut_name, fixed, layer_row, masked_sentence, method_title, methods_of, not_finite,
-                               own_patterns, pattern_name, robust_limit, shown_image,
-                               telling_head, tied_candidates, ties_note,
-                               title_of, which_snapshot, word_fractions, word_tokens)
+from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
+                               check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
+                               method_title, methods_of, not_finite, own_patterns, pattern_name, robust_limit,
+                               shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot,
+                               word_fractions, word_tokens)
 
 # %% ../../nbs/09_views/02_maps.ipynb #008
 # of tokens or words: `ids` [n] number of each token's unit; `kept` bool, a unit
@@ -80,26 +80,38 @@ def _contrasts(snapshot, layers):
     maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
     return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
 
+def _telling(
+    snapshot, layers, # as for `telling_entry`
+) -> tuple: # (layer and head, how the head was chosen)
+    "The head of `snapshot` that shows what its method does between words, and in words why it is this one"
+    words, of = word_tokens(snapshot), {name: [l for l in recorded if layers is None or l in layers]
+                                        for name, recorded in snapshot.layers.items()}
+    def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
+    def fractions(name): return word_fractions(snapshot, of[name])
+    if of.get('guided') and (guided := maps('guided') > 0).any():
+        name, eligible = 'guided', np.where(guided, fractions('guided'), -1)
+        i, head = best_head(eligible, _on_patterns(snapshot, of[name]))
+        why = chosen_by(eligible, 'the guided one with the most attention on its pattern')
+    elif of.get('attention_attribution') and np.nan_to_num(maps('attention_attribution')).any():
+        name, eligible = 'attention_attribution', fractions('attention_attribution')
+        i, head = telling_head(maps(name), words, eligible)
+        why = chosen_by(eligible, attributed_rule)
+    elif of.get('attention'):
+        name, contrasts = 'attention', _contrasts(snapshot, of['attention'])
+        i = max(np.flatnonzero(contrasts.any(-1)), default=len(contrasts) - 1)
+        eligible = fractions(name)[i:i + 1]
+        head = best_head(eligible, contrasts[i:i + 1])[1]
+        why = chosen_by(eligible, 'the largest contrast of attention between words in this layer')
+    else: return {}, ''
+    return dict(layer=of[name][i], head=head), why
+
 def telling_entry(
     snapshot,
     layers=None, # the model's layers to choose from; None: all
 ) -> dict: # layer and head; {} without any map
     "The head of `snapshot` that is shown if none is asked for: what its method does, between words"
-    words, of = word_tokens(snapshot), {name: [l for l in recorded if layers is None or l in layers]
-                                        for name, recorded in snapshot.layers.items()}
-    def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
-    if of.get('guided') and (guided := maps('guided') > 0).any():
-        name = 'guided'
-        i, head = best_head(np.where(guided, word_fractions(snapshot, of[name]), -1), _on_patterns(snapshot, of[name]))
-    elif of.get('attention_attribution') and np.nan_to_num(maps('attention_attribution')).any():
-        name = 'attention_attribution'
-        i, head = telling_head(maps(name), words, word_fractions(snapshot, of[name]))
-    elif of.get('attention'):
-        name, contrasts = 'attention', _contrasts(snapshot, of['attention'])
-        i = max(np.flatnonzero(contrasts.any(-1)), default=len(contrasts) - 1)
-        head = best_head(word_fractions(snapshot, of[name][i:i + 1]), contrasts[i:i + 1])[1]
-    else: return {}
-    return dict(layer=of[name][i], head=head)
+    return _telling(snapshot, layers)[0]
+
 
 # %% ../../nbs/09_views/02_maps.ipynb #012
 # what is asked for: the evidence
@@ -111,27 +123,34 @@ def _evidence(view, what):
     return _map_names[what]
 
 def _resolved(snapshot, view, name, layer, head):
-    "Layer and head with numbers of the model, None replaced"
+    "Layer and head with numbers of the model, None replaced, and a sentence that says how they were chosen"
     if head == 'rollout':
         if layer is not None:
             raise ValueError(f'{view}: rollout goes through all recorded layers; leave out layer={layer!r}')
         if name != 'attention':
             raise ValueError(f"{view}: rollout is of attention, not of {name}; choose head='mean' or a number")
-        return None, head
+        return None, head, ''
     for value, argument in ((layer, 'layer'), (head, 'head')):
         if isinstance(value, str) and value != 'mean':
             raise ValueError(f"{view}: {argument} must be a number, "
                              f"'mean'{', ' + repr('rollout') if argument == 'head' else ''} or None, got {value!r}")
-    if layer is None and head is None: layer = telling_entry(snapshot).get('layer')
+    said = ['Layer shown: the last recorded one.']*(layer is None and head is not None)
+    if layer is None and head is None:
+        place, why = _telling(snapshot, None)
+        layer, said = place.get('layer'), [f'Head shown: {why}.']*bool(why)
     if layer not in (None, 'mean'): layer = layer_row(snapshot, view, name, layer)[1]
     if layer is None: layer = snapshot.layers[name][-1]
-    if head is None: head = 'mean' if layer == 'mean' else telling_entry(snapshot, [layer]).get('head', 0)
+    if head is None and layer == 'mean': head = 'mean'
+    elif head is None:
+        place, why = _telling(snapshot, [layer])
+        head, said = place.get('head', 0), said or [f'Head shown: {why}.']*bool(why)
     if head != 'mean': check_heads(view, [head], snapshot.arrays[name].shape[1])
-    return layer, head
+    return layer, head, ''.join(said)
 
 # %% ../../nbs/09_views/02_maps.ipynb #013
-# [query, key]; in words; number, 'mean' or None; number, 'mean' or 'rollout'; bool [query, key]
-Map = namedtuple('Map', 'values where layer head blocked')
+# [query, key]; in words; number, 'mean' or None; number, 'mean' or 'rollout'; bool [query, key]; how layer and
+# head were chosen where nobody chose them, a sentence
+Map = namedtuple('Map', 'values where layer head blocked choice', defaults=('',))
 
 def _blocked(snapshot, layer, head):
     "Keys that may not be attended to: in `layer`, or in every recorded one"
@@ -178,7 +197,7 @@ def chosen_map(
         if layer is not None or head is not None:
             raise ValueError(f'{view}: give layer and head, or mean_of=, not both')
         return _mean_of(snapshot, view, name, maps, mean_of)
-    layer, head = _resolved(snapshot, view, name, layer, head)
+    layer, head, choice = _resolved(snapshot, view, name, layer, head)
     blocked = _blocked(snapshot, layer, head)
     if head == 'rollout':
         return Map(rollout(np.nan_to_num(maps, posinf=0)), f'rollout through {len(maps)} layers', layer, head, blocked)
@@ -186,7 +205,7 @@ def chosen_map(
     values = (rows.mean(1) if head == 'mean' else rows[:, head]).mean(0)
     if layer == 'mean': where = 'mean over all heads' if head == 'mean' else f'head {head}, mean over layers'
     else: where = f'layer {layer}, ' + ('mean over heads' if head == 'mean' else f'head {head}')
-    return Map(values, where, layer, head, blocked)
+    return Map(values, where, layer, head, blocked, choice)
 
 # %% ../../nbs/09_views/02_maps.ipynb #016
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -329,7 +348,8 @@ def attention_map(
     return AttentionMap(
         title=title_of(snapshot, where),
         subtitle=((_numbers_of(values, what) if len(maps) == 1 else '') + class_words(snapshot)).strip(),
-        caption=' '.join([f'{unit.capitalize()} {of}. {axes_meaning}', *filter(None, marks_said), *ties, *units.notes]),
+        caption=' '.join([f'{unit.capitalize()} {of}. {axes_meaning}', *filter(None, [*marks_said, maps[0].choice]),
+                          *ties, *units.notes]),
         values=fixed(values), names=tuple(None if len(maps) == 1 else m.where.split(', ')[-1] for m in maps),
         kinds=(kind,)*len(maps), limits=(float(end if limit is None else limit),)*len(maps), units=(unit,)*len(maps),
         **regions, saliency=saliency, saliency_limit=robust_limit(saliency, 1.),
@@ -436,9 +456,9 @@ def triptych(
         subtitle=f'Spearman of the first two {where}, over ordinary tokens: '
         f'{number_words(agreement)}{class_words(snapshot)}',
         caption=' '.join([f'(a) Attention of {m.where}, (b) its {names[1].strip("|")}, and (c) their difference '
-                          f'(orange: attention is higher; blue: it is lower). {how} {axes_meaning} Spearman '
-                          f'correlation {where}, over ordinary tokens: {number_words(agreement)}.', *notes,
-                          *units.notes]),
+                          f'(orange: attention is higher; blue: it is lower). {how} {axes_meaning} Spearman of '
+                          f'the first two {where}, over ordinary tokens: {number_words(agreement)}.',
+                          *filter(None, [m.choice]), *notes, *units.notes]),
         values=fixed(values), names=names, kinds=kinds, limits=tuple(map(float, limits)), units=bars,
         agreement=agreement, tied=fixed(tied), **_about(units, notes, _left_out('attention', m)))
 
@@ -475,7 +495,7 @@ def pattern_residual(
         title=title_of(snapshot, m.where, f'pattern {pattern}'), subtitle=numbers + class_words(snapshot),
         caption=' '.join([f'(a) Target (pattern {pattern}), (b) attention of {m.where}, and (c) the residual, '
                           f'attention − target (orange: more attention than asked for; blue: less). {axes_meaning} '
-                          f'{numbers.capitalize().replace("   ", "; ")}.', *units.notes]),
+                          f'{numbers.capitalize().replace("   ", "; ")}.', *filter(None, [m.choice]), *units.notes]),
         values=fixed(values), names=('target', 'attention', 'residual'), kinds=('share', 'share', 'signed'),
         limits=(limit, limit, robust_limit(values[2], 1.)),
         units=('attention', 'attention', 'attention − target'), pattern=pattern, residual=residual, share=share,
@@ -537,7 +557,8 @@ def compared(
     return Compared(
         title=', '.join([*shared, b.where]), subtitle=moved_said,
         caption=' '.join([f'{unit.capitalize()} of {b.where}: (a) A is {own[0]}, (b) B is {own[1]}, and (c) B − A '
-                          f'(orange: more in B; blue: less); {moved_said}. {axes_meaning}', *units.notes]
+                          f'(orange: more in B; blue: less); {moved_said}. {axes_meaning}',
+                          *filter(None, [b.choice.replace('shown:', 'shown, chosen in B:')]), *units.notes]
                          + (['Attributions are gradients: their size depends on the model of each side.']
                             if what == 'attribution' else [])),
         values=fixed([first, second, difference]),
@@ -597,7 +618,9 @@ def evolution(
         title=told[0], subtitle=told[1],
         caption=' '.join([f'{unit.capitalize()} of {last.where} at steps '
                           f'{", ".join(f"{a} {s.step}".strip() for a, s in zip(panel_letters(len(shown)), shown))}, on '
-                          f'one colour scale. {axes_meaning}', *notes, *units.notes]),
+                          f'one colour scale. {axes_meaning}',
+                          *filter(None, [last.choice.replace('shown:', 'shown, chosen at the last step:')]), *notes,
+                          *units.notes]),
         values=fixed(values), names=tuple(f'step {s.step}' for s in shown), kinds=(kind,)*len(shown),
         limits=(limit,)*len(shown), units=(unit,)*len(shown),
         steps=tuple(s.step for s in shown), **_about(units, notes, _left_out(unit, *maps)))
@@ -916,7 +939,8 @@ def patch_attention(
         caption=f'(a) The image in {size} patches. {" and ".join(dict.fromkeys(units)).capitalize()} to each of them: '
                 f'{listed}.' + ' Framed: the patch that attends.'*any(place for _, place, _ in panels)
                 + ' All on one scale.'*(len(panels) > 1 == len(ends)) + _off_grid(grid['first'], outside, letters)
-                + ' The colours are mixed with the image.'*on_image,
+                + ' The colours are mixed with the image.'*on_image
+                + ''.join(f' {choice}' for choice in dict.fromkeys(m.choice for m in chosen) if choice),
         image=image, maps=fixed(maps), queries=tuple(place for _, place, _ in panels),
         names=tuple(said), units=tuple(units), outside=fixed(outside), on_image=bool(on_image),
         limits=tuple(float(ends[unit] if limit is None else limit) for unit in units),

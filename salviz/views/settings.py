@@ -17,7 +17,7 @@ from ..core.words import digits_of
 from ..measures.statistics import better_of
 from .base import fixed
 from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes,
-                                 plain_name, spread, styles_of)
+                                 ends_of, plain_name, spread, styles_of)
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-6
 def _log_fits(levels) -> bool:
@@ -28,7 +28,7 @@ def _line_over(rows, x, levels, value, band):
     "A row for each level of `x` in `rows` [x, seed, value]; for all `levels` where `rows` have none"
     there = rows[x].notna()
     parts = [(level, rows[rows[x] == level] if there.any() else rows) for level in levels]
-    return pd.DataFrame([{x: level, **{k: float(v) for k, v in spread(part[value], band).items()}}
+    return pd.DataFrame([{x: level, **{k: float(v) for k, v in spread(part[value], band, ends_of(value)).items()}}
                          for level, part in parts if len(part)])
 
 # %% ../../nbs/09_views/05_settings.ipynb #vs-7

@@ -4,10 +4,12 @@ import shutil
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import forked
+from helpers import is_running
 from salviz.claims.reproduce import asked_claims, list_claims, reproduce
 from salviz.claims.rows import read_rows
 
@@ -46,15 +48,18 @@ def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
     assert len(rows) == 6 and file.read_text().splitlines()[:len(kept)] == kept
     assert {p.parent.name for p in (tmp_path/'studies'/'TINY').rglob('summary.json')} == {'FT.seed=100', 'FT.seed=101'}
 
-def test_whoever_is_killed_goes_on_from_the_rows(trained, tmp_path):
-    code = ('import os; os.setsid(); from salviz.claims.reproduce import reproduce; '
+def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_rows(trained, tmp_path):
+    code = ('from salviz.claims.reproduce import reproduce; '
             f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, rooms={rooms!r})')
     running = forked.begin(forked.code, code, ['-c'], said=tmp_path/'said')
     while not len(read_rows(tmp_path/'rows.jsonl')):
         assert running.is_alive(), (tmp_path/'said.err').read_text()
         time.sleep(.1)
-    os.killpg(running.pid, signal.SIGKILL)
+    workers = list(map(int, Path(f'/proc/{running.pid}/task/{running.pid}/children').read_text().split()))
+    os.kill(running.pid, signal.SIGKILL)
     running.join()
+    until = time.monotonic() + 60
+    while any(map(is_running, workers)): assert time.monotonic() < until, 'its workers have not ended'
     kept = (tmp_path/'rows.jsonl').read_text()
     rows = reproduce(tmp_path, names, progress=False, rooms=rooms)
     assert len(rows) == 6 and (tmp_path/'rows.jsonl').read_text().startswith(kept[:kept.rindex('\n') + 1])

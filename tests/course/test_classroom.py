@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from browser import evaluate_json, new_page, settled
+from helpers import full_disk
 from test_marks import hostile, invented, load_course
 from salviz.course.classroom import (alpha_of_counts, class_marks, class_page, drawn, marks_teacher, run_class,
                                      share_on, taught_data, teach)
@@ -83,7 +84,7 @@ def test_files_codes_chats_and_widgets_are_one_class(tmp_path):
 
 @pytest.mark.parametrize('content,reason', [
     (b'', 'is empty'), (b'\xff\xfe{\x00}\x00', 'UTF-16'), (b'{"salviz": "\xe9"}', 'not UTF-8'),
-    (b'{}', 'no file of marks'), (b'[' * 50000, 'is not JSON'), (b' ' * 1_100_000, 'is larger than 1 MB'),
+    (b'{}', 'no file of marks'), (b'[' * 50000, 'is nested too deeply'), (b' ' * 1_100_000, 'is larger than 1 MB'),
     (b'PK\x03\x04\0\0', 'zero byte')])
 def test_files_that_are_none_are_named_without_a_path(tmp_path, content, reason):
     (tmp_path/'marks-x.json').write_bytes(content)
@@ -187,6 +188,9 @@ def test_the_page_merges_as_python_does(page, tmp_path):
 def test_merged_marks_are_rationales(tmp_path):
     handed_in(tmp_path)
     marks = class_marks(tmp_path, of)
+    (tmp_path/'marks.jsonl').write_text('old')
+    with full_disk(), pytest.raises(OSError): marks.write(tmp_path/'marks.jsonl')
+    assert (tmp_path/'marks.jsonl').read_text() == 'old'
     path = str(marks.write(tmp_path/'marks.jsonl'))
     def read(**how):
         data = load_rationales(path, labels=[0, 1], **how)

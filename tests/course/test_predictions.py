@@ -299,7 +299,10 @@ def test_the_class_stands_beside_one_only_where_it_answered_the_same_question(tm
     one.reveal()
     assert one.outcome['classmates']['first'] == [[0], [1], [2], [3]]
     (tmp_path/'answers-broken.json').write_text('{"salviz')
-    with pytest.raises(ValueError, match='answers-broken.json cannot be read'): class_answers(tmp_path)
+    with pytest.warns(UserWarning, match='answers-broken.json is not JSON'): class_answers(tmp_path)
+    note = answers('alice', tmp_path, [tmp_path, *pupils]).note
+    assert 'this could not be read: answers-broken.json is not JSON' in note
+    with pytest.raises(ValueError, match='broken.json is not JSON'): class_answers(tmp_path/'answers-broken.json')
 
 def test_a_name_is_of_one_kind():
     Predict('1.words', 'Which?', words(film)).commit(['bad'])

@@ -398,7 +398,42 @@ def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened
     p.wait_for_selector('text=4 of 5')
     assert 'never: 4; bad: 1 (5 answers)' in p.inner_text('.course-predict .cr-results')
     p.set_input_files('input[type=file]', [dict(name='x.json', mimeType='application/json', buffer=b'{"no')])
-    p.wait_for_function(noted, arg='not be read')
+    p.wait_for_function(noted, arg='not be read: x.json is not JSON')
+
+def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(opened, tmp_path):
+    one = Predict('1.x', 'Which?', words(film), ['never'])
+    whole = dict(id=one.id, kind='words', first=[[8], [4]], second=[[8], [4]], confidence=['sure', 'guess'])
+    p = opened(write_lesson(tmp_path/'l.html', one, Answers()))
+    p.click('.cr-word:text-is("bad")')
+    commit(p)
+    p.click('text=Show what is true')
+    shown = 'text => (document.querySelector(".cr-results")?.innerText ?? "").includes(text)'
+    def class_file(**change): return dict(salviz='class-answers', version=1, entries={'1.x': whole | change})
+    wrong = [class_file(first=[3, [8]]), class_file(first=[[8]]), class_file(first=7),
+             class_file(kind='choice', first=[0, 1]), class_file(first=[[99], [8]]),
+             dict(salviz='class-answers', version=1, entries=[1]), [], 3, None,
+             dict(salviz='answers', version=1, nickname='eve', entries={'1.x': dict(kind='words', state=[], first=3)})]
+    files = [dict(name=f'{i}.json', mimeType='application/json', buffer=json.dumps(x).encode())
+             for i, x in enumerate([*wrong, class_file()])]
+    for i, file in enumerate(files):
+        p.set_input_files('input[type=file]', [file])
+        p.wait_for_function('i => document.querySelector(".course-answers .cr-note").textContent.includes(i)',
+                            arg=f'{i}.json' if i not in (4, len(wrong)) else 'stand beside')
+        p.reload()
+        p.wait_for_function('() => window.salvizCourse')
+        assert p.locator('.salviz-failed').count() == 0
+    p.wait_for_function(shown, arg='(2 answers)')
+    p.set_input_files('input[type=file]', files) # all at once: what is sound in any of them counts
+    p.wait_for_function(shown, arg='(3 answers)')
+    older = dict(first=3), dict(first=[3], second=[3], confidence=['sure']), dict(first=[[99]]), 3
+    for kept in older:
+        stored = dict(classmates={'1.x': whole | kept if isinstance(kept, dict) else kept},
+                      entries={'1.x': 3, '1.y': None})
+        p.evaluate('''kept => { for (const storage of [localStorage, sessionStorage])
+            storage.setItem(salvizCourse.book.key, JSON.stringify(kept)); }''', stored)
+        p.reload()
+        p.wait_for_function('() => window.salvizCourse')
+        assert p.locator('.salviz-failed').count() == 0 and state(p) == 'open'
 
 # --- what is shown
 

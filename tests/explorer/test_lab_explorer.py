@@ -50,7 +50,10 @@ class Tab:
         self.url, self.page = self.jupyter.url, self.jupyter.new_page(height=height)
         self.name = (self.root/name).relative_to(self.jupyter.root).as_posix()
         self.errors, self.outside = [], []
-        self.page.on('pageerror', lambda e: self.errors.append(str(e)))
+        # A message of the kernel that JupyterLab cannot read is dropped there, now and then on a busy machine; what it
+        # would have brought is waited for by the tests.
+        self.page.on('pageerror', lambda e: None if str(e).startswith('Kernel message validation error')
+                     else self.errors.append(str(e)))
         inside = self.url, self.url.replace('http', 'ws'), 'data:', 'blob:'
         self.page.on('request', lambda r: None if r.url.startswith(inside) else self.outside.append(r.url))
 

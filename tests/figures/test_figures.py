@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 import invented
+from helpers import full_disk
 from overlap import check_legible, texts_of
 from salviz.figures.drawing import blue, faint, fitted, rendered, save_figure, signed, text_width
 from salviz.figures.sheet import figure
@@ -39,14 +40,15 @@ def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
 
 
 @pytest.mark.parametrize('method', makers)
-def test_hostile_tokens_are_drawn_literally_with_one_warning(method, tmp_path):
+def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         fig = figure(view_of(method, tokens=hostile))
         svg = save_figure(fig, tmp_path/'a.svg').read_text()
         save_figure(fig, tmp_path/'a.pdf')
         check_legible(fig)
-    assert [str(o.message)[:34] for o in caught] == ['DejaVu Sans has no glyph for 6 of ']
+    assert [str(o.message)[:34] for o in caught] == ['DejaVu Sans has no glyph for 6 of ',
+                                                     'figure: 2 labels cut for want of r']
     assert '<img' not in svg and '<script' not in svg
     texts = ' '.join(o.get_text() for o in fig.findobj(Text))
     for token in ('$x^2$', '□□', r'$\frac{', '<img on', 'a⏎b', '…'): assert token in texts
@@ -263,6 +265,16 @@ def test_other_file_kinds_are_refused_by_name(path):
         save_figure(figure(view_of('SalLM')), path)
 
 
+@pytest.mark.parametrize('kind', ['pdf', 'svg', 'png'])
+def test_a_figure_that_does_not_fit_on_the_disk_leaves_the_old_files(kind, tmp_path):
+    fig = figure(view_of('SalLM'))
+    for name in (f'a.{kind}', 'a.txt'): (tmp_path/name).write_text('old')
+    with full_disk(), pytest.raises(OSError): save_figure(fig, tmp_path/f'a.{kind}', caption=True)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {f'a.{kind}': 'old', 'a.txt': 'old'}
+    with pytest.raises(FileNotFoundError, match='save_figure: there is no folder .*none'):
+        save_figure(fig, tmp_path/'none'/f'a.{kind}')
+
+
 def test_a_notebook_can_show_a_figure_without_pyplot():
     data, size = figure(view_of('SalLM'))._repr_png_()
     assert data[:4] == b'\x89PNG' and size['width'] == 675
@@ -433,7 +445,7 @@ def test_hostile_labels_answers_targets_and_feature_names_are_drawn_literally():
             fig = figure(view)
             check_legible(fig)
         texts = [o.get_text() for o in fig.findobj(Text)]
-        assert len(caught) == 1 and '$x^2$' in texts and '□□' in texts
+        assert sum('no glyph' in str(o.message) for o in caught) == 1 and '$x^2$' in texts and '□□' in texts
 
 
 def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():

@@ -46,7 +46,7 @@ def drawn(source, kind, **kw):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         fig = figure(source, kind, **kw)
-    return fig, [str(o.message) for o in caught if 'points' not in str(o.message)]
+    return fig, [said for o in caught if 'points' not in (said := str(o.message)) and ' cut for want' not in said]
 
 
 def check_fits(source, kind, width, size, options):

@@ -312,7 +312,7 @@ def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
     save_figure(fig, tmp_path/'a.pdf', caption=True)
     said, bib = (tmp_path/'a.txt').read_text(), (tmp_path/'a.bib').read_text()
     for words in ('Attention attribution of layer 0, head 1', 'Model: tiny (2 layers, 3 heads)', 'Data: invented',
-                  "Method: AD-DROP (p=0.3, q=0.4, region='high', cross_tuning=True)",
+                  'Method: AD-DROP (q = 0.4)',
                   'Run: drop, seed 0', 'Step 10 (epoch 1.00), probe 1: “', 'Trained with: python ',
                   f'matplotlib {matplotlib.__version__}'):
         assert words in said, words
@@ -466,7 +466,7 @@ def test_facts_tie_methods_and_snapshots_to_their_runs(made):
     runs = [o for o in facts if o.startswith('Run:')]
     assert len(runs) == 3
     assert runs[0].startswith('Run: guided, seed 0; method: Attention guidance')
-    assert runs[2].startswith('Run: other, seed 1; method: AD-DROP (p=0.3')
+    assert runs[2].startswith('Run: other, seed 1; method: AD-DROP (q = 0.4)')
     assert [o.split(':')[0] for o in facts if o.startswith('Step')] == [f'Step 30 (epoch 3.00), probe 0 of {k}'
                                                                         for k in ('guided', 'drop', 'other')]
 
@@ -480,7 +480,7 @@ def test_steps_of_an_evolution_and_folders_of_others_are_told_as_far_as_they_sho
     config['method']['args']['teacher'] = config['model']['name'] = '/home/somebody/secret/best'
     invented.reconfigured(run, **config)
     said = '\n'.join(figure(run.path, 'attention_map').facts)
-    assert "teacher='best'" in said and 'Model: best' in said and 'secret' not in said
+    assert 'teacher = best' in said and 'Model: best' in said and 'secret' not in said
 
 
 def test_a_view_of_evidence_is_drawn_as_its_snapshot_is():

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from salviz.core.runs import Run, write_object
 from salviz.measures.study_results import StudyResults, best_settings
 
 def grid(seed=0, seeds=(0, 1, 2), p=(.1, .3, .5), q=(1, 2)):
@@ -82,3 +83,28 @@ def test_a_study_gives_the_best_of_what_it_finished(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match='no finished run has p = 9'): study.best(p=9)
     monkeypatch.setattr(StudyResults, 'results', lambda self: grid()[:0])
     with pytest.raises(ValueError, match='no finished run yet'): study.best()
+
+def test_a_study_with_the_measures_that_are_usual_has_a_best_cell(tmp_path):
+    folder, cells = tmp_path/'study', []
+    for p in (.1, .3):
+        for seed in (0, 1):
+            name = f'GA.p={p}.seed={seed}'
+            run = Run.create(folder/'runs'/name, dict(method=dict(name='ADDrop', args=dict(p=p)), seed=seed,
+                                                      best_metric=dict(name='accuracy')))
+            for split, score in (('validation', p), ('test', .5 + p)):
+                kind = 'eval' if split == 'validation' else 'score'
+                run.log(dict(kind=kind, split=split, step=5, accuracy=score + seed/100, loss=.5, examples=9))
+            run.finish(best_step=5)
+            cells.append(dict(method='GA', settings=dict(p=p), seed=seed, run=f'runs/{name}'))
+            known = {k: dict(value=1., version='') for k in ('test_accuracy', 'gap')}
+            write_object(folder/f'cells/{name}.json', dict(measures=known))
+    design = dict(methods=dict(GA=dict(name='ADDrop', args={})), seeds=[0, 1], settings=dict(p=[.1, .3]),
+                  model='minilm', train={}, data=dict(name='tweets', sizes={}))
+    write_object(folder/'study.json', dict(format=1, design=design, cells=cells, measures=['test_accuracy', 'gap'],
+                                           better={}))
+    study = StudyResults.open(folder)
+    found, = study.best().to_dict('records')
+    assert (found['p'], found['validation_accuracy'], found['test_accuracy']) == (.3, pytest.approx(.305), 1.)
+    assert study.best('validation_loss', 'test_loss').tied.tolist() == ['p=0.3']
+    with pytest.raises(ValueError, match="best: no measure is called 'validation_f1'.*accuracy, loss"):
+        study.best('validation_f1')

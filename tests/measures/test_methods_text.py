@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import yaml
 
+from helpers import full_disk
 from salviz.core.runs import Run, write_object
 from salviz.measures.methods_text import methods_text, model_card
 from salviz.measures.study_results import StudyResults
@@ -37,7 +38,7 @@ def a_study(folder, methods=dict(FT='FineTuning', GA='ADDrop'), seeds=(0, 1), gr
         a_run(folder/cell['run'], methods[cell['method']], cell['seed'], **more)
         known = {m: dict(value=.8 + cell['seed']/100, version='') for m in measures}
         write_object(folder/f'cells/{cell["run"][5:]}.json', dict(measures=known))
-    design = dict(methods={m: dict(name=kind, args=dict(p=.3, layers=None) if kind == 'ADDrop' else {})
+    design = dict(methods={m: dict(name=kind, args=dict(p=.4, q=.2, layers=None) if kind == 'ADDrop' else {})
                            for m, kind in methods.items()}, seeds=list(seeds), settings=grid, model='minilm', train={},
                   data=dict(name='tweets', fingerprint='ab12', sizes=dict(train=256)))
     write_object(folder/'study.json', dict(format=1, design=design, cells=cells, measures=list(measures), better={}))
@@ -48,7 +49,9 @@ def test_all_that_the_runs_have_recorded_is_said(tmp_path):
     for part in ('MiniLM-L6 (BertForSequenceClassification, 6 layers, 12 heads) [@wang2020minilm]',
                  'tweets [@hutto2014vader]', '256 for training, 128 for validation and 400 for test',
                  'SHA-256 ab12ab12ab12', 'Fine-tuning as “FT”',
-                 'AD-DROP as “GA” [@yang2022addrop] (p = 0.3)', 'rate = 0.1 and 0.5', 'seeds 0 and 1', '6 epochs',
+                 'AD-DROP (p = 0.4) as “GA” [@yang2022addrop]',
+                 'Arguments that are not named have the defaults of salviz.', 'rate = 0.1 and 0.5', 'seeds 0 and 1',
+                 '6 epochs',
                  'batches of 16', 'a learning rate of 0.0003', 'AdamW', 'best validation accuracy',
                  'accuracy on the test split', '“own”, a measure of our own', 'Some CPU (1 thread)',
                  'Python 3.11, torch 2.13',
@@ -92,6 +95,24 @@ def test_runs_that_differ_are_not_described_as_one(tmp_path):
     shutil.rmtree(tmp_path/'s/runs/0.seed=1')
     assert '1 of 4 runs are missing; the text is of the others.' in study.methods_text()
 
+def test_arguments_that_differ_between_runs_are_said_to_differ_and_no_path_is_printed(tmp_path):
+    secret = tmp_path/'author-of-the-paper'
+    study = a_study(tmp_path/'s', methods=dict(FT='FineTuning', taught='SalLM'), seeds=(0, 1, 2),
+                    model={'name': str(secret/'models/mine'), 'layers': 6}, data=dict(name=str(secret/'tweets.csv')))
+    for i in range(3):
+        shutil.rmtree(tmp_path/f's/runs/1.seed={i}')
+        args = dict(teacher=str(secret/f'runs/Fine-tuning.seed={i}'), weight=1., top_share=.2, saliency='gradient')
+        a_run(tmp_path/f's/runs/1.seed={i}', 'SalLM', i, args=args, model=dict(name='minilm'))
+    said = 'teacher differs between runs (Fine-tuning.seed=0, Fine-tuning.seed=1 and Fine-tuning.seed=2)'
+    for text in (study.methods_text(), study.model_card(), study.methods_text('latex')):
+        plain = text.replace('\\', '')
+        assert said in plain and 'top share = 0.2' in plain and 'weight' not in plain.split('Training')[0]
+        assert 'author-of-the-paper' not in plain and str(tmp_path) not in plain and 'Models: ' in plain
+        assert 'mine' in plain and 'tweets.csv' in plain and 'simonyan2013deep' in plain # the saliency that teaches
+    assert 'author' not in study.about and study.about.startswith('Models: ')
+    both = a_run(tmp_path/'both', 'ADDrop + SalLM', 0, dict(ADDrop=dict(p=.3, q=.9), SalLM=dict(teacher=str(secret))))
+    assert 'AD-DROP (q = 0.9) + SalLM (teacher = author-of-the-paper)' in model_card(both).replace('\\', '')
+
 def test_only_the_test_that_was_asked_for_is_described(tmp_path):
     few, more = a_study(tmp_path/'few'), a_study(tmp_path/'more', seeds=range(100, 106))
     assert 'tested' not in few.methods_text()
@@ -113,6 +134,12 @@ def test_every_key_in_the_text_has_its_entry_and_the_other_way_round(tmp_path, f
     file = text.write(tmp_path/('methods.md' if form == 'markdown' else 'methods.tex'))
     assert file.read_text() == text + '\n' and 'own2026paper' in file.with_suffix('.bib').read_text()
 
+def test_a_text_that_does_not_fit_on_the_disk_leaves_the_old_file(tmp_path):
+    text, file = a_study(tmp_path/'s').methods_text(), tmp_path/'methods.md'
+    file.write_text('old')
+    with full_disk(room=10), pytest.raises(OSError): text.write(file)
+    assert file.read_text() == 'old' and sorted(p.name for p in tmp_path.iterdir()) == ['methods.md', 's']
+
 def test_hostile_names_stay_names(tmp_path):
     model, data = {'name': hostile, 'class': hostile}, dict(name=hostile, fingerprint=hostile, sizes=dict(train=3))
     cite = ['@misc{```x,\n a={b}}', 3, '@']
@@ -133,12 +160,12 @@ def test_hostile_names_stay_names(tmp_path):
         assert done.returncode == 0, done.stdout[-2000:]
 
 def test_a_card_says_scores_as_measured_and_what_they_cannot_say(tmp_path):
-    card = model_card(a_run(tmp_path/'run', 'ADDrop', 3, dict(p=.3, q=.2)))
+    card = model_card(a_run(tmp_path/'run', 'ADDrop', 3, dict(p=.35, q=.2)))
     known = yaml.safe_load(card.split('\n---\n')[0].removeprefix('---\n'))
     result, = known['model-index'][0]['results']
     assert {m['type']: m['value'] for m in result['metrics']} == dict(accuracy=.8 + .03, macro_f1=.7)
     assert known['pipeline_tag'] == 'text-classification' and 'license' not in known
-    for part in ('| accuracy | 0.83 |', 'p = 0.3, q = 0.2', 'one seed', '400 examples', '{yang2022addrop'):
+    for part in ('| accuracy | 0.83 |', 'AD-DROP (p = 0.35)', 'one seed', '400 examples', '{yang2022addrop'):
         assert part in card, part
     alone = Run.create(tmp_path/'unfinished', dict(seed=0))
     assert 'has not come to its end' in model_card(alone) and 'No score was recorded.' in model_card(alone)

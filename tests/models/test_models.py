@@ -1,5 +1,5 @@
 "Classifiers by name, the row that their heads read, and running a model without leaving a trace"
-import os, random, subprocess, sys
+import json, os, random, subprocess, sys
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (AutoConfig, AutoModelForImageClassification, AutoModelForSeq2SeqLM,
                           AutoModelForSequenceClassification, BertForSequenceClassification, PreTrainedTokenizerFast)
 
+from salviz.cli import main
 from salviz.core.assets import asset
 from salviz.data.texts import Collator, encode_texts, model_inputs
 from salviz.models.attention import layers_kept, observe
@@ -415,6 +416,42 @@ def test_a_folder_without_a_model_is_refused_with_the_packaged_names(tmp_path):
     with pytest.raises(ValueError, match='cannot be loaded: Unrecognized model .*packaged models: minilm') as e:
         load_classifier(tmp_path)
     assert '\n' not in str(e.value)
+
+@pytest.fixture
+def with_code(tmp_path, monkeypatch):
+    "(folder of a model with Python code, the file that the code writes), for a user who answers every question with y"
+    monkeypatch.setattr('transformers.dynamic_module_utils.HF_MODULES_CACHE', str(tmp_path/'modules'))
+    monkeypatch.setattr('builtins.input', lambda *question: 'y')
+    folder, mark = tmp_path/'model', tmp_path/'code-has-run'
+    save(folder)
+    config = json.loads((folder/'config.json').read_text())
+    parts = {'AutoConfig': 'foreign.Config', 'AutoModelForSequenceClassification': 'foreign.Model'}
+    (folder/'config.json').write_text(json.dumps({**config, 'model_type': 'foreign', 'auto_map': parts}))
+    (folder/'foreign.py').write_text(f'open({str(mark)!r}, "w")\nfrom transformers import BertConfig\n'
+                                     'from transformers import BertForSequenceClassification as Model\n'
+                                     'class Config(BertConfig): model_type = "foreign"\n')
+    return folder, mark
+
+readers = {'load_classifier': load_classifier, 'load_model_for': lambda path: load_model_for('classification', path),
+           'train': lambda path: main(['train', '--model', str(path), '--train-size', '16', '--out', f'{path}-run'])}
+
+@pytest.mark.parametrize('name', readers)
+def test_code_in_a_models_folder_is_not_run_whatever_the_user_answers(name, with_code, capsys):
+    folder, mark = with_code
+    try: said = readers[name](folder)
+    except ValueError as e: said = str(e)
+    assert 'needs Python code that is stored with the model' in f'{said}{capsys.readouterr().err}'
+    assert not mark.exists()
+
+def test_code_in_a_models_folder_is_run_with_trust_remote_code(with_code):
+    folder, mark = with_code
+    # the class does not fit the config, so transformers does not register it, which other tests would see
+    with pytest.raises(ValueError, match='cannot be loaded: The model class'):
+        load_classifier(folder, trust_remote_code=True)
+    assert mark.exists()
+    for value in (None, 1, 'yes'):
+        with pytest.raises(ValueError, match='trust_remote_code must be True or False'):
+            load_classifier(folder, trust_remote_code=value)
 
 def test_a_model_without_a_classification_head_is_refused(tmp_path):
     AutoConfig.for_model('vit').save_pretrained(tmp_path)

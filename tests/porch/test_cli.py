@@ -181,6 +181,7 @@ def here(tmp_path, monkeypatch):
                               '{"cells": [{"outputs": [1, {"data": 1}]}], "metadata": {"widgets": 1}}']):
         (tmp_path/f'odd{i}.ipynb').write_text(text)
     (tmp_path/'wrong.csv').write_text('method,share\n1,2,3\n')
+    (tmp_path/'good.csv').write_text('method,seed,test_accuracy\na,0,.5\na,1,.6\nb,0,.4\nb,1,.3\n')
     return tmp_path
 
 figure = ('figure', 'run', '--out', 'a.png')
@@ -197,6 +198,10 @@ wrong = [(('study', 'study', '--set', 'nope=1'), 'the table of a study has no ar
          ((*figure, '--columns', '0'), 'must be a whole number of at least 1'),
          (('figure', '', '--out', 'a.png'), 'got an empty word'),
          (('figure', 'wrong.csv', '--kind', 'accuracy_drop', '--out', 'a.png'), 'the row on line 2 has 3 fields'),
+         *[(('figure', 'good.csv', '--kind', kind, '--out', 'a.png'),
+            f'figure: {kind} needs the option {option} (on the command line: --set {option}=VALUE)')
+           for kind, option in (('over_setting', 'x'), ('head_map', 'value'))],
+         (('train', '--method', 'AttentionGuidance', '--set', 'own=5'), 'own must be a dict {name: pattern}, got 5'),
          (('train', '--method', 'SalLM', '--set', 'loss=[]'), 'SalLM: loss must be one of'),
          (('train', '--method', 'ADDrop', '--set', 'p={[]: 1}'), 'p must be between 0 and 1'),
          (('train', '--learning-rate', 'nan'), 'must be a number of at least 0'),
@@ -222,6 +227,33 @@ def test_no_word_of_a_user_ends_in_a_traceback(here, capsys):
         error = capsys.readouterr().err
         assert status == 2 and said in error and 'Traceback' not in error, (words, status, error)
     assert sorted(p.name for p in here.iterdir()) == before
+
+failing = ['runs nowhere', 'show nowhere', 'strip no.ipynb', 'course class nobody', 'reproduce nothing',
+           'fetch nothing', 'figure nowhere --out a.pdf', 'remake no.pdf', 'bench --methods nothing', 'demo --out run',
+           'examples run', 'train --method Nothing', 'study nowhere', 'study run no.py', 'study status no',
+           'study collect no', 'study table no']
+
+@pytest.mark.parametrize('words', failing)
+def test_every_command_ends_in_one_line_and_shows_the_traceback_when_asked(words, here, capsys):
+    assert main(words.split()) == 2
+    line = capsys.readouterr().err
+    assert line.startswith('salviz: ') and line.count('\n') == 1
+    for given in (['--traceback', *words.split()], [*words.split(), '--traceback']):
+        assert main(given) == 2
+        error = capsys.readouterr().err
+        assert error.startswith('Traceback (most recent call last)') and 'Error: ' in error.splitlines()[-1]
+
+def test_no_error_whatever_its_kind_ends_in_a_traceback_or_reaches_the_terminal_as_a_control_character(
+    here, capsys, monkeypatch):
+    for error, words in ((ZeroDivisionError('division by zero'), 'ZeroDivisionError: division by zero'),
+                         (AttributeError('\x1b[2Jone\ntwo'), 'AttributeError: \\x1b[2Jone'),
+                         (KeyError(), 'KeyError: ')):
+        def fail(folder, error=error): raise error
+        monkeypatch.setattr('salviz.core.runs.runs_table', fail)
+        assert main(['runs', 'run']) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f'salviz: {words}') and said.endswith(' (--traceback shows the whole error)\n')
+        assert said.count('\n') == 1 and '\x1b' not in said
 
 def test_what_others_have_put_into_a_notebook_is_left_alone(here, capsys):
     for name in ('odd0.ipynb', 'odd1.ipynb'):

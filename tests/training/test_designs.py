@@ -3,12 +3,16 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
 
+from helpers import full_disk, is_running
 from salviz.cli import main
 from salviz.core.leases import Lease
 from salviz.core.runs import Run
@@ -91,6 +95,37 @@ def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
     assert main(['study', 'collect', str(tmp_path/'s'), '--out', str(out)]) == 2
     assert 'exists already; use --force' in capsys.readouterr().err
 
+def test_results_that_do_not_fit_on_the_disk_leave_the_old_file(whole, tmp_path, capsys):
+    (tmp_path/'all.csv').write_text('old')
+    with full_disk(room=50): status = main(['study', 'collect', str(whole), '--out', str(tmp_path/'all.csv'), '--force'])
+    assert status == 2 and (tmp_path/'all.csv').read_text() == 'old' and len([*tmp_path.iterdir()]) == 1
+
+driver = '''
+import os, time
+from salviz.training.designs import engine
+def work(_):
+    time.sleep(1)
+    return os.getpid()
+if __name__ == '__main__':
+    with engine(workers=2) as make, make() as pool:
+        print(*set(pool.map(work, range(4))), flush=True)
+        pool.submit(time.sleep, 600)
+        time.sleep(600)
+'''
+
+def test_workers_end_when_their_driver_is_killed_idle_or_not(tmp_path):
+    (tmp_path/'driver.py').write_text(driver)
+    process = subprocess.Popen([sys.executable, tmp_path/'driver.py'], stdout=subprocess.PIPE, text=True)
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(workers) == 2 and all(map(is_running, workers))
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 60
+    while any(map(is_running, workers)) and time.monotonic() < until: time.sleep(.1)
+    left = list(filter(is_running, workers))
+    for pid in left: os.kill(pid, signal.SIGKILL)
+    assert not left
+
 def test_status_says_who_is_at_work_and_what_is_left(whole, tmp_path, capsys):
     shutil.copytree(whole, tmp_path/'s')
     first, second, third = sorted(p.name for p in (tmp_path/'s'/'runs').iterdir())[:3]
@@ -116,6 +151,12 @@ def test_a_dead_worker_is_not_at_work(whole, tmp_path):
 wrong = [('x.json', {**table, 'seed': 1}, 'x.json has no key seed; there are model, data'),
          ('x.json', {k: x for k, x in table.items() if k != 'data'}, 'x.json lacks data'),
          ('x.json', {**table, 'seeds': 3}, 'seeds must be a list, got 3'),
+         ('x.json', {**table, 'model': ''}, "model must be a non-empty text, got ''"),
+         ('x.json', {**table, 'processes': True}, 'processes must be a whole number, got True'),
+         ('x.json', {**table, 'data': dict(name='rows.jsonl', label=5)}, 'load_text: label must be the name of a col'),
+         ('x.json', {**table, 'data': dict(name='rows.jsonl', train_size=[])}, 'train_size must be a number of rows'),
+         ('x.json', {**table, 'methods': {'A': dict(kind=['ADDrop'])}}, "no method is called ['ADDrop']; there are"),
+         ('x.json', '['*100_000, 'x.json cannot be read: it is nested too deeply'),
          ('x.json', {**table, 'methods': {'A': 'Drop'}}, "no method is called 'Drop'; there are FineTuning, SalLM"),
          ('x.json', {**table, 'methods': {'ADDrop': dict(r=1)}}, 'methods.ADDrop has no key r; there are kind, p'),
          ('x.json', {**table, 'data': dict(name='rows.jsonl', txt='a')}, 'data has no key txt; there are text'),

@@ -3,6 +3,7 @@ the middle of a training."""
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import torch
 
 import helpers
 from helpers import at_step
+from salviz.cli import main
 from salviz.core.leases import Lease, Leased, holder
 from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
@@ -31,7 +33,8 @@ from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.measures.study_results import state_of
 from salviz.training.callbacks import Stopped, unbroken
-from salviz.training.engines import RayExecutor, _free_device, _left_in_time, pack_run, run_on, unpack_run
+from salviz.training.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
+                                     unpack_run)
 from salviz.training.progress import study_progress
 from salviz.training.study import Study, most_tries
 
@@ -324,7 +327,7 @@ def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, pla
         info = tarfile.TarInfo('../escaped')
         info.size = 1
         tar.addfile(info, io.BytesIO(b'x'))
-    with pytest.raises(ValueError, match='Outside'): unpack_run(tmp_path/'b', file.getvalue())
+    with pytest.raises(ValueError, match='does not belong to a run'): unpack_run(tmp_path/'b', file.getvalue())
     assert not (tmp_path/'escaped').exists()
     foreign = made(tmp_path/'c', seeds=(7,))
     with pytest.raises(ValueError, match=f'has no cell {name}; there are FT.seed=7'): unpack_run(tmp_path/'c', archive)
@@ -332,6 +335,63 @@ def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, pla
     assert unpack_run(tmp_path/'b', tmp_path/'file.tar') == name == unpack_run(tmp_path/'b', archive)
     same(other.run(), plain)
     assert [p.name for p in (tmp_path/'b').iterdir() if p.name.startswith('.')] == [] and foreign.folder.exists()
+
+def tar_of(*members, mode='w'):
+    "A tar file with `members`: (name, bytes, changes of its header)"
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as tar:
+        for name, data, header in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            for key, value in header.items(): setattr(info, key, value)
+            tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+def far_too_long(archive):
+    "`archive`, whose first member says that it has 8 GB"
+    info = tarfile.TarInfo.frombuf(archive[:512], 'utf-8', 'strict')
+    info.size = 2**33
+    return info.tobuf(tarfile.GNU_FORMAT) + archive[512:]
+
+one = ('run/a', bytes(10), {})
+hostile = {**{kind: (tar_of(one, mode=f'w:{kind}'), 'ReadError') for kind in ('gz', 'bz2', 'xz')},
+           'longer than it is': (far_too_long(tar_of(one)), 'cut off'),
+           'sparse': (tar_of(('run/a', b'', {'pax_headers': {'GNU.sparse.major': '0', 'GNU.sparse.map': '0,0',
+                                                             'GNU.sparse.size': str(2**40)}})), 'ordinary file'),
+           'large record': (tar_of(('name.json', bytes(2**24 + 1), {})), 'at most'),
+           **{kind: (tar_of(('run/a', b'', {'type': kind.encode(), 'linkname': '/etc/passwd'})), 'ordinary file')
+              for kind in '12346'}, # links, devices, a pipe
+           **{name: (tar_of((name, b'x', {})), 'does not belong') for name in (
+               '../a', 'run/../../a', '/etc/a', 'run//a', 'run/./a', 'a', 'runs/a', '.lock', 'name.json/a')}}
+
+@pytest.mark.parametrize('name', hostile)
+def test_a_hostile_archive_is_refused_before_anything_is_unpacked(name, tmp_path, monkeypatch):
+    archive, reason = hostile[name]
+    monkeypatch.setattr(tarfile.TarFile, 'extractall', lambda *a, **k: pytest.fail('it was unpacked'))
+    (tmp_path/'a.tar').write_bytes(archive)
+    for given in (archive, tmp_path/'a.tar'):
+        with pytest.raises(ValueError, match=f'unpack_run: the archive must be .*{reason}'), _incoming(tmp_path, given):
+            pass
+    assert [p.name for p in tmp_path.iterdir()] == ['a.tar']
+
+def test_an_archive_without_room_on_the_disk_is_refused_before_anything_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path: SimpleNamespace(free=9))
+    with pytest.raises(ValueError, match='it needs 10 bytes on the disk, where 9 are free'):
+        with _incoming(tmp_path, tar_of(one)): pass
+
+def test_what_is_no_file_is_not_read_as_an_archive_and_the_others_are_collected(made, plain, tmp_path, capsys):
+    made(tmp_path/'a').run()
+    made(tmp_path/'b')
+    (tmp_path/'archives').mkdir()
+    for cell in ('FT.seed=0', 'FT.seed=1'):
+        (tmp_path/'archives'/f'{cell}.tar').write_bytes(pack_run(tmp_path/'a', cell))
+    (tmp_path/'archives'/'A.tar').write_bytes(b'no archive')
+    os.mkfifo(tmp_path/'archives'/'pipe.tar')
+    assert main(['study', 'collect', str(tmp_path/'b'), '/dev/zero', str(tmp_path/'archives')]) == 2
+    said = capsys.readouterr().err
+    assert '3 of 5 archives cannot be used: /dev/zero' in said and 'A.tar' in said and 'pipe.tar' in said
+    assert said.endswith('The other 2 were collected.\n') and said.count('\n') == 1
+    same(Study.open(tmp_path/'b').results(), plain)
 
 class Here(Executor):
     "Works at once, in this process; `dies(name of a cell, how often it was sent)` gives the exception of a death"

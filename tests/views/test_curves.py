@@ -11,6 +11,8 @@ from salviz.views.curves import (accuracy_drop_curves, attention_entropy, attent
                            confidence, gradient_boxes, gradient_histogram, head_map, loss_curves,
                            metric_table, named_runs, number_over_steps, perturbation_curves, running_mean,
                            sensitivity_grid, spread, styles_of)
+from salviz.views.effects import bars
+from salviz.views.settings import over_setting
 from salviz.measures.scores import attention_agreement
 from salviz.core.runs import Run
 from salviz.measures.statistics import result_table
@@ -325,3 +327,21 @@ def test_captions_are_sentences_with_plain_names_and_what_the_frame_says_of_itse
         assert view.caption[0].isupper()
         assert '   ' not in view.caption
     assert gradient_boxes(frame.copy().assign(gradient=1.)).caption.count('Model: m.') <= 1
+
+
+def test_bands_end_where_there_are_no_values_any_more(tmp_path):
+    runs = [run(tmp_path/str(i), losses, seed=i) for i, losses in enumerate(([.01, .02], [.9, .8], [.05, .1]))]
+    for band in ('deviation', 'interval'):
+        view = loss_curves(runs, smooth=1, band=band)
+        assert (view.frame.low == 0).all() and (view.frame.value - view.frame.deviation < 0).any()
+        assert 'Bands end at 0: there are no values beyond.' in view.notes
+    scores = [run(tmp_path/f'e{i}', [.5], seed=i, evals=[(1, dict(accuracy=a))]) for i, a in enumerate((.7, 1., 1.))]
+    assert loss_curves(scores, 'accuracy').frame.high.max() == 1.
+    signed = [run(tmp_path/f's{i}', [dict(loss=x, term=x)], seed=i) for i, x in enumerate((-1., 1., .1))]
+    assert loss_curves(signed, 'term').frame.low.min() < -.9 # a term that can be negative
+    frame = pd.DataFrame([dict(method='a', share=.1, accuracy=x, seed=i) for i, x in enumerate((.01, .9, .02))])
+    assert accuracy_drop_curves(frame).frame.low.min() == 0.
+    table = pd.DataFrame([dict(method='a', rows=n, seed=i, validation_accuracy=x, task='t')
+                          for n in (8, 16) for i, x in enumerate((.1, .99, 1.))])
+    assert over_setting(table, 'rows').frame[['low', 'high']].to_numpy().tolist() == [[0., 1.]]*2
+    assert bars(table[table['rows'] == 8]).frame['high'].tolist() == [1.]

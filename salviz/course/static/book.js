@@ -1,7 +1,9 @@
 // Where answers are kept: in a page the browser's storage, for each page and lesson; in a notebook the widget's kernel.
 import {courseEntryOf} from './entry.js';
 import {courseLessonOf} from './file.js';
+import {courseFits} from './score.js';
 import {courseStore, courseStored} from './storage.js';
+import {courseIsEntry, courseIsOfClass, courseParsed, courseSound} from './untrusted.js';
 
 export class CourseBook {
   constructor(lesson) {
@@ -13,10 +15,9 @@ export class CourseBook {
 
   read() {
     try {
-      const kept = JSON.parse(courseStored(this.key) ?? '{}');
-      for (const name of ['entries', 'classmates'])
-        if (kept[name] && typeof kept[name] === 'object') this.kept[name] = kept[name];
-      if (typeof kept.nickname === 'string') this.kept.nickname = kept.nickname;
+      const {entries, classmates, nickname} = courseParsed(courseStored(this.key) ?? '{}');
+      this.kept = {entries: courseSound(entries, courseIsEntry), nickname: typeof nickname === 'string' ? nickname : '',
+        classmates: courseSound(classmates, courseIsOfClass)};
       return true;
     } catch { return false; }
   }
@@ -43,10 +44,13 @@ export class CourseBook {
     this.save();
   }
 
-  // What the class has answered to this very question.
-  ofClass({name, id}) {
-    const of = this.kept.classmates[name];
-    return of?.id === id && Array.isArray(of.first) ? of : null;
+  // What the class has answered to this very question; what is no answer to it is left out.
+  ofClass(about) {
+    const of = this.kept.classmates[about.name];
+    if (of?.id !== about.id || of.kind !== about.kind) return null;
+    const fits = of.first.map((value, i) => courseFits(about, value) && courseFits(about, of.second[i]));
+    const lists = ['first', 'second', 'confidence'].map(list => [list, of[list].filter((_, i) => fits[i])]);
+    return {...of, ...Object.fromEntries(lists)};
   }
 }
 

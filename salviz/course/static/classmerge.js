@@ -1,13 +1,22 @@
 // The marks of a class, merged as in `salviz.course.classroom`; a test holds the two together.
 import {marksCodesIn, marksDone, marksFolded, marksReadCode, marksReadFile} from './markscode.js';
+import {courseParsed, coursePrintable} from './untrusted.js';
+
+const classMostCodes = 500;   // in one file or message
 
 // What stands in the text of a file, or of a message: {sheets, broken: [{source, reason}], answers: number of files}.
 export function classRead(set, text, source) {
   const out = {sheets: [], broken: [], answers: 0};
   const codes = /^[\ufeff \t\r\n]*\{/.test(text) ? [] : marksCodesIn(text);
   const add = (read, from) => {
-    try { out.sheets.push(read()); } catch (error) { out.broken.push({source: from, reason: error.message}); }
+    try { out.sheets.push(read()); } catch (error) {
+      out.broken.push({source: coursePrintable(from), reason: coursePrintable(error.message)});
+    }
   };
+  if (codes.length > classMostCodes) {
+    out.broken.push({source, reason: `has ${codes.length} codes, more than ${classMostCodes}`});
+    return out;
+  }
   for (const code of codes) {
     const from = `${source ? `${source}: ` : ''}code ${[...code].slice(0, 24).join('')}…`;
     add(() => marksReadCode(set, code, from), from);
@@ -18,7 +27,7 @@ export function classRead(set, text, source) {
 }
 
 function classIsAnswers(text) {
-  try { return JSON.parse(text.replace(/^\ufeff/, '')).salviz === 'answers'; } catch { return false; }
+  try { return courseParsed(text).salviz === 'answers'; } catch { return false; }
 }
 
 // Of one nickname the sheet with more finished sentences counts, of equally long ones the later; of equal marks under
@@ -104,6 +113,11 @@ function classVotes(set, sheets) {
     votes: set.spans.map((words, i) => words.map((_, w) => done[i].reduce((sum, s) => sum + s.marks[i][w], 0)))};
 }
 
+function classWithout({marks}, {asked, votes}) {
+  return {asked: asked.map((n, i) => n - (marks[i] === null ? 0 : 1)),
+    votes: votes.map((words, i) => words.map((v, w) => v - (marks[i]?.[w] ?? 0)))};
+}
+
 function classCounts({asked, votes}) { return votes.map((words, i) => words.map(v => [v, asked[i] - v])); }
 
 function classF1(a, b) {
@@ -121,10 +135,10 @@ function classWithOthers(sheet, {asked, votes}) {
 }
 
 function classStudents(set, sheets, all) {
-  return sheets.map((sheet, i) => ({nickname: sheet.nickname, done: marksDone(sheet),
+  return sheets.map(sheet => ({nickname: sheet.nickname, done: marksDone(sheet),
     words: classMean(sheet.marks.map(flags => flags === null ? null : flags.reduce((a, b) => a + b, 0))),
     f1: classMean(classWithOthers(sheet, all)),
-    alpha_without: classAlphaOf(classCounts(classVotes(set, sheets.filter((_, j) => j !== i))).flat())}));
+    alpha_without: classAlphaOf(classCounts(classWithout(sheet, all)).flat())}));
 }
 
 // Two places without the 0 before the point, as in the report of Python.

@@ -5,8 +5,7 @@ import {classLines, classMerge, classPoint, classRead} from './classmerge.js';
 import {marksCut, marksSave} from './marks.js';
 import {marksFolded} from './markscode.js';
 import {courseForget, courseStore, courseStored} from './storage.js';
-
-const classLargest = 1000000;   // characters of a file that may hold marks
+import {courseLargest, coursePrintable, courseReadText} from './untrusted.js';
 
 function classButton(text, act) {
   const button = elementOf('button', '', text);
@@ -22,7 +21,8 @@ class ClassKept {
   read() {
     try {
       const kept = JSON.parse(courseStored(this.key));
-      const handed = kept.handed.filter(([source, text]) => typeof source === 'string' && typeof text === 'string');
+      const isText = x => typeof x === 'string' && x.length <= courseLargest;
+      const handed = kept.handed.filter(([source, text]) => isText(source) && isText(text));
       return {handed, without: kept.without.filter(name => typeof name === 'string')};
     } catch { return {handed: [], without: []}; }
   }
@@ -36,7 +36,7 @@ class ClassKept {
 
 class ClassPage {
   constructor(el, set, rows) {
-    Object.assign(this, {set, rows, kept: new ClassKept(set.id)});
+    Object.assign(this, {set, rows, kept: new ClassKept(set.id), unreadable: []});
     Object.assign(this, this.kept.read());
     this.el = elementOf('main', 'sv-marks sv-class');
     const about = `${set.spans.length} sentences, set ${set.id}. Nothing leaves this page: it works without a network, `
@@ -84,22 +84,26 @@ class ClassPage {
 
   async files(files) {
     const texts = [...files].map(async file => {
-      if (file.size > classLargest) return [file.name, null, 'is larger than 1 MB'];
-      try { return [file.name, new TextDecoder('utf-8', {fatal: true}).decode(await file.arrayBuffer())]; } catch {
-        return [file.name, null, 'is not in UTF-8'];
-      }
+      const name = coursePrintable(file.name);
+      try { return [name, await courseReadText(file)]; } catch (error) { return [name, null, error.message]; }
     });
     this.take(await Promise.all(texts));
   }
 
+  // What holds neither marks nor answers is named and not stored: a reload would read it again.
   take(handed) {
     const readable = handed.filter(([, text]) => text !== null), known = new Set(this.handed.map(x => x.join('\n')));
-    const fresh = readable.filter(([source, text]) => !known.has(`${source}\n${text}`));
+    const unknown = readable.filter(([source, text]) => !known.has(`${source}\n${text}`));
+    const read = unknown.map(([source, text]) => classRead(this.set, text, source));
+    const holds = (_, i) => read[i].sheets.length > 0 || read[i].answers > 0;
+    const fresh = unknown.filter(holds), again = new Set(handed.map(([source]) => source));
     this.handed = [...this.handed, ...fresh];
-    this.unreadable = handed.filter(([, text]) => text === null).map(([source, , reason]) => ({source, reason}));
+    this.unreadable = [...this.unreadable.filter(({from}) => !again.has(from)),
+      ...handed.filter(([, text]) => text === null).map(([source, , reason]) => ({from: source, source, reason})),
+      ...unknown.flatMap((one, i) => holds(one, i) ? [] : read[i].broken.map(x => ({...x, from: one[0]})))];
     this.keep();
-    const again = readable.length - fresh.length;
-    this.draw(`Read ${fresh.length}${again ? `, ${again} were there already` : ''}. `);
+    const twice = readable.length - unknown.length;
+    this.draw(`Read ${fresh.length}${twice ? `, ${twice} were there already` : ''}. `);
   }
 
   keep() { this.kept.write({handed: this.handed, without: this.without}); }
@@ -115,7 +119,7 @@ class ClassPage {
     const read = this.handed.map(([source, text]) => classRead(this.set, text, source));
     const merged = classMerge(this.set, read.flatMap(x => x.sheets), this.without);
     const answers = read.reduce((sum, x) => sum + x.answers, 0);
-    return {...merged, answers, broken: [...(this.unreadable ?? []), ...read.flatMap(x => x.broken)]};
+    return {...merged, answers, broken: [...this.unreadable, ...read.flatMap(x => x.broken)]};
   }
 
   draw(first = '') {

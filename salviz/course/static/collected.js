@@ -5,6 +5,7 @@ import {courseButton} from './parts.js';
 import {courseClassText, courseNumber, courseTruthText, courseValueText} from './say.js';
 import {courseScore} from './score.js';
 import {courseConfidences, courseEntryOf} from './entry.js';
+import {coursePrintable} from './untrusted.js';
 
 function courseCell(name, text, ...more) {
   const cell = elementOf('td', '', text, ...more);
@@ -92,14 +93,11 @@ export class CourseAnswers {
   }
 
   async readClass(input) {
-    try {
-      const files = await Promise.all([...input.files].map(async file => JSON.parse(await file.text())));
-      const all = {...courseClassAnswers(files.filter(({salviz}) => salviz === 'answers'))};
-      for (const file of files) if (file.salviz === 'class-answers') Object.assign(all, file.entries);
-      if (!Object.keys(all).length) throw new Error('it holds no answers');
-      this.source.page.say({classmates: all});
-      setText(this.note, `Answers of a class to ${Object.keys(all).length} questions; they stand beside yours.`);
-    } catch (error) { setText(this.note, `This file could not be read: ${error.message}.`); }
+    const {classmates, leftOut} = await courseClassAnswers(input.files), count = Object.keys(classmates).length;
+    if (count) this.source.page.say({classmates});
+    const found = count ? `Answers of a class to ${count} questions; they stand beside yours.` : 'It holds no answers.';
+    const not = leftOut.length ? ` This could not be read: ${coursePrintable(leftOut.join('; '))}.` : '';
+    setText(this.note, found + not);
     input.value = '';
   }
 

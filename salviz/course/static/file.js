@@ -1,5 +1,6 @@
 // Answers as a file, as a short code, and those of a class; as in `salviz.course.session`.
 import {courseConfidences, courseNow, courseStates} from './entry.js';
+import {courseClassFile, courseLargest, courseParsed, courseReadText} from './untrusted.js';
 
 const courseTable = Uint32Array.from({length: 256}, (_, n) => {
   let c = n;
@@ -59,31 +60,34 @@ function courseDecoded([kind, id, state, ...rest]) {
 
 // The file that a code was made of, without reasons and times; an error says what is wrong with the code.
 export function courseOfCode(code) {
-  const [mark, packed, sum, ...more] = code.replace(/\s+/g, '').split('.');
+  const [mark, packed, sum, ...more] = code.slice(0, courseLargest).replace(/\s+/g, '').split('.');
   if (mark !== 'SVA1' || !sum || more.length)
     throw new Error('An answers code begins with SVA1. and ends with its checksum.');
   let text = '';
   try { text = atob(packed.replaceAll('-', '+').replaceAll('_', '/')); } catch { /* its checksum tells */ }
   if (courseChecksum(text) !== sum) throw new Error('This answers code is damaged; copy it again, from SVA1 on.');
-  const [nickname, coded] = JSON.parse(text);
-  return courseFile(nickname,
-    Object.fromEntries(Object.entries(coded).map(([name, one]) => [name, courseDecoded(one)])));
+  try {
+    const [nickname, coded] = courseParsed(text);
+    return courseFile(nickname,
+      Object.fromEntries(Object.entries(coded).map(([name, one]) => [name, courseDecoded(one)])));
+  } catch { throw new Error('This answers code holds something else than answers.'); }
 }
 
-// What the class has answered, question by question, without names.
-export function courseClassAnswers(files) {
-  const result = {};
-  for (const {entries} of files) {
-    for (const [name, {id = '', kind, first, second}] of Object.entries(entries)) {
-      if (!first) continue;
-      const of = result[name] ??= {id, kind, first: [], second: [], confidence: []};
-      if (of.id !== id) continue;
-      of.first.push(first.value);
-      of.second.push((second ?? first).value);
-      of.confidence.push(first.confidence);
-    }
+// What the class has answered, question by question, without names, and a sentence for each file or entry left out.
+export async function courseClassAnswers(files) {
+  const classmates = {__proto__: null}, leftOut = [];
+  for (const file of files) {
+    try {
+      const {answers, damaged} = courseClassFile(courseParsed(await courseReadText(file)));
+      if (damaged) leftOut.push(`${file.name}: left out ${damaged} damaged entries`);
+      for (const [name, one] of Object.entries(answers)) {
+        const of = classmates[name] ??= {...one, first: [], second: [], confidence: []};
+        if (of.id !== one.id || of.kind !== one.kind) continue;   // an answer to another version of the question
+        for (const list of ['first', 'second', 'confidence']) of[list].push(...one[list]);
+      }
+    } catch (error) { leftOut.push(`${file.name} ${error.message}`); }
   }
-  return result;
+  return {classmates, leftOut};
 }
 
 // Saves `text` as a file, as a browser does it.

@@ -1,13 +1,16 @@
 // Marks as files and codes, as in `salviz.course.marks`: both are held to one table of cases by a test.
+import {courseParsed} from './untrusted.js';
 
 export const marksVersion = 1;
 const marksSigns = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';   // digits and letters, without I, L, O and U
-const marksCodeForm = /marks([0-9]+):[ \t]*([^:\n\r]*):[ \t]*((?:[0-9a-z]+[-‐‑–—][ \t\r\n]*)*[0-9a-z]+)/i;
+// No two parts that can be repeated take the same characters, so that a search takes time in proportion to the text.
+const marksCodeForm = new RegExp('marks([0-9]{1,9}):([^:\\n\\r]*):[ \\t]*'
+  + '((?:[0-9a-z]{1,2000}[-‐‑–—][ \\t\\r\\n]{0,80}){0,2000}[0-9a-z]{1,2000})', 'i');
 
 // A nickname as it is shown, kept and compared; '' if nothing is left.
 export function marksNickname(name) {
   let text = '';
-  for (const c of name.normalize('NFC')) {
+  for (const c of [...name].slice(0, 200).join('').normalize('NFC')) {
     if (/[\p{Z}\t\n\r\v\f:]/u.test(c)) text += ' ';
     else if (!/\p{C}/u.test(c)) text += c;
   }
@@ -62,8 +65,7 @@ export function marksFile(set, sheet) {
 }
 
 export function marksReadFile(set, text, source = '') {
-  let given;
-  try { given = JSON.parse(text.replace(/^\ufeff/, '')); } catch { throw new Error('is not JSON'); }
+  const given = courseParsed(text);
   if (given === null || typeof given !== 'object' || given.salviz !== 'marks')
     throw new Error('is JSON, but no file of marks');
   marksCheckVersion(given.version ?? null, set, given.set ?? null);
@@ -154,6 +156,7 @@ export function marksReadCode(set, text, source = '') {
     throw new Error(`does not add up: a sign or the nickname is mistyped, or some of it is missing${cut}`);
   }
   marksCheckVersion(marksVersion, set, body.slice(0, 6));
+  if (typed.length !== length) throw new Error(`does not add up: it has ${typed.length} signs, not ${length}`);
   let number = 0n;
   for (const c of body.slice(6)) number = number << 5n | BigInt(marksSigns.indexOf(c));
   const states = marksStates(set), marks = [];

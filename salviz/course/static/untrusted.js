@@ -1,0 +1,96 @@
+// Files from other people: read within limits, and shown without characters that change how a text is displayed; as in
+// `salviz.core.untrusted` and `salviz.course.session`.
+import {courseConfidences, courseStates} from './entry.js';
+
+export const courseLargest = 1000000;   // bytes of a file, characters of a text
+const courseDeepest = 20, courseMostEntries = 1000, courseMostAnswers = 2000;
+
+const courseEscapes = /\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]/g;
+const courseBreaks = /\r\n|[\t-\r\x1c-\x1e\x85\u2028\u2029]/g;
+const courseUnseen = /[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\p{Cs}]/gu;
+
+// One line of text, without control characters, escape sequences and overrides of its direction.
+export function coursePrintable(text) {
+  return text.replace(courseEscapes, '').replace(courseBreaks, ' ').replace(courseUnseen, '');
+}
+
+// The text of a file; an error says what is wrong with it, without its name.
+export async function courseReadText(file) {
+  if (file.size > courseLargest) throw new Error('is larger than 1 MB');
+  let bytes;
+  try { bytes = await file.arrayBuffer(); } catch { throw new Error('cannot be opened'); }   // such as a folder
+  try { return new TextDecoder('utf-8', {fatal: true}).decode(bytes); } catch { throw new Error('is not in UTF-8'); }
+}
+
+function courseIsObject(x) { return x !== null && typeof x === 'object' && !Array.isArray(x); }
+
+function courseNested(x) { return Object.values(x).filter(part => part !== null && typeof part === 'object'); }
+
+// What JSON contains; an error says what is wrong with it.
+export function courseParsed(text) {
+  let found;
+  try { found = JSON.parse(text.replace(/^\ufeff/, '')); } catch { throw new Error('is not JSON'); }
+  let level = courseNested([found]);
+  for (let depth = 0; depth < courseDeepest; depth++) level = level.flatMap(courseNested);
+  if (level.length) throw new Error('is nested too deeply');
+  return found;
+}
+
+function courseIsText(x) { return typeof x === 'string' && !/\p{Cs}/u.test(x); }
+
+function courseIsPlace(x) { return Number.isInteger(x) && x >= 0 && x < 10000; }
+
+function courseArePlaces(x) { return Array.isArray(x) && x.length <= 100 && x.every(courseIsPlace); }
+
+function courseIsFinite(x) { return typeof x === 'number' && Math.abs(x) < 1e15; }
+
+const courseShapes = new Map(Object.entries({words: courseArePlaces, head: courseArePlaces, order: courseArePlaces,
+  choice: courseIsPlace, number: courseIsFinite, slope: courseIsFinite}));   // of answers to each kind of prediction
+
+function courseHasShape(given, kind) {
+  if (given === null || given === undefined) return true;
+  return courseIsObject(given) && courseShapes.get(kind)(given.value) && courseConfidences.includes(given.confidence)
+    && [given.why ?? '', given.time ?? ''].every(text => typeof text === 'string');
+}
+
+// Is `entry` one of an answers file, whatever its question?
+export function courseIsEntry(entry) {
+  if (!courseIsObject(entry) || !courseIsText(entry.kind)) return false;
+  if (!courseShapes.has(entry.kind)) return true;   // a record
+  return courseIsText(entry.id ?? '') && courseStates.includes(entry.state)
+    && [entry.first, entry.second].every(given => courseHasShape(given, entry.kind));
+}
+
+// Is it what a class has answered to one question?
+export function courseIsOfClass(of) {
+  if (!courseIsObject(of) || !courseShapes.has(of.kind) || !courseIsText(of.id)) return false;
+  const {first, second, confidence} = of;
+  const areLists = [first, second, confidence].every(list => Array.isArray(list) && list.length === first.length);
+  return areLists && first.length <= courseMostAnswers && [...first, ...second].every(courseShapes.get(of.kind))
+    && confidence.every(x => courseConfidences.includes(x));
+}
+
+// The sound ones of `entries`, by name.
+export function courseSound(entries, isSound) {
+  const pairs = courseIsObject(entries) ? Object.entries(entries) : [];
+  return Object.fromEntries(pairs.filter(([, entry]) => isSound(entry)));
+}
+
+function courseFirstAnswers(entries) {
+  const given = Object.entries(entries).filter(([, {kind, first}]) => courseShapes.has(kind) && first);
+  return Object.fromEntries(given.map(([name, {id, kind, first, second}]) => [name, {id: id ?? '', kind,
+    first: [first.value], second: [(second ?? first).value], confidence: [first.confidence]}]));
+}
+
+// What an answers file or the file of a class contains: {answers, damaged: how many entries were left out}; an error
+// says why there is nothing.
+export function courseClassFile(given) {
+  const isClass = given?.salviz === 'class-answers';
+  if (!isClass && given?.salviz !== 'answers') throw new Error('is no file of answers');
+  if (given.version !== 1) throw new Error('is of another version');
+  if (!courseIsObject(given.entries)) throw new Error('must hold entries by name');
+  const count = Object.keys(given.entries).length;
+  if (count > courseMostEntries) throw new Error(`has ${count} entries, more than ${courseMostEntries}`);
+  const sound = courseSound(given.entries, isClass ? courseIsOfClass : courseIsEntry);
+  return {answers: isClass ? sound : courseFirstAnswers(sound), damaged: count - Object.keys(sound).length};
+}
