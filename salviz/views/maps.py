@@ -143,7 +143,7 @@ def _resolved(snapshot, view, name, layer, head):
     if head is None and layer == 'mean': head = 'mean'
     elif head is None:
         place, why = _telling(snapshot, [layer])
-        head, said = place.get('head', 0), said or [f'Head shown: {why}.']*bool(why)
+        head, said = place.get('head', 0), said or [f'Head of this layer shown: {why}.']*bool(why)
     if head != 'mean': check_heads(view, [head], snapshot.arrays[name].shape[1])
     return layer, head, ''.join(said)
 
