@@ -185,9 +185,7 @@ def _pack(self:ExplorerView, key):
     try:
         with self._lock: snapshot = self._latest.pop((run, probe), None)
         if snapshot is None or snapshot.step != step: snapshot = self._runs[run].snapshot(step, probe)
-        observed = next((v for k, v in snapshot.layers.items() if k in ('attention_attribution', 'attention') and v),
-                        [])
-        return pack_frame(snapshot, run, full=[*self._full.get((run, probe), []), *((l, 0) for l in observed[-1:])])
+        return pack_frame(snapshot, run, full=self._full.get((run, probe)))
     except (ValueError, KeyError, OSError) as e:
         self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'
         self._plan.forget(key)

@@ -145,7 +145,7 @@ def test_saliency_has_one_scale_for_all_sentences_and_steps_of_a_run_unless_anot
         assert end() == number(max(largest.values())) and kind.inner_text() == 'square-root scale of the run'
     place = min(largest, key=largest.get)
     set_state(page, step=place[0], probe=place[1])
-    assert 'the same for all sentences and steps of the run.' in text(page, '.sv-sentence-main .sv-note')
+    assert 'of the run' in text(page, '.sv-sentence-scale')
     page.get_by_label('scale of its own').check(); settled(page)
     assert end() == number(largest[place]) != number(max(largest.values()))
     assert 'scaled to this sentence at this step' in page.locator('.sv-sentence-main .sv-note').inner_text()
@@ -169,7 +169,8 @@ def test_the_scale_says_up_to_which_step_it_holds_while_training_goes_on_and_whe
         return page.locator('.sv-sentence-main .sv-note').inner_text()
     scale = dict(limit=7., step=40)
     assert 'of the run, so far: up to step 40.' in note(saliency=scale, live=True, finished=False)
-    assert 'sentences and steps of the run.' in note(saliency=scale, live=False, finished=True)
+    assert 'so far' not in note(saliency=scale, live=False, finished=True)
+    assert 'scale of the run' in page.inner_text('.sv-sentence-scale')
     unknown = note(saliency=dict(limit=None, step=40))
     assert 'How much saliency there is in the whole run was not recorded' in unknown
     assert page.locator('.sv-sentence .sv-scale-kind').inner_text() == 'square-root scale of this sentence'
