@@ -20,9 +20,9 @@ from ..figures.sheet import figure
 from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
                                telling_entry, triptych)
 from ..views.curves import styles_of
-from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title, methods_of,
+from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title,
                           attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
-                          signal_view, title_of, view_for)
+                          signal_view, title_of, view_for, was_trained)
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #006
@@ -349,7 +349,7 @@ def _made(look, panel, width, notes):
 # panels that only some snapshots have something for: pictures of others are no poorer without
 _of_some = dict(evidence=own_evidence, continuation=lambda s: s.info.get('continuation'),
                 rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info,
-                time=lambda s: s.step or methods_of(s)) # nobody trained what `explore` shows
+                time=was_trained)
 
 def _of_page(look, where) -> list: # of `Panel`
     "The panels that stand `where` in a page of several, as far as they show what `look` is of"

@@ -103,7 +103,7 @@ def _telling(
         head = best_head(eligible, contrasts[i:i + 1])[1]
         why = chosen_by(eligible, 'the largest contrast of attention between words in this layer')
     else: return {}, ''
-    return dict(layer=of[name][i], head=head), why
+    return dict(layer=of[name][i], head=head), why.replace('words', 'patches') if snapshot.info.get('patches') else why
 
 def telling_entry(
     snapshot,
@@ -404,7 +404,7 @@ def _explained(snapshot, m, units, beside, mean_of=None):
     own, called = saliency_of(snapshot)
     if own is None:
         raise ValueError(f'triptych: {which_snapshot(snapshot)} holds neither attention_attribution of {m.where} nor '
-                         'saliency to lay beside attention; it holds {", ".join(sorted(snapshot.arrays))}')
+                         f'saliency to lay beside attention; it holds {", ".join(sorted(snapshot.arrays))}')
     size = _on_units(np.abs(np.nan_to_num(np.asarray(snapshot.arrays[own], dtype=float))), units, 'row')
     shared = _row_shares(np.tile(size, (len(size), 1)), ~units.is_special)
     difference = _row_shares(attention, ~units.is_special) - shared

@@ -13,7 +13,7 @@ from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHea
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
                           own_patterns, pattern_name, pattern_shares,
                           row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation,
-                          view_for)
+                          title_of, view_for)
 
 def spearman_by_hand(a, b):
     "Rank correlation with average ranks, from the definition"
@@ -26,6 +26,16 @@ def test_a_view_is_frozen_down_to_its_arrays():
     view = discard_region(invent())
     with pytest.raises(dataclasses.FrozenInstanceError): view.title = 'other'
     with pytest.raises(ValueError): view.values[0, 0] = 1
+
+
+def test_a_title_names_the_step_only_of_a_model_that_was_trained():
+    s = invented.snapshot(0, 1, method='FineTuning')
+    assert title_of(s) == 'Fine-tuning, step 0, probe 1'
+    del s.info['method']
+    assert title_of(s, 'layer 2') == 'probe 1, layer 2'
+    assert title_of(dataclasses.replace(s, step=4)) == 'step 4, probe 1'
+    s.info['methods'] = dict(FineTuning={})
+    assert title_of(s) == 'step 0, probe 1'
 
 
 def test_making_a_view_leaves_the_snapshot_as_it_was():
