@@ -24,6 +24,7 @@ from salviz.core.runs import Snapshot
 from salviz.core.text import align
 from salviz.training.trainer import train
 from salviz.views.base import masked_sentence
+from salviz.views.maps import telling_entry
 
 panels = ['sentence', 'time', 'whatif']
 probes = ['the film was fine , warm and funny .', 'this dull story of one silly actor .']
@@ -571,7 +572,7 @@ def test_plotly_is_asked_for_once_the_maps_are_painted_and_the_browser_is_idle(p
     settled(page)
     tells = '() => [times, later.length, document.querySelector(".sv-map canvas") !== null]'
     assert page.evaluate(tells) == [0, 1, True]
-    assert len(set(pixels(page, '.sv-map canvas', 0, 0, 60, 60))) > 2
+    assert len(set(pixels(page, '.sv-map canvas', 0, 0, 150, 150))) > 2
     assert page.evaluate('() => later[0][1]') == dict(timeout=2000), 'a page that is never idle gets its curves too'
     page.evaluate('() => later[0][0]()')
     page.wait_for_selector('.sv-curves :text("need plotly")')
@@ -829,7 +830,9 @@ def test_the_threshold_says_what_remains(page, runs):
 
 def test_long_sentences_say_what_was_not_shipped(page):
     s = by_hand(['[CLS]'] + [f'w{i}' for i in range(148)] + ['[SEP]'])
-    show(page, [s], panels=panels, state=dict(colour='attention'))
+    layer, head = telling_entry(s).values() # whose map is there in full
+    other = dict(kind='head', layer=layer, head=(head + 1)%3)
+    show(page, [s], panels=panels, state=dict(colour='attention', entry=other))
     assert 'thumbnail' in text(page, '.sv-sentence-main')
     assert json.loads(json.dumps(state(page)))['colour'] == 'attention' and len(chips(page)) == 150
 

@@ -393,7 +393,7 @@ def test_one_line_opens_the_explorer_on_every_architecture(arch):
 
 def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sentences():
     explorer = explore()
-    assert repr(explorer) == 'Explorer of snapshots (4 sentences, 1 recorded steps)'
+    assert repr(explorer) == 'Explorer of snapshots (4 sentences)'
     seen = [explorer.runs[0].snapshot(0, probe) for probe in range(4)]
     assert [s.classes[int(s.arrays['probabilities'].argmax())] for s in seen[:2]] == ['positive', 'negative']
     assert all('notes' not in s.info or not any('head is new' in note for note in s.info['notes']) for s in seen)

@@ -10,7 +10,7 @@ from outputs import in_a_kernel
 cell = '''from salviz import *
 model, tokenizer = load_classifier('movie-minilm')
 data = subset(load_text('movie-polarity'), 8, validation_size=4, test_size=4)
-train(model, tokenizer, data, probes=1, epochs=1, snapshots=1, batch_size=4, run_dir='run')'''
+train(model, tokenizer, data, probes=1, epochs=1, snapshots=2, batch_size=4, run_dir='run')'''
 
 def test_a_saved_cell_that_trains_holds_words_and_no_widget(tmp_path):
     path = tmp_path/'trained.ipynb'
