@@ -382,12 +382,12 @@ export const sentencePanel = {
   name: 'sentence', title: 'Sentence', order: 60, shows: 'text', still: 'sentence', page: 'below',
   help: {says: [
     'The tokens as the model reads them, coloured by saliency, by the attention of the chosen row, by their '
-      + 'difference, or by the rationale of the data, on the scale below. Click a token for its row, Shift-click to '
-      + 'add up several.',
+      + 'difference, or by the rationale of the data, on the scale below.',
     'The line below the scale says what a colour means; saliency is about this model’s answer, not about what the '
       + 'sentence means.'],
   keys: [['← →', 'from token to token'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
-    ['Space', 'add to the chosen tokens'], ['Esc', 'choose nothing']]},
+    ['Space', 'add to the chosen tokens'], ['click', 'choose the row'], ['Shift-click', 'add to the chosen tokens'],
+    ['Esc', 'choose nothing']]},
   tour: 'the tokens as the model reads them and its answer; choose a token to see what it attends to.',
   view: Sentence,
 };
