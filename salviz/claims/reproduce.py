@@ -14,7 +14,7 @@ from importlib import import_module, resources
 from pathlib import Path
 
 import pandas as pd
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .plans import budgets, plans
 from .registry import claims, papers

@@ -22,6 +22,7 @@ from .packed import pack_page
 from .payload import pack_frame
 from .program import bundle, check_panels, needs_plotly, static_text, styles
 from ..core.runs import Snapshot, write_whole
+from ..views.maps import telling_entry
 
 # %% ../../nbs/11_explorer/06_page.ipynb #006
 def chosen(
@@ -104,22 +105,23 @@ def _packed(frames, small=4e4):
 
 def _in_full(s, heads, layers) -> list: # of (layer, head)
     "Whose maps of the snapshot `s` go in full beyond 128 tokens"
-    def among(name): return [l for l in s.layers.get(name, []) if layers is None or l in layers]
-    if heads == 'all':
-        maps = [name for name in s.layers if s.arrays[name].ndim == 4]
-        return sorted({(l, h) for name in maps for l in among(name) for h in range(s.arrays[name].shape[1])})
-    observed = among('attention_attribution' if s.layers.get('attention_attribution') else 'attention')
-    return [(l, 0) for l in observed][-1:] if heads is None else heads
+    if heads != 'all': return heads
+    maps = [name for name in s.layers if s.arrays[name].ndim == 4]
+    return sorted({(l, h) for name in maps for l in s.layers[name] if layers is None or l in layers
+                   for h in range(s.arrays[name].shape[1])})
 
 def _frames(runs, metas, layers, heads, limit, spent):
     "(id, packed frames in base64) of every sentence, number of frames, number of weights"
     parts, count, weights, total = [], 0, 0, sum(len(m['recorded']) for m in metas)
     for i, (run, m) in enumerate(zip(runs, metas)):
         for probe in m['probes']:
-            frames = []
-            for _, step in sorted(place for place in m['recorded'] if place[0] == probe['id']):
+            frames, steps = [], sorted(step for one, step in m['recorded'] if one == probe['id'])
+            # the head that is opened at the last step stays in view at the others
+            opened = tuple(telling_entry(run.snapshot(steps[-1], probe['id']), layers).values())
+            for step in steps:
                 s = run.snapshot(step, probe['id'])
-                frames.append(pack_frame(s, i, full=_in_full(s, heads, layers), layers=layers))
+                full = [opened] if heads is None and opened else _in_full(s, heads, layers)
+                frames.append(pack_frame(s, i, full=full, layers=layers))
                 shown = len([l for l in s.layers.get('attention', []) if layers is None or l in layers])
                 weights += shown*s.arrays['attention'].shape[1]*len(s.tokens)**2 if 'attention' in s.arrays else 0
             count += len(frames)
@@ -134,7 +136,7 @@ def page_of(
     probes=None, # numbers of the examples; None: all
     steps=None,  # recorded steps, negative: from the end; None: all
     layers=None, # the model's layers; None: all that were recorded
-    # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'; None: the first of the last layer
+    # beyond 128 tokens: (layer, head) pairs whose maps go in full, or 'all'; None: the one that is opened
     heads=None,
     panels=None, # see `salviz.explorer.program.panel_names`; None: all
     state=None,  # what is shown first

@@ -20,6 +20,7 @@ from .codes import (codec_of, codecs, decode_array, encode_array, json_text, mos
 from ..measures.scores import attention_agreement
 from ..measures.tasks import facts_of
 from ..views.base import blocked_keys
+from ..views.maps import telling_entry
 
 # %% ../../nbs/11_explorer/02_payload.ipynb #018
 def _ranks(snapshot, full=()):
@@ -160,11 +161,14 @@ def frame_bytes(header:dict, blocks:dict) -> bytes:
 def pack_frame(
     snapshot:Snapshot,
     run:int=0,   # number of the run in the explorer
-    full=None,   # beyond 128 tokens: (layer, head) pairs whose maps travel in full
+    # beyond 128 tokens: (layer, head) pairs whose maps travel in full; None: that of the head that is opened
+    full=None,
     names=None,  # names of the arrays that travel; None: all that the explorer knows
     layers=None, # the model's layers that travel; None: all that were recorded
 ) -> bytes:
     "`snapshot` as a frame for the explorer"
+    opened = tuple(telling_entry(snapshot, layers).values())
+    if full is None: full = [opened] if opened else []
     arrays, source = _arrays(snapshot, full, names, layers)
     blocks = {}
     for name, (x, at, cells) in arrays.items():
@@ -179,6 +183,7 @@ def pack_frame(
     info['words'] = asdict(facts.words) | dict(several=facts.several)
     if left: info['own_left'] = left
     if source: info['ranks'] = source
+    if opened: info['opened'] = list(opened)
     if {'attention', 'saliency'} <= set(snapshot.arrays) and snapshot.tokens:
         info['agreement'] = attention_agreement(snapshot)
     # every filled-in token but a mask is one of the sentence's own

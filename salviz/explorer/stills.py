@@ -20,9 +20,9 @@ from ..figures.sheet import figure
 from ..views.maps import (attention_map, chosen_map, coloured_sentences, compared, head_grid, saliency_of,
                                telling_entry, triptych)
 from ..views.curves import styles_of
-from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title, title_of,
+from ..views.base import (View, answer_shown, class_words, cut_name, evidence_view, method_title,
                           attention_beside_saliency, guided_heads, masked_sentence, saliency_distribution,
-                          signal_view, view_for)
+                          signal_view, title_of, view_for, was_trained)
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_explorer/11_stills.ipynb #006
@@ -46,9 +46,17 @@ class Look:
         layers = self.snapshot.layers.get(self.evidence(), [])
         entry = dict(kind='head', head=0) | {k: v for k, v in self.entry.items() if v is not None}
         if entry['kind'] != 'mean' and entry.get('layer') not in layers:
-            if entry['kind'] == 'head': entry |= telling_entry(self.snapshot)
+            if entry['kind'] == 'head': entry |= telling_entry(self._at_work())
             elif layers: entry['layer'] = layers[-1]
         self.entry = entry
+
+    def _at_work(self, most=8):
+        """The snapshot, or where the method was not at work at its step the last one of `most` at which it was, as in
+        the explorer"""
+        def tells(snapshot): return {'attention_attribution', 'guided'} & set(snapshot.arrays)
+        if self.run is None or tells(self.snapshot): return self.snapshot
+        steps = [step for step, probe in self.run.recorded if probe == self.snapshot.probe][:-most - 1:-1]
+        return next(filter(tells, (self.run.snapshot(step, self.snapshot.probe) for step in steps)), self.snapshot)
 
     def evidence(self):
         "Name of the array that is shown"
@@ -340,7 +348,8 @@ def _made(look, panel, width, notes):
 
 # panels that only some snapshots have something for: pictures of others are no poorer without
 _of_some = dict(evidence=own_evidence, continuation=lambda s: s.info.get('continuation'),
-                rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info)
+                rationale=lambda s: 'rationale' in s.arrays, patches=lambda s: 'patches' in s.info,
+                time=was_trained)
 
 def _of_page(look, where) -> list: # of `Panel`
     "The panels that stand `where` in a page of several, as far as they show what `look` is of"

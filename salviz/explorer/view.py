@@ -22,6 +22,7 @@ from .described import as_run, grown, meta as describe, run_meta
 from .own import replies, vector_replies
 from .page import chosen
 from .payload import pack_frame
+from ..views.maps import telling_entry
 from .program import bundle, styles
 
 # %% ../../nbs/11_explorer/08_view.ipynb #023
@@ -185,9 +186,8 @@ def _pack(self:ExplorerView, key):
     try:
         with self._lock: snapshot = self._latest.pop((run, probe), None)
         if snapshot is None or snapshot.step != step: snapshot = self._runs[run].snapshot(step, probe)
-        observed = next((v for k, v in snapshot.layers.items() if k in ('attention_attribution', 'attention') and v),
-                        [])
-        return pack_frame(snapshot, run, full=[*self._full.get((run, probe), []), *((l, 0) for l in observed[-1:])])
+        requested = self._full.get((run, probe)) # the head that is opened stays in full as well
+        return pack_frame(snapshot, run, full=requested and [*requested, tuple(telling_entry(snapshot).values())])
     except (ValueError, KeyError, OSError) as e:
         self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'
         self._plan.forget(key)

@@ -147,9 +147,11 @@ class Explorer(W.VBox):
     state = property(lambda self: self._kept_state(), lambda self, state: self._show_state(state))
 
     def __repr__(self):
-        shown = [f'{run["name"]} ({counted(run["probes"])}, {len({s for _, s in run["recorded"]})} recorded steps)'
-                 for run in self._metas()]
-        return f'Explorer of {" and ".join(shown)}'
+        def words(run):
+            steps = {step for _, step in run['recorded']}
+            recorded = f', {len(steps)} recorded step{"s"*(len(steps) != 1)}' if steps != {0} else ''
+            return f'{run["name"]} ({counted(run["probes"])}{recorded})'
+        return f'Explorer of {" and ".join(map(words, self._metas()))}'
 
 # %% ../../nbs/11_explorer/09_widget.ipynb #close-1
 @patch
@@ -271,7 +273,7 @@ def _watch(
     offer,   # what the bar says beside its numbers
 ):
     "Return when `looking` has ended; a bar that appears after a second shows how far it is"
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
     with tqdm(total=looking.total, unit=looking.unit, delay=1, leave=False, dynamic_ncols=True) as bar:
         bar.set_postfix_str(offer, refresh=False)
         while looking.state not in over:

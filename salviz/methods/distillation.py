@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from fastcore.basics import patch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..attribution.registry import attribution_named, known_attributions
 from ..core.runs import Run

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from fastcore.meta import delegates
 from safetensors import SafetensorError
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from datasets import Dataset
 

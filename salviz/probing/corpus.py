@@ -9,7 +9,7 @@ __all__ = ['batches', 'entropies', 'RunningMean', 'head_table', 'gradient_sizes'
 import numpy as np
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..measures.agreement import likeness
 from ..models.attention import check_layers, check_observable, head_count, observe, unwrapped

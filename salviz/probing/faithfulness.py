@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..attribution.reading import check_counts, embeddings_replaced, real_tokens, source_stack, what_is_read
 from ..data.texts import fingerprint, model_inputs

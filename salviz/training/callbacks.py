@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from fastcore.basics import patch
 from transformers import EarlyStoppingCallback, TrainerCallback
 
@@ -131,8 +131,8 @@ def on_save(self:RunCallback, args, state, control, **kwargs): self.tell('save')
 
 # %% ../../nbs/06_training/05_callbacks.ipynb #034
 class BarCallback(TrainerCallback):
-    """One progress bar a run: steps, loss and the validation score that chooses the checkpoint (a notebook bar in
-    notebooks)"""
+    """One progress bar per run: steps, loss and the validation score that chooses the checkpoint. The bar is text,
+    because a saved notebook cannot show a widget again"""
     def __init__(self, title, best='accuracy'):
         self.title, self.best, self.bar, self.trainer, self.shown = title, best, None, None, {}
     def on_train_begin(self, args, state, control, **kwargs):

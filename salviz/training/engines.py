@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastcore.basics import patch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..core.files import checked_file
 from ..core.leases import Lease, Leased

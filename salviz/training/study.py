@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pandas as pd
 from fastcore.basics import patch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..core.doors import door
 from ..core.leases import Lease, Leased

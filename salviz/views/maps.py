@@ -22,11 +22,11 @@ from ..core.runs import Run
 from ..core.text import pool_map, pool_words
 from ..core.words import number_words, panel_letters
 from ..core.doors import check_choice
-from .base import (View, arrays_of, axes_meaning, blocked_keys, check_heads, class_words, closest_layer,
-                               cut_name, fixed, layer_row, masked_sentence, method_title, methods_of, not_finite,
-                               own_patterns, pattern_name, robust_limit, shown_image,
-                               telling_head, tied_candidates, ties_note,
-                               title_of, which_snapshot)
+from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
+                               check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
+                               method_title, methods_of, not_finite, own_patterns, pattern_name, robust_limit,
+                               shown_image, telling_head, tied_candidates, ties_note, title_of, which_snapshot,
+                               word_fractions, word_tokens)
 
 # %% ../../nbs/09_views/02_maps.ipynb #008
 # of tokens or words: `ids` [n] number of each token's unit; `kept` bool, a unit
@@ -61,38 +61,57 @@ def _on_units(values, units, how='map'):
     return pooled > 0 if how == 'cells' else pooled
 
 # %% ../../nbs/09_views/02_maps.ipynb #011
+def _on_patterns(snapshot, layers):
+    """Fraction of the attention of words that goes to words of a head's pattern target [layers, heads], over rows
+    that the pattern guides; 0 where it was not recorded"""
+    words, observed, at = word_tokens(snapshot), *(snapshot.layers.get(k, []) for k in ('attention', 'pattern_target'))
+    out = np.zeros_like(word_fractions(snapshot, layers))
+    for i, layer in enumerate(layers):
+        if layer not in observed or layer not in at: continue
+        A = np.nan_to_num(snapshot.arrays['attention'][observed.index(layer)].astype(float))
+        on = snapshot.arrays['pattern_target'][at.index(layer)] > 0
+        guides = words & on.any(-1) & ~on.all(-1)
+        out[i] = (np.where(on & words, A, 0).sum(-1)*guides).sum(-1)/np.maximum(guides.sum(-1), 1)
+    return out
+
+def _contrasts(snapshot, layers):
+    "Largest minus smallest attention of a word to a word [layers, heads], mean over rows"
+    words, observed = word_tokens(snapshot), snapshot.layers['attention']
+    maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
+    return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
+
 def _telling(
-    snapshot, layer, # as for `telling_entry`
+    snapshot, layers, # as for `telling_entry`
 ) -> tuple: # (layer and head, how the head was chosen)
-    "A head of `snapshot` that shows what its method does, and in words why it is this one"
-    s, of = snapshot, lambda name: [i for i, l in enumerate(snapshot.layers.get(name, [])) if layer in (None, l)]
-    here = '' if layer is None else ' of this layer'
-    closest = closest_layer(s) if layer is None else None
-    guided = [(l, int(h)) for i in of('guided') for h in np.flatnonzero(s.arrays['guided'][i])
-              if (l := s.layers['guided'][i]) == closest or closest is None]
-    if guided:
-        why = ', in the layer whose guided heads are closest to their patterns'*(closest is not None)
-        return dict(zip(('layer', 'head'), guided[0])), f'the first guided one{here}{why}'
-    rows = of('attention_attribution')
-    if rows and np.nan_to_num(s.arrays['attention_attribution'][rows]).any():
-        i, head = telling_head(np.asarray(s.arrays['attention_attribution'][rows], dtype=float))
-        return (dict(layer=s.layers['attention_attribution'][rows[i]], head=head),
-                f'largest median row sum of |attribution|{here}')
-    rows = of('attention')
-    if not rows: return {}, ''
-    # of the last layer that has one, the first head most of whose rows are not all equal
-    spread = np.ptp(np.nan_to_num(s.arrays['attention'][rows]), -1) > 0
-    telling = spread.mean(-1) > .5
-    i = next((i for i in reversed(range(len(rows))) if telling[i].any()), len(rows) - 1)
-    return (dict(layer=s.layers['attention'][rows[i]], head=int(np.argmax(telling[i]))),
-            f'the first one{here or " of the last layer"} that does not attend everywhere alike')
+    "The head of `snapshot` that shows what its method does between words, and in words why it is this one"
+    words, of = word_tokens(snapshot), {name: [l for l in recorded if layers is None or l in layers]
+                                        for name, recorded in snapshot.layers.items()}
+    def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
+    def fractions(name): return word_fractions(snapshot, of[name])
+    if of.get('guided') and (guided := maps('guided') > 0).any():
+        name, eligible = 'guided', np.where(guided, fractions('guided'), -1)
+        i, head = best_head(eligible, _on_patterns(snapshot, of[name]))
+        why = chosen_by(eligible, 'the guided one with the most attention on its pattern')
+    elif of.get('attention_attribution') and np.nan_to_num(maps('attention_attribution')).any():
+        name, eligible = 'attention_attribution', fractions('attention_attribution')
+        i, head = telling_head(maps(name), words, eligible)
+        why = chosen_by(eligible, attributed_rule)
+    elif of.get('attention'):
+        name, contrasts = 'attention', _contrasts(snapshot, of['attention'])
+        i = max(np.flatnonzero(contrasts.any(-1)), default=len(contrasts) - 1)
+        eligible = fractions(name)[i:i + 1]
+        head = best_head(eligible, contrasts[i:i + 1])[1]
+        why = chosen_by(eligible, 'the largest contrast of attention between words in this layer')
+    else: return {}, ''
+    return dict(layer=of[name][i], head=head), why.replace('words', 'patches') if snapshot.info.get('patches') else why
 
 def telling_entry(
     snapshot,
-    layer=None, # a model's layer; None: of all
+    layers=None, # the model's layers to choose from; None: all
 ) -> dict: # layer and head; {} without any map
-    "A head of `snapshot` (of `layer`) that shows what its method does"
-    return _telling(snapshot, layer)[0]
+    "The head of `snapshot` that is shown if none is asked for: what its method does, between words"
+    return _telling(snapshot, layers)[0]
+
 
 # %% ../../nbs/09_views/02_maps.ipynb #012
 # what is asked for: the evidence
@@ -123,8 +142,8 @@ def _resolved(snapshot, view, name, layer, head):
     if layer is None: layer = snapshot.layers[name][-1]
     if head is None and layer == 'mean': head = 'mean'
     elif head is None:
-        place, why = _telling(snapshot, layer)
-        head, said = place.get('head', 0), said or [f'Head shown: {why}.']*bool(why)
+        place, why = _telling(snapshot, [layer])
+        head, said = place.get('head', 0), said or [f'Head of this layer shown: {why}.']*bool(why)
     if head != 'mean': check_heads(view, [head], snapshot.arrays[name].shape[1])
     return layer, head, ''.join(said)
 
@@ -385,7 +404,7 @@ def _explained(snapshot, m, units, beside, mean_of=None):
     own, called = saliency_of(snapshot)
     if own is None:
         raise ValueError(f'triptych: {which_snapshot(snapshot)} holds neither attention_attribution of {m.where} nor '
-                         'saliency to lay beside attention; it holds {", ".join(sorted(snapshot.arrays))}')
+                         f'saliency to lay beside attention; it holds {", ".join(sorted(snapshot.arrays))}')
     size = _on_units(np.abs(np.nan_to_num(np.asarray(snapshot.arrays[own], dtype=float))), units, 'row')
     shared = _row_shares(np.tile(size, (len(size), 1)), ~units.is_special)
     difference = _row_shares(attention, ~units.is_special) - shared
@@ -453,7 +472,7 @@ class PatternResidual(MapPanels):
 
 def pattern_residual(
     snapshot,
-    layer=None, head=None, # a guided head; None: the first one (of `layer`)
+    layer=None, head=None, # a guided head; None: see `telling_entry`
     words=False, special=True,
 ) -> PatternResidual:
     "What a guided head should attend to, what it attends to, and what is left (attention guidance)"

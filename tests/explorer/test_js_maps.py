@@ -687,7 +687,8 @@ def test_missing_evidence_is_a_sentence_and_no_error(page):
 def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     labels = ['[CLS]', *[f'w{i}' for i in range(198)], '[SEP]']
     s = invented(labels=labels, layers=1)
-    show(page, [s], panels=['heads', 'map'])
+    entry = dict(kind='head', layer=0, head=0)
+    mount(page, meta([[s]]), [pack_frame(s, full=[(0, 1)])], state=dict(entry=entry), panels=['heads', 'map'])
     assert 'Thumbnails of 50 × 50' in page.text_content('.sv-heads .sv-note')
     assert 'mean of 4 × 4' in page.text_content('.sv-map .sv-note')
     asked = page.evaluate('asked')

@@ -178,12 +178,12 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
     np.testing.assert_allclose(lines, [both.min(), both.max()], rtol=1e-6)
 
 def test_panels_that_cannot_show_an_image_say_why(page):
-    show(page, [invented.image()], panels=['map', 'time'])
+    show(page, [invented.image(20)], panels=['map', 'time'])
     assert visible(page) == ['sv-time']
     assert 'an image, which has neither tokens nor maps of heads: ‘map’ cannot show it' in text(page, '.sv-missing')
     show(page, [invented.snapshot()], panels=['signal'])
     assert visible(page) == [] and 'This is a sentence' in text(page, '.sv-missing')
-    s = invented.snapshot()
+    s = invented.snapshot(20)
     bare = Snapshot(**{**vars(s), 'arrays': {k: s.arrays[k] for k in ('saliency', 'probabilities')}, 'layers': {}})
     show(page, [bare])
     assert visible(page) == ['sv-whatif', 'sv-sentence', 'sv-own', 'sv-time'] # from the top, where there is one column
@@ -354,7 +354,7 @@ def test_the_phase_of_cross_tuning_is_said_in_words(page):
     run = [invented.snapshot(0, method='ADDrop')]
     run[0].info['phase'] = 'ad_drop'
     said = meta([run])
-    said['runs'][0]['cross_tuning'] = True
+    said['runs'][0] |= dict(cross_tuning=True, total_steps=80)
     mount(page, said, [pack_frame(s) for s in run])
     assert 'AD-DROP phase' in text(page, '.sv-where') and 'ad_drop' not in text(page, '.salviz')
 

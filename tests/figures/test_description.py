@@ -85,16 +85,17 @@ def test_how_the_head_was_chosen_is_said_where_nobody_chose_it(kind, made):
     assert re.search(rf'Head shown[^:.]*: {re.escape(words)}', figure(made[kind][0], kind).caption)
     source = made[kind][0]
     assert 'shown' not in figure(source, kind, layer=0, head=1).caption.replace('steps are shown', '')
-    assert f'{words} of this layer' in figure(source, kind, layer=0).caption or kind == 'discard_region'
+    of_layer = r'Head shown: ' if kind == 'discard_region' else 'Head of this layer shown[^:.]*: '
+    assert re.search(of_layer + re.escape(words), figure(source, kind, layer=0).caption)
     assert 'Layer shown: ' in figure(source, kind, head=1).caption.replace('shown, chosen in B:', 'shown:').replace(
         'shown, chosen at the last step:', 'shown:')
 
 
 def test_a_guided_head_and_the_last_layer_say_how_they_were_chosen(made, tmp_path):
-    assert 'Head shown: the first guided one' in draw(made, 'pattern_residual').caption
+    assert 'Head shown: the guided one with the most attention on its pattern' in draw(made, 'pattern_residual').caption
     assert 'the first guided head of each pattern' in draw(made, 'pattern_target').caption
     plain = invented.run(tmp_path/'plain', 'FineTuning')
-    assert 'Head shown: the first one of the last layer that does not attend' in figure(plain, 'attention_map').caption
+    assert 'Head shown: the largest contrast of attention between words' in figure(plain, 'attention_map').caption
     for kind in ('attention_beside_saliency', 'translation'): assert 'Layer shown: the last' in draw(made, kind).caption
 
 

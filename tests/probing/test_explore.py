@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import tqdm.auto
+import tqdm
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
@@ -393,7 +393,7 @@ def test_one_line_opens_the_explorer_on_every_architecture(arch):
 
 def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sentences():
     explorer = explore()
-    assert repr(explorer) == 'Explorer of snapshots (4 sentences, 1 recorded steps)'
+    assert repr(explorer) == 'Explorer of snapshots (4 sentences)'
     seen = [explorer.runs[0].snapshot(0, probe) for probe in range(4)]
     assert [s.classes[int(s.arrays['probabilities'].argmax())] for s in seen[:2]] == ['positive', 'negative']
     assert all('notes' not in s.info or not any('head is new' in note for note in s.info['notes']) for s in seen)
@@ -464,8 +464,8 @@ def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_la
     assert written.pop() == ['', '']
 
 def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monkeypatch, tmp_path, capsys):
-    gate, bar = held(monkeypatch), tqdm.auto.tqdm
-    monkeypatch.setattr(tqdm.auto, 'tqdm', lambda **kw: bar(**kw | dict(delay=0, leave=True, ncols=200)))
+    gate, bar = held(monkeypatch), tqdm.tqdm
+    monkeypatch.setattr(tqdm, 'tqdm', lambda **kw: bar(**kw | dict(delay=0, leave=True, ncols=200)))
     explorer = explore(classifier(), tokenizer_for('bert'), texts)
     threading.Timer(.3, gate.set).start()
     explorer.to_html(tmp_path/'page.html')

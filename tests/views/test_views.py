@@ -13,7 +13,7 @@ from salviz.views.base import (AttentionBesideSaliency, DiscardRegion, GuidedHea
                           attention_beside_saliency, discard_region, guided_heads, masked_sentence, methods_of, outline,
                           own_patterns, pattern_name, pattern_shares,
                           row_boxes, saliency_distribution, scored_sentence, signal_view, token_labels, translation,
-                          view_for)
+                          title_of, view_for)
 
 def spearman_by_hand(a, b):
     "Rank correlation with average ranks, from the definition"
@@ -26,6 +26,16 @@ def test_a_view_is_frozen_down_to_its_arrays():
     view = discard_region(invent())
     with pytest.raises(dataclasses.FrozenInstanceError): view.title = 'other'
     with pytest.raises(ValueError): view.values[0, 0] = 1
+
+
+def test_a_title_names_the_step_only_of_a_model_that_was_trained():
+    s = invented.snapshot(0, 1, method='FineTuning')
+    assert title_of(s) == 'Fine-tuning, step 0, probe 1'
+    del s.info['method']
+    assert title_of(s, 'layer 2') == 'probe 1, layer 2'
+    assert title_of(dataclasses.replace(s, step=4)) == 'step 4, probe 1'
+    s.info['methods'] = dict(FineTuning={})
+    assert title_of(s) == 'step 0, probe 1'
 
 
 def test_making_a_view_leaves_the_snapshot_as_it_was():
@@ -126,10 +136,10 @@ def test_the_discard_map_shows_one_heads_numbers_and_nothing_that_may_not_be_att
 
 def test_the_default_head_has_the_largest_typical_row_and_the_caption_says_so():
     snap = invent(20); view = discard_region(snap)
-    masses = {(l, h): np.median([sum(abs(snap.arrays['attention_attribution'][l, h, q])) for q in range(20)])
-              for l in range(6) for h in range(12)}
+    masses = {(l, h): np.median([sum(abs(snap.arrays['attention_attribution'][l, h, q, 1:-1])) for q in range(1, 19)])
+              for l in range(6) for h in range(12) if snap.arrays['attention'][l, h, 1:-1, 1:-1].sum() >= 2/3*18}
     assert (view.layer, view.head) == max(masses, key=masses.get)
-    assert 'largest median row sum' in view.caption
+    assert 'largest median row sum of |attribution| between words' in view.caption
     assert 'largest median row sum' not in discard_region(snap, 1, 1).caption
     assert discard_region(snap, layer=3).layer == 3
     assert discard_region(snap, head=7).head == 7

@@ -1,5 +1,4 @@
 // The explorer: a toolbar and its panels around one store and one state.
-import {patternShares} from './state/derive.js';
 import {State} from './state/state.js';
 import {stepWords} from './panels/time.js';
 import {probeTitle, toolbar} from './panels/toolbar.js';
@@ -38,7 +37,7 @@ class AppPanel {
 
   // Has it something to show? A panel that had, in this run, stays at a step that gives it nothing.
   hasToShow({kinds, frame}) {
-    if (this.fits?.(frame, this.ctx.store)) this.runs.add(this.ctx.state.run);
+    if (this.fits?.(frame, this.ctx.store, this.ctx.state)) this.runs.add(this.ctx.state.run);
     return kinds.includes(this.shows) && (!this.fits || this.runs.has(this.ctx.state.run));
   }
 
@@ -67,7 +66,9 @@ function appKinds({probe, frame, run}) {
 
 // Why the panels that were asked for are not there; nothing to say while others show the same example.
 function appMissing(made, fitting, {probe}) {
-  const asked = made.filter(panel => panel.shows !== 'anything' || panel.fits);
+  // Time is about the run: that it is there says nothing about the example.
+  const asked = made.filter(panel => panel.shows !== 'anything'
+    || panel.fits && (panel.name !== 'time' || !fitting.includes(panel)));
   const others = fitting.some(panel => asked.includes(panel)), isText = !probe?.modality || probe.modality === 'text';
   if (!probe || !asked.length) return '';
   if (!others && asked.every(panel => panel.absent)) return asked.map(panel => panel.absent).join(' ');
@@ -126,67 +127,21 @@ function whatIfBanner({state}) {
   return {el, update};
 }
 
-// The head that tells most about a discard region, by the sum of magnitudes of its typical row (in the last layer of
-// many classifiers all rows but one have no gradient at all), else by that of all rows; null where all are 0.
-function appTellingHead(frame) {
-  const tensor = frame.get('attention_attribution');
-  let best = null;
-  tensor.layers.forEach((layer, i) => {
-    for (let head = 0; head < tensor.shape[1]; head++) {
-      const sums = appRows(tensor, i, head).map(row => row.reduce((a, v) => a + Math.abs(v || 0), 0));
-      const total = sums.reduce((a, v) => a + v, 0), median = sums.sort((a, b) => a - b)[sums.length >> 1];
-      const more = median - (best?.median ?? 0) || total - (best?.total ?? 0);
-      if (total > 0 && more > 0) best = {layer, head, median, total};
-    }
-  });
-  return best && {kind: 'head', layer: best.layer, head: best.head};
-}
-
-function appRows(tensor, i, head) {
-  const n = tensor.shape.at(-1), values = tensor.at(i, head);
-  return Array.from({length: n}, (_, q) => values.subarray(q * n, q * n + n));
-}
-
-// Of the last layer that has one, the first head most of whose rows are not all equal: ties show nothing.
-function appUntiedHead(frame) {
-  const tensor = frame.get('attention');
-  for (let i = tensor.layers.length - 1; i >= 0; i--) {
-    for (let head = 0; head < tensor.shape[1]; head++) {
-      const rows = appRows(tensor, i, head), told = rows.filter(row => row.some(v => v !== row[0]));
-      if (told.length > rows.length / 2) return {kind: 'head', layer: tensor.layers[i], head};
-    }
-  }
-  return {kind: 'head', layer: tensor.layers.at(-1) ?? null, head: 0};
-}
-
-// The guided head that follows its pattern most, in the last layer that has one: in the first layers pretrained heads
-// are slow to give up what they do.
-function appGuidedHead(frame) {
-  const {layers, shape: [, heads]} = frame.get('guided'), shares = patternShares(frame) ?? [];
-  const flags = frame.get('guided').values(), row = Math.floor(flags.lastIndexOf(1) / heads);
-  let best = flags.lastIndexOf(1);
-  for (let k = row * heads; k < (row + 1) * heads; k++) if (shares[k] > (shares[best] || 0)) best = k;
-  return {kind: 'head', layer: layers[row], head: best % heads};
-}
-
-function appFirstEntry(frame) {
-  if (frame.get('guided')?.values().includes(1)) return appGuidedHead(frame);
-  return (frame.get('attention_attribution') && appTellingHead(frame)) || appUntiedHead(frame);
-}
-
-// Has the head something to show at this step, of what the method is about?
+// Does the head show something of what the method does at this step?
 function appTells(frame, {layer, head}) {
   const guided = frame.get('guided'), attributed = frame.get('attention_attribution');
+  if (String(frame.info.opened) === String([layer, head])) return true;
   if (guided?.values().includes(1))
     return Boolean(guided.values()[guided.layers.indexOf(layer) * guided.shape[1] + head]);
-  const telling = attributed && appTellingHead(frame);
-  if (!telling || telling.layer === layer && telling.head === head) return true;
-  const i = attributed.layers.indexOf(layer);
-  return i >= 0 && appRows(attributed, i, head).filter(row => row.some(v => v)).length * 2 > attributed.shape.at(-1);
+  if (!attributed) return true;
+  const i = attributed.layers.indexOf(layer), n = attributed.shape.at(-1), values = i < 0 ? [] : attributed.at(i, head);
+  const rows = Array.from({length: n}, (_, q) => values.slice(q * n, q * n + n));
+  return rows.filter(row => row.some(v => v)).length * 2 > n || !attributed.values().some(v => v);
 }
 
-// The first view of a run: a sentence that it has, and a head that shows what the method does. While the reader has
-// chosen no other (`chosen` is what was chosen here), it is one that has something to show at the step in view.
+// The first view of a run: a sentence that it has, and the head that its frame names (`telling_entry` of
+// salviz.views.maps). While the reader has chosen no other (`chosen` is what was chosen here), it is one that has
+// something to show at the step in view.
 function appSettle(store, state, chosen) {
   const of = store.run(state.run);
   if (!of) return;
@@ -199,7 +154,8 @@ function appSettle(store, state, chosen) {
   const steps = store.shipped(state.run, state.probe).reverse(),
     frames = steps.slice(0, 8).map(step => store.frame(state.run, state.probe, step));
   const telling = [frame, ...frames].find(f => f.get('attention_attribution') || f.get('guided')) ?? frame;
-  state.set({entry: appFirstEntry(telling)});
+  const [layer, head] = telling.info.opened ?? [null, 0];
+  state.set({entry: {kind: 'head', layer, head}});
   chosen.entry = JSON.stringify(state.entry);
 }
 

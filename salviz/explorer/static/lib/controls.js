@@ -60,6 +60,9 @@ export function buttonOf(text, title, onClick) {
   return button;
 }
 
+// How tall, in pixels, a style sheet lets a drawing in `el` be; `most` where it says nothing.
+export function tallest(el, most) { return Number(getComputedStyle(el).getPropertyValue('--sv-tallest')) || most; }
+
 export function svgNode(tag, attributes, title = '') {
   const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);

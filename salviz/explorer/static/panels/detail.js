@@ -9,13 +9,13 @@ import {drawOverlays, overlayChecks, overlaysOf, overlayWords, sallmRows} from '
 import {blankBlocked, cellWords, coloursOf, drawTokenMap, keptValues, rankWords, scaleLimit} from './tokenmap.js';
 import {readingKey, readingPlace, shownUnits, tiedAtTop, unitMap} from './tokenmap.js';
 import {whatChoice} from './heads.js';
-import {buttonOf, choiceOf, elementOf, labelled, rangeOf} from '../lib/controls.js';
+import {buttonOf, choiceOf, elementOf, labelled, rangeOf, tallest} from '../lib/controls.js';
 
 const mapKeys = ['run', 'probe', 'step', 'entry', 'what', 'row', 'tokens', 'overlays', 'hideSpecial', 'mergeWords',
   'top', 'threshold', 'scale', 'ownScale',
   'palette',
   'whatIf', 'theme', 'frames', 'meta', 'size'];
-const stripSize = 9, tallestMap = 620, widestCell = 46, sallmStrip = 14, longestLabel = 96;
+const stripSize = 9, tallestMap = 620, widestCell = 46, readableCell = 14, sallmStrip = 14, longestLabel = 96;
 const mapHelp =
   'Arrow keys move from cell to cell, Enter chooses the row, Space the key, S reads the strips, plus and minus zoom, '
   + '0 shows all.';
@@ -221,7 +221,8 @@ class MapPanel {
       labels = this.units.map(u => u.label);
     const query = Math.max(this.sallm ? 62 : 0, labelRoom(context, labels, inks.bold, Math.min(120, avail * .2)));
     const strip = this.saliency ? stripSize + 3 : 0, left = 16 + query + 6 + strip;
-    const side = Math.min(avail - left - 3, tallestMap, Math.max(180, count * widestCell));
+    const room = Math.min(tallestMap, Math.max(tallest(this.el, tallestMap), count * readableCell));
+    const side = Math.min(avail - left - 3, room, Math.max(180, count * widestCell));
     // Room for all labels, also those out of view: the map must not jump while it is dragged.
     const longest = labelRoom(context, labels, inks.bold, longestLabel),
       key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;

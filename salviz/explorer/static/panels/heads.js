@@ -3,7 +3,7 @@
 import {doubleStroke, fitText, inksOf, overlayInks, quotedToken, SharpCanvas, shownToken} from '../lib/canvas.js';
 import {keepKey, plainKey} from '../lib/cells.js';
 import {attentionLimit, colourScale, colourScaleOf, paintScale, percent, shortNumber} from '../lib/colour.js';
-import {buttonOf, choiceOf, elementOf, labelled} from '../lib/controls.js';
+import {buttonOf, choiceOf, elementOf, labelled, tallest} from '../lib/controls.js';
 import {patternEverywhere, patternWords} from './overlays.js';
 import {codeStrengths, codeValues, GridMeans, TilePainter} from './tiles.js';
 import {coloursOf, frameLimit, largestOf} from './tokenmap.js';
@@ -191,7 +191,7 @@ class HeadsGrid {
       top = this.flows ? 2 : 30;
     const under = this.flows ? 25 : 0;
     const room = (avail - left - 2) / this.columns - gridGap, cells = this.visible.length;
-    const most = Math.min(largestTile, Math.max(30, tallestGrid / this.rows - gridGap));
+    const most = Math.min(largestTile, Math.max(24, tallest(this.el, tallestGrid) / this.rows - gridGap));
     let side = Math.floor(Math.max(smallestTile, Math.min(most, room)) * ratio);
     // Cells of equal size where that costs little.
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
@@ -350,7 +350,7 @@ class HeadsGrid {
         ? ends.join(' to ') : none}`;
     });
     this.patterns.hidden = !said.length;
-    const about = 'Guided heads (corner), and the share of their attention that lies on the positions of their pattern';
+    const about = 'Guided heads (corner), share of their attention on their pattern';
     this.patterns.textContent = said.length ? `${about}: ${said.join('; ')}. Bars: shares of the pattern loss.` : '';
   }
 

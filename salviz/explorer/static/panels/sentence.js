@@ -94,7 +94,7 @@ function legendWords(frame, probe, state, values, scaleWords) {
   const from = `Attention of ${rowName(frame, probe, values.pieces)} in ${entryTitle(state.entry)}`, said = [];
   if (state.colour === 'saliency') {
     said.push(saliencyWords(frame, values));
-    said.push(scaleWords);
+    if (scaleWords) said.push(scaleWords);
   }
   if (state.colour === 'attention') said.push(`${from}.`);
   if (state.colour === 'difference')
@@ -360,7 +360,7 @@ class Sentence {
     const about = frame ? unit && [labelled, unitWords(values, at, frame, probe)].filter(Boolean).join('; ')
       : 'no values at this step';
     const chosen = values.pieces.length ? rowName(frame, probe, values.pieces) : 'the mean over all rows';
-    const row = frame && values.row ? `Row: ${chosen}. Click a token for its row, Shift-click to add up several.` : '';
+    const row = frame && values.row ? `Row: ${chosen}.` : '';
     setText(this.reading, unit ? `${quoted(unit.label)}${unit.special ? ' (special)' : ''}: ${about}` : row);
     const kept = unit ?? this.units.find(u => u.tokens.includes(this.ctx.state.row));
     setText(this.full, kept && isCut(kept.label) ? visibleText(kept.label) : '');
@@ -386,7 +386,8 @@ export const sentencePanel = {
     'The line below the scale says what a colour means; saliency is about this model’s answer, not about what the '
       + 'sentence means.'],
   keys: [['← →', 'from token to token'], ['Home End', 'first, last token'], ['Enter', 'choose the row'],
-    ['Space', 'add to the chosen tokens'], ['Esc', 'choose nothing']]},
+    ['Space', 'add to the chosen tokens'], ['click', 'choose the row'], ['Shift-click', 'add to the chosen tokens'],
+    ['Esc', 'choose nothing']]},
   tour: 'the tokens as the model reads them and its answer; choose a token to see what it attends to.',
   view: Sentence,
 };

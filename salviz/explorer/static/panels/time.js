@@ -23,6 +23,11 @@ export function phaseWords(run, frame) {
   return phase ? phaseNames[phase.includes('ad_drop') ? 'ad_drop' : 'fine-tuning'] : '';
 }
 
+// Was this run trained? What `explore` shows is one step, 0, without losses or scores.
+export function isTrained(store, {run, probe}) {
+  return store.run(run)?.total_steps !== 0 || store.rows(run).length > 0 || store.steps(run, probe).at(-1) > 0;
+}
+
 // 'step 40 of 160, epoch 2, AD-DROP phase'
 export function stepWords(store, state) {
   const run = store.run(state.run), step = store.stepOf(state);
@@ -246,6 +251,8 @@ class Time {
 
 export const timePanel = {
   name: 'time', title: 'Time', order: 90, shows: 'anything', still: 'time', page: 'below', plotly: true,
+  fits: (frame, store, state) => isTrained(store, state),
+  absent: 'This model was not trained here, so there are no steps and no curves.',
   help: {says: [
     'Dots are the recorded steps; the curves are losses and scores of the training on the same axis of steps.',
     'All panels show the chosen step; one run with one seed says little about another, however smooth its curves.'],

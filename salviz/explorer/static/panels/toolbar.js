@@ -1,6 +1,6 @@
 // What stands above the panels: which run and sentence, how tokens are shown, which colours.
 import {keepMenu} from './keep.js';
-import {phaseWords} from './time.js';
+import {isTrained, phaseWords} from './time.js';
 import {setText} from '../lib/controls.js';
 import {visibleText} from '../lib/words.js';
 
@@ -84,6 +84,7 @@ function toolbarWhere(store, state) {
   if (!of) return 'No run is loaded.';
   if (step === null) return of.live ? `${of.title}: waiting for the first look at the examples`
     : `${of.title}: nothing was recorded`;
+  if (!isTrained(store, state)) return store.runs.length < 2 ? of.title : '';
   const frame = store.frame(state.run, state.probe, step);
   const epoch = frame ? `epoch ${Number(frame.epoch).toFixed(2)}` : '';
   const parts = [store.runs.length < 2 ? of.title : '', `step ${step}`, epoch, phaseWords(of, frame)];

@@ -63,9 +63,8 @@ export class Store {
       return {...own, words: 'The colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
     if (limit === null) return {...own, words: 'How much saliency there is in the whole run was not recorded, '
       + 'so the colours are scaled to this sentence at this step: pale ones elsewhere may be more.'};
-    const soFar = of.live && !of.finished ? `, so far: up to step ${step}` : '';
-    return {limit, name: 'of the run',
-      words: `The scale of the colours is the same for all sentences and steps of the run${soFar}.`};
+    const words = 'The scale of the colours is the same for all sentences and steps of the run, so far: up to step ';
+    return {limit, name: 'of the run', words: of.live && !of.finished ? `${words}${step}.` : ''};
   }
 
   dropFrame(run, probe, step) {
