@@ -58,9 +58,11 @@ def maths(
 # %% ../../nbs/13_course/12_pages.ipynb #pg-10
 _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|<summary>(.*?)</summary>\s*')
 
+_pre = '<pre tabindex="0">' # which scrolls by keys where it is too wide
+
 def _wide(inner, name):
     "`inner` in a frame that scrolls by itself where it is too wide"
-    return f'<div class="course-scroll" tabindex="0" role="region" aria-label="{html.escape(name)}">{inner}</div>\n'
+    return f'<div class="course-scroll" tabindex="0" role="group" aria-label="{html.escape(name)}">{inner}</div>\n'
 
 def _formula(latex):
     "A formula on a line of its own, which scrolls by itself where it is too wide"
@@ -79,6 +81,7 @@ def _markdown():
             opened = '<details>' if text.strip().startswith('<details>') else ''
             return f'{opened}<summary>{_inline(summary)}</summary>\n' if summary else f'{opened}\n'
         def inline_html(self, text): return html.escape(text)
+        def block_code(self, code, info=None): return super().block_code(code, info).replace('<pre>', _pre, 1)
         def block_math(self, text): return _formula(text.strip())
         def inline_math(self, text): return maths(text)
         def image(self, text, url, title=None): return html.escape(f'![{text}]({url})')
@@ -162,7 +165,7 @@ class Fragments:
             return fragment(thing.described(), dict(parts=[dict(kind='fragment', html=self.revealed(thing.content))]))
         if hasattr(thing, 'page_html'): return thing.page_html()
         if hasattr(thing, 'to_html') and hasattr(thing, 'view'): return self.explorer(thing)
-        if isinstance(thing, Printed): return f'<pre>{html.escape(thing)}</pre>\n'
+        if isinstance(thing, Printed): return f'{_pre}{html.escape(thing)}</pre>\n'
         if hasattr(thing, 'savefig'): return _picture(thing)
         if hasattr(thing, 'iloc'):
             table = thing if hasattr(thing, 'columns') else thing.to_frame()
@@ -171,7 +174,7 @@ class Fragments:
             raise ValueError(f'a page cannot hold a {type(thing).__name__}: it has no page_html')
         for form, made in (('_repr_markdown_', words_html), ('_repr_html_', str)):
             if hasattr(thing, form): return made(getattr(thing, form)())
-        return f'<pre>{html.escape(repr(thing))}</pre>\n'
+        return f'{_pre}{html.escape(repr(thing))}</pre>\n'
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-22
 _template = '''<!doctype html>

@@ -404,6 +404,7 @@ def answers(
     classmates=None, # answers files, a folder of them, or a class file: then the class is shown beside you
 ) -> Answers:
     "Collect what was answered in this session, and keep it in answers-NICK.json from now on"
+    folder = Path(folder).absolute() # a later cell may change the working directory
     path, kept = session.place_of(nickname, folder)
     left_out = []
     if classmates is not None: _session.classmates = class_answers(classmates, left_out)

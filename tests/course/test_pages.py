@@ -204,7 +204,8 @@ def lesson_pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp('lessons')
     def page_of(path):
         page = folder/f'{path.stem}.html'
-        if not page.exists(): page.write_text(lesson_html(read_lesson(path), path.stem))
+        edition = 'page' if path in read else 'teacher_page'
+        if not page.exists(): page.write_text(lesson_html(read_lesson(path), path.stem, edition=edition))
         return page
     return page_of
 

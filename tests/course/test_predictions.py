@@ -1,5 +1,6 @@
 """Predictions in Python: what is near to true, what is kept, what a page or another person may do to it, and that the
 truth stays where it is until an answer is committed."""
+import contextlib
 import json
 import subprocess
 import sys
@@ -227,6 +228,15 @@ def test_prose_of_a_reveal_is_markdown_of_a_notebook():
     assert seen.children[1].outputs[0]['data']['text/markdown'] == 'One.\n\n*Two*, where 1 < 2.'
 
 # --- files and codes
+
+def test_answers_stay_in_their_folder_when_a_cell_goes_to_another(tmp_path):
+    one = Predict('1.words', 'Which?', words(film), ['never'])
+    (tmp_path/'elsewhere').mkdir()
+    with contextlib.chdir(tmp_path):
+        answers('alice')
+        with contextlib.chdir('elsewhere'): one.commit(['bad'])
+    kept = json.loads((tmp_path/'answers-alice.json').read_text())
+    assert '1.words' in kept['entries'] and not list((tmp_path/'elsewhere').iterdir())
 
 def test_answers_are_read_back_after_the_end_of_a_kernel(tmp_path):
     Predict('1.words', 'Which?', words(film), ['never']).commit(['bad'], 'guess', 'why not')

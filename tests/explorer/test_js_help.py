@@ -140,7 +140,7 @@ def test_the_bins_of_a_distribution_are_read_with_keys(page):
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
 def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
     show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
-    named = page.eval_on_selector_all('.salviz canvas:not([tabindex="-1"])', """all => all
+    named = page.eval_on_selector_all('.salviz canvas[tabindex]:not([tabindex="-1"])', """all => all
         .filter(c => c.checkVisibility()).map(c => [c.getAttribute('role'), c.getAttribute('aria-label')])""")
     assert named and all(role in ('img', 'application') and len(label or '') > 20 for role, label in named)
 
