@@ -166,6 +166,7 @@ def test_the_hollow_dot_is_what_the_claim_compares_with(findings):
     start = effects['G6'].terms[_baselines_first(effects['G6'].terms)[0]]
     assert dict(start.where)['start'] == 'plain'
 
+@pytest.mark.slow
 def test_arms_that_learnt_nothing_are_named_beside_the_verdict_and_on_the_first_page():
     rows = invented_rows(asked=dict(outcomes, D1c='holds'))
     high = (rows.study == 'PRIOR') & (rows.method == 'high')

@@ -367,6 +367,7 @@ def flip(path, bit=None):
 def delete(path): path.unlink()
 def cut(path): path.write_bytes(path.read_bytes()[:-100])
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name,harm', [('model.safetensors', flip), ('optimizer.pt', cut), ('optimizer.pt', flip),
                                        ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('trainer_state.json', flip), ('tokenizer.json', delete),

@@ -132,6 +132,7 @@ def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(asked, ma
             assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3
             assert session.answers_of_code(session.answer_code(given | dict(entries=joined)))
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('change', [
     dict(state=[]), dict(state={}), dict(state='right'), dict(first='abc'), dict(first=[1]), dict(first=True),
     dict(first=dict(x=1)), dict(id=[]), dict(kind=[]), dict(second=3)])
@@ -196,6 +197,7 @@ def test_javascript_reads_and_refuses_files_of_a_class_like_python(page):
     seen = [nasty, 'a\u0085b\tc', '\x1b[0;', '👩‍🚀 名前']
     assert evaluate_json(page, 'texts => texts.map(sv.coursePrintable)', seen) == [*map(printable, seen)]
 
+@pytest.mark.slow
 def test_the_page_of_a_class_names_what_it_cannot_read_and_stores_none_of_it(browser, tmp_path):
     hand_in(tmp_path, *good)
     path = class_page(tmp_path/'class.html', list(of.texts), of.most)

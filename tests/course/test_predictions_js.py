@@ -439,6 +439,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
 
 # --- what is shown
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tmp_path, scheme):
     asked = [Predict(f'1.{kind}', 'What?', one, some_truth[kind]) for kind, one in every_kind.items()]

@@ -129,6 +129,7 @@ def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_
     room.keyboard.press('ArrowRight')
     assert room.inner_text('.vt-name').startswith('4.after')
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('width,height,least', [(1280, 720, 25), (360, 740, 15)])
 def test_votes_are_read_from_the_back_of_a_room_and_fit_it(browser, tmp_path, questions, scheme, width, height, least):

@@ -270,6 +270,7 @@ def run(tmp_path):
     return made
 
 
+@pytest.mark.slow
 def test_figures_show_every_form_in_a_column_under_its_name(run, tmp_path):
     for probe in (0, 1, 2):
         s = run.snapshot(probe=probe)

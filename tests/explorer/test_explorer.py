@@ -489,6 +489,7 @@ def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, 
     assert shown == ['display', 'update', 'update']
     loop.call_soon_threadsafe(loop.stop)
 
+@pytest.mark.slow
 def test_a_notebook_keeps_the_picture_of_the_end(tmp_path):
     import nbclient, nbformat
     begin = '''from salviz import *

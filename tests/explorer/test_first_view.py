@@ -31,6 +31,7 @@ def show(page, name, width=850, probes=range(8), theme='light', **kw):
 def box(page, panel): return page.locator(f'.sv-{panel}').first.bounding_box()
 def bottom(box): return box['y'] + box['height']
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', bundled)
 def test_the_browser_opens_the_head_that_figures_show(page, name):
     run = show(page, name)
@@ -40,6 +41,7 @@ def test_the_browser_opens_the_head_that_figures_show(page, name):
         entry = page.evaluate('() => app.state.entry')
         assert (entry['layer'], entry['head']) == tuple(telling_entry(run.snapshot(-1, probe)).values())
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('width', [850, 960, 1130, 1280, 1600])
 @pytest.mark.parametrize('name', bundled)
 def test_sentence_heads_and_map_fit_on_one_screen_side_by_side(page, name, width):
@@ -74,6 +76,7 @@ def overlaps(seen):
             if min(a[3], b[3]) - max(a[1], b[1]) > 1 and min(a[4], b[4]) - max(a[2], b[2]) > 2
             and not {a[0], b[0]} <= {'INPUT', 'CANVAS'}]
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 @pytest.mark.parametrize('width', [360, 850])
 @pytest.mark.parametrize('name', ['ad-drop', 'attention-guidance'])

@@ -64,6 +64,7 @@ def test_keys_of_the_explorer_stay_in_it_and_those_with_control_do_not(page):
     press(page, 'b', 'd', 'ArrowDown', '[', 'Shift+Enter', 'Control+b')
     assert page.evaluate('() => heard') == ['Control', 'b']
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('back', [False, True])
 def test_the_tab_key_goes_through_all_controls_and_out_again(page, back):
     show(page)

@@ -684,6 +684,7 @@ def test_missing_evidence_is_a_sentence_and_no_error(page):
     page.evaluate('app.store.dropFrame(0, 0, 0)'); settled(page)
     assert page.text_content('.sv-map .sv-note') and page.is_hidden('.sv-map canvas')
 
+@pytest.mark.slow
 def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     labels = ['[CLS]', *[f'w{i}' for i in range(198)], '[SEP]']
     s = invented(labels=labels, layers=1)
@@ -825,6 +826,7 @@ overlapping = '''() => [...document.querySelectorAll('.sv-panel:not([hidden]) ca
     return [...beyond.map(({text}) => text), ...overlaps];
 })'''
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('width', [290, 360]) # in a lesson on a phone, and alone on it
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare'])
 def test_no_text_on_a_canvas_is_cut_off_or_overlaps_another(page, tab, width):

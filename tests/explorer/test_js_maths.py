@@ -49,6 +49,7 @@ def sv(page):
 
 def floats(x): return np.array(x, dtype=np.float64).ravel()
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('name', sorted(golden))
 def test_javascript_gives_the_golden_vectors(sv, name):
     got = evaluate_json(sv, f'cases => cases.map(({calls}).{name})', golden[name])

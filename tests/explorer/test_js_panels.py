@@ -407,6 +407,7 @@ def test_a_curve_that_was_hidden_stays_hidden_while_its_name_grows(page):
     assert key.get_attribute('data-name') == 'agreement' and key.get_attribute('aria-pressed') == 'false'
     assert page.evaluate('document.querySelector(".sv-curve-plot").data.map(t => t.visible)') == [False]
 
+@pytest.mark.slow
 def test_thirty_steps_a_second_are_all_shown(page):
     show(page, [by_hand(['[CLS]', 'a', 'good', 'film', '[SEP]'], step=k) for k in range(31)],
          panels=['sentence', 'time'], state=dict(step=0, speed=30), plotly=True)
@@ -517,6 +518,7 @@ def test_of_many_rows_the_running_mean_is_read_as_well(page):
     total = 'total 1, running mean 1.48'
     assert said == [f'step 30: {total}', f'step 50: {total}; score 0.25 (at step 40)', f'step 80: {total}; score 0.75']
 
+@pytest.mark.slow
 def test_a_hundred_updates_keep_the_same_plot(page, runs):
     run = runs['guided']
     show(page, run, keep=run.steps[:1], panels=['time'], plotly=True)

@@ -116,6 +116,7 @@ def test_the_python_line_makes_the_view_again(page, run):
     page.keyboard.press('Escape')
     assert not page.locator('.sv-keep-body').is_visible()
 
+@pytest.mark.slow
 def test_the_picture_holds_the_map_and_its_words(page, run):
     kept_page(page, run)
     page.locator('.sv-keep summary').click()

@@ -177,6 +177,7 @@ def test_it_is_in_sight_after_all_cells_were_run_and_keeps_its_keys(tab):
     t.page.wait_for_selector('[aria-label="all keys"].sv-help')
     assert t.page.locator('.jp-Cell').count() == count and t.page.locator('.jp-Cell.jp-mod-active').count() == 1
 
+@pytest.mark.slow
 def test_scrubbing_and_choosing_a_head_change_the_pixels(shared):
     t = shared(*plain)
     heads, whole = t.picture('heads'), t.picture('map')
@@ -235,6 +236,7 @@ def test_ones_own_sentence_waits_while_a_cell_runs(shared):
     t.ended()
     t.page.wait_for_selector('.sv-own-map:nth-child(2) canvas', timeout=60000)
 
+@pytest.mark.slow
 def test_ones_own_sentences_are_answered_with_their_maps(shared):
     t = shared(*own)
     t.ended()

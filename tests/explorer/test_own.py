@@ -280,6 +280,7 @@ def test_a_page_without_a_kernel_says_what_it_needs(browser, tmp_path):
     assert p.input_value('.sv-own-field') and p.errors == []
     p.close()
 
+@pytest.mark.slow
 def test_several_checkpoints_are_a_choice_in_the_page(page, tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     explorer = Explorer(run)

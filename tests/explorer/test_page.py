@@ -83,6 +83,7 @@ def test_the_page_follows_the_readers_theme(browser, tmp_path):
             '() => document.documentElement.dataset.theme')
         closed(p, path)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('scheme,width', [('light', 1280), ('dark', 360)])
 def test_the_page_has_no_violation_of_axe(browser, tmp_path, scheme, width):
     runs = [invented.run(tmp_path/'one'), invented.run(tmp_path/'two', 'SalLM')]

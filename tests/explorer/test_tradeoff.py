@@ -39,6 +39,7 @@ def test_the_panel_is_told_what_the_front_knows(front):
     assert [r.path.name for r in Explorer(front).runs] == [f'guided.weight={w}.seed=0' for w in (0, .1, 1, 10)]
 
 
+@pytest.mark.slow
 def test_points_open_their_runs_by_keys_and_by_mouse_in_a_saved_page(browser, front, tmp_path):
     Explorer(front).to_html(tmp_path/'front.html')
     shown = new_page(browser)

@@ -315,6 +315,7 @@ def reference_read(model, r, target):
     return told
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('gpt2', 'left')])
 @pytest.mark.parametrize('kwargs', [dict(), dict(region='low'), dict(region='low_released', p=.6), dict(q=1., p=.6),
                                     dict(protect_special=True, p=.5, q=.9),

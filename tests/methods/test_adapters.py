@@ -133,6 +133,7 @@ def test_the_plan_of_ad_drop_on_an_adapter_is_the_equations_applied_to_the_merge
             assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
             assert torch.equal(own(plan.drop[l], batch, i), dropped)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', ['ADDrop', 'SaliencyGuided', 'AttentionGuidance', 'SalLM'])
 def test_biases_alone_are_trained_without_peft(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "BitFit: everything but biases and the head is frozen, the embeddings too"
@@ -177,6 +178,7 @@ def test_an_adapter_trains_under_bf16_autocast_near_full_precision(task, kind, n
         assert torch.bfloat16 in seen if precision else seen == {torch.float32}
     assert losses[0] == pytest.approx(losses[1], rel=.05)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('at', [2, 4])
 def test_a_resumed_training_of_an_adapter_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, tiny_tokenizer,
                                                                          tiny_data):

@@ -202,6 +202,7 @@ def taught(task, kind, data, tokenizer):
         return model_for(task, kind, data, tokenizer), teacher
     return model_for(task, kind, data, tokenizer), other(task, kind, tokenizer)
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('task, kind, kwargs', rows, ids=lambda x: x if isinstance(x, str) else None)
 def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)

@@ -149,6 +149,7 @@ def test_rollout_with_a_gradient_is_rollout():
 
 saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gradients', 'gradient_x_attention'
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'deberta-v2'])
 @pytest.mark.parametrize('name', saliencies)
 def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind, data, tiny_tokenizer):
@@ -310,6 +311,7 @@ kinds_taught = [dict(), dict(explanation='rollout', loss='mse'), dict(explanatio
                 dict(explanation='gradient_x_attention', loss='margin'),
                 dict(explanation='gradient_norm', loss='order', normalise='share')]
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('soft', [False, True])
 @pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
 def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data, tiny_tokenizer, tiny_bert):

@@ -624,6 +624,7 @@ def reference_standardised(saliency):
     return [(x - mean)/deviation for x in unit]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
                                       'attention_gradient'])
@@ -1195,6 +1196,7 @@ uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3]
                 tokenizer)['train']
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
                                       'attention_gradient',

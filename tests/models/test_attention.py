@@ -141,6 +141,7 @@ def own_mask(arch, attention_mask, layer, b, i, j):
     return ok
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16],
                          ids=['float64', 'float32', 'bfloat16'])
 @pytest.mark.parametrize('arch,padding', cases)
@@ -906,6 +907,7 @@ class OnlyPartEager:
 def states_of(out): return out.logits if hasattr(out, 'logits') else out.last_hidden_state
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize('dtype,padding', [(torch.float64, 'right'), (torch.float64, 'left'), (torch.float64, 'none'),
                                            (torch.float32, 'right'),
                                            (torch.bfloat16, 'left')], ids=str)
@@ -1220,6 +1222,7 @@ def test_a_twin_that_shares_the_config_never_notices_nor_do_two_observed_ones(bu
     assert torch.equal(maps[0], held) and list(others) == [1] and not torch.equal(others[1], maps[1])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('build,inputs', [(lambda: pair('marian'), pair_batch), (lambda: built('deberta2'), batch)],
                          ids=['marian', 'deberta2'])
 def test_checkpointing_is_refused_here_too_and_what_is_compiled_is_observed_as_it_was_written(build, inputs):
@@ -1288,6 +1291,7 @@ def same_pass(ours, theirs):
     for a, b in zip(ours, theirs, strict=True): alike(a, b, size=1024)
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize('layer', [0, 1, 2])
 @pytest.mark.parametrize('arch,padding', cases)
 def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):

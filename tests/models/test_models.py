@@ -458,6 +458,7 @@ def test_a_model_without_a_classification_head_is_refused(tmp_path):
     with pytest.raises(ValueError, match='is a vit model, for which transformers has no sequence classification head'):
         load_classifier(tmp_path)
 
+@pytest.mark.slow
 def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_models(tmp_path):
     code = ('from salviz.models.loading import load_classifier\ntry: load_classifier("someone/some-model")\nexcept '
             'ConnectionError as e: print(e)')

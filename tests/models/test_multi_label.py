@@ -157,6 +157,7 @@ def test_flags_in_place_of_class_numbers_are_refused_by_training(data, made, tin
 
 # training
 
+@pytest.mark.slow
 def test_a_run_learns_is_scored_recorded_and_shows_its_classes_without_torch(data, made, tiny_tokenizer, tmp_path):
     run = train(made(), tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, 'epochs': 10, 'learning_rate': 1e-2},
                 returns='last')
@@ -201,6 +202,7 @@ methods = dict(sallm=lambda model: SalLM(teacher=model, steps=2), guided=lambda 
                integrated=lambda model: ADDrop(attribution='integrated_gradients', p=.4, q=.5, cross_tuning=False),
                guidance=lambda model: AttentionGuidance(share=.5, alpha=10.))
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', methods)
 def test_methods_train_and_record_it(name, data, made, tiny_tokenizer, tmp_path):
     small = datasets.DatasetDict({k: part.select(range(8)) for k, part in data.items()})

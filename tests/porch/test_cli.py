@@ -126,6 +126,7 @@ def test_dead_views_are_stripped_from_the_command_line(tmp_path):
     assert salviz('strip', 'a.ipynb', cwd=tmp_path).stdout == 'a.ipynb: 1 widget view removed\n'
     assert 'widget-view' not in (tmp_path/'a.ipynb').read_text()
 
+@pytest.mark.slow
 def test_a_bench_from_the_command_line_writes_its_table_and_overwrites_none(tmp_path):
     words = ['bench', '--quick', '--tokens', 16, '--methods', 'rd', '--rounds', 1, '--out', 'mine']
     done = salviz(*words, cwd=tmp_path)

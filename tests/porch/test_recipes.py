@@ -48,6 +48,7 @@ def test_made_again_they_have_the_form_of_what_is_shipped(small):
         example.snapshot(0, p).texts for p in example.probes] == [(text,) for text in example_probes]
     assert plain.config['model'] == example.config['model'] and plain.config['method'] == example.config['method']
 
+@pytest.mark.slow
 def test_a_run_is_packed_without_weights_and_in_the_same_bytes_again(small, tmp_path):
     plain = small[2]
     for name in ('one', 'two'): pack_run(plain, tmp_path/name)

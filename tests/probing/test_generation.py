@@ -42,6 +42,7 @@ def slow_greedy(model, tokenizer, text, most):
         if written[-1] == tokenizer.eos_token_id: break
     return written[1:]
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 def test_greedy_texts_are_those_of_a_slow_loop_over_single_texts(kind, trained, pairs, tokenizer):
     model = trained if kind == 'marian' else model_of(tokenizer, kind)

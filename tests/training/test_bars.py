@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import nbformat
+import pytest
 
 import salviz
 from outputs import in_a_kernel
@@ -12,6 +13,7 @@ model, tokenizer = load_classifier('movie-minilm')
 data = subset(load_text('movie-polarity'), 8, validation_size=4, test_size=4)
 train(model, tokenizer, data, probes=1, epochs=1, snapshots=2, batch_size=4, run_dir='run')'''
 
+@pytest.mark.slow
 def test_a_saved_cell_that_trains_holds_words_and_no_widget(tmp_path):
     path = tmp_path/'trained.ipynb'
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)]), path)

@@ -412,7 +412,8 @@ training.subscribe(look)
 there.wait()
 '''
 
-@pytest.mark.parametrize('pause', [pytest.param('paused', marks=pytest.mark.slow), 'running'])
+@pytest.mark.slow
+@pytest.mark.parametrize('pause', ['paused', 'running'])
 def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start, block, tmp_path, tiny_bert,
                                                                    tiny_tokenizer, tiny_data):
     tiny_bert().save_pretrained(tmp_path/'model')
