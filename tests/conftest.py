@@ -110,7 +110,7 @@ numeric_files = {f'test_{room}' for room in (
     'corpus '
     'antecedents '
     'nets pretraining signals next_tokens rationale_guided distillation targets generation roar').split()}
-numeric_notebooks = re.compile(r'test_(?:notebook|slow_cells)_runs?\[(?:00_learn/own|03|04|05|06|08)')
+numeric_notebooks = re.compile(r'test_(?:notebook|slow_cells)_runs?\[(?:03|04|05|08)')
 
 def leave_to_slow(items):
     """Of a test that is marked `sample(n)`, n of its cases (the first one and others at even distances) run in
