@@ -17,6 +17,7 @@ import pandas as pd
 
 from ..core.runs import write_whole
 from ..core.untrusted import csv_text, printable
+from ..core.words import for_file
 from . import session
 from .editions import called, cell_text, chosen, header_of, lesson_files, read_lesson
 from .kinds import score
@@ -162,8 +163,9 @@ class Grades:
     notes:list # of files
 
     def table(self) -> pd.DataFrame:
-        "A row for each student"
-        return pd.DataFrame(self.rows)
+        "A row for each student; □ stands for half of a surrogate pair, which pandas cannot keep"
+        return pd.DataFrame([{name: for_file(x) if isinstance(x, str) else x for name, x in row.items()}
+                             for row in self.rows])
 
     def write(self, path) -> Path:
         "Write the table as CSV"

@@ -131,6 +131,15 @@ def test_a_spreadsheet_runs_nothing_that_a_student_wrote(asked, sources, tmp_pat
     assert len(header) == len(row) and all(cell[:1] not in tuple('=+-@\t\r\n') for cell in row) and '=cmd' not in text
     assert csv_cell(why).lstrip("'") == printable(why)
 
+def test_half_a_character_in_a_name_or_a_reason_stops_nobody(asked, sources, tmp_path):
+    "A file name that is no UTF-8, and half of a surrogate pair in JSON"
+    hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])}, file='answers-\udcff.json')
+    hand_in(tmp_path, 'bob', {'1.words': entry(asked, '1.words', [3, 4], seconds=9, why='\ud800 half')})
+    report = grade(tmp_path, tmp_path/'grades.csv', sources)
+    assert 'ann' in report and 'bob' in report and report.encode()
+    assert '□ half' in graded(tmp_path, sources).table().why.iloc[1]
+    assert 'ann' in (tmp_path/'grades.csv').read_text(encoding='utf-8-sig')
+
 def test_the_points_of_some_lessons_only(asked, sources, tmp_path):
     hand_in(tmp_path, 'ann', {'1.words': entry(asked, '1.words', [3, 4])})
     row, = graded(tmp_path, sources, numbers=[1, 3]).rows
