@@ -395,8 +395,7 @@ def _figure_options(arg):
     arg('--kind', help='one of those below (default: what is characteristic of the run)')
     arg('--step', type=numbers,
         help='recorded step, negative from the last, or several: 0,20,-1 (default: the last one at which the method '
-        'was '
-        'at work)')
+        'was at work)')
     arg('--probe', type=numbers, help='number of the probe, or several (default: the first, 0)')
     arg('--layer', type=heads, help="the model's layer, or several")
     arg('--head', type=heads, help="number of the head, or several, 'mean' or 'rollout'")

@@ -178,8 +178,7 @@ def write_page(
         f'<p class="note">{html.escape(_columns_note)}</p>{body}</html>', encoding='utf-8')
 
 _columns_note = ('Accuracy and macro-F1 of the last weights. Train loss: the task '
-    'loss, '
-    'mean over the last epoch. Gap: training accuracy '
+    'loss, mean over the last epoch. Gap: training accuracy '
     'minus test accuracy. Time: of a training step relative to the same step of plain fine-tuning (median over an '
     'epoch, mean over epochs); for SalLM the explanations of the training set are counted in the second '
     'column, its teacher is the plain run. Agreement: Spearman correlation, over the non-special tokens of a sentence, '

@@ -112,9 +112,9 @@ numeric_files = {f'test_{room}' for room in (
     'nets pretraining signals next_tokens rationale_guided distillation targets generation roar').split()}
 numeric_notebooks = re.compile(r'test_(?:notebook|slow_cells)_runs?\[(?:03|04|05|08)')
 
-def leave_to_slow(items):
-    """Of a test that is marked `sample(n)`, n of its cases (the first one and others at even distances) run in
-    `make test`, the rest in `make slow`"""
+def mark_slow_cases(items):
+    """Mark as slow all but n evenly spaced cases of each test that is marked `sample(n)`; the first case always runs in
+    `make test`"""
     cases = {}
     for item in items:
         if item.get_closest_marker('sample') and not item.get_closest_marker('slow'):
@@ -129,6 +129,6 @@ def leave_to_slow(items):
 @pytest.hookimpl(tryfirst=True) # before pytest looks at the marks
 def pytest_collection_modifyitems(items):
     items.sort(key=in_order)
-    leave_to_slow(items)
+    mark_slow_cases(items)
     for item in items:
         if item.path.stem in numeric_files or numeric_notebooks.match(item.name): item.add_marker('numeric')

@@ -27,12 +27,12 @@ def in_a_kernel(path):
 
 
 def is_slow(cell):
-    "Is `#| slow` among the directives of `cell`: one that `make test` leaves out and `make slow` runs"
+    "Return whether `cell` has the directive `#| slow`; `make test` skips such cells, `make slow` runs them"
     return re.search(r'^#\|\s*slow\b', text_of(cell['source']), re.M) is not None
 
 
 def as_nbdev_does(path, slow):
-    "The same by nbdev-test, which has no kernel; without `slow` the cells with this directive are left out"
+    "The same with nbdev-test, which has no kernel; without `slow`, skip the cells with this directive"
     import nbdev.test
     ran = []
     write, nbdev.test.write_nb = nbdev.test.write_nb, lambda nb, path: ran.append(nb)

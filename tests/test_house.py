@@ -64,8 +64,8 @@ pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow)
 
 @pytest.mark.parametrize('name', [*rooms, *pages])
 def test_notebook_runs(name, tmp_path):
-    """The cells of every room, as nbdev runs them, but for those with `#| slow`; what teaches must be true, and what
-    is kept below a cell is what it gives"""
+    """Run the cells of a notebook as nbdev does, except those marked `#| slow`; assertions must pass, and saved outputs
+    must be what the code returns now"""
     said = tmp_path/'said.txt'
     assert forked.notebook(root/'nbs'/name, said, slow=False) == 0, said.read_text()[-6000:]
 
@@ -74,7 +74,7 @@ with_slow_cells = [n for n in rooms if any(is_slow(c) for c in json.loads((root/
 @pytest.mark.slow
 @pytest.mark.parametrize('name', with_slow_cells)
 def test_slow_cells_run(name, tmp_path):
-    "The same with the cells that repeat, on a larger scale, what a test of `make test` shows"
+    "Run all cells, including the large ones whose behaviour a smaller test of `make test` covers"
     assert forked.notebook(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
 
 def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):

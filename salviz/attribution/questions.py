@@ -35,8 +35,7 @@ def _text_columns(inputs) -> tuple: # (texts, pairs or None)
     if kinds == {'pairs'}: return tuple(map(list, zip(*inputs)))
     if kinds in ({'str'}, {'list'}): return list(inputs), None
     raise ValueError('inputs must be all texts (strings), all pairs of texts (tuples of two strings) or all lists of '
-                     'words, '
-                     f'got a list of {", ".join(sorted(kinds))}')
+                     f'words, got a list of {", ".join(sorted(kinds))}')
 
 def encoded_for(
     model,

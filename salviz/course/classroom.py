@@ -544,7 +544,7 @@ def bars(self:ClassMarks,
 def lesson_questions(
     lessons=None, # folder of the sources; None: the package's
 ) -> dict: # {name: `Predict`}
-    "What the lessons ask a class to predict"
+    "Return the predictions that the lessons ask a class for"
     from salviz.course.grading import what_was_asked
     return what_was_asked(lessons).predictions
 
@@ -556,7 +556,7 @@ def class_page(
     rows=None,      # {name: for each sentence one number a word}, such as attention, to stand below the marks
     questions=None, # {name: `Predict`} to vote on; None: those of the package's lessons
 ) -> Path:
-    "Write a page that merges the marks and shows the votes of a class, offline"
+    "Write a page that merges the marks of a class and shows its votes; it works offline"
     of = mark_set(sentences, most)
     for name, values in (rows or {}).items():
         if [len(v) for v in values] != list(map(len, of.words)):
@@ -582,7 +582,7 @@ def class_page(
 
 # %% ../../nbs/13_course/07_classroom.ipynb #cl52
 def _students(files) -> list: # of dict(nickname, entries)
-    "Answers files, those of one student joined"
+    "Return the answers files, with those of one student merged"
     students = []
     for given in files:
         same = (one for one in students if one['nickname'].lower() == given['nickname'].lower()
@@ -598,14 +598,14 @@ def _answer_to(question, entry):
     except ValueError: return None
 
 def _answer_counts(question, values) -> str:
-    "The most frequent of `values`, in the words of the question, and how often each was given"
+    "Return the most frequent `values` in the words of the question, with their counts"
     if question.asked.kind == 'words': values = [[word] for value in values for word in value]
     counts = Counter(value_text(question.asked, value) for value in values).most_common()
     rest = len(counts) - 6
     return ', '.join(f'{value[:60]} × {n}' for value, n in counts[:6]) + (f', {rest} others' if rest > 0 else '')
 
 def _vote_lines(question, students) -> list:
-    "First answers to `question` and those after discussion; nothing where nobody has answered it"
+    "Return the first answers to `question` and those after discussion; empty if nobody answered it"
     entries = [one['entries'].get(question.name) for one in students]
     given = [entry for entry in (_answer_to(question, entry) for entry in entries if entry) if entry and entry['first']]
     if not given: return []

@@ -163,7 +163,7 @@ class Grades:
     notes:list # of files
 
     def table(self) -> pd.DataFrame:
-        "A row for each student; □ stands for half of a surrogate pair, which pandas cannot keep"
+        "Return one row per student; □ replaces an unpaired surrogate, which pandas cannot store"
         return pd.DataFrame([{name: for_file(x) if isinstance(x, str) else x for name, x in row.items()}
                              for row in self.rows])
 

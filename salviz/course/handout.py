@@ -61,7 +61,7 @@ _systems = dict(
 def environment_of(
     platform, # a platform tag of wheels, such as 'win_amd64'
 ) -> dict:
-    "What markers of requirements say on the system of a platform tag"
+    "Return the values of requirement markers on the system of a platform tag"
     found = re.fullmatch(r'(win|macosx|(?:many|musl)?linux)_(?:\w+_)?(amd64|arm64|x86_64|aarch64)', platform)
     if not found:
         raise ValueError('course --platform takes platform tags of wheels, such as win_amd64, macosx_14_0_arm64 or '
@@ -106,7 +106,7 @@ def _source_tree():
     return root if (root/'setup.py').is_file() and (root/'settings.ini').is_file() else None
 
 def _fits(tag, environment):
-    "Is a wheel with this platform tag for the system of `environment`?"
+    "Return whether a wheel with this platform tag fits the system of `environment`"
     there = environment['sys_platform']
     system = next((name for name, markers in _systems.items() if markers['sys_platform'] == there), there)
     machine = environment['platform_machine'].lower()
@@ -132,7 +132,7 @@ def collect_wheels(
     pip=None,     # runs pip with words, and says whether it ended well; None: pip itself
     platforms=(), # tags of further systems, see `environment_of`
 ) -> list: # names of what is missing
-    "Put the wheels that the course needs into `folder`, for this system and for `platforms`"
+    "Download the wheels that the course needs into `folder`, for this system and for `platforms`"
     from packaging.markers import default_environment
     environments, pip = {tag: environment_of(tag) for tag in platforms}, pip or _pip
     if tree := _source_tree(): pip('wheel', '--no-deps', '--no-build-isolation', '--wheel-dir', str(folder), str(tree))
@@ -232,7 +232,7 @@ def no_network():
 
 # %% ../../nbs/13_course/13_handout.ipynb #ho-21
 def _open_reveal(reveal, where):
-    "Show what waits for predictions; an error says what could not be made"
+    "Show the content that waits for predictions, or the error that it raises"
     reveal.show(anyway=True)
     if reveal.gate.state['error']: raise RuntimeError(f'{where}: {reveal.gate.state["error"]}')
 

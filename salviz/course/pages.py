@@ -29,7 +29,7 @@ from ..explorer.program import bundle, styles
 
 # %% ../../nbs/13_course/12_pages.ipynb #pg-06
 def _as_operator(symbol):
-    "A symbol of the converter: operators and brackets are <mo>, and the set minus is a sign that every font has"
+    "Convert a symbol: operators and brackets become <mo>, the set minus a character that every font has"
     sign = chr(int(symbol[1], 16))
     if unicodedata.category(sign) not in ('Sm', 'Ps', 'Pe'): return symbol[0]
     return f'<mo stretchy="false">{"&#92;" if sign == "⧵" else symbol[0][4:-5]}</mo>'
@@ -58,7 +58,7 @@ def maths(
 # %% ../../nbs/13_course/12_pages.ipynb #pg-10
 _fold = re.compile(r'<details>\s*(?:<summary>(.*?)</summary>)?\s*|</details>\s*|<summary>(.*?)</summary>\s*')
 
-_pre = '<pre tabindex="0">' # which scrolls by keys where it is too wide
+_pre = '<pre tabindex="0">' # focusable, so that keys can scroll it
 
 def _wide(inner, name):
     "`inner` in a frame that scrolls by itself where it is too wide"

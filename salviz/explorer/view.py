@@ -186,7 +186,7 @@ def _pack(self:ExplorerView, key):
     try:
         with self._lock: snapshot = self._latest.pop((run, probe), None)
         if snapshot is None or snapshot.step != step: snapshot = self._runs[run].snapshot(step, probe)
-        requested = self._full.get((run, probe)) # the head that is opened stays in full as well
+        requested = self._full.get((run, probe)) # keep the map of the opened head as well
         return pack_frame(snapshot, run, full=requested and [*requested, tuple(telling_entry(snapshot).values())])
     except (ValueError, KeyError, OSError) as e:
         self._unreadable[key] = f'Step {step} of probe {probe} cannot be read: {e.args[0] if e.args else e}.'

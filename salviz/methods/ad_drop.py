@@ -154,8 +154,7 @@ def check(self:ADDrop, model, tokenizer, data, epochs):
                  f'{task_of(model)}; leave it out')
     meant = self.pseudo_label == 'fixed' or tasks[task_of(model)].pseudo_labels
     self.require(meant, f"pseudo_label='each_step' has no meaning in a {task_of(model)}, whose score is minus the "
-                 'squared '
-                 'error against the gold number; leave it out')
+                 'squared error against the gold number; leave it out')
     self.require(not self.cross_tuning or epochs >= 2,
                  'cross_tuning needs at least 2 epochs (odd ones are plain fine-tuning), '
                  f'got epochs={epochs!r}; train for more epochs, or pass cross_tuning=False')

@@ -416,8 +416,7 @@ def check(self:AttentionGuidance, model, tokenizer, data, epochs):
     for name, size in {name: len(p) for name, p in (self.own or {}).items() if not callable(p)}.items():
         self.require(size >= longest,
                      f'own pattern {name!r} has {size} rows, but the longest training example or probe has {longest} '
-                     'tokens; '
-                     'give a larger matrix or a function(tokens)')
+                     'tokens; give a larger matrix or a function(tokens)')
     inputs = ('input_ids', 'attention_mask', 'token_type_ids')
     shown = [self._first_with(name, ids, train['input_ids']) for name, ids in self._ids.items()]
     rows = dict.fromkeys([lengths.index(max(lengths)), *shown])

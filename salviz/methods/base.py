@@ -288,8 +288,7 @@ class Batch(dict):
         raise NoColumn(f'{self.method.name}: asks for batch[{name!r}], but {self.where} has no such column; it has '
                        f'{", ".join(self)}. '
                        'Columns of the data are in every batch under their own names, those of own probes if they are '
-                       'a '
-                       'Dataset')
+                       'a Dataset')
 
 def plan_of(method, model, batch, progress, where='the batch') -> Plan:
     "What `method` plans for `batch`, checked"
@@ -401,8 +400,7 @@ def check(self:Together, model, tokenizer, data, epochs):
                 other = asked.setdefault((layer, h), method.name)
                 self.require(other == method.name,
                              f'{other} and {method.name} both give head {h} of layer {layer} a target for its '
-                             'attention; '
-                             'choose other layers or heads for one of them')
+                             'attention; choose other layers or heads for one of them')
 
 @patch
 def plan(self:Together, model, batch, progress) -> Plan:

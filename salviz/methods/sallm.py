@@ -552,8 +552,7 @@ def _check_arguments(self:SalLM):
     known = known_attributions('input_ids')
     self.require(callable(self.saliency) or isinstance(self.saliency, str) and self.saliency in known,
                  f'saliency must be one of {", ".join(map(repr, known))}, or a function of (model, batch, classes), '
-                 'got '
-                 f'{self.saliency!r}')
+                 f'got {self.saliency!r}')
     whole = (isinstance(self.heads, (list, tuple, range)) and len(self.heads) > 0
              and all(type(h) is int and h >= 0 for h in self.heads))
     self.require(self.heads is None or whole and len(set(self.heads)) == len(self.heads),

@@ -186,8 +186,7 @@ def _structure(
             raise ValueError('attention_mask with more than two dimensions must be bool (True = attend) while a model '
                              'is observed, '
                              f'got {attention_mask.dtype}; pass the tokenizer\'s [batch, tokens] mask or a bool '
-                             '[batch, '
-                             '1, query, key]')
+                             '[batch, 1, query, key]')
         return attention_mask
     causal = getattr(module, 'is_causal', True) if is_causal is None else is_causal
     n, k = query.shape[2], key.shape[2]
@@ -810,8 +809,7 @@ def layers_kept(
     "A block in which passes can begin at a layer; gives a function of that layer's number"
     if model.training:
         raise ValueError('layers_kept: the model must be in eval mode, since dropout makes every pass another one; '
-                         'call '
-                         'model.eval() first')
+                         'call model.eval() first')
     part, stack = check_part(model, part)
     encoder = (layer_modules(model, 'encoder') if part in ('decoder', 'cross') and 'encoder' in attention_parts(model)
                else [])

@@ -424,8 +424,7 @@ def _means(measured, names):
     if gone:
         rows = ', '.join(map(str, gone[:10])) + (', …' if len(gone) > 10 else '')
         warnings.warn(f'{len(gone)} of {len(next(iter(measured.values()))["target"])} examples are left out of means '
-                      'that '
-                      'are not defined for them, because '
+                      'that are not defined for them, because '
                       f"removal would leave nothing to read (rows {rows}); replacement='mask' or 'mean_embedding' "
                       "would "
                       "count them", stacklevel=3)

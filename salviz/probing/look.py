@@ -152,8 +152,7 @@ def _by_span(model, outputs, text):
     shown = [None if not may else 'answer' if a <= i <= b else 'outside' for i, may in enumerate(allowed.tolist())]
     return Answer(lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b],
                   f'the logit of {labels[a]!r} (position {a}) as start plus that of {labels[b]!r} (position {b}) as '
-                  'end '
-                  'of the answer (predicted)', a, token_predictions=shown)
+                  'end of the answer (predicted)', a, token_predictions=shown)
 
 def answer(
     model, outputs,

@@ -45,8 +45,7 @@ def _check_texts(name, d, columns):
              or not t.strip()]
     if empty:
         raise ValueError(f'train: {len(empty)} texts of the {name} split are empty (first: row {empty[0]}, counted '
-                         'from '
-                         '0); leave them out')
+                         'from 0); leave them out')
 
 # %% ../../nbs/06_training/00_feed.ipynb #008
 def _check_sight(model, task):

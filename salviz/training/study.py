@@ -342,8 +342,7 @@ def _agree(self:Study, extend):
         differs = _differences(old, new)
         if differs:
             raise ValueError(f'Study: {self.folder} holds another design: {"; ".join(differs)}. Give the same design '
-                             'to '
-                             'continue it, '
+                             'to continue it, '
                              'or choose another folder'
                              + ('' if extend else ' (extend=True lets a study grow by methods, seeds and values)'))
     elif self.folder.exists() and any(self.folder.iterdir()):

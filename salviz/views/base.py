@@ -48,7 +48,7 @@ def method_title(snapshot):
     return [methods_words(method)] if method else []
 
 def was_trained(snapshot) -> bool:
-    "Whether `snapshot` is from a training run; that of `explore` has no method and step 0"
+    "Return whether `snapshot` is from a training run; one from `explore` has no method and step 0"
     return bool(snapshot.step or snapshot.info.get('method') or snapshot.info.get('methods'))
 
 def title_of(snapshot, *more):
@@ -540,7 +540,7 @@ least_on_words = 2/3 # fraction of the attention of words that an eligible head 
 attributed_rule = 'largest median row sum of |attribution| between words'
 
 def word_tokens(snapshot) -> np.ndarray: # bool [n]
-    "The tokens of `snapshot` that are not special, or the patches of an image; all if fewer than two remain"
+    "Mark the tokens of `snapshot` that are not special, or the patches of an image; all if fewer than two remain"
     words = ~np.asarray(snapshot.is_special, dtype=bool)
     if not len(words): # an image or a series has no tokens of text
         count = next((x.shape[-1] for x in snapshot.arrays.values() if x.ndim == 4), 0)
@@ -548,7 +548,7 @@ def word_tokens(snapshot) -> np.ndarray: # bool [n]
     return words if words.sum() > 1 else np.ones(len(words), dtype=bool)
 
 def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
-    "Fraction of the attention of words that goes to words; 1 in layers whose attention was not recorded"
+    "Return the fraction of the attention of words that goes to words; 1 in layers without recorded attention"
     observed, words = snapshot.layers.get('attention', []), word_tokens(snapshot)
     fractions = np.ones((len(layers), next(x.shape[1] for x in snapshot.arrays.values() if x.ndim == 4)))
     for i, layer in enumerate(layers):
@@ -559,14 +559,16 @@ def word_fractions(snapshot, layers) -> np.ndarray: # [layers, heads]
     return fractions
 
 def best_head(fractions, *scores) -> tuple: # row and head
-    """Of the heads with `fractions` [layers, heads] of at least `least_on_words`, the one with the largest of the first
-    of `scores` [layers, heads] that is not 0 in all of them; else the head with the largest fraction"""
+    """Return the head with the largest score among those whose fraction is at least `least_on_words`
+
+    `fractions` and each of `scores` are [layers, heads]. The first of `scores` that is not 0 in all eligible heads
+    decides; without one, return the head with the largest fraction."""
     eligible = fractions >= least_on_words
     score = next((s for score in scores if (s := score*eligible).any()), fractions)
     return tuple(int(i) for i in np.unravel_index(np.argmax(score), score.shape))
 
 def chosen_by(fractions, rule:str) -> str:
-    "In words, how `best_head` chose among heads with `fractions` on words; `rule`: what ranks the eligible ones"
+    "Describe how `best_head` chose among heads with `fractions` on words; `rule` ranks the eligible ones"
     if (fractions >= least_on_words).any():
         return f'{rule}, of the heads that send at least two thirds of the attention of words to words'
     return 'the largest fraction of the attention of words on words, since it is below two thirds in every head'
@@ -576,7 +578,7 @@ def telling_head(
     words=None,      # bool [n]: rows and columns that count; None: all
     fractions=None,  # of attention on words [layers, heads], see `word_fractions`; None: all heads are eligible
 ) -> tuple: # row and head
-    "The eligible head with the largest median row sum of magnitudes; if all are 0, the largest total"
+    "Return the eligible head with the largest median row sum of magnitudes; if all are 0, the largest total"
     words = slice(None) if words is None else words
     rows = np.array([np.nan_to_num(np.abs(maps[:, words][..., words].astype(float))).sum(-1) for maps in attribution])
     fractions = np.broadcast_to(1. if fractions is None else fractions, rows.shape[:2])

@@ -75,7 +75,7 @@ def _on_patterns(snapshot, layers):
     return out
 
 def _contrasts(snapshot, layers):
-    "Largest minus smallest attention of a word to a word [layers, heads], mean over rows"
+    "Return the largest minus the smallest attention of a word to a word [layers, heads], mean over rows"
     words, observed = word_tokens(snapshot), snapshot.layers['attention']
     maps = (snapshot.arrays['attention'][observed.index(layer)][:, words][..., words] for layer in layers)
     return np.array([np.ptp(np.nan_to_num(m.astype(float)), -1).mean(-1) for m in maps])
@@ -83,7 +83,7 @@ def _contrasts(snapshot, layers):
 def _telling(
     snapshot, layers, # as for `telling_entry`
 ) -> tuple: # (layer and head, how the head was chosen)
-    "The head of `snapshot` that shows what its method does between words, and in words why it is this one"
+    "Return the head of `snapshot` that shows what its method does between words, and the reason in words"
     words, of = word_tokens(snapshot), {name: [l for l in recorded if layers is None or l in layers]
                                         for name, recorded in snapshot.layers.items()}
     def maps(name): return snapshot.arrays[name][[snapshot.layers[name].index(l) for l in of[name]]]
@@ -109,7 +109,7 @@ def telling_entry(
     snapshot,
     layers=None, # the model's layers to choose from; None: all
 ) -> dict: # layer and head; {} without any map
-    "The head of `snapshot` that is shown if none is asked for: what its method does, between words"
+    "Return the head of `snapshot` to show by default: one that shows between words what the method does"
     return _telling(snapshot, layers)[0]
 
 

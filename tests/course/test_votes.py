@@ -60,7 +60,7 @@ def rows(page):
         [...row.querySelectorAll('.vt-count')].map(count => count.textContent)])''')
 
 @pytest.fixture
-def room(browser, tmp_path, questions):
+def screen(browser, tmp_path, questions):
     "The class page with the files of twelve pupils in it"
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path, viewport=dict(width=1280, height=720))
@@ -69,47 +69,47 @@ def room(browser, tmp_path, questions):
     yield page
     closed(page, path)
 
-def test_first_answers_then_those_after_discussion_then_the_truth_each_on_a_key(room):
-    show(room, '1.class')
-    assert not room.locator('.sv-merge').is_visible() and stage(room) == 'question'
-    assert rows(room) == [['negative', [], []], ['positive', [], []]]
-    assert 'film is not bad' in room.inner_text('.vt-question') and '12 answers' in room.inner_text('.vt-name')
-    room.keyboard.press('ArrowRight')
-    assert stage(room) == 'first answers' and rows(room) == [['negative', [], ['8']], ['positive', [], ['4']]]
-    room.keyboard.press(' ')
-    assert rows(room) == [['negative', [], ['8', '3']], ['positive', [], ['4', '9']]]
-    assert room.inner_text('.vt-truth') == ''
-    room.keyboard.press('PageDown')
-    assert stage(room) == 'truth' and rows(room)[1] == ['positive', ['true'], ['4', '9']]
-    assert room.inner_text('.vt-truth') == 'True: positive. Mean score: .33 at first, .75 after discussion.'
-    room.keyboard.press('ArrowLeft')
-    assert stage(room) == 'answers after discussion' and room.inner_text('.vt-truth') == ''
-    room.keyboard.press('Escape')
-    assert room.locator('.sv-merge').is_visible() and not room.locator('.sv-votes').is_visible()
-    assert room.evaluate('document.activeElement.dataset.name') == '1.class'
+def test_first_answers_then_those_after_discussion_then_the_truth_each_on_a_key(screen):
+    show(screen, '1.class')
+    assert not screen.locator('.sv-merge').is_visible() and stage(screen) == 'question'
+    assert rows(screen) == [['negative', [], []], ['positive', [], []]]
+    assert 'film is not bad' in screen.inner_text('.vt-question') and '12 answers' in screen.inner_text('.vt-name')
+    screen.keyboard.press('ArrowRight')
+    assert stage(screen) == 'first answers' and rows(screen) == [['negative', [], ['8']], ['positive', [], ['4']]]
+    screen.keyboard.press(' ')
+    assert rows(screen) == [['negative', [], ['8', '3']], ['positive', [], ['4', '9']]]
+    assert screen.inner_text('.vt-truth') == ''
+    screen.keyboard.press('PageDown')
+    assert stage(screen) == 'truth' and rows(screen)[1] == ['positive', ['true'], ['4', '9']]
+    assert screen.inner_text('.vt-truth') == 'True: positive. Mean score: .33 at first, .75 after discussion.'
+    screen.keyboard.press('ArrowLeft')
+    assert stage(screen) == 'answers after discussion' and screen.inner_text('.vt-truth') == ''
+    screen.keyboard.press('Escape')
+    assert screen.locator('.sv-merge').is_visible() and not screen.locator('.sv-votes').is_visible()
+    assert screen.evaluate('document.activeElement.dataset.name') == '1.class'
 
-def test_buttons_do_the_same_and_go_on_to_the_next_question(room):
-    show(room, '1.class')
-    forth, seen = room.locator('.vt-main'), []
+def test_buttons_do_the_same_and_go_on_to_the_next_question(screen):
+    show(screen, '1.class')
+    forth, seen = screen.locator('.vt-main'), []
     for _ in range(4):
         seen.append(forth.inner_text())
         forth.click()
     assert seen == ['Show first answers', 'Show answers after discussion', 'Show what is true', 'Next question']
-    assert room.inner_text('.vt-name') == '1.word: 12 answers' and stage(room) == 'question'
+    assert screen.inner_text('.vt-name') == '1.word: 12 answers' and stage(screen) == 'question'
     forth.focus()
-    room.keyboard.press('Enter')
-    assert stage(room) == 'first answers'
-    room.locator('.vt-buttons').get_by_text('Back', exact=True).click()
-    room.locator('.vt-buttons').get_by_text('Close', exact=True).click()
-    assert room.locator('.sv-merge').is_visible()
+    screen.keyboard.press('Enter')
+    assert stage(screen) == 'first answers'
+    screen.locator('.vt-buttons').get_by_text('Back', exact=True).click()
+    screen.locator('.vt-buttons').get_by_text('Close', exact=True).click()
+    assert screen.locator('.sv-merge').is_visible()
 
-def test_every_kind_of_question_has_its_rows_and_its_truth(room):
+def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
     def after(name, presses):
-        show(room, name)
-        for _ in range(presses): room.keyboard.press('ArrowRight')
-        seen = {text: (tags, counts) for text, tags, counts in rows(room)}
-        told = room.inner_text('.vt-truth')
-        room.keyboard.press('Escape')
+        show(screen, name)
+        for _ in range(presses): screen.keyboard.press('ArrowRight')
+        seen = {text: (tags, counts) for text, tags, counts in rows(screen)}
+        told = screen.inner_text('.vt-truth')
+        screen.keyboard.press('Escape')
         return seen, told
     seen, told = after('1.word', 3)
     assert seen['never'] == (['true'], ['7', '12']) and seen['not'] == ([], ['5', '0']) and 'True: never.' in told
@@ -122,12 +122,12 @@ def test_every_kind_of_question_has_its_rows_and_its_truth(room):
     seen, told = after('8.head', 3)
     assert seen == {'layer 2, head 7': (['true'], ['5', '12']), 'layer 0, head 1': ([], ['7', '0'])}
 
-def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_answers(room):
-    show(room, '3.alpha')
-    for _ in range(2): room.keyboard.press('ArrowRight')
-    assert room.inner_text('.vt-main') == 'Next question' and rows(room)[5] == ['.5 to .6', [], ['6', '12']]
-    room.keyboard.press('ArrowRight')
-    assert room.inner_text('.vt-name').startswith('4.after')
+def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_answers(screen):
+    show(screen, '3.alpha')
+    for _ in range(2): screen.keyboard.press('ArrowRight')
+    assert screen.inner_text('.vt-main') == 'Next question' and rows(screen)[5] == ['.5 to .6', [], ['6', '12']]
+    screen.keyboard.press('ArrowRight')
+    assert screen.inner_text('.vt-name').startswith('4.after')
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])

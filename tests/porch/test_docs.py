@@ -53,11 +53,11 @@ def site(tmp_path_factory):
 @pytest.fixture(scope='module')
 def three_pages(tmp_path_factory):
     "The folder of a small site: text, a notebook and a page of the reference"
-    folder, room = tmp_path_factory.mktemp('pages'), 'salviz.core.untrusted'
+    folder, module = tmp_path_factory.mktemp('pages'), 'salviz.core.untrusted'
     source = folder/'source'
     notebook = build.notebook_at(root/'nbs'/'01_core'/'15_untrusted.ipynb')
     build.write(source/'untrusted.ipynb', build.page_of('untrusted', notebook))
-    build.write(source/'api.md', f'# Reference\n\n```{{eval-rst}}\n.. automodule:: {room}\n```\n')
+    build.write(source/'api.md', f'# Reference\n\n```{{eval-rst}}\n.. automodule:: {module}\n```\n')
     build.write(source/'index.md', f'# Pages\n\n`code`\n\n{build.toctree("All", ["untrusted", "api"])}\n')
     code = 'import sys; from sphinx.cmd.build import build_main; assert build_main(sys.argv[1:]) == 0'
     done = forked.run(code, '-q', '-c', root/'docs', '-d', folder/'read', source, folder/'site')

@@ -221,8 +221,8 @@ class MapPanel {
       labels = this.units.map(u => u.label);
     const query = Math.max(this.sallm ? 62 : 0, labelRoom(context, labels, inks.bold, Math.min(120, avail * .2)));
     const strip = this.saliency ? stripSize + 3 : 0, left = 16 + query + 6 + strip;
-    const room = Math.min(tallestMap, Math.max(tallest(this.el, tallestMap), count * readableCell));
-    const side = Math.min(avail - left - 3, room, Math.max(180, count * widestCell));
+    const height = Math.min(tallestMap, Math.max(tallest(this.el, tallestMap), count * readableCell));
+    const side = Math.min(avail - left - 3, height, Math.max(180, count * widestCell));
     // Room for all labels, also those out of view: the map must not jump while it is dragged.
     const longest = labelRoom(context, labels, inks.bold, longestLabel),
       key = longest < longestLabel && longest <= side / span - 6 ? 12 : longest;
