@@ -645,13 +645,15 @@ def head_map(
     (i, j), (k, l) = (np.unravel_index(f(values), values.shape) for f in (np.nanargmax, np.nanargmin))
     if missing := int(np.isnan(values).sum()): notes.append(f'{missing} of {values.size} heads have no value (–).')
     name, seeds = label.partition(' (')[0], f'mean over {made.n.max()} seeds   ' if made.n.max() > 1 else ''
+    unit = label.removeprefix(name)
     highest, lowest, mean = map(digits_of, (values[i, j], values[k, l], np.nanmean(values)))
-    return Grid(title=f'{_sentence(name)}, layers × heads', notes=tuple(notes), frame=made, x='head',
+    facts = (f'highest: {highest} in layer {layers[i]}, head {heads[j]}',
+             f'lowest: {lowest} in layer {layers[k]}, head {heads[l]}', f'mean: {mean}')
+    return Grid(title=f'{_sentence(name)} of each head', notes=tuple(notes), frame=made, x='head',
         y='layer', columns=tuple(map(_label, heads)), rows=tuple(map(_label, layers)),
-        subtitle=f'{seeds}highest: {highest} in layer {layers[i]}, head {heads[j]}   lowest: {lowest} in layer '
-                 f'{layers[k]}, head {heads[l]}   mean: {mean}',
-        caption=f'{_sentence(label)} of each head: layers downwards, heads to the right. Highest in layer {layers[i]}, '
-                f'head {heads[j]} ({highest}), mean {mean}.{about(frame)}',
+        subtitle=f'{seeds}{"   ".join(facts)}',
+        caption=f'{_sentence(name)} of each head{unit}: layers downwards, heads to the right. '
+                f'{_sentence("; ".join(facts))}.{about(frame)}',
         values=values, deviations=deviations, best=fixed(framed), limits=(-top, top) if signed else (0., top),
         is_signed=signed, value_label=label)
 

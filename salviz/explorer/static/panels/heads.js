@@ -195,7 +195,7 @@ class HeadsGrid {
     let side = Math.floor(Math.max(smallestTile, Math.min(most, room)) * ratio);
     // Cells of equal size where that costs little.
     if (side >= cells && Math.floor(side / cells) * cells >= .8 * side) side = Math.floor(side / cells) * cells;
-    const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 52,
+    const pitch = Math.ceil(side + gridGap * ratio) / ratio, legend = 46,
       rollout = this.tiles.some(t => t.entry.kind === 'rollout');
     const body = top + this.rows * (pitch + under), foot = Math.max(legend, rollout ? pitch + 4 : 0);
     const width = Math.max(avail, left + this.columns * pitch);
@@ -350,8 +350,8 @@ class HeadsGrid {
         ? ends.join(' to ') : none}`;
     });
     this.patterns.hidden = !said.length;
-    const about = 'Guided heads (corner), share of their attention on their pattern';
-    this.patterns.textContent = said.length ? `${about}: ${said.join('; ')}. Bars: shares of the pattern loss.` : '';
+    const about = 'Guided heads (corner) and their attention on the pattern';
+    this.patterns.textContent = said.length ? `${about}: ${said.join('; ')}. Bars: fractions of the pattern loss.` : '';
   }
 
   // The name of the pattern and the head's share of it, where there is room for them.

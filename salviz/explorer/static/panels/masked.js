@@ -70,7 +70,7 @@ export function copySentence(words, frame) {
   const {replaced, of} = copyCount(words), tied = tiedAtBorder(words, frame);
   const ties = tied ? ` Tied: at the border ${tied} words have the same recorded saliency, so which of them are `
     + 'replaced means nothing.' : '';
-  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a neighbour that is kept.${ties}`;
+  return `${replaced} of ${of} words, those with the lowest saliency, are replaced by a kept neighbour.${ties}`;
 }
 
 export function divergenceOf(frame) {
@@ -123,9 +123,8 @@ export function classBars(frame, classes) {
   const list = elementOf('ul', words?.several ? 'sv-classes sv-threshold' : 'sv-classes', ...rows);
   const el = elementOf('div', 'sv-class-box', list);
   list.setAttribute('aria-label', 'probabilities of the classes');
-  const given = frame.info?.modality && frame.info.modality !== 'text' ? `the ${frame.info.modality}` : 'the sentence';
-  const said = `Filled bars: ${given} X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${
-    shortNumber(divergenceOf(frame))}${words?.several ? ' (mean over classes)' : ''}`;
+  const said = `Filled: X; hatched: its masked copy X̃. KL(f(X) ‖ f(X̃)) = ${shortNumber(divergenceOf(frame))}${
+    words?.several ? ' (mean over classes)' : ''}`;
   if (q) el.append(elementOf('p', 'sv-note', said));
   const threshold = 'Each class has a probability of its own; it is predicted above 0.5 (the line).';
   if (words?.several) el.append(elementOf('p', 'sv-note', threshold));

@@ -138,7 +138,7 @@ function lossWords(frame, run) {
   };
   const standsIn = frame.info?.words?.no_label, isLabelled = frame.label !== null || frame.info?.token_labels;
   const guess = !isLabelled && run && standsIn ? ` There is no label: ${standsIn}.` : '';
-  return `Losses of this sentence at this step: ${names.map(one).join(', ')}.${guess}`;
+  return `Losses here: ${names.map(one).join(', ')}.${guess}`;
 }
 
 class Sentence {
@@ -328,7 +328,7 @@ class Sentence {
     const away = step === null ? 'Nothing was recorded yet.' : store.why(state.run, state.probe, step);
     const here = state.colour === 'saliency' && frame?.info?.awaited;
     const why = frame ? here || (missingColour[state.colour] ?? values.note) : away;
-    const copied = this.copy ? ` In the masked copy X̃ ${copySentence(this.copy, frame)}` : '';
+    const copied = this.copy ? ` In the masked copy X̃, ${copySentence(this.copy, frame)}` : '';
     setText(this.legend, !frame || !values[state.colour] ? why
       : legendWords(frame, probe, state, values, store.saliencyScale(state).words) + copied);
     this.bars.replaceChildren(...(frame ? [outcomeOf(frame, run)] : []));

@@ -23,9 +23,11 @@ export function phaseWords(run, frame) {
   return phase ? phaseNames[phase.includes('ad_drop') ? 'ad_drop' : 'fine-tuning'] : '';
 }
 
-// Was this run trained? What `explore` shows is one step, 0, without losses or scores.
-export function isTrained(store, {run, probe}) {
-  return store.run(run)?.total_steps !== 0 || store.rows(run).length > 0 || store.steps(run, probe).at(-1) > 0;
+// Was this run trained? What `explore` shows has no method, and one step, 0, without losses or scores.
+export function isTrained(store, state) {
+  const {run, probe} = state, {method, methods} = store.frameOf(state)?.info ?? {};
+  return Boolean(method || methods) || store.run(run)?.total_steps !== 0 || store.rows(run).length > 0
+    || store.steps(run, probe).at(-1) > 0;
 }
 
 // 'step 40 of 160, epoch 2, AD-DROP phase'
