@@ -17,7 +17,7 @@ root = Path(__file__).resolve().parents[1]
 bin = Path(sys.executable).parent
 names = sorted(p.relative_to(root/'nbs').as_posix() for p in (root/'nbs').rglob('*.ipynb')
                if '.ipynb_checkpoints' not in p.parts)
-rooms = [n for n in names if re.match(r'\d\d_\w+/(\d\d_|own_method)', n)]
+rooms = [n for n in names if re.match(r'\d\d_\w+/\d\d_', n)]
 
 def files(folder, pattern):
     made = {'.ipynb_checkpoints', '__pycache__', '_modidx.py'} # by JupyterLab, Python and nbdev; not kept
@@ -60,7 +60,7 @@ def test_the_example_in_readme_works(tmp_path):
 
 pages = [pytest.param(f'{n}.ipynb', marks=pytest.mark.slow)
          for n in ('quickstart', '00_learn/gallery', '00_learn/figures_for_a_paper', '00_learn/next_tokens',
-                   '00_learn/adapters', '00_learn/vision_transformer', '00_learn/many_machines')]
+                   '00_learn/adapters', '00_learn/vision_transformer', '00_learn/many_machines', '00_learn/own_method')]
 
 @pytest.mark.parametrize('name', [*rooms, *pages])
 def test_notebook_runs(name, tmp_path):
@@ -77,6 +77,7 @@ def test_slow_cells_run(name, tmp_path):
     "Run all cells, including the large ones whose behaviour a smaller test of `make test` covers"
     assert forked.notebook(root/'nbs'/name, tmp_path/'said.txt') == 0, (tmp_path/'said.txt').read_text()[-6000:]
 
+@pytest.mark.slow
 def test_kept_outputs_that_the_code_does_not_give_any_more_are_named(tmp_path):
     def cell(id, source, *outputs):
         return dict(id=id, cell_type='code', metadata={}, execution_count=None, source=source, outputs=list(outputs))

@@ -6,7 +6,7 @@ import pytest
 # What takes longest starts first, so that no worker is left alone with it at the end: files, or notebooks, one by one.
 longest_first = [
     'lab', 'test_docs', 'test_cli', '05_methods/02_ad_drop', '05_methods/05_sallm', 'test_tasks', 'test_live',
-    'test_training', 'test_sallm', '00_learn/own_method', '05_methods/03_saliency_guided',
+    'test_training', 'test_sallm', '05_methods/03_saliency_guided',
     '05_methods/04_attention_guidance', 'test_the_example_in_readme_works', '02_data/00_texts', 'test_explorer',
     'test_figures', 'test_payload', 'test_paper', 'test_js_panels', 'test_charts', 'test_bertviz', 'test_study',
     'test_attention_guidance', 'test_attribution']

@@ -110,6 +110,7 @@ METHODS = ('gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_grad
 ENCODERS, DECODERS = ('bert', 'roberta', 'distilbert', 'electra', 'albert', 'modernbert'), ('gpt2', 'llama')
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('kind, side, method',
                          [(k, 'right', m) for k in ('bert', 'distilbert', 'gpt2', 'llama') for m in METHODS]
                          + [('llama', 'left', m) for m in ('gradient', *METHODS)]
@@ -190,6 +191,7 @@ def test_completeness_error_falls_with_the_square_of_the_steps():
     np.testing.assert_allclose([error[0]/error[1], error[1]/error[2]], 4, rtol=.2)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('batch_size', [1, 2, 7, 1000])
 def test_internal_batching_does_not_change_the_result(method, batch_size):
@@ -525,6 +527,7 @@ def bert_by_hand(model, ids, mask, layer, factor, noise=None, after=False):
     return linear(linear(x[0], 'bert.pooler.dense').tanh(), 'classifier'), leaf
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of_a_bert(side, reading):
@@ -547,6 +550,7 @@ def test_integrated_attention_is_equation_three_node_by_node_from_the_weights_of
             assert (expected != 0).any() == (l < 2 or side == 'right' or mask.all())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('kind', ['albert', 'distilbert', 'gpt2', 'llama'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_integrated_attention_scales_one_layer_at_a_time_also_where_layers_share_a_module_or_are_causal(kind, reading):
@@ -573,7 +577,7 @@ def test_the_class_on_the_path_is_that_of_the_unscaled_pass():
         assert torch.equal(b, attention_attribution(model, batch, there, method='integrated_gradients')[0][l])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 @pytest.mark.parametrize('batch_size', [1, 7, None])
@@ -605,6 +609,7 @@ def test_a_label_at_each_step_needs_a_path_and_a_prediction():
             attention_attribution(model, batch, target, method='integrated_gradients', **anew)
 
 
+@pytest.mark.slow
 def test_standard_integrated_attention_of_a_layer_adds_up_to_what_its_attention_does():
     model, batch = tiny('bert'), uneven_batch()
     errors = []
@@ -639,6 +644,7 @@ def test_nothing_is_dropped_out_on_the_path_and_the_prediction_comes_from_the_pa
     assert torch.equal(look('predicted', training=True, seed=5), look('predicted', training=True, seed=5))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('batch_size', [1, 2, 4, 1000])
 def test_nodes_are_batched_within_bounds_and_that_does_not_change_the_result(batch_size):
     model, batch, rows = tiny('bert'), uneven_batch(), []
@@ -718,6 +724,7 @@ def test_the_rule_is_that_of_the_orthogonal_polynomials_of_the_sum(m, n):
                                                          torch.full((m,), 1/m).double())))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_integrated_attention_at_gauss_nodes_is_their_weighted_sum_from_the_weights_of_a_bert(side, reading):
@@ -817,6 +824,7 @@ def pairs():
 def first_token(outputs, rows): return outputs.logits[:, 1].log_softmax(-1)[:, 9]
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 @pytest.mark.parametrize('one_module', [False, True])
 @pytest.mark.parametrize('method', METHODS)
@@ -902,6 +910,7 @@ def signals(kind):
                                            num_labels=3)).double().eval(), dict(values=torch.rand(3, 9, 4).double())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', ['colours', 'digits', 'series'])
 @pytest.mark.parametrize('method', ['gradient', 'input_x_gradient', 'integrated_gradients'])
 def test_the_saliency_of_pixels_and_cells_is_that_of_each_signal_alone_by_the_equation(kind, method):

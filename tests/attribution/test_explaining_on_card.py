@@ -36,7 +36,7 @@ def on_both(model, batch, act):
         there = act(copy.deepcopy(model).to(card), {k: v.to(card) for k, v in batch.items()})
         return np.asarray(here.detach()), np.asarray(there.detach().cpu())
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', [n for n in known_attributions('input_ids')
                                   if n != 'gradient']) # whose sum over a BERT's embedding is zero
 def test_an_attribution_on_a_card_is_that_of_the_processor(name, model, batch):
@@ -63,6 +63,7 @@ def test_attention_is_observed_dropped_and_scaled_on_a_card(model, batch):
     def scores(m, b): return query_key(m, {k: b[k] for k in ('input_ids', 'attention_mask')}, 0, 1).scores
     np.testing.assert_allclose(*on_both(model, batch, scores), rtol=1e-8)
 
+@pytest.mark.slow
 def test_what_is_measured_over_data_is_the_same_on_a_card(model, tiny_tokenizer):
     def measured(m):
         found = faithfulness_data(m, texts, ['input_x_gradient', 'random'], tiny_tokenizer, progress=False)

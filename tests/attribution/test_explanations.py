@@ -196,6 +196,7 @@ def test_smoothgrad_has_noise_of_the_given_share_of_the_range():
     torch.testing.assert_close(extra, torch.full((2,), 2.).double(), rtol=.25, atol=0.)
 
 
+@pytest.mark.slow
 def test_gradient_shap_is_in_expectation_what_a_quadratic_owes_to_each_cell():
     a = torch.linspace(-1, 2, 12).double().view(3, 4)
     net, x = Numbers(lambda x: (a * x**2).sum((1, 2))), seeded(lambda: torch.randn(2, 3, 4).double())
@@ -257,6 +258,7 @@ def test_a_product_owes_each_factor_its_shapley_value_and_a_maximum_its_larger_p
 
 TEXTS = 'bert', 'electra', 'deberta', 'modernbert', 'llama', 'gpt2', 'marian', 'bart', 't5'
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('kind', [*TEXTS, *signals, 'text-lstm'])
 def test_deeplift_is_complete_for_every_family(kind):
     if kind in signals: model, batch = signal(kind)
@@ -419,6 +421,7 @@ def test_an_encoder_decoder_shows_its_encoders_attention():
 
 # every method alike
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('method', NAMES)
 def test_neither_padding_nor_neighbours_nor_the_batch_size_change_a_result(kind, side, method):
@@ -443,6 +446,7 @@ def test_no_pass_has_more_rows_than_the_batch_size(method):
     assert rows and max(rows) <= 4
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize('method', NAMES)
 def test_each_class_has_an_axis_and_shares_the_passes_forward(method):
     model, batch, passes = tiny('bert'), sentences('bert'), []
@@ -458,6 +462,7 @@ def test_each_class_has_an_axis_and_shares_the_passes_forward(method):
     if method != 'attention_integrated_gradients': assert shared == len(passes)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('method', [m for m in NAMES if known_attributions()[m].is_one_pass])
 @pytest.mark.parametrize('kind', ['bert', 'llama'])
 def test_what_reads_once_is_asked_and_scored_by_the_pass_that_it_reads(kind, method):
@@ -498,6 +503,7 @@ def test_gold_predicted_and_given_classes():
                                            batch_size=2).values)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['digit-cnn', 'lstm', 'tcn', 'transformer'])
 def test_signals_have_a_number_for_each_pixel_and_cell(name):
     net, batch = signal(name, 2)
@@ -628,6 +634,7 @@ def judge(kind, tokenizer):
         **ids))).double().eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['bart', 't5'])
 def test_encoder_decoder_classifiers_read_the_text_on_both_sides(kind):
     tokenizer = word_tokenizer(SENTENCES, longest=20)
@@ -819,6 +826,7 @@ def test_bad_inputs_are_refused_in_a_sentence():
         explain(tiny('bert'), more, 'random', 'gold')
 
 
+@pytest.mark.slow
 def test_the_table_of_a_models_explainers_is_true():
     for model in (tiny('bert'), tiny('gpt2'), tiny('marian'),
                   small_net('text-lstm', vocab_size=60, embedding_size=4, hidden_size=3)):

@@ -54,6 +54,7 @@ def path_by_hand(model, name, x, start, target, inputs, steps):
     return total / steps * (x - start)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('kind', ['bert', 'distilbert', 'gpt2', 'llama'])
 def test_packed_integrated_gradients_equal_one_sentence_and_one_point_at_a_time(kind, side, monkeypatch):

@@ -90,6 +90,7 @@ def slow_occlusion(model, batch, i, token):
         lost.append(score(x) - score(points))
     return torch.stack(lost).detach()*batch['attention_mask'][i]
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('target', ['predicted', 4])
 def test_explanations_of_a_causal_model_are_those_of_all_its_logits(target, model, batch):
     paths = explain(model, batch, 'integrated_gradients', target, steps=4).values
@@ -106,6 +107,7 @@ def seen_by_head(model, act):
         act()
     return shapes
 
+@pytest.mark.sample(19)
 @pytest.mark.parametrize('kind', ['llama', 'gpt2', 'old'])
 @pytest.mark.parametrize('method', ['integrated_gradients', 'occlusion', 'input_x_gradient', 'smoothgrad',
                                     'gradient_shap', 'gradient_x_attention', 'attention_integrated_gradients'])

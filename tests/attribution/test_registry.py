@@ -66,6 +66,7 @@ def test_one_registration_is_known_to_explain_and_to_both_methods_that_take_a_sa
     assert table.attrs['saliency'] == 'by_place' and table.agreement.notna().all()
 
 
+@pytest.mark.slow
 def test_a_run_says_what_its_numbers_are_so_that_nobody_who_looks_needs_the_registration(
     by_place, make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     model = make_tiny_bert().eval()

@@ -60,6 +60,7 @@ def tiny(tokenizer):
 
 def settings_of(name, budget): return plans[name].sizes[budget]
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize('name, budget', budgets)
 def test_each_budget_makes_its_study_with_all_arms_seeds_and_settings(name, budget, tiny, tmp_path):
     given = settings_of(name, budget)
@@ -71,7 +72,7 @@ def test_each_budget_makes_its_study_with_all_arms_seeds_and_settings(name, budg
     assert study.train['learning_rate'] == given['learning_rate'] and study.train['snapshots'] == 0
     if name == 'GRID': assert study.settings['p'] == study.settings['q'] == list(given['shares'])
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', [name for name in names if 'small' in plans[name].sizes])
 def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(name, tmp_path):
     study = plans[name].study(tmp_path, 'small')
@@ -83,7 +84,7 @@ def test_the_small_budget_draws_rows_of_every_task_and_other_ones_for_each_seed(
             return sorted(np.asarray(part['pixel_values'], dtype=np.float64).reshape(len(part), -1).sum(1))
         assert len(one) and len(one) == len(other) and rows(one) != rows(other)
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', names)
 def test_every_arm_of_the_full_budget_takes_steps_on_a_stand_in_and_has_all_its_columns(name, tiny, tmp_path):
     more = dict(GRID=dict(shares=(.5,)), AD=dict(bases=('tiny',)), AD64=dict(bases=('tiny',)), SALLM=dict(epochs=3))
@@ -121,6 +122,7 @@ def test_pairs_share_rows_and_head_and_other_seeds_draw_others(tiny, tmp_path):
     assert rows['train']['text'][:] == again['train']['text'][:] and head.equal(same)
     assert set(rows['train']['text']) != set(others['train']['text']) and not head.equal(another)
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('task', ['movie', 'amazon', 'tweets', 'movie5'])
 def test_pools_of_sentences_share_no_text_and_two_classes_are_equally_many(task):
     pools = classifiers.sentence_pools(task)
@@ -134,6 +136,7 @@ def test_small_draws_from_pools_that_are_larger_than_what_is_drawn(name):
     load = dict(TEXT=classifiers.larger_pools, DIGITS=classifiers.digit_pools).get(name, classifiers.sentence_pools)
     for part, size in zip(load(sizes['tasks'][0]).values(), sizes['rows']): assert size == 'full' or size < len(part)
 
+@pytest.mark.slow
 def test_all_students_have_the_fine_tuned_run_of_their_seed_as_their_teacher(tiny, tmp_path):
     study = plans['SALLM'].study(tmp_path, 'full', **tiny('SALLM', ('movie',), seeds=(0, 1), arms=('FT', 'FineTuned')))
     study.run()

@@ -35,6 +35,7 @@ def rows_of(effect, seeds=range(100, 106), value=lambda *at: .5):
                 row[measure] = .3 if measure == 'majority' else float(value(study, arm, measure, settings, seed))
     return pd.DataFrame(list(out.values()))
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('name', effects)
 def test_each_effect_is_the_weighted_sum_of_what_its_rows_say(name):
     effect, rng, known = effects[name], np.random.default_rng(1), {}
@@ -84,6 +85,7 @@ def test_a_baseline_that_learnt_nothing_is_not_testable_whatever_the_difference(
     rows['test_score'] += .02
     assert judged(rows)['D2'].word == 'holds'
 
+@pytest.mark.slow
 def test_pairs_that_did_not_solve_the_task_are_dropped_in_both_arms():
     effect = effects['S5a']
     def value(study, arm, measure, settings, seed):

@@ -71,7 +71,7 @@ def test_every_budget_makes_its_study_with_all_arms_and_with_seeds_of_its_own(na
     assert small.weights == ('best' if name == 'MLM' else 'none')
     assert small.train['snapshots'] == 0 and not small.progress
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', [n for n in names if n != 'DOWN'])
 def test_the_papers_setting_trains_a_tiny_stand_in_with_each_arm(name, words, tmp_path, monkeypatch):
     monkeypatch.setattr(language, 'exact_match', lambda data: 0.)
@@ -94,6 +94,7 @@ def test_a_pair_shares_rows_weights_and_order_and_seeds_differ(words, tmp_path):
                for seed, cells in by_seed.items()}
     assert torch.equal(*weights[100]) and not torch.equal(weights[100][0], weights[101][0])
 
+@pytest.mark.slow
 def test_pools_share_no_row_and_every_seed_stays_within_its_pool(monkeypatch):
     few = {sign: language.rated_sentences(sign) for sign in (False, True)}
     few = {sign: datasets.DatasetDict({k: d.select(range(200)) for k, d in data.items()}) for sign, data in few.items()}
@@ -105,6 +106,7 @@ def test_pools_share_no_row_and_every_seed_stays_within_its_pool(monkeypatch):
         some = language.drawn(lambda: pools, (50, 10, 10))(seed)
         assert all(set(some[k]['text']) <= sets[k] for k in sets)
 
+@pytest.mark.slow
 def test_no_sentence_that_a_classifier_is_tested_on_was_in_pre_training():
     rated, packed = language.rated_sentences(), language.rated_sentences(sign=False)
     assert set(rated['test']['text']) <= set(packed['test']['text'])
@@ -117,6 +119,7 @@ def test_what_needs_a_gpu_or_the_hub_says_so_before_anything_is_trained(tmp_path
             plans[name].study(tmp_path, 'full')
     assert not any(tmp_path.iterdir())
 
+@pytest.mark.slow
 def test_a_classifier_starts_with_the_body_of_the_language_model_of_its_seed(words, tmp_path):
     before = made(tmp_path, 'MLM', 'quick', words, layers=(1,), epochs=1)
     with pytest.raises(RuntimeError, match='run MLM first'):

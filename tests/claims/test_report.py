@@ -32,6 +32,7 @@ def text_of(page): return re.sub(r'\s+', ' ', html.unescape(re.sub('<[^>]*>', ' 
 
 def part(page, start, end): return page[page.index(start):page.index(end)]
 
+@pytest.mark.slow
 def test_every_word_occurs_in_what_the_tests_look_at(findings):
     assert {f.word for f in findings} == set(groups)
 
@@ -61,6 +62,7 @@ def test_every_claim_has_a_section_with_the_papers_numbers_its_weakness_and_what
             assert re.sub(r'\s+', ' ', wanted) in own, (c.name, wanted)
         for e in c.effects: assert e.title.replace(' - ', ' − ') in own
 
+@pytest.mark.slow
 def test_a_printed_interval_is_that_of_the_verdict_and_of_no_verdict_none_is_printed(rows, findings, tmp_path):
     verdicts, page = judged(rows), write_report(tmp_path, rows)
     for row in csv.DictReader((page.parent/'effects.csv').open()):
@@ -71,6 +73,7 @@ def test_a_printed_interval_is_that_of_the_verdict_and_of_no_verdict_none_is_pri
     assert len(pd.read_csv(page.parent/'rows.csv')) == len(rows)
     assert (page.parent/'forest.pdf').read_bytes()[:4] == b'%PDF'
 
+@pytest.mark.slow
 def test_verdicts_follow_from_the_rows_that_the_report_hands_out(rows, findings, tmp_path):
     "Whoever has rows.csv alone comes to the same verdicts"
     again = pd.read_csv(write_report(tmp_path, rows).parent/'rows.csv')
@@ -86,17 +89,20 @@ def test_one_pair_gives_a_number_and_no_verdict(findings):
     g8 = next(f for f in findings if f.effect.name == 'G8')
     assert g8.word == 'no verdict' and g8.verdict.pairs == 1 and '1 pair:' in reason(g8)
 
+@pytest.mark.slow
 def test_quick_gives_numbers_without_verdicts_and_says_so_on_top():
     text = text_of(report_html(invented_rows('quick'), 'quick'))
     top = text[:text.index('What this does not say')]
     assert 'Numbers without verdicts' in top and 'Holds' not in text and 'reversed</span>' not in text
     assert not any(f.has_interval for f in find_all(invented_rows('quick'), 'quick'))
 
+@pytest.mark.slow
 def test_nothing_that_ran_is_a_report_as_well(tmp_path):
     nothing = invented_rows()[:0]
     page = write_report(tmp_path, nothing).read_text()
     assert '26 have not run' in page and 'Nothing has run' in page and not (tmp_path/'forest.pdf').exists()
 
+@pytest.mark.slow
 def test_names_from_outside_are_text_and_nothing_else(rows, monkeypatch, tmp_path):
     named = replace(claims['D2'], title=hostile, paper_says=hostile, weak=hostile, ours=hostile, unit=hostile,
                     numbers=((hostile, 1., .5, 2., None),),
@@ -125,6 +131,7 @@ def test_the_table_of_verdicts_compiles(findings, tmp_path):
     assert done.returncode == 0, done.stdout[-1500:]
     assert 'Overfull' not in done.stdout and 'Float too large' not in done.stdout
 
+@pytest.mark.slow
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 @pytest.mark.parametrize('width', [360, 1280])
 def test_the_page_fits_its_window_and_loads_nothing(browser, page_text, tmp_path, theme, width):
@@ -150,6 +157,7 @@ def test_the_page_has_no_violation_of_axe(browser, page_text, tmp_path, theme, w
     assert accessible.faults(page) == []
     page.close()
 
+@pytest.mark.slow
 def test_rows_can_be_kept_from_the_page_itself(browser, page_text, rows, tmp_path):
     page = new_page(browser)
     (tmp_path/'report.html').write_text(page_text)

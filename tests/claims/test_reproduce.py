@@ -29,6 +29,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp('tiny')
     return folder, reproduce(folder, names, processes=2, progress=False, rooms=rooms)
 
+@pytest.mark.slow
 def test_two_processes_train_each_cell_once(trained):
     folder, rows = trained
     assert sorted(zip(rows.study, rows.method, rows.seed)) == [
@@ -39,6 +40,7 @@ def test_two_processes_train_each_cell_once(trained):
     again = reproduce(folder, names, progress=False, rooms=rooms)
     assert again.equals(rows) and before == {p: p.stat().st_mtime_ns for p in folder.rglob('summary.json')}
 
+@pytest.mark.slow
 def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
     "AGAIN starts from checkpoints of TINY, which did not come along: those are trained again, their rows stay"
     file, text = tmp_path/'rows.jsonl', (trained[0]/'rows.jsonl').read_text()
@@ -48,6 +50,7 @@ def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
     assert len(rows) == 6 and file.read_text().splitlines()[:len(kept)] == kept
     assert {p.parent.name for p in (tmp_path/'studies'/'TINY').rglob('summary.json')} == {'FT.seed=100', 'FT.seed=101'}
 
+@pytest.mark.slow
 def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_rows(trained, tmp_path):
     code = ('from salviz.claims.reproduce import reproduce; '
             f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, rooms={rooms!r})')
@@ -67,6 +70,7 @@ def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_row
     whole = trained[1].sort_values(numbers[:3])[numbers].reset_index(drop=True)
     assert rows.sort_values(numbers[:3])[numbers].reset_index(drop=True).equals(whole)
 
+@pytest.mark.slow
 def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
     "AGAIN's start of seed 101 is there but cannot be read"
     folder = tmp_path/'studies'

@@ -70,7 +70,7 @@ def test_a_cell_that_is_trained_again_gives_the_shipped_numbers(name, tmp_path):
         x, known = number(again, measure), number(shipped, measure)
         assert x == pytest.approx(known, rel=1e-6) if same else abs(x - known) <= allowed(name, measure, known), measure
 
-@pytest.mark.sample(6)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', asked_plans(asked_claims()))
 def test_the_cell_that_is_trained_again_is_one_that_decides(name, tmp_path):
     "A method's where it has arms of its own, not one that has learnt nothing; the tolerance is far below what seeds do"

@@ -10,7 +10,7 @@ tiny = dict(rows=(16, 8, 8), epochs=1)
 columns = {'test_accuracy', 'majority', 'average_loss'} | {
     f'{m}_{k}{d}' for m in ('IG', 'gradient', 'GradientSHAP') for k in ('aup', 'aur') for d in ('', '_difference')}
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', names)
 def test_every_budget_has_both_arms_on_all_layouts_and_the_papers_setting_trains(name, tmp_path):
     for budget in plans[name].sizes:

@@ -136,6 +136,7 @@ def test_what_decides_is_what_stood_there_before_the_first_row():
     assert first is entries[0] and fingerprint_of(first['registry']) == first['fingerprint']
     assert unannounced(first['registry'], described('small')) == []
 
+@pytest.mark.slow
 def test_a_gate_that_came_after_the_run_closes_only_where_no_arm_learnt_and_the_verdict_before_is_printed():
     later = {name: e for name, e in effects.items() if any(g.after_run for g in e.gates)}
     assert set(later) == {'G4', 'G8'}
@@ -202,6 +203,7 @@ def test_the_shipped_report_is_what_rows_and_code_give():
     assert words == now and rows == rows_now, remedy
     assert numbers == pytest.approx(numbers_now, rel=.02, abs=.02), remedy
 
+@pytest.mark.slow
 def test_rows_are_cells_of_the_studies_and_name_their_machine(tmp_path):
     assert file.stat().st_size < 1_000_000
     assert len({identity(e) for e in lines}) == len(lines)
@@ -212,6 +214,7 @@ def test_rows_are_cells_of_the_studies_and_name_their_machine(tmp_path):
         machine = machines[line['machine']]
         assert machine['processor'] and machine['versions']['torch'] and line['seconds'] > 0
 
+@pytest.mark.slow
 def test_all_studies_have_run(tmp_path):
     count = {name: len(plans[name].study(tmp_path, 'small').cells) for name in asked_plans(asked_claims())}
     assert {name: sum(e['study'] == name for e in lines) for name in count} == count

@@ -71,6 +71,7 @@ def test_files_of_an_archive_inside_of_the_archive_are_found(tiny, tmp_path, mon
     assert [p.name for p in asset('nested').iterdir()] == ['a.txt'] and (asset('nested')/'a.txt').read_bytes() == b'A'
     assert not list(tmp_path.rglob('outside.txt'))
 
+@pytest.mark.slow
 def test_what_is_there_is_not_fetched_again_unless_forced(tiny, monkeypatch, capsys):
     fetch('tiny')
     assert 'fetching tiny-asset 1.0 (1 kB)' in capsys.readouterr().out
@@ -82,6 +83,7 @@ def test_what_is_there_is_not_fetched_again_unless_forced(tiny, monkeypatch, cap
     fetch('tiny', force=True, quiet=True)
     assert (asset('tiny')/'words.txt').read_text() == 'a small file\n' and left() == [asset('tiny').name]
 
+@pytest.mark.slow
 def test_a_failed_forced_fetch_keeps_the_old_copy(tiny, monkeypatch):
     fetch('tiny', quiet=True)
     monkeypatch.setenv('PIP_FIND_LINKS', os.devnull)
@@ -109,6 +111,7 @@ def test_an_asset_with_a_file_missing_is_named(tiny):
     (asset('tiny')/'words.txt').unlink()
     with pytest.raises(FileNotFoundError, match=r'lacks words.txt: run `salviz fetch --force`'): asset('tiny')
 
+@pytest.mark.slow
 def test_the_members_of_a_group_are_fetched_when_it_is_named_and_never_without(tiny, tmp_path, monkeypatch):
     extra = {f'extra-{part}': replace(tiny, package=f'extra-{part}',
                                       sha256=make_wheel(tmp_path/'index', f'extra_{part}'), group='extra')
@@ -166,6 +169,7 @@ def test_nothing_of_another_archive_than_the_pinned_one_is_run(tiny, tmp_path, m
     with pytest.raises(RuntimeError, match='expected sha256'): fetch('source', quiet=True)
     assert not ran.exists()
 
+@pytest.mark.slow
 def test_a_registry_that_cannot_be_reached_is_said_in_one_sentence(tiny, monkeypatch):
     for name in ('PIP_NO_INDEX', 'PIP_FIND_LINKS'): monkeypatch.delenv(name)
     monkeypatch.setenv('PIP_INDEX_URL', 'http://127.0.0.1:9/simple'); monkeypatch.setenv('NO_PROXY', '*')
@@ -198,6 +202,7 @@ def test_a_killed_fetch_leaves_no_asset_and_the_next_one_cleans_up(tiny):
     fetch('tiny', quiet=True)
     assert left() == [asset('tiny').name] and (asset('tiny')/'words.txt').exists()
 
+@pytest.mark.slow
 def test_two_processes_at_once_fetch_once(tiny):
     first = child(waiting_download, tiny)
     assert 'fetching' in first.stdout.readline() and first.stdout.readline() == 'half-way\n'
@@ -265,6 +270,7 @@ for name in {names!r}:
     yield run
     server.shutdown(); server.server_close()
 
+@pytest.mark.slow
 def test_the_hub_is_asked_once_and_each_answer_becomes_a_sentence(ask):
     good, missing, gated, revision, broken, silent = ask('a/b', 'a/RepoNotFound', 'a/GatedRepo', 'a/RevisionNotFound',
                                                          'a/broken', 'a/silent')
@@ -275,6 +281,7 @@ def test_the_hub_is_asked_once_and_each_answer_becomes_a_sentence(ask):
     assert broken[0] == 'said' and '503' in broken[1] and '\n' not in broken[1]
     assert silent[0] == 'said' and 'Timeout' in silent[1]
 
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached_is_said_without_retries(ask):
     (kind, said), = ask('a/b', endpoint='http://127.0.0.1:9')
     assert kind == 'said' and said.startswith('ConnectError')

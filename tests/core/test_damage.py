@@ -153,7 +153,7 @@ places = dict(folder='os.mkdir .*/whole$', config='os.rename .*/.config.json', l
               second='os.rename .*checkpoint-10/.manifest', scores='os.mkdir .*/arrays',
               summary='os.rename .*/.summary.json', tidying='os.remove .*checkpoint-10/scheduler')
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('place', places)
 def test_a_training_killed_there_goes_on_to_the_same_end(place, home, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                          tiny_data):
@@ -196,11 +196,13 @@ def test_a_hundred_random_kills_change_nothing(home, tmp_path):
           'undisturbed one')
     assert ended and early and late
 
+@pytest.mark.slow
 def test_score_rows_of_a_killed_end_are_not_there_twice(copy, resume, unbroken):
     copy.log(dict(kind='score', split='train', step=5, examples=37, accuracy=.5))
     run = resume(copy)
     assert [r['split'] for r in run.metrics if r['kind'] == 'score'] == ['train', 'test'] and same_run(unbroken, run)
 
+@pytest.mark.slow
 def test_a_run_that_early_stopping_had_ended_is_scored_and_trained_no_further(
     tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data, monkeypatch):
     def go(path, **kw):
@@ -221,7 +223,7 @@ def test_a_look_whose_row_is_missing_is_made_again(copy, resume, unbroken):
     (copy.path/'checkpoints'/'checkpoint-10'/'manifest.json').unlink() # so that the rows after step 5 go
     assert same_run(unbroken, resume(copy))
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('left', ['nothing', 'a temporary file', 'only a config', 'a failed try'])
 def test_what_was_killed_before_a_step_can_be_begun_and_resumed(left, tmp_path, make_tiny_bert, tiny_tokenizer,
                                                                 tiny_data):
@@ -256,6 +258,7 @@ def test_what_somebody_has_put_there_stays(tmp_path, make_tiny_bert, tiny_tokeni
         train(make_tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **quick)
     assert (tmp_path/'run'/'notes.txt').read_text() == 'mine'
 
+@pytest.mark.slow
 def test_a_cell_of_a_study_that_was_killed_early_recovers(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     def bert(seed): return make_tiny_bert(seed), tiny_tokenizer
     def study(name):
@@ -298,6 +301,7 @@ def other(tmp_path):
     yield hold
     for p in begun: p.kill(), p.join()
 
+@pytest.mark.slow
 def test_a_run_that_another_process_trains_is_refused_by_name_and_read_by_everybody(copy, resume, other, unbroken):
     process, before = other(copy.path), {p: p.stat().st_mtime_ns for p in copy.path.rglob('*')}
     with pytest.raises(RunInUse,
@@ -367,7 +371,7 @@ def flip(path, bit=None):
 def delete(path): path.unlink()
 def cut(path): path.write_bytes(path.read_bytes()[:-100])
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name,harm', [('model.safetensors', flip), ('optimizer.pt', cut), ('optimizer.pt', flip),
                                        ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('trainer_state.json', flip), ('tokenizer.json', delete),
@@ -419,6 +423,7 @@ def test_a_half_deleted_checkpoint_is_not_listed_and_loads_nothing(copy):
     delete(copy.path/'checkpoints'/'checkpoint-5'/'manifest.json')
     assert list(Run(copy.path).checkpoints) == [10] and Run(copy.path).damaged == []
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name,harm', [('optimizer.pt', cut), ('rng_state.pth', delete), ('scheduler.pt', delete),
                                        ('optimizer.pt', flip)])
 def test_a_checkpoint_of_an_earlier_version_is_looked_at_as_far_as_can_be(name, harm, copy, resume, unbroken):
@@ -446,6 +451,7 @@ def test_a_finished_run_keeps_its_weights_and_nothing_that_only_resuming_needs(u
     assert list(unbroken.checkpoints) == [5, 10, 15]
     for step in unbroken.checkpoints: load_model(unbroken, step)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('keep', [1, 2])
 def test_the_best_and_the_last_checkpoints_are_kept(keep, tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     run = train(make_tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run',
@@ -642,6 +648,7 @@ def test_json_of_wrong_types_is_named_or_read_and_nothing_breaks(name, keys, run
             except ValueError as e: assert name == 'config.json' and 'config.json has ' in str(e) and '\n' not in str(e)
             write_whole(run.path/name, sealed(whole).encode())
 
+@pytest.mark.slow
 def test_rows_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
     whole = (run.path/'metrics.jsonl').read_bytes()
     for key in ('step', 'epoch', 'loss', 'task', 'kind', 'split', 'accuracy', 'seconds'):
@@ -652,6 +659,7 @@ def test_rows_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
                 # one too many, for a run that has ended
                 assert set(look_at_everything(run.path)) <= {'metrics.jsonl, line 3', 'metrics.jsonl'}, (key, x)
 
+@pytest.mark.slow
 def test_snapshots_of_wrong_types_are_named_or_read_and_nothing_breaks(run):
     file = run.path/inner[3]
     data = file.read_bytes()
@@ -696,6 +704,7 @@ def test_code_that_came_with_a_run_is_never_run(unbroken, tmp_path, monkeypatch)
 
 # A study's disk
 
+@pytest.mark.slow
 def test_a_study_without_weights_deletes_them_as_each_cell_ends(tmp_path, make_tiny_bert, tiny_tokenizer, tiny_data):
     seen, folder = [], tmp_path/'s'
     def bert(seed):

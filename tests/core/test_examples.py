@@ -72,6 +72,7 @@ def test_a_name_that_is_none_is_refused_with_those_there_are():
         salviz.Run.example('bert')
     with pytest.raises(FileNotFoundError, match='there is no such folder'): open_run('bert')
 
+@pytest.mark.slow
 def test_they_open_without_torch():
     code = ('import sys; from salviz import Run, figure; run = Run.example("ad-drop"); run.snapshot(-1, 0); '
             'figure("ad-drop"); print("torch" in sys.modules)')

@@ -53,6 +53,7 @@ def allowed_masks(rng, shape):
     return [np.ones((q, k), bool), j < k - rng.integers(k), j >= rng.integers(k), j <= i, abs(i - j) <= 2, holes]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('region', maths.region_names)
 @pytest.mark.parametrize('dtype', [np.float64, np.float32, np.float16])
 def test_the_region_equals_a_sort_of_each_row(region, dtype):

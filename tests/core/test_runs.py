@@ -143,6 +143,7 @@ def check_whole(run, done):
     return len(run.metrics)
 
 
+@pytest.mark.slow
 def test_a_run_whose_writer_is_killed_at_any_moment_shows_exactly_what_was_whole_and_goes_on(tmp_path, writer):
     run, rng, done = Run.create(tmp_path/'run', CONFIG), random.Random(5), 0
     for _ in range(50):
@@ -229,6 +230,7 @@ def write_and_supersede(path):
         os.write(1, b'.')
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_writer_sees_whole_things_only(tmp_path, writer):
     path = Run.create(tmp_path/'run', CONFIG).path
     live, lengths = Run(path), set()
@@ -615,6 +617,7 @@ def test_who_asks_for_every_snapshot_has_the_folder_read_once(run, monkeypatch):
     assert [is_whole(run.snapshot(*place)) for place in run.recorded] == [True]*6 and len(scans) == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('seed', range(4))
 def test_a_run_that_has_been_read_says_what_one_says_that_was_just_opened(run, seed):
     rng, writer, folder = np.random.default_rng(seed), Run(run.path), run.path/'snapshots'

@@ -254,6 +254,7 @@ def check_alignment(tok, tt):
         assert not any(unicodedata.category(c) in ('Cc', 'Cf') and c not in '\u200c\u200d' for c in label), ascii(label)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('seed', range(3))
 def test_every_token_of_random_text_belongs_to_one_word_or_is_blank(tok, seed):
     singles, firsts, seconds = texts(seed, 120) + HOSTILE, texts(seed + 10, 40), texts(seed + 20, 40)
@@ -292,6 +293,7 @@ def merged_by_hand(tt):
     return sorted((some[0][0], some[0][1], some[-1][2]) for some in spans)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('seed', range(2))
 def test_words_that_share_a_token_are_one_and_no_others_are(tok, seed):
     tok = MAKERS[tok.kind]() # others use the fixture without these markers

@@ -133,6 +133,7 @@ def test_alpha_is_that_of_the_package_on_marks_with_gaps():
         paired = table[:, (counts.sum(1) >= 2)]
         assert ours == pytest.approx(krippendorff.alpha(paired, level_of_measurement='nominal'), abs=1e-12)
 
+@pytest.mark.slow
 def test_alpha_in_javascript_is_that_of_python(page):
     load_course(page, 'classmerge.js')
     rng, tables = np.random.default_rng(1), []
@@ -230,6 +231,7 @@ def test_who_marks_nothing_or_most_words_is_named():
     assert class_marks(sheets, some).outliers == [('none', 'marked nothing in 5 sentences'),
                                                   ('all', 'marked 20 of 20 words, more than half')]
 
+@pytest.mark.slow
 def test_who_knows_nothing_gets_what_a_random_order_gets_and_the_class_is_the_ceiling():
     rng = random.Random(2)
     marks = class_marks([careful(f's{i}', rng) for i in range(8)], of)
@@ -240,6 +242,7 @@ def test_who_knows_nothing_gets_what_a_random_order_gets_and_the_class_is_the_ce
     assert table.auprc['perfect'] == 1
     assert (table.auprc_low <= table.auprc).all() and (table.auprc <= table.auprc_high).all()
 
+@pytest.mark.slow
 def test_two_processes_merge_alike(tmp_path):
     handed_in(tmp_path)
     (tmp_path/'rows.jsonl').write_text(json.dumps(rows))
@@ -265,6 +268,7 @@ def closed(page, path):
     page.close()
     assert errors == [] and outside == []
 
+@pytest.mark.slow
 def test_a_class_is_merged_in_the_page_by_keyboard_and_by_files(browser, tmp_path):
     sheets, vandal = handed_in(tmp_path)
     path = class_page(tmp_path/'class.html', of, rows=dict(attention=[np.arange(len(w)) for w in of.words]),
@@ -316,6 +320,7 @@ def test_hostile_names_and_sentences_are_text_in_the_page(browser, tmp_path):
     assert '<img src=x onerror' in page.locator('main').inner_text()
     closed(page, path)
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('width', [360, 1280])
 def test_the_page_fits_a_phone_and_a_wall_in_both_themes(browser, tmp_path, scheme, width):
@@ -354,6 +359,7 @@ def test_marks_are_the_same_target_as_a_saliency_and_as_a_rationale(
         losses.append([row[name] for row in run.train_rows])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == 4
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('vandal', [False, True])
 def test_attention_on_marked_words_of_unseen_sentences_rises_for_a_class_and_for_a_vandal(
         tiny_data, make_tiny_bert, tiny_tokenizer, tmp_path, vandal):

@@ -149,6 +149,7 @@ def test_a_lesson_is_as_lessons_are_written(path):
     for cell in source.cells:
         if cell.cell_type == 'code': ast.parse(cell_text(cell))
 
+@pytest.mark.slow
 def test_the_course_is_made_without_torch(tmp_path):
     code = '''
 import sys, pathlib

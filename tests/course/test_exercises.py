@@ -106,6 +106,7 @@ others = {name: globals()[name] for name in names}
 wrong = {name: list(exercises._exercises[name].mistakes.items()) for name in names}
 pairs = [pytest.param(name, i, id=f'{name}-{i}') for name in names for i in range(len(wrong[name]))]
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('name', names)
 def test_the_solution_and_another_right_form_pass(name):
     for answer in (getattr(solutions, name), others[name]):
@@ -345,7 +346,7 @@ def test_a_long_row_is_cut_to_what_surrounds_the_first_difference():
 
 shades = dict(light=('#fff', '#111'), dark=('#111', '#ddd'))
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('theme', shades)
 @pytest.mark.parametrize('width', [360, 1280])
 def test_checks_fit_a_narrow_and_a_wide_page_in_both_themes(page, theme, width, tmp_path): # noqa: F811
@@ -366,6 +367,7 @@ def test_the_sentence_is_said_in_the_page_as_in_the_terminal():
     text = html.unescape(re.sub('<svg.*?</svg>|<[^>]+>', ' ', verdict._repr_html_()))
     assert verdict.sentence in text and verdict.mistake in text
 
+@pytest.mark.slow
 def test_what_was_tried_stands_among_the_answers():
     from salviz.course.session import entries
     check('region', wrong['region'][0][1])

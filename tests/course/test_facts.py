@@ -53,6 +53,7 @@ def test_tables_and_runs_tell_the_same():
     last = course_run('base').snapshot(-1, 2)
     assert tables['looks'][-1]['positive'] == pytest.approx(float(last.arrays['probabilities'][1]), abs=1e-4)
 
+@pytest.mark.slow
 def test_opening_facts_runs_and_sentences_costs_no_torch():
     code = '''
 import sys

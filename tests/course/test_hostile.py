@@ -86,7 +86,7 @@ def check_class(folder, asked):
 
 # --- one file
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', hostile_files.texts())
 def test_no_text_of_any_content_hangs_what_reads_it(asked, tmp_path, name):
     hand_in(tmp_path, *good)
@@ -132,7 +132,7 @@ def test_anything_in_any_place_of_a_file_is_left_out_and_stops_nothing(asked, ma
             assert 0 <= row['predictions'] <= 2 and 0 <= row['checks'] <= 3
             assert session.answers_of_code(session.answer_code(given | dict(entries=joined)))
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('change', [
     dict(state=[]), dict(state={}), dict(state='right'), dict(first='abc'), dict(first=[1]), dict(first=True),
     dict(first=dict(x=1)), dict(id=[]), dict(kind=[]), dict(second=3)])

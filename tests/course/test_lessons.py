@@ -19,6 +19,7 @@ def test_there_are_eight_of_them(): assert [path.stem[0] for path in lessons] ==
 which = [pytest.param(path, marks=pytest.mark.slow) if path.stem[0] in '45678' else path # which train longest
          for path in lessons]
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('path', which, ids=lambda path: path.stem)
 def test_a_lesson_runs_whole_without_network_and_its_checks_find_its_solutions_right(path):
     with no_network(): line = rehearse_lesson(path)

@@ -123,6 +123,7 @@ def test_what_is_no_mark_is_refused_with_the_reason():
         with pytest.raises(ValueError, match=reason):
             read_sheet(of, given if isinstance(given, str) else json.dumps(given))
 
+@pytest.mark.slow
 def test_another_process_reads_the_same(tmp_path):
     of, sheet = next(cases())
     (tmp_path/'texts.json').write_text(json.dumps([list(of.texts), of.most]))
@@ -241,6 +242,7 @@ def test_a_state_that_is_of_something_else_is_taken_for_none(page):
         state = evaluate_json(page, '([set, kept]) => sv.marksStateOf(set, kept)', [of.described(), kept])
         assert state == dict(marks=empty, at=0, nickname='')
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('width', [360, 1280])
 def test_nothing_is_cut_off_on_a_phone_or_a_wall_in_either_theme(browser, scheme, width):
@@ -273,6 +275,7 @@ def test_keys_do_not_reach_the_page_around(page):
     assert page.evaluate('window.reached ?? null') is None
     assert page.locator('.sv-marks').get_attribute('data-lm-suppress-shortcuts') == 'true'
 
+@pytest.mark.slow
 def test_a_page_without_a_kernel_keeps_marks_over_a_reload_and_for_itself(browser, tmp_path):
     marks = Marks('3.marks', texts)
     style, program = (f'{static_text("explorer.css")}{course_styles()}', course_program('coursepage.js'))

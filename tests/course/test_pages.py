@@ -45,7 +45,7 @@ def show(p, name):
 
 def explorers(p): return p.locator('.course-explorer .sv-panel:not([hidden]) canvas').count()
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('scheme,background', [('light', 'rgb(255, 255, 255)'), ('dark', 'rgb(21, 24, 28)')])
 @pytest.mark.parametrize('width', [360, 1300])
 def test_a_page_opens_from_disk_in_both_themes_and_never_scrolls_sideways(browser, made, scheme, background, width):
@@ -77,6 +77,7 @@ def test_what_is_revealed_is_absent_before_a_commitment_and_there_after_it(brows
     assert p.locator('.course-reveal[data-course-name="reveal 1.class"] .course-explorer').count() == 0
     closed(p, path)
 
+@pytest.mark.slow
 def test_two_reveals_of_one_run_share_its_data(browser, made):
     text = (made/'1_row.html').read_text()
     kept = re.findall(r'<script type="[^"]*" data-part="(\w+)">(.*?)</script>', text, re.S)
@@ -96,6 +97,7 @@ def test_plotly_is_in_the_page_only_where_a_panel_draws_with_it(tmp_path):
         return len(lesson_html(lesson, '1_row', fact=lessons.facts))/1e6
     assert page(['sentence']) < 1 and 2 < page(['time']) < 3
 
+@pytest.mark.slow
 def test_a_page_says_its_language_its_headings_and_where_its_lesson_begins(browser, made):
     p = opened(browser, made/'1_row.html')
     assert p.evaluate('() => document.documentElement.lang') == 'en' and 'Which word' in p.title()
@@ -118,6 +120,7 @@ def test_no_code_and_no_solution_stands_in_a_page(made):
                    '<!--1'):
         assert hidden not in text, hidden
 
+@pytest.mark.slow
 def test_the_index_leads_to_every_lesson_and_back(browser, made):
     p = opened(browser, made/'index.html')
     assert p.eval_on_selector_all('main a', 'all => all.map(one => one.getAttribute("href"))') == [
@@ -127,6 +130,7 @@ def test_the_index_leads_to_every_lesson_and_back(browser, made):
     assert p.title() == 'Tell a model where to look'
     closed(p, made/'index.html', made/'1_row.html')
 
+@pytest.mark.slow
 def test_teachers_pages_fold_what_is_theirs(tmp_path):
     sources = lessons.written(tmp_path/'sources')
     write_pages(tmp_path, 'teacher_page', sources, fact=lessons.facts, say=lambda line: None)
@@ -134,7 +138,7 @@ def test_teachers_pages_fold_what_is_theirs(tmp_path):
     assert '<details><summary>For the teacher</summary>' in text and 'Misconceptions' in text
     assert '<h1>For those who teach</h1>' in (tmp_path/'0_for_teachers.html').read_text()
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('hostile', ['</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">',
                                      '<!-- <script>', '"><svg onload=window.hit=3>', '&lt;b&gt;', 'a\u2028b', ']]>'])
 def test_words_from_outside_are_text(browser, tmp_path, hostile):
@@ -170,6 +174,7 @@ def test_a_reveal_that_cannot_be_made_is_an_error_of_its_cell(tmp_path):
     with pytest.raises(RuntimeError, match='lesson 1_row, cell cell-9.*ZeroDivisionError'):
         lesson_html(lessons.lesson(changed={9: "Reveal('1.class', lambda: 1/0)"}), '1_row', fact=lessons.facts)
 
+@pytest.mark.slow
 def test_cells_leave_no_files_where_a_page_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lesson_html(lessons.lesson(more=[('code', "open('left.txt', 'w').close()", '')]), '1_row', fact=lessons.facts)
@@ -218,7 +223,7 @@ def revealed(browser, page, **kw):
     settled(p)
     return p
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('scheme,width', [('light', 1300), ('dark', 360)])
 @pytest.mark.parametrize('path', there, ids=[path.stem for path in there])
 def test_every_lesson_opens_with_all_that_it_reveals(browser, lesson_pages, path, scheme, width):
@@ -249,7 +254,7 @@ controls = '''() => [...document.querySelectorAll('.course-explorer :is(h3, labe
     .filter(one => one.getClientRects().length)
     .flatMap(one => one.tagName === 'SELECT' ? [...one.options].map(option => option.text) : [one.textContent])'''
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
 def test_an_explorer_in_a_lesson_looks_as_it_does_alone_and_has_what_the_lesson_names(browser, lesson_pages, path):
     page = lesson_pages(path)
@@ -263,6 +268,7 @@ def test_an_explorer_in_a_lesson_looks_as_it_does_alone_and_has_what_the_lesson_
     if any('choose a head' in ' '.join(text.split()) for text in prose): assert p.locator('.sv-heads canvas').count()
     closed(p, page)
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('path', read, ids=[path.stem for path in read])
 def test_every_question_can_be_read_by_itself(path):
     "On the vote screen, and in full screen, a card stands alone"

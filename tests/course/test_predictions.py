@@ -335,6 +335,7 @@ def test_a_fragment_holds_neither_truth_nor_reveal_as_text():
     made = Reveal('1.x', content='the secret of the lesson').page_html()
     assert 'secret' not in made and json.loads(made.split('>')[2].split('<')[0])['names'] == ['1.x']
 
+@pytest.mark.slow
 def test_the_widgets_open_without_torch():
     code = ("import sys; from salviz.course import Predict, Reveal, answers, words; p = Predict('1.a', 'Which?', "
             "words('a b')); p.commit('a'); p.page_html(); Reveal('1.a', content='x').page_html(); "

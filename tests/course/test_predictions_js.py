@@ -121,7 +121,7 @@ def answer_by_keys(p, kind):
     if kind == 'slope': press(p, *['PageUp']*3)
     return dict(some_answer)[kind]
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('kind', every_kind)
 def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(opened, tmp_path, kind, scheme):
@@ -157,6 +157,7 @@ def test_a_prediction_is_answered_talked_about_and_revealed_by_keyboard_alone(op
     kept = entry(p)
     assert checked_entry(one.asked, kept, one.id) == {name: kept[name] for name in kept}
 
+@pytest.mark.slow
 def test_enter_in_the_line_of_why_commits(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never'])))
     p.focus('.cr-why-field')
@@ -168,6 +169,7 @@ def test_enter_in_the_line_of_why_commits(opened, tmp_path):
     settled(p)
     assert entry(p)['first']['why'] == 'so' and entry(p)['second'] is None
 
+@pytest.mark.slow
 def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', *(Predict(f'1.{kind}', 'What?', asked)
                                                  for kind, asked in every_kind.items())))
@@ -179,6 +181,7 @@ def test_no_key_that_is_handled_reaches_the_page_around(opened, tmp_path):
         press(p, 'Control')
     assert p.evaluate('() => heard') == ['Control']*4, 'so that JupyterLab can still be told to save'
 
+@pytest.mark.slow
 def test_what_is_missing_is_said_and_nothing_is_committed(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film, most=2))))
     p.click('text=Commit')
@@ -202,6 +205,7 @@ def commit(p, sure='a guess'):
     p.click(f'text={sure}')
     p.click('button:text-is("Commit")')
 
+@pytest.mark.slow
 def test_items_are_dragged_into_their_order_by_mouse(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Order?', order('a', 'b', 'c', 'd'))))
     boxes = [handle.bounding_box() for handle in p.locator('.cr-handle').all()]
@@ -213,6 +217,7 @@ def test_items_are_dragged_into_their_order_by_mouse(opened, tmp_path):
     commit(p)
     assert entry(p)['first']['value'] == [3, 0, 1, 2]
 
+@pytest.mark.slow
 def test_the_end_of_a_line_is_drawn_by_mouse_and_by_touch(opened, tmp_path):
     url = write_lesson(tmp_path/'l.html', Predict('1.x', 'Where?', slope(.2)))
     for kw in ({}, dict(has_touch=True)):
@@ -227,6 +232,7 @@ def test_the_end_of_a_line_is_drawn_by_mouse_and_by_touch(opened, tmp_path):
         commit(p)
         assert entry(p)['first']['value'] == pytest.approx(.5, abs=.02)
 
+@pytest.mark.slow
 def test_words_and_heads_are_chosen_by_touch(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film)), Predict('1.y', 'Which?',
                             head(6, 12))), has_touch=True, viewport=dict(width=360, height=800))
@@ -266,6 +272,7 @@ def test_neither_truth_nor_reveal_is_in_the_document_before_an_answer_is_committ
     p.click('[data-course-name="1.inner"] >> .cr-word:text-is("bad")')
     p.wait_for_function('() => document.querySelectorAll(".cr-option-text.cr-true").length === 2')
 
+@pytest.mark.slow
 def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
     one, seen = Predict('1.x', 'Which?', words(film), ['never']), Reveal('1.x', content='It.')
     p = opened(write_lesson(tmp_path/'l.html', one, seen))
@@ -278,6 +285,7 @@ def test_who_looks_anyway_is_kept_as_skipped(opened, tmp_path):
     p.wait_for_selector('.cr-text')
     assert 'skipped' in p.inner_text('.course-predict .cr-state')
 
+@pytest.mark.slow
 def test_an_explorer_is_opened_within_a_reveal_and_only_then(opened, tmp_path):
     run = invented.run(tmp_path/'run', probes=(0, 1), steps=(0, 10))
     seen = Reveal('1.x', page_of(run, panels=['sentence', 'heads'], plotly=False), title='Look')
@@ -287,6 +295,7 @@ def test_an_explorer_is_opened_within_a_reveal_and_only_then(opened, tmp_path):
     p.wait_for_function('() => document.querySelector(".cr-content .sv-heads canvas")?.width > 50')
     assert p.locator('.cr-content .sv-line .sv-chip').count() > 2
 
+@pytest.mark.slow
 def test_curves_in_a_reveal_find_the_plotly_that_the_page_carries_once(opened, tmp_path):
     run = invented.run(tmp_path/'run', probes=(0,), steps=(0, 10))
     seen = Reveal('1.x', page_of(run, panels=['time', 'sentence'], plotly=False))
@@ -322,6 +331,7 @@ def test_a_reload_keeps_answers_and_reveals_and_other_lessons_have_their_own(ope
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'open', 'an answer to another question is none to this'
 
+@pytest.mark.slow
 def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path):
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film)), Answers()))
     p.click('.cr-word:text-is("bad")')
@@ -335,7 +345,7 @@ def test_what_a_browser_has_not_written_yet_is_kept_by_the_tab(opened, tmp_path)
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'open', 'what another tab did later counts'
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize('kept', ['{', '[]', '{"entries": 3}', '{"entries": {"1.x": {"state": "revealed"}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": {"value": [99]}}}}',
     '{"entries": {"1.x": {"id": "ID", "kind": "words", "state": "committed", "first": null}}}'])
@@ -347,6 +357,7 @@ def test_what_is_damaged_in_the_storage_is_not_believed(opened, tmp_path, kept):
     p.wait_for_function('() => window.salvizCourse')
     assert state(p) == 'open' and p.is_visible('text=Commit')
 
+@pytest.mark.slow
 def test_where_nothing_can_be_kept_that_is_said_and_all_else_works(page, tmp_path):
     write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(film), ['never']), Answers())
     page.set_content((tmp_path/'l.html').read_text())
@@ -358,6 +369,7 @@ def test_where_nothing_can_be_kept_that_is_said_and_all_else_works(page, tmp_pat
     page.wait_for_selector('.cr-true')
     assert 'F1 0' in page.inner_text('.cr-results')
 
+@pytest.mark.slow
 def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     p = opened(write_lesson(tmp_path/'l.html', one, Predict('1.y', 'Up?', choice('up', 'down')), Answers()))
@@ -384,6 +396,7 @@ def test_answers_leave_as_a_file_and_a_code_that_python_reads(opened, tmp_path):
     assert len(rows) == 2 and 'never' in rows[0] and 'not answered' in rows[1]
     assert not re.search('right|correct|well done|total|sum', p.inner_text('.course-answers'), re.I)
 
+@pytest.mark.slow
 def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     pupils = [answers_file(f'p{i}', {'1.x': session.commit(session.new_entry(one.asked, one.id), [8 if i else 4])})
@@ -402,6 +415,7 @@ def test_a_class_file_stands_beside_ones_own_answer_once_that_is_revealed(opened
     p.set_input_files('input[type=file]', [dict(name='x.json', mimeType='application/json', buffer=b'{"no')])
     p.wait_for_function(noted, arg='not be read: x.json is not JSON')
 
+@pytest.mark.slow
 def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(opened, tmp_path):
     one = Predict('1.x', 'Which?', words(film), ['never'])
     whole = dict(id=one.id, kind='words', first=[[8], [4]], second=[[8], [4]], confidence=['sure', 'guess'])
@@ -439,7 +453,7 @@ def test_a_damaged_class_file_breaks_no_page_at_no_reload_and_the_rest_is_shown(
 
 # --- what is shown
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tmp_path, scheme):
     asked = [Predict(f'1.{kind}', 'What?', one, some_truth[kind]) for kind, one in every_kind.items()]
@@ -464,7 +478,7 @@ def test_texts_can_be_read_against_what_is_behind_them_in_every_state(opened, tm
         assert [r for r in ratios if r[0] < 4.5] == []
     assert seen > 300
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('width', [360, 760, 1920])
 @pytest.mark.parametrize('count', [3, 60])
 def test_nothing_is_wider_than_the_page_whatever_the_sentence(opened, tmp_path, width, count):
@@ -491,6 +505,7 @@ def test_nothing_is_wider_than_the_page_whatever_the_sentence(opened, tmp_path, 
                 && getComputedStyle(e).display !== 'inline').map(e => e.outerHTML.slice(0, 120))""")
         assert cut == []
 
+@pytest.mark.slow
 def test_arrow_keys_reach_every_word_of_a_sentence_that_is_broken_into_lines(opened, tmp_path):
     sentence = ' '.join(f'word{i}' for i in range(60))
     p = opened(write_lesson(tmp_path/'l.html', Predict('1.x', 'Which?', words(sentence))),
@@ -503,6 +518,7 @@ def test_arrow_keys_reach_every_word_of_a_sentence_that_is_broken_into_lines(ope
     lines = p.evaluate('() => new Set([...document.querySelectorAll(".cr-word")].map(w => w.offsetTop)).size')
     assert len(set(tops)) == lines > 5 and tops == sorted(tops)
 
+@pytest.mark.slow
 def test_every_text_from_outside_is_text(opened, tmp_path):
     asked = []
     for i, text in enumerate(hostile):

@@ -88,6 +88,7 @@ def test_first_answers_then_those_after_discussion_then_the_truth_each_on_a_key(
     assert screen.locator('.sv-merge').is_visible() and not screen.locator('.sv-votes').is_visible()
     assert screen.evaluate('document.activeElement.dataset.name') == '1.class'
 
+@pytest.mark.slow
 def test_buttons_do_the_same_and_go_on_to_the_next_question(screen):
     show(screen, '1.class')
     forth, seen = screen.locator('.vt-main'), []
@@ -103,6 +104,7 @@ def test_buttons_do_the_same_and_go_on_to_the_next_question(screen):
     screen.locator('.vt-buttons').get_by_text('Close', exact=True).click()
     assert screen.locator('.sv-merge').is_visible()
 
+@pytest.mark.slow
 def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
     def after(name, presses):
         show(screen, name)
@@ -122,6 +124,7 @@ def test_every_kind_of_question_has_its_rows_and_its_truth(screen):
     seen, told = after('8.head', 3)
     assert seen == {'layer 2, head 7': (['true'], ['5', '12']), 'layer 0, head 1': ([], ['7', '0'])}
 
+@pytest.mark.slow
 def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_answers(screen):
     show(screen, '3.alpha')
     for _ in range(2): screen.keyboard.press('ArrowRight')
@@ -129,7 +132,7 @@ def test_where_nothing_is_known_to_be_true_the_next_question_follows_the_second_
     screen.keyboard.press('ArrowRight')
     assert screen.inner_text('.vt-name').startswith('4.after')
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('width,height,least', [(1280, 720, 25), (360, 740, 15)])
 def test_votes_are_read_from_the_back_of_a_room_and_fit_it(browser, tmp_path, questions, scheme, width, height, least):
@@ -150,6 +153,7 @@ def test_votes_are_read_from_the_back_of_a_room_and_fit_it(browser, tmp_path, qu
         page.keyboard.press('Escape')
     closed(page, path)
 
+@pytest.mark.slow
 def test_codes_in_a_chat_and_files_of_one_pupil_are_one_vote(browser, tmp_path, questions):
     path = class_page(tmp_path/'class.html', of, questions=questions)
     page = opened(browser, path)
@@ -171,6 +175,7 @@ hostile = [(dict(version=2), 'is of another version'), (dict(nickname='<b>'), 'n
            (dict(entries={'1.class': 3}), 'left out 1 damaged entry'),
            (dict(entries={f'{i}': dict(kind='check') for i in range(1001)}), 'has 1001 entries, more than 1000')]
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('change,reason', hostile, ids=map(str, range(len(hostile))))
 def test_a_damaged_answers_file_is_named_and_the_others_count(browser, tmp_path, questions, change, reason):
     path = class_page(tmp_path/'class.html', of, questions=questions)

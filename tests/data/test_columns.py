@@ -163,6 +163,7 @@ def test_a_token_over_several_words_has_the_mean_of_their_numbers_and_the_larges
     assert flags == [False, False, True, False, False]
 
 
+@pytest.mark.slow
 def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_bert, tiny_tokenizer, data):
     for name in ('labels', 'input_ids', 'values', 'pixel_values', 'attention_mask', 'length', 'has_rationale',
                  'example_id'):
@@ -175,6 +176,7 @@ def test_a_column_called_like_an_input_is_refused_at_the_door(tmp_path, tiny_ber
     check_data(tiny_bert(), data)
 
 
+@pytest.mark.slow
 def test_nothing_but_inputs_reaches_the_model(tiny_bert, tiny_tokenizer, data):
     feed = feed_for(tiny_bert(), tiny_tokenizer)
     batch = feed.collate([feed.encode(data)['train'][i] for i in range(4)])
@@ -238,6 +240,7 @@ def test_images_bring_their_columns_too(tmp_path):
     assert len(seen) > 3 and all(np.isfinite(r['weighed']) for r in run.train_rows)
 
 
+@pytest.mark.slow
 def test_who_asks_for_what_is_not_there_is_told_what_is(tmp_path, tiny_bert, tiny_tokenizer, data):
     with pytest.raises(NoColumn,
                        match=r"^Sees: asks for batch\['rationale'\], but a batch of probes has no such column; it has "
@@ -273,6 +276,7 @@ wrong_terms = {
     "no term can be called 'step'": lambda o, b: dict(step=Term(o['main'].logits.sum(1))),
     "the name of a term must be a string, got int 3": lambda o, b: {3: Term(o['main'].logits.sum(1))}}
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('says', list(wrong_terms))
 def test_a_term_that_is_no_loss_per_example_is_refused_by_method_and_name(says, tiny_bert, tiny_tokenizer, tiny_data):
     class Fine(Method): pass
@@ -292,6 +296,7 @@ def test_training_and_recording_refuse_a_term_that_is_one_number(snapshots, tmp_
               **{**quick, 'snapshots': snapshots})
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_none_is_refused_by_name(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for i, (given, says) in enumerate(((None, 'plan must return a Plan, got NoneType None'),
                                        (dict(layers=(0,)), 'plan must return a Plan, got dict'),
@@ -341,6 +346,7 @@ def test_evidence_of_ones_own_is_cut_to_its_tokens_whatever_its_form(tmp_path, t
     assert longest != 4
 
 
+@pytest.mark.slow
 def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Gate(Method):
         def __init__(self, axes): self.axes = axes
@@ -359,6 +365,7 @@ def test_sizes_that_do_not_tell_are_told_by_the_plan(tmp_path, tiny_bert, tiny_t
         train(tiny_bert(), tiny_tokenizer, tiny_data, Gate(dict(gate=('heads', 'x'))), tmp_path/'no', **quick)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name,given,says', [
     ('mine', lambda b, n: torch.tensor(1.), 'must have one entry for each of the'),
     ('mine', lambda b, n: .5, 'must be a tensor'),

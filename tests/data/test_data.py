@@ -55,6 +55,7 @@ def test_the_packaged_sentences_have_the_treebanks_classes(movies):
         r = row['rating']
         assert row['label'] == (0 if r <= -2.4 else 1 if r <= -.8 else 2 if r <= .8 else 3 if r <= 2.4 else 4)
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name,n', [('movie-sentences', 10605), ('amazon-reviews', 3708), ('tweets', 4200),
                                     ('editorials', 5190)])
 def test_every_packaged_set_loads_whole_and_in_the_same_form(name, n):
@@ -346,12 +347,14 @@ try: load_text('movie-sentence')
 except ConnectionError as e: print(e)
 """
 
+@pytest.mark.slow
 def test_a_hub_name_without_a_network_is_one_sentence_that_lists_the_packaged_sets(tmp_path):
     said = in_a_new_process(try_a_typo, tmp_path, HF_ENDPOINT='http://127.0.0.1:9', HF_HUB_OFFLINE='0')
     assert said.startswith("'movie-sentence' is not packaged (packaged data sets: movie-sentences, amazon-reviews, "
                            "tweets, editorials, movie-polarity, sts-b) and the Hub cannot be asked")
     assert said.count('\n') == 1
 
+@pytest.mark.slow
 def test_with_the_hub_switched_off_a_set_that_was_loaded_before_is_used_and_another_refused(tmp_path):
     "The cache of `datasets` is made as it looks after a load with a network"
     code = try_a_typo + """
@@ -411,6 +414,7 @@ print(fingerprint(load_text(pd.DataFrame(rows))))'''
     assert len({fingerprint(data), *(fingerprint(load_text(f)) for f in changed)}) == 4
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('load,known', [
     (lambda: load_text('movie-sentences'), '49933f56a3239bb9871f943110c91317d7e22722096758da7e55abf1be813582'),
     (lambda: load_text('sts-b'), 'b661e3fde4a95d3266bfdce1112c15011319fc20050ac01bcd6e06811d2acee6'),
@@ -448,6 +452,7 @@ def test_images_that_nobody_uses_are_fingerprinted_as_files_and_what_has_none_is
     with pytest.raises(ValueError, match="column 'photo' of train: values of type .* have no fingerprint; remove"):
         fingerprint(dict(train=data([[image] for image in images], Sequence(ImageFile()))))
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('dtype,code', [('float32', '<f'), ('float64', '<d'), ('int16', '<h'), ('bool', '<?')])
 def test_arrays_are_fingerprinted_by_type_shape_and_bytes(dtype, code):
     x = np.random.default_rng(0).normal(size=(1203, 3, 2))*5 # more rows than are hashed at once
@@ -487,6 +492,7 @@ def test_examples_are_numbered_through_all_splits(movies, tokenizer):
     assert [i for part in encoded.values() for i in part['example_id']] == list(range(60))
     assert encoded['train'].features['labels'].names == rating_classes
 
+@pytest.mark.slow
 def test_rows_are_the_same_whatever_the_chunk_they_are_tokenised_in(movies, tokenizer, monkeypatch):
     part = movies['train'].select(range(2003))
     whole = encode(part, tokenizer)
@@ -709,6 +715,7 @@ def test_a_tagged_file_that_can_be_read_in_two_ways_is_refused_by_line(text, rea
     (tmp_path/'f.conll').write_text(text, encoding='utf-8')
     with pytest.raises(ValueError, match=f'f.conll: .*{reason}|f.conll {reason}'): load_tokens(tmp_path/'f.conll')
 
+@pytest.mark.slow
 def test_the_packaged_tweets_are_whole():
     data = load_tokens('ner-tweets')
     names = data['train'].features['tags'].feature.names

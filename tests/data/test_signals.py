@@ -119,6 +119,7 @@ def test_colour_channels_are_normalised_each_by_the_training_pixels(pictures):
     np.testing.assert_allclose(restore(array(data['test'], 'pixel_values'), info),
                                np.moveaxis(pictures['test'][0]/255, -1, 1), atol=1e-6)
 
+@pytest.mark.slow
 def test_digits_are_the_packaged_ones_normalised_by_the_published_constants():
     data = load_images('digits', seed=3)
     x, info = array(data['test'], 'pixel_values'), signal_info(data)
@@ -275,6 +276,7 @@ def pair_of(layout, n=24, **kwargs):
     return [(array(a) - array(b), a['label'], np.array(a['informative']))
             for a, b in zip(with_mu.values(), without.values())]
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('layout', list(sizes))
 def test_every_cell_of_every_layout_gets_mu_where_the_box_is_and_nothing_elsewhere(layout):
     starts = []

@@ -74,6 +74,7 @@ def test_the_model_view_draws_every_head_of_every_layer_and_opens_the_one_that_i
     assert frame.evaluate("() => [...document.querySelectorAll('.token')].map(o => o.textContent)") == s.tokens*2
 
 
+@pytest.mark.slow
 def test_chosen_layers_and_heads_keep_their_numbers(page):
     s = snapshot()
     frame = shown(page, bertviz_view(s, kind='model', layers=[-1, 2], heads=[1, 3]))
@@ -86,6 +87,7 @@ def test_chosen_layers_and_heads_keep_their_numbers(page):
     np.testing.assert_allclose(opacities(frame), s.arrays['attention'][1][[1, 3]].ravel()/2, atol=3e-5)
 
 
+@pytest.mark.slow
 def test_a_pair_can_be_seen_within_and_between_its_sentences(page):
     s = snapshot(['[CLS]', 'where', 'is', '[SEP]', 'here', 'it', 'is', '[SEP]'], pair=True)
     frame = shown(page, bertviz_view(s))
@@ -95,6 +97,7 @@ def test_a_pair_can_be_seen_within_and_between_its_sentences(page):
         'here', 'it', 'is', '[SEP]']
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['head', 'model'])
 def test_hostile_tokens_are_text(page, kind):
     page.on('dialog', lambda d: page.errors.append('dialog'))
@@ -157,6 +160,7 @@ def settled(page, where):
 def contrast(a, b): return (max(a, b) + .05)/(min(a, b) + .05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['head', 'model'])
 def test_both_views_are_readable_in_both_themes_and_follow_a_change(page, kind):
     view = bertviz_view(snapshot(), kind=kind)
@@ -168,12 +172,14 @@ def test_both_views_are_readable_in_both_themes_and_follow_a_change(page, kind):
     assert background < .02 and contrast(background, ink) > 12 and colour > .3
 
 
+@pytest.mark.slow
 def test_a_theme_that_is_asked_for_is_kept_whatever_the_page_is(page):
     for theme, asked in (('light', 'dark'), ('dark', 'light')):
         shown(page, bertviz_view(snapshot(), theme=asked), theme)
         assert (luminance(page)[0] < .02) == (asked == 'dark')
 
 
+@pytest.mark.slow
 def test_the_frame_is_as_high_as_the_drawing(page):
     tall = snapshot(['[CLS]', *(f'word{i}' for i in range(60)), '[SEP]'])
     for s, kind in ((snapshot(), 'head'), (snapshot(heads=12), 'model')):
@@ -187,6 +193,7 @@ def test_the_frame_is_as_high_as_the_drawing(page):
     assert shown(page, bertviz_view(tall, height=333)).evaluate("() => innerHeight") == 333
 
 
+@pytest.mark.slow
 def test_a_saved_view_is_one_file_that_draws_from_disk_and_follows_the_readers_system(browser, tmp_path):
     path = bertviz_view(snapshot(), kind='model').save(tmp_path/'view.html')
     for scheme in ('light', 'dark'):
@@ -201,6 +208,7 @@ def test_a_saved_view_is_one_file_that_draws_from_disk_and_follows_the_readers_s
     bertviz_view(snapshot()).save(path, force=True)
 
 
+@pytest.mark.slow
 def test_a_notebook_exported_to_html_shows_the_view(browser, tmp_path):
     from nbconvert import HTMLExporter
     from nbformat import v4

@@ -98,6 +98,7 @@ def opened(page, snapshot):
     settled(page)
     return page.locator('.sv-continuation')
 
+@pytest.mark.slow
 def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its_row(page):
     panel = opened(page, written())
     chips = panel.locator('.sv-chip')
@@ -119,11 +120,13 @@ def test_a_written_token_is_chosen_by_click_and_by_key_and_every_panel_shows_its
     # nothing spoke for the last one: no colours, which would be none
     assert panel.locator('.sv-row').inner_text() == '.' and panel.locator('.sv-scale-bar').count() == 0
 
+@pytest.mark.slow
 def test_without_saliency_the_panel_says_so_and_without_a_continuation_it_is_not_there(page):
     panel = opened(page, written(saliency=False))
     assert 'No saliency was computed.' in panel.inner_text()
     assert not opened(page, invented.snapshot(0, 0)).is_visible()
 
+@pytest.mark.slow
 def test_the_figure_draws_the_tokens_that_are_asked_for(tmp_path, writer):
     model, tokenizer = writer
     s, = explain_texts(model, tokenizer, 'a good film', generate=4, saliency='input_x_gradient', attribution=False)

@@ -142,6 +142,7 @@ def test_frames_meta_and_index_travel_in_one_message_and_only_what_changed(run):
     (_, state), = [m for m in sent if m[1]]
     assert len(state) == 3 and {'index', 'meta'} < set(state) and max(state).startswith('slot_')
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_recorded_again_replaces_the_old_one(run):
     view = ExplorerView([run], live=True)
     view.settle()
@@ -191,6 +192,7 @@ def test_two_runs_are_compared_on_the_same_sentences(run, tmp_path):
     assert [p['matches'] for p in meta(view)['runs'][1]['probes']] == [0, None]
     assert (1, 1) in view._plan.view
 
+@pytest.mark.slow
 def test_sentences_and_steps_can_be_chosen(run):
     view = ExplorerView([run], probes=[1], steps=[0, -1], live=True)
     view.settle()
@@ -252,6 +254,7 @@ def test_training_waits_for_nobody(run):
     view.settle()
     assert (0, 0, 250) in held(view)
 
+@pytest.mark.slow
 def test_what_was_sent_while_a_page_asked_for_everything_is_sent_again(run):
     view = ExplorerView([run], live=True)
     view.settle()
@@ -264,6 +267,7 @@ def test_what_was_sent_while_a_page_asked_for_everything_is_sent_again(run):
     assert len(with_it) == 2 and with_it[0]['slot_8'] == with_it[1]['slot_8']
     assert with_it[0]['index'] != with_it[1]['index'], 'the index must change, or the page would not look'
 
+@pytest.mark.slow
 def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
     run = invented.run(tmp_path/'live', probes=(), steps=(), finish=False)
     view = ExplorerView([run], live=True)
@@ -275,6 +279,7 @@ def test_a_new_sentence_appears_while_training_goes_on(tmp_path):
     view.end(); view.settle()
     assert meta(view)['runs'][0]['finished'] and not meta(view)['runs'][0]['live'] and run._listeners == []
 
+@pytest.mark.slow
 def test_the_scale_of_saliency_grows_while_training_goes_on_and_says_up_to_which_step(tmp_path):
     run = invented.run(tmp_path/'live', probes=(), steps=(), finish=False)
     view = ExplorerView([run], live=True)
@@ -301,6 +306,7 @@ def test_what_is_no_run_is_refused_in_a_sentence(run, tmp_path):
         with pytest.raises((ValueError, FileNotFoundError)) as e: call()
         assert said in str(e.value) and '\n' not in str(e.value)
 
+@pytest.mark.slow
 def test_looking_needs_no_torch(run):
     code = f'''import sys
 from salviz.explorer.widget import Explorer
@@ -321,7 +327,7 @@ def drawn(png):
     image = matplotlib.image.imread(io.BytesIO(png))[..., :3]
     return len(np.unique(image.reshape(-1, 3).round(2), axis=0))
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('method', invented.methods)
 def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     from salviz.figures.drawing import rendered
@@ -334,7 +340,7 @@ def test_every_panel_of_every_method_has_a_picture(tmp_path, method):
     for panel in elsewhere:
         with pytest.raises(ValueError): explorer.picture(panel)
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [invented.image, invented.series, invented.tagged, invented.translated,
                                   invented.scored])
 def test_what_is_no_sentence_with_classes_has_a_picture_too(make):
@@ -367,16 +373,19 @@ def test_in_a_picture_too_the_later_step_is_b_whichever_is_in_view(run, monkeypa
         explorer.picture('compare')
     assert sides == [(10, 30, ['step 10', 'step 30'])]*2
 
+@pytest.mark.slow
 def test_a_picture_stands_beside_the_live_view(run):
     found = Explorer(run)._repr_mimebundle_()
     assert set(found) == {'text/html', 'image/png', 'text/plain'} and drawn(base64.b64decode(found['image/png'])) > 50
     assert found['text/plain'] == 'Explorer of run (2 sentences, 4 recorded steps)'
     assert repr(Explorer([invented.image()])) == 'Explorer of snapshots (1 image)'
 
+@pytest.mark.slow
 def test_one_panel_alone_is_pictured_alone(run):
     alone, all_ = (Explorer(run, panels=p)._repr_mimebundle_()['image/png'] for p in ('sentence', None))
     assert len(alone) < len(all_)/3
 
+@pytest.mark.slow
 def test_hostile_tokens_are_drawn_as_they_stand(tmp_path):
     tokens = ['[CLS]', '<img src=x onerror=hit()>', '$x^2$', '\u202eabc', '🙂', '\u200b', 'x'*10_000, '[SEP]']
     explorer = Explorer(invented.run(tmp_path/'bad', 'ADDrop', probes=(0,), tokens={0: tokens}))
@@ -441,6 +450,7 @@ def test_progress_is_written_by_one_thread_and_rarely(run):
 def test_times_are_said_as_people_say_them():
     assert [in_words(s) for s in (None, .4, 75, 3725)] == ['', '0 s', '1 min 15 s', '1 h 2 min']
 
+@pytest.mark.slow
 def test_a_training_that_has_ended_is_shown_to_its_end(run):
     training = Pretended(invented.run(run.path.parent/'live', probes=(), steps=(), finish=False))
     explorer = Explorer(training)
@@ -453,6 +463,7 @@ def test_a_training_that_has_ended_is_shown_to_its_end(run):
     assert 'image/png' in explorer._repr_mimebundle_()
     assert len(training.listeners) == 1, 'only the controls still listen'
 
+@pytest.mark.slow
 def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     import IPython.display
     shown = []
@@ -469,6 +480,7 @@ def test_the_picture_is_refreshed_where_it_was_displayed(run, monkeypatch):
     assert shown[0][1] == shown[1][1]
     assert [s[2] for s in shown] == [False, True]
 
+@pytest.mark.slow
 def test_what_was_drawn_between_two_cells_is_drawn_once_more_for_who_waits(run, monkeypatch):
     import IPython.display
     shown = []
@@ -568,6 +580,7 @@ def test_the_widget_shows_what_the_kernel_sent_and_follows_updates(page, run):
     push(page, state)
     assert canvas(page, 'heads') != before
 
+@pytest.mark.slow
 def test_a_state_that_is_set_in_the_kernel_is_shown_in_the_browser(page, run, monkeypatch):
     explorer, sent = Explorer(run, panels=['heads', 'map']), []
     explorer.view.settle()
@@ -581,6 +594,7 @@ def test_a_state_that_is_set_in_the_kernel_is_shown_in_the_browser(page, run, mo
     page.wait_for_function('() => model.saved > 0 && JSON.parse(model.get("ui")).hideSpecial')
     page.evaluate('() => close1()')
 
+@pytest.mark.slow
 def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(page, run, browser):
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
     view.settle()
@@ -604,6 +618,7 @@ def test_views_of_one_widget_share_what_is_chosen_and_a_new_page_begins_there(pa
     assert fresh.locator('.sv-toolbar select').nth(1).input_value() == '1' and fresh.errors == []
     fresh.close()
 
+@pytest.mark.slow
 def test_the_page_goes_on_without_a_kernel(page, run):
     view = ExplorerView([run], options=json.dumps(dict(panels=['heads', 'map'])))
     view.settle()
@@ -624,6 +639,7 @@ def test_the_theme_is_jupyters(page, run):
         themes.append(page.eval_on_selector('.salviz', 'o => o.dataset.theme'))
     assert themes == ['light', 'dark', 'light']
 
+@pytest.mark.slow
 def test_the_curves_need_no_network(page, run):
     explorer = Explorer(run, panels=['time'])
     explorer.view.settle()

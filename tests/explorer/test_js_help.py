@@ -26,6 +26,7 @@ def focused(page, selector): return page.evaluate('s => document.activeElement.m
 
 # --- question marks and keys
 
+@pytest.mark.slow
 def test_every_panel_explains_itself_in_two_sentences_and_names_its_keys(page):
     load(page, 'panels.js')
     helps = page.evaluate('() => sv.explorerPanels.map(({name, help}) => [name, help])')
@@ -34,6 +35,7 @@ def test_every_panel_explains_itself_in_two_sentences_and_names_its_keys(page):
         assert len(help_['says']) == 2 and all(s.endswith('.') and s.count('. ') == 0 for s in help_['says']), name
         assert help_['keys'] and all(len(pair) == 2 and all(pair) for pair in help_['keys']), name
 
+@pytest.mark.slow
 def test_a_question_mark_opens_and_escape_closes_what_it_explains(page):
     show(page, panels=['heads', 'map', 'sentence', 'time'])
     assert page.locator('.sv-panel .sv-ask').count() == 4 and not page.locator('.sv-help >> visible=true').count()
@@ -44,6 +46,7 @@ def test_a_question_mark_opens_and_escape_closes_what_it_explains(page):
     assert not page.is_visible('.sv-map .sv-help') and focused(page, '.sv-map .sv-ask')
     assert page.get_attribute('.sv-map .sv-ask', 'aria-expanded') == 'false'
 
+@pytest.mark.slow
 def test_the_question_mark_key_lists_all_keys_unless_somebody_writes(page):
     show(page, panels=['heads', 'map', 'signal', 'time'])
     page.focus('.sv-heads canvas')
@@ -57,6 +60,7 @@ def test_the_question_mark_key_lists_all_keys_unless_somebody_writes(page):
     press(page, '?')
     assert not page.is_visible('[aria-label="all keys"].sv-help')
 
+@pytest.mark.slow
 def test_keys_of_the_explorer_stay_in_it_and_those_with_control_do_not(page):
     show(page, panels=['heads', 'map'])
     page.evaluate('() => { window.heard = []; document.addEventListener("keydown", e => heard.push(e.key)); }')
@@ -64,7 +68,7 @@ def test_keys_of_the_explorer_stay_in_it_and_those_with_control_do_not(page):
     press(page, 'b', 'd', 'ArrowDown', '[', 'Shift+Enter', 'Control+b')
     assert page.evaluate('() => heard') == ['Control', 'b']
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('back', [False, True])
 def test_the_tab_key_goes_through_all_controls_and_out_again(page, back):
     show(page)
@@ -87,6 +91,7 @@ def test_the_tab_key_goes_through_all_controls_and_out_again(page, back):
 
 # --- who listens
 
+@pytest.mark.slow
 def test_a_cell_that_the_keys_move_to_is_said_with_its_place_in_the_row(page):
     s = invented.snapshot(0, 0, method='ADDrop')
     show(page, s, panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=2), row=2))
@@ -100,6 +105,7 @@ def test_a_cell_that_the_keys_move_to_is_said_with_its_place_in_the_row(page):
     press(page, 's')
     spoken(page, f'of “{b}”: ')
 
+@pytest.mark.slow
 def test_many_moves_are_said_once_when_they_end(page):
     show(page, panels=['map'])
     page.evaluate('''() => { window.heard = 0;
@@ -109,6 +115,7 @@ def test_many_moves_are_said_once_when_they_end(page):
     spoken(page, 'to “[SEP]”')
     assert page.evaluate('() => heard') <= 4
 
+@pytest.mark.slow
 def test_a_step_and_a_panel_that_were_chosen_with_keys_are_said(page):
     show(page)
     page.focus('.sv-map canvas')
@@ -120,6 +127,7 @@ def test_a_step_and_a_panel_that_were_chosen_with_keys_are_said(page):
     page.click('[aria-label="next recorded step"]')
     spoken(page, 'step 10')
 
+@pytest.mark.slow
 @pytest.mark.parametrize('side', [0, 1])
 def test_the_maps_of_what_if_are_read_with_keys(page, side):
     show(page, state=dict(tab='whatif'), panels=['whatif'])
@@ -129,6 +137,7 @@ def test_the_maps_of_what_if_are_read_with_keys(page, side):
     assert 'query' in read and 'key' in read
     spoken(page, read)
 
+@pytest.mark.slow
 def test_the_bins_of_a_distribution_are_read_with_keys(page):
     show(page, invented.image(0), invented.image(10), panels=['signal'])
     page.focus('.sv-signal-density canvas')
@@ -137,7 +146,7 @@ def test_the_bins_of_a_distribution_are_read_with_keys(page):
     assert 'from −0.95 to −0.9' in read and 'of the cells' in read
     spoken(page, read)
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare', 'whatif'])
 def test_every_canvas_that_takes_the_focus_says_what_it_is(page, tab):
     show(page, state=dict(tab=tab, compare=dict(run=0, step=0)))
@@ -165,7 +174,7 @@ contrast = '''() => {
         const [a, b] = [over(back), over([...back, [getComputedStyle(e).color, alpha]])].sort((x, y) => x - y);
         return [(b + .05) / (a + .05), e.className, e.textContent.slice(0, 60)]; }); }'''
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_texts_can_be_read_against_what_is_behind_them(page, theme):
     seen = 0
@@ -194,6 +203,7 @@ def opened(p, url):
     settled(p)
     return p
 
+@pytest.mark.slow
 def test_first_use_shows_five_steps_that_cover_nothing_and_are_not_shown_again(browser, whole):
     p = opened(new_page(browser, first_use=True), whole)
     texts = []
@@ -228,6 +238,7 @@ def test_who_skips_the_tour_does_not_see_it_again(browser, whole):
     assert p.locator('.sv-tour').count() == 0 and p.errors == []
     p.close()
 
+@pytest.mark.slow
 def test_where_nothing_can_be_remembered_the_tour_waits_to_be_asked_for(page):
     assert page.evaluate('() => { try { return localStorage.length >= 0; } catch { return false; } }') is False
     show(page)
@@ -236,6 +247,7 @@ def test_where_nothing_can_be_remembered_the_tour_waits_to_be_asked_for(page):
     page.evaluate('() => app.tour.start()')
     assert page.inner_text('.sv-tour-text').startswith('1 of 5. ')
 
+@pytest.mark.slow
 def test_an_image_has_a_tour_of_its_own_panels(page):
     show(page, invented.image(0), invented.image(10))
     page.evaluate('() => app.tour.start()')
@@ -243,7 +255,7 @@ def test_an_image_has_a_tour_of_its_own_panels(page):
 
 # --- narrow pages
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [420, 560, 800, 880, 1280])
 @pytest.mark.parametrize('tokens', [3, 60])
 def test_the_map_stands_before_the_curves_and_nothing_is_wider_than_the_page(page, width, tokens):
@@ -281,6 +293,7 @@ lab_page = '''() => {
 
 def at_rest(page): page.wait_for_timeout(2600)
 
+@pytest.mark.slow
 def test_the_explorer_is_in_sight_while_all_cells_run_and_when_they_have(page):
     load(page, 'sight.js')
     page.evaluate(lab_page)
@@ -293,6 +306,7 @@ def test_the_explorer_is_in_sight_while_all_cells_run_and_when_they_have(page):
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == 0, 'then it leaves the reader alone'
 
+@pytest.mark.slow
 def test_who_turned_to_something_else_is_not_fetched_back(page):
     load(page, 'sight.js')
     page.evaluate(lab_page)
@@ -305,7 +319,7 @@ def test_who_turned_to_something_else_is_not_fetched_back(page):
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == end > 0
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('active', [0, 2, 3])
 def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
     load(page, 'sight.js')
@@ -314,7 +328,7 @@ def test_a_cell_that_is_run_alone_or_opened_moves_nothing(page, active):
     at_rest(page)
     assert page.evaluate('() => outer.scrollTop') == 0
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('width', [520, 800, 950, 1280])
 def test_the_question_mark_stays_in_the_first_line_of_its_head(page, width):
     page.set_viewport_size(dict(width=width, height=900))

@@ -97,6 +97,7 @@ def load_tables(page): load(page, 'colour.js', 'canvas.js')
 
 # ---- colours
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_lightness_of_every_palette_goes_one_way_from_near_the_background(page, theme):
     load_tables(page)
@@ -146,7 +147,7 @@ def tile_points(found, tile, n):
     at = [int((k + .5)*found['side']/n) for k in range(n)]
     return [(x + c, y + r) for r in at for c in at]
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('sharp', [1, 2], indirect=True)
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
@@ -172,6 +173,7 @@ def test_pixels_of_grid_and_map_are_the_colours_of_the_codes(sharp, theme):
     got = np.array(pixel_numbers(sharp, '.sv-map canvas', middles(grid_of(sharp)))).reshape(n, n)
     assert (got == colours[place_of(A[0, 0], limit_of(A[0, 0]))]).all()
 
+@pytest.mark.slow
 def test_attribution_is_painted_in_signed_colours(page):
     s = invented(); n = len(words)
     show(page, [s], state=dict(overlays=plain, what='attribution'), panels=['heads', 'map'])
@@ -186,6 +188,7 @@ def test_attribution_is_painted_in_signed_colours(page):
     got = np.array(pixel_numbers(page, '.sv-map canvas', middles(grid_of(page)))).reshape(n, n)
     assert (got == colours[signed_place(V[0, 0], np.abs(V[0, 0]).max())]).all()
 
+@pytest.mark.slow
 def test_a_common_scale_makes_heads_comparable(page):
     s = invented(); A = cube_value(cube_code(s.arrays['attention'])).astype(float)
     show(page, [s], state=dict(overlays=plain, scale='frame'), panels=['heads', 'map'])
@@ -201,6 +204,7 @@ def test_a_common_scale_makes_heads_comparable(page):
                                        middles(grid_of(page)))).reshape(n,
                                                                         n) == colours[place_of(A[0, 0], limit)]).all()
 
+@pytest.mark.slow
 def test_attention_that_is_spread_evenly_stays_pale(page):
     n = len(words); A = np.full((2, 3, n, n), 1/n, np.float32)
     show(page, [invented(arrays=dict(attention=A))], state=dict(overlays=plain), panels=['heads', 'map'])
@@ -258,6 +262,7 @@ def test_scrubbing_and_clicking_change_the_pixels_as_they_should(page):
         assert (e['kind'], e['layer'], e['head']) == ('head', tile['entry']['layer'], tile['entry']['head'])
         assert (shown() == expected(steps[2], e['layer'], e['head'])).all()
 
+@pytest.mark.slow
 def test_threshold_and_top_k_blank_what_they_should(page):
     s = invented(); n = len(words); A = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float)
     show(page, [s], state=dict(overlays=plain), panels=['map'])
@@ -272,6 +277,7 @@ def test_threshold_and_top_k_blank_what_they_should(page):
     for r in range(n): kept[r, sorted(range(n), key=lambda k: (-A[r, k], k))[:2]] = True
     assert (blanks() == ~kept).all()
 
+@pytest.mark.slow
 def test_hidden_special_tokens_leave_rows_and_columns(page):
     s = invented(); A = cube_value(cube_code(s.arrays['attention'][0, 0])).astype(float)[1:-1, 1:-1]
     show(page, [s], state=dict(overlays=plain, hideSpecial=True), panels=['heads', 'map'])
@@ -321,6 +327,7 @@ def test_the_value_under_the_pointer_is_the_arrays_within_the_stated_step(page):
             assert m[7].endswith('discarded') == bool(marks[0])
             assert m[7].endswith('candidate') == bool(marks[1] and not marks[0])
 
+@pytest.mark.slow
 def test_means_say_their_values_too(page):
     s = invented(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='heads', layer=1, head=0)), panels=['map'])
@@ -329,6 +336,7 @@ def test_means_say_their_values_too(page):
         value, step = map(number, re.search(r': (\S+) ± (\S+)', said).groups())
         assert abs(value - exact[divmod(k, n)]) <= step*1.0001
 
+@pytest.mark.slow
 def test_chosen_tokens_are_summed_for_the_row_and_on_average(page):
     s = invented(); A = s.arrays['attention'][0, 0].astype(float)
     show(page, [s], state=dict(row=2, tokens=[1, 5]), panels=['map'])
@@ -398,6 +406,7 @@ def test_the_outline_stands_exactly_around_the_candidates_and_crosses_on_the_dis
             assert bool((image[y[r] + 4:y[r + 1] - 4, x[c] + 4:x[c + 1] - 4].max(-1) < 60).any()) == bool(
                 crossed[r, c]), (r, c)
 
+@pytest.mark.slow
 def test_what_if_moves_the_outline(page):
     s = faint(); n = len(words)
     show(page, [s], state=dict(overlays=dict(plain, candidates=True),
@@ -409,6 +418,7 @@ def test_what_if_moves_the_outline(page):
     assert page.text_content('.sv-map .sv-words').startswith(
         f'What if: {region.sum()} of {n*n} positions are candidates')
 
+@pytest.mark.slow
 def test_pattern_residual_and_share_of_the_loss(page):
     s = guided(); n = len(words)
     show(page, [s], state=dict(entry=dict(kind='head', layer=1, head=0), overlays=dict(plain, residual=True)),
@@ -425,6 +435,7 @@ def test_pattern_residual_and_share_of_the_loss(page):
     page.evaluate('app.state.set({entry: {kind: "head", layer: 1, head: 2}})'); settled(page)
     assert 'not guided' in page.text_content('.sv-map .sv-words')
 
+@pytest.mark.slow
 def test_only_overlays_that_the_frame_has_are_offered(page):
     for snapshot, names in ((invented(), {'candidates', 'discarded', 'saliency'}),
                             (guided(), {'target', 'residual', 'saliency'})):
@@ -438,6 +449,7 @@ def test_only_overlays_that_the_frame_has_are_offered(page):
 
 # ---- keys
 
+@pytest.mark.slow
 def test_everything_can_be_done_with_keys_alone(page):
     s = guided()
     show(page, [s, guided(5)], panels=['heads', 'map'])
@@ -470,6 +482,7 @@ def test_everything_can_be_done_with_keys_alone(page):
     tab_to('.sv-overlays input[data-overlay=residual]'); press('Space'); assert state('overlays')['residual']
     tab_to('.sv-controls input'); press('ArrowRight', 'ArrowRight'); assert state('top') == 2
 
+@pytest.mark.slow
 def test_a_zoomed_map_follows_the_cursor_the_wheel_and_the_drag(page):
     show(page, [invented()], state=dict(overlays=plain), panels=['map'])
     page.focus('.sv-map canvas')
@@ -487,6 +500,7 @@ def test_a_zoomed_map_follows_the_cursor_the_wheel_and_the_drag(page):
     page.mouse.wheel(0, -300); settled(page); assert window()['span'] < 8
     page.mouse.dblclick(x, y); settled(page); assert window()['span'] == 8
 
+@pytest.mark.slow
 def test_clicks_on_labels_choose_rows_and_keys(page):
     show(page, [invented()], state=dict(overlays=plain), panels=['map'])
     g, box = grid_of(page), page.query_selector('.sv-map canvas').bounding_box()
@@ -500,6 +514,7 @@ def test_clicks_on_labels_choose_rows_and_keys(page):
 
 # ---- sorting
 
+@pytest.mark.slow
 def test_heads_are_sorted_and_filtered_by_their_scores(page):
     s = guided(); A, P = cube_value(cube_code(s.arrays['attention'])).astype(float), s.arrays['pattern_target']
     show(page, [s], state=dict(sort='entropy'), panels=['heads'])
@@ -515,6 +530,7 @@ def test_heads_are_sorted_and_filtered_by_their_scores(page):
     page.evaluate('app.state.set({filter: 0, sort: "order"})'); settled(page)
     assert tiles() == list(np.ndindex(2, 3))
 
+@pytest.mark.slow
 def test_equal_heads_are_no_ranking_and_that_is_said(page):
     s = invented()
     s.arrays['attention'][0] = s.arrays['attention'][0, 0] # three heads of one layer are the same
@@ -536,6 +552,7 @@ def test_equal_heads_are_no_ranking_and_that_is_said(page):
 
 # ---- triptych and compare
 
+@pytest.mark.slow
 def test_the_difference_of_the_triptych_is_that_of_ranks_or_of_shares(page):
     s = invented()
     n = len(words)
@@ -590,6 +607,7 @@ def test_ties_are_no_finding_of_the_triptych_and_carry_a_mark(page):
     assert (f'Tied (hatched): in {n - 1} of {n} rows all values of the attribution are equal (0: the prediction '
             'does not depend on them)' in page.text_content('.sv-triptych .sv-words'))
 
+@pytest.mark.slow
 def test_a_region_says_and_shows_how_much_of_it_is_tied(page):
     s, n = unread(), len(words)
     show(page, [s], panels=['map'], state=dict(entry=dict(kind='head', layer=1, head=0), what='attribution',
@@ -653,6 +671,7 @@ def test_two_steps_and_two_runs_are_compared_on_the_same_sentence(page):
     assert 'no probe with this sentence' in page.text_content('.sv-compare .sv-note')
     assert page.is_hidden('.sv-compare canvas')
 
+@pytest.mark.slow
 def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_either(page):
     n = len(words)
     runs = [[invented(step)] for step in (0, 5)]
@@ -668,6 +687,7 @@ def test_a_head_that_looks_everywhere_alike_is_no_dark_block_beside_others_eithe
 
 # ---- what is missing, long, hostile or dark
 
+@pytest.mark.slow
 def test_missing_evidence_is_a_sentence_and_no_error(page):
     s = invented(arrays=dict(attention_attribution=None, attribution_ranks=None, discard_candidates=None,
                              discarded=None, saliency=None))
@@ -703,7 +723,7 @@ def test_long_sentences_show_thumbnails_and_ask_once_for_the_whole_map(page):
     assert page.is_hidden('.sv-map .sv-note')
     assert page.eval_on_selector('.sv-map canvas', 'c => c.salviz.grid.columns.count') == 200
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
 def test_hostile_tokens_stay_text(page, panel):
     show(page, [invented(labels=hostile), invented(5, labels=hostile)],
@@ -750,6 +770,7 @@ def test_on_small_cells_an_outline_is_thin_and_has_no_halo(page):
         return context.getImageData(0, 0, 200, 200).data.filter((v, i) => i % 4 === 3 && v > 0).length; }''', pitch)
     assert 4*12 <= inked(12) <= 2*4*12 + 8 and inked(16) > 3*4*16
 
+@pytest.mark.slow
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 def test_overlays_and_labels_can_be_read_in_both_themes(page, theme):
     show(page, [invented()], panels=['heads', 'map'], theme=theme)
@@ -787,6 +808,7 @@ def test_frame_time_of_144_heads_at_128_tokens_is_printed(page):
           f'{min(times):.1f} ms of main thread a frame')
     assert page.eval_on_selector('.sv-heads canvas', 'c => c.salviz.tiles.length') == 144 + 12 + 12 + 1 + 1
 
+@pytest.mark.slow
 @pytest.mark.parametrize('panel', ['heads', 'map'])
 def test_a_theme_that_changes_while_there_is_no_width_is_drawn_when_there_is(page, panel):
     "As JupyterLab does it: no width for less than a frame"
@@ -826,7 +848,7 @@ overlapping = '''() => [...document.querySelectorAll('.sv-panel:not([hidden]) ca
     return [...beyond.map(({text}) => text), ...overlaps];
 })'''
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [290, 360]) # in a lesson on a phone, and alone on it
 @pytest.mark.parametrize('tab', ['map', 'triptych', 'compare'])
 def test_no_text_on_a_canvas_is_cut_off_or_overlaps_another(page, tab, width):

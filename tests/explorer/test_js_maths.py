@@ -93,6 +93,7 @@ def test_orders_among_ties_are_those_of_numpy(sv):
         assert top == maths.top_mask(c['x'], c['k'], c['counts']).astype(int).tolist()
         np.testing.assert_array_equal(floats(ranks), maths.ranks(c['x'], c['counts']))
 
+@pytest.mark.slow
 def test_masked_words_are_those_of_training(sv):
     rng, cases, expected = np.random.default_rng(1), [], []
     for i in range(300):
@@ -161,6 +162,7 @@ def wrong(sv, frames, page=None):
     send(sv, given=[frames, expected, page])
     return evaluate_json(sv, f'() => ({compare})(window.given)')
 
+@pytest.mark.slow
 def test_frames_are_decoded_as_in_python(sv):
     long = snapshot_of(n=300, layers=(1,))
     frames = [pack_frame(snapshot_of()), pack_frame(snapshot_of(n=128, seed=1)),
@@ -168,6 +170,7 @@ def test_frames_are_decoded_as_in_python(sv):
               pack_frame(long, full=[(1, 0)]), pack_frame(snapshot_of(), names=['saliency', 'discarded'], layers=[3])]
     assert wrong(sv, frames) == []
 
+@pytest.mark.slow
 def test_a_head_is_found_in_either_form_and_thumbnails_are_no_maps(sv):
     small, long = snapshot_of(), snapshot_of(n=300, layers=(1, 2))
     send(sv, small=pack_frame(small), long=pack_frame(long, full=[(2, 1)]))
@@ -292,6 +295,7 @@ recompute = '''async ([frames, special]) => frames.map((bytes, f) => {
     }
     return [wrong, candidates, discarded]; })'''
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('side', ['right', 'left'])
 def test_regions_and_draws_recomputed_in_the_browser_are_the_trained_ones_bit_for_bit(
     sv, tiny_bert, tiny_tokenizer, side):
@@ -308,6 +312,7 @@ def test_regions_and_draws_recomputed_in_the_browser_are_the_trained_ones_bit_fo
         assert candidates == s.arrays['discard_candidates'].sum() > 0 and discarded == s.arrays['discarded'].sum()
     assert sum(d for _, _, d in got) > 1000
 
+@pytest.mark.slow
 def test_pages_leave_regions_out_and_they_come_back_bit_for_bit(sv, tiny_bert, tiny_tokenizer):
     model = tiny_bert(num_hidden_layers=3)
     for args in variants:

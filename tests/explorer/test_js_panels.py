@@ -101,7 +101,7 @@ def shares(x, special):
     x = np.where(special, 0, np.abs(x))
     return x/x.sum()
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('theme', ['light', 'dark'])
 @pytest.mark.parametrize('colour', ['saliency', 'attention', 'difference'])
 def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, theme, colour):
@@ -131,6 +131,7 @@ def test_colours_of_tokens_are_the_stated_scale_and_stay_readable(page, runs, th
     assert float(ends[-1].replace('−', '-')) == pytest.approx(limit, rel=.06)
     assert ends[0] == ('0' if colour == 'attention' else '−' + ends[-1])
 
+@pytest.mark.slow
 def test_saliency_has_one_scale_for_all_sentences_and_steps_of_a_run_unless_another_is_chosen(page, runs):
     run = runs['addrop']
     show(page, run, panels=['sentence'])
@@ -163,6 +164,7 @@ def test_a_page_with_a_few_steps_has_the_scale_of_the_whole_run(page, runs):
     few, every = run_meta(run, probes=[probe], steps=[step]), run_meta(run)
     assert few['saliency'] == every['saliency'] == dict(limit=max(places.values()), step=max(run.steps))
 
+@pytest.mark.slow
 def test_the_scale_says_up_to_which_step_it_holds_while_training_goes_on_and_when_nobody_knows_it(page, runs):
     run = runs['addrop']
     frame, described = pack_frame(run.snapshot(-1, 0)), run_meta(run)
@@ -210,6 +212,7 @@ def test_click_chooses_the_row_and_shift_click_adds_up_tokens(page, runs):
     settled(page)
     assert state(page)['row'] is None and state(page)['tokens'] == [5]
 
+@pytest.mark.slow
 def test_keys_walk_choose_and_add(page, runs):
     show(page, runs['addrop'], panels=['sentence'])
     page.focus('.sv-line .sv-chip[tabindex="0"]')
@@ -236,6 +239,7 @@ def test_masked_copy_stands_below_its_words(page, runs):
         maths.kl(p, q), rel=.6, abs=1e-9)
     assert 'predicted' in text(page, f'.sv-class:nth-child({p.argmax() + 1})')
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('ranking, values, lost, tied', [
     ('signed', [0, -1., 0., 0., 2., 0], [1], 0), ('signed', [0, 0., 0., 0., 2., 0], [1], 3),
     ('magnitude', [0, -.5, .5, 1., 2., 0], [1, 2], 0), ('magnitude', [0, -.5, 1., .5, -.5, 0], [1, 3], 3)])
@@ -279,6 +283,7 @@ def test_missing_evidence_is_said(page):
     notes = page.eval_on_selector_all('.sv-group-missing:not([hidden])', 'o => o.map(n => n.textContent)')
     assert len(notes) == 3 and all('which this step does not hold' in o for o in notes)
 
+@pytest.mark.slow
 def test_hostile_tokens_are_text_in_every_panel(page):
     attribution = np.random.default_rng(0).normal(size=(2, 3, len(hostile), len(hostile)))
     s = [by_hand(hostile, step=k, info=dict(seed=1, drawn_step=k, example_id=5), attention_attribution=attribution)
@@ -322,6 +327,7 @@ def test_right_to_left_sentences_run_from_the_right(page):
 
 def wait_step(page, step): page.wait_for_function('step => store.stepOf(app.state) === step', arg=step)
 
+@pytest.mark.slow
 def test_keys_move_the_scrubber_over_recorded_steps(page, runs):
     run = runs['addrop']
     show(page, run, panels=['time'])
@@ -336,6 +342,7 @@ def test_keys_move_the_scrubber_over_recorded_steps(page, runs):
     words = page.get_attribute('.sv-time-range', 'aria-valuetext')
     assert words == f'step {steps[-1]} of {steps[-1]}, epoch {last.info["method_epoch"]}, AD-DROP phase'
 
+@pytest.mark.slow
 def test_dragging_stops_at_recorded_steps_only(page, runs):
     show(page, runs['addrop'], panels=['time'])
     steps = runs['addrop'].steps
@@ -345,6 +352,7 @@ def test_dragging_stops_at_recorded_steps_only(page, runs):
         settled(page)
         assert int(page.input_value('.sv-time-range')) == min(steps, key=lambda s: abs(s - value))
 
+@pytest.mark.slow
 def test_play_goes_through_the_steps_and_stops_at_the_end(page, runs):
     show(page, runs['addrop'], panels=['time'], state=dict(speed=15, step=0))
     page.evaluate('() => { window.seen = []; app.state.on(changed => { if (changed.has("step")) '
@@ -393,6 +401,7 @@ def test_a_mean_over_some_of_the_sentences_says_of_how_many(page):
     assert name(1, 8) == 'agreement of attention and saliency (1 of 8 sentences)'
     assert name(8, 8) == 'agreement of attention and saliency (8 sentences)'
 
+@pytest.mark.slow
 def test_a_curve_that_was_hidden_stays_hidden_while_its_name_grows(page):
     load(page, 'curves.js')
     shown = page.evaluate('''() => {
@@ -449,6 +458,7 @@ def test_live_follows_the_newest_step(page, runs):
 
 # curves
 
+@pytest.mark.slow
 def test_agreement_in_the_browser_is_the_one_of_the_metrics(page, runs):
     steps, wanted = runs['addrop'].steps, {}
     for s in runs['addrop'].snapshots():
@@ -459,6 +469,7 @@ def test_agreement_in_the_browser_is_the_one_of_the_metrics(page, runs):
                           't.name.startsWith("agreement")); return [t.x, t.y]; }')
     assert drawn[0] == steps and np.allclose(drawn[1], [np.mean(wanted[s]) for s in steps], atol=1e-9)
 
+@pytest.mark.slow
 def test_clicking_a_curve_jumps_to_the_nearest_shipped_step(page, runs):
     run = runs['addrop']
     show(page, run, keep=run.steps[::2], panels=['time'], plotly=True)
@@ -473,6 +484,7 @@ def test_clicking_a_curve_jumps_to_the_nearest_shipped_step(page, runs):
     page.wait_for_function('() => app.state.step !== null')
     assert state(page)['step'] == min(run.steps[::2], key=lambda s: abs(s - run.steps[1]))
 
+@pytest.mark.slow
 def test_curves_are_read_with_the_keyboard(page, runs):
     run = runs['addrop']
     show(page, run, panels=['time'], plotly=True)
@@ -560,11 +572,13 @@ def test_the_current_step_is_a_line_that_moves_without_drawing(page, runs):
         assert abs(line['x'] + 1 - wanted) < 1 and abs(thumb - wanted) < 1.5
     assert page.evaluate('() => drawn') == 0
 
+@pytest.mark.slow
 def test_without_plotly_a_sentence_stands_in_for_the_curves(page, runs):
     show(page, runs['addrop'], panels=['time'])
     page.wait_for_selector('.sv-curves :text("need plotly")')
     assert page.is_visible('.sv-time-range')
 
+@pytest.mark.slow
 def test_plotly_is_asked_for_once_the_maps_are_painted_and_the_browser_is_idle(page, runs):
     page.evaluate('() => { window.later = []; window.requestIdleCallback = (act, how) => later.push([act, how]); }')
     show(page, runs['addrop'], panels=['heads', 'map', 'time'])
@@ -581,6 +595,7 @@ def test_plotly_is_asked_for_once_the_maps_are_painted_and_the_browser_is_idle(p
     page.wait_for_selector('.sv-curves :text("need plotly")')
     assert page.evaluate('() => times') == 1
 
+@pytest.mark.slow
 def test_a_browser_that_does_not_say_when_it_is_idle_draws_curves(page, runs):
     page.evaluate('() => { delete window.requestIdleCallback; }')
     show(page, runs['addrop'], panels=['time'], plotly=True)
@@ -592,6 +607,7 @@ def test_cross_tuning_epochs_are_shaded(page):
     assert [(s['from'], s['to'], s['epoch'], s['shaded'])
             for s in spans] == [(0, 5, 1, False), (5, 10, 2, True), (10, 15, 3, False), (15, 18, 4, True)]
 
+@pytest.mark.slow
 def test_thinning_loses_no_extreme_and_smoothing_is_a_mean(page):
     load(page, 'curves.js')
     y = np.random.default_rng(0).normal(size=10000)
@@ -641,6 +657,7 @@ def test_at_the_recorded_settings_the_region_is_the_recorded_one(page, planned):
     assert (discarded == planned[0].arrays['discarded']).all()
     assert discarded.any()
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('p,q,region,protect', [
     (0, .5, 'high', False), (.5, .3, 'high', True), (1, .5, 'high', False), (.1, .9, 'low', False),
     (.77, 1, 'low', True), (.77, 1, 'low_released', False), (.3, .5, 'low_released', True),
@@ -658,6 +675,7 @@ def test_other_settings_give_what_training_would_have_drawn(page, planned, p, q,
                           drop_uniform(batch, 4, 3, 7, l))
         assert (discarded[l] == drawn[0].numpy()).all()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('p,q,region', [(.4, .5, 'high'), (.77, 1, 'low'), (.3, .9, 'high')])
 def test_rows_that_a_run_left_out_stay_out_whatever_the_settings(page, tiny_tokenizer, p, q, region):
     load(page, 'derive.js', 'codec.js')
@@ -703,6 +721,7 @@ def test_sliders_change_the_region_and_back_restores_it(page, planned):
     settled(page)
     assert state(page)['whatIf'] is None and '0 candidates and 0 drops differ' in text(page, '.sv-group-counts')
 
+@pytest.mark.slow
 def test_the_released_low_region_can_be_chosen_and_says_how_many_it_takes(page, planned):
     snapshot, _, attribution = planned
     show(page, [snapshot], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=2)))
@@ -730,6 +749,7 @@ def test_plain_epochs_of_cross_tuning_say_why_there_is_no_region(page, runs):
     show(page, runs['addrop'], panels=['whatif'], state=dict(step=0))
     assert 'plain fine-tuning' in text(page, '.sv-group[open]')
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('name', maths.pattern_names)
 @pytest.mark.parametrize('boundary,multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 def test_patterns_are_those_of_the_maps_room(page, name, boundary, multiple):
@@ -759,6 +779,7 @@ def test_a_chosen_pattern_gives_its_residual(page, runs):
                                                                   '-')) == pytest.approx(
         ((a - first)**2).mean(), rel=.06)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('share,binarised', [(.01, True), (.3, True), (1., True), (.3, False)])
 def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
     run = runs['sallm']
@@ -774,6 +795,7 @@ def test_the_target_of_sallm_is_recomputed(page, runs, share, binarised):
                                        'o => o.map(c => c.classList.contains("sv-marked"))')
     assert marked == (target[~s.is_special] > 0).tolist()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task, ranking', [('regression', None), ('classification', 'magnitude'),
                                            ('token_classification', None), ('causal_lm', None)])
 def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking):
@@ -796,7 +818,7 @@ def test_the_target_of_sallm_is_recomputed_as_its_task_asks(page, task, ranking)
     made = evaluate_json(page, f'() => [...sv.sallmTarget({asked}, app.state, store.probe(0, 0).is_special).values]')
     assert np.allclose(made, target(.6), atol=1e-7)
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('share,ranking,first',
                          [(.2, 'signed', 'next'), (.5, 'magnitude', 'keep'), (.9, 'signed', 'mask'),
                           (1., 'signed', 'next'), (0., 'signed', 'next')])
@@ -821,6 +843,7 @@ def test_masked_words_are_those_of_the_method(page, runs, share, ranking, first,
                                       'o => o.map(c => c.classList.contains("sv-replaced"))')
     assert words == [bool(is_masked[0][torch.tensor(s.word_ids == w)].any()) for w in range(len(s.words))]
 
+@pytest.mark.slow
 def test_the_threshold_says_what_remains(page, runs):
     show(page, runs['addrop'], panels=['whatif'], state=dict(entry=dict(kind='head', layer=0, head=0), threshold=.1))
     page.click('summary:has-text("Threshold")')
@@ -832,6 +855,7 @@ def test_the_threshold_says_what_remains(page, runs):
     settled(page)
     assert state(page)['threshold'] == 0
 
+@pytest.mark.slow
 def test_long_sentences_say_what_was_not_shipped(page):
     s = by_hand(['[CLS]'] + [f'w{i}' for i in range(148)] + ['[SEP]'])
     layer, head = telling_entry(s).values() # whose map is there in full
@@ -848,6 +872,7 @@ def test_a_human_rationale_is_what_is_coloured_and_its_absence_is_said(page):
     show(page, [by_hand(words)], panels=['sentence'], state=dict(colour='rationale'))
     assert 'The data have no rationale for this sentence' in text(page, '.sv-sentence')
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [1300, 500])
 def test_names_of_epochs_stay_within_their_epochs(page, runs, width):
     page.set_viewport_size(dict(width=width, height=900))
@@ -861,6 +886,7 @@ def test_names_of_epochs_stay_within_their_epochs(page, runs, width):
         assert name in whole and (not name or start <= left and right <= end)
     if width == 1300: assert names[0][0] == 'epoch 1: plain'
 
+@pytest.mark.slow
 def test_where_there_is_one_column_the_chosen_map_follows_the_heads(page, runs):
     page.set_viewport_size(dict(width=700, height=900))
     show(page, runs['addrop'], panels=None)

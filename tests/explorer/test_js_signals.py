@@ -54,6 +54,7 @@ def grey_colours(page, values, low, high):
 
 quiet = dict(overlays=dict(informative=False, masked=False))
 
+@pytest.mark.slow
 def test_a_series_is_drawn_feature_by_feature_at_every_step(page):
     steps = [invented.series(s, time=12, features=5) for s in (0, 20)]
     show(page, steps, state=quiet)
@@ -66,6 +67,7 @@ def test_a_series_is_drawn_feature_by_feature_at_every_step(page):
                                     grey_colours(page, m.T, *ends)]):
             assert abs(painted(page, i, 5, 12) - wanted).max() <= (0 if i == 1 else 1), (s.step, i)
 
+@pytest.mark.slow
 def test_colours_of_an_image_are_its_channels_and_one_channel_is_grey(page):
     s = invented.image(channels=3)
     show(page, [s], state=quiet)
@@ -78,6 +80,7 @@ def test_colours_of_an_image_are_its_channels_and_one_channel_is_grey(page):
     values = coarse(invented.image().arrays['input'])[0]
     assert np.ptp(grey, axis=-1).max() <= 12 and (np.diff(grey[..., 0].ravel()[np.argsort(values.ravel())]) >= 0).all()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('s', [invented.series(10, time=12, features=5), invented.image(10, channels=3)],
                          ids=['series', 'image'])
 def test_the_reading_under_the_pointer_states_its_precision(page, s):
@@ -97,6 +100,7 @@ def test_the_reading_under_the_pointer_states_its_precision(page, s):
         assert ('(masked)' in said) == bool(masked[cell])
         assert ('informative' in said) == bool('informative' in s.arrays and s.arrays['informative'][cell])
 
+@pytest.mark.slow
 def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
     s = invented.series(time=12, features=5)
     show(page, [s], state=quiet, panels=['signal'])
@@ -117,6 +121,7 @@ def test_the_informative_box_is_outlined_and_masked_cells_are_dotted(page):
     assert drawn[bottom, (left + right)//2]
     assert not drawn[(top + bottom)//2, (left + right)//2] and not drawn[(top + bottom)//2, left - 6]
 
+@pytest.mark.slow
 def test_masked_cells_that_are_too_small_for_dots_are_tinted(page):
     s = invented.series(time=12, features=50)
     show(page, [s], state=quiet, panels=['signal'])
@@ -125,6 +130,7 @@ def test_masked_cells_that_are_too_small_for_dots_are_tinted(page):
     assert ((painted(page, 2, 50, 12) != before).any(-1) == s.arrays['is_masked_map'].T).all()
     assert 'tinted blue' in text(page, '.sv-signal .sv-checks')
 
+@pytest.mark.slow
 def test_a_saliency_that_ranks_by_another_class_has_its_own_map(page):
     kinds = lambda: page.eval_on_selector('.sv-signal canvas', 'c => c.salviz.kinds')
     s = invented.image()
@@ -177,6 +183,7 @@ def test_a_feature_can_be_chosen_and_its_hostile_name_stays_text(page):
     both = np.stack([coarse(s.arrays[k])[:, 0] for k in ('input', 'masked_map')])
     np.testing.assert_allclose(lines, [both.min(), both.max()], rtol=1e-6)
 
+@pytest.mark.slow
 def test_panels_that_cannot_show_an_image_say_why(page):
     show(page, [invented.image(20)], panels=['map', 'time'])
     assert visible(page) == ['sv-time']
@@ -193,6 +200,7 @@ def test_panels_that_cannot_show_an_image_say_why(page):
 
 def answers(page, kind): return texts(page, f'.sv-sentence .sv-labelled .sv-{kind}')
 
+@pytest.mark.slow
 def test_labels_stand_under_their_tokens_and_wrong_ones_are_crossed(page):
     s = invented.tagged(gold=[None, hostile, 'I-PER', None, 'O', 'O', 'B-LOC', None],
                         said=[None, hostile, 'O', 'O', 'O', 'O', 'B-LOC', None])
@@ -209,6 +217,7 @@ def test_labels_stand_under_their_tokens_and_wrong_ones_are_crossed(page):
     set_state(page, mergeWords=True, hideSpecial=True)
     assert answers(page, 'gold')[1:] == ['I-PER', '', 'O', 'O', 'B-LOC']
 
+@pytest.mark.slow
 def test_masked_and_replaced_tokens_show_what_was_there(page):
     show(page, [invented.masked_words()], panels=['sentence'])
     assert [o for o in zip(answers(page, 'gold'), answers(page, 'model'))
@@ -230,6 +239,7 @@ def test_a_translation_shows_its_target_and_what_the_model_would_say(page):
     set_state(page, step=10)
     assert texts(page, '.sv-target .sv-model')[1] == '✗war'
 
+@pytest.mark.slow
 @pytest.mark.parametrize('task', ['regression', 'question_answering'])
 def test_a_loss_against_the_models_own_answer_is_said_to_be_that(page, task):
     def of(labelled):
@@ -244,6 +254,7 @@ def test_a_loss_against_the_models_own_answer_is_said_to_be_that(page, task):
         said = ' '.join(texts(page, '.sv-sentence .sv-note'))
         assert 'Losses of this sentence' in said and ('There is no label: the ' in said) != labelled
 
+@pytest.mark.slow
 def test_a_score_stands_on_a_line_beside_its_label(page):
     show(page, [invented.scored(0), invented.scored(50)], panels=['sentence'], state=dict(step=0))
     at = lambda: page.eval_on_selector_all('.sv-score-mark', 'all => all.map(o => parseFloat(o.style.left))')
@@ -258,6 +269,7 @@ def test_a_score_stands_on_a_line_beside_its_label(page):
     for said, ends in ((-5e-4, [0, 4]), (4.1, [0, 4]), (6.2, [0, 7]), (-1.5, [-2, 4])):
         assert page.evaluate('said => sv.scoreEnds([1, 3.6], said)', said) == ends
 
+@pytest.mark.slow
 def test_names_stand_before_every_line_of_answers(page):
     tokens = ['[CLS]', *(f'w{i}' for i in range(40)), '[SEP]']
     show(page, [invented.tagged(tokens=tokens, gold=[None, *['O']*40, None], said=[None, *['O']*40, None])],
@@ -271,6 +283,7 @@ def test_names_stand_before_every_line_of_answers(page):
         assert lines == named
         assert len(page.query_selector_all('.sv-line > .sv-answer-names')) == len(lines)
 
+@pytest.mark.slow
 def test_without_a_pooled_row_the_mean_over_rows_is_shown_and_said(page):
     s = invented.tagged()
     show(page, [s], state=dict(entry=dict(kind='head', layer=0, head=1), colour='attention', tab='triptych'))
@@ -307,6 +320,7 @@ def test_guided_heads_carry_the_name_of_their_pattern_and_their_share_of_it(page
     assert 'candidates (outlined)' in text(page, '.sv-words')
     assert 'p = 0.3' in text(page, '.sv-words')
 
+@pytest.mark.slow
 @pytest.mark.parametrize('order', [('SaliencyGuided', 'SalLM'), ('SalLM', 'SaliencyGuided')])
 def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(page, order):
     s, worked_with = invented.clashing(order)
@@ -332,6 +346,7 @@ def test_what_if_of_two_methods_starts_from_the_saliency_that_each_works_with(pa
                                        'all => all.map(o => o.classList.contains("sv-marked"))')
     assert marked == (saliency_target(worked_with['SalLM'], ~s.is_special, .3, True)[~s.is_special] > 0).tolist()
 
+@pytest.mark.slow
 def test_a_pattern_that_covers_every_position_has_no_share(page):
     s = invented.both(own='half')
     s.arrays['pattern_target'][:, 0] = 1/len(s.tokens)
@@ -339,6 +354,7 @@ def test_a_pattern_that_covers_every_position_has_no_share(page):
     assert '“half” 2 heads, covers every position' in text(page, '.sv-patterns')
     assert 'It covers every position.' in text(page, '.sv-words')
 
+@pytest.mark.slow
 def test_methods_together_have_all_their_panels_and_what_if_takes_each_ones_arguments(page):
     s = invented.both()
     show(page, [s], state=dict(tab='whatif', entry=dict(kind='head', layer=0, head=0)))
@@ -385,6 +401,7 @@ def of_patches(step=0, probe=0, **more):
     s.info |= dict(patches=dict(rows=2, columns=3, first=1), pooled_row=0, method='ADDrop', methods=dict(ADDrop={}))
     return s
 
+@pytest.mark.slow
 def test_a_patch_is_chosen_on_the_image_and_what_it_attends_to_stands_beside_it(page):
     s = of_patches()
     show(page, [s], panels=['patches'], state=dict(entry=dict(kind='head', layer=1, head=0)))
@@ -449,6 +466,7 @@ def test_saliency_of_a_patch_is_the_sum_over_its_pixels_and_a_mean_chosen_elsewh
     assert 'mixed with the image' in text(page, '.sv-patches .sv-words')
     assert (canvas_image(page, '.sv-patches canvas') != plain).any()
 
+@pytest.mark.slow
 def test_an_image_without_patches_has_no_panel_of_patches(page):
     show(page, [invented.image()])
     assert 'sv-patches' not in visible(page)

@@ -39,6 +39,7 @@ def test_the_arrays_are_those_that_were_recorded(run):
     mean = Explorer(run, state={**chosen, 'entry': dict(kind='all')}).snapshot()
     assert np.allclose(mean.attention, s.arrays['attention'].mean((0, 1))) and mean.candidates is None
 
+@pytest.mark.slow
 @pytest.mark.parametrize('tab, made', [('map', attention_map), ('triptych', triptych), ('whatif', attention_map)])
 def test_the_figure_is_of_the_panel_in_view(run, tab, made):
     fig = Explorer(run, state={**chosen, 'tab': tab}).figure(width='acl')
@@ -47,6 +48,7 @@ def test_the_figure_is_of_the_panel_in_view(run, tab, made):
     assert fig.get_figwidth() == pytest.approx(7.7/2.54) and any('Step 20' in fact for fact in fig.facts)
     assert fig.facts == figure(Explorer(run, state={**chosen, 'tab': tab})).facts
 
+@pytest.mark.slow
 def test_of_a_comparison_b_is_the_later_step(run):
     for here, there in ((20, 0), (0, 20)):
         explorer = Explorer(run, state={**chosen, 'step': here, 'tab': 'compare', 'compare': dict(run=0, step=there)})
@@ -104,6 +106,7 @@ def kept_text(page, which=0):
     page.wait_for_function('field => field.value', arg=field.element_handle())
     return field.input_value()
 
+@pytest.mark.slow
 def test_the_python_line_makes_the_view_again(page, run):
     kept_page(page, run, hideSpecial=True, whatIf=None, tokens=[1, 2])
     page.locator('.sv-keep summary').click()
@@ -133,6 +136,7 @@ def test_the_picture_holds_the_map_and_its_words(page, run):
     assert solid.mean() > .2 and np.array_equal(here[solid], drawn[..., :3][solid])
     assert (image[12:-height - 12] < 100).any() # words above
 
+@pytest.mark.slow
 def test_an_address_opens_the_same_view(browser, run, tmp_path):
     path = write_page(page_of(run), tmp_path/'run.html')
     p = opened(browser, path)
@@ -151,7 +155,7 @@ def test_an_address_opens_the_same_view(browser, run, tmp_path):
     assert again.evaluate('() => salviz.state.tab') == 'map' and again.errors == []
     again.close()
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('asked', ['%7B', '%7B%22hit%22%3A1%7D', '%7B%22entry%22%3A3%7D', '7', '%E0%A4%A'])
 def test_an_address_that_is_no_view_says_so_and_the_page_opens(browser, run, tmp_path, asked):
     path = write_page(page_of(run, panels=['map']), tmp_path/'run.html')
@@ -193,7 +197,7 @@ def test_a_head_whose_rows_are_ties_is_not_the_first(page, run):
     mount(page, meta([run_meta(run)]), [pack_frame(s)], panels=['map'])
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=2)
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('panel, steps', [('map', 'step 20'), ('triptych', 'step 20'),
                                           ('compare', 'A step 0, B step 20')])
 def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
@@ -209,7 +213,7 @@ def test_a_reading_names_its_place_and_goes_with_it(page, run, panel, steps):
         page.evaluate('state => app.state.set(state)', change); settled(page)
         assert tip() == '', change
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('panel', ['map', 'triptych', 'compare'])
 def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run, panel):
     kept_page(page, run, tab=panel, compare=dict(run=0, step=0))
@@ -221,6 +225,7 @@ def test_the_cursor_of_a_longer_sentence_is_not_kept_in_a_shorter_one(page, run,
     assert page.evaluate('() => app.state.probe') == 0 and page.text_content(f'.sv-{panel} .sv-tip') == ''
     assert page.text_content(f'.sv-{panel}').count('could not be drawn') == 0
 
+@pytest.mark.slow
 def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
     kept_page(page, run, whatIf=dict(p=.5, q=.2))
     banner = page.locator('.sv-banner')
@@ -235,6 +240,7 @@ def test_a_banner_says_that_what_if_settings_are_drawn(page, run):
 pairs = [[0, 1], [1, 0], [1, 2]]
 some = dict(kind='mean', layer=0, head=1, heads=pairs)
 
+@pytest.mark.slow
 def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
     kept_page(page, run, entry=dict(kind='head', layer=0, head=1))
     def click(layer, head, *keys):
@@ -254,6 +260,7 @@ def test_heads_are_added_to_a_mean_by_a_click_with_shift(page, run):
     click(1, 2, 'Shift'); click(0, 1, 'Shift')
     assert page.evaluate('() => app.state.entry') == dict(kind='head', layer=1, head=0)
 
+@pytest.mark.slow
 def test_a_mean_over_chosen_heads_is_kept_like_any_view(run):
     explorer = Explorer(run, state={**chosen, 'entry': some})
     exact = run.snapshot(20, 1).arrays['attention'][[0, 1, 1], [1, 0, 2]].mean(0)

@@ -63,5 +63,6 @@ def test_the_discard_maps_are_pictures_on_the_page(quickstart):
     for i in range(2): assert drawn.nth(i).evaluate('o => o.complete && o.naturalWidth > 800')
     assert sum('image/png' in o.get('data', {}) for o in outputs(quickstart)) == 4 # and those of two explorers
 
+@pytest.mark.slow
 def test_the_page_is_quiet(quickstart):
     assert quickstart.errors == [] and quickstart.outside == []

@@ -153,6 +153,7 @@ def shared(server):
 
 plain = 'plain.ipynb', "from salviz import Explorer\nExplorer('run')" # the restart of its kernel comes last
 
+@pytest.mark.slow
 def test_it_draws_at_the_first_run_and_again_in_a_fresh_page(tab, server):
     first = tab('first.ipynb', "from salviz import Explorer\nExplorer('run')")
     first.run_all(); first.drawn(); first.drawn('map')
@@ -201,6 +202,7 @@ training = start_training(model, tokenizer, data, method=Broken(), probes=probes
 explorer = Explorer(training)
 explorer"""
 
+@pytest.mark.slow
 def test_training_is_watched_paused_and_stopped_with_all_cells_queued_and_the_failure_of_the_next_is_shown(tab, server):
     t = tab('live.ipynb', setup, start.format(epochs=30, run='live'),
             'run = await training\nprint("over", run.finished)', broken)
@@ -256,6 +258,7 @@ def test_ones_own_sentences_are_answered_with_their_maps(shared):
     t.page.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
     assert (t.root/'own.ipynb').stat().st_mtime_ns > before and 'famous' not in (t.root/'own.ipynb').read_text()
 
+@pytest.mark.slow
 def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(shared):
     t = shared(*plain)
     light = t.picture('map')
@@ -281,6 +284,7 @@ def test_the_dark_theme_of_jupyterlab_is_followed_and_readable(shared):
     t.page.wait_for_selector('.salviz:not([data-theme=dark])')
     t.drawn('map')
 
+@pytest.mark.slow
 def test_it_works_on_after_the_kernel_was_restarted(shared):
     t = shared(*plain)
     before = t.picture('map')

@@ -52,6 +52,7 @@ def test_a_sentence_of_one_word_is_not_too_short(tiny_bert, tiny_tokenizer):
     content, there = answered(Asker(model=(tiny_bert(), tiny_tokenizer)), texts=['film'], length=3)
     assert content['tokens'] == ['[CLS]', 'film', '[SEP]'] and there['arrays']['attention'].shape == (3, 3)
 
+@pytest.mark.slow
 def test_every_kept_checkpoint_answers_with_its_own_vectors(tiny_bert, tiny_tokenizer, tiny_data, tmp_path):
     run = kept_run(tiny_bert, tiny_tokenizer, tiny_data, tmp_path/'run')
     asker = Asker(Run(run.path))
@@ -75,6 +76,7 @@ def view(tiny_bert, tiny_tokenizer):
     view.settle()
     return view
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a']]), dict(texts=['a']*3),
                                    dict(run=7), dict(layer=None), dict(head='1'), dict(length=2.5), dict(choice=None),
                                    dict(id=1)])
@@ -112,6 +114,7 @@ def by_hand(n=5, size=6, seed=0, bias=False, causal=False):
     blocks['allowed'] = encode_array('allowed', allowed, 'bits')
     return x, scores, allowed, frame_bytes(dict(run=0, probe=0, step=0, info=dict(scaling=.3)), blocks)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('bias, causal, size', [(False, False, 6), (True, False, 33), (False, True, 64),
                                                 (True, True, 128)])
 def test_products_sums_and_scores_of_the_page_are_those_of_numpy(page, bias, causal, size):
@@ -177,6 +180,7 @@ def choose(page, **state):
     page.evaluate('state => model.listeners["msg:custom"].forEach(tell => tell({kind: "state", state}, []))', state)
     settled(page)
 
+@pytest.mark.slow
 def test_nothing_is_asked_before_the_panel_is_open_and_then_once_a_head(page, view):
     widget(page, view)
     kernel = Kernel(page, view, 'vectors')
@@ -210,6 +214,7 @@ def test_the_pair_in_words_is_what_the_model_computes(opened, view, tiny_bert, t
     assert listed[1] == ', '.join(map(str, five)) and float(listed[2]) == pytest.approx(products[five].sum(), rel=1e-3)
     assert 'Its weights are those recorded at step 0' in page.inner_text('.sv-neurons')
 
+@pytest.mark.slow
 def test_the_colours_are_the_products_on_a_linear_scale(opened):
     page, kernel = opened
     answer(page, kernel)
@@ -242,6 +247,7 @@ def test_weights_of_another_step_are_said_to_be_others(page, tiny_bert, tiny_tok
     assert f'by checkpoint of step {steps[0]}' in said and 'These are not the recorded weights' in said
     assert f'at step {recorded}' in said
 
+@pytest.mark.slow
 def test_a_mean_over_heads_has_no_vectors(opened):
     page, kernel = opened
     answer(page, kernel)
@@ -253,6 +259,7 @@ def test_a_mean_over_heads_has_no_vectors(opened):
     answer(page, kernel)
     assert page.is_visible('.sv-neurons canvas >> nth=0') and 'layer 0, head 1' in page.inner_text('.sv-neurons')
 
+@pytest.mark.slow
 def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
     page, kernel = opened
     answer(page, kernel)
@@ -270,6 +277,7 @@ def test_keys_are_walked_and_chosen_by_the_keyboard_and_heard(opened):
     page.keyboard.press('Enter')
     spoken(page, 'products sum to')
 
+@pytest.mark.slow
 def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
     page, kernel = opened
     kernel.is_asked()
@@ -283,6 +291,7 @@ def test_what_cannot_be_computed_is_said_and_can_be_asked_again(opened, view):
     answer(page, kernel)
     assert page.is_visible('.sv-neurons canvas >> nth=0') and 'training' not in page.inner_text('.sv-neurons')
 
+@pytest.mark.slow
 def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened):
     page, kernel = opened
     kernel.is_asked()
@@ -294,6 +303,7 @@ def test_a_model_that_reads_other_tokens_is_not_taken_for_the_one_in_view(opened
     assert 'reads this sentence as other tokens' in page.inner_text('.sv-neurons')
     assert not page.is_visible('.sv-neurons canvas >> nth=0')
 
+@pytest.mark.slow
 def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
     page, kernel = opened
     kernel.is_asked()
@@ -313,12 +323,14 @@ def test_a_pair_that_may_not_attend_is_said_to_have_no_weight(opened, view):
         return [0, 8, 16].every((shift, c) => seen[c] === (scales.product.blank >> shift & 255)); }''')
     assert blank
 
+@pytest.mark.slow
 def test_a_choice_beyond_the_sentence_is_no_choice(opened):
     page, kernel = opened
     answer(page, kernel)
     choose(page, tab='neurons', row=99, tokens=[77])
     assert head_of(page)['query'] == 0 and '“[CLS]” ×' in page.inner_text('.sv-neurons .sv-rowsum')
 
+@pytest.mark.slow
 def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
     page, kernel = opened
     answer(page, kernel)
@@ -331,6 +343,7 @@ def test_what_a_training_has_left_behind_is_said_to_be_old(opened, view):
     answer(page, kernel)
     assert 'Computed now, by the given model' in page.inner_text('.sv-neurons')
 
+@pytest.mark.slow
 def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view):
     page, kernel = opened
     ask_own(page, 'the film was awful')
@@ -339,6 +352,7 @@ def test_a_sentence_of_ones_own_is_answered_while_vectors_are_asked(opened, view
         kernel.answer()
     assert page.is_visible('.sv-own-answer') and page.is_visible('.sv-neurons canvas >> nth=0')
 
+@pytest.mark.slow
 def test_without_a_model_it_says_what_it_needs(page, browser, tmp_path):
     run = invented.run(tmp_path/'run')
     explorer = ExplorerView([run], askers=[Asker(run)])

@@ -81,6 +81,7 @@ def kept_run(tiny_bert, tiny_tokenizer, tiny_data, folder):
     return train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=folder, probes=2, snapshots=2, epochs=2, batch_size=8,
                  learning_rate=1e-2, keep=5, progress=False)
 
+@pytest.mark.slow
 def test_every_kept_checkpoint_can_be_asked_and_answers_with_its_own_weights(tiny_bert, tiny_tokenizer, tiny_data,
                                                                              tmp_path):
     from salviz.models.checkpoints import load_model
@@ -148,6 +149,7 @@ def test_a_model_that_is_no_pair_is_refused_at_the_door(tiny_bert, tmp_path):
     for wrong in (tiny_bert(), (tiny_bert(), None), 'movie-minilm'):
         with pytest.raises(ValueError, match=r'model must be a pair \(model, tokenizer\)'): Explorer(run, model=wrong)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('wrong', [dict(texts='a film'), dict(texts=[]), dict(texts=[['a'], ['b'], ['c']]), dict(run=7),
                                    dict(head=[1]), dict(choice=None), dict(attribution=3), dict(id=1)])
 def test_questions_that_nobody_can_have_typed_are_passed_over(explorer, wrong):
@@ -181,6 +183,7 @@ def test_a_sentence_is_typed_and_its_maps_saliency_and_answer_stand_beside_those
     page.wait_for_timeout(600)
     assert 'awful' not in page.evaluate('() => JSON.stringify([model.get("ui"), model.get("meta")])')
 
+@pytest.mark.slow
 def test_what_is_subtracted_are_the_numbers_of_the_model(opened, tiny_bert, tiny_tokenizer):
     from salviz.probing.look import explain_alike
     page, kernel = opened
@@ -196,6 +199,7 @@ def test_what_is_subtracted_are_the_numbers_of_the_model(opened, tiny_bert, tiny
     expected = np.stack([a.arrays['probabilities'], b.arrays['probabilities']], 1)
     assert [float(x) for k, x in enumerate(table) if k % 3 < 2] == pytest.approx(expected.ravel().tolist(), abs=6e-4)
 
+@pytest.mark.slow
 def test_a_word_is_clicked_away_and_by_keys(opened):
     page, kernel = opened
     page.click('.sv-own-word:has-text("was")')
@@ -220,6 +224,7 @@ def test_it_can_stand_beside_one_that_was_asked_before(opened):
     kernel.answer()
     assert [row[:2] for row in columns(page) if row[0] != row[1]] == [['film', 'scene']]
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_beside_the_field(opened):
     page, kernel = opened
     said = lambda: page.inner_text('.sv-own-said')
@@ -236,6 +241,7 @@ def test_what_is_wrong_is_said_beside_the_field(opened):
     settled(page)
     assert 'could not be sent' in said()
 
+@pytest.mark.slow
 def test_the_newest_question_counts_and_a_late_answer_is_not_shown(opened):
     page, kernel = opened
     ask(page, 'the scene was awful'); settled(page)
@@ -247,6 +253,7 @@ def test_the_newest_question_counts_and_a_late_answer_is_not_shown(opened):
     settled(page)
     assert columns(page) == shown and page.inner_text('.sv-own-said') == ''
 
+@pytest.mark.slow
 def test_another_sentence_in_view_takes_its_answer_away_and_keeps_what_was_typed(opened):
     page, kernel = opened
     ask(page, other); kernel.answer()
@@ -261,6 +268,7 @@ def test_text_is_never_html(opened):
     kernel.answer()
     assert page.locator('.sv-own img').count() == 0 and page.is_visible('.sv-own-answer')
 
+@pytest.mark.slow
 def test_a_run_without_weights_says_what_it_needs(page, tmp_path):
     run = invented.reconfigured(invented.run(tmp_path/'run'), model=dict(name='movie-minilm', layers=2, heads=3))
     view = ExplorerView([run], askers=[Asker(run)])
@@ -271,6 +279,7 @@ def test_a_run_without_weights_says_what_it_needs(page, tmp_path):
     assert 'before its training' in said
     assert page.is_disabled('.sv-own-field') and page.is_disabled('.sv-own-look')
 
+@pytest.mark.slow
 def test_a_page_without_a_kernel_says_what_it_needs(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'page.html', say=lambda said: None)
     p = new_page(browser)

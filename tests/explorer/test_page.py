@@ -39,7 +39,7 @@ def canvases(p):
                                   'all => all.map(c => [c.closest(".sv-panel").className, c.width, c.height, '
                                   'c.toDataURL()])')
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('method', invented.methods)
 def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path, method):
     run = invented.run(tmp_path/method, method)
@@ -56,6 +56,7 @@ def test_the_page_shows_the_pixels_that_the_widget_shows(browser, page, tmp_path
     assert [c[0] for c, d in zip(here, there) if c != d] == []
     closed(p, path)
 
+@pytest.mark.slow
 def test_two_runs_on_one_page_are_compared(browser, tmp_path):
     runs = [invented.run(tmp_path/'one'), invented.run(tmp_path/'two', 'SalLM')]
     path = write_page(page_of(runs, state=dict(compare=dict(run=1, step=None), tab='compare')), tmp_path/'two.html')
@@ -64,6 +65,7 @@ def test_two_runs_on_one_page_are_compared(browser, tmp_path):
     assert p.evaluate('() => [0, 1].map(r => salviz.store.shipped(r, 0).length)') == [4, 4]
     closed(p, path)
 
+@pytest.mark.slow
 def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run')), tmp_path/'run.html')
     p = opened(browser, path)
@@ -74,6 +76,7 @@ def test_a_sentence_is_unpacked_when_it_is_looked_at(browser, tmp_path):
     assert p.locator('#salviz-frames-0-1').count() == 0
     closed(p, path)
 
+@pytest.mark.slow
 def test_the_page_follows_the_readers_theme(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     for scheme in ('light', 'dark'):
@@ -95,7 +98,7 @@ def test_the_page_has_no_violation_of_axe(browser, tmp_path, scheme, width):
 hostile = ['[CLS]', '</script><script>window.hit = 1</script>', '<img src=x onerror="window.hit = 2">', '<!--',
            "');window.hit=3;//", '&lt;b&gt;', '\u202eabc', '\u2028', '🙂', '\u200b', 'x'*10_000, '[SEP]']
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('method', ['ADDrop', 'SaliencyGuided', 'AttentionGuidance'])
 def test_no_token_can_break_the_page(browser, tmp_path, method):
     run = invented.run(tmp_path/'bad', method, probes=(0,), steps=(0, 10), tokens={0: hostile})
@@ -112,6 +115,7 @@ def test_no_token_can_break_the_page(browser, tmp_path, method):
     assert p.evaluate('() => salviz.store.probe(0, 0).tokens') == hostile
     closed(p, path)
 
+@pytest.mark.slow
 def test_names_from_outside_are_text(browser, tmp_path):
     run = invented.run(tmp_path/'<b>&run', probes=(0,), steps=(0,))
     path = write_page(page_of(run, panels=['heads']), tmp_path/'name.html')
@@ -119,6 +123,7 @@ def test_names_from_outside_are_text(browser, tmp_path):
     assert '<b>&run' in p.title() and p.locator('main b').count() == 0
     closed(p, path)
 
+@pytest.mark.slow
 def test_the_page_forbids_all_network(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     p = opened(browser, path)
@@ -128,6 +133,7 @@ def test_the_page_forbids_all_network(browser, tmp_path):
                       '=> done("refused"); i.src = "https://example.com/a.png"; })') == 'refused'
     p.close()
 
+@pytest.mark.slow
 def test_a_page_that_was_damaged_says_so(browser, tmp_path):
     path = write_page(page_of(invented.run(tmp_path/'run'), panels=['heads']), tmp_path/'run.html')
     text = path.read_text()
@@ -151,6 +157,7 @@ def test_the_page_says_its_size_before_it_is_written(tmp_path):
     assert said == [(made.sentence('run.html'), False)] and '2 sentences x 4 steps' in said[0][0]
     assert abs(path.stat().st_size - size['code'] - size['data']) < 5000
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('method', invented.methods)
 @pytest.mark.parametrize('n', [40, 130])
 def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
@@ -160,6 +167,7 @@ def test_a_weight_costs_at_most_two_bytes(tmp_path, method, n):
     made = page_of(run)
     assert float(re.search(r'([\d.]+) bytes a weight', made.sentence())[1]) <= 2
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('make,said', [(invented.image, '2 images x 1 step,'), (invented.series, '2 series x 1 step,'),
                                        (invented.scored, '2 sentences x 1 step,')])
 def test_the_size_counts_images_and_series_as_such(make, said):
@@ -167,6 +175,7 @@ def test_the_size_counts_images_and_series_as_such(make, said):
     mixed = page_of([invented.image(0, 0), invented.scored(0, 1)])
     assert '2 examples x 1 step' in mixed.sentence()
 
+@pytest.mark.slow
 def test_sentences_steps_and_layers_can_be_chosen_and_the_page_says_what_is_left_out(browser, tmp_path):
     run = invented.run(tmp_path/'run', 'ADDrop', layers=3)
     whole, part = (page_of(run, **some).sizes() for some in ({}, dict(probes=[1], steps=[0, -1], layers=[2])))
@@ -193,6 +202,7 @@ def test_full_maps_of_long_inputs_are_chosen_by_heads(tmp_path):
     assert names(heads='all') == {f'attention/{l}.{h}' for l in (0, 1) for h in range(3)}
     assert names(heads='all', layers=[0]) == {f'attention/0.{h}' for h in range(3)}
 
+@pytest.mark.slow
 def test_of_a_long_input_every_head_is_whole_in_the_browser_and_the_size_is_said_first(browser, tmp_path, capsys):
     run = invented.run(tmp_path/'run', 'ADDrop', probes=(0,), steps=(0,),
                        tokens={0: ['[CLS]', *(f'w{i}' for i in range(140)), '[SEP]']})
@@ -208,6 +218,7 @@ def test_of_a_long_input_every_head_is_whole_in_the_browser_and_the_size_is_said
     assert told == [[[142, 142]]*3]*2
     closed(p, path)
 
+@pytest.mark.slow
 def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
     explorer = Explorer(invented.run(tmp_path/'run', 'ADDrop'), probes=[1], panels=['heads', 'map'])
     explorer.view.ui = json.dumps(dict(probe=1, step=10, what='attribution'))
@@ -220,6 +231,7 @@ def test_the_explorer_writes_what_it_shows(browser, tmp_path, capsys):
     with pytest.raises(FileExistsError, match='force=True'): explorer.to_html(path)
     assert explorer.to_html(path, force=True) == path
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     run, empty = invented.run(tmp_path/'run'), invented.run(tmp_path/'empty', steps=())
     refused = {'choose fewer examples (probes=), steps (steps=), layers (layers=)': lambda: page_of(run, limit=1e5),
@@ -234,6 +246,7 @@ def test_what_cannot_be_written_is_refused_in_a_sentence(tmp_path):
         assert said in str(e.value) and '\n' not in str(e.value), said
     assert page_of(run, limit=None).frames == 8
 
+@pytest.mark.slow
 def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
     run = invented.run(tmp_path/'run')
     file = run.path/'snapshots'/'step-00000010.probe-000.safetensors'
@@ -248,6 +261,7 @@ def test_a_damaged_run_is_refused_and_the_sound_part_can_be_chosen(tmp_path):
     (run.path/'config.json').write_text('{')
     with pytest.raises(ValueError, match='not JSON'): page_text(run.path)
 
+@pytest.mark.slow
 def test_a_page_of_series_and_one_of_images_open_at_every_step(browser, tmp_path):
     for make, said in ((lambda s, p: invented.series(s, p, names=[hostile[1], *'abcde']), 'Series'),
                        (invented.image, 'Image')):

@@ -68,6 +68,7 @@ def house(tmp_path_factory):
     assert done.returncode == 0, done.stderr[-3000:]
     return folder, json.loads(done.stdout.splitlines()[-1])
 
+@pytest.mark.slow
 def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
     _, told = house
     assert json.loads(told['options'])['panels'] == ['longest', 'time']
@@ -75,7 +76,7 @@ def test_a_panel_of_one_file_is_in_the_widgets_payload(house):
     order = told['program'].split('explorerPanels = [')[1].split(']')[0].split(', ')
     assert order.index('sentencePanel') < order.index('longestPanel') == order.index('ownPanel') - 1
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['whole', 'chosen'])
 def test_a_panel_of_one_file_is_shown_by_a_page_without_network(house, browser, name):
     p = new_page(browser)
@@ -93,6 +94,7 @@ def test_a_panel_of_one_file_has_a_still_alone_and_on_the_page_of_several(house)
     own = {o.get_text() for o in figure(attention_beside_saliency(invented.snapshot(30))).findobj(Text)} - without
     assert own <= set(told['still']) and len(own & set(told['whole'])) > 1
 
+@pytest.mark.slow
 def test_python_and_javascript_read_the_same_in_a_panels_file(page):
     load(page, 'panels.js')
     theirs = evaluate_json(page, '() => sv.explorerPanels')
@@ -104,6 +106,7 @@ def test_python_and_javascript_read_the_same_in_a_panels_file(page):
     assert [{k: v for k, v in o.items() if k in known} for o in theirs] == [
         {k: v for k, v in o.items() if v not in (False, '')} for o in ours]
 
+@pytest.mark.slow
 def test_every_panel_has_a_view_and_a_still_that_can_be_drawn(page):
     load(page, 'panels.js')
     assert page.evaluate('() => sv.explorerPanels.every(panel => panel.view.prototype.update)')

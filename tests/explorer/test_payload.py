@@ -245,6 +245,7 @@ def real_runs(tmp_path_factory):
     return dict(addrop=run('addrop', ADDrop(p=.3, q=.3, cross_tuning=False)),
                 guided=run('guided', AttentionGuidance(share=.5)))
 
+@pytest.mark.slow
 def test_meta_says_what_there_is(real_runs):
     run = real_runs['addrop']
     m = run_meta(run)
@@ -303,6 +304,7 @@ def per_weight(page, snapshots):
     "Bytes a weight and frame as a page takes them, in base64"
     return len(page)*4/3/sum(s.arrays['attention'].size for s in snapshots)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name', ['addrop', 'guided'])
 @pytest.mark.parametrize('probe', [0, 1])
 def test_a_page_of_a_real_run_is_lossless_and_takes_at_most_two_bytes_a_weight_and_frame(real_runs, name, probe):

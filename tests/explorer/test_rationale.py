@@ -50,6 +50,7 @@ def numbers(panel) -> list: # of text: AUPRC, token F1, span F1
     items = panel.locator('.sv-agreement li').all_inner_texts()
     return [item.split(name)[1].split(' (')[0].strip() for item, name in zip(items, ('AUPRC', 'token F1', '≥ 0.5)'))]
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_figure_at_each_step_and_for_each_explanation(page):
     snapshots = [taught(step) for step in (0, 10, 20)]
     panel = opened(page, *snapshots)
@@ -64,6 +65,7 @@ def test_the_numbers_are_those_of_the_figure_at_each_step_and_for_each_explanati
     lines = panel.locator('path').evaluate_all('all => all.map(p => p.getAttribute("d"))')
     assert [line.count('L') for line in lines] == [2]*3
 
+@pytest.mark.slow
 def test_shares_are_heights_and_what_counts_as_marked_is_filled(page):
     panel = opened(page, taught())
     bars = panel.locator('.sv-share > span')
@@ -76,6 +78,7 @@ def test_shares_are_heights_and_what_counts_as_marked_is_filled(page):
     page.keyboard.press('End')
     assert 'nobody can mark it' in panel.locator('.sv-reading').inner_text()
 
+@pytest.mark.slow
 @pytest.mark.parametrize('what, says', [
     ('nothing', 'The rationale marks nothing'), ('everything', 'The rationale marks every token'),
     ('flat', 'All tokens have the same value: the explanation points nowhere'), ('tied', '5 tokens tie at the border')])
@@ -90,6 +93,7 @@ def test_where_agreement_has_no_number_the_panel_says_why(page, what, says):
     # no colour where none would tell a word from another
     assert panel.locator('.sv-scale-bar').count() == (what != 'flat')
 
+@pytest.mark.slow
 def test_any_method_shows_the_rationales_of_its_data_and_a_sentence_without_one_says_so(page):
     panel = opened(page, invented.snapshot(0, 0), taught(0, 1, 'FineTuning'))
     assert 'no rationale for this sentence' in panel.inner_text() and not panel.locator('.sv-line').is_visible()
@@ -107,6 +111,7 @@ def test_a_run_without_rationales_has_no_such_panel(page):
     panel = opened(page, invented.snapshot(0, 0))
     assert not panel.is_visible() and 'no rationales' in page.inner_text('.sv-missing')
 
+@pytest.mark.slow
 def test_panels_without_anything_to_show_say_nothing_about_the_model(page):
     s = invented.snapshot(0, 0)
     mount(page, meta([[s]]), [pack_frame(s)])

@@ -29,6 +29,7 @@ def front(tmp_path_factory):
     return replace(front_of(pd.DataFrame(rows), y='validation_token_f1'), folder=folder)
 
 
+@pytest.mark.slow
 def test_the_panel_is_told_what_the_front_knows(front):
     runs = runs_of_front(front)
     told = front_meta(front, runs)
@@ -82,6 +83,7 @@ def test_names_keep_apart_and_ticks_are_round(page):
             assert a['x1'] <= b['x0'] or b['x1'] <= a['x0'] or a['y1'] <= b['y0'] or b['y1'] <= a['y0']
 
 
+@pytest.mark.slow
 def test_a_setting_with_a_hostile_name_stays_text(browser, front, tmp_path):
     named = replace(front, setting=hostile, frame=front.frame.rename(columns=dict(weight=hostile)))
     Explorer(named, panels=['tradeoff']).to_html(tmp_path/'hostile.html')
@@ -93,6 +95,7 @@ def test_a_setting_with_a_hostile_name_stays_text(browser, front, tmp_path):
     shown.close()
 
 
+@pytest.mark.slow
 def test_a_front_has_a_still_and_other_explorers_have_none(front, tmp_path):
     explorer = Explorer(front)
     texts = [t.get_text() for ax in explorer.picture('tradeoff').axes for t in ax.texts]

@@ -78,7 +78,7 @@ def many(losses): # of every kind, with what is hard about it
                 head_map(heads(2, 3).replace({'layer': {0: hostile}}), 'agreement'),
                 gradient_boxes(gradients((hostile, 'b'))), metric_table(results((hostile, 'b'))))
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('width', [3.25, 6.75])
 def test_no_text_of_a_chart_overlaps_another_or_leaves_it(losses, width):
     with warnings.catch_warnings():
@@ -225,6 +225,7 @@ def test_a_figure_to_point_at_has_the_words_of_the_printed_one():
     assert (fig.caption, fig.citations) == (printed.caption, printed.citations) and fig.citations
     assert fig.facts[:-1] == printed.facts[:-1] and re.fullmatch(r'Drawn with: salviz .+, plotly .+', fig.facts[-1])
 
+@pytest.mark.slow
 def test_plotly_shows_every_name_as_it_stands(page):
     "In a real browser: no element comes from a name, and the name is read whole"
     from plotly.offline import get_plotlyjs

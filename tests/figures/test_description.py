@@ -44,7 +44,7 @@ def heading_of(fig):
 def keys(citations): return [re.match(r'@\w+\{([^,]+)', entry)[1] for entry in citations]
 
 
-@pytest.mark.sample(13)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', figure_kinds())
 def test_every_fact_of_the_heading_is_in_the_caption_of_a_figure_without_heading(kind, made):
     parts, bare = heading_of(draw(made, kind, width=9)), draw(made, kind, heading='none', width=9)
@@ -53,7 +53,7 @@ def test_every_fact_of_the_heading_is_in_the_caption_of_a_figure_without_heading
     for part in parts: assert ' '.join(part.lower().split()) in caption, part
 
 
-@pytest.mark.sample(13)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('kind', figure_kinds())
 def test_method_step_sentence_seed_model_and_data_are_in_the_caption_of_a_figure_without_heading(kind, made):
     source, _ = made[kind]
@@ -80,6 +80,7 @@ def test_facts_that_are_said_already_are_not_said_twice(made):
     assert two.count('AD-DROP') == 1 and two.startswith('(i) Step 0: ') # what the panels share is said once
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['attention_map', 'triptych', 'compared', 'evolution', 'discard_region'])
 def test_how_the_head_was_chosen_is_said_where_nobody_chose_it(kind, made):
     words = 'largest median row sum of |attribution|'
@@ -111,6 +112,7 @@ def test_model_and_data_of_the_runs_that_come_with_the_library_are_cited():
     assert paper_of('bertha') == paper_of(None) == ''
 
 
+@pytest.mark.slow
 def test_several_bibliographies_become_one_with_each_entry_once(made, tmp_path):
     one, two = draw(made, 'discard_region'), draw(made, 'triptych', head='rollout')
     for name, fig in (('a', one), ('b', two)): save_figure(fig, tmp_path/f'{name}.pdf', caption=True)
@@ -187,6 +189,7 @@ def looked_at(n=8):
     return out
 
 
+@pytest.mark.slow
 def test_a_figure_of_recordings_without_a_run_names_and_cites_their_model_and_can_be_remade(tmp_path):
     from salviz.explorer.widget import Explorer
     from salviz.figures.remaking import remake
@@ -201,6 +204,7 @@ def test_a_figure_of_recordings_without_a_run_names_and_cites_their_model_and_ca
         remake(save_figure(large, tmp_path/'b.pdf'))
 
 
+@pytest.mark.slow
 def test_several_explorers_are_drawn_side_by_side(tmp_path):
     from salviz.explorer.widget import Explorer
     drop = invented.run(tmp_path/'drop', 'ADDrop')

@@ -35,6 +35,7 @@ def test_in_a_row_that_nothing_reads_ties_are_no_difference_of_ranks():
     assert not triptych(snap, 0, 1).tied[4]
 
 
+@pytest.mark.slow
 def test_a_region_says_how_much_of_it_is_tied():
     snap = invent(10, layers=3, heads=4, p=.3)
     for view in (discard_region(snap, 2, 1), attention_map(snap, 2, 1)):

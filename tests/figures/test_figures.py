@@ -31,7 +31,7 @@ hostile = ['[CLS]', '<img onerror=alert(1)>', '$x^2$', '中文', 'مرحبا', '
 def view_of(method, n=12, **kwargs): return makers[method](invent(n, layers=2, heads=6, method=method, **kwargs))
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('method', makers)
 @pytest.mark.parametrize('n, width', [(3, 6.75), (12, 6.75), (60, 6.75), (128, 6.75), (40, 3.25)])
 def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
@@ -40,7 +40,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(method, n, width):
     check_legible(fig)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('method', makers)
 def test_hostile_tokens_are_drawn_literally_with_one_warning_of_each_kind(method, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
@@ -66,6 +66,7 @@ def test_classes_and_labels_are_no_formulas(text):
         assert not o.get_parse_math() or '$' not in rest
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [3.25, 6.75])
 def test_the_drawn_map_holds_the_snapshots_numbers(width):
     snap = invent(20); view = discard_region(snap)
@@ -91,6 +92,7 @@ def test_a_pixel_of_a_written_map_has_the_colour_of_its_number(tmp_path):
         assert np.abs(pixels[len(pixels) - int(y), int(x)] - expected).max() < 3
 
 
+@pytest.mark.slow
 def test_every_discarded_position_and_only_those_carries_a_cross():
     for n in (12, 60, 128):
         view = view_of('ADDrop', n)
@@ -99,6 +101,7 @@ def test_every_discarded_position_and_only_those_carries_a_cross():
         assert points == {(k, q) for q, k in np.argwhere(view.discarded)}
 
 
+@pytest.mark.slow
 def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     view = view_of('SalLM', 128); fig = figure(view)
     heights = [p.get_height() for ax in fig.axes for p in ax.patches
@@ -110,6 +113,7 @@ def test_long_sentences_keep_every_bar_and_say_which_labels_are_left_out():
     assert note == ['For want of room, every third token is labelled (128 tokens).']
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('n, width', [(8, 6.75), (30, 3.25)])
 def test_a_discard_map_and_its_negative_differ_in_grey_by_marks(n, width):
     snap = invent(n)
@@ -156,6 +160,7 @@ def test_the_first_box_of_a_line_has_its_left_border():
     assert boxes and not any(p.get_clip_on() for p in boxes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('n', [1, 2])
 def test_the_smallest_sentences_are_legible(n):
     tokens = ['fine', '[SEP]'][:n]
@@ -189,6 +194,7 @@ def test_the_agreement_and_the_residuals_are_printed():
     assert any(all(f'{r:.4f}' in o.get_text() for r in view.residuals) for o in figure(view).findobj(Text))
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_are_noted_below_the_figure():
     snap = invent(12)
     snap.arrays['attention_attribution'][:, :, 2, 2] = np.nan; snap.arrays['probabilities'][:] = np.nan
@@ -198,6 +204,7 @@ def test_values_that_are_not_finite_are_noted_below_the_figure():
         if make is not guided_heads: assert any('not finite' in o.get_text() for o in fig.findobj(Text))
 
 
+@pytest.mark.slow
 def test_pictures_without_target_teacher_or_probabilities_are_drawn():
     drop = ('saliency_target', 'method_saliency', 'probabilities', 'masked_probabilities')
     for make in makers.values(): check_legible(figure(make(invent(12, drop=drop))))
@@ -223,6 +230,7 @@ def test_a_target_that_is_not_binarised_is_drawn_without_shaded_columns():
         assert bool(shades) == binarised
 
 
+@pytest.mark.slow
 def test_a_users_style_neither_changes_a_figure_nor_is_changed(tmp_path):
     view = view_of('AttentionGuidance')
     plain = save_figure(figure(view), tmp_path/'a.svg').read_bytes()
@@ -283,6 +291,7 @@ def test_a_notebook_can_show_a_figure_without_pyplot():
     assert data[:4] == b'\x89PNG' and size['width'] == 675
 
 
+@pytest.mark.slow
 def test_the_picture_that_a_notebook_keeps_is_small_and_looks_like_the_figure(monkeypatch):
     import IPython.display
     from PIL import Image
@@ -336,7 +345,7 @@ seen = dict(digit=lambda: signal_view(invented.image(step=10)),
             together=lambda: view_for(invented.both()))
 
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('name, width',
                          [*((o, 6.75) for o in seen),
                           *((o, 3.25) for o in ('digit', 'tall', 'long_series', 'named', 'distribution', 'long_tagged',
@@ -380,6 +389,7 @@ def test_masked_cells_are_marked_and_only_those():
     assert np.array_equal(fading[..., 3] == 0, small.is_masked)
 
 
+@pytest.mark.slow
 def test_all_ten_digits_are_shown_and_ticks_keep_apart():
     s = invented.image()
     s.classes, s.arrays['probabilities'], s.arrays['masked_probabilities'] = [f'no. {i}' for i in range(10)], np.full(
@@ -437,6 +447,7 @@ def test_wrong_answers_can_be_told_in_grey_print_and_nothing_is_said_of_tokens_t
             if o.get_weight() == 'bold'} == {view.title, 'war', 'encoder, layer 1, mean over heads'}
 
 
+@pytest.mark.slow
 def test_hostile_labels_answers_targets_and_feature_names_are_drawn_literally():
     bad = ['<img onerror=1>', '$x^2$', '中文', '\u202eabc', '', 'a'*90, '\t', r'$\frac{']
     tagged = invented.tagged(gold=[None, *bad[:6], None], said=[None, *bad[1:7], None])
@@ -465,6 +476,7 @@ def test_values_that_are_not_finite_are_noted_below_figures_of_other_tasks():
         assert any('not finite' in o.get_text() for o in fig.texts), type(view)
 
 
+@pytest.mark.slow
 def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     views = view_for(invented.both())
     fig = figure(views)
@@ -479,7 +491,7 @@ def test_several_views_are_one_figure_with_their_headings_lettered(tmp_path):
     with pytest.raises(ValueError, match='got str; make one with view_for'): figure([views[0], 'map'])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['digit', 'named', 'translated', 'scored'])
 def test_figures_of_other_tasks_are_the_same_bytes_every_time(name, tmp_path):
     for kind in ('pdf', 'svg', 'png'):
@@ -493,7 +505,7 @@ made = dict(image=invented.image, series=invented.series, tagged=invented.tagged
             translated=invented.translated, scored=invented.scored, both=invented.both)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', made)
 def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(kind):
     check_legible(picture(Look(made[kind](20), other=made[kind](0))))
@@ -507,6 +519,7 @@ def test_the_page_of_each_kind_of_snapshot_is_legible_and_shows_its_own_panel(ki
     assert ('saliency over the largest magnitude' in texts) == (kind in ('image', 'series'))
 
 
+@pytest.mark.slow
 def test_panels_that_a_signal_or_a_text_does_not_have_are_refused_with_the_reason():
     image, text = Look(invented.image(20)), Look(invented.tagged())
     for panel in ('heads', 'map', 'triptych'):

@@ -34,7 +34,7 @@ def signals(path, make):
     for step in (0, 10): made.save(make(step))
     return made
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize('view', entries)
 def test_every_kind_draws_the_heads_in_view_or_says_why_not(run, guided, view):
     for kind in of_a_map + of_one_head:
@@ -59,6 +59,7 @@ def test_options_come_before_what_is_in_view(run):
     assert 'layer 1, head 0' in one.figure('evolution', head=0).caption
     with pytest.raises(ValueError, match='colour'): one.figure('attention_map', colour='red')
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('panel', panel_names)
 def test_every_panel_in_view_has_a_figure(run, panel):
     fig = Explorer(run, state=dict(entry=entries['head'], tab=panel, compare=dict(run=0, step=0))).figure()
@@ -70,6 +71,7 @@ def test_of_two_runs_the_figure_is_of_the_one_in_view_beside_the_other(run, guid
     assert 'A is Attention guidance' in caption and 'B is AD-DROP' in caption
     assert explorer.figure('loss_curves').caption
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('make', [invented.image, invented.series])
 def test_images_and_series_have_figures_of_their_own_and_refuse_those_of_text(home, make):
     explorer = Explorer(signals(home/make.__name__, make))

@@ -69,7 +69,7 @@ every = [(kind, shape, width, size) for shape in every_kind.shapes for kind in n
          if (kind, shape) != ('number_over_steps', 'three')] # one ordinary token has no rank correlation
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind, shape, width, size', fast)
 def test_no_figure_is_cut_or_higher_than_its_page(kind, shape, width, size, sources):
     source, options = sources(shape)[kind]
@@ -83,7 +83,7 @@ def test_no_figure_of_any_kind_is_cut_in_any_width_and_size(kind, shape, width, 
     check_fits(source, options.get('kind', kind), width, size, {k: v for k, v in options.items() if k != 'kind'})
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('width', widths)
 @pytest.mark.parametrize('of', ['images', 'series'])
 def test_three_signals_stand_on_one_page(of, width):
@@ -103,6 +103,7 @@ def test_what_leaves_the_page_is_named_with_the_remedy():
     assert ink_outside(fig)[1] > 0
 
 
+@pytest.mark.slow
 def test_a_figure_that_is_too_high_says_which_option_helps(sources):
     source, _ = sources('sixty')['token_labels']
     fig, (said,) = drawn(source, 'token_labels', width='acl')
@@ -125,6 +126,7 @@ def test_letters_as_large_as_the_captions_shrink_until_the_figure_fits_its_page(
     assert fig.get_figheight() <= venues['acl'].height + .01 and 7 <= 7*fig.scale < 10
 
 
+@pytest.mark.slow
 def test_marks_of_a_region_lie_in_its_own_cells_and_leave_the_colours_as_the_bar_has_them():
     "Cells are compared with the same map without a region: only lines differ"
     view = discard_region(invent(50, layers=3, heads=4), 1, 1)

@@ -47,7 +47,7 @@ def made(tmp_path_factory):
 def draw(made, kind, **kw): return figure(made[kind][0], kind, **made[kind][1], **kw)
 
 
-@pytest.mark.sample(12)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kind', figure_kinds())
 def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_how_it_was_made(kind, made):
     for width in ('acl',
@@ -62,7 +62,7 @@ def test_every_kind_is_legible_in_a_column_and_on_the_page_and_cites_and_says_ho
         assert any('seed 0' in o for o in fig.facts)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['triptych', 'attention_beside_saliency', 'discard_region', 'loss_curves',
                                   'sensitivity_grid'])
 def test_another_font_size_is_the_same_picture_on_a_narrower_page_enlarged(kind, made):
@@ -153,6 +153,7 @@ def test_panels_are_lettered_on_and_on_in_rows_as_wide_as_the_page(made):
     assert '(j) Attention attribution' in fig.caption and letter(27) == 'ab'
 
 
+@pytest.mark.slow
 def test_as_many_panels_stand_in_a_row_as_are_good_to_read(made):
     run = made['discard_region'][0]
     for width, rows in (('acl-two-column', 1), ('neurips', 2), (9, 1)):   # three stay together where each is legible
@@ -163,6 +164,7 @@ def test_as_many_panels_stand_in_a_row_as_are_good_to_read(made):
         check_legible(fig)
 
 
+@pytest.mark.slow
 def test_panels_share_a_scale_where_that_is_asked_for(made):
     run = made['discard_region'][0]
     def limits(**kw):
@@ -241,6 +243,7 @@ def quiet(make):
 other_script = ['[CLS]', '中文', 'good', '文字', '[SEP]']
 
 
+@pytest.mark.slow
 def test_a_token_in_another_script_gets_an_installed_font_that_has_its_characters(installed, tmp_path):
     view = discard_region(invent(tokens=other_script, layers=1, heads=6))
     _, said = quiet(lambda: figure(view))
@@ -261,6 +264,7 @@ def test_a_token_in_another_script_gets_an_installed_font_that_has_its_character
     assert quiet(lambda: rendered(figure(view), 'pdf'))[0] == pdf
 
 
+@pytest.mark.slow
 def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refused_as_a_figures_font(
     installed, tmp_path):
     small_font(tmp_path/'a.otf', 'Noto Post', '中文字', postscript=True)
@@ -283,6 +287,7 @@ def test_a_font_that_a_pdf_cannot_embed_as_type_42_is_drawn_as_outlines_and_refu
         figure(invented.snapshot(), font='Noto Post')
 
 
+@pytest.mark.slow
 def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path):
     installed   # takes the font of the file out again
     small_font(tmp_path/'mine.ttf', 'My Own', 'abc中')
@@ -294,6 +299,7 @@ def test_a_font_that_is_named_comes_first_and_a_file_will_do(installed, tmp_path
         figure(invented.snapshot(), font='Helvetica Now')
 
 
+@pytest.mark.slow
 def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs():
     joined, apart = 'مرحبا', 'م ر ح ب ا'
     fig, said = quiet(lambda: figure(discard_region(invent(tokens=['[CLS]', joined, 'שלום', 'می\u200cخواهم', '\u0301',
@@ -309,6 +315,7 @@ def test_arabic_letters_join_and_marks_and_joiners_are_drawn_as_spelling_needs()
 
 # Files
 
+@pytest.mark.slow
 def test_the_caption_and_the_bibtex_stand_beside_the_file(made, tmp_path):
     fig = figure(made['discard_region'][0], 'discard_region', step=10, probe=1, layer=0, head=1)
     save_figure(fig, tmp_path/'a.pdf', caption=True)
@@ -339,6 +346,7 @@ def test_every_method_cites_the_key_that_its_entry_in_the_bibliography_has():
         assert list(cited(keys)) == keys
 
 
+@pytest.mark.slow
 def test_the_caption_is_written_ready_for_latex_and_a_bibliography_of_before_is_removed(made, tmp_path):
     fig = draw(made, 'masked_sentence')
     save_figure(fig, tmp_path/'a.pdf', caption=True)
@@ -386,6 +394,7 @@ def test_tokens_reach_latex_as_text(tmp_path):
     assert re.sub(r'\\(textbackslash|textasciicircum|textasciitilde|char37)\{\}|\\[{}$&#_]|[\w/ ]', '', said) == ''
 
 
+@pytest.mark.slow
 def test_a_pgf_file_is_written_with_latex_and_says_what_is_missing_without(tmp_path, monkeypatch):
     fig = figure(discard_region(invent(tokens=['[CLS]', '50%', 'a_b', r'\x', '$y$', '[SEP]'], layers=1, heads=6)),
                  width=3.25)
@@ -440,6 +449,7 @@ def test_colours_can_be_told_apart_without_green_cones_and_shades_in_grey():
 def keys(fig): return [re.match(r'@\w+\{([^,]+)', o)[1] for o in fig.citations]
 
 
+@pytest.mark.slow
 def test_the_caption_says_which_panel_is_which_without_headings(made):
     drop, other = made['compared'][0]
     guided = made['pattern_target'][0]
@@ -521,6 +531,7 @@ def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
         figure(frame, 'accuracy_drop', step=0, probe=1)
 
 
+@pytest.mark.slow
 def test_a_study_is_a_source(made):
     from salviz.measures.statistics import result_table
     class Invented:
@@ -538,6 +549,7 @@ def test_a_study_is_a_source(made):
     assert sum(o.startswith('Run:') for o in figure(Invented(), 'attention_map', layer=0, head=0).facts) == 3
 
 
+@pytest.mark.slow
 def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_higher_than_a_page(made):
     fig, said = quiet(lambda: draw(made, 'pattern_target', width='acl', font_size='caption', heading='none'))
     assert any("no room for the captions' 10 points in 3.03 inches of width and a page's height: drawn at 7.5" in o
@@ -549,6 +561,7 @@ def test_captions_of_venues_are_taken_as_far_as_there_is_room_and_no_figure_is_h
     assert fig.get_figheight() > 9 and any('inches high, more than a page of text has (9)' in o for o in said)
 
 
+@pytest.mark.slow
 def test_what_only_the_author_wants_to_know_is_not_in_a_picture_without_words():
     view = discard_region(invent(60, layers=1, heads=6))
     note = 'For want of room, every '

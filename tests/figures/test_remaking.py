@@ -39,7 +39,7 @@ def is_of_one_snapshot(kind): return figure_kinds()[kind].takes == 'snapshot' an
 
 usual = [k for k in figure_kinds() if not is_of_one_snapshot(k)] + ['discard_region', 'attention_map', 'triptych']
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', usual)
 def test_a_figure_comes_out_with_the_same_bytes_or_says_why_not(kind, made, tmp_path):
     source, options = made[kind]
@@ -63,6 +63,7 @@ def home(project, tmp_path):
     "A project with a run and a figure of it in each format"
     return Path(shutil.copytree(project, tmp_path/'home'))
 
+@pytest.mark.slow
 @pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
 def test_a_file_says_how_it_was_made_and_nothing_about_the_machine(home, end):
     file = home/f'paper/a.{end}'
@@ -75,6 +76,7 @@ def test_a_file_says_how_it_was_made_and_nothing_about_the_machine(home, end):
     again = remake(file)
     assert again.same and again.path is None and again.differs == []
 
+@pytest.mark.slow
 def test_runs_that_were_moved_are_found_in_a_folder_by_what_they_are(home):
     shutil.copytree(home/'runs', home/'elsewhere/deep')
     shutil.copytree(home/'paper', home/'copy/paper')
@@ -87,6 +89,7 @@ def test_runs_that_were_moved_are_found_in_a_folder_by_what_they_are(home):
     assert again.same_picture and again.differs == ['run one is called renamed now']
     assert 'Run: renamed, seed 0' in again.figure.facts
 
+@pytest.mark.slow
 def test_what_differs_is_said(home):
     run, file = Run(home/'runs/one'), home/'paper/a.png'
     run.log(dict(kind='train', step=40, epoch=4., loss=.1))
@@ -106,12 +109,14 @@ def test_versions_commits_and_fonts_that_differ_are_named():
                                      'the code in mine.py has changed since', 'fonts were X and are Y']
     assert differences(was, was) == []
 
+@pytest.mark.slow
 def test_a_figure_that_was_changed_by_hand_is_another_picture(home):
     fig = figure(home/'runs/one', 'attention_map')
     fig.text(.5, .5, 'mine')
     again = remake(save_figure(fig, home/'b.pdf'))
     assert again.same_picture is False and 'was the figure changed after it was drawn?' in repr(again)
 
+@pytest.mark.slow
 def test_other_formats_and_options_and_letters_of_an_svg(home):
     again = remake(home/'paper/a.pdf', to=home/'b.svg', width=4, head=[0, 2])
     assert again.path == home/'b.svg' and again.same_picture is None
@@ -121,6 +126,7 @@ def test_other_formats_and_options_and_letters_of_an_svg(home):
     with pytest.raises(FileExistsError, match='exists already'): remake(home/'paper/a.pdf', to=home/'b.svg')
     with pytest.raises(ValueError, match='attention_map has no option colour'): remake(home/'c.svg', colour='red')
 
+@pytest.mark.slow
 @pytest.mark.parametrize('end', ['pdf', 'svg', 'png'])
 def test_whatever_signs_an_argument_has_it_comes_back(home, end):
     for titles in ('a (b) )( \\\\ \\n "é" <b>&amp;</b> ]]> --> %% \U0001f600', Math('$p = 0.3$ <(')):
@@ -128,6 +134,7 @@ def test_whatever_signs_an_argument_has_it_comes_back(home, end):
         again = remake(save_figure(fig, home/f'b.{end}'))
         assert again.same and read_stamp(home/f'b.{end}')['arguments']['titles'] in (titles, dict(formula=str(titles)))
 
+@pytest.mark.slow
 def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(home):
     run = Run(home/'runs/one')
     for tab in ('map', 'compare', 'triptych'):
@@ -136,6 +143,7 @@ def test_what_is_in_view_in_an_explorer_and_a_snapshot_of_a_run_are_found_again(
     assert remake(save_figure(figure(run.snapshot(10, 1)), home/'c.pdf')).same
     assert remake(save_figure(figure('ad-drop', 'loss_curves'), home/'d.pdf')).same # comes with the library
 
+@pytest.mark.slow
 def test_a_large_table_must_be_given_and_a_small_one_is_carried(home):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(dict(method=['a', 'b']*20_000, gradient=rng.random(40_000)))
@@ -162,6 +170,7 @@ def a_study(folder):
     write_object(folder/'study.json', dict(format=1, design=design, cells=cells, measures=['test_accuracy'], better={}))
     return StudyResults.open(folder)
 
+@pytest.mark.slow
 def test_a_study_is_found_again_and_its_table_carries_model_and_data(home):
     study = a_study(home/'study')
     file = save_figure(figure(study, 'metric_table', compare_to='FineTuning', width='acl'), home/'paper/table.pdf')
@@ -233,6 +242,7 @@ def test_a_damaged_file_never_gives_another_account(home, end):
         try: assert read_stamp(home/'bad') == was, i
         except ValueError as e: assert re.search('does not say|damaged account|is no PDF|another version', str(e)), i
 
+@pytest.mark.slow
 def test_the_command_line_makes_a_figure_again(home, capsys, monkeypatch):
     monkeypatch.chdir(home)
     assert main(['remake', 'paper/a.pdf']) == 0

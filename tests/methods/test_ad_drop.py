@@ -160,6 +160,7 @@ def reference_plan(model, rows, p, q, progress, causal, target='pseudo', region=
     return out
 
 
+@pytest.mark.sample(47)
 @pytest.mark.parametrize('region', ['high', 'low', 'low_released'])
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize('p', [.1, .2, .3, .4, .5, .6, .7, .8, .9])
@@ -180,6 +181,7 @@ def test_without_ties_the_region_has_exactly_the_exact_number_of_positions(p):
         assert size == n - int(n*(1 - Fraction(str(p))))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('p', [.1, .29, .3, .5, .7, .8, .9, .001, .999])
 def test_the_released_low_region_has_the_share_rounded_down_and_keeps_what_ties(p):
     for n in range(1, 200):
@@ -230,6 +232,7 @@ def test_a_row_never_loses_all_its_keys_and_only_candidates_below_q_fall():
                     if dropped[i][j]} == reference_drop({j for j in keys if candidates[i][j]}, len(keys), q, u[i])
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('kwargs', [dict(), dict(target='gold', p=.6, q=.7), dict(region='low', p=.5, q=.5),
                                     dict(protect_special=True, p=.5, q=.9),
@@ -249,6 +252,7 @@ def test_the_plan_of_a_padded_batch_is_the_equations_applied_to_each_sentence_al
             assert plan.evidence['discarded'][l] is plan.drop[l]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left')])
 @pytest.mark.parametrize('first_pass', ['eval', 'train'])
 def test_an_example_has_the_same_plan_in_any_batch_under_any_padding(kind, side, first_pass):
@@ -315,7 +319,7 @@ def reference_read(model, r, target):
     return told
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('gpt2', 'left')])
 @pytest.mark.parametrize('kwargs', [dict(), dict(region='low'), dict(region='low_released', p=.6), dict(q=1., p=.6),
                                     dict(protect_special=True, p=.5, q=.9),
@@ -576,6 +580,7 @@ def draw(r, heads, l, progress=EVEN):
     return keyed_uniform(torch.tensor([r['example_id']]), (heads, n, n), progress.seed, progress.step, stream=l)[0]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama'])
 @pytest.mark.parametrize('kwargs', [dict(reading='paper'), dict(reading='standard', region='low'),
                                     dict(reading='paper', target='gold')], ids=str)
@@ -598,6 +603,7 @@ def test_the_region_of_integrated_gradients_is_that_of_equation_three_for_each_s
             check_against(plan, batch, i, l, ours, seen, .5, .5, draw(r, 4, l), near, kwargs.get('region', 'high'))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('attribution', KINDS)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2'])
 def test_a_batch_without_padding_has_the_plan_of_the_same_sentences_among_longer_ones(kind, attribution):
@@ -699,6 +705,7 @@ def test_pseudo_labels_of_integrated_gradients_come_from_the_first_pass_and_not_
 def largest_logit(outputs): return outputs.logits[0].max() # that of the class that is ahead in this very pass
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('gpt2', 'right'), ('llama', 'left'), ('albert', 'right')])
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_a_label_anew_at_each_step_is_that_of_the_pass_of_this_step_for_each_sentence_alone(kind, side, reading):
@@ -734,6 +741,7 @@ def test_a_label_anew_at_each_step_moves_the_regions_of_those_sentences_whose_la
     assert 0 < sum(moved) < len(moved)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('reading', ['paper', 'standard'])
 def test_at_gauss_points_the_label_is_that_of_each_point(reading):
     model, rows = tiny('bert'), examples()
@@ -763,6 +771,7 @@ def test_the_agreement_of_nodes_is_about_the_region_that_is_used():
     assert told['same_region'] == pytest.approx(((a & b).sum()/b.sum()).item(), rel=1e-6)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'albert', 'modernbert'])
 @pytest.mark.parametrize('region', ['high', 'low'])
 def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
@@ -781,6 +790,7 @@ def test_attention_as_attribution_drops_what_is_attended_to_most(kind, region):
         assert all(a[c].min() >= a[~c].max() for a, c in zip(A, chosen) if c.any() and not c.all())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('attribution', ['gradient', 'attention'])
 @pytest.mark.parametrize('after', [False, True])
 def test_the_region_is_that_of_the_map_before_dropout_or_after_it(after, attribution):
@@ -1031,6 +1041,7 @@ def test_neither_pads_nor_neighbours_change_what_a_token_task_attributes():
                                        rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 @pytest.mark.parametrize('kwargs', [dict(), dict(target='gold'), dict(attribution='integrated_gradients', steps=3),
                                     dict(attribution='attention'),
@@ -1169,6 +1180,7 @@ def test_the_prior_experiment_hands_its_form_on(monkeypatch):
     assert [m.region for m in trained] == ['high', 'low', 'high', 'low_released']
 
 
+@pytest.mark.slow
 def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_the_losses(
     tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
     from salviz.training.trainer import train
@@ -1189,6 +1201,7 @@ def test_the_prior_experiment_trains_four_times_from_the_same_weights_and_tells_
     np.testing.assert_allclose(low[low.split == 'validation'].loss, [r['loss'] for r in run.eval_rows], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('initializer_range', [.02, 1.5], ids=['calm', 'rough'])
 def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of_ad_drop(
     tiny_data, tiny_tokenizer, tiny_bert, tmp_path, initializer_range):
@@ -1213,6 +1226,7 @@ def test_a_run_with_nodes_compares_them_with_all_steps_before_its_first_epoch_of
         assert 'take more nodes, or leave nodes out' in warned[0]
 
 
+@pytest.mark.slow
 def test_a_run_with_released_forms_says_so_and_is_resumed_as_no_other(tiny_data, tiny_tokenizer, tiny_bert, tmp_path):
     from salviz.training.trainer import train
     settings = dict(run_dir=tmp_path/'run', epochs=1, batch_size=8, probes=1, snapshots=2, progress=False)

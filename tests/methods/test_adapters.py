@@ -45,7 +45,7 @@ rows += [pytest.param(*row, marks=pytest.mark.slow) for row in (
     ('replaced_token_detection', 'electra'), ('seq2seq', 't5'), ('causal_lm', 'llama'),
     ('question_answering', 'bert'))]
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind', rows, ids=lambda x: x)
 def test_every_method_trains_an_adapter_where_the_table_says_so(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -84,7 +84,7 @@ configs = dict(lora_bias=lambda: some(LoraConfig, r=2, bias='all'), dora=lambda:
 def test_every_kind_of_adapter_that_is_served_is_tried_here():
     assert {make().peft_type.value for make in configs.values()} == {*adapter_kinds}
 
-@pytest.mark.sample(4)
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', configs)
 def test_an_adapter_of_each_kind_is_trained_and_comes_back_and_leaves_its_base_alone(kind, tmp_path, tiny_bert,
                                                                                      tiny_tokenizer, tiny_data):
@@ -133,7 +133,7 @@ def test_the_plan_of_ad_drop_on_an_adapter_is_the_equations_applied_to_the_merge
             assert torch.equal(own(plan.evidence['discard_candidates'][l], batch, i), region)
             assert torch.equal(own(plan.drop[l], batch, i), dropped)
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['ADDrop', 'SaliencyGuided', 'AttentionGuidance', 'SalLM'])
 def test_biases_alone_are_trained_without_peft(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "BitFit: everything but biases and the head is frozen, the embeddings too"
@@ -151,7 +151,7 @@ served_rows = [('classification', 'bert', 'ADDrop'), ('classification', 'bert', 
                ('token_classification', 'bert', 'ADDrop'), ('masked_lm', 'bert', 'AttentionGuidance'),
                ('seq2seq', 'marian', 'ADDrop')]
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=lambda x: x)
 def test_accumulated_micro_batches_of_an_adapter_are_one_batch(task, kind, name, tmp_path, tiny_data, tokens):
     data, ends = examples(task, tiny_data), []
@@ -164,7 +164,7 @@ def test_accumulated_micro_batches_of_an_adapter_are_one_batch(task, kind, name,
     (a, x), (b, y) = ends
     assert len(x) == 2 and np.allclose(x, y, rtol=1e-6) and torch.allclose(a, b, atol=1e-6)
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=lambda x: x)
 def test_an_adapter_trains_under_bf16_autocast_near_full_precision(task, kind, name, tmp_path, tiny_data, tokens):
     data, losses = examples(task, tiny_data), []
@@ -178,7 +178,7 @@ def test_an_adapter_trains_under_bf16_autocast_near_full_precision(task, kind, n
         assert torch.bfloat16 in seen if precision else seen == {torch.float32}
     assert losses[0] == pytest.approx(losses[1], rel=.05)
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('at', [2, 4])
 def test_a_resumed_training_of_an_adapter_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, tiny_tokenizer,
                                                                          tiny_data):
@@ -198,6 +198,7 @@ def test_a_resumed_training_of_an_adapter_ends_like_an_uninterrupted_one(at, tmp
     assert ends[0][0] == ends[1][0]
     assert all(torch.equal(x, ends[1][1][k]) for k, x in ends[0][1].items())
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_of_an_adapter_is_passed_over(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings, method = {**quick, 'epochs': 3, 'keep': 3}, Breaks(patterns={'first': [0]}, alpha=3.)
     method.at = 12
@@ -211,6 +212,7 @@ def test_a_damaged_checkpoint_of_an_adapter_is_passed_over(tmp_path, tiny_bert, 
     with pytest.warns(UserWarning, match='goes on from checkpoint-5'):
         assert train(with_lora(tiny_bert()), tiny_tokenizer, tiny_data, method, resume=True, **how).finished
 
+@pytest.mark.slow
 def test_a_checkpoint_of_an_adapter_is_small_and_a_finished_run_keeps_no_more_of_it(tmp_path, tiny_bert,
                                                                                    tiny_tokenizer, tiny_data):
     sizes = {}

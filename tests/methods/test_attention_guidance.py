@@ -126,6 +126,7 @@ tables = [
      {0: {'next': [0], 'prev': [1], 'first': [2], 'band': [3]}})]
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('table, means', tables)
@@ -189,6 +190,7 @@ def test_a_method_with_another_matrix_has_another_config():
     assert a != b and a == again and a['matrix'].startswith('matrix [8, 8], checksum ')
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize('boundary, multiple', [('uniform', 'uniform'), ('zero', 'indicator')])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('given', assignments)
@@ -468,6 +470,7 @@ def test_half_of_the_heads_are_guided_by_default_in_every_layer():
     assert default_heads(10, .7) == dict(next=[0], prev=[1], first=[2, 3, 4, 5, 6])
 
 
+@pytest.mark.sample(23)
 @pytest.mark.parametrize('arguments, says', [
     (dict(share=.3), 'share=0.3 of 4 heads is 1.2; it must be a whole number'),
     (dict(share=.25), 'share=0.25 of 4 heads is 1; it must be a whole number of at least 2'),
@@ -667,6 +670,7 @@ def eager_attentions(model, batch):
     return [a.double() for a in (out.encoder_attentions if 'encoder_attentions' in out else out.attentions)]
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize('side', ['right', 'left'])
 @pytest.mark.parametrize('reduction', ['mean', 'sum'])
 @pytest.mark.parametrize('name', list(made))

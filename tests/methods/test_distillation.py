@@ -152,6 +152,7 @@ def test_attention_is_the_mean_over_layers_and_heads_of_each_model(tiny_data, to
             rows.append(sum(maps[l][0, h, 0] for l in layers for h in range(maps[l].shape[1]))[1:-1].tolist())
         assert ours[i].item() == pytest.approx(1 - slow_similarity(*rows), rel=1e-7)
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kwargs', compared, ids=str)
 def test_who_equals_his_teacher_has_nothing_to_learn(kwargs, tiny_data, tokens):
     student = other('classification', 'bert', tokens, layers=2).double().eval()
@@ -202,7 +203,7 @@ def taught(task, kind, data, tokenizer):
         return model_for(task, kind, data, tokenizer), teacher
     return model_for(task, kind, data, tokenizer), other(task, kind, tokenizer)
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind, kwargs', rows, ids=lambda x: x if isinstance(x, str) else None)
 def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -224,6 +225,7 @@ def test_every_task_that_is_served_is_taught(task, kind, kwargs, tmp_path, tiny_
     assert np.allclose(last['teacher_explanation'], its, atol=1e-6) and not np.allclose(last['explanation'], own)
     assert [r for r in run.path.rglob('*') if 'teacher' in r.name] == []
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kwargs', compared, ids=str)
 def test_a_few_steps_bring_explanations_nearer_to_the_teachers(kwargs, tiny_data, tokens):
     student = without_dropout(other('classification', 'bert', tokens, layers=2, heads=4, hidden=32, seed=0))
@@ -236,6 +238,7 @@ def test_a_few_steps_bring_explanations_nearer_to_the_teachers(kwargs, tiny_data
         seen.append(loss.item())
     assert seen[-1] < .9*seen[0]
 
+@pytest.mark.slow
 def test_without_a_weight_training_explains_nothing_and_probes_are_explained(tmp_path, tiny_data, tokens, monkeypatch):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     asked, explained = [], Distillation.explained
@@ -247,6 +250,7 @@ def test_without_a_weight_training_explains_nothing_and_probes_are_explained(tmp
     assert not any(asked) and 'explanation' not in run.train_rows[0] and 'explanation' in run.snapshot(0, 0).losses
     assert run.train_rows[0]['loss'] == pytest.approx(run.train_rows[0]['distillation'])
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_the_teacher_says_in_the_step(tmp_path, tiny_data, tokens):
     "Two epochs keep it, one epoch asks anew: the first epoch is the same within rounding"
     runs = []
@@ -284,6 +288,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, tiny_data, tokens,
         ends.append(([r['loss'] for r in run.train_rows], weights))
     assert ends[0][0] == ends[1][0] and torch.equal(ends[0][1], ends[1][1])
 
+@pytest.mark.slow
 def test_a_teacher_is_a_run_its_path_a_checkpoint_or_a_model(tmp_path, tiny_data, tokens):
     _, teacher = taught('classification', 'bert', tiny_data, tokens)
     run = train(teacher, tokens, tiny_data, None, tmp_path/'teacher', **{**quick, 'epochs': 2, 'keep': 2})
@@ -304,6 +309,7 @@ def test_a_teacher_is_a_run_its_path_a_checkpoint_or_a_model(tmp_path, tiny_data
     with pytest.raises(ValueError, match='is not finished, so that its best checkpoint may change'):
         Distillation(Run(run.path)).loaded(best)
 
+@pytest.mark.slow
 def test_methods_together_are_taught_too(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     both = Distillation(teacher, alpha=.25) + SaliencyGuided(masked_share=.4)
@@ -319,6 +325,7 @@ def test_methods_together_are_taught_too(tmp_path, tiny_data, tokens):
 
 # ---- doubts and refusals ----
 
+@pytest.mark.slow
 def test_a_teacher_that_knows_nothing_is_named(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     with torch.no_grad(): teacher.classifier.bias[1] += 100 # always the second class
@@ -340,6 +347,7 @@ def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
     with pytest.raises(ValueError, match='^Distillation: ') as e: Distillation(**{'teacher': 'minilm', **kwargs})
     assert words in str(e.value)
 
+@pytest.mark.slow
 def test_teachers_of_something_else_are_refused_before_anything_is_trained(tmp_path, tiny_data, tokens):
     student, teacher = taught('classification', 'bert', tiny_data, tokens)
     def refuses(words, teacher=teacher, model=student, data=tiny_data, tokenizer=tokens, **kwargs):

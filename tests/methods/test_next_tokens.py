@@ -114,6 +114,7 @@ def test_the_perplexity_of_a_split_is_over_its_tokens_whatever_the_batches(tmp_p
 
 def coarse(kind): return dict(size=4096, dtype=torch.float32) if kind == 'llama' else dict(size=4096) # RMSNorm
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize('kind, side', [('gpt2', 'right'), ('llama', 'right'), ('llama', 'left')])
 @forms
 @pytest.mark.parametrize('places', ['all', 'last'])
@@ -146,6 +147,7 @@ def test_ad_drop_attributes_minus_the_cross_entropy_of_each_example_alone(kind, 
                     expected = (row_values >= row_values.sort().values[min(k, q)]) if k < q + 1 else row_values < -1e99
                     assert torch.equal(dropped[l][i, h][real][:, real][q, :q + 1], expected)
 
+@pytest.mark.sample(7)
 @kinds
 @forms
 @pytest.mark.parametrize('target', ['gold', 'predicted'])

@@ -139,6 +139,7 @@ def test_three_tasks_are_served_and_the_rest_is_refused_by_name(tiny_bert, tiny_
 
 quick = dict(epochs=1, batch_size=8, learning_rate=1e-2, probes=2, snapshots=2, seed=0, progress=False)
 
+@pytest.mark.slow
 def test_a_run_records_its_evidence_and_the_method_composes(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     run = train(tiny_bert(initializer_range=.3), tiny_tokenizer, tiny_data, AttentionEntropy(alpha=1.),
                 run_dir=tmp_path/'alone', **quick)
@@ -174,6 +175,7 @@ def test_randomness_is_untouched_by_training_terms(tiny_bert, tiny_tokenizer, ti
 
 entry = '@article{me2026wide,\n  author = {Me, A. and {Hostile \\} $x$ & Co}},\n  title = {Wide},\n  year = 2026\n}'
 
+@pytest.mark.slow
 def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     class Wide(AttentionEntropy): cite = [entry, 'sundararajan2017axiomatic']
     method = Wide() + ADDrop(cross_tuning=False)
@@ -191,6 +193,7 @@ def test_whom_a_method_of_ones_own_cites_is_in_the_bib_of_its_figures(tmp_path, 
         assert sum('me2026wide' in o for o in figure([run, other], 'attention_map').citations) == 1
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('cite', ['attanasio-2022-ear', 'Me 2026, @home', entry[:-1], entry + entry, 7,
                                   [entry, None, 'x'], b'bytes', '@comment{me2026wide, x}'])
 def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(
@@ -203,6 +206,7 @@ def test_a_cite_that_no_bib_file_can_hold_is_refused_before_a_folder_is_made(
     assert not (tmp_path/'run').exists()
 
 
+@pytest.mark.slow
 def test_keys_of_older_runs_that_nobody_knows_any_more_are_left_out(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, AttentionEntropy(), tmp_path/'run', **quick)
     config = run.config

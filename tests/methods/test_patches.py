@@ -160,6 +160,7 @@ def guided_run(folder, method=None, resume=False, **settings):
                 **{**quick, 'epochs': 2, **settings})
     return run, model
 
+@pytest.mark.slow
 def test_a_run_shows_the_targets_of_guided_heads_and_their_names(tmp_path):
     run, _ = guided_run(tmp_path/'run')
     assert run.train_rows[-1]['attention_guidance'] < run.train_rows[0]['attention_guidance']
@@ -176,6 +177,7 @@ def test_a_run_shows_the_targets_of_guided_heads_and_their_names(tmp_path):
     assert view.residuals[0] == pytest.approx(wanted, rel=1e-5)
     assert pattern_residual(np.eye(7), np.eye(7), on_patches=True) == 0
 
+@pytest.mark.slow
 def test_a_resumed_guidance_goes_on_as_if_nothing_had_been(tmp_path):
     class Breaks(AttentionGuidance):
         at = None

@@ -113,6 +113,7 @@ def test_every_criterion_is_its_equation_token_by_token(loss, how):
     assert alike(ours, torch.tensor(theirs, dtype=torch.float64)) and ours[3] == 0
     assert (ours > 0).any()
 
+@pytest.mark.sample(19)
 @pytest.mark.parametrize('loss, how', criteria)
 def test_the_gradient_of_every_criterion_is_that_of_its_equation(loss, how):
     x, r, counts = invented(1)
@@ -149,7 +150,7 @@ def test_rollout_with_a_gradient_is_rollout():
 
 saliencies = 'gradient_norm', 'gradient_abs', 'input_x_gradient', 'integrated_gradients', 'gradient_x_attention'
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['bert', 'gpt2', 'llama', 'deberta-v2'])
 @pytest.mark.parametrize('name', saliencies)
 def test_a_loss_on_a_saliency_has_the_gradient_of_finite_differences(name, kind, data, tiny_tokenizer):
@@ -235,6 +236,7 @@ def slow_attention(model, batch, method, i):
             else: sets += [M[q] for q in real]
     return sets, real
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('rows', ['pooled', 'first', 'mean', 'all'])
 @pytest.mark.parametrize('per_head', [False, True])
 @pytest.mark.parametrize('specials', [False, True])
@@ -311,7 +313,7 @@ kinds_taught = [dict(), dict(explanation='rollout', loss='mse'), dict(explanatio
                 dict(explanation='gradient_x_attention', loss='margin'),
                 dict(explanation='gradient_norm', loss='order', normalise='share')]
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('soft', [False, True])
 @pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
 def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data, tiny_tokenizer, tiny_bert):
@@ -329,6 +331,7 @@ def test_a_batch_without_rationales_adds_exactly_nothing(kwargs, soft, tiny_data
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     assert any(p.grad is not None and p.grad.any() for p in model.parameters())
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kwargs', kinds_taught, ids=str)
 def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_tokenizer, tiny_bert):
     model = tiny_bert(hidden_dropout_prob=0., attention_probs_dropout_prob=0.)
@@ -340,6 +343,7 @@ def test_a_few_steps_bring_explanations_nearer_to_rationales(kwargs, data, tiny_
         losses.append(loss.item())
     assert losses[-1] < .95*losses[0]
 
+@pytest.mark.slow
 def test_the_weight_makes_up_for_examples_without_a_rationale(data, tiny_tokenizer, tiny_bert, tmp_path):
     method = RationaleGuided(weight=2., schedule='linear')
     run = train(tiny_bert(), tiny_tokenizer, data, method, tmp_path/'run', **quick)
@@ -361,7 +365,7 @@ def test_shares_of_annotators_reach_the_loss_and_the_snapshot_as_a_majority(tiny
     assert {0., .5, 1.} == {*np.unique(s.arrays['rationale_target']).tolist()}
     assert (s.arrays['rationale'] == (s.arrays['rationale_target'] >= .5)).all() and s.arrays['rationale'].dtype == bool
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kwargs', kinds_taught[:5], ids=str)
 def test_a_resumed_run_goes_on_as_if_nothing_had_been(kwargs, data, tiny_tokenizer, tiny_bert, tmp_path):
     class Breaks(RationaleGuided):
@@ -404,6 +408,7 @@ def test_arguments_without_a_meaning_are_refused_by_name(kwargs, words):
     with pytest.raises(ValueError, match='^RationaleGuided: ') as e: RationaleGuided(**kwargs)
     assert words in str(e.value)
 
+@pytest.mark.slow
 def test_data_and_models_that_cannot_be_taught_are_refused_before_anything_is_trained(tiny_data, data, tiny_tokenizer,
                                                                                      tiny_bert, tmp_path):
     def refuses(words, method, data=data, model=None):

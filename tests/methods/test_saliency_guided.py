@@ -108,6 +108,7 @@ def reference_mask(ids, saliency, word_ids, segments, share, first, ranking):
     return out, is_masked
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize('first', ['next', 'keep', 'mask'])
 @pytest.mark.parametrize('ranking', ['signed', 'magnitude'])
 @pytest.mark.parametrize('share', [.1, .3, .5, .7, .95])
@@ -211,6 +212,7 @@ def reference_saliency(model, ids, c, method='gradient_norm'):
     return ((g*x).sum(-1) if method == 'input_x_gradient' else g.square().sum(-1).sqrt()).tolist()
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('kind, side', [('bert', 'right'), ('llama', 'right')])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
 @pytest.mark.parametrize('named', [None, 'gradient_norm', 'input_x_gradient'])
@@ -391,6 +393,7 @@ def own_values(x, i, fill_range):
     return (x[i[0]] if x.dim() == 3 and len(i) == 3 and x.shape[0] == 3 else x[:, i[-1]]).flatten().tolist()
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize('kind', ['conv', 'lstm'])
 @pytest.mark.parametrize('fill_range', ['feature', 'sample'])
 @pytest.mark.parametrize('fill', ['uniform', 'mean', -2.5, 'background'])
@@ -597,6 +600,7 @@ class Ending(nn.Module):
     def forward(self, **inputs): return SequenceClassifierOutput(logits=self.net(**inputs).logits.log_softmax(-1))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('kind', ['words', 'conv', 'lstm'])
 @pytest.mark.parametrize('passes', ['eval', 'reuse'])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
@@ -647,6 +651,7 @@ def test_a_step_on_digits_is_the_released_one_where_the_net_ends_in_log_softmax(
     assert not torch.equal(by_logit, masked)
 
 
+@pytest.mark.slow
 def test_a_run_shows_the_saliency_that_it_masks_by_and_says_of_which_score(tmp_path):
     from salviz.attribution.explanations import explain
     from salviz.training.trainer import train
@@ -705,6 +710,7 @@ def step(method, model, batch, seed=0):
     return plan, outputs, loss.detach(), gradients, passes
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('kind', ['bert', 'llama', 'words', 'conv', 'lstm'])
 @pytest.mark.parametrize('target', ['gold', 'predicted'])
 def test_without_dropout_reusing_the_training_pass_is_the_same_with_a_pass_less(kind, target):
@@ -812,6 +818,7 @@ class Breaks(SaliencyGuided):
     def args(self): return dict(saliency=self.saliency)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_begun_with_an_earlier_default_goes_on_with_it(tmp_path, tiny_bert, tiny_tokenizer, tiny_data,
                                                                       monkeypatch):
     def trained(name, method, model=None, **kwargs):

@@ -624,7 +624,7 @@ def reference_standardised(saliency):
     return [(x - mean)/deviation for x in unit]
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
                                       'attention_gradient'])
@@ -907,6 +907,7 @@ def killed_at(monkeypatch, write, after):
     monkeypatch.setattr(Path, 'unlink', unlink)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('after', [False, True])
 @pytest.mark.parametrize('write', range(8)) # three parts, the whole, the state, three parts that go
 def test_a_pass_that_was_killed_at_any_file_goes_on_where_it_stood_and_ends_the_same(
@@ -1007,6 +1008,7 @@ def whole_student(tmp_path_factory):
     return student(tmp_path_factory.mktemp('runs')/'whole', make_bert(3))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('given, kill_at', [('module', 1), ('run', 2), ('own', 1)])
 def test_a_training_that_was_killed_in_the_explanation_pass_is_resumed_as_if_nothing_had_been(
     given, kill_at, teacher_run, tmp_path, monkeypatch):
@@ -1029,6 +1031,7 @@ def iterative(tmp_path_factory):
     return student(tmp_path_factory.mktemp('runs')/'iterative', make_bert(3), epochs=3, refresh=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kill_at', [4, 8])
 def test_a_generation_that_was_cut_off_goes_on_where_it_stood(kill_at, iterative, tmp_path, monkeypatch):
     def go(path, resume=False): return student(path, make_bert(3), resume, epochs=3, refresh=1)
@@ -1067,6 +1070,7 @@ def test_a_generation_that_was_killed_between_its_arrays_and_the_state_is_counte
     assert room.parts_of(run, 'explanations-epoch-2') == []
 
 
+@pytest.mark.slow
 def test_another_teacher_than_the_one_that_began_is_refused_and_nothing_is_lost(whole_student, tmp_path, monkeypatch):
     every_batch_a_part(monkeypatch)
     _, undo = counted(monkeypatch, 1)
@@ -1196,7 +1200,7 @@ uneven = encode(DatasetDict(train=Dataset.from_dict(dict(text=[' '.join(texts[3]
                 tokenizer)['train']
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('target', ['gold', 'predicted', 'all', 'all_released'])
 @pytest.mark.parametrize('saliency', ['integrated_gradients', 'input_x_gradient', 'gradient_norm', 'attention',
                                       'attention_gradient',
@@ -1282,6 +1286,7 @@ def killed_in_teacher(monkeypatch, write, after):
     monkeypatch.setattr(runs, 'write_whole', once)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('write, after', [(0, False), (0, True), (1, True)])
 def test_a_teacher_that_was_killed_in_its_first_milliseconds_is_begun_anew(write, after, with_own_teacher, tmp_path,
                                                                            monkeypatch):
@@ -1317,6 +1322,7 @@ def killed_while_explaining(path, monkeypatch, kill_at=1, **arguments):
     return Run(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('damage', ['flipped', 'cut', 'gone'])
 def test_a_teacher_whose_weights_are_damaged_is_refused_by_name_and_can_be_trained_again(
     damage, with_own_teacher, tmp_path, monkeypatch):
@@ -1347,6 +1353,7 @@ def spoil(run, name, how):
     run.save_arrays(name, arrays | (dict(saliency=last) if how == 'short' else {}))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('how', ['cut', 'empty', 'lacking', 'short'])
 @pytest.mark.parametrize('number', [0, 1])
 def test_a_damaged_part_is_named_and_explained_again(number, how, undisturbed_pass, tmp_path, monkeypatch):
@@ -1431,6 +1438,7 @@ def test_a_pass_over_all_labels_in_the_released_form_is_resumed_and_refuses_anot
     refused("were made with target='all_released', this method asks for target='gold'", target='gold')
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_with_another_target_or_loss(teacher_run, tmp_path, monkeypatch):
     asked = dict(target='all_released', loss='released', padded_to=24)
     _, undo = counted(monkeypatch, 1)
@@ -1457,6 +1465,7 @@ def test_parts_that_an_earlier_version_wrote_say_no_question_and_are_gone_on_wit
     assert len(seen) == 1 and same_arrays(run.load_arrays('explanations'), undisturbed_pass)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('refresh, anew', [(1, [2, 3, 4]), (2, [3]), (3, [4])])
 def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh, anew, teacher_run, tmp_path):
     method = Watched(teacher_run, steps=3, refresh=refresh, binarised=False)
@@ -1477,7 +1486,7 @@ def test_iterative_training_explains_anew_with_the_model_of_that_moment(refresh,
     assert np.abs(shown - run.snapshot(step=0).arrays['method_saliency']).max() > 1e-3
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments, at',
                          [(dict(refresh=1), 3), (dict(start='teacher', refresh=2), 5), (dict(start='teacher'), 1)])
 def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, teacher_run, tmp_path):
@@ -1494,6 +1503,7 @@ def test_a_run_that_broke_down_goes_on_as_if_nothing_had_been(arguments, at, tea
             assert np.array_equal(x, again.snapshot(s.step, s.probe).arrays[k], equal_nan=True), (s.step, k)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_its_begin(
     teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2, 'batch_size': 2}
@@ -1514,6 +1524,7 @@ def test_a_run_that_was_stopped_within_an_epoch_uses_the_explanations_made_at_it
     assert rows_of(again) == rows_of(whole) and len(rows_of(whole)) == 8
 
 
+@pytest.mark.slow
 def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_path):
     for name, teacher in dict(run=teacher_run, model=make_bert(3), own=None).items():
         method = Watched(teacher, steps=2, start='teacher')
@@ -1527,6 +1538,7 @@ def test_fine_tuned_starts_from_exactly_the_teachers_weights(teacher_run, tmp_pa
     assert all(torch.equal(v, fresh.seen[1].state_dict()[k]) for k, v in make_bert().state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_when_a_run_starts_from_it_again(
     tmp_path, monkeypatch):
     run = Run.create(tmp_path/'run', {})
@@ -1545,6 +1557,7 @@ def test_a_teacher_whose_weights_changed_before_the_first_checkpoint_is_refused_
 def never(*args, **kwargs): raise AssertionError('explained again')
 
 
+@pytest.mark.slow
 def test_explanations_serve_another_run_as_if_it_had_made_them(teacher_run, tmp_path, monkeypatch):
     first = train(make_bert(), tokenizer, raw, SalLM(teacher_run, steps=2), run_dir=tmp_path/'first', **settings)
     monkeypatch.setattr(room, 'explain_batches', never)
@@ -1675,6 +1688,7 @@ def place_in(task, row, collate):
     return at, ordinary
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('task, arguments, side', [
     ('regression', dict(), 'right'), ('regression', dict(ranking='signed', loss='mse'), 'right'),
     ('token_classification', dict(top_share=.3), 'left'),
@@ -1817,6 +1831,7 @@ def test_what_another_method_drops_is_not_dropped_from_texts_without_labels():
     assert torch.equal(losses[0][0], losses[1][0]) and not torch.allclose(losses[0][1], losses[1][1])
 
 
+@pytest.mark.slow
 def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_them(teacher_run, tmp_path, monkeypatch):
     kw = {**settings, 'epochs': 2}
     def method(kind=SalLM, texts=more, **arguments):
@@ -1841,6 +1856,7 @@ def test_a_run_with_texts_without_labels_is_resumed_served_again_and_known_by_th
               run_dir=tmp_path/'no', **settings)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task', asked_of)
 def test_explanations_of_every_task_serve_another_run(task, tmp_path, monkeypatch):
     first = train(model_of(task), pair_tokenizer, asked_of[task], SalLM(model_of(task, 1), steps=2),

@@ -176,6 +176,7 @@ methods = [lambda: ADDrop(p=.4, q=.5, cross_tuning=False) + RationaleGuided(rows
         FineTuning, lambda: AttentionGuidance(patterns={'prev': [1]}, boundary='zero', alpha=3.),
         lambda: RationaleGuided('input_x_gradient', 'mse', ranking='magnitude'))]
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', methods)
 def test_methods_train_on_questions_and_a_snapshot_shows_both_spans(make, data, tokenizer, tmp_path):
     run = train(made(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
@@ -203,6 +204,7 @@ def test_what_does_not_serve_questions_is_refused_by_name(make, data, tokenizer,
     with pytest.raises(ValueError, match='does not serve question_answering; it serves'):
         train(made(tokenizer), tokenizer, data, make(), run_dir=tmp_path/'run', **quick)
 
+@pytest.mark.slow
 def test_probes_of_ones_own_have_no_right_answer(data, tokenizer, tmp_path):
     own = [('who sees ?', 'the dog sees a house .')]
     run = train(made(tokenizer), tokenizer, data, run_dir=tmp_path/'run', **quick | dict(probes=own))

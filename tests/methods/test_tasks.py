@@ -146,7 +146,7 @@ def model_for(task, kind, data, tokenizer, **kwargs):
                   classification=dict(tokenizer=tokenizer))[task]
     return small_net(kind, num_labels=2, **shapes)
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind', some_slow(rows, in_every_run), ids=named)
 def test_every_method_trains_where_the_table_says_so_and_is_refused_elsewhere(task, kind, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -188,7 +188,7 @@ together = [('classification', 'bert', ('AttentionGuidance', 'ADDrop')),
             ('token_classification', 'bert', ('SalLM', 'ADDrop')), ('causal_lm', 'gpt2', ('SalLM', 'ADDrop')),
             ('regression', 'bert', ('SalLM', 'ADDrop'))]
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('task, kind, names', together, ids=lambda x: '+'.join(x) if isinstance(x, tuple) else x)
 def test_methods_together_give_the_evidence_and_the_terms_of_each(task, kind, names, tmp_path, tiny_data, tokens):
     data = examples(task, tiny_data)
@@ -269,7 +269,7 @@ def without_dropout(model):
             if isinstance(getattr(m, name, None), float): setattr(m, name, 0.)
     return model.double()
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind, name', served_rows, ids=named)
 def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name, tmp_path, tiny_data, tokens):
     "24 examples of uneven lengths and numbers of labels: a mean over tokens, or of means, would be off"
@@ -287,7 +287,7 @@ def test_accumulated_micro_batches_are_one_batch_in_every_task(task, kind, name,
 
 first_of_task = {row[0]: row for row in reversed(served_rows)}
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task, kind, name', some_slow(served_rows, first_of_task.values()), ids=named)
 def test_bf16_autocast_trains_every_task_near_full_precision(task, kind, name, tmp_path, tiny_data, tokens):
     data, losses = examples(task, tiny_data), []
@@ -309,6 +309,7 @@ class Breaks(AttentionGuidance):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
         return super().plan(model, batch, progress)
 
+@pytest.mark.slow
 @pytest.mark.parametrize('task, kind', [('masked_lm', 'bert'), ('replaced_token_detection', 'electra')])
 def test_a_resumed_pretraining_masks_and_replaces_what_an_uninterrupted_one_does(
     task, kind, tmp_path, tiny_data, tokens):
@@ -336,7 +337,7 @@ def breaking_at(step, method):
     method.plan = interrupted
     return method
 
-@pytest.mark.sample(2)
+@pytest.mark.slow
 @pytest.mark.parametrize('task, kind, name', [
     row for row in served_rows if row[0] == 'question_answering' or row[1] == 'deit' or row[2].startswith('SalLM')
     or row[:2] == ('causal_lm', 'gpt2') and row[2] == 'Distillation'], ids=named)
@@ -398,6 +399,7 @@ def test_two_processes_train_every_task_like_one(rows, tmp_path, tiny_data, toke
         assert torch.allclose(x, y, atol=1e-6), task
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_classifier_trains_on_its_encoder_and_sallm_needs_a_pooled_row(tmp_path, tiny_data, tokens):
     for name in ('FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance'):
         run = train(tiny_bart('classification', tokens, num_labels=2), tokens, tiny_data, methods[name](),
@@ -410,6 +412,7 @@ def test_an_encoder_decoder_classifier_trains_on_its_encoder_and_sallm_needs_a_p
               run_dir=tmp_path/'sallm', **quick)
     assert not (tmp_path/'sallm').exists()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name, allowed', [('FineTuning', True), ('SaliencyGuided', True), ('ADDrop', False),
                                            ('AttentionGuidance', False), ('SalLM', False)])
 def test_gradient_checkpointing_changes_nothing_or_is_refused(name, allowed, tmp_path, tiny_data, tiny_bert, tokens):

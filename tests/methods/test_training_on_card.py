@@ -32,7 +32,7 @@ def alike(ours, theirs, what, tolerance):
         np.testing.assert_allclose(theirs, ours, rtol=tolerance, atol=tolerance, err_msg=what)
     else: assert ours == theirs, what
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.numeric
 @pytest.mark.parametrize('task, name', cases)
 def test_a_training_on_a_card_is_the_training_on_the_processor(task, name, tmp_path, tiny_data, tokens):
@@ -59,7 +59,7 @@ class Places(list):
         if '/salviz/' in lines[-1].filename:
             super().append(f'{operation} {Path(lines[-1].filename).stem}: {lines[-1].line}')
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['FineTuning', 'ADDrop', 'SaliencyGuided', 'AttentionGuidance', 'SalLM',
                                   'RationaleGuided', 'RationaleGuided of attention', 'RationaleGuided by contrast'])
 def test_a_step_never_waits_for_the_card(name, tmp_path, tiny_data, tokens, monkeypatch):

@@ -52,6 +52,7 @@ def batch(tiny_tokenizer, tiny_data):
     rows = encode(tiny_data, tiny_tokenizer)['train']
     return Collator(tiny_tokenizer)([rows[i] for i in range(4)])
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('model', models)
 @pytest.mark.parametrize('kind', kinds)
 def test_merged_or_not_the_maps_and_attributions_are_the_same(kind, model, tiny_tokenizer, batch):
@@ -73,6 +74,7 @@ def test_merged_or_not_the_maps_and_attributions_are_the_same(kind, model, tiny_
 def flat(x):
     return torch.cat([v.flatten() for v in x.values()]) if isinstance(x, dict) else x.flatten()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', kinds)
 def test_every_room_that_looks_sees_through_the_wrapper(kind, tiny_tokenizer, tiny_data, batch):
     wrapped, merged = adapted(kind, tiny_tokenizer)

@@ -99,6 +99,7 @@ def test_labels_are_renumbered_to_the_order_of_the_model_and_everything_recorded
     assert again.target.tolist() == [0, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_model_without_class_names_gets_those_of_the_data_and_saves_them(tmp_path):
     model, tokenizer = bert(), words_tokenizer()
     run = train(model, tokenizer, splits(), run_dir=tmp_path/'run', **quick)
@@ -238,6 +239,7 @@ def test_training_gives_the_model_the_padding_token_of_the_tokenizer_and_says_so
     assert len(run.config['agreement']) == 1 and 'class_order' not in run.config
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('method', sorted(known_attributions()))
 def test_every_attribution_reads_a_model_in_bfloat16(method):
     model, tokenizer = llama(2), words_tokenizer()

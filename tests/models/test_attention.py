@@ -141,7 +141,7 @@ def own_mask(arch, attention_mask, layer, b, i, j):
     return ok
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32, torch.bfloat16],
                          ids=['float64', 'float32', 'bfloat16'])
 @pytest.mark.parametrize('arch,padding', cases)
@@ -162,6 +162,7 @@ def test_maps_logits_and_gradients_are_those_of_the_models_own_eager_attention(a
     assert all_alike(*([p.grad for p in net.parameters()] for net in (model, eager)), dtype=coarse)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('arch', builders)
 def test_in_train_mode_dropout_under_the_same_seed_gives_the_eager_step(arch):
     coarse = coarsest(arch, torch.float64)
@@ -196,6 +197,7 @@ def test_under_bfloat16_autocast_maps_and_logits_are_the_eager_ones(arch):
     for l in maps: assert maps[l].dtype == theirs.attentions[l].dtype and alike(maps[l], theirs.attentions[l])
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize('arch', builders)
 def test_a_model_loaded_with_eager_attention_is_observed_as_well_and_stays_eager(arch):
     model, inputs = as_eager(built(arch)), batch()
@@ -207,6 +209,7 @@ def test_a_model_loaded_with_eager_attention_is_observed_as_well_and_stays_eager
     assert alike(model(**inputs, output_attentions=True).attentions[1], theirs.attentions[1])
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize('arch,padding', cases)
 def test_pads_causality_and_sliding_window_are_kept_and_reported(arch, padding):
     model, inputs = built(arch), batch(padding)
@@ -276,6 +279,7 @@ def test_dropping_equals_a_hand_written_softmax_and_protects_rows():
     assert not torch.equal(maps[1], plain[1])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('arch,padding', [('llama', 'left'), ('gpt2', 'right'), ('modernbert', 'right'),
                                           ('deberta', 'left'), ('deberta2', 'right'),
                                           ('t5_encoder', 'left')])
@@ -392,6 +396,7 @@ def run_alternately(jobs):
     return results
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('shared', [False, True], ids=['own configs', 'one config object'])
 @pytest.mark.parametrize('implementation', ['sdpa', 'eager'])
 def test_two_models_in_two_threads_do_not_disturb_each_other(shared, implementation):
@@ -733,6 +738,7 @@ def test_wrong_arguments_are_named_in_one_sentence():
     assert check_layers(model, -1) == (2,)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('arch,padding', [('bert', 'right'), ('llama', 'left'), ('deberta2', 'left')])
 def test_copies_and_pickles_of_an_observed_model_are_ordinary_models(arch, padding, tmp_path):
     model, inputs = built(arch), batch(padding)
@@ -907,7 +913,7 @@ class OnlyPartEager:
 def states_of(out): return out.logits if hasattr(out, 'logits') else out.last_hidden_state
 
 
-@pytest.mark.sample(30)
+@pytest.mark.sample(7)
 @pytest.mark.parametrize('dtype,padding', [(torch.float64, 'right'), (torch.float64, 'left'), (torch.float64, 'none'),
                                            (torch.float32, 'right'),
                                            (torch.bfloat16, 'left')], ids=str)
@@ -947,6 +953,7 @@ def test_the_three_parts_are_what_the_whole_eager_model_calls_so(arch):
     for l in range(3): assert alike(maps[l], theirs.encoder_attentions[l])
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', seq2seq)
 def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(arch, part):
@@ -970,6 +977,7 @@ def test_in_train_mode_an_encoder_decoder_drops_out_what_eager_attention_does(ar
         assert all_alike(*([p.grad for p in net.parameters()] for net in (model, reference.model)))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', ['bart', 't5'])
 def test_encoder_decoders_under_bfloat16_autocast_are_eager_too(arch, part):
@@ -981,6 +989,7 @@ def test_encoder_decoders_under_bfloat16_autocast_are_eager_too(arch, part):
     for l in maps: assert maps[l].dtype == reference.seen[l].dtype and alike(maps[l], reference.seen[l])
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('padding', ['right', 'left', 'none'])
 @pytest.mark.parametrize('arch', [*seq2seq, *builders_of_pairs])
 def test_each_part_reports_its_own_pads_and_causality(arch, padding):
@@ -1000,6 +1009,7 @@ def test_each_part_reports_its_own_pads_and_causality(arch, padding):
             assert (maps[l].masked_select(~allowed & allowed.any(-1, keepdim=True)) == 0).all()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', ['marian', 't5'])
 def test_dropping_in_a_part_renormalises_its_rows_and_protects_them(arch, part):
@@ -1115,6 +1125,7 @@ def test_classifiers_that_are_encoder_decoders_give_their_encoders_maps_with_gra
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-3)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('beams', [1, 2])
 @pytest.mark.parametrize('arch', seq2seq)
 def test_generate_leaves_the_maps_of_the_last_pass_of_each_part(arch, beams):
@@ -1174,6 +1185,7 @@ def test_encoder_and_decoder_may_be_observed_at_once_but_not_the_two_parts_of_on
     assert everything(model) == before
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('part', parts)
 @pytest.mark.parametrize('arch', seq2seq)
 def test_leaving_an_encoder_decoder_restores_it_also_after_exceptions(arch, part):
@@ -1222,7 +1234,7 @@ def test_a_twin_that_shares_the_config_never_notices_nor_do_two_observed_ones(bu
     assert torch.equal(maps[0], held) and list(others) == [1] and not torch.equal(others[1], maps[1])
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('build,inputs', [(lambda: pair('marian'), pair_batch), (lambda: built('deberta2'), batch)],
                          ids=['marian', 'deberta2'])
 def test_checkpointing_is_refused_here_too_and_what_is_compiled_is_observed_as_it_was_written(build, inputs):
@@ -1291,7 +1303,7 @@ def same_pass(ours, theirs):
     for a, b in zip(ours, theirs, strict=True): alike(a, b, size=1024)
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize('layer', [0, 1, 2])
 @pytest.mark.parametrize('arch,padding', cases)
 def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
@@ -1303,6 +1315,7 @@ def test_a_pass_that_begins_at_a_layer_is_the_whole_pass(arch, padding, layer):
     same_pass(looked_at(model, inputs, layer), whole)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('arch,part', [(a, p) for a in seq2seq for p in parts]
                          + [(a, p) for a in builders_of_pairs for p in parts[1:]])
 def test_a_pass_that_begins_at_a_layer_of_an_encoder_decoder_is_the_whole_pass(arch, part):
@@ -1379,6 +1392,7 @@ def softmax_by_hand(scores, allowed):
     return [w/math.fsum(weights) for w in weights]
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize('arch,padding', [(a, p) for a, p in cases if a not in own_forward])
 def test_softmax_of_queries_times_keys_is_the_observed_attention(arch, padding):
     model, inputs, head = built(arch, torch.float64), batch(padding), 3

@@ -21,6 +21,7 @@ sizes = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_h
              head_dim=8, intermediate_size=24, pad_token_id=0)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('model_type', ['gemma3_text', 'modernbert-decoder', 'qwen3_5_text', 'dinov3_vit'])
 def test_what_is_observed_of_an_architecture_is_its_own_eager_attention(model_type):
     assert architectures.verdict(model_type)[0] == 'correct'
@@ -85,6 +86,7 @@ def trained(model, folder):
                  probes=1, snapshots=2, progress=False)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_hybrid_records_the_layers_that_have_attention(tmp_path):
     torch.manual_seed(0)
     config = Qwen3_5TextConfig(**{**sizes, 'num_hidden_layers': 3}, num_labels=2, linear_num_key_heads=2,

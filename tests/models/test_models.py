@@ -59,6 +59,7 @@ ids = torch.tensor([[1, 7, 8, 9, 10, 2], [1, 11, 12, 2, 0, 0], [1, 5, 2, 0, 0, 0
 mask = (ids != 0).long()
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize('kind', ['bert', 'roberta', 'distilbert', 'electra', 'albert', 'modernbert', 'xlm-roberta',
     'camembert', 'deberta',
     'deberta-v2', 'mpnet', 'roberta-prelayernorm', 'ernie', 'convbert', 'data2vec-text', 'ibert', 'megatron-bert',
@@ -70,6 +71,7 @@ def test_an_encoders_head_reads_the_first_row(kind):
     assert rows_read(model, ids, mask) == [[0], [0], [0]]
     assert pooled_rows(model, dict(input_ids=ids)).tolist() == [0, 0, 0]
 
+@pytest.mark.sample(28)
 @pytest.mark.parametrize('kind', ['gpt2', 'llama', 'mistral', 'qwen2', 'gemma', 'gpt_neo', 'gpt_neox', 'gptj', 'opt',
     'bloom', 'falcon',
     'biogpt', 'gpt_bigcode', 'mpt', 'ctrl', 'openai-gpt', 'modernbert-decoder'])
@@ -542,6 +544,7 @@ def test_a_decoder_that_does_not_say_how_it_begins_is_refused_and_can_be_told(tm
     assert '\n' not in str(e.value)
     assert decoder_start(load_model_for('seq2seq', tmp_path, decoder_start_token_id=0)[0]) == 0
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('task', ['token_classification', 'regression', 'masked_lm'])
 def test_a_new_head_of_any_task_follows_the_seed_alone(task):
     head = lambda seed: [p for n, p in load_model_for(task, seed=seed, **classes.get(task, {}))[0].named_parameters()

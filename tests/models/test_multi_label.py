@@ -202,7 +202,7 @@ methods = dict(sallm=lambda model: SalLM(teacher=model, steps=2), guided=lambda 
                integrated=lambda model: ADDrop(attribution='integrated_gradients', p=.4, q=.5, cross_tuning=False),
                guidance=lambda model: AttentionGuidance(share=.5, alpha=10.))
 
-@pytest.mark.sample(3)
+@pytest.mark.slow
 @pytest.mark.parametrize('name', methods)
 def test_methods_train_and_record_it(name, data, made, tiny_tokenizer, tmp_path):
     small = datasets.DatasetDict({k: part.select(range(8)) for k, part in data.items()})

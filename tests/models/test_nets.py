@@ -552,6 +552,7 @@ class Interrupted(FineTuning):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
         return super().plan(model, batch, progress)
 
+@pytest.mark.slow
 def test_a_run_says_with_which_vectors_it_began_and_goes_on_after_a_stop(words, tmp_path):
     rows = dict(text=['a film', 'a bad film', 'good', 'a dog']*4, label=[0, 1, 0, 1]*4)
     data = DatasetDict({name: Dataset.from_dict(rows).cast_column('label', ClassLabel(names=['no', 'yes']))

@@ -130,6 +130,7 @@ def test_labels_that_are_none_of_its_own_are_refused_in_its_own_words(tmp_path, 
               run_dir=tmp_path/'run', progress=False)
     assert not (tmp_path/'run').exists()
 
+@pytest.mark.slow
 def test_the_run_of_a_task_that_is_not_known_opens_with_a_plain_view_that_says_so(
     tmp_path, known, data, tiny_tokenizer):
     trained(tmp_path/'run', tiny_tokenizer, data)

@@ -264,6 +264,7 @@ kinds = {'bert': f'{shared} masked_lm', 'electra': f'{shared} masked_lm replaced
          'deberta-v2': f'{shared} masked_lm', 'gpt2': f'{shared} causal_lm', 'llama': f'{shared} causal_lm',
          'marian': 'seq2seq', 't5': 'seq2seq'}
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize('kind,task', [(kind, task) for kind, names in kinds.items() for task in names.split()])
 def test_each_kind_runs_on_each_of_its_tasks_and_pads_change_nothing(kind, task):
     t = train_tokenizer(texts, 140, form='seq2seq' if task == 'seq2seq' else 'encoder', max_length=32)
@@ -322,6 +323,7 @@ def test_what_was_pretrained_can_be_fine_tuned_from_its_folder(task, kind, token
     batch = Collator(loaded)(list(encode(Dataset.from_dict(dict(text=texts[:2])), loaded)))
     assert classifier(**model_inputs(batch)).logits.shape == (2, 2)
 
+@pytest.mark.slow
 def test_both_kinds_of_pretraining_learn_from_real_sentences():
     data = subset(load_text('movie-sentences'), 48)['train']
     t = train_tokenizer(data['text'], 600, max_length=32)
@@ -357,6 +359,7 @@ def some_texts(seed, n=60):
     words = 'the old dog walks slowly past house Käufer teacher brave , . xyzzy-foo 10,5 ÄÖÜ'.split()
     return [' '.join(rng.choice(words) for _ in range(rng.choice([1, 2, 5, 9, 30]))) for _ in range(n)]
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kind,form,prefix', [('wordpiece', 'encoder', None), ('wordpiece', 'seq2seq', None),
                                               ('bpe', 'decoder', True), ('bpe', 'encoder', False)])
 @pytest.mark.parametrize('block', [7, 24, 64])

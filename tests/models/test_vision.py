@@ -74,6 +74,7 @@ def test_what_does_not_fit_is_refused_before_training(make, said, tmp_path):
     with pytest.raises(ValueError, match=said): train(make(), None, pictures(), run_dir=tmp_path/'run', **quick)
     assert not (tmp_path/'run').exists()
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('options', [dict(attribution='random'), dict(attribution='random', random_form='positions'),
                                      dict(attribution='integrated_gradients', steps=3), dict(protect_special=True),
                                      dict(attribution='attention', region='low'), dict(target='gold')], ids=str)
@@ -88,6 +89,7 @@ def test_ad_drop_in_all_its_forms_drops_positions_between_patches(options, tmp_p
     if options.get('random_form') != 'positions': # in the last layer only [CLS] is read: all other rows are tied at 0
         assert (region[0].sum(-1) == (2 if options.get('protect_special') else 3)).all()
 
+@pytest.mark.slow
 def test_a_resumed_training_goes_on_as_if_nothing_had_been(tmp_path):
     class Breaks(ADDrop):
         at = None

@@ -100,7 +100,7 @@ def test_all_layers_of_iga_pay_for_no_layer_below(tiny_bert, tiny_tokenizer, bat
     found = counted(['iga_5'], model, tiny_tokenizer, batch_of_words, n, tmp_path)['iga_5']
     assert least <= found <= least + forward()
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('tokens', [32, 128])
 def test_every_method_reaches_its_flops_at_minilms_shape(tokens, tmp_path):
     "One example a batch: all FLOPs grow with the batch in the same way, so the ratios are those of sixteen"
@@ -158,6 +158,7 @@ def invented(**seconds):
     clock, log = [0.], []
     return {k: Invented(clock, log, k, *x) for k, x in seconds.items()}, lambda: clock[0], log
 
+@pytest.mark.slow
 def test_steps_of_a_llama_with_adapters_are_counted_and_timed(tiny_tokenizer, batch_of_words, monkeypatch):
     "What the saliency pass reads is a leaf there, which the FLOP counter cannot be told of"
     small = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24)
@@ -268,6 +269,7 @@ def test_rows_in_bf16_are_left_out_where_it_would_be_emulated(monkeypatch):
     assert set(rows_for()) == set(rows) and [s['precision'] for s in settings_of([32], 0, 'cuda')] == ['fp32', 'bf16']
     assert [s['precision'] for s in settings_of([32], 0, 'cpu')] == ['fp32']
 
+@pytest.mark.slow
 def test_steps_in_bf16_run_under_autocast(tiny_shape):
     found = measure_steps(['plain', 'again', 'ga', 'bf16', 'bf16_eager', 'ga_bf16', 'iga_bf16'], tokens=12, rounds=1,
                           clock=itertools.count().__next__, **quiet)
@@ -302,6 +304,7 @@ def found(tiny_shape, monkeypatch, tmp_path):
     kept.append(bench(tmp_path/'out', tokens=(16, 12), methods=['ga', 'rd'], rounds=2, **quiet))
     return copy.deepcopy(kept[0])
 
+@pytest.mark.slow
 def test_a_bench_writes_what_it_found_as_json_and_markdown(found, tmp_path):
     there = json.loads((tmp_path/'out'/'bench.json').read_text())
     assert there == json.loads(json.dumps(found)) and (tmp_path/'out'/'bench.md').read_text() == report(there)

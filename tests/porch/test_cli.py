@@ -55,6 +55,7 @@ def test_demo_writes_a_page_that_needs_no_network(demo):
     assert page.count('<img ') == 8 and 'do not rank the methods' in page
     assert not re.search(r'https?://|<script|<link|@import|src="(?!data:)', page)
 
+@pytest.mark.slow
 def test_a_demo_that_ends_in_a_plain_epoch_still_has_its_discard_map(demo, tmp_path):
     "With three epochs the last one is plain fine-tuning under cross-tuning: the map is that of the epoch before"
     from salviz.tour import write_pictures
@@ -78,6 +79,7 @@ def test_demo_numbers_are_the_runs(demo):
         assert table.loc[title, 'test acc'] == run.scores('test')['accuracy']
         assert table.loc[title, 'valid acc'] == run.eval_rows[-1]['accuracy'] # the weights after the last step
 
+@pytest.mark.slow
 def test_runs_and_figures_come_from_the_command_line(demo, tmp_path):
     assert 'AttentionGuidance' in salviz('runs', demo[0]/'runs').stdout
     file = tmp_path/'map.pdf'
@@ -100,6 +102,7 @@ def test_training_from_the_command_line_can_be_looked_at(tmp_path):
     assert run.config['method']['args']['p'] == .4 and 'discarded' in run.snapshot().arrays
     assert run.snapshot().info['saliency_method'] == 'gradient_norm'
 
+@pytest.mark.slow
 def test_a_run_is_shown_as_a_page(tmp_path):
     for name in ('one', 'two'): invented.run(tmp_path/name, 'ADDrop')
     done = salviz('show', 'one', '--compare', 'two', '--probes', '0', '--steps', '0,-1', cwd=tmp_path)
@@ -117,6 +120,7 @@ def test_a_run_is_shown_as_a_page(tmp_path):
     none = salviz('show', 'one', '--probes', '7', '--out', 'none.html', cwd=tmp_path)
     assert none.returncode == 2 and 'there are [0, 1]' in none.stderr
 
+@pytest.mark.slow
 def test_dead_views_are_stripped_from_the_command_line(tmp_path):
     live = {'text/plain': ['x'], 'image/png': 'iVBOR', 'application/vnd.jupyter.widget-view+json': dict(model_id='e')}
     nb = dict(cells=[dict(cell_type='code', source=[], metadata={}, execution_count=1,
@@ -152,7 +156,7 @@ refused = [(('demo', '--out', '.'), 'exists already'), (('train', '--method', 'D
            (('bench', '--tokens', '4'), 'from 8 to 512'), (('bench', '--device', 'gpu'), "'cpu' or 'cuda'"),
            (('demo', '--train-size', '0'), 'at least 1'), (('demo', '--epochs', '1', '--out', 'x'), 'at least 2')]
 
-@pytest.mark.sample(7)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('words,said', refused, ids=lambda o: '-'.join(o) if isinstance(o, tuple) else None)
 def test_mistakes_end_in_one_sentence(words, said, tmp_path):
     done = salviz(*words, cwd=tmp_path)
@@ -235,6 +239,7 @@ failing = ['runs nowhere', 'show nowhere', 'strip no.ipynb', 'course class nobod
            'examples run', 'train --method Nothing', 'study nowhere', 'study run no.py', 'study status no',
            'study collect no', 'study table no']
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('words', failing)
 def test_every_command_ends_in_one_line_and_shows_the_traceback_when_asked(words, here, capsys):
     assert main(words.split()) == 2

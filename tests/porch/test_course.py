@@ -88,6 +88,7 @@ def test_a_stick_says_what_is_missing_where_no_network_is(package, tmp_path, mon
     assert 'pages/index.html' in text and 'Not on this stick: ' in text and '--no-index --find-links wheels' in text
     assert {path.name.rpartition('-')[0] for path in (stick/'cache').iterdir()} == {'minilm', 'movie-sentences'}
 
+@pytest.mark.slow
 def test_a_stick_has_wheels_for_the_systems_of_students(package, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr('salviz.course.classroom.class_page', written_class)
     def pip(*words):
@@ -141,6 +142,7 @@ def test_the_rehearsal_says_a_line_for_each_lesson_and_leaves_nothing(package, t
     assert lines[0] == 'runs: 1 open' and 'page 2.' in lines[3] and '1 checks right' in lines[3]
     assert names(tmp_path/'here') == []
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('cell,text,words', [
     (13, 'def row(scores): return [1, 0]', 'the solution is not right'),
     (17, "import socket\nsocket.create_connection(('192.0.2.1', 80))", 'the rehearsal has no network'),

@@ -64,6 +64,7 @@ def test_pages_are_whole_and_a_machine_without_a_browser_says_so(tmp_path, monke
     monkeypatch.setattr(room, '_browser', lambda: None)
     assert seconds_to_paint(files) == {}
 
+@pytest.mark.slow
 def test_the_command_writes_what_it_measured(tmp_path, monkeypatch, capsys):
     measured = {'salviz': dict(seconds=1., ratio=1., difference=None),
                 'other': dict(seconds=2., ratio=2., difference=0.)}

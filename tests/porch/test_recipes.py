@@ -21,6 +21,7 @@ def test_the_classifier_differs_from_minilm_in_what_was_trained_alone():
     assert sum(x.numel() for x in learned.values()) == 31874 and taught_file('movie-minilm').stat().st_size < 1e5
     assert {x.dtype for x in learned.values()} == {torch.float16}
 
+@pytest.mark.slow
 def test_the_classifier_knows_what_it_has_not_seen():
     model, tokenizer = load_classifier('movie-minilm')
     test = load_text('movie-polarity')['test'].select(range(240))

@@ -134,6 +134,7 @@ def test_sentences_of_like_length_are_read_together(char_tokenizer, sentences):
     def padded(lengths): return sum(max(part)*len(part) for part in (lengths[i:i+16] for i in range(0, 126, 16)))
     assert sum(read) == padded(sorted(lengths)) < padded(lengths)
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('candidates', ['words', 'mentions'])
 @pytest.mark.parametrize('kind', ['encoder', 'decoder', 'encoder-decoder'])
 def test_every_heads_accuracy_equals_loops_over_single_sentences(char_tokenizer, sentences, kind, candidates):

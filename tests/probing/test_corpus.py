@@ -166,6 +166,7 @@ def test_patterns_equal_the_share_of_single_maps(tiny_bert):
     assert head_table(model, ['lovely'], tokenizer, saliency=None, patterns=['period']).pattern_period.isna().all()
 
 
+@pytest.mark.slow
 def test_neither_batches_nor_order_nor_form_of_the_data_change_the_table(tiny_bert, tiny_tokenizer, tiny_data):
     model, split = tiny_bert(initializer_range=.4).double().eval(), tiny_data['test']
     want = head_table(model, split, tiny_tokenizer, target='gold').to_numpy()

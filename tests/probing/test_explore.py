@@ -101,6 +101,7 @@ def check_against_the_rooms_below(arch, model, snapshots, texts, score):
             assert (mine[:, ~may[0]] == 0).all()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('arch', builders)
 def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(arch):
     model = made(arch, AutoModelForSequenceClassification, id2label={0: 'bad', 1: 'good'}, num_labels=2)
@@ -116,6 +117,7 @@ def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(
             assert s.info['pooled_row'] == (len(s.tokens) - 1 if arch in decoders else 0) and s.info['notes'] == []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('arch', decoders)
 @pytest.mark.parametrize('pad', [1, None])
 def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_pad_token(arch, pad):
@@ -137,6 +139,7 @@ def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_p
     assert len({tuple(s.classes) for s in snapshots}) == 1
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize('arch', encoders)
 def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_without_one(arch):
     model = made(arch, AutoModelForMaskedLM)
@@ -152,6 +155,7 @@ def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_w
     assert '[MASK]' in without.info['notes'][0]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('arch', builders)
 def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
     model = made(arch, AutoModel)
@@ -164,6 +168,7 @@ def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
     assert {'saliency', 'attention_attribution', 'attribution_ranks'} < set(own.arrays)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize('arch', builders)
 def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
     model = made(arch, AutoModelForTokenClassification)
@@ -384,6 +389,7 @@ def test_what_cannot_be_looked_at_is_refused_in_one_sentence(call, message):
     assert '\n' not in str(e.value)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('arch', builders)
 def test_one_line_opens_the_explorer_on_every_architecture(arch):
     auto = AutoModelForCausalLM if arch in decoders else AutoModelForSequenceClassification
@@ -391,6 +397,7 @@ def test_one_line_opens_the_explorer_on_every_architecture(arch):
     from salviz.explorer.widget import Explorer
     assert isinstance(explorer, Explorer)
 
+@pytest.mark.slow
 def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sentences():
     explorer = explore()
     assert repr(explorer) == 'Explorer of snapshots (4 sentences)'
@@ -438,6 +445,7 @@ def test_attention_is_there_before_anything_else_is_computed_and_the_rest_equals
         assert all((mine.arrays[k] == snapshot.arrays[k]).all() for k in mine.arrays)
     assert explorer.controls.layout.display == 'none' and explorer.training.state == 'finished'
 
+@pytest.mark.slow
 def test_a_picture_and_a_page_wait_for_what_is_under_way(monkeypatch, tmp_path):
     gate = held(monkeypatch)
     explorer = explore(classifier(), tokenizer_for('bert'), texts)
@@ -447,6 +455,7 @@ def test_a_picture_and_a_page_wait_for_what_is_under_way(monkeypatch, tmp_path):
     assert all('saliency' in s.arrays for s in shown(explorer))
     assert 'being computed' not in explorer.to_html(tmp_path/'page.html').read_text()
 
+@pytest.mark.slow
 def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_lacks(monkeypatch, tmp_path):
     gate, model = held(monkeypatch), classifier()
     explorer, written, page_of = explore(model, tokenizer_for('bert'), texts), [], widget.page_of
@@ -463,6 +472,7 @@ def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_la
     explorer.to_html(tmp_path/'then.html', wait=False)
     assert written.pop() == ['', '']
 
+@pytest.mark.slow
 def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monkeypatch, tmp_path, capsys):
     gate, bar = held(monkeypatch), tqdm.tqdm
     monkeypatch.setattr(tqdm, 'tqdm', lambda **kw: bar(**kw | dict(delay=0, leave=True, ncols=200)))
@@ -508,6 +518,7 @@ def test_weights_that_change_meanwhile_end_the_look_before_half_of_it_is_of_anot
         explorer.settle(60)
     assert all(set(s.arrays) == {'attention', 'probabilities'} for s in shown(explorer))
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('arch', ['bert', 'gpt2', 'modernbert'])
 def test_nobody_who_uses_the_model_meanwhile_notices(monkeypatch, arch):
     gate, model = held(monkeypatch), made(arch, AutoModelForSequenceClassification).train()
@@ -533,6 +544,7 @@ def test_what_has_nothing_to_compute_has_no_bar():
     plain = explore(classifier(), tokenizer_for('bert'), texts, saliency=None, attribution=False)
     assert plain.controls is None and not plain.settle()
 
+@pytest.mark.slow
 def test_of_two_looks_one_computes_after_the_other():
     first, second = (explore(classifier(), tokenizer_for('bert'), texts) for _ in range(2))
     most = []
@@ -542,6 +554,7 @@ def test_of_two_looks_one_computes_after_the_other():
     for explorer in (first, second): explorer.settle(60)
     assert max(most, default=1) == 1
 
+@pytest.mark.slow
 def test_a_script_ends_without_waiting_for_what_is_under_way():
     code = """
 import sys; sys.path[:0] = sys.argv[1:]

@@ -109,6 +109,7 @@ def slow_flip(model, one, values, unit, how, **kw):
     return 1., False
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('unit', ['token', 'word'])
 @pytest.mark.parametrize('how', replacements)
 @pytest.mark.parametrize('paired', [False, True])
@@ -430,6 +431,7 @@ def test_the_table_is_the_mean_over_all_examples_with_a_random_row(tiny_bert, ti
         faithfulness_table(model, tiny_data, ['random'], tiny_tokenizer)
 
 
+@pytest.mark.slow
 def test_a_table_that_was_stopped_goes_on_from_its_folder(tiny_bert, tiny_tokenizer, tiny_data, tmp_path, monkeypatch):
     model, data, explained = loud(tiny_bert()), tiny_data['test'], []
     mine = [np.arange(n, dtype=float) for n in encode(data, tiny_tokenizer)['length']]

@@ -42,7 +42,7 @@ def slow_greedy(model, tokenizer, text, most):
         if written[-1] == tokenizer.eos_token_id: break
     return written[1:]
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['marian', 't5'])
 def test_greedy_texts_are_those_of_a_slow_loop_over_single_texts(kind, trained, pairs, tokenizer):
     model = trained if kind == 'marian' else model_of(tokenizer, kind)
@@ -96,6 +96,7 @@ def test_the_model_and_all_random_numbers_are_left_as_they_were(trained, pairs, 
     assert torch.equal(before[0], torch.get_rng_state()) and before[1] == weights_checksum(trained) and trained.training
     trained.eval()
 
+@pytest.mark.slow
 def test_a_study_measures_what_its_models_write(tmp_path, pairs, tokenizer):
     def written(model, tokenizer, data): return translation_scores(model, tokenizer, data['test'], max_new_tokens=12)
     study = Study(tmp_path/'study', lambda seed: (model_of(tokenizer, seed=seed), tokenizer),

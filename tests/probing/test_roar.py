@@ -37,6 +37,7 @@ def slow(x, saliency, share, background, ranking):
         x[..., i, j] = background[..., i, j]
     return x
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('kind', ['digits', 'series'])
 @pytest.mark.parametrize('ranking,share', [('signed', .3), ('magnitude', .5), ('signed', 0.), ('signed', 1.)])
 def test_every_split_loses_what_a_loop_takes_away(kind, ranking, share, request):

@@ -45,6 +45,7 @@ def slow_kl(model, teacher, row, share, binarised, layers, per_head):
             divergences.append(sum(t*math.log(t/(a[i].item()/mass)) for i, t in target.items() if t > 0))
     return np.mean(divergences)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('binarised', [True, False])
 @pytest.mark.parametrize('layers,per_head', [((-1,), False), ((0, 1), False), ((-1,), True)])
 def test_each_number_is_the_equation_for_its_text_alone(tiny_bert, tiny_data, tiny_tokenizer, binarised, layers,
@@ -109,6 +110,7 @@ def test_teachers_and_settings_that_do_not_fit_are_refused(tiny_bert, make_tiny_
     with pytest.raises(ValueError, match='no setting is called loss'): ask(loss='mse')
     with pytest.raises(ValueError, match='top_share must be above 0'): ask(top_share=0)
 
+@pytest.mark.slow
 def test_a_study_measures_its_arms_with_the_explanations_of_its_own_teacher(tmp_path, tiny_bert, tiny_data,
                                                                             tiny_tokenizer):
     def attention_to_target(run, model, tokenizer, data):
@@ -125,6 +127,7 @@ def test_a_study_measures_its_arms_with_the_explanations_of_its_own_teacher(tmp_
 
 def path_of(study, method): return next(study.folder/'runs'/c.name for c in study.cells if c.method == method)
 
+@pytest.mark.slow
 def test_a_teacher_is_found_after_its_study_was_moved(tmp_path, tiny_bert, tiny_data, tiny_tokenizer):
     how = dict(epochs=1, batch_size=8, snapshots=0, progress=False)
     first = train(tiny_bert(), tiny_tokenizer, tiny_data, FineTuning(), run_dir=tmp_path/'here'/'FT', **how)

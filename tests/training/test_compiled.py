@@ -42,7 +42,7 @@ methods = dict(plain=FineTuning, guided=lambda: SaliencyGuided(masked_share=.4),
 
 slow = [pytest.param(*row, marks=pytest.mark.slow) for row in (('ad_drop', False), ('guidance', True))]
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('name, lora', [('plain', True), ('guided', False), *slow])
 def test_a_compiled_training_has_the_losses_of_one_that_is_not(name, lora, tmp_path, tiny_bert, tiny_tokenizer,
                                                                tiny_data, backend):
@@ -72,6 +72,7 @@ def test_a_step_whose_attention_is_guided_runs_eagerly_and_the_others_do_not(tmp
         runs[name] = backend.runs - before
     assert runs['guidance'] < runs['plain'] # evaluation alone
 
+@pytest.mark.slow
 def test_a_compiled_model_is_observed_as_it_was_written(tiny_bert, inputs, backend):
     model = tiny_bert().eval()
     compiled = torch.compile(model, backend=backend)
@@ -90,6 +91,7 @@ def test_a_compiled_model_is_observed_as_it_was_written(tiny_bert, inputs, backe
     with torch.no_grad(): assert alike(compiled(**inputs).logits, plain)
     assert backend.runs > runs
 
+@pytest.mark.slow
 def test_blocks_that_overlap_as_those_of_two_threads_do_leave_compiling_on(tiny_bert, inputs, backend):
     one, other = eager_passes(), eager_passes()
     one.__enter__(); other.__enter__()
@@ -97,6 +99,7 @@ def test_blocks_that_overlap_as_those_of_two_threads_do_leave_compiling_on(tiny_
     with torch.no_grad(): torch.compile(tiny_bert().eval(), backend=backend)(**inputs)
     assert backend.runs
 
+@pytest.mark.slow
 def test_a_model_that_was_compiled_in_place_is_observed_too(tiny_bert, inputs, backend):
     model = tiny_bert().eval()
     with torch.no_grad(), observe(model) as expected: model(**inputs)

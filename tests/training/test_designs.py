@@ -79,12 +79,14 @@ def test_workers_without_a_shared_folder_give_the_same(home, whole):
     with ThreadPoolExecutor(1) as pool: study.run(executor=pool, threads=1, shared=False)
     pd.testing.assert_frame_equal(results(home/'apart'), results(whole), check_exact=True)
 
+@pytest.mark.slow
 def test_a_finished_study_is_not_trained_again(home, whole, capsys):
     before = {p: p.stat().st_mtime_ns for p in whole.glob('runs/*/summary.json')}
     assert main(['study', 'run', str(home/'grid.toml')]) == 0
     assert all(p.stat().st_mtime_ns == t for p, t in before.items()) and len(before) == 6
     assert 'finished         6' in capsys.readouterr().out
 
+@pytest.mark.slow
 def test_results_come_back_as_csv_and_from_archives(whole, tmp_path, capsys):
     first, *rest = sorted(p.name for p in (whole/'runs').iterdir())
     shutil.copytree(whole, tmp_path/'s', ignore=shutil.ignore_patterns(first, f'{first}.json'))
@@ -176,6 +178,7 @@ def test_a_file_that_cannot_be_a_study_is_refused_in_one_sentence(home, tmp_path
     assert main(['study', 'run', str(tmp_path/name)]) == 2
     assert message in capsys.readouterr().err and sorted(tmp_path.iterdir()) == before
 
+@pytest.mark.slow
 def test_a_setting_of_the_data_and_a_teacher_are_filled_in_by_the_study(home):
     data = dict(name='rows.jsonl', validation_size=3, test_size=3)
     text = {**table, 'data': data, 'settings': dict(train_size=[8, 16])}
@@ -265,6 +268,7 @@ def test_a_search_that_stops_goes_on_as_if_it_had_not(searched, tmp_path):
     pd.testing.assert_frame_equal(searched(tmp_path/'b', trials=4).run(), once, check_exact=True)
     assert searched(tmp_path/'b').trials_table().state.tolist() == ['COMPLETE']*4
 
+@pytest.mark.slow
 def test_no_run_of_a_search_knows_of_the_test_split(searched, tmp_path):
     search = searched(tmp_path/'s', trials=2)
     search.run()

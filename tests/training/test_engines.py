@@ -143,6 +143,7 @@ def answered():
 
 def tell(number=signal.SIGUSR2): os.kill(os.getpid(), number)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('number, answers', [(signal.SIGUSR2, [signal.SIGUSR2]), (signal.SIGTERM, [])])
 def test_what_is_no_step_is_broken_off_when_a_job_has_to_go_however_often_it_asks(number, answers, answered):
     def act(is_up):
@@ -150,6 +151,7 @@ def test_what_is_no_step_is_broken_off_when_a_job_has_to_go_however_often_it_ask
         while is_up(): time.sleep(.01)
     assert _left_in_time(act, 1) == ('left', 'the time of this job is up') and answered == answers
 
+@pytest.mark.slow
 def test_a_checkpoint_is_never_broken_off_and_the_signal_may_come_twice(answered):
     def act(is_up):
         tell()
@@ -165,6 +167,7 @@ def test_who_ends_in_time_asks_for_no_other_turn_and_a_stop_of_ones_own_is_passe
     def stop(is_up): raise Stopped('by somebody')
     with pytest.raises(Stopped, match='by somebody'): _left_in_time(stop, 9)
 
+@pytest.mark.slow
 def test_an_evaluation_is_broken_off_and_the_measures_wait_for_the_next_turn(answered, made, plain, tmp_path):
     study, slow = made(tmp_path/'s', seeds=(1,)), threading.Event()
     own = study._load
@@ -187,6 +190,7 @@ def test_an_evaluation_is_broken_off_and_the_measures_wait_for_the_next_turn(ans
         study.run_cell(cell, leave=lambda: state_of(run) == 'finished')
     same(study.run().reset_index(drop=True), plain[plain.seed == 1].reset_index(drop=True))
 
+@pytest.mark.slow
 def test_a_cell_whose_jobs_end_too_early_is_sent_again_while_that_brings_it_further_and_costs_no_other_cell(
         made, plain, tmp_path):
     "Two steps a job; then one that never comes to a step"
@@ -215,6 +219,7 @@ def test_a_cell_whose_jobs_end_too_early_is_sent_again_while_that_brings_it_furt
         stuck.run(executor=SimpleNamespace(submit=left))
     assert set(stuck.status().state) == {'finished', 'missing'}
 
+@pytest.mark.slow
 def test_a_cell_that_somebody_ends_has_not_failed_one_that_exits_has_tried(made, tmp_path):
     def ended(): raise end
     study = made(tmp_path/'s', happens=ended, at=1)
@@ -242,6 +247,7 @@ def test_what_dies_three_times_is_set_aside_and_the_rest_goes_on(made, plain, tm
     with pytest.warns(UserWarning, match='1 of 2 cells failed'): study.run()
     same(study.run(retry='all'), plain)
 
+@pytest.mark.slow
 def test_a_pool_that_cannot_be_made_again_says_so_and_keeps_what_is_trained(made, plain, tmp_path):
     study = made(tmp_path/'s', deaths=tmp_path/'deaths')
     with process_pool(tmp_path)() as pool, pytest.raises(RuntimeError, match='a function that makes the executor'):
@@ -281,6 +287,7 @@ def test_two_runs_of_one_folder_train_no_cell_twice(made, plain, tmp_path):
         assert [r['step'] for r in run.train_rows] == sorted({r['step'] for r in run.train_rows})
     assert not (tmp_path/'s'/'superseded').exists()
 
+@pytest.mark.slow
 def test_who_was_held_up_and_followed_stops_before_its_next_step(made, tmp_path):
     followed = []
     def follow(): # as another process does that takes this one for dead
@@ -294,6 +301,7 @@ def test_who_was_held_up_and_followed_stops_before_its_next_step(made, tmp_path)
     record = json.loads((tmp_path/'s'/'cells'/f'{cell.name}.json').read_text())
     assert 'error' not in record and not Run(tmp_path/'s'/'runs'/cell.name).finished
 
+@pytest.mark.slow
 def test_of_many_who_want_a_lease_of_the_dead_one_gets_it(tmp_path):
     (tmp_path/'cell.1').write_text(sealed(dict(host='elsewhere', process=1, started='x', id='gone')))
     os.utime(tmp_path/'cell.1', (0, 0))
@@ -315,6 +323,7 @@ def test_of_many_who_want_a_lease_of_the_dead_one_gets_it(tmp_path):
     with Lease(tmp_path/'cell'): pass
     assert not list(tmp_path.iterdir())
 
+@pytest.mark.slow
 def test_archives_that_were_cut_off_or_come_from_elsewhere_are_refused(made, plain, tmp_path):
     study = made(tmp_path/'a')
     study.run()
@@ -379,6 +388,7 @@ def test_an_archive_without_room_on_the_disk_is_refused_before_anything_is_unpac
     with pytest.raises(ValueError, match='it needs 10 bytes on the disk, where 9 are free'):
         with _incoming(tmp_path, tar_of(one)): pass
 
+@pytest.mark.slow
 def test_what_is_no_file_is_not_read_as_an_archive_and_the_others_are_collected(made, plain, tmp_path, capsys):
     made(tmp_path/'a').run()
     made(tmp_path/'b')
@@ -411,6 +421,7 @@ class Nodes:
     def submit(self, work, sent, name, *args):
         return self.threads.submit(lambda: self.happens(name) or ('finished', ''))
 
+@pytest.mark.slow
 def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_path, monkeypatch):
     "By its interface; by ray itself among the engines above, in `make slow`: it takes a quarter of a gigabyte"
     class WorkerCrashedError(Exception): "As ray's, of which nothing else is known here"
@@ -429,6 +440,7 @@ def test_ray_is_asked_for_tasks_and_named_where_it_is_absent(made, plain, tmp_pa
     monkeypatch.setitem(sys.modules, 'ray', None)
     with pytest.raises(ImportError, match=r"pip install 'salviz\[ray\]'"): RayExecutor()
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shared', [True, False])
 def test_what_is_finished_is_not_sent_again_and_a_new_measure_trains_nothing(shared, made, plain, tmp_path):
     study, here = made(tmp_path/'s'), Here()
@@ -456,6 +468,7 @@ def test_where_no_folder_is_shared_nobody_else_trains_what_was_sent(made, plain,
     same(made(tmp_path/'s', seeds=(0,), happens=look).run(executor=Here(), shared=False), plain[:1])
     assert seen.read_text() == 'busy 1'
 
+@pytest.mark.slow
 @pytest.mark.parametrize('shared', [True, False])
 def test_an_error_counts_as_a_try_wherever_it_is_made(shared, made, tmp_path):
     def broken(): raise OSError('broken')
@@ -465,6 +478,7 @@ def test_an_error_counts_as_a_try_wherever_it_is_made(shared, made, tmp_path):
             study.run(executor=here, shared=shared)
     assert len(here.sent) == 3 and study_progress(tmp_path/'s').counts['set aside'] == 1
 
+@pytest.mark.slow
 def test_an_archive_does_not_replace_what_is_being_trained(made, plain, tmp_path):
     made(tmp_path/'a', seeds=(0,)).run()
     refused, archive = [], pack_run(tmp_path/'a', 'FT.seed=0')
@@ -475,6 +489,7 @@ def test_an_archive_does_not_replace_what_is_being_trained(made, plain, tmp_path
     same(made(tmp_path/'b', seeds=(0,), happens=collect).run(), plain[:1])
     assert refused and len(Run(tmp_path/'b'/'runs'/'FT.seed=0').train_rows) == 4
 
+@pytest.mark.slow
 def test_an_archive_that_failed_does_not_replace_what_came_further(made, plain, tmp_path):
     def stop(): raise KeyboardInterrupt
     def fail(): raise OSError('broken')
@@ -486,6 +501,7 @@ def test_an_archive_that_failed_does_not_replace_what_came_further(made, plain, 
     assert further.status()['error'].tolist() == ['OSError: broken']
     same(made(tmp_path/'a', seeds=(0,)).run(), plain[:1])
 
+@pytest.mark.slow
 def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, plain, tmp_path):
     def stop(): raise KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt): made(tmp_path/'s', seeds=(0,), happens=stop).run()
@@ -500,6 +516,7 @@ def test_what_died_on_another_host_and_was_set_aside_can_be_tried_again(made, pl
     with pytest.raises(RuntimeError, match='killed for memory or by a time limit'): study.run()
     same(study.run(retry='all'), plain[:1])
 
+@pytest.mark.slow
 def test_an_engine_that_remembers_what_it_was_asked_trains_what_died(made, plain, tmp_path):
     remembered, here = {}, Here(lambda name, n: OSError('the machine went away') if n == 1 else None)
     def submit(*call): # as dask's executor does by default: the same arguments have the same outcome
@@ -508,6 +525,7 @@ def test_an_engine_that_remembers_what_it_was_asked_trains_what_died(made, plain
         return remembered[key]
     same(made(tmp_path/'s').run(executor=SimpleNamespace(submit=submit)), plain)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('shared', [True, False])
 def test_three_deaths_are_three(shared, made, tmp_path):
     study = made(tmp_path/'s')
@@ -579,6 +597,7 @@ def test_a_process_takes_a_device_that_no_other_has(tmp_path):
     assert held[1].path.name == '6-0'
     for lease in held: lease.__exit__()
 
+@pytest.mark.slow
 def test_processes_get_a_device_each_and_no_more_threads_than_asked(made, tmp_path, monkeypatch):
     seen = tmp_path/'seen'
     def look(): # until both are here: one that has ended has no device

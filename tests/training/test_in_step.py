@@ -66,6 +66,7 @@ def test_on_an_engine_too_and_the_same_again(made, plain, tmp_path):
     pool = partial(ProcessPoolExecutor, 1, mp_context=get_context('spawn'))
     same(made(tmp_path/'s').run(executor=pool, threads=1), plain)
 
+@pytest.mark.slow
 def test_an_error_of_one_process_ends_all_and_comes_back_as_what_it_was(made, tmp_path):
     def fail():
         if rank() == '1': raise FloatingPointError('it is not a number')

@@ -85,7 +85,7 @@ def same(a, b):
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', methods)
 def test_a_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_bert):
     one, other, third = tiny_bert(), tiny_bert(), tiny_bert()
@@ -100,7 +100,7 @@ def test_a_worker_trains_the_same_run_paused_or_not(name, start, block, tiny_ber
     assert same(whole, held.wait()) and held.step == held.total == 10
     assert torch.equal(weights(one), weights(other)) and torch.equal(weights(one), weights(third))
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name,at', [*((name, 7) for name in methods), ('plain', 1), ('plain', 5), ('ad_drop', 9)])
 def test_a_stopped_run_resumes_to_the_same_end(name, at, start, block, tiny_bert):
     whole, model = block(methods[name]()), tiny_bert()
@@ -116,6 +116,7 @@ def test_a_stopped_run_resumes_to_the_same_end(name, at, start, block, tiny_bert
     assert again.step == at
     assert same(whole, again.wait()) and again.run.finished and 'stopped' not in again.run.state
 
+@pytest.mark.slow
 def test_a_stopped_run_is_resumed_by_train_too(start, block, tiny_bert):
     whole, model = block(), tiny_bert()
     training = start(model=model)
@@ -130,7 +131,7 @@ odd = dict(accumulated=(7, dict(batch_size=4, gradient_accumulation=2)),
            by_steps_epoch=(10, dict(args=steps)),
            early=(7, dict(early_stopping=3, epochs=20, learning_rate=1e-6, snapshots=2)), keep_one=(7, dict(keep=1)))
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('name',
                          [pytest.param(o, marks=pytest.mark.slow) if o in ('weights_only', 'by_steps', 'keep_one')
                           else o for o in odd])
@@ -169,6 +170,7 @@ def test_a_pause_at_the_end_of_an_epoch_waits_between_two_epochs(start):
     run = training.wait()
     assert run.state['stopped'] == 5 and [r['step'] for r in run.eval_rows] == [5]
 
+@pytest.mark.slow
 def test_pause_and_stop_work_before_the_first_step(start, tiny_bert, block):
     model = tiny_bert()
     training = start(model=model)
@@ -200,6 +202,7 @@ def test_a_method_that_prepares_itself_can_be_paused_and_stopped(start):
     assert training.wait().state['stopped'] == 0 and training.state == 'stopped' and training.stage == ''
     assert not torch.nn.modules.module._global_forward_pre_hooks
 
+@pytest.mark.slow
 def test_a_teacher_that_is_being_trained_stops_and_goes_on(start, block, tiny_bert):
     "SalLM's teacher trains within the student's training: the stop reaches it, and resuming starts where it was"
     whole, model = block(SalLM(steps=2)), tiny_bert()
@@ -253,6 +256,7 @@ def test_every_state_is_told_in_order_by_the_worker(start):
     assert told == [('running', 1), ('running', 2), ('paused', 2), ('running', 2),
                     *(('running', s) for s in range(3, 11)), ('finished', 10)]
 
+@pytest.mark.slow
 def test_a_subscriber_that_fails_stops_nothing(start):
     training, heard = start(), []
     def bad(t): raise ValueError('no')
@@ -272,6 +276,7 @@ class Sick(FineTuning):
     def terms(self, outputs, maps, plan, batch, progress):
         return dict(sick=Term(outputs['main'].logits.sum(-1) * (float('nan') if progress.step > 1 else 0)))
 
+@pytest.mark.slow
 def test_a_failure_is_kept_and_raised_to_whoever_waits(start):
     training = start(Sick())
     for _ in range(2):
@@ -294,6 +299,7 @@ def test_a_failure_of_the_method_before_training_is_kept_too(start):
     with pytest.raises(OSError, match='no teacher'): training.wait()
     assert training.state == 'failed' and training.run.state['error'] == 'OSError: no teacher'
 
+@pytest.mark.slow
 def test_awaiting_leaves_the_loop_free(start):
     async def main():
         training, ticks = start(), 0
@@ -362,6 +368,7 @@ def test_errors_at_the_door_are_raised_at_the_call(start, block, tmp_path, monke
     monkeypatch.delenv('WORLD_SIZE')
     assert not (tmp_path/'run').exists() and block().finished
 
+@pytest.mark.slow
 def test_the_run_can_be_read_while_it_is_written(start):
     training, seen = start(snapshots=11), []
     while not training._left.is_set():
@@ -372,12 +379,14 @@ def test_the_run_can_be_read_while_it_is_written(start):
     assert all(s == list(range(len(s))) for s in seen)
     assert len({len(s) for s in seen}) > 2
 
+@pytest.mark.slow
 def test_the_worker_prints_and_draws_nothing(start, capfd):
     capfd.readouterr()
     start(SalLM(steps=2)).wait()
     out, err = capfd.readouterr()
     assert out == '' and 'step/s' not in err and '%|' not in err
 
+@pytest.mark.slow
 def test_seconds_left_fall_and_leave_out_what_was_waited(start):
     training, left = start(), []
     training.subscribe(lambda t: left.append(t.seconds_left))
@@ -429,6 +438,7 @@ def test_an_interpreter_that_ends_leaves_a_run_that_can_be_resumed(pause, start,
     def model(): return AutoModelForSequenceClassification.from_pretrained(tmp_path/'model')
     assert same(block(model=model(), epochs=20), start(model=model(), resume=True, epochs=20).wait())
 
+@pytest.mark.slow
 def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     "A kernel that sleeps in its event loop does not notice SIGINT by itself"
     tiny_bert().save_pretrained(tmp_path/'model')
@@ -450,6 +460,7 @@ def test_interrupting_a_notebook_cell_that_awaits_stops_the_training(tmp_path, t
     assert errors in (['CancelledError'], ['KeyboardInterrupt'])
     assert run.last_step == run.state['stopped'] == max(run.checkpoints) < 10_000
 
+@pytest.mark.slow
 def test_a_training_can_be_made_first_and_started_later(start, block):
     method = Gated()
     t = start(method, start=False)
@@ -457,6 +468,7 @@ def test_a_training_can_be_made_first_and_started_later(start, block):
     t.start()
     assert same(t.wait(300), block()) and t.state == 'finished'
 
+@pytest.mark.slow
 def test_a_training_that_is_stopped_before_it_was_started_can_be_resumed(start, block, tiny_bert):
     t = start(start=False)
     t.stop()

@@ -76,7 +76,7 @@ def test_what_is_not_asked_for_is_neither_measured_nor_written(tmp_path, quickes
     assert not {'precision', 'attention_kernel'} & {*run.config['settings'], *run.state}
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('kernel', ['eager', 'sdpa'])
 def test_the_faster_kernel_is_measured_without_a_trace_and_named(kernel, tmp_path, able, quickest, tiny_bert,
                                                                  tiny_tokenizer, tiny_data):
@@ -108,6 +108,7 @@ def test_what_is_about_as_fast_is_not_chosen_and_bf16_that_is_slower_is_named(tm
     assert run.state['attention_kernel'] == 'sdpa'
 
 
+@pytest.mark.slow
 def test_kernels_differ_by_rounding_only(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     losses = []
     for kernel in ('sdpa', 'eager'):
@@ -125,6 +126,7 @@ class Breaks(FineTuning):
         return super().plan(model, batch, progress)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_kernel_whatever_is_faster_now(tmp_path, able, quickest, tiny_bert,
                                                                     tiny_tokenizer, tiny_data):
     def trained(name, method, **kw):

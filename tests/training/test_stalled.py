@@ -65,6 +65,7 @@ def followed(study):
     file.write_text(sealed({**holder(file), 'id': 'another'}))
     return tree(study.folder)
 
+@pytest.mark.slow
 @pytest.mark.parametrize('code', [errno.ENOLCK, errno.EOPNOTSUPP], ids=lambda code: errno.errorcode[code])
 def test_a_study_needs_no_locks_of_the_disk(code, made, plain, tmp_path, monkeypatch):
     def flock(file, operation): raise OSError(code, os.strerror(code))
@@ -76,6 +77,7 @@ def passes(made, folder):
     made(folder, happens=n.append).run()
     return n
 
+@pytest.mark.slow
 def test_who_is_followed_during_any_pass_through_the_model_writes_nothing_more(made, tmp_path):
     known = passes(made, tmp_path/'all')
     for stage in known:
@@ -106,6 +108,7 @@ def test_who_is_followed_before_a_checkpoint_or_in_a_measure_writes_nothing_more
     before.clear()
     assert study.run_cell(study.cells[0]) == 'busy' and [tree(study.folder)] == before
 
+@pytest.mark.slow
 def test_a_stopped_process_is_followed_from_another_host_and_wakes_up_to_nothing(made, plain, tmp_path):
     study = made(tmp_path/'s')
     study.patience = 8.

@@ -96,6 +96,7 @@ def test_a_study_killed_in_the_middle_ends_in_the_same_table(home, made, whole, 
     pd.testing.assert_frame_equal(again.results(), whole.results(), check_exact=True)
     assert again.table(compare_to='FineTuning').text == whole.table(compare_to='FineTuning').text
 
+@pytest.mark.slow
 def test_results_are_tidy_and_open_without_torch(whole):
     found = whole.results()
     assert found.columns.tolist() == ['method', 'seed', 'run', 'test_accuracy', 'test_loss', 'gap', 'average_loss']
@@ -248,6 +249,7 @@ class Scorer:
 def enclosed(x): return lambda run: x
 def bound(x): return partial(lambda x, run: x, x)
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize('make', [enclosed, bound, Scorer, lambda x: Scorer(x).__call__,
                                   lambda x: lru_cache(enclosed(x))])
 def test_a_measures_version_tells_apart_the_values_that_it_was_made_with(tmp_path, make):
@@ -321,6 +323,7 @@ class Fails(FineTuning):
         if progress.seed in self.seeds and progress.step == 1: raise RuntimeError('out of luck')
         return super().plan(model, batch, progress)
 
+@pytest.mark.slow
 def test_a_failed_cell_is_said_the_others_go_on_and_it_is_tried_again(made, tmp_path, monkeypatch):
     study = made['study'](tmp_path/'s', methods={'unlucky': Fails}, epochs=1, measures=['test_accuracy'])
     with pytest.warns(UserWarning, match='1 of 2 cells failed, unlucky.seed=1 with RuntimeError: out of luck'):
@@ -336,6 +339,7 @@ def test_a_failed_cell_is_said_the_others_go_on_and_it_is_tried_again(made, tmp_
         assert len(study.run(retry=False)) == 1
     assert study.run().seed.tolist() == [0, 1] and study.status()['state'].tolist() == ['finished']*2
 
+@pytest.mark.slow
 def test_what_cannot_be_continued_is_set_aside_and_trained_from_the_start(made, tmp_path):
     study = made['study'](tmp_path/'s', methods={'FineTuning': FineTuning}, seeds=(0, 1), epochs=1,
                           measures=['test_accuracy'])
@@ -426,6 +430,7 @@ def test_other_folders_are_left_alone(made, tmp_path):
 
 # what a study can express
 
+@pytest.mark.slow
 def test_a_method_can_build_on_the_run_of_another_one_with_the_same_seed_and_settings(made, tmp_path):
     methods = {'plain': FineTuning, 'sallm': lambda run_of, weight: SalLM(teacher=run_of('plain'), weight=weight,
                                                                           steps=2)}
@@ -502,6 +507,7 @@ def test_a_named_model_gets_a_new_head_for_each_seed(made, tmp_path):
     assert torch.equal(heads[0], heads[1]) and torch.equal(heads[2], heads[3]) and not torch.equal(heads[0], heads[2])
     assert study._load(study.cells[0])[0].config.id2label == {0: 'negative', 1: 'positive'}
 
+@pytest.mark.slow
 def test_data_and_model_may_depend_on_settings_and_nets_need_no_tokenizer(tmp_path):
     digits = load_images('digits')
     study = Study(tmp_path/'s', model=lambda seed: small_net('digit-cnn', digits, seed=seed),

@@ -74,6 +74,7 @@ def made(home):
 def whole(home, made): return made['front'](home/'whole')
 
 
+@pytest.mark.slow
 def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
     assert whole.values[0] == 0 and {.1, 1, 10} <= set(whole.values) and len(whole.values) == 6
     right, plausible = (lambda w: .9 - .02*w**.7), (lambda w: .2 + .5*w/(1 + w))
@@ -86,6 +87,7 @@ def test_values_are_even_first_and_then_where_the_front_is_thin(whole):
     assert whole.values == values
 
 
+@pytest.mark.slow
 def test_a_front_that_was_killed_goes_on_and_trains_nothing_twice(home, made, whole, tmp_path):
     code = textwrap.dedent(f"""
         import os, runpy, signal
@@ -105,6 +107,7 @@ def test_a_front_that_was_killed_goes_on_and_trains_nothing_twice(home, made, wh
     assert all(p.stat().st_mtime_ns == t for p, t in before.items())
 
 
+@pytest.mark.slow
 def test_the_next_value_waits_for_all_that_are_there(made, tmp_path, monkeypatch):
     def fails_at(weight, layers=(0,)):
         if weight == 1: raise ValueError('no such luck')

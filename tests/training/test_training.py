@@ -36,7 +36,7 @@ methods = dict(plain=lambda t: FineTuning(), sallm=lambda t: SalLM(teacher=t, st
 
 def weights(model): return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', methods)
 def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     ends = []
@@ -49,7 +49,7 @@ def test_recording_changes_nothing(name, tmp_path, tiny_bert, tiny_tokenizer, ti
     a, b = (Run(tmp_path/str(o)).train_rows for o in (0, 5))
     assert [r['loss'] for r in a] == [r['loss'] for r in b]
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['sallm', 'guided', 'ad_drop_always', 'guidance'])
 def test_methods_change_training(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     ends = []
@@ -96,7 +96,7 @@ def first_rows(data, tokenizer, n):
     rows = encode(data, tokenizer)['train']
     return Collator(tokenizer)([rows[i] for i in range(n)])
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', methods)
 def test_accumulated_micro_batches_are_one_batch(name, tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     "37 examples: the last micro-batches are uneven, so a mean of means would be off"
@@ -134,6 +134,7 @@ class Breaks(FineTuning):
         if progress.step == self.at and model.training: self.at = None; raise KeyboardInterrupt
         return super().plan(model, batch, progress)
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('at', [3, 7])
 def test_a_resumed_run_ends_like_an_uninterrupted_one(at, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     whole, resumed = tiny_bert(), tiny_bert()
@@ -161,6 +162,7 @@ class Grown(Breaks):
         super().__init__()
         self.p, self.kept = p, kept
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('together', [False, True])
 def test_a_run_begun_before_a_method_got_an_argument_goes_on_with_its_default(
     together, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
@@ -211,6 +213,7 @@ class Sick(FineTuning):
         loss = outputs['main'].logits.sum(-1) * 0 + 1
         return dict(well=Term(loss), sick=Term(loss * self.value if progress.step + 1 >= self.step else loss))
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize('value', [float('nan'), float('inf')])
 @pytest.mark.parametrize('flush_every', [1, 4])
 def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tmp_path, tiny_bert, tiny_tokenizer,
@@ -224,6 +227,7 @@ def test_a_loss_that_is_not_finite_stops_training_by_name(value, flush_every, tm
     assert [r['step'] for r in run.train_rows] == [1, 2] and run.steps[:3] == [0, 1, 2] and 'sick' in run.state['error']
     if flush_every == 1: assert weights(model).isfinite().all()
 
+@pytest.mark.slow
 def test_saliency_is_recorded_at_fewer_steps_than_attention_which_every_view_says(tmp_path, tiny_bert, tiny_tokenizer,
                                                                                   tiny_data):
     def trained(name, **kw):
@@ -258,6 +262,7 @@ def test_early_stopping_ends_with_a_snapshot(tmp_path, tiny_bert, tiny_tokenizer
                 **settings)
     assert run.finished and run.summary['steps'] == 15 and run.steps == [0, 15]
 
+@pytest.mark.slow
 def test_the_last_weights_are_returned_scored_and_loaded_where_they_are_asked_for(tmp_path, tiny_bert, tiny_tokenizer,
                                                                                   tiny_data):
     # validation gets worse: labels are turned round there, so that the first epoch is the best one
@@ -278,6 +283,7 @@ def test_the_last_weights_are_returned_scored_and_loaded_where_they_are_asked_fo
     assert last.config['settings']['returns'] == 'last' and 'returns' not in best.config['settings']
     assert '  last      validation' in repr(last) and '  best      validation' in repr(best)
 
+@pytest.mark.slow
 def test_early_stopping_goes_on_counting_in_a_resumed_run(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     settings = {**quick, 'epochs': 30, 'learning_rate': 1e-6, 'early_stopping': 3, 'keep': 9}
     whole = train(tiny_bert(), tiny_tokenizer, tiny_data, Breaks(), run_dir=tmp_path/'whole', snapshots=2, **settings)
@@ -302,6 +308,7 @@ def test_best_checkpoint_is_what_comes_back(tmp_path, tiny_bert, tiny_tokenizer,
     assert kept['labels'][order].tolist() == test['label'] and kept['predictions'][order].tolist() == said
     assert np.mean(kept['labels'] == kept['predictions']) == run.scores('test')['accuracy']
 
+@pytest.mark.slow
 def test_own_texts_are_probes_without_labels(tmp_path, tiny_bert, tiny_tokenizer, tiny_data, teacher):
     texts = ['the film is <img onerror=alert(1)> fine', 'a dull plot']
     for name in methods:
@@ -318,6 +325,7 @@ def test_pairs_train_and_are_recorded(tmp_path, tiny_bert, tiny_tokenizer, tiny_
 def marked(**columns):
     return datasets.Dataset.from_dict(dict(text=['a funny film .', 'cold and silly music'], label=[1, 0], **columns))
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('rationale',
                          [[[0, 1, 0, 0], [1, 0, 1, 0]], [[False, True, False, False], [True, False, True, False]],
                                        [[[2, 7]], [[0, 4], [9, 14]]], [[[2, 4]], [[1, 2], [9, 10]]]],
@@ -332,6 +340,7 @@ def test_human_rationales_of_probes_are_recorded_by_token(rationale, tmp_path, t
         if len(rationale[0]) == 4 or rationale[0][0][1] == 7: # whole words: all their pieces
             assert x.sum() == sum(s.words[i] in words for i in s.word_ids if i >= 0)
 
+@pytest.mark.slow
 def test_a_rationale_may_be_missing_or_empty_and_pairs_name_the_text(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     for i, (rationale, found) in enumerate([([None, [[0, 4]]], (None, ['cold'])), ([[], [[5, 8]]], ([], ['and']))]):
         run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/str(i), snapshots=2,
@@ -405,6 +414,7 @@ bad = dict(
     no_saliency=(dict(saliency='gradient'), "train: saliency='gradient': .*identically zero"),
 )
 
+@pytest.mark.sample(32)
 @pytest.mark.parametrize('case', bad)
 def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     given, said = bad[case]
@@ -417,6 +427,7 @@ def test_bad_input_is_refused_before_anything_is_written(case, tmp_path, tiny_be
         train(model, tiny_tokenizer, data, run_dir=tmp_path/'run', **{**quick, **given})
     assert not (tmp_path/'run').exists() and '\n' not in str(e.value)
 
+@pytest.mark.slow
 def test_the_recorder_takes_the_attribution_that_is_asked_for(tmp_path, tiny_bert, tiny_tokenizer, tiny_data):
     asked = dict(saliency='gradient_norm', snapshots=2, **quick)
     run = train(tiny_bert(), tiny_tokenizer, tiny_data, run_dir=tmp_path/'run', **asked)
@@ -528,6 +539,7 @@ def one_and_two(tmp_path_factory, make_tiny_bert, tiny_tokenizer, tiny_data):
             p.read_text() for p in folder.glob('*.err'))[-3000:]
     return folder/'one', folder/'two'
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('name', ['guided', 'ad_drop', 'guidance', 'sallm'])
 def test_two_processes_train_like_one(name, one_and_two):
     "gloo on the CPU, without dropout, the same global batch: the same losses within rounding, and one run"
@@ -538,6 +550,7 @@ def test_two_processes_train_like_one(name, one_and_two):
     x, y = (weights(load_model(r)[0]) for r in (a, b))
     assert torch.allclose(x, y, atol=1e-6)
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['guided', 'ad_drop'])
 def test_a_decoder_trains_the_same_whether_its_tokenizer_gives_token_types_or_not(name, tmp_path, tiny_tokenizer,
                                                                                   tiny_data):

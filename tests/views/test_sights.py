@@ -285,7 +285,7 @@ def test_a_signal_and_a_snapshot_without_the_evidence_name_what_there_is(make):
 
 # --- figures
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('width', [3.25, 6.75])
 @pytest.mark.parametrize('kind', kinds)
 def test_every_kind_is_legible_at_both_widths(kind, width):
@@ -299,6 +299,7 @@ def images(fig):
     return [np.asarray(np.ma.filled(o.images[0].get_array().astype(float), np.nan)) for o in fig.axes if o.images]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize('kind', ['map', 'attribution', 'several', 'triptych', 'residual', 'compared', 'steps'])
 def test_drawn_maps_hold_the_views_numbers_in_the_scales_colours(kind):
     view = kinds[kind](invent(9, layers=2, heads=6))
@@ -347,6 +348,7 @@ def test_boxes_of_a_sentence_have_the_colours_of_their_numbers_and_readable_lett
     assert colours['dark'] == 'white' and lightness(colours['light']) < .2 and len(ax.patches) == 2
 
 
+@pytest.mark.slow
 def test_hostile_tokens_are_drawn_literally_and_endless_ones_are_cut_visibly():
     tokens = ['[CLS]', '<img src=x>', '$x^2$', r'$\frac{', 'x'*10_000, 'a\nb', '[SEP]']
     snap = invent(tokens=tokens, layers=2, heads=4, masked_tokens=tokens)
@@ -363,6 +365,7 @@ def test_hostile_tokens_are_drawn_literally_and_endless_ones_are_cut_visibly():
     assert units_of(snap).labels[4] == 'x'*59 + '…'
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_are_left_out_and_noted():
     snap = invent(9, layers=2, heads=4)
     snap.arrays['attention'] = snap.arrays['attention'].copy()
@@ -374,6 +377,7 @@ def test_values_that_are_not_finite_are_left_out_and_noted():
         check_legible(draw(view))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('kind', ['map', 'triptych', 'grid', 'sentences', 'pairs'])
 def test_the_same_view_is_the_same_bytes(kind):
     one, two = (rendered(draw(kinds[kind](invent(8, layers=2, heads=6))), 'svg') for _ in range(2))
@@ -412,6 +416,7 @@ def minuses(fig):
             for o in ax.collections if isinstance(o, PathCollection)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize('n, width', [(8, 6.75), (30, 3.03)])
 def test_a_map_and_its_negative_differ_in_grey_by_marks_at_every_pitch(n, width):
     snap = invent(n, layers=1, heads=2)
@@ -452,6 +457,7 @@ def test_a_word_and_its_negative_differ_in_grey_by_an_underline(value):
 
 # --- letters and words
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize('kind', ['several', 'triptych', 'residual', 'compared', 'steps'])
 def test_panels_of_one_view_have_letters_that_its_caption_names(kind):
     view = kinds[kind](invent(9, layers=2, heads=6))
