@@ -6,7 +6,8 @@ copying a model file"""
 # %% auto #0
 __all__ = ['unwrapped', 'attention_stack', 'cross_modules', 'attention_parts', 'check_part', 'own_attention', 'rounding', 'Maps',
            'probabilities', 'disentangled', 'eager_passes', 'check_observable', 'attention_layers', 'layer_count',
-           'head_count', 'check_layers', 'observe', 'QueryKey', 'query_key', 'layer_modules', 'layers_kept']
+           'head_count', 'attention_note', 'check_layers', 'observe', 'QueryKey', 'query_key', 'layer_modules',
+           'layers_kept']
 
 # %% ../../nbs/03_models/01_attention.ipynb #003
 import copy, inspect, operator, sys, threading, weakref
@@ -646,6 +647,14 @@ def head_count(model, part=None) -> int:
     "Return the number of attention (query) heads in a layer of `part` of `model`"
     check_observable(model, part)
     return _trial_of(model, check_part(model, part)[0]).heads[-1]
+
+def attention_note(model) -> str:
+    "Return a sentence that names the layers with attention of a `model` in which others have none, else ''"
+    numbers = attention_layers(model)
+    total = getattr(unwrapped(model).config.get_text_config(), 'num_hidden_layers', len(numbers))
+    if len(set(numbers)) >= total or max(numbers) >= total: return ''
+    names = f'layer {numbers[0]} has' if len(numbers) == 1 else f'layers {", ".join(map(str, numbers))} have'
+    return f'Of the {total} layers of {type(unwrapped(model)).__name__}, numbered from 0, only {names} attention'
 
 # %% ../../nbs/03_models/01_attention.ipynb #025
 _several = list, tuple, range, set, frozenset, dict

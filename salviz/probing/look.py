@@ -21,7 +21,8 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..models.agreement import are_numbers, check_tokens
-from ..models.attention import attention_parts, check_observable, observe, query_key, unwrapped
+from ..models.attention import (attention_note, attention_parts, check_observable, observe, query_key,
+                                     unwrapped)
 from ..attribution.attention import attention_attribution
 from ..attribution.packing import rows_at_once
 from ..attribution.reading import Reading, most_places, row_tokens, target_scores, token_logit
@@ -428,7 +429,7 @@ def _first_look(
     names, ids = class_names(model, tokenizer, answers)
     baseline, notes = _baseline_token(model, tokenizer)
     has_baseline = saliency is not None and 'baseline' in attribution_named(saliency).options
-    about = [note for note in [new_head_note(whole)] if note]
+    about = [note for note in [new_head_note(whole), attention_note(model)] if note]
     if whole is not model:
         about.append(f'{type(whole).__name__} is an encoder-decoder: this is the attention of its encoder')
     snapshots = []

@@ -27,7 +27,7 @@ from ..data.texts import fingerprint
 from ..models.adapters import adapter_facts, check_adapted, is_adapted
 from ..models.agreement import (agreed_data, agreed_split, align_tokens, class_names,
                                      trainable_weights)
-from ..models.attention import attention_layers, head_count, unwrapped
+from ..models.attention import attention_layers, attention_note, head_count, unwrapped
 from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
@@ -136,7 +136,7 @@ def _size(model) -> dict:
         config = model.config.get_text_config()
         names = dict(layers='num_hidden_layers', heads='num_attention_heads')
         return {k: getattr(config, name) for k, name in names.items() if getattr(config, name, None) is not None}
-    hybrid = {} if numbers == tuple(range(len(numbers))) else dict(attention_layers=list(numbers))
+    hybrid = dict(attention_layers=list(numbers)) if attention_note(model) else {}
     return dict(layers=len(numbers), heads=head_count(model), **hybrid)
 
 def _begins_with(model) -> dict:

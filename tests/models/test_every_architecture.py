@@ -16,6 +16,7 @@ from helpers import same, state, word_tokenizer
 from salviz import FineTuning, Run, load_text, train
 from salviz.models import attention
 from salviz.models.attention import attention_layers, attention_parts, check_observable, observe
+from salviz.probing.look import explain_texts
 
 sizes = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
              head_dim=8, intermediate_size=24, pad_token_id=0)
@@ -95,6 +96,20 @@ def test_a_run_of_a_hybrid_records_the_layers_that_have_attention(tmp_path):
     trained(Qwen3_5TextForSequenceClassification(config), tmp_path/'run')
     run = Run(tmp_path/'run')
     assert run.snapshot(run.steps[-1], 0).layers['attention'] == [1] and run.config['model']['attention_layers'] == [1]
+
+
+@pytest.mark.parametrize('with_attention', [[1], [0, 1]])
+def test_explaining_a_hybrid_names_the_layers_that_have_attention(with_attention):
+    torch.manual_seed(0)
+    kinds = ['full_attention' if i in with_attention else 'linear_attention' for i in range(3)]
+    config = Qwen3_5TextConfig(**{**sizes, 'num_hidden_layers': 3}, num_labels=2, linear_num_key_heads=2,
+                               linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+                               layer_types=kinds)
+    model = Qwen3_5TextForSequenceClassification(config).eval()
+    snapshot = explain_texts(model, word_tokenizer(words, longest=16), ['word1 bad'], saliency=None,
+                             attribution=False)[0]
+    names = 'layers 0, 1 have' if len(with_attention) == 2 else 'layer 1 has'
+    assert f'Of the 3 layers of {type(model).__name__}, numbered from 0, only {names} attention' in snapshot.info['notes']
 
 
 def test_a_model_that_cannot_be_observed_is_rejected_before_a_run_has_a_folder(tmp_path):
