@@ -41,7 +41,7 @@ course: .venv/.dev fetch
 # The papers' claims, re-tested: the rows that are shipped are gone on from; about two and a half hours of two cores.
 # One claim: make reproduce REPRODUCE=D2
 reproduce: .venv/.dev fetch extras
-	OMP_NUM_THREADS=1 $(BIN)/salviz reproduce $(REPRODUCE) --processes 2 --out _reproduce --rows salviz/claims/rows/small.jsonl
+	OMP_NUM_THREADS=1 $(BIN)/salviz reproduce $(REPRODUCE) --processes 2 --out _reproduce --rows salviz/replication/rows/small.jsonl
 
 # The tests and notebooks of the rooms that compute, in another arithmetic than this processor's fastest: other
 # kernels, and on top of them a rounding of our own for every shape (tests/arithmetic.py).

@@ -17,9 +17,9 @@ first_to_read = ['quickstart', 'gallery', 'next_tokens', 'adapters', 'vision_tra
                  'figures_for_a_paper']
 floor_titles = dict(learn='Start here', lessons='The course', core='Core', data='Data', models='Models',
                     attribution='Attribution',
-                    methods='Methods', training='Training', measures='Measures', probing='Probing', views='Views',
+                    methods='Methods', training='Training', metrics='Metrics', analysis='Analysis', views='Views',
                     figures='Figures', explorer='Explorer', porch='Porch', course='Course: rooms',
-                    claims='Claims')
+                    replication='Replication')
 # {notebook: what stands in the cell below which the explorer is alive}
 alive = {'quickstart': "Explorer('ad-drop')", '00_learn/gallery': "to_html('gallery.html'"}
 live_note = '''**Here it is alive**: move over a map, click a head, drag the scrubber. Nothing computes behind it: it
@@ -162,9 +162,9 @@ def lay_explorer(path):
 
 def lay_report(path):
     "Write the report of the rows that come with the library to `path`"
-    from salviz.claims.report import report_html
-    from salviz.claims.reproduce import shipped_rows
-    from salviz.claims.rows import read_rows
+    from salviz.replication.report import report_html
+    from salviz.replication.reproduce import shipped_rows
+    from salviz.replication.rows import read_rows
     write(path, report_html(read_rows(shipped_rows('small'), 'small'), 'small'))
 
 

@@ -36,10 +36,10 @@ from transformers import (BertConfig, BertForSequenceClassification, LlamaConfig
                           LlamaForSequenceClassification)
 
 from .attribution.attention import attention_attribution
-from .core.doors import check_choice
+from .core.validation import check_choice
 from .core.runs import processor, write_whole
 from .data.texts import load_text, model_inputs, subset
-from .measures.statistics import ResultTable
+from .metrics.statistics import ResultTable
 from .methods import ADDrop, AttentionGuidance, FineTuning, SaliencyGuided, SalLM
 from .methods.ad_drop import discard_candidates
 from .methods.sallm import explain

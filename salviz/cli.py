@@ -189,7 +189,7 @@ def _run_figure(a):
     print(f'{a.out}: {fig.caption}')
 
 def _run_table(a):
-    from salviz.measures.statistics import result_table
+    from salviz.metrics.statistics import result_table
     from salviz.training.study import Study
     settings = _parse_settings(a.set)
     _refuse_unknown(settings, Study.table, result_table, apart=('frame',), who='the table of a study')
@@ -365,9 +365,9 @@ def _run_course(a):
 
 # %% ../nbs/12_porch/02_cli.ipynb #re-2
 def _run_reproduce(a):
-    from salviz.claims.report import write_report
-    from salviz.claims.reproduce import asked_claims, list_claims, reproduce, shipped_rows
-    from salviz.claims.rows import read_rows
+    from salviz.replication.report import write_report
+    from salviz.replication.reproduce import asked_claims, list_claims, reproduce, shipped_rows
+    from salviz.replication.rows import read_rows
     folder = a.out or f'reproduce-{a.budget}'
     file = a.rows or f'{folder}/rows.jsonl'
     if a.list:

@@ -18,7 +18,7 @@ import pandas as pd
 from .core.names import known_as
 from .figures.drawing import save_figure
 from .figures.sheet import figure
-from .measures.scores import run_agreement, train_test_gap
+from .metrics.scores import run_agreement, train_test_gap
 from .core.runs import Run
 from .core.untrusted import csv_text
 from .views.base import attention_beside_saliency, discard_region, guided_heads, masked_sentence, telling_snapshot

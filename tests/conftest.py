@@ -35,7 +35,7 @@ def pytest_runtest_protocol(item):
     "Workers that are started with 'spawn' have torch loaded already; in `make slow` they load it, as a user's do"
     with contextlib.nullcontext() if item.get_closest_marker('slow') else in_place_of_spawn(): return (yield)
 
-static = sorted(file for floor in ('explorer', 'course', 'claims')
+static = sorted(file for floor in ('explorer', 'course', 'replication')
                 for file in (traced.root/'salviz'/floor/'static').rglob('*') if file.is_file())
 
 @pytest.fixture(autouse=True)

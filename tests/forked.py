@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import traced
 
 heavy = ['torch', 'transformers', 'transformers.trainer', 'datasets', 'sklearn.metrics', 'matplotlib.figure',
-         'salviz.training.live', 'salviz.probing.look', 'nbdev.test', 'execnb.shell']
+         'salviz.training.live', 'salviz.analysis.look', 'nbdev.test', 'execnb.shell']
 
 def cheaply():
     """Leave out what costs time in every test and shows nothing:

@@ -21,12 +21,12 @@ def rooms_of(*floors): # their modules, as `floor.room`
             if p.stem != '__init__']
 
 looks = rooms_of('figures', 'explorer')
-counts = [*rooms_of('core', 'measures', 'views', 'claims'), 'training.settings', 'training.study',
+counts = [*rooms_of('core', 'metrics', 'views', 'replication'), 'training.settings', 'training.study',
           'training.designs', 'training.progress', 'training.search', 'cli',
           *(f'explorer.{room}' for room in ('program', 'codes', 'payload', 'packed', 'described', 'page', 'courier',
                                             'saving', 'bertviz'))]
 draws = [*(room for room in looks if room not in counts), 'tour', *rooms_of('course')]
-computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'probing')
+computes = rooms_of('data', 'models', 'attribution', 'methods', 'training', 'analysis')
 trains = [*(room for room in computes if room not in counts), 'bench']
 
 # One interpreter imports everything, with no network: what counts and what draws in a process that is forked from it,
@@ -95,16 +95,16 @@ def test_who_collects_the_runs_of_a_study_needs_no_torch(brought):
     assert not {'torch', 'transformers'} & set(brought['engines alone'])
 
 # What a floor may import besides itself.
-below = dict(core=[], measures=['core'], data=['core', 'measures'], models=['core', 'measures', 'data'])
+below = dict(core=[], metrics=['core'], data=['core', 'metrics'], models=['core', 'metrics', 'data'])
 below['attribution'] = [*below['models'], 'models']
 below['methods'] = [*below['attribution'], 'attribution']
-below['training'] = below['probing'] = [*below['methods'], 'methods']
-below['views'] = ['core', 'measures']
+below['training'] = below['analysis'] = [*below['methods'], 'methods']
+below['views'] = ['core', 'metrics']
 below['figures'] = [*below['views'], 'views']
 below['explorer'] = [*below['figures'], 'figures']
-below['course'] = below['claims'] = [*below['training'], 'training', 'probing', *below['explorer'], 'explorer']
+below['course'] = below['replication'] = [*below['training'], 'training', 'analysis', *below['explorer'], 'explorer']
 # Loaded when called: a look is shown in the explorer, and a sentence of its reader's own is asked of a model.
-upwards = {('probing.look', 'explorer.widget'), ('explorer.own', 'probing.look'),
+upwards = {('analysis.look', 'explorer.widget'), ('explorer.own', 'analysis.look'),
            ('explorer.own', 'models.checkpoints'), ('explorer.own', 'training.trainer')}
 
 def imported(file):

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from .doors import check_choice
+from .validation import check_choice
 
 # %% ../../nbs/01_core/06_maths.ipynb #006
 def _counted(

@@ -38,7 +38,7 @@ from fastcore.basics import patch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from .doors import check_choice
+from .validation import check_choice
 from .examples import example_folder, example_names
 from .maths import pack_bits, unpack_bits
 

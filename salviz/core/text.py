@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .doors import check_choice
+from .validation import check_choice
 
 # %% ../../nbs/01_core/07_text.ipynb #006
 _fixed_kinds = {"'": "'", '’': "'", '-': '-', '‐': '-', '‑': '-', '.': '.', ',': '.',

@@ -23,10 +23,10 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
-from ..core.doors import shown
+from ..core.validation import shown
 from ..core.runs import write_whole
 from ..core.untrusted import parsed_json, printable, read_untrusted
-from ..measures.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
+from ..metrics.plausibility import auprc, hard_rationale, lexical_prior, random_auprc, rationale_size, token_f1
 from . import session
 from .kinds import value_text
 from .predictions import course_text, packed

@@ -14,7 +14,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from ..core.doors import shown
+from ..core.validation import shown
 from ..core.text import find_words
 
 

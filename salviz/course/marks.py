@@ -19,7 +19,7 @@ from pathlib import Path
 
 import traitlets as T
 
-from ..core.doors import shown
+from ..core.validation import shown
 from ..core.runs import write_whole
 from ..core.text import find_words
 from ..core.untrusted import parsed_json

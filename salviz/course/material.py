@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.examples import unpacked
 from ..core.runs import Run
 

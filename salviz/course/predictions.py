@@ -22,7 +22,7 @@ import traitlets as T
 from fastcore.basics import patch
 from IPython.display import Markdown
 
-from ..core.doors import shown
+from ..core.validation import shown
 from . import session
 from .kinds import (Asked, answer_of, checked_value, choice, head, number, order, score, slope,
                                  truth_of, truth_text,

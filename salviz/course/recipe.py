@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.text import find_words
 from .material import course_base, course_probes, course_runs, course_sentences
-from ..measures.plausibility import auprc, lexical_prior
+from ..metrics.plausibility import auprc, lexical_prior
 from ..core.maths import spearman
 
 # %% ../../nbs/13_course/15_recipe.ipynb #cr-6
@@ -250,7 +250,7 @@ explanations_compared = ('attention', 'rollout', 'gradient_norm', 'input_x_gradi
 
 def comprehensiveness(model, texts, tokenizer, seed=0) -> dict: # {explanation: one number a text}
     "How much the predicted probability falls when the words that an explanation ranks highest are taken away"
-    from salviz.probing.faithfulness import faithfulness_data
+    from salviz.analysis.faithfulness import faithfulness_data
     measured = faithfulness_data(model, texts, list(explanations_compared), tokenizer, flips=False, seed=seed)
     return {name: x['aopc_comprehensiveness'].tolist() for name, x in measured.items()}
 

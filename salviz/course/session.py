@@ -17,7 +17,7 @@ import warnings
 import zlib
 from pathlib import Path
 
-from ..core.doors import check_choice, shown
+from ..core.validation import check_choice, shown
 from ..core.runs import write_whole
 from ..core.untrusted import largest, parsed_json, printable, read_json
 from .kinds import Asked, checked_value

@@ -15,7 +15,7 @@ import pandas as pd
 from datasets import ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Sequence, Value
 
 from .texts import from_hub, load_text, one_table, readers, refuse_rows, written_labels
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.files import checked_header, read_jsonl, read_utf8
 from ..core.maths import spans_of
 from ..core.runs import read_object

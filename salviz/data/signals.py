@@ -19,7 +19,7 @@ import torch
 from datasets import Array2D, Array3D, ClassLabel, Dataset, DatasetDict, DatasetInfo, Features, Value
 
 from ..core.assets import asset
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.files import checked_file
 from .texts import checked_shares, cut_rows, other_splits, refuse_rows, stratified_order, three_splits
 

@@ -28,7 +28,7 @@ from ..core.assets import asset, hub_silence
 from ..core.files import read_by_ending, read_csv, read_jsonl, read_lines, read_parquet
 from ..core.names import class_places
 from ..core.text import align_batch, rationale_flags, readable
-from ..measures.tasks import tasks
+from ..metrics.tasks import tasks
 
 # %% ../../nbs/02_data/00_texts.ipynb #006
 packaged_texts = {'movie-sentences': 'movieReviewSnippets', 'amazon-reviews': 'amazonReviewSnippets',

@@ -19,7 +19,7 @@ from ..core.evidence import largest_saliency
 from ..core.names import methods_words, scores_of
 from ..core.runs import Run, Snapshot, open_run, snapshot_numbers
 from .codes import _finite, json_text
-from ..measures.tasks import Modality, facts_of, modalities, unknown_task
+from ..metrics.tasks import Modality, facts_of, modalities, unknown_task
 from ..views.trade_off import trade_off
 
 # %% ../../nbs/11_explorer/04_described.ipynb #040

@@ -17,8 +17,8 @@ from ..core.maths import dense_ranks, discard_candidates, drop_mask, keyed_unifo
 from ..core.runs import Snapshot
 from .codes import (codec_of, codecs, decode_array, encode_array, json_text, most_tokens, order_value,
                                    pool_cells, table_code)
-from ..measures.scores import attention_agreement
-from ..measures.tasks import facts_of
+from ..metrics.scores import attention_agreement
+from ..metrics.tasks import facts_of
 from ..views.base import blocked_keys
 from ..views.maps import telling_entry
 

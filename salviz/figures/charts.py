@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ..core.words import number_words
-from ..measures.statistics import result_table
+from ..metrics.statistics import result_table
 from ..views.curves import (accuracy_drop_curves, gradient_boxes, head_map, loss_curves, metric_table,
                                  number_over_steps, perturbation_curves, sensitivity_grid, styles_of)
 from .drawing import (Body, Sheet, blue, colour_bar, faint, figure_kind, fitted, in_lines, grey, ink,

@@ -53,7 +53,7 @@ from matplotlib.textpath import text_to_path
 from PIL import Image
 
 from ..core.bibliography import cited, papers
-from ..core.doors import door
+from ..core.validation import door
 from ..core.provenance import in_metadata, stamp
 from ..core.runs import write_whole
 from ..views.base import View, is_negative, row_boxes

@@ -16,8 +16,8 @@ from ..core.provenance import (carried_snapshot, described, read_stamp, recipe_o
 from ..core.runs import Run, write_whole
 from .drawing import Math, figure_kinds, rendered, save_figure, stamped
 from .kinds import Seen, figure
-from ..measures.statistics import ResultTable
-from ..measures.study_results import StudyResults, read_study
+from ..metrics.statistics import ResultTable
+from ..metrics.study_results import StudyResults, read_study
 
 # %% ../../nbs/10_figures/08_remaking.ipynb #rm-6
 _most_folders = 100_000

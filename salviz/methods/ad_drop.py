@@ -25,7 +25,7 @@ from ..data.texts import model_inputs
 from ..core.maths import check_region, dense_ranks, kept_count, region_names
 from .base import FineTuning, Method, Plan, check_choice, check_share
 from ..models.tasks import attribution_target, last_asked, task_of, tasks
-from ..models.draws import keyed_below, keyed_order, keyed_uniform
+from ..models.random import keyed_below, keyed_order, keyed_uniform
 from ..models.loading import device_of, undisturbed
 
 # %% ../../nbs/05_methods/02_ad_drop.ipynb #009

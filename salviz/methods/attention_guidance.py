@@ -26,7 +26,7 @@ from .patterns import (as_pattern, check_pattern, is_one_delimiter, looks_at_tok
                                      pattern_target)
 from ..models.patches import patch_grid, reads_patches
 from ..attribution.reading import what_is_read
-from ..core.doors import shown
+from ..core.validation import shown
 from ..core.maths import patch_patterns
 
 # %% ../../nbs/05_methods/04_attention_guidance.ipynb #007

@@ -24,7 +24,7 @@ from ..attribution.saliency import begin, path_gradients, reduced
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, check_choice, check_weight
 from ..models.attention import check_layers, check_observable, head_count
-from ..models.draws import keyed_uniform
+from ..models.random import keyed_uniform
 from ..models.loading import full_precision, pooled_rows, undisturbed
 from ..models.tasks import attribution_target, example_mean, task_of
 

@@ -19,7 +19,7 @@ from ..attribution.registry import attribution_named, known_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import model_inputs
 from .base import Method, Plan, Term, check_choice, check_share, check_weight
-from ..models.draws import keyed_uniform
+from ..models.random import keyed_uniform
 from ..models.loading import device_of
 from ..models.patches import patch_grid, reads_patches
 from ..models.tasks import attribution_target, example_mean, task_of, tasks

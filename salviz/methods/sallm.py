@@ -33,7 +33,7 @@ from ..attribution.registry import attribution_named, known_attributions
 from ..attribution.saliency import input_saliency
 from ..data.texts import Collator, encode_texts, fingerprint, model_inputs
 from .base import FineTuning, Method, Plan, Term, check_choice, check_weight
-from ..models.draws import keyed_uniform
+from ..models.random import keyed_uniform
 from ..models.tasks import attribution_target, example_mean, task_of, tasks
 from ..models.loading import device_of, pooled_rows, undisturbed
 from ..models.checkpoints import load_model

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..core.runs import (Run, checkpoint_damage, read_header, read_manifest, read_object, remove_checkpoint,
                               resume_files, slim_checkpoint)
-from ..measures.tasks import tasks
+from ..metrics.tasks import tasks
 from . import nets
 from .adapters import adapter_file, load_adapted
 from .agreement import align_tokens, named_as

@@ -15,7 +15,7 @@ from datasets import Dataset, DatasetDict, DatasetInfo, Features, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, PreTrainedTokenizerFast
 
-from .draws import keyed_uniform
+from .random import keyed_uniform
 from .loading import class_config, forked_random, tasks_of_kind
 from .tasks import task_heads, tasks
 

@@ -25,7 +25,7 @@ from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_CLASSIFIC
                           AutoModelForSequenceClassification, AutoModelForTokenClassification,
                           ElectraConfig, ElectraForPreTraining)
 
-from ..measures.tasks import Facts, tasks
+from ..metrics.tasks import Facts, tasks
 from .attention import unwrapped
 
 # %% ../../nbs/03_models/02_tasks.ipynb #015

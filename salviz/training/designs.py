@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from ..core.doors import door, shown
+from ..core.validation import door, shown
 from ..core.files import read_utf8
 from .processes import end_with_parent
 from .study import Study, arguments_of

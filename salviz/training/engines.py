@@ -30,8 +30,8 @@ from tqdm import tqdm
 from ..core.files import checked_file
 from ..core.leases import Lease, Leased
 from ..core.runs import Run, read_object, sealed, write_whole
-from ..measures.study_results import read_study, state_of
-from .study import StudyCell, arguments_of, leased_cell, most_tries
+from ..metrics.study_results import read_study, state_of
+from .study import Trial, arguments_of, leased_cell, most_tries
 
 # %% ../../nbs/06_training/12_engines.ipynb #eg05
 def pack_run(
@@ -257,7 +257,7 @@ def _delay_of(executor) -> int: # submitit's own where nothing is said
 @dataclass(eq=False)
 class _Sent:
     "A cell on its way"
-    cell:StudyCell
+    cell:Trial
     tries:int          # before it was sent
     pool:object        # that it was given to
     held:ExitStack     # the lease, where the sender has it

@@ -12,7 +12,7 @@ from fastcore.basics import patch
 
 from ..data.columns import collated, column_kinds, further_columns, token_rationales, with_columns
 from ..data.texts import Collator, align_answers, encode, encode_texts
-from ..measures.tasks import modalities
+from ..metrics.tasks import modalities
 from ..models.agreement import check_classes, check_tokens
 from ..models.tasks import task_of, tasks
 from ..models.loading import decoder_start, longest_input, looks_ahead

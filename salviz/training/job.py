@@ -32,7 +32,7 @@ from ..models.checkpoints import last_usable, step_of
 from ..models.fast import attention_kernels, has_bf16
 from ..models.loading import model_name, weights_checksum
 from ..methods.base import FineTuning, Method, check_cite, served
-from ..measures.tasks import check_labels
+from ..metrics.tasks import check_labels
 from .feed import check_data, feed_for
 from .recording import check_saliency, observes
 from .settings import Settings, in_config, plain

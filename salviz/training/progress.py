@@ -16,7 +16,7 @@ from fastcore.basics import patch
 
 from ..core.leases import holder, is_held, server_time
 from ..core.runs import Run
-from ..measures.study_results import StudyResults
+from ..metrics.study_results import StudyResults
 
 # %% ../../nbs/06_training/13_progress.ipynb #pg007
 def _at_work(folder) -> dict: # {name of a cell: who holds it}

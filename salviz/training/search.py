@@ -14,8 +14,8 @@ from fastcore.basics import patch
 
 from ..core.leases import Lease
 from ..core.runs import sealed, to_json, write_whole
-from ..measures.statistics import better_of
-from ..measures.study_results import read_study, state_of
+from ..metrics.statistics import better_of
+from ..metrics.study_results import read_study, state_of
 from .settings import shown_value
 from .study import Study, study_cells
 

@@ -13,11 +13,11 @@ from datasets import DatasetDict
 
 from ..attribution.explanations import explain_data
 from ..attribution.registry import known_attributions
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.runs import Run
 from ..core.text import pool_words
-from ..measures.front import Front, _asked, _pymoo, _renamed, even_values, front_of, next_value
-from ..measures.plausibility import plausibility
+from ..metrics.front import Front, _asked, _pymoo, _renamed, even_values, front_of, next_value
+from ..metrics.plausibility import plausibility
 from .feed import feed_for
 from .study import Study, arguments_of
 

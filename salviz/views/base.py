@@ -22,12 +22,12 @@ from numbers import Integral
 
 import numpy as np
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.maths import (kept_count, kl, kl_per_class, patch_pattern, patch_pattern_names, pattern_residual,
                                pattern_share, spans_of, spearman)
 from ..core.names import methods_words
 from ..core.words import digits_of, letter, number_words
-from ..measures.tasks import facts_of, modalities, unknown_task
+from ..metrics.tasks import facts_of, modalities, unknown_task
 
 # %% ../../nbs/09_views/00_base.ipynb #006
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -262,7 +262,7 @@ class ExplanationBesideRationale(View):
 
 def _pointed_at(values, marked) -> tuple: # (token F1, span F1, AUPRC, AUPRC of a random order, notes)
     "How well the highest of `values` are those that are `marked`"
-    from salviz.measures.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
+    from salviz.metrics.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
     k, none = int(marked.sum()), (float('nan'),)*4
     if not k: return *none, ('The rationale marks nothing, so agreement has no number.',)
     if k == len(marked): return *none, ('The rationale marks every token, so agreement has no number.',)

@@ -19,14 +19,14 @@ from numbers import Real
 import numpy as np
 import pandas as pd
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.maths import entropy
-from ..measures.scores import attention_agreement
+from ..metrics.scores import attention_agreement
 from ..core.names import listed, methods_words, runs_words
 from ..core.runs import Run, open_run
 from ..core.words import digits_of
-from ..measures.statistics import ResultTable, better_of, result_table
-from ..measures.tasks import facts_of
+from ..metrics.statistics import ResultTable, better_of, result_table
+from ..metrics.tasks import facts_of
 from .base import View, fixed, which_snapshot
 
 # %% ../../nbs/09_views/01_curves.ipynb #006
@@ -623,7 +623,7 @@ _head_words = dict(to_special='attention to special tokens (share)',
     spearman='agreement of attention and |saliency| (Spearman)', kl='KL divergence (nats)', accuracy='accuracy (share)')
 
 def head_map(
-    frame,      # tidy: layer, head, and a column a number, as `salviz.probing.corpus.head_table` returns it
+    frame,      # tidy: layer, head, and a column a number, as `salviz.analysis.corpus.head_table` returns it
     value:str,  # the column to map
     label=None, # of the colour bar, with the unit
     best=None,  # frame the 'highest' or 'lowest' head; None: none

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.names import methods_words
 from .curves import Chart, about, bands, by_seed, ends_of, plain_name, spread
 

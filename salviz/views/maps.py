@@ -21,7 +21,7 @@ from ..core.maths import entropy, pattern_share, ranks, rollout, spearman
 from ..core.runs import Run
 from ..core.text import pool_map, pool_words
 from ..core.words import number_words, panel_letters
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from .base import (View, arrays_of, attributed_rule, axes_meaning, best_head, blocked_keys,
                                check_heads, chosen_by, class_words, cut_name, fixed, layer_row, masked_sentence,
                                method_title, methods_of, not_finite, own_patterns, pattern_name, robust_limit,

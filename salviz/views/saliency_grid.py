@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.names import listed, methods_words
 from .base import View, cut_name, fixed, methods_of, robust_limit, shown_image, which_snapshot
 from .curves import plain_name

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.names import listed, methods_words
 from ..core.words import digits_of
-from ..measures.statistics import better_of
+from ..metrics.statistics import better_of
 from .base import fixed
 from .curves import (Boxes, Curves, Grid, about, bands, by_seed, checked_frame, gradient_boxes,
                                  ends_of, plain_name, spread, styles_of)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..core.doors import check_choice
+from ..core.validation import check_choice
 from ..core.words import digits_of
-from ..measures.front import Front, front_of, value_words
+from ..metrics.front import Front, front_of, value_words
 from .curves import Chart
 
 # %% ../../nbs/09_views/03_trade_off.ipynb #vt006

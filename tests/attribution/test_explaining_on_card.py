@@ -13,9 +13,9 @@ from salviz.attribution.registry import known_attributions
 from salviz.data.texts import Collator, encode
 from salviz.models.attention import observe, query_key
 from salviz.models.loading import weights_checksum
-from salviz.probing.corpus import gradient_sizes, head_table
-from salviz.probing.faithfulness import faithfulness_data
-from salviz.probing.look import explore
+from salviz.analysis.corpus import gradient_sizes, head_table
+from salviz.analysis.faithfulness import faithfulness_data
+from salviz.analysis.look import explore
 
 pytestmark = pytest.mark.numeric
 texts = ['a fine film and the story of one actor', 'dull music .', 'the plot is silly and cold']

@@ -859,7 +859,7 @@ def imports(path, seen):
 
 def test_importing_the_rooms_that_compute_brings_neither_captum_nor_anything_that_draws():
     seen, found = set(), set()
-    for room in ('attribution/explanations', 'probing/faithfulness', 'probing/corpus', 'probing/antecedents'):
+    for room in ('attribution/explanations', 'analysis/faithfulness', 'analysis/corpus', 'analysis/antecedents'):
         found |= imports(package/f'{room}.py', seen)
     assert 'torch' in found
     assert package/'methods'/'base.py' in seen

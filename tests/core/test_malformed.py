@@ -7,7 +7,7 @@ import torch
 
 import malformed
 import salviz
-from salviz.core.doors import door, kind_of, shown
+from salviz.core.validation import door, kind_of, shown
 
 @pytest.fixture(scope='module')
 def all_doors(make_tiny_bert, tiny_tokenizer, tiny_data, tmp_path_factory):
@@ -95,7 +95,7 @@ def test_defaults_pass_their_own_doors():
                 assert kind.fits(p.default), f'{name}: {p.name}={shown(p.default)} is not {kind.said}'
 
 def test_a_batch_and_a_model_are_known_without_torch_by_what_they_have(make_tiny_bert):
-    from salviz.core.doors import kinds
+    from salviz.core.validation import kinds
     assert kinds['model'].fits(make_tiny_bert())
     assert kinds['model'].fits(torch.nn.Linear(1, 1))
     assert not kinds['model'].fits(torch.nn.Linear)

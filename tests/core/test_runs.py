@@ -1019,7 +1019,7 @@ def test_a_bare_or_odd_config_does_not_stop_a_run_from_introducing_itself(tmp_pa
 
 def test_the_look_wing_opens_runs_without_torch(run):
     code = f'''import sys
-import salviz.core.runs, salviz.measures.scores, salviz.core.maths, salviz.core.text
+import salviz.core.runs, salviz.metrics.scores, salviz.core.maths, salviz.core.text
 run = salviz.core.runs.Run({str(run.path)!r})
 assert len(run.snapshots()) == 6 and run.metrics and repr(run)
 print(*sorted({{'torch', 'transformers', 'datasets'}} & set(sys.modules)), sep=',')'''

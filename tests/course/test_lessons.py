@@ -41,7 +41,7 @@ def test_run_all_cells_shows_no_result_before_it_is_predicted(path, tmp_path, mo
     "Neither what is revealed nor what a training would show; nothing is trained"
     def trains(*args, **kwargs): raise AssertionError('something was trained before anyone had predicted')
     for place in ('salviz.training.trainer.train', 'salviz.training.trainer.prior_experiment',
-                  'salviz.course.classroom.teach', 'salviz.probing.faithfulness.faithfulness_table'):
+                  'salviz.course.classroom.teach', 'salviz.analysis.faithfulness.faithfulness_table'):
         monkeypatch.setattr(place, trains)
     given, shared, gates, seen = edition_of(read_lesson(path), 'student', course_fact), {'__name__': '__main__'}, [], []
     is_train = {cell.id: cell_tag(cell) == 'train' for cell in read_lesson(path).cells}

@@ -14,7 +14,7 @@ from salviz.core.runs import Snapshot
 from salviz.explorer.page import page as page_text
 from salviz.figures.kinds import figure
 from salviz.models.corruption import small_model
-from salviz.probing.look import explain_texts, explore
+from salviz.analysis.look import explain_texts, explore
 
 @pytest.fixture
 def writer(tiny_tokenizer):

@@ -12,7 +12,7 @@ from salviz.data.texts import Collator, encode_texts
 from salviz.core.maths import dense_ranks
 from salviz.methods import ADDrop
 from salviz.methods.base import Progress
-from salviz.models.draws import keyed_uniform
+from salviz.models.random import keyed_uniform
 from salviz.methods.saliency_guided import mask_words
 from salviz.explorer.packed import pack_page, unpack_page
 from salviz.explorer.payload import pack_frame, unpack_frame

@@ -16,7 +16,7 @@ from salviz.methods import ADDrop, AttentionGuidance, SaliencyGuided, SalLM
 from salviz.methods.ad_drop import drop_mask, drop_uniform
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import mask_words
-from salviz.measures.scores import attention_agreement
+from salviz.metrics.scores import attention_agreement
 from salviz.models.loading import undisturbed
 from salviz.explorer.described import as_run, meta, run_meta
 from salviz.explorer.payload import pack_frame, unpack_frame

@@ -7,7 +7,7 @@ import invented
 from browser import browser, evaluate_json, load, mount, page, settled # noqa: F401 (fixtures)
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame
-from salviz.measures.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
+from salviz.metrics.plausibility import auprc, hard_rationale, iou_f1, random_auprc, token_f1
 from salviz.views.base import explanation_beside_rationale
 
 def test_javascript_and_python_measure_agreement_alike(page):

@@ -9,7 +9,7 @@ from browser import browser, load, new_page, page  # noqa: F401, fixtures
 from salviz.core.runs import Run
 from salviz.explorer import Explorer
 from salviz.explorer.described import front_meta, runs_of_front
-from salviz.measures.front import front_of
+from salviz.metrics.front import front_of
 
 hostile = '<img src=x onerror="document.title=1">'
 numbers = [(0, .90, .30), (.1, .89, .45), (1, .88, .62), (3, .70, .40), (10, .80, .66)]

@@ -19,7 +19,7 @@ from salviz.figures.drawing import rendered
 from salviz.figures.sheet import figure
 from salviz.figures.interactive import safe
 from salviz.figures.kinds import figure as of_kind
-from salviz.measures.statistics import result_table
+from salviz.metrics.statistics import result_table
 from test_curves import run
 
 hostile = '<a href="javascript:alert(1)">x</a> <b>&amp;</b> $x^2$ %{y}'

@@ -14,7 +14,7 @@ from salviz.data.texts import load_text
 from salviz.core.names import runs_words
 from salviz.figures.kinds import figure
 from salviz.views.maps import attention_map, coloured_sentences, triptych
-from salviz.measures.statistics import result_table, table_inches
+from salviz.metrics.statistics import result_table, table_inches
 from salviz.views.base import discard_region, saliency_distribution, tied_candidates
 from invented import invent
 

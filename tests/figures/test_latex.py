@@ -14,7 +14,7 @@ from salviz.core.words import latex_text
 from salviz.figures.drawing import bodies, drawable_view, drawn, lightness, signed, signed_scale
 from salviz.figures.sentences import coloured_sentence_latex, preamble, sentence_latex, token_latex
 from salviz.views.maps import coloured_sentences
-from salviz.measures.statistics import result_table
+from salviz.metrics.statistics import result_table
 from invented import invent
 
 hostile = ['[CLS]', '<img src=x>', '$x^2$', '中文', '😀', '\u202eabc', '-->', r'$\frac{', '\t', 'unbelievably'*4, 'a\nb',

@@ -533,7 +533,7 @@ def test_tables_say_what_they_are_about_and_cite_what_they_name(made):
 
 @pytest.mark.slow
 def test_a_study_is_a_source(made):
-    from salviz.measures.statistics import result_table
+    from salviz.metrics.statistics import result_table
     class Invented:
         about = 'Data: invented.'
         def runs(self): return dict(mine=made['compared'][0], theirs=[made['pattern_target'][0]])
@@ -655,7 +655,7 @@ def test_the_help_lists_the_kinds_with_a_line_each(capsys):
 
 def test_a_studys_table_is_printed_and_drawn(monkeypatch, made, tmp_path, capsys):
     import salviz.training.study
-    from salviz.measures.statistics import result_table
+    from salviz.metrics.statistics import result_table
     table = result_table(made['metric_table'][0], 'method')
     class Opened:
         def table(self, **options):

@@ -20,7 +20,7 @@ from salviz.explorer.widget import Explorer
 from salviz.figures.drawing import Math, figure_kinds, save_figure
 from salviz.figures.kinds import figure
 from salviz.figures.remaking import differences, remake
-from salviz.measures.study_results import StudyResults
+from salviz.metrics.study_results import StudyResults
 from salviz.views.base import view_for
 
 orphans = ['token_labels', 'translation', 'continuation', 'signal', 'saliency_distribution', 'patch_attention',

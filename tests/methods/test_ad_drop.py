@@ -24,7 +24,7 @@ from salviz.methods.ad_drop import (ADDrop, as_share, attendable, check_sight, d
                                     drop_uniform, pass_seed, prior_experiment,
                                     prior_method, random_attribution, read_queries)
 from salviz.methods.base import FineTuning, Plan, Progress
-from salviz.models.draws import keyed_uniform
+from salviz.models.random import keyed_uniform
 from salviz.training.step import run_passes
 from test_attribution import (attention_dropout, bert_by_hand, discrete_gauss, reference_integrated, scaled_pass,
                               translator)

@@ -12,7 +12,7 @@ from helpers import alike
 from salviz.attribution.explanations import explain
 from salviz.core.maths import kept_count
 from salviz.data.texts import Collator, align_answers, encode
-from salviz.measures.scores import next_token_metrics
+from salviz.metrics.scores import next_token_metrics
 from salviz.methods import ADDrop, AttentionGuidance, SaliencyGuided
 from salviz.methods.base import Progress
 from salviz.methods.saliency_guided import mask_words

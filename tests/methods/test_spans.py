@@ -11,11 +11,11 @@ import torch
 from salviz.attribution.explanations import explain
 from salviz.core.runs import Run
 from salviz.data.texts import Collator, answers_within, encode, load_questions, made_questions
-from salviz.measures.scores import span_metrics
+from salviz.metrics.scores import span_metrics
 from salviz.methods import ADDrop, AttentionGuidance, FineTuning, RationaleGuided, SaliencyGuided, SalLM
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.models.tasks import best_span, longest_answer, task_of, tasks
-from salviz.probing.look import explain_texts
+from salviz.analysis.look import explain_texts
 from salviz.training.trainer import load_model, train
 from salviz.views.base import token_labels
 

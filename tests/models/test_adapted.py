@@ -16,9 +16,9 @@ from salviz.data.texts import Collator, encode, model_inputs
 from salviz.models.attention import head_count, layer_count, observe, query_key, unwrapped
 from salviz.models.loading import longest_input, model_name, pooled_rows, twin, weights_version
 from salviz.models.tasks import head_of, task_of
-from salviz.probing.corpus import gradient_sizes, head_table
-from salviz.probing.faithfulness import decision_flip, faithfulness
-from salviz.probing.look import explain_texts
+from salviz.analysis.corpus import gradient_sizes, head_table
+from salviz.analysis.faithfulness import decision_flip, faithfulness
+from salviz.analysis.look import explain_texts
 
 pytestmark = pytest.mark.numeric
 

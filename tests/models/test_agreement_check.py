@@ -15,8 +15,8 @@ from salviz import (Run, explain, explain_data, faithfulness_table, gradient_siz
 from salviz.attribution.registry import known_attributions
 from salviz.data.texts import align_answers, encode, fingerprint
 from salviz.models.agreement import agreed_data, class_names, name_classes
-from salviz.probing.faithfulness import faithfulness
-from salviz.probing.look import explain_texts
+from salviz.analysis.faithfulness import faithfulness
+from salviz.analysis.look import explain_texts
 from salviz.training import feed, job
 
 WORDS = '<s> </s> <pad> [UNK] [SEP] the film was moving and very good bad plot'.split()

@@ -17,7 +17,7 @@ from salviz.core.runs import Run
 from salviz.data.texts import Collator, data_classes, data_task, encode, load_text, subset
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import figure
-from salviz.measures.scores import multi_label_metrics
+from salviz.metrics.scores import multi_label_metrics
 from salviz.methods import (ADDrop, AttentionGuidance, Distillation, FineTuning, RationaleGuided, SaliencyGuided,
                             SalLM)
 from salviz.methods.base import Progress
@@ -25,8 +25,8 @@ from salviz.methods.saliency_guided import consistency_loss_per_class
 from salviz.models.corruption import small_model
 from salviz.models.loading import load_model_for
 from salviz.models.tasks import task_of, tasks
-from salviz.probing.faithfulness import decision_flip, faithfulness
-from salviz.probing.look import explain_texts
+from salviz.analysis.faithfulness import decision_flip, faithfulness
+from salviz.analysis.look import explain_texts
 from salviz.training.study import Study
 from salviz.training.trainer import load_model, train
 from salviz.views.base import MultiLabelSentence, view_for

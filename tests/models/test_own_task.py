@@ -14,7 +14,7 @@ from salviz.data.texts import Collator, data_classes, data_task, encode
 from salviz.explorer.described import meta
 from salviz.explorer.payload import pack_frame, split_frame
 from salviz.figures.kinds import figure
-from salviz.measures.tasks import Words
+from salviz.metrics.tasks import Words
 from salviz.models.corruption import small_model
 from salviz.models.tasks import Task, full, task_of, tasks
 from salviz.training.trainer import load_model, train

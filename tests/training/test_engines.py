@@ -31,7 +31,7 @@ from salviz.core.runs import Run, sealed
 from salviz.data.texts import subset
 from salviz.methods import FineTuning
 from salviz.models.corruption import small_model, train_tokenizer
-from salviz.measures.study_results import state_of
+from salviz.metrics.study_results import state_of
 from salviz.training.callbacks import Stopped, unbroken
 from salviz.training.engines import (RayExecutor, _free_device, _incoming, _left_in_time, pack_run, run_on,
                                      unpack_run)

@@ -6,8 +6,8 @@ import torch
 
 from salviz.core.runs import Run, runs_table
 from salviz.data.texts import Collator, encode, fingerprint, model_inputs, subset
-from salviz.measures.methods_text import methods_text, model_card
-from salviz.measures.statistics import known_measure, measure_of, runs_frame
+from salviz.metrics.methods_text import methods_text, model_card
+from salviz.metrics.statistics import known_measure, measure_of, runs_frame
 from salviz.methods import FineTuning
 from salviz.training.search import Search
 from salviz.training.study import Study

@@ -28,7 +28,7 @@ from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.runs import Run, sealed, write_manifest, write_whole
 from salviz.data.signals import load_images
 from salviz.core.leases import Lease
-from salviz.training.study import (Study, StudyCell, arguments_of, fresh_method, measure_version, named_measures,
+from salviz.training.study import (Study, Trial, arguments_of, fresh_method, measure_version, named_measures,
                                    study_cells)
 
 # One design in a file of its own: this process and one that will be killed read it alike.
@@ -385,14 +385,14 @@ def test_a_setting_goes_to_whoever_has_an_argument_of_its_name():
 @pytest.mark.parametrize('method,value', [('../../etc', .1), ('a/b\\c', 'x/../y'), ('..', None),
                                           ('méthode "1"\n', [1, 2]), ('x'*300, .1)])
 def test_a_cells_folder_stays_where_it_belongs(method, value, tmp_path):
-    name = StudyCell(method, (('p', value),), 0).name
+    name = Trial(method, (('p', value),), 0).name
     assert '/' not in name and '\\' not in name and '\n' not in name and not name.startswith('.') and len(name) <= 200
     assert (tmp_path/'runs'/name).resolve().parent == (tmp_path/'runs').resolve()
 
 def test_a_name_of_any_script_is_one_that_a_folder_may_have(tmp_path):
     "In whole characters; what fits stays as it is"
-    name = StudyCell('注意力' * 80, (('p', .3),), 0).name
-    assert name == '注意力' * 26 and StudyCell('注意力' * 20, (), 0).name == '注意力' * 20 + '.seed=0'
+    name = Trial('注意力' * 80, (('p', .3),), 0).name
+    assert name == '注意力' * 26 and Trial('注意力' * 20, (), 0).name == '注意力' * 20 + '.seed=0'
     write_whole(tmp_path/f'{name}.json', b'{}')
 
 def test_cells_with_names_alike_are_refused():

@@ -12,8 +12,8 @@ import forked
 from salviz.attribution.explanations import explain_data
 from salviz.core.text import find_words
 from salviz.data.texts import subset
-from salviz.measures.front import between, front_of
-from salviz.measures.plausibility import plausibility
+from salviz.metrics.front import between, front_of
+from salviz.metrics.plausibility import plausibility
 from salviz.methods import RationaleGuided
 from salviz.models.corruption import small_model, train_tokenizer
 from salviz.core.leases import Lease

@@ -12,7 +12,7 @@ import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification
 
 import forked
-from salviz.measures.agreement import run_agreement_table
+from salviz.metrics.agreement import run_agreement_table
 from salviz.views.base import attention_beside_saliency, telling_snapshot
 from salviz.views.curves import number_over_steps
 from salviz.attribution.saliency import input_saliency

@@ -13,9 +13,9 @@ from salviz.views.curves import (accuracy_drop_curves, attention_entropy, attent
                            sensitivity_grid, spread, styles_of)
 from salviz.views.effects import bars
 from salviz.views.settings import over_setting
-from salviz.measures.scores import attention_agreement
+from salviz.metrics.scores import attention_agreement
 from salviz.core.runs import Run
-from salviz.measures.statistics import result_table
+from salviz.metrics.statistics import result_table
 
 def run(path, losses, seed=0, method='FineTuning', first=1, evals=(), task='classification', **settings):
     "A run that logged `losses` from step `first`, and `evals` (step, row)"

@@ -62,7 +62,7 @@ def test_attention_and_saliency_are_those_of_the_pooled_row_normalised_over_ordi
 
 
 def test_the_agreement_is_the_number_that_the_tables_print():
-    from salviz.measures.scores import attention_agreement
+    from salviz.metrics.scores import attention_agreement
     snap = invent(20)
     assert attention_beside_saliency(snap).agreement == pytest.approx(attention_agreement(snap))
 
@@ -546,7 +546,7 @@ def test_random_regions_lie_over_attention_and_say_so():
 
 
 def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_number_is_the_tables():
-    from salviz.measures.scores import attention_agreement
+    from salviz.metrics.scores import attention_agreement
     snap = invented.tagged()
     view, A = attention_beside_saliency(snap), snap.arrays['attention'][-1]
     inside = range(1, 7)
@@ -558,7 +558,7 @@ def test_without_a_pooled_row_the_rows_of_ordinary_tokens_are_averaged_and_the_n
 
 
 def test_agreement_with_a_rationale_has_no_number_where_ties_or_an_empty_rationale_decide():
-    from salviz.measures.plausibility import auprc, hard_rationale, token_f1
+    from salviz.metrics.plausibility import auprc, hard_rationale, token_f1
     from salviz.views.base import explanation_beside_rationale
     def made(): return invented.snapshot(10, 0, method='RationaleGuided')
     s = made()

@@ -1,0 +1,53 @@
+# The public names of salviz and their modules: editors read this file, and so does `salviz/__init__.py`, which imports a
+# name when it is first used.
+from .core.assets import fetch as fetch, asset as asset
+from .core.text import align as align, TokenText as TokenText
+from .core.runs import Run as Run, Snapshot as Snapshot, runs_table as runs_table
+from .data.texts import (load_text as load_text, load_tokens as load_tokens, load_pairs as load_pairs,
+                         load_questions as load_questions, subset as subset, encode as encode, Collator as Collator)
+from .data.signals import (load_images as load_images, load_series as load_series,
+                           synthetic_series as synthetic_series, vanishing_series as vanishing_series)
+from .data.rationales import load_rationales as load_rationales
+from .models.loading import load_classifier as load_classifier, load_model_for as load_model_for
+from .models.nets import small_net as small_net
+from .models.corruption import (train_tokenizer as train_tokenizer, small_model as small_model,
+                                MaskTokens as MaskTokens, ReplaceTokens as ReplaceTokens)
+from .models.attention import observe as observe
+from .models.checkpoints import load_model as load_model
+from .attribution.saliency import input_saliency as input_saliency
+from .attribution.attention import attention_attribution as attention_attribution
+from .attribution.explanations import explain as explain, explain_data as explain_data, explainers as explainers
+from .methods import (FineTuning as FineTuning, SalLM as SalLM, SaliencyGuided as SaliencyGuided, ADDrop as ADDrop,
+                      AttentionGuidance as AttentionGuidance, RationaleGuided as RationaleGuided,
+                      Distillation as Distillation, Method as Method, Plan as Plan, Term as Term)
+from .training.trainer import train as train
+from .training.live import start_training as start_training, Training as Training
+from .training.study import Study as Study
+from .training.trade_off import pareto as pareto, RationalePlausibility as RationalePlausibility
+from .metrics.scores import attention_agreement as attention_agreement, run_agreement as run_agreement
+from .metrics.plausibility import plausibility_table as plausibility_table
+from .metrics.agreement import agreement_table as agreement_table, compare_runs as compare_runs
+from .metrics.statistics import result_table as result_table
+from .metrics.front import front_of as front_of
+from .metrics.methods_text import model_card as model_card
+from .analysis.faithfulness import faithfulness_table as faithfulness_table, accuracy_drop as accuracy_drop
+from .analysis.corpus import head_table as head_table, gradient_sizes as gradient_sizes
+from .analysis.antecedents import antecedent_accuracy as antecedent_accuracy, antecedent_report as antecedent_report
+from .analysis.look import explore as explore
+from .views.base import (attention_beside_saliency as attention_beside_saliency,
+                         explanation_beside_rationale as explanation_beside_rationale,
+                         masked_sentence as masked_sentence, discard_region as discard_region,
+                         guided_heads as guided_heads, signal_view as signal_view,
+                         saliency_distribution as saliency_distribution, token_labels as token_labels,
+                         translation as translation, scored_sentence as scored_sentence,
+                         pattern_shares as pattern_shares, view_for as view_for)
+from .figures.drawing import save_figure as save_figure
+from .figures.kinds import figure as figure, bibtex as bibtex
+from .figures.remaking import remake as remake
+from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex
+from .explorer.widget import Explorer as Explorer
+from .explorer.saving import strip_views as strip_views
+from .explorer.bertviz import bertviz_view as bertviz_view
+from .tour import demo as demo
+
+__version__: str

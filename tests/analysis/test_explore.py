@@ -1,0 +1,598 @@
+"""Any model in one line: what is shown of it is what the model does and what the rooms below compute, and the model
+stays as it was."""
+import copy
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import tqdm
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForMultipleChoice,
+                          AutoModelForQuestionAnswering,
+                          AutoModelForSequenceClassification, AutoModelForTokenClassification, BartConfig,
+                          BartForConditionalGeneration, LongformerConfig,
+                          LongformerModel, MarianConfig, MarianMTModel, PreTrainedTokenizerFast, T5Config,
+                          T5ForConditionalGeneration, T5ForTokenClassification)
+
+from helpers import same, state
+from salviz.attribution.attention import attention_attribution
+from salviz.attribution.saliency import input_saliency
+from salviz.explorer import widget
+from salviz.models.loading import load_classifier
+from salviz.analysis import look
+from salviz.analysis.look import explain_texts, explore
+from test_attention import builders, decoders
+
+special = ['[UNK]', '[PAD]', '[CLS]', '[SEP]', '[MASK]']
+words = 'a the film charming dull is was in Rome where not one moment of life <img> </script> שלום'.split()
+texts = ['a charming film', 'the film was [MASK] and not one moment of life in Rome is dull', 'dull']
+# whose other heads are those of an encoder-decoder: see below
+builders = {a: b for a, b in builders.items() if a != 't5_encoder'}
+encoders = [a for a in builders if a not in decoders]
+
+
+def tokenizer_for(arch, longest=30):
+    "Encoders mark a text's ends, decoders do not"
+    core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token='[UNK]'))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if arch not in decoders:
+        core.post_processor = processors.TemplateProcessing(single='[CLS] $A [SEP]', pair='[CLS] $A [SEP] $B:1 [SEP]:1',
+                                                            special_tokens=[('[CLS]', 2), ('[SEP]', 3)])
+    names = dict(zip(('unk_token', 'pad_token', 'cls_token', 'sep_token', 'mask_token'), special))
+    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=longest, **names)
+
+
+def made(arch, auto, **changes):
+    "A random model of the architecture with the head of `auto`, in float64, whose attention is far from uniform"
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        config = builders[arch]().config
+        for k, v in changes.items(): setattr(config, k, v)
+        model = auto.from_config(config)
+        for x in model.parameters():
+            if x.dim() > 1: nn.init.normal_(x, std=.4)
+    return model.double().eval()
+
+
+def rows(arch, texts):
+    "Each text's ids by itself, as the tokenizer gives them"
+    tokenizer = tokenizer_for(arch)
+    for t in texts:
+        yield dict(input_ids=torch.tensor([tokenizer(t)['input_ids']]),
+                   attention_mask=torch.ones(1, len(tokenizer(t)['input_ids']), dtype=torch.long))
+
+
+def dense_ranks_by_hand(attribution, allowed):
+    out = np.zeros(attribution.shape, int)
+    for at in np.ndindex(attribution.shape[:-1]):
+        may = allowed[(0, *at[1:])] if allowed.shape[0] == 1 else allowed[at]
+        values = sorted({attribution[at][k] for k in np.flatnonzero(may)})
+        for k in np.flatnonzero(may): out[at][k] = 1 + values.index(attribution[at][k])
+    return out
+
+
+def check_against_the_rooms_below(arch, model, snapshots, texts, score):
+    """Attention is the model's own eager attention, saliency and attribution are those of `score(row number)`, ranks
+    are exact"""
+    eager = type(model)(model.config).double().eval()
+    eager.load_state_dict(model.state_dict())
+    eager.set_attn_implementation('eager')
+    for i, (s, inputs) in enumerate(zip(snapshots, rows(arch, texts))):
+        assert (s.step, s.probe, s.info.get('method'), len(s.tokens)) == (0, i, None, inputs['input_ids'].shape[1])
+        with torch.no_grad(): attention = eager(**inputs, output_attentions=True).attentions
+        assert s.arrays['attention'].shape == (3, 4, len(s.tokens), len(s.tokens))
+        np.testing.assert_allclose(s.arrays['attention'], np.stack([a[0] for a in attention]), atol=2e-5)
+        if score is None: assert set(s.arrays) == {'attention'}; continue
+        target = score(i, inputs)
+        np.testing.assert_allclose(s.arrays['saliency'], input_saliency(model, inputs, target=target)[0], rtol=1e-5,
+                                   atol=1e-6)
+        maps, allowed = attention_attribution(model, inputs, target)
+        for l in range(3):
+            mine, may = s.arrays['attention_attribution'][l], allowed[l][0].numpy()
+            np.testing.assert_allclose(mine, maps[l][0], rtol=1e-5, atol=1e-7)
+            assert (s.arrays['attribution_ranks'][l] == dense_ranks_by_hand(mine, may)).all()
+            assert (mine[:, ~may[0]] == 0).all()
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize('arch', builders)
+def test_a_classifier_of_every_architecture_is_explained_at_its_predicted_class(arch):
+    model = made(arch, AutoModelForSequenceClassification, id2label={0: 'bad', 1: 'good'}, num_labels=2)
+    snapshots = explain_texts(model, tokenizer_for(arch), texts)
+    check_against_the_rooms_below(arch, model, snapshots, texts, lambda i, inputs: 'predicted')
+    for s, inputs in zip(snapshots, rows(arch, texts)):
+        p = model(**inputs).logits[0].softmax(-1)
+        np.testing.assert_allclose(s.arrays['probabilities'], p.detach(), rtol=1e-5)
+        assert s.classes == ['bad', 'good']
+        assert s.classes[int(p.argmax())] in s.info['explains']
+        assert s.info['saliency_method'] == 'integrated_gradients'
+        if arch != 'modernbert':
+            assert s.info['pooled_row'] == (len(s.tokens) - 1 if arch in decoders else 0) and s.info['notes'] == []
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize('arch', decoders)
+@pytest.mark.parametrize('pad', [1, None])
+def test_a_causal_language_model_is_explained_at_its_next_token_also_without_a_pad_token(arch, pad):
+    model = made(arch, AutoModelForCausalLM, pad_token_id=pad)
+    snapshots = explain_texts(model, tokenizer_for(arch), texts)
+    model.config.pad_token_id = 1 # which is what the tokenizer names
+    def score(i, inputs):
+        c = int(model(**inputs).logits[0, -1].argmax())
+        return lambda outputs, rows: outputs.logits[:, -1, c]
+    check_against_the_rooms_below(arch, model, snapshots, texts, score)
+    for s, inputs in zip(snapshots, rows(arch, texts)):
+        p = model(**inputs).logits[0, -1].softmax(-1)
+        top, vocabulary = int(p.argmax()), special + words
+        assert s.info['pooled_row'] == len(s.tokens) - 1
+        if top < len(vocabulary): assert vocabulary[top] in s.classes and repr(vocabulary[top]) in s.info['explains']
+        for name, x in zip(s.classes, s.arrays['probabilities']):
+            if name in vocabulary: np.testing.assert_allclose(x, p[vocabulary.index(name)].item(), rtol=1e-5)
+        assert len(s.info['notes']) == (pad is None) and (pad or 'no pad token' in s.info['notes'][0])
+    assert len({tuple(s.classes) for s in snapshots}) == 1
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize('arch', encoders)
+def test_a_masked_language_model_is_explained_at_its_first_mask_and_only_shown_without_one(arch):
+    model = made(arch, AutoModelForMaskedLM)
+    with_mask, without = explain_texts(model, tokenizer_for(arch), texts[1::-1])
+    at = with_mask.tokens.index('[MASK]')
+    def score(i, inputs):
+        c = int(model(**inputs).logits[0, at].argmax())
+        return lambda outputs, rows: outputs.logits[:, at, c]
+    check_against_the_rooms_below(arch, model, [with_mask], texts[1:2], score)
+    assert with_mask.info['pooled_row'] == at and f'position {at}' in with_mask.info['explains']
+    assert set(without.arrays) == {'attention'}
+    assert 'this text has none' in without.info['notes'][0]
+    assert '[MASK]' in without.info['notes'][0]
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize('arch', builders)
+def test_a_bare_model_shows_attention_and_says_why_nothing_else(arch):
+    model = made(arch, AutoModel)
+    snapshots = explain_texts(model, tokenizer_for(arch), texts)
+    check_against_the_rooms_below(arch, model, snapshots, texts, None)
+    assert all(f'{type(model).__name__} has no head, so there is no score to explain' in s.info['notes'][0]
+               for s in snapshots)
+    own, = explain_texts(model, tokenizer_for(arch), texts[0],
+                         target=lambda outputs, rows: outputs.last_hidden_state[:, 0].sum(-1))
+    assert {'saliency', 'attention_attribution', 'attribution_ranks'} < set(own.arrays)
+
+
+@pytest.mark.sample(8)
+@pytest.mark.parametrize('arch', builders)
+def test_a_token_classifier_is_explained_at_the_token_that_is_named(arch):
+    model = made(arch, AutoModelForTokenClassification)
+    shown, = explain_texts(model, tokenizer_for(arch), texts[0])
+    assert set(shown.arrays) == {'attention'} and 'Name a token with position=' in shown.info['notes'][0]
+    explained, = explain_texts(model, tokenizer_for(arch), texts[0], position=1, target='LABEL_1')
+    check_against_the_rooms_below(arch, model, [explained], texts[:1],
+                                  lambda i, inputs: lambda outputs, rows: outputs.logits[:, 1, 1])
+    assert explained.classes == ['LABEL_0', 'LABEL_1'] and explained.info['pooled_row'] == 1
+
+
+@pytest.mark.parametrize('arch', builders)
+def test_a_question_answering_model_is_explained_at_its_likeliest_span(arch):
+    model, pair, tokenizer = made(arch, AutoModelForQuestionAnswering), ('where is Rome',
+                                                                         'Rome is in the film'), tokenizer_for(arch)
+    s, = explain_texts(model, tokenizer, [pair])
+    inputs = dict(tokenizer(*pair, return_tensors='pt'))
+    outputs, rome = model(**inputs), [i for i, flag in enumerate(tokenizer(*pair).sequence_ids()) if flag == 1]
+    a, b = max(((i, j) for i in rome for j in rome if j >= i),
+               key=lambda span: (outputs.start_logits[0, span[0]] + outputs.end_logits[0, span[1]]).item())
+    assert f'(position {a}) as start' in s.info['explains']
+    assert f'(position {b}) as end' in s.info['explains']
+    assert s.info['token_predictions'] == [None if i not in rome else 'answer' if a <= i <= b else 'outside'
+                                           for i in range(len(s.tokens))]
+    assert s.texts == pair
+    expected = input_saliency(model, inputs,
+                              target=lambda outputs, rows: outputs.start_logits[:, a] + outputs.end_logits[:, b])
+    np.testing.assert_allclose(s.arrays['saliency'], expected[0], rtol=1e-5, atol=1e-6)
+
+
+sizes = dict(vocab_size=40, d_model=16, encoder_layers=2, decoder_layers=3, encoder_attention_heads=4,
+             decoder_attention_heads=2, encoder_ffn_dim=16,
+             decoder_ffn_dim=16, max_position_embeddings=40, pad_token_id=1, decoder_start_token_id=1)
+t5_sizes = dict(vocab_size=40, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_decoder_layers=3, num_heads=4,
+                pad_token_id=1, decoder_start_token_id=1)
+
+
+@pytest.mark.parametrize('make', [lambda: BartForConditionalGeneration(BartConfig(**sizes)),
+                                  lambda: MarianMTModel(MarianConfig(**sizes)),
+                                  lambda: T5ForConditionalGeneration(T5Config(**t5_sizes))])
+def test_of_an_encoder_decoder_the_encoder_is_shown_and_named(make):
+    model = make().eval()
+    before = state(model)
+    s, = explain_texts(model, tokenizer_for('bert'), texts[0])
+    inputs = next(rows('bert', texts))
+    encoder = model.get_encoder()
+    encoder.set_attn_implementation('eager')
+    with torch.no_grad(): attention = encoder(**inputs, output_attentions=True).attentions
+    np.testing.assert_allclose(s.arrays['attention'], np.stack([a[0] for a in attention]), atol=2e-5)
+    assert set(s.arrays) == {'attention'}
+    assert s.info['notes'][0] == f'{type(model).__name__} is an encoder-decoder: this is the attention of its encoder'
+    assert same(before[:6], state(model)[:6])
+
+
+def test_an_encoder_that_reads_its_words_through_a_second_module_is_explained_as_well():
+    model = T5ForTokenClassification(T5Config(**t5_sizes)).double().eval()
+    s, = explain_texts(model, tokenizer_for('bert'), texts[0], position=2)
+    weight, inputs, points = model.get_input_embeddings().weight.detach(), next(rows('bert', texts)), [
+        (k + .5)/20 for k in range(20)]
+    c, x, gradient = int(model(**inputs).logits[0, 2].argmax()), weight[inputs['input_ids'][0]], 0
+    for a in points:
+        point = (weight[1] + a*(x - weight[1])).requires_grad_()
+        gradient = gradient + torch.autograd.grad(model(inputs_embeds=point[None],
+                                                        attention_mask=inputs['attention_mask']).logits[0, 2, c],
+                                                  point)[0]/20
+    np.testing.assert_allclose(s.arrays['saliency'], ((x - weight[1])*gradient).sum(-1), rtol=1e-5, atol=1e-7)
+    assert s.arrays['attribution_ranks'].shape == (2, 4, 5, 5)
+
+
+def test_targets_and_positions_are_named_for_all_texts_or_for_each():
+    model, tokenizer = made('bert', AutoModelForSequenceClassification,
+                            id2label={0: 'bad', 1: 'good'}), tokenizer_for('bert')
+    chosen = explain_texts(model, tokenizer, texts, target=['good', 0, None])
+    check_against_the_rooms_below('bert', model, chosen, texts,
+                                  lambda i, inputs: [torch.tensor([1]), torch.tensor([0]), 'predicted'][i])
+    assert 'given as target' in chosen[0].info['explains'] and 'predicted' in chosen[2].info['explains']
+    writer = made('gpt2', AutoModelForCausalLM)
+    s, = explain_texts(writer, tokenizer_for('gpt2'), texts[1], target='dull', position=2)
+    at, c = 2, (special + words).index('dull')
+    check_against_the_rooms_below('gpt2', writer, [s], texts[1:2],
+                                  lambda i, inputs: lambda outputs, rows: outputs.logits[:, at, c])
+    assert s.info['explains'] == "the logit of token 'dull' after 'was' at position 2 (given as target)"
+
+
+@pytest.mark.parametrize('arch, auto', [('bert', AutoModelForSequenceClassification), ('llama', AutoModelForCausalLM),
+                                        ('modernbert', AutoModelForMaskedLM), ('albert', AutoModel)])
+def test_looking_changes_nothing_of_the_model_also_when_it_fails(arch, auto):
+    model = made(arch, auto).train()
+    next(m for m in model.modules()
+         if isinstance(m, nn.Dropout)).eval() if any(isinstance(m, nn.Dropout) for m in model.modules()) else None
+    for i, p in enumerate(model.parameters()):
+        p.requires_grad_(i % 3 > 0)
+        if i % 2: p.grad = torch.ones_like(p)
+    before, weights, config = state(model), [p.clone() for p in model.parameters()], model.config.to_dict()
+    explain_texts(model, tokenizer_for(arch), texts)
+    def fail(outputs, rows): raise ArithmeticError('no score')
+    with pytest.raises(ArithmeticError): explain_texts(model, tokenizer_for(arch), texts, target=fail)
+    assert same(before, state(model))
+    assert all(torch.equal(p, w) for p, w in zip(model.parameters(), weights))
+    assert model.config.to_dict() == config
+
+
+@pytest.mark.parametrize('arch', ['bert', 'gpt2'])
+def test_every_token_that_is_shown_stands_in_the_text_and_neighbours_do_not_matter(arch):
+    model, tokenizer = made(arch, AutoModelForSequenceClassification), tokenizer_for(arch)
+    together = explain_texts(model, tokenizer, texts)
+    for i, s in enumerate(together):
+        assert '[PAD]' not in s.tokens and s.word_ids.max() == len(s.words) - 1
+        assert [s.words[w] for w in s.word_ids if w >= 0][0] == texts[i].split()[0]
+        alone, = explain_texts(model, tokenizer, texts[i])
+        assert all((alone.arrays[k] == s.arrays[k]).all() for k in s.arrays)
+
+
+def test_hostile_texts_are_text():
+    model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
+    hostile = '<img> </script> שלום "quoted" \u200b\u202e x' + 'y'*2000 + ' 🎬'
+    s, = explain_texts(model, tokenizer, hostile)
+    assert s.texts == (hostile,) and s.labels[1:4] == ['<img>', '</script>', 'שלום'] and len(s.labels) == len(s.tokens)
+
+
+def test_regressions_and_several_labels_at_once_have_no_softmax():
+    single, tokenizer = made('bert', AutoModelForSequenceClassification, num_labels=1), tokenizer_for('bert')
+    s, = explain_texts(single, tokenizer, texts[0])
+    assert 'probabilities' not in s.arrays
+    assert s.info['explains'] == 'the output of the regression'
+    assert s.arrays['saliency'].any()
+    several = made('bert', AutoModelForSequenceClassification, num_labels=3, problem_type='multi_label_classification')
+    s, = explain_texts(several, tokenizer, texts[0])
+    np.testing.assert_allclose(s.arrays['probabilities'],
+                               several(**next(rows('bert', texts))).logits[0].sigmoid().detach(), rtol=1e-5)
+
+
+def test_a_mean_over_all_rows_is_explained_without_a_pooled_row():
+    model = made('modernbert', AutoModelForSequenceClassification, classifier_pooling='mean')
+    s, = explain_texts(model, tokenizer_for('modernbert'), texts[0])
+    assert 'pooled_row' not in s.info and 'reads all rows' in s.info['notes'][0] and s.arrays['saliency'].any()
+
+
+def test_what_is_computed_can_be_chosen():
+    model, tokenizer = made('bert', AutoModelForSequenceClassification), tokenizer_for('bert')
+    s, = explain_texts(model, tokenizer, texts[0], saliency='gradient_norm', attribution=False)
+    np.testing.assert_allclose(s.arrays['saliency'],
+                               input_saliency(model, next(rows('bert', texts)), 'gradient_norm')[0], rtol=1e-5)
+    assert s.info['saliency_method'] == 'gradient_norm' and 'attention_attribution' not in s.arrays
+    s, = explain_texts(model, tokenizer, texts[0], saliency=None)
+    assert 'saliency' not in s.arrays and 'attribution_ranks' in s.arrays
+
+
+def test_a_decoder_reads_no_token_types_as_words_also_if_its_tokenizer_gives_them():
+    model, tokenizer = made('gpt2', AutoModelForSequenceClassification), tokenizer_for('gpt2')
+    tokenizer.model_input_names = ['input_ids', 'token_type_ids', 'attention_mask']
+    check_against_the_rooms_below('gpt2', model, explain_texts(model, tokenizer, texts), texts,
+                                  lambda i, inputs: 'predicted')
+
+
+def with_lora(model):
+    "`model` in peft's hands, with adapters that have learnt something"
+    model = get_peft_model(model, LoraConfig(task_type='SEQ_CLS', r=2, target_modules=['query', 'value']))
+    for name, x in model.named_parameters():
+        if 'lora_B' in name: nn.init.normal_(x, std=.4)
+    return model.double()
+
+
+def test_a_model_with_lora_is_looked_at_as_it_is_with_its_adapters():
+    model = with_lora(made('bert', AutoModelForSequenceClassification))
+    before, merged = state(model), copy.deepcopy(model).merge_and_unload().eval()
+    looked = explain_texts(model, tokenizer_for('bert'), texts)
+    assert same(state(model), before)
+    check_against_the_rooms_below('bert', merged, looked, texts, lambda i, inputs: 'predicted')
+    for inputs in rows('bert', texts[:1]):
+        np.testing.assert_allclose(looked[0].arrays['probabilities'],
+                                   merged(**inputs).logits[0].softmax(-1).detach(), rtol=1e-5)
+
+
+def test_virtual_tokens_before_a_text_are_refused():
+    model = get_peft_model(made('bert', AutoModelForSequenceClassification),
+                           PromptTuningConfig(task_type='SEQ_CLS', num_virtual_tokens=2))
+    with pytest.raises(ValueError, match='PROMPT_TUNING puts further tokens before a text'):
+        explain_texts(model, tokenizer_for('bert'), texts)
+
+
+def test_long_texts_are_cut_with_a_warning():
+    with pytest.warns(UserWarning, match='1 of 2 texts are longer than 30 tokens'):
+        long, short = explain_texts(made('bert', AutoModelForSequenceClassification), tokenizer_for('bert'),
+                                    ['film ' * 60, 'film'])
+    assert (len(long.tokens), len(short.tokens)) == (30, 3)
+    with warnings.catch_warnings(action='error'): explain_texts(made('bert', AutoModel), tokenizer_for('bert'), 'film')
+
+
+@pytest.mark.parametrize('call, message', [
+    (lambda t: explain_texts(LongformerModel(LongformerConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1,
+                                                              num_attention_heads=2, intermediate_size=8,
+                                                              attention_window=4)), t, 'a'),
+     'LongformerModel cannot be observed: .*use ModernBERT'),
+    (lambda t: explain_texts(nn.Sequential(made('bert', AutoModel)), t, 'a'),
+     'model must be a transformers model, got Sequential; pass the one inside of it'),
+    (lambda t: explain_texts(made('bert', AutoModelForMultipleChoice), t, 'a'),
+     'BertForMultipleChoice reads several texts at once'),
+    (lambda t: explain_texts(made('bert', AutoModel, vocab_size=4), t, 'a film'),
+     'tokenizer gives token ids up to 7, but BertModel knows 4 tokens'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, []),
+     'texts must be a text, a list of texts or a list of pairs'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, ['a', ' ']), 'empty'),
+    (lambda t: explain_texts(made('bert', AutoModel), object(), 'a'),
+     'tokenizer must be a fast tokenizer of transformers, got object'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, 'a', saliency='lime'),
+     "saliency must be one of .*, or None, got 'lime'"),
+    (lambda t: explain_texts(made('bert', AutoModelForSequenceClassification), t, 'a', target='x'),
+     "target must be one of the classes 'LABEL_0', 'LABEL_1'"),
+    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', target='a film'),
+     "target must be one token, but 'a film' is 2"),
+    (lambda t: explain_texts(made('bert', AutoModelForMaskedLM), t, '[MASK]', position=7),
+     'position must be the number of a token, from 0 to 2'),
+    (lambda t: explain_texts(made('bert', AutoModel), t, ['a', 'film'], position=[1]),
+     'position must be one for all, or a list with one for each of 2 texts, got 1')])
+def test_what_cannot_be_looked_at_is_refused_in_one_sentence(call, message):
+    with pytest.raises(ValueError, match=message) as e: call(tokenizer_for('bert'))
+    assert '\n' not in str(e.value)
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize('arch', builders)
+def test_one_line_opens_the_explorer_on_every_architecture(arch):
+    auto = AutoModelForCausalLM if arch in decoders else AutoModelForSequenceClassification
+    explorer = explore(made(arch, auto), tokenizer_for(arch), texts)
+    from salviz.explorer.widget import Explorer
+    assert isinstance(explorer, Explorer)
+
+@pytest.mark.slow
+def test_without_arguments_it_looks_with_the_packaged_classifier_at_its_own_sentences():
+    explorer = explore()
+    assert repr(explorer) == 'Explorer of snapshots (4 sentences)'
+    seen = [explorer.runs[0].snapshot(0, probe) for probe in range(4)]
+    assert [s.classes[int(s.arrays['probabilities'].argmax())] for s in seen[:2]] == ['positive', 'negative']
+    assert all('notes' not in s.info or not any('head is new' in note for note in s.info['notes']) for s in seen)
+    own = explore(texts='a charming film', saliency=None, attribution=False).runs[0].snapshot(0, 0)
+    assert own.texts == ('a charming film',) and own.info['model'] == 'movie-minilm'
+
+def test_half_of_a_model_is_refused_and_a_new_head_is_said_to_be_one():
+    model, tokenizer = load_classifier('minilm', num_labels=2)
+    for given in (dict(model=model), dict(tokenizer=tokenizer)):
+        with pytest.raises(ValueError, match='model and tokenizer belong together'): explore(**given)
+    snapshot, = explain_texts(model, tokenizer, 'a charming film', saliency=None)
+    assert snapshot.info['notes'][0].startswith('The head is new: it has learned nothing')
+
+# What comes later: attribution and saliency are computed in a thread while the explorer shows attention.
+
+def held(monkeypatch):
+    "A gate before whatever is computed after the first look: nothing of it begins until it is set"
+    gate, wait = threading.Event(), look.Looking._compute
+    def compute(self):
+        assert gate.wait(60)
+        wait(self)
+    monkeypatch.setattr(look.Looking, '_compute', compute)
+    return gate
+
+def classifier(): return made('bert', AutoModelForSequenceClassification, num_labels=2)
+
+def shown(explorer): return [explorer.runs[0].snapshot(0, probe) for probe in explorer.runs[0].probes]
+
+def test_attention_is_there_before_anything_else_is_computed_and_the_rest_equals_the_blocking_way(monkeypatch):
+    gate, model = held(monkeypatch), classifier()
+    explorer, whole = explore(model, tokenizer_for('bert'), texts), explain_texts(model, tokenizer_for('bert'), texts)
+    for first, snapshot in zip(shown(explorer), whole):
+        assert set(first.arrays) == {'attention', 'probabilities'}
+        assert (first.arrays['attention'] == snapshot.arrays['attention']).all()
+        assert first.info['awaited'] == 'Attention attribution and saliency are being computed.'
+    assert len([entry for entry in explorer.view.get_state()['index'] if entry]), 'the browser has attention already'
+    gate.set()
+    explorer.settle(60)
+    for mine, snapshot in zip(shown(explorer), whole):
+        assert list(mine.arrays) == list(snapshot.arrays) and mine.layers == snapshot.layers
+        assert mine.info == snapshot.info
+        assert all((mine.arrays[k] == snapshot.arrays[k]).all() for k in mine.arrays)
+    assert explorer.controls.layout.display == 'none' and explorer.training.state == 'finished'
+
+@pytest.mark.slow
+def test_a_picture_and_a_page_wait_for_what_is_under_way(monkeypatch, tmp_path):
+    gate = held(monkeypatch)
+    explorer = explore(classifier(), tokenizer_for('bert'), texts)
+    assert 'image/png' in explorer._repr_mimebundle_(), 'what is shown waits for nothing'
+    threading.Timer(.3, gate.set).start()
+    explorer.picture('sentence')
+    assert all('saliency' in s.arrays for s in shown(explorer))
+    assert 'being computed' not in explorer.to_html(tmp_path/'page.html').read_text()
+
+@pytest.mark.slow
+def test_a_page_can_be_written_before_everything_is_computed_and_says_what_it_lacks(monkeypatch, tmp_path):
+    gate, model = held(monkeypatch), classifier()
+    explorer, written, page_of = explore(model, tokenizer_for('bert'), texts), [], widget.page_of
+    def watched(runs, *args, **kw):
+        written.append([s.info.get('awaited', '') for s in (runs[0].snapshot(0, probe) for probe in (0, 1))])
+        return page_of(runs, *args, **kw)
+    monkeypatch.setattr(widget, 'page_of', watched)
+    assert explorer.to_html(tmp_path/'now.html', wait=False).stat().st_size and explorer.training.state != 'finished'
+    says = 'Attention attribution and saliency are not in this page, which was written while computing was under way.'
+    assert written.pop() == [says]*2
+    assert 'are being computed.' in shown(explorer)[0].info['awaited'], 'only the page has another sentence'
+    gate.set()
+    explorer.settle(60)
+    explorer.to_html(tmp_path/'then.html', wait=False)
+    assert written.pop() == ['', '']
+
+@pytest.mark.slow
+def test_who_waits_for_a_page_sees_how_far_computing_is_and_how_not_to_wait(monkeypatch, tmp_path, capsys):
+    gate, bar = held(monkeypatch), tqdm.tqdm
+    monkeypatch.setattr(tqdm, 'tqdm', lambda **kw: bar(**kw | dict(delay=0, leave=True, ncols=200)))
+    explorer = explore(classifier(), tokenizer_for('bert'), texts)
+    threading.Timer(.3, gate.set).start()
+    explorer.to_html(tmp_path/'page.html')
+    said = capsys.readouterr().err
+    assert f'/{explorer.training.total} [' in said and 'to_html(wait=False) writes what is there' in said
+
+@pytest.mark.parametrize('end', [lambda explorer: explorer.controls.stop_button.click(),
+                                 lambda explorer: explorer.close()], ids=['button', 'closing'])
+def test_cancelling_ends_the_look_and_leaves_what_is_there(monkeypatch, end):
+    gate = held(monkeypatch)
+    explorer = explore(classifier(), tokenizer_for('bert'), texts)
+    end(explorer)
+    assert explorer.training.state == 'stopping'
+    gate.set()
+    explorer.training.wait(60)
+    assert explorer.training.state == 'stopped'
+    for snapshot in shown(explorer):
+        assert set(snapshot.arrays) == {'attention', 'probabilities'}
+        assert snapshot.info['awaited'] == ('Attention attribution and saliency are not there: computing was '
+                                            'cancelled.')
+
+def test_what_goes_wrong_later_is_shown_and_raised_by_who_waits(tmp_path):
+    def wrong(outputs, rows):
+        score = outputs.logits[:, 0]
+        if torch.is_grad_enabled(): raise ArithmeticError('no gradient for <b>you</b>')
+        return score
+    explorer = explore(classifier(), tokenizer_for('bert'), texts, target=wrong)
+    with pytest.raises(ArithmeticError, match='no gradient'): explorer.settle(60)
+    explorer.controls.settle()
+    assert explorer.controls.error.value == 'ArithmeticError: no gradient for <b>you</b>'
+    assert 'are not there: ArithmeticError: no gradient for <b>you</b>.' in shown(explorer)[0].info['awaited']
+    explorer.to_html(tmp_path/'page.html')
+
+def test_weights_that_change_meanwhile_end_the_look_before_half_of_it_is_of_another_model(monkeypatch):
+    gate, model = held(monkeypatch), classifier()
+    explorer = explore(model, tokenizer_for('bert'), texts)
+    with torch.no_grad(): next(model.parameters()).mul_(2)
+    gate.set()
+    with pytest.raises(RuntimeError, match='the weights of the model were changed meanwhile; call explore again'):
+        explorer.settle(60)
+    assert all(set(s.arrays) == {'attention', 'probabilities'} for s in shown(explorer))
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize('arch', ['bert', 'gpt2', 'modernbert'])
+def test_nobody_who_uses_the_model_meanwhile_notices(monkeypatch, arch):
+    gate, model = held(monkeypatch), made(arch, AutoModelForSequenceClassification).train()
+    def of_the_model(): return [*state(model)[:3], *state(model)[6:]] # not the generators, from which we draw
+    before = of_the_model()
+    explorer = explore(model, tokenizer_for(arch), texts)
+    inputs = next(rows(arch, texts))
+    torch.manual_seed(0)
+    alone = torch.rand(3), model(**inputs).logits
+    gate.set()
+    while explorer.training.state in ('waiting', 'running'):
+        assert same(before, of_the_model())
+        torch.manual_seed(0)
+        drawn, logits = torch.rand(3), model(**inputs).logits
+        assert torch.equal(drawn, alone[0]) and torch.equal(logits, alone[1]) and logits.requires_grad
+    after = torch.get_rng_state()
+    explorer.settle(60)
+    assert torch.equal(after, torch.get_rng_state())
+
+def test_what_has_nothing_to_compute_has_no_bar():
+    bare = explore(made('bert', AutoModel), tokenizer_for('bert'), texts)
+    assert bare.controls is None
+    plain = explore(classifier(), tokenizer_for('bert'), texts, saliency=None, attribution=False)
+    assert plain.controls is None and not plain.settle()
+
+@pytest.mark.slow
+def test_of_two_looks_one_computes_after_the_other():
+    first, second = (explore(classifier(), tokenizer_for('bert'), texts) for _ in range(2))
+    most = []
+    for explorer in (first, second):
+        explorer.training.subscribe(lambda _: most.append(sum(e.training.state == 'running'
+                                                              for e in (first, second))))
+    for explorer in (first, second): explorer.settle(60)
+    assert max(most, default=1) == 1
+
+@pytest.mark.slow
+def test_a_script_ends_without_waiting_for_what_is_under_way():
+    code = """
+import sys; sys.path[:0] = sys.argv[1:]
+from test_explore import classifier, texts, tokenizer_for
+from salviz import explore
+explorer = explore(classifier(), tokenizer_for('bert'), texts, steps=100000)
+print(explorer.training.state in ('waiting', 'running'))"""
+    tests = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, '-c', code, str(tests), str(tests/'analysis'), str(tests/'models')],
+                          capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, 'True'), done.stderr[-2000:]
+
+@pytest.mark.slow
+def test_of_bert_base_at_512_tokens_attention_comes_first_and_all_of_it_stays_below_a_gigabyte_and_a_half():
+    code = """
+import resource, threading, time
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+from salviz import explore
+core = Tokenizer(models.WordLevel({'[UNK]': 0, '[PAD]': 1, 'film': 2}, unk_token='[UNK]'))
+core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=512, unk_token='[UNK]', pad_token='[PAD]')
+model = BertForSequenceClassification(BertConfig(num_labels=2)).eval()
+explore(model, tokenizer, 'film', saliency='gradient_norm').settle()
+def resident(): return int(open('/proc/self/statm').read().split()[1])*resource.getpagesize()
+before, peak, done = resident(), [0], threading.Event()
+def watch():
+    while not done.wait(.01): peak[0] = max(peak[0], resident())
+threading.Thread(target=watch, daemon=True).start()
+begun = time.perf_counter()
+explorer = explore(model, tokenizer, 'film '*512)
+first = time.perf_counter() - begun
+explorer.settle()
+whole = time.perf_counter() - begun
+done.set()
+print(first, whole, (peak[0] - before)/1e9)"""
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, whole, gigabytes = map(float, done.stdout.split())
+    print(f'attention after {first:.1f} s, all after {whole:.1f} s, {gigabytes:.2f} GB above the model')
+    assert first < whole/4 and gigabytes < 1.5

@@ -1,0 +1,98 @@
+"A re-test of seconds: trained once, by several processes, through a kill, and from rows without runs"
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import forked
+from helpers import is_running
+from salviz.replication.reproduce import asked_claims, list_claims, reproduce
+from salviz.replication.rows import read_rows
+
+rooms = ('tiny_claims',)
+names = ('T1', 'T2')
+
+@pytest.fixture(scope='module', autouse=True)
+def tiny():
+    import tiny_claims
+    yield
+    tiny_claims.forget()
+    sys.modules.pop('tiny_claims', None)
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    "A folder in which two processes have trained everything"
+    folder = tmp_path_factory.mktemp('tiny')
+    return folder, reproduce(folder, names, processes=2, progress=False, rooms=rooms)
+
+@pytest.mark.slow
+def test_two_processes_train_each_cell_once(trained):
+    folder, rows = trained
+    assert sorted(zip(rows.study, rows.method, rows.seed)) == [
+        ('AGAIN', 'FT', 100), ('AGAIN', 'FT', 101), ('TINY', 'FT', 100), ('TINY', 'FT', 101), ('TINY', 'GA', 100),
+        ('TINY', 'GA', 101)]
+    assert (rows.finished == 1).all() and rows.processor.notna().all() and (rows.threads == 1).all()
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob('summary.json')}
+    again = reproduce(folder, names, progress=False, rooms=rooms)
+    assert again.equals(rows) and before == {p: p.stat().st_mtime_ns for p in folder.rglob('summary.json')}
+
+@pytest.mark.slow
+def test_rows_of_another_machine_are_gone_on_from(trained, tmp_path):
+    "AGAIN starts from checkpoints of TINY, which did not come along: those are trained again, their rows stay"
+    file, text = tmp_path/'rows.jsonl', (trained[0]/'rows.jsonl').read_text()
+    kept = [line for line in text.splitlines() if '"AGAIN"' not in line or '"kind": "registry"' in line]
+    file.write_text('\n'.join(kept) + '\n')
+    rows = reproduce(tmp_path/'studies', ('T2',), rows=file, progress=False, rooms=rooms)
+    assert len(rows) == 6 and file.read_text().splitlines()[:len(kept)] == kept
+    assert {p.parent.name for p in (tmp_path/'studies'/'TINY').rglob('summary.json')} == {'FT.seed=100', 'FT.seed=101'}
+
+@pytest.mark.slow
+def test_the_workers_of_one_that_is_killed_end_and_the_next_goes_on_from_the_rows(trained, tmp_path):
+    code = ('from salviz.replication.reproduce import reproduce; '
+            f'reproduce({str(tmp_path)!r}, {names!r}, progress=False, rooms={rooms!r})')
+    running = forked.begin(forked.code, code, ['-c'], said=tmp_path/'said')
+    while not len(read_rows(tmp_path/'rows.jsonl')):
+        assert running.is_alive(), (tmp_path/'said.err').read_text()
+        time.sleep(.1)
+    workers = list(map(int, Path(f'/proc/{running.pid}/task/{running.pid}/children').read_text().split()))
+    os.kill(running.pid, signal.SIGKILL)
+    running.join()
+    until = time.monotonic() + 60
+    while any(map(is_running, workers)): assert time.monotonic() < until, 'its workers have not ended'
+    kept = (tmp_path/'rows.jsonl').read_text()
+    rows = reproduce(tmp_path, names, progress=False, rooms=rooms)
+    assert len(rows) == 6 and (tmp_path/'rows.jsonl').read_text().startswith(kept[:kept.rindex('\n') + 1])
+    numbers = ['study', 'method', 'seed', 'test_accuracy']
+    whole = trained[1].sort_values(numbers[:3])[numbers].reset_index(drop=True)
+    assert rows.sort_values(numbers[:3])[numbers].reset_index(drop=True).equals(whole)
+
+@pytest.mark.slow
+def test_a_cell_that_fails_is_named_and_the_rest_is_trained(trained, tmp_path):
+    "AGAIN's start of seed 101 is there but cannot be read"
+    folder = tmp_path/'studies'
+    shutil.copytree(trained[0], folder)
+    shutil.rmtree(folder/'AGAIN')
+    lines = (folder/'rows.jsonl').read_text().splitlines()
+    (folder/'rows.jsonl').write_text('\n'.join(x for x in lines if '"study": "AGAIN"' not in x) + '\n')
+    for weights in (folder/'TINY'/'runs'/'FT.seed=101').rglob('*.safetensors'):
+        if 'checkpoints' in weights.parts: weights.unlink()
+    with pytest.raises(RuntimeError, match='1 of 6 cells have no row: AGAIN FT.seed=101'):
+        reproduce(folder, names, progress=False, rooms=rooms)
+    assert len(read_rows(folder/'rows.jsonl')) == 5
+
+@pytest.mark.parametrize('wrong, why', [(dict(names=('D99',)), "no claim is called 'D99'"),
+    (dict(budget='huge'), 'budget'), (dict(processes=0), 'processes must be'),
+    (dict(processes=True), 'processes must be'),
+    (dict(names=('D7',), budget='quick'), "not in the budget 'quick'")])
+def test_what_cannot_be_asked_is_refused_before_anything_is_trained(tmp_path, wrong, why):
+    with pytest.raises(ValueError, match=why): reproduce(tmp_path/'new', **{'progress': False, **wrong})
+    assert not (tmp_path/'new').exists()
+
+def test_the_list_says_what_each_claim_costs():
+    table = list_claims()
+    assert {'D1', 'L3'} <= set(table.claim) and (table.minutes > 0).all()
+    assert len(asked_claims(['D2'])) == 1
