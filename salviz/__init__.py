@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FunctionType
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _stub = ast.parse(Path(__file__).with_suffix('.pyi').read_text(encoding='utf-8'))
 _imports = [statement for statement in _stub.body if isinstance(statement, ast.ImportFrom)]
