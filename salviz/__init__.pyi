@@ -1,6 +1,7 @@
 # The public names of salviz and their modules: editors read this file, and so does `salviz/__init__.py`, which imports a
 # name when it is first used.
 from .core.assets import fetch as fetch, asset as asset
+from .core.bibliography import bibtex as bibtex
 from .core.text import align as align, TokenText as TokenText
 from .core.runs import Run as Run, Snapshot as Snapshot, runs_table as runs_table
 from .data.texts import (load_text as load_text, load_tokens as load_tokens, load_pairs as load_pairs,
@@ -42,7 +43,7 @@ from .views.base import (attention_beside_saliency as attention_beside_saliency,
                          translation as translation, scored_sentence as scored_sentence,
                          pattern_shares as pattern_shares, view_for as view_for)
 from .figures.drawing import save_figure as save_figure
-from .figures.kinds import figure as figure, bibtex as bibtex
+from .figures.kinds import figure as figure
 from .figures.remaking import remake as remake
 from .figures.sentences import sentence_latex as sentence_latex, coloured_sentence_latex as coloured_sentence_latex
 from .explorer.widget import Explorer as Explorer

@@ -528,6 +528,14 @@ class Run:
             raise ValueError(f'{file} {e}; restore this file from a copy, the run cannot be opened without it (if it '
                              'was edited on purpose, take its entries "format" and "seal" out)') from None
 
+    @classmethod
+    def example(
+        cls,
+        name:str, # 'plain', 'sallm', 'saliency-guided', 'ad-drop' or 'attention-guidance'
+    ) -> 'Run':
+        "Return the finished run `name` that is installed with salviz, without its weights"
+        return cls(example_folder(name))
+
     def __fspath__(self): return str(self.path)
     # listeners and lock stay behind when a run travels to another process
     def __reduce__(self): return Run, (self.path,)
@@ -593,14 +601,6 @@ def create(
     return cls(path)
 
 # %% ../../nbs/01_core/10_runs.ipynb #ex-r1
-@patch(cls_method=True)
-def example(
-    cls:Run,
-    name:str, # 'plain', 'sallm', 'saliency-guided', 'ad-drop' or 'attention-guidance'
-) -> Run:
-    "The finished run `name` that comes with the library: looks without weights, of a classifier that knows its task"
-    return cls(example_folder(name))
-
 def open_run(
     path, # of a run, or the name of a finished run that comes with the library where no folder is called so
 ) -> Run:

@@ -1,0 +1,72 @@
+"A source release and a wheel: what they hold, and that each installs and runs in an empty environment"
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from salviz import __version__
+
+root = Path(__file__).resolve().parents[2]
+build = 'import sys; from setuptools import build_meta; print(getattr(build_meta, "build_" + sys.argv[1])(sys.argv[2]))'
+
+def run(*command, cwd, **env):
+    "The output of `command`, which has to succeed, outside of the folder of the sources"
+    clean = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+    done = subprocess.run([*map(str, command)], cwd=cwd, env={**clean, **env}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+def built(kind, sources, into):
+    "The file that the build backend makes of the folder `sources`"
+    return into/run(sys.executable, '-c', build, kind, into, cwd=sources).split()[-1]
+
+@pytest.fixture(scope='module')
+def source_release(tmp_path_factory):
+    "A source release of a copy of what is under version control, or of the whole folder where there is no git"
+    folder = tmp_path_factory.mktemp('release')
+    listed = subprocess.run(['git', 'ls-files', '-z'], cwd=root, capture_output=True, text=True).stdout.split('\0')
+    for name in filter(None, listed):
+        if not (root/name).is_file() or name.startswith(('nbs/', 'tests/')): continue
+        (folder/'sources'/name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root/name, folder/'sources'/name)
+    return built('sdist', folder/'sources', folder)
+
+def test_a_wheel_of_the_source_release_holds_the_library_and_its_data(source_release, tmp_path):
+    with tarfile.open(source_release) as archive: archive.extractall(tmp_path, filter='data')
+    wheel = built('wheel', tmp_path/f'salviz-{__version__}', tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if name.startswith('salviz/')}
+        metadata = archive.read(f'salviz-{__version__}.dist-info/METADATA').decode()
+    made = {'__pycache__', '.ipynb_checkpoints', '_modidx.py'} # by Python, JupyterLab and nbdev
+    files = [p.relative_to(root) for p in (root/'salviz').rglob('*') if p.is_file()]
+    wanted = {p.as_posix() for p in files if not made & {*p.parts}}
+    assert wanted - held == set()
+    assert {'salviz/py.typed', 'salviz/__init__.pyi'} <= held
+    assert 'Requires-Dist: torch' in metadata and 'Provides-Extra: lab' in metadata
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['sdist', 'wheel'])
+def test_a_release_installs_from_registries_and_runs(kind, source_release, tmp_path):
+    file = source_release
+    if kind == 'wheel':
+        with tarfile.open(source_release) as archive: archive.extractall(tmp_path, filter='data')
+        file = built('wheel', tmp_path/f'salviz-{__version__}', tmp_path)
+    venv.create(tmp_path/'venv', with_pip=True)
+    python, salviz = (tmp_path/'venv'/'bin'/name for name in ('python', 'salviz'))
+    run(python, '-m', 'pip', 'install', '--quiet', '--constraint', root/'constraints.txt', f'{file}[course]',
+        cwd=tmp_path)
+    where = run(python, '-c', 'import salviz; print(salviz.__file__)', cwd=tmp_path)
+    assert where.startswith(str(tmp_path/'venv'))
+    run(salviz, 'fetch', cwd=tmp_path)
+    run(salviz, 'demo', '--train-size', 32, '--probes', 2, '--out', 'demo', cwd=tmp_path, OMP_NUM_THREADS='1')
+    run(salviz, 'show', 'ad-drop', '--out', 'page.html', cwd=tmp_path)
+    run(salviz, 'figure', 'ad-drop', '--out', 'figure.pdf', cwd=tmp_path)
+    run(salviz, 'course', 'lessons', '--pages', cwd=tmp_path, OMP_NUM_THREADS='1')
+    made = {'page.html', 'figure.pdf', *(f'lessons/{p.name}' for p in (tmp_path/'lessons').glob('*.html'))}
+    assert all((tmp_path/name).stat().st_size > 1000 for name in made) and len(made) > 8

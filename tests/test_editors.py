@@ -1,0 +1,58 @@
+"What an editor without a running kernel sees of the public names: completions, signatures, docstrings, types"
+import ast
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jedi
+import pytest
+
+import salviz
+
+root = Path(__file__).resolve().parents[1]
+stub = root/'salviz'/'__init__.pyi'
+
+def signature(call):
+    "What jedi shows behind the parenthesis of `call`: the signature and the docstring"
+    found, = jedi.Script(f'import salviz\nsalviz.{call}(').get_signatures(2, len(f'salviz.{call}('))
+    return found.to_string(), found.docstring(raw=True)
+
+def test_the_stub_lists_every_public_name_once_in_the_module_that_exports_it():
+    imports = [s for s in ast.parse(stub.read_text()).body if isinstance(s, ast.ImportFrom)]
+    names = [name.name for s in imports for name in s.names]
+    assert sorted(names) == sorted(set(names)) == sorted(salviz.__all__)
+    for s in imports:
+        exported = importlib.import_module(f'salviz.{s.module}')
+        for name in s.names:
+            assert name.asname == name.name # `import x as x` exports a name of a stub
+            thing = getattr(exported, name.name)
+            assert s.module == 'methods' or thing.__module__ == f'salviz.{s.module}', (name.name, thing.__module__)
+
+def test_names_are_completed():
+    found = [c.name for c in jedi.Script('import salviz\nsalviz.tra').complete(2, len('salviz.tra'))]
+    assert {'train', 'train_tokenizer', 'Training'} <= {*found}
+
+@pytest.mark.parametrize('call, parameters', [
+    ('train', ('model', 'tokenizer', 'data', 'method', 'run_dir', 'resume')), ('ADDrop', ('p=.3', 'q=.2', 'layers')),
+    ('explore', ('model=None', 'tokenizer=None', 'texts=None')), ('figure', ('source', 'kind=None', 'width=None'))])
+def test_a_call_shows_its_parameters_and_docstring(call, parameters):
+    shown, docstring = signature(call)
+    assert all(re.search(rf'\b{re.escape(p)}', shown) for p in parameters), shown
+    thing = getattr(salviz, call)
+    assert docstring and docstring.split('\n')[0] in (thing.__doc__ or '')
+
+@pytest.mark.slow
+def test_a_type_checker_accepts_the_code_of_readme_and_quickstart(tmp_path):
+    readme = re.search(r'^~~~python\n(.*?)^~~~', (root/'README.md').read_text(), re.M | re.S)[1]
+    cells = json.loads((root/'nbs'/'quickstart.ipynb').read_text())['cells']
+    quickstart = '\n\n'.join(''.join(c['source']) for c in cells if c['cell_type'] == 'code')
+    (tmp_path/'readme.py').write_text(readme)
+    (tmp_path/'quickstart.py').write_text(quickstart.replace('await training', 'training.wait()')) # as in a script
+    checked = subprocess.run([sys.executable, '-m', 'mypy', '--follow-imports=silent', '--ignore-missing-imports',
+                              '--cache-dir', str(tmp_path/'cache'), 'readme.py', 'quickstart.py'], cwd=tmp_path,
+                             env={**os.environ, 'MYPYPATH': str(root)}, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
